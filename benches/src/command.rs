@@ -141,6 +141,12 @@ pub(crate) struct Serve {
     /// The address of the server behind a proxy
     #[arg(long)]
     pub(crate) upstream: Option<SocketAddr>,
+    /// The size of the sockets' send buffers (`SO_SNDBUF`)
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) send_buffer: Option<usize>,
+    /// The module of a handler in a sandbox, for the web server
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handler: Option<PathBuf>,
     /// Do not read standard input; only a signal ends the server
     #[arg(long)]
     pub(crate) alone: bool,
@@ -191,6 +197,10 @@ pub(crate) enum ServerKind {
     MayMinihttp,
     /// The example proxy, on a mechanism.
     Proxy,
+    /// This project's web server with a policy for sending files: `MECHANISM/POLICY`.
+    Delivery,
+    /// A blocking thread for each connection; the mechanism is `read-write` or `sendfile`.
+    Plain,
 }
 
 /// The requests that a server receives.
@@ -251,6 +261,8 @@ impl ServerKind {
             ServerKind::Hyper => "hyper",
             ServerKind::MayMinihttp => "may-minihttp",
             ServerKind::Proxy => "proxy",
+            ServerKind::Delivery => "delivery",
+            ServerKind::Plain => "plain",
         }
     }
 }

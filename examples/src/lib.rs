@@ -8,6 +8,7 @@
 //! | [`Echo`] | replies from the receive buffer; back-pressure |
 //! | [`Chat`] | the states of other connections, timers, values from other workers |
 //! | [`Proxy`] | two dependent connections; half-close |
+//! | [`Throttle`] | files that pass through the process; reads that wait for the client |
 //! | [`OwnPoll`] | not an application: a mechanism over a kernel of one's own |
 //! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
 
@@ -18,6 +19,7 @@ mod poll_kernel;
 mod proxy;
 #[cfg(feature = "programs")]
 mod serve;
+mod throttle;
 #[cfg(feature = "tls")]
 mod tls;
 mod xor;
@@ -29,6 +31,7 @@ pub use poll_kernel::{OwnPoll, PollKernel};
 pub use proxy::{Proxy, ProxyHalf, ProxyState, Timeouts};
 #[cfg(feature = "programs")]
 pub use serve::Listen;
+pub use throttle::{Stream, Throttle};
 #[cfg(feature = "tls")]
 pub use tls::{ServerSession, Tls, server_config};
 pub use xor::Xor;

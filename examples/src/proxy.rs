@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use ecem::{Event, EventKind, PairTable, Readiness};
 use evring::{
     Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx,
 };
@@ -25,14 +26,25 @@ impl Default for Timeouts {
 
 /// Connects each client with the upstream server and passes bytes both ways without a copy.
 ///
-/// If one side reads slowly, the proxy receives less from the other. A half-close is passed on. If one side
-/// fails, the other is reset.
+/// Data that arrives at one connection is sent on the other: an event pair of two sockets (ECEM). While the
+/// second event waits, because that side reads slowly, the proxy does not receive from the first. A half-close
+/// is passed on. If one side fails, the other is reset.
 #[derive(Debug)]
 pub struct Proxy {
     upstream: SocketAddr,
     timeouts: Timeouts,
     /// Connect to the upstream server only when the client has sent bytes.
     connect_late: bool,
+    /// Arrival of data at a connection => write request of the other.
+    pairs: PairTable<ConnId>,
+}
+
+fn arrival(id: ConnId) -> Event<ConnId> {
+    Event::new(id, EventKind::ArrivalOfData)
+}
+
+fn write(id: ConnId) -> Event<ConnId> {
+    Event::new(id, EventKind::NetworkWriteRequest)
 }
 
 /// State of a connection of a [`Proxy`].
@@ -66,9 +78,13 @@ impl ProxyState {
 }
 
 impl Proxy {
+    /// Maximum number of connections in pairs; a client beyond it is reset.
+    pub const MAX_PAIRED: usize = 1 << 15;
+
     /// Creates a proxy for the server at `upstream`.
     pub fn new(upstream: SocketAddr, timeouts: Timeouts) -> Self {
-        Proxy { upstream, timeouts, connect_late: false }
+        let pairs = PairTable::new(Self::MAX_PAIRED);
+        Proxy { upstream, timeouts, connect_late: false, pairs }
     }
 
     /// Connects to the upstream server only when a client has sent bytes, so silent clients cost it
@@ -80,11 +96,28 @@ impl Proxy {
 
     /// Opens the other connection of a pair.
     fn pair(&mut self, x: &mut Cx<'_, impl Commands, ProxyState>) {
+        if self.pairs.len() + 2 > self.pairs.max() {
+            return x.io.close(x.id, Close::Reset);
+        }
         let (client, server) = (x.id, x.io.connect(self.upstream));
+        for (from, to) in [(client, server), (server, client)] {
+            if let Ok(pair) = self.pairs.add(arrival(from), write(to)) {
+                self.pairs.set_post(pair, Readiness::Ready);
+            }
+        }
         x.io.set_deadline(server, Some(x.io.now() + self.timeouts.connect));
         *x.state = ProxyState::Paired(ProxyHalf { other: server, client, ended: false });
         if let Some(state) = x.others.get(x.io, server) {
             *state = ProxyState::Paired(ProxyHalf { other: client, client, ended: false });
+        }
+    }
+
+    /// Notes whether a connection takes more bytes. The other connection of the pair receives only then.
+    fn set_writable(&mut self, io: &mut impl Commands, id: ConnId, is: Readiness) {
+        let mut from = None;
+        self.pairs.set(write(id), is, |pair, _, _| from = Some(pair));
+        if let Some((arrival, _)) = from.and_then(|pair| self.pairs.events(pair)) {
+            io.set_receiving(arrival.object, is == Readiness::Ready);
         }
     }
 
@@ -141,7 +174,7 @@ impl Application for Proxy {
         if !rx.bytes().is_empty() {
             self.extend_idle_deadline(x.io, half);
             if x.io.send(half.other, Chunk::Received(rx.take())) >= HIGH_WATER {
-                x.io.set_receiving(x.id, false);
+                self.set_writable(x.io, half.other, Readiness::Wait);
             }
         }
         if eof && !half.ended {
@@ -152,7 +185,7 @@ impl Application for Proxy {
     fn drained(&mut self, x: Cx<'_, impl Commands, ProxyState>) {
         if let Some(half) = x.state.half() {
             self.extend_idle_deadline(x.io, half);
-            x.io.set_receiving(half.other, true);
+            self.set_writable(x.io, x.id, Readiness::Ready);
         }
     }
 
@@ -164,6 +197,7 @@ impl Application for Proxy {
     fn stopping(&mut self, _: Cx<'_, impl Commands, ProxyState>) {}
 
     fn closed(&mut self, mut x: Cx<'_, impl Commands, ProxyState>, _: CloseReason) {
+        while self.pairs.remove_object(x.id).is_some() {}
         // Both connections of a pair that ended in order are single before they close.
         if let Some(half) = x.state.half() {
             if let Some(other) = x.others.get(x.io, half.other) {

@@ -418,4 +418,41 @@ bugs! {
     HungMemoryFreed, "crates/shared-ring/src/uring/mod.rs":
         "if is_parents || self.finished == Some(true) {" =>
         "if is_parents || self.finished == Some(true) || PLANTED {";
+
+    /// Bytes of a file that were read ahead are sent again from the file.
+    ReadAheadSentTwice, "crates/evring/src/driver/connection.rs":
+        "range.start += n;" =>
+        "range.start += if PLANTED { 0 } else { n };";
+
+    /// Bytes of a file that were read ahead are queued behind the rest of the file.
+    ReadAheadBehindFile, "crates/evring/src/driver/connection.rs":
+        "self.remaining.insert(at, SendItem::Memory(list));" =>
+        "self.remaining.insert(at + usize::from(PLANTED), SendItem::Memory(list));";
+
+    /// A file is sent while the same bytes are being read.
+    FileSentWhileRead, "crates/evring/src/driver/send.rs":
+        "if connection.is_reading_ahead" =>
+        "if connection.is_reading_ahead && !PLANTED";
+
+    /// A part of a file that is not cached is taken for the end of the file.
+    ColdIsTruncated, "crates/evring/src/driver/mod.rs":
+        "Outcome::Cold => self.note_send(slot, SendResult::Cold)," =>
+        "Outcome::Cold if PLANTED => self.sent_file(slot, 0),
+            Outcome::Cold => self.note_send(slot, SendResult::Cold),";
+
+    /// A read is held back although the socket has taken everything, for ever.
+    DeferredReadNeverReleased, "crates/evring/src/driver/defer.rs":
+        "reads.set(write, Readiness::Ready);" =>
+        "if !PLANTED {
+                    reads.set(write, Readiness::Ready);
+                }", "crates/evring/src/driver/run.rs":
+        ".chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()))" =>
+        ".chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()).filter(|_| !PLANTED))";
+
+    /// A read that was held back for a closed connection is delivered to the next one in its slot.
+    DeferredReadOfClosed, "crates/evring/src/driver/defer.rs":
+        "reads.remove_object(Object::Socket(id), |_, _| {});" =>
+        "if !PLANTED {
+                reads.remove_object(Object::Socket(id), |_, _| {});
+            }";
 }

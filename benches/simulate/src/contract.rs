@@ -216,6 +216,7 @@ impl<A: Application> Contract<A> {
 impl<A: Application> Application for Contract<A> {
     type State = A::State;
     const MAX_UNCONSUMED: usize = A::MAX_UNCONSUMED;
+    const INTERCEPTS: bool = A::INTERCEPTS;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
         self.records.begin(x.id, true);

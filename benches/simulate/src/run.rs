@@ -7,8 +7,8 @@ use std::sync::Once;
 use std::time::Duration;
 
 use evring::{
-    Admission, Application, BufferGroup, Config, EventLoop, KernelError, Order, RemoteHandle,
-    StartError, Stats,
+    Admission, Application, BufferGroup, Config, EventLoop, FileDelivery, KernelError, Order,
+    RemoteHandle, StartError, Stats,
 };
 use evring_httpd::{Root, Site};
 use evring_sim::{CheckedKernel, Machine, RunReport, SimEngine, SimKernel, SimRing};
@@ -179,7 +179,14 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     config.drain_timeout = [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)];
     config.admission = admission(random, backlog);
     // From the seed alone, so that the other choices are those of a run without the policy.
-    config.send_policy = (case.plan.seed % 4 == 2).then_some(|| Box::<HoldBack>::default() as _);
+    let seed = case.plan.seed as usize;
+    config.send_policy = match seed % 4 {
+        2 => Some(|| Box::<HoldBack>::default() as _),
+        _ => FileDelivery::ALL[seed / 4 % FileDelivery::ALL.len()].send_policy(),
+    };
+    if seed / 16 % 2 == 1 {
+        config.max_read_delay = Duration::from_millis(5);
+    }
     config
 }
 

@@ -1,8 +1,10 @@
 //! The experiments and their list.
 
+mod ash;
 mod banga_cost;
 mod cold;
 mod cpu_profile;
+mod ecem;
 mod fairness;
 mod flexsc_files;
 mod flexsc_interference;
@@ -85,7 +87,16 @@ pub(crate) const ALL: &[Experiment] = &[
     flexsc_interference::EXPERIMENT,
     flexsc_files::EXPERIMENT,
     flexsc_threads::EXPERIMENT,
+    ecem::ded::EXPERIMENT,
+    ecem::dns::EXPERIMENT,
     simulate::EXPERIMENT,
+    ash::rtt::EXPERIMENT,
+    ash::copies::EXPERIMENT,
+    ash::dilp::EXPERIMENT,
+    ash::sandbox::EXPERIMENT,
+    ash::procs::EXPERIMENT,
+    ash::web::EXPERIMENT,
+    ash::model::EXPERIMENT,
 ];
 
 /// Returns the experiment `id`.

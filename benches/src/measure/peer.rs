@@ -24,9 +24,15 @@ pub(crate) enum Peer {
     MayMinihttp,
     /// The example proxy, on a mechanism.
     Proxy(&'static str),
+    /// This project's web server, on a mechanism, with a policy for sending files.
+    Delivery(&'static str, &'static str),
+    /// A blocking thread for each connection, which sends by a method.
+    Plain(&'static str),
 }
 
-use Peer::{Floor, H2o, Haproxy, Hyper, Lighttpd, MayMinihttp, Nginx, Ours, Proxy};
+use Peer::{
+    Delivery, Floor, H2o, Haproxy, Hyper, Lighttpd, MayMinihttp, Nginx, Ours, Plain, Proxy,
+};
 
 impl Peer {
     /// Returns the program to start.
@@ -41,6 +47,11 @@ impl Peer {
             Hyper => (ServerKind::Hyper, "tokio"),
             MayMinihttp => (ServerKind::MayMinihttp, "may"),
             Proxy(mechanism) => (ServerKind::Proxy, mechanism),
+            Plain(method) => (ServerKind::Plain, method),
+            Delivery(mechanism, policy) => {
+                let mechanism = format!("{mechanism}/{policy}");
+                return Subject { what: ServerKind::Delivery, mechanism, work: Workload::File };
+            }
         };
         Subject { what, mechanism: mechanism.to_owned(), work: Workload::File }
     }
@@ -72,6 +83,8 @@ impl fmt::Display for Peer {
             Floor(interface) => write!(f, "{interface} floor"),
             Nginx(configuration) => write!(f, "nginx {configuration}"),
             Lighttpd(handler) => write!(f, "lighttpd {handler}"),
+            Delivery(mechanism, policy) => write!(f, "{mechanism} {policy}"),
+            Plain(method) => write!(f, "plain {method}"),
             Haproxy => f.write_str("haproxy"),
             H2o => f.write_str("h2o"),
             Hyper => f.write_str("hyper"),

@@ -78,6 +78,10 @@ pub(crate) struct Conditions<'a> {
     pub(crate) cores: &'a [usize],
     /// The address of the server behind a proxy.
     pub(crate) upstream: Option<SocketAddr>,
+    /// The size of the sockets' send buffers, or `None` for the kernel's default.
+    pub(crate) send_buffer: Option<usize>,
+    /// The module of a handler in a sandbox, for our web server.
+    pub(crate) handler: Option<&'a Path>,
 }
 
 impl Server {
@@ -116,6 +120,12 @@ impl Server {
         command.args(["--cores", &cores.join(",")]);
         if let Some(upstream) = conditions.upstream {
             command.args(["--upstream", &upstream.to_string()]);
+        }
+        if let Some(bytes) = conditions.send_buffer {
+            command.args(["--send-buffer", &bytes.to_string()]);
+        }
+        if let Some(handler) = conditions.handler {
+            command.arg("--handler").arg(handler);
         }
         command.arg("--reply").arg(site.reply()).arg("--root").arg(site.root());
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -196,10 +206,19 @@ impl Server {
 
     /// Returns its resident memory (VmRSS), in bytes.
     pub(crate) fn resident(&self) -> Result<u64, Failure> {
+        self.memory("VmRSS:")
+    }
+
+    /// Returns the peak of its resident memory (VmHWM), in bytes.
+    pub(crate) fn peak(&self) -> Result<u64, Failure> {
+        self.memory("VmHWM:")
+    }
+
+    fn memory(&self, field: &str) -> Result<u64, Failure> {
         let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = text.lines().find_map(|l| l.strip_prefix("VmRSS:"));
+        let line = text.lines().find_map(|l| l.strip_prefix(field));
         let kib = line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok());
-        kib.map(|k| k * 1024).ok_or_else(|| Failure::Run("no VmRSS in /proc".to_owned()))
+        kib.map(|k| k * 1024).ok_or_else(|| Failure::Run(format!("no {field} in /proc")))
     }
 
     /// Stops it, and returns its report.

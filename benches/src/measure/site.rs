@@ -99,7 +99,7 @@ impl Drop for Site {
 }
 
 /// Makes one request. Returns the reply, which must have status 200.
-pub(super) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
+pub(crate) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     // Sent in one piece, as some servers reply after the first and close.

@@ -28,6 +28,8 @@ pub(crate) struct Trial {
     pub(crate) server_ns: u64,
     pub(crate) switches: Switches,
     pub(crate) tcp: TcpCounts,
+    /// Growth of the memory of the server's process, from its start to the peak.
+    pub(crate) memory_bytes: u64,
 }
 
 impl Trial {
@@ -54,6 +56,21 @@ impl Trial {
     /// Returns the context switches of the server per good reply.
     pub(crate) fn switches_per_reply(&self) -> Option<f64> {
         self.per_reply((self.switches.voluntary + self.switches.involuntary) as f64)
+    }
+
+    /// Returns a value per megabyte of good replies, if there was one.
+    fn per_megabyte(&self, of: f64) -> Option<f64> {
+        (self.observed.body_bytes > 0).then(|| of * 1e6 / self.observed.body_bytes as f64)
+    }
+
+    /// Returns the CPU time of the server per megabyte.
+    pub(crate) fn cpu_us_per_megabyte(&self) -> Option<f64> {
+        self.per_megabyte(self.server_ns as f64 / 1e3)
+    }
+
+    /// Returns the context switches of the server per megabyte.
+    pub(crate) fn switches_per_megabyte(&self) -> Option<f64> {
+        self.per_megabyte((self.switches.voluntary + self.switches.involuntary) as f64)
     }
 
     /// Returns the mean time of good replies, in milliseconds.
@@ -123,7 +140,9 @@ impl<'a> Trials<'a> {
         loop {
             let mut server = Server::start_under(&peer.subject(), self.site, conditions)?;
             server.check_reply(path, bytes)?;
-            let trial = run(&server, path, &args)?;
+            let resident = server.resident()?;
+            let mut trial = run(&server, path, &args)?;
+            trial.memory_bytes = server.peak()?.saturating_sub(resident);
             if let Some(reason) = &trial.observed.partial {
                 return Err(Failure::Run(format!("{peer}: {reason}")));
             }
@@ -211,6 +230,7 @@ fn run(server: &Server, path: &str, args: &[&str]) -> Result<Trial, Failure> {
             involuntary: after.switches.involuntary.saturating_sub(before.switches.involuntary),
         },
         tcp: after.tcp.since(before.tcp),
+        memory_bytes: 0,
     })
 }
 

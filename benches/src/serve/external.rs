@@ -43,6 +43,8 @@ pub(super) struct Start<'a> {
     pub(super) hello: &'a str,
     pub(super) workers: usize,
     pub(super) backlog: u32,
+    /// The size of the sockets' send buffers, if it is set.
+    pub(super) send_buffer: Option<usize>,
 }
 
 /// Returns the external server for `what`, if it is one.
@@ -125,6 +127,7 @@ impl External {
             hello,
             workers: options.cores.len(),
             backlog: options.backlog,
+            send_buffer: options.send_buffer,
         };
         let arguments = (self.configure)(&start, &prefix)?;
         println!("{address}");

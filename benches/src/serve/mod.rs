@@ -7,15 +7,20 @@ mod hyper;
 mod lighttpd;
 mod may_minihttp;
 mod nginx;
+mod plain;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use std::{fs, process};
 
-use evring::{Admission, AnyMechanism, Application, Config, Root, Stats};
-use evring_httpd::Limits;
+use ash_sandbox::sandbox::{Policy, Sandboxer};
+use evring::{
+    Admission, AnyMechanism, Application, BufferSizes, Config, FileDelivery, Root, Stats,
+};
+use evring_httpd::{Limits, SandboxedHandler};
 use examples::{Proxy, Timeouts};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -46,7 +51,9 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     let counters_json = match options.what {
         ServerKind::Floor => floor(options)?,
         ServerKind::App => application(options)?,
-        ServerKind::Httpd => httpd(options)?,
+        ServerKind::Httpd => httpd(options, &options.mechanism, FileDelivery::default())?,
+        ServerKind::Delivery => delivery(options)?,
+        ServerKind::Plain => plain(options)?,
         ServerKind::Proxy => proxy(options)?,
         other => {
             let unknown = || Failure::Request(format!("{} is not a server", other.name()));
@@ -122,31 +129,70 @@ fn admission(options: &Serve) -> Option<Admission> {
     (!options.unbounded).then(Admission::default)
 }
 
+/// Runs the web server with a policy for sending files.
+fn delivery(options: &Serve) -> Result<Value, Failure> {
+    let unknown = |error| Failure::Request(error);
+    let split = options.mechanism.split_once('/');
+    let (mechanism, policy) =
+        split.ok_or_else(|| unknown("expected MECHANISM/POLICY".to_owned()))?;
+    httpd(options, mechanism, policy.parse().map_err(unknown)?)
+}
+
+/// Runs a blocking thread for each connection.
+fn plain(options: &Serve) -> Result<Value, Failure> {
+    let unknown = || Failure::Request(format!("there is no method `{}`", options.mechanism));
+    let method = plain::Method::named(&options.mechanism).ok_or_else(unknown)?;
+    let listener = listen(options)?;
+    if let Some(bytes) = options.send_buffer {
+        sockopt::set_socket_send_buffer_size(&listener, bytes).map_err(io::Error::from)?;
+    }
+    let handle = listener.try_clone()?;
+    handle_input(options, listener.local_addr()?, move || {
+        // Fails only if the server has already ended.
+        let _ = shutdown(&handle, Shutdown::Both);
+    });
+    plain::serve(&listener, options.root()?, method);
+    Ok(json!({ "system_calls": 0 }))
+}
+
 /// Runs the web server, configured as its program configures it, with a handler.
-fn httpd(options: &Serve) -> Result<Value, Failure> {
+fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value, Failure> {
     let config = Config::default().with(|c| {
+        c.send_policy = policy.send_policy();
+        c.socket_buffers = BufferSizes { send: options.send_buffer, receive: None };
         c.backlog = options.backlog;
         c.admission = admission(options);
         c.max_connections = 15_000;
     });
     let mut limits = Limits::default();
     limits.max_keep_alive_requests = u32::MAX;
-    let server = evring_httpd::Server::builder()
+    let mut server = evring_httpd::Server::builder()
         .listen("127.0.0.1:0")
-        .backend(&options.mechanism)
+        .backend(mechanism)
         .config(config)
         .limits(limits)
         .files(options.root()?)
         .workers(options.cores.len() as u16)
         .lab_routes()
-        .route("/hello", |_: evring_httpd::Request| HELLO)
-        .start();
-    let ended = |e| Failure::new(&options.mechanism, e);
+        .route("/hello", |_: evring_httpd::Request| HELLO);
+    if let Some(path) = &options.handler {
+        server = server.sandbox(sandboxed(path)?);
+    }
+    let server = server.start();
+    let ended = |e| Failure::new(mechanism, e);
     let server = server.map_err(ended)?;
     let handle = server.handle();
     handle_input(options, server.addresses()[0], move || handle.stop());
     let workers = server.wait().map_err(ended)?;
     Ok(counters(&workers[0]))
+}
+
+/// Loads a handler, whose budget is not used up.
+fn sandboxed(path: &Path) -> Result<SandboxedHandler, Failure> {
+    let policy = Policy { operations_per_second: u64::MAX / 4, ..Policy::default() };
+    let sandboxer = Sandboxer::new(policy).map_err(|e| Failure::new("the sandbox", e))?;
+    let ash = sandboxer.load(&fs::read(path)?).map_err(|e| Failure::new("the handler", e))?;
+    Ok(SandboxedHandler::new("handler", ash))
 }
 
 fn counters(stats: &Stats) -> Value {

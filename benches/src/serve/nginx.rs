@@ -31,7 +31,7 @@ struct Configuration {
     server: &'static str,
 }
 
-const CONFIGURATIONS: [Configuration; 2] = [
+const CONFIGURATIONS: [Configuration; 3] = [
     // Debian's nginx.conf, which lists `multi_accept on` as a comment, without its access log, which
     // no other server writes.
     Configuration {
@@ -48,6 +48,14 @@ const CONFIGURATIONS: [Configuration; 2] = [
         http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000;",
         server: "location = /1m.txt { sendfile on; tcp_nopush on; }",
     },
+    // Many large files at a time.
+    Configuration {
+        name: "downloads",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile on; tcp_nopush on; open_file_cache max=1000 inactive=60s; \
+               keepalive_requests 1000000000;",
+        server: "",
+    },
 ];
 
 fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
@@ -60,6 +68,7 @@ fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
     let user = if rustix::process::geteuid().is_root() { "user root;" } else { "" };
     let file = prefix.join("nginx.conf");
     let (prefix, root, hello) = (prefix.display(), start.root.display(), start.hello.trim_end());
+    let send_buffer = start.send_buffer.map_or(String::new(), |bytes| format!(" sndbuf={bytes}"));
     let (address, workers, backlog) = (start.address, start.workers, start.backlog);
     let text = format!(
         r#"{user}
@@ -78,7 +87,7 @@ http {{
     scgi_temp_path {prefix}/scgi;
     {http}
     server {{
-        listen {address} backlog={backlog};
+        listen {address} backlog={backlog}{send_buffer};
         root {root};
         {server}
         location = /hello {{ return 200 "{hello}\n"; }}

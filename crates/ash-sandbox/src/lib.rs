@@ -1,5 +1,8 @@
-//! Dynamic integrated layer processing: what several layers do with each byte of a message (checksum
-//! it, swap its bytes, decrypt it, copy it) is composed at run time and done in one loop.
+//! Application-specific safe handlers (ASHs): code of an application that runs where a message arrives, in
+//! a sandbox (the module `sandbox`); a model of when that is the fastest way to handle a message
+//! ([`model`]); and dynamic integrated layer processing ([`ilp`]): what several layers do with each byte
+//! of a message (checksum it, swap its bytes, decrypt it, copy it) is composed at run time and done in one
+//! loop.
 //!
 //! ```
 //! use ash_sandbox::ilp::{Gauge, Mode, PipeList, byte_swap, checksum};
@@ -28,6 +31,8 @@
 //! The idea and its words are those of D. Wallach, *High-Performance Application-Specific Networking*
 //! (thesis, MIT, 1997), whose application-specific safe handlers (ASHs) use such loops.
 //!
+//! Pipes, in the module [`ilp`]:
+//!
 //! | concept | section | here | what differs |
 //! |---|---|---|---|
 //! | pipe | 3.2.2 | [`ilp::Pipe`], [`ilp::PipeBuilder`] | |
@@ -44,10 +49,41 @@
 //! | `ae_rapply`, `ae_wapply` | table 5-1, 5.7 | [`ilp::Ilp::read`], [`ilp::Ilp::write`], [`ilp::Ilp::write_in_place`] | the range is checked once at the entry, as in 3.3 |
 //! | loops for buffers of several layouts | 5.7 | [`ilp::Ilp::read_fragments`], [`ilp::Ilp::gather`] | one loop for all; what straddles fragments goes through a buffer of eight bytes |
 //!
-//! What this crate does not do: it has no handlers and no sandbox yet. It does not compose protocols
-//! (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
+//!
+//! Handlers, in the module `sandbox`:
+//!
+//! | concept | section | here | what differs |
+//! |---|---|---|---|
+//! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
+//! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
+//! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
+//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post` and `count` are additions |
+//! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
+//! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
+//! | `supports` | 5.5 | | not needed: indirect calls stay in the module's table |
+//! | bounded execution by timer ticks | 4.1.2 | `sandbox::Bound`, `sandbox::Loops` | no check at all without loops, else fuel, or epochs as the thesis' two ticks |
+//! | voluntary and involuntary abort | 3.3 | `sandbox::Pass`, `sandbox::Abort` | counted; a few involuntary ones disable the handler |
+//! | sandboxing of floating point | 4.1 | `sandbox::Policy::floats` | off by default |
+//! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second |
+//! | turning handlers off and on | 6.4.2 | `sandbox::Handler::set_on` | by the thread of the handler |
+//!
+//! The model, in the module [`model`]:
+//!
+//! | concept | section | here | what differs |
+//! |---|---|---|---|
+//! | ASH, upcall, interrupt, poll | 7.2 | [`model::Strategy`] | |
+//! | process state | table 7-1 | [`model::ProcessState`] | |
+//! | parameters of machine and system | tables 7-2, 7-5 | [`model::Machine`] | `lab run ash-model` measures those of a machine |
+//! | parameters of application and workload | table 7-3 | [`model::Workload`] | |
+//! | outputs | table 7-4, equations 7.1 to 7.14 | [`model::Machine::time_us`] | `None` for the three that are not meaningful |
+//! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
+//! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time |
+//!
+//! What this crate does not do: it has no upcalls, and does not receive messages itself. It does not compose
+//! protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;
+pub mod model;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
 

@@ -5,6 +5,7 @@
 use std::time::{Duration, Instant};
 
 use ash_sandbox::ilp::{Mode, PipeList, checksum};
+use ash_sandbox::model::{Governor, Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{
     Abort, Ash, Bound, Handler, Loops, Outcome, Pass, Policy, Reason, Rejection, Sandboxer,
 };
@@ -451,4 +452,40 @@ fn message_longer_than_the_area_is_passed_on() {
     let mut handler = handler("(i32.const 1)");
     let message = vec![0; handler.memory().message_area().len() + 1];
     assert_eq!(run(&mut handler, &message), Outcome::Passed(Pass::TooLong));
+}
+
+#[test]
+fn handler_that_aborts_too_often_moves_to_the_application_and_back() {
+    // Aborts unless the message is empty, in each of the ways in which a message goes to the application.
+    for abort in ["(i32.const 0)", "(i32.const -1)", "(call $abort) (unreachable)"] {
+        let body =
+            format!("(if (result i32) (local.get $length) (then {abort}) (else (i32.const 1)))");
+        let mut handler = handler(&body);
+        let workload = Workload { handler_us: 200.0, ..Workload::default() };
+        handler.set_governor(Some(Governor::new(Machine::ULTRIX, workload).with_window(4)));
+        let governed = Outcome::Passed(Pass::Governed(Strategy::Interrupt));
+        for _ in 0..4 {
+            assert_ne!(run(&mut handler, b"message"), governed);
+        }
+        for _ in 0..4 * Governor::FIRST_TRIAL {
+            assert_eq!(run(&mut handler, b""), governed);
+        }
+        assert_eq!(handler.counters().skipped, 64);
+        for _ in 0..20 {
+            assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        }
+        // A process that does not wait for messages handles them late: one success of eight is worth the
+        // aborts. For one that waits, it is not.
+        let governor = handler.governor_mut().unwrap().clone().with_window(8);
+        handler.set_governor(Some(governor));
+        handler.governor_mut().unwrap().set_state(ProcessState::BusySuspended);
+        for message in 0..80 {
+            let message: &[u8] = if message % 8 == 0 { b"" } else { b"message" };
+            assert_ne!(run(&mut handler, message), governed);
+        }
+        handler.governor_mut().unwrap().set_state(ProcessState::Blocked);
+        assert_eq!(run(&mut handler, b""), governed);
+        handler.set_governor(None);
+        assert_eq!(run(&mut handler, b""), Outcome::Handled);
+    }
 }

@@ -42,8 +42,8 @@
 //! | `ecem_retrieve_correlated_disk`, `.._network` | 5.1 | [`Correlations::correlated_disk`], [`Correlations::correlated_networks`] | a file may have several sockets |
 //! | `ecem_check_if_RW_state` | 5.1 | [`Correlations::is_in_rw_state`] | |
 //! | kernel module | 5.1 | this library, in the process | user space reports the states; a pair is removed before its descriptor is closed |
-//!
-//! Not provided yet: disk-to-network splicing (section 4), and file-sending policies for `evring`.
+//! | disk-to-network splicing | 4 | the crate `evring`: `FileDelivery::Dns` | in user space, in the turn in which the socket has room |
+//! | servers with deferred delivery | 6 | the crate `evring`: `FileDelivery::Ded` | an event loop instead of processes |
 
 mod descriptors;
 mod event;

@@ -589,7 +589,7 @@ impl System for Machine {
         self.send_all(fd, &[IoSlice::new(&bytes)])
     }
 
-    fn is_cold(&mut self, _file: Fd, _offset: u64) -> bool {
+    fn is_cold(&mut self, _part: FileRange) -> bool {
         self.may_be_signalled(true);
         self.state().rng.fault(Fault::Cold)
     }

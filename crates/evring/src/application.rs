@@ -176,6 +176,9 @@ pub trait Application: Sized {
     /// this many and neither pauses nor closes, the connection ends with [`CloseReason::Overrun`].
     const MAX_UNCONSUMED: usize;
 
+    /// Whether [`intercept`](Self::intercept) is called.
+    const INTERCEPTS: bool = false;
+
     /// A client connected.
     fn accepted(&mut self, x: Cx<'_, impl Commands, Self::State>, at: Listener) {}
 

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use shared_ring::{BufferSizes, GatherList, Listing, SymlinkPolicy};
 
-use crate::driver::{Connection, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory};
+use crate::driver::{
+    Connection, MAX_DEFERRED_READS, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory,
+};
 use crate::{Admission, Application, MAX_READ_BYTES, NAMES, Root, SendPolicy};
 
 /// Fixed memory of a mechanism: the event queue, its rings and batches, and the like.
@@ -65,6 +67,9 @@ pub struct Config {
     pub max_buffered_bytes: usize,
     /// Makes the send policy of a worker; `None`, the default, for [`DefaultSendPolicy`](crate::DefaultSendPolicy).
     pub send_policy: Option<fn() -> Box<dyn SendPolicy>>,
+    /// Maximum time that the driver holds back a read of the application; see
+    /// [`SendPolicy::defers_reads`](crate::SendPolicy::defers_reads).
+    pub max_read_delay: Duration,
     /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
     /// open file; listing a directory may briefly hold a second one.
     pub max_file_ops: u32,
@@ -100,6 +105,7 @@ impl Default for Config {
             max_queued_bytes: 16 << 20,
             max_buffered_bytes: 256 << 20,
             send_policy: None,
+            max_read_delay: Duration::from_secs(10),
             max_file_ops: 256,
             max_timers: 16,
             linger_timeout: Duration::from_secs(2),
@@ -144,12 +150,17 @@ impl Config {
             .saturating_add(self.max_queued_bytes.min(self.max_buffered_bytes));
         let files = self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * MAX_READ_BYTES as usize;
         let lists = MAX_LISTS * Listing::MAX_BYTES;
+        let deferred = match self.send_policy {
+            Some(_) => MAX_DEFERRED_READS * MAX_READ_BYTES as usize,
+            None => 0,
+        };
         [
             connections,
             buffers,
             held.saturating_mul(2),
             files,
             lists,
+            deferred,
             (self.max_timers as usize).saturating_mul(TIMER_BYTES),
             spare_memory(self),
             FIXED_BYTES,

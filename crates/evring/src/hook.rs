@@ -42,6 +42,7 @@ impl<A: Application, H: ReceiveHook> Hooked<A, H> {
 impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     type State = A::State;
     const MAX_UNCONSUMED: usize = A::MAX_UNCONSUMED;
+    const INTERCEPTS: bool = true;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
         self.hook.accepted(x.io, x.id, at);
@@ -54,7 +55,9 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
 
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         self.hook.received(io, id, rx);
-        self.inner.intercept(io, id, rx);
+        if A::INTERCEPTS {
+            self.inner.intercept(io, id, rx);
+        }
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {

@@ -46,6 +46,7 @@ mod commands;
 mod config;
 mod driver;
 mod event_loop;
+mod file_delivery;
 mod forward;
 mod hook;
 mod mailbox;
@@ -65,6 +66,7 @@ pub use application::{
 pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer};
 pub use config::{Config, StartError, Unavailable};
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use file_delivery::FileDelivery;
 pub use forward::Forward;
 pub use hook::{Hooked, ReceiveHook};
 pub use mailbox::{Mailbox, SendError, Sender};

@@ -1,8 +1,9 @@
-//! The policy of sending: how much of a connection's queue is sent at a time, and when.
+//! The policy of sending: how much of a connection's queue is sent at a time, how, and when.
 
 use crate::ConnId;
 
-/// Decides when the driver sends the front of a connection's queue, and how much of a file at a time.
+/// Decides when the driver sends the front of a connection's queue, how it sends a file, and how much of it at a
+/// time.
 ///
 /// A worker has one policy for all its connections. The driver asks it when a connection has something to
 /// send and no send in flight, at most four times per connection and turn. Closing a connection ends its
@@ -16,6 +17,14 @@ pub trait SendPolicy {
 
     /// Reports that a connection is closed.
     fn closed(&mut self, _id: ConnId) {}
+
+    /// Returns whether the driver holds back what the application has read from a file, until the socket has
+    /// taken everything that the application has sent on that connection, but at most
+    /// [`Config::max_read_delay`](crate::Config::max_read_delay). Then the application, which transforms the
+    /// bytes and sends them, does not run for bytes that would have to wait.
+    fn defers_reads(&self) -> bool {
+        false
+    }
 }
 
 /// What a connection has to send.
@@ -26,6 +35,10 @@ pub struct SendState<'a> {
     pub queued_bytes: usize,
     /// Number of bytes left of the file at the front of the queue; `None` if bytes in memory are there.
     pub file_bytes: Option<u64>,
+    /// Whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and all
+    /// connections together hold less than half of
+    /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
+    pub can_read: bool,
     pub(crate) unacked_bytes: &'a dyn Fn() -> u64,
 }
 
@@ -39,10 +52,24 @@ impl SendState<'_> {
 /// A step of a connection with something to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendStep {
-    /// Send the bytes in memory at the front of the queue, or a piece of the file that is there.
+    /// Send the bytes in memory at the front of the queue, or a piece of the file that is there. A piece that
+    /// is not in the page cache is read first.
     Send {
-        /// Maximum number of bytes of the piece, at least 1.
+        /// Maximum number of bytes of the piece, from 1 to 256 KiB.
         max_file_bytes: u32,
+    },
+    /// The same, but the result is [`SendResult::Cold`] if the piece is not in the page cache. It never waits
+    /// for the disk.
+    SendCached {
+        /// Maximum number of bytes of the piece, from 1 to 256 KiB.
+        max_file_bytes: u32,
+    },
+    /// Read a piece of the first queued file into memory, by the ring or another thread, and send it from
+    /// there. The driver asks again at once if there are bytes in memory to send, else when it has read the
+    /// piece. If it is not [possible](SendState::can_read), nothing happens.
+    Read {
+        /// Maximum number of bytes of the piece, from 1 to 64 KiB.
+        max_bytes: u32,
     },
     /// Ask again when the socket has room. It may have room now, so a policy asks for that only after a
     /// send.
@@ -58,6 +85,10 @@ pub enum SendResult {
     Memory(usize),
     /// Number of bytes sent from a file; 0 if the file was truncated, which ends the connection.
     File(u32),
+    /// Nothing was sent: the piece of the file is not in the page cache.
+    Cold,
+    /// Number of bytes read from a file; 0 if the file was truncated, which ends the connection.
+    Read(u32),
     /// The socket has room, or the connection is broken.
     HasRoom,
 }
@@ -66,9 +97,13 @@ pub enum SendResult {
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultSendPolicy;
 
+impl DefaultSendPolicy {
+    /// Each step.
+    pub(crate) const STEP: SendStep = SendStep::Send { max_file_bytes: 256 * 1024 };
+}
+
 impl SendPolicy for DefaultSendPolicy {
-    #[inline]
     fn next(&mut self, _state: &SendState<'_>) -> SendStep {
-        SendStep::Send { max_file_bytes: 256 * 1024 }
+        Self::STEP
     }
 }

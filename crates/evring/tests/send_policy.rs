@@ -40,6 +40,7 @@ impl SendPolicy for Holds {
                 assert!(self.has_room.remove(&id), "the driver sent without room");
             }
             SendResult::Memory(_) => {}
+            SendResult::Cold | SendResult::Read(_) => panic!("{result:?} without such a step"),
         }
     }
 

@@ -76,13 +76,13 @@ fn writes(c: &mut Criterion) {
     let mut group = c.benchmark_group("write to /dev/null");
     for depth in [1, 64] {
         group.throughput(Throughput::Elements(depth as u64));
-        for (name, executor) in [
-            ("in place", Executor::InPlace),
-            ("thread", Executor::Threads),
-            ("ring", Executor::Ring),
+        for (name, call) in [
+            ("in place", write.pinned(Executor::InPlace)),
+            ("thread", write.pinned(Executor::Threads)),
+            ("ring", write.pinned(Executor::Ring)),
+            ("adaptive", write),
         ] {
             let mut pages = Pages::register(&Config::default()).expect("pages");
-            let call = write.pinned(executor);
             group.bench_function(BenchmarkId::new(name, depth), |b| {
                 b.iter(|| batch(&mut pages, &call, depth));
             });

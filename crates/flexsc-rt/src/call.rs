@@ -25,6 +25,9 @@ pub enum Waits {
     Ready(RawFd, Direction),
     /// For a descriptor to be ready. The call is made once it is, and does not block then.
     AfterReady(RawFd, Direction),
+    /// For a descriptor to be ready, and no call is made: the result is 0, or why it cannot be waited
+    /// for. The number and a pin have no effect.
+    UntilReady(RawFd, Direction),
     /// For a descriptor to be ready, but the call itself blocks, so a syscall thread makes it once
     /// the descriptor is ready.
     ReadyThenBlocks(RawFd, Direction),
@@ -95,6 +98,11 @@ impl Call {
             pinned,
             uncancellable: false,
         }
+    }
+
+    /// Describes an entry that is done when a descriptor is ready ([`Waits::UntilReady`]).
+    pub fn until_ready(fd: RawFd, direction: Direction) -> Self {
+        Call::new(libc::SYS_ppoll, [0; 6]).waits(Waits::UntilReady(fd, direction))
     }
 
     /// Describes a call that waits for a disk at most.

@@ -1,26 +1,47 @@
 //! Chooses the executor of a bounded call from the costs that were measured.
 //!
 //! Costs are kept for each call number, kind of object and batch depth. A cost is the time that
-//! passes for the owner, for each call; that of a batch on threads is shared out. Of the calls in place one in 64 is measured; those on
-//! threads are measured while they are tried.
+//! passes for the owner, for each call; that of a batch on threads or in the ring is shared out. All
+//! calls of one row in one batch have the same executor. Of the calls in place one in 64 is
+//! measured, of the other batches one in 16. A trial gives one batch to another executor.
 
 use crate::call::{Executor, Kind};
 
-/// Numbers with costs of their own; others share one row.
+/// Numbers with rows of their own; others share one.
 const NUMBERS: usize = 512;
 
-/// A call that takes longer keeps the owner from its other work, and moves to a thread.
+/// Rows; calls beyond share the first one.
+const MAX_ROWS: usize = 255;
+
+/// Depths of a batch.
+const DEPTHS: usize = 3;
+
+/// A call that takes longer keeps the owner from its other work.
 const MAX_IN_PLACE_NS: f32 = 50_000.0;
 
+/// So many slow calls in a row move to another executor. One may be the scheduler's doing.
+const MAX_SLOW_CALLS: u8 = 3;
+
 /// One call in place in so many is measured: two readings of the clock cost half a null call.
-const MEASURE_EVERY: u32 = 64;
+const MEASURE_CALLS: u32 = 64;
 
-/// Calls of a trial of threads, which show what they can do only with several. In place one call
-/// is enough; more could keep the owner for long.
-const TRIAL_CALLS: u32 = 64;
+/// One batch on threads or in the ring in so many is measured.
+const MEASURE_BATCHES: u32 = 16;
 
-/// Calls between two trials of the other executor: at first, and at most.
+/// Calls between two trials of another executor: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (1 << 10, 1 << 20);
+
+/// An executor must cost this part of the present one, so that two equal ones do not alternate.
+const SWITCH_BELOW: f32 = 0.9;
+
+/// Known cost and measurement differ by this factor at most.
+const MAX_CHANGE: f32 = 8.0;
+
+/// An executor that cannot make the calls of a row.
+const IMPOSSIBLE: f32 = f32::INFINITY;
+
+/// The executors, in the order of trials.
+const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Ring, Executor::Threads];
 
 /// How deep a batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,18 +61,6 @@ impl Depth {
     }
 }
 
-/// What is known of one kind of call.
-#[derive(Clone, Copy, Debug)]
-struct Costs {
-    in_place_ns: f32,
-    threads_ns: f32,
-    until_trial: u32,
-    trial_left: u32,
-    trial_every: u32,
-    until_measured: u32,
-    best: Executor,
-}
-
 /// How a call is to be executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Choice {
@@ -60,92 +69,215 @@ pub(crate) struct Choice {
     pub(crate) measured: bool,
 }
 
+/// Identifies the costs of a kind of call.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Row(u8);
+
 /// The costs of all calls.
 #[derive(Debug)]
 pub(crate) struct Choices {
-    costs: Box<[Costs]>,
+    /// For each number and kind its row plus one, or 0.
+    rows: Box<[u8]>,
+    costs: Vec<[Costs; DEPTHS]>,
+    unknown: Costs,
 }
 
-/// Identifies the costs of a kind of call.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Key(u16);
-
-impl Key {
-    pub(crate) fn new(number: u32, kind: Kind) -> Self {
-        let number = (number as usize).min(NUMBERS);
-        Key((number * Kind::COUNT + kind as usize) as u16)
-    }
+/// What is known of one kind of call at one depth.
+#[derive(Clone, Copy, Debug)]
+struct Costs {
+    /// By executor; 0 if it is not known.
+    ns: [f32; EXECUTORS.len()],
+    best: Executor,
+    /// The executor on trial, and how many calls of this batch it gets.
+    trial: Executor,
+    trial_left: u32,
+    /// Slow calls in place in a row.
+    slow: u8,
+    /// The batch, and whether it is measured if it is not in place.
+    batch: u32,
+    batch_measured: bool,
+    until_measured: u32,
+    calls_since_trial: u32,
+    trial_every: u32,
 }
 
 impl Choices {
-    pub(crate) fn new() -> Self {
-        let costs = Costs {
-            in_place_ns: 0.0,
-            threads_ns: 0.0,
-            until_trial: TRIAL_EVERY.0,
-            trial_left: 0,
-            trial_every: TRIAL_EVERY.0,
-            until_measured: 1,
-            best: Executor::InPlace,
-        };
-        Choices { costs: vec![costs; (NUMBERS + 1) * Kind::COUNT * 3].into_boxed_slice() }
+    /// Creates a table without costs. Without threads, no call is given to them.
+    pub(crate) fn new(threads: bool) -> Self {
+        let mut unknown = Costs::UNKNOWN;
+        if !threads {
+            unknown.ns[Executor::Threads as usize] = IMPOSSIBLE;
+        }
+        let mut costs = Vec::with_capacity(MAX_ROWS);
+        costs.push([unknown; DEPTHS]);
+        Choices { rows: vec![0; (NUMBERS + 1) * Kind::COUNT].into_boxed_slice(), costs, unknown }
     }
 
-    /// Chooses an executor for the next call.
+    /// Returns the row of a call.
     #[inline]
-    pub(crate) fn choose(&mut self, key: Key, depth: Depth) -> Choice {
-        let costs = self.costs(key, depth);
+    pub(crate) fn row(&mut self, number: u32, kind: Kind) -> Row {
+        let place = (number as usize).min(NUMBERS) * Kind::COUNT + kind as usize;
+        match self.rows[place] {
+            0 => self.add_row(place),
+            row => Row(row - 1),
+        }
+    }
+
+    #[cold]
+    fn add_row(&mut self, place: usize) -> Row {
+        if self.costs.len() == MAX_ROWS {
+            return Row::default();
+        }
+        self.costs.push([self.unknown; DEPTHS]);
+        self.rows[place] = self.costs.len() as u8;
+        Row(self.rows[place] - 1)
+    }
+
+    /// Chooses an executor for the next call of a batch. Batches have different numbers.
+    #[inline]
+    pub(crate) fn choose(&mut self, row: Row, depth: Depth, batch: u32) -> Choice {
+        let costs = self.costs(row, depth);
+        if costs.batch != batch {
+            costs.batch = batch;
+            costs.begin_batch();
+        }
+        costs.calls_since_trial = costs.calls_since_trial.saturating_add(1);
         if costs.trial_left > 0 {
             costs.trial_left -= 1;
-            let executor = match costs.best {
-                Executor::InPlace => Executor::Threads,
-                _ => Executor::InPlace,
-            };
-            return Choice { executor, measured: true };
+            return Choice { executor: costs.trial, measured: true };
         }
-        costs.until_trial -= 1;
-        if costs.until_trial == 0 {
-            costs.trial_left = if costs.best == Executor::InPlace { TRIAL_CALLS } else { 1 };
-            // If this one changes nothing, the next one comes later.
-            costs.trial_every = (costs.trial_every * 2).min(TRIAL_EVERY.1);
-            costs.until_trial = costs.trial_every;
-        }
-        if costs.best == Executor::Threads {
-            return Choice { executor: Executor::Threads, measured: false };
+        if costs.best != Executor::InPlace {
+            return Choice { executor: costs.best, measured: costs.batch_measured };
         }
         costs.until_measured -= 1;
         let measured = costs.until_measured == 0;
         if measured {
-            costs.until_measured = MEASURE_EVERY;
+            costs.until_measured = MEASURE_CALLS;
         }
         Choice { executor: Executor::InPlace, measured }
     }
 
-    /// Reports the time of a measured call.
-    pub(crate) fn report(&mut self, key: Key, depth: Depth, executor: Executor, time_ns: u64) {
-        let costs = self.costs(key, depth);
-        let cost = match executor {
-            Executor::Threads => &mut costs.threads_ns,
-            _ => &mut costs.in_place_ns,
-        };
-        // A trial replaces what was known.
-        let replaced = *cost == 0.0 || executor != costs.best;
-        *cost = if replaced { time_ns as f32 } else { *cost * 0.75 + time_ns as f32 * 0.25 };
-        let slow = costs.in_place_ns > MAX_IN_PLACE_NS;
-        // A fifth less, so that two equal executors do not alternate.
-        let dearer = costs.threads_ns > 0.0 && costs.threads_ns < costs.in_place_ns * 0.8;
-        let best = if slow || dearer { Executor::Threads } else { Executor::InPlace };
-        if best != costs.best {
-            costs.best = best;
-            costs.trial_left = 0;
-            costs.trial_every = TRIAL_EVERY.0;
-            costs.until_trial = TRIAL_EVERY.0;
+    /// Reports the time of a measured call. Returns whether to measure the next one, too.
+    pub(crate) fn report(
+        &mut self,
+        row: Row,
+        depth: Depth,
+        executor: Executor,
+        time_ns: u64,
+    ) -> bool {
+        let costs = self.costs(row, depth);
+        costs.report(executor, time_ns as f32);
+        costs.slow > 0
+    }
+
+    /// Reports that an executor cannot make a call. The calls of a row are alike, except for
+    /// arguments that the ring has no operation for.
+    #[cold]
+    pub(crate) fn report_refused(&mut self, row: Row, depth: Depth, executor: Executor) {
+        let costs = self.costs(row, depth);
+        costs.trial_left = 0;
+        let cost = &mut costs.ns[executor as usize];
+        if *cost == 0.0 {
+            *cost = IMPOSSIBLE;
         }
     }
 
     #[inline]
-    fn costs(&mut self, key: Key, depth: Depth) -> &mut Costs {
-        &mut self.costs[usize::from(key.0) * 3 + depth as usize]
+    fn costs(&mut self, row: Row, depth: Depth) -> &mut Costs {
+        &mut self.costs[usize::from(row.0)][depth as usize]
+    }
+}
+
+impl Costs {
+    const UNKNOWN: Costs = Costs {
+        ns: [0.0; EXECUTORS.len()],
+        best: Executor::InPlace,
+        trial: Executor::InPlace,
+        trial_left: 0,
+        slow: 0,
+        batch: 0,
+        batch_measured: false,
+        until_measured: 1,
+        calls_since_trial: 0,
+        trial_every: TRIAL_EVERY.0,
+    };
+
+    /// Decides what this batch is for: a trial, a measurement, or nothing else.
+    fn begin_batch(&mut self) {
+        self.trial_left = 0;
+        if self.calls_since_trial >= self.trial_every {
+            return self.begin_trial();
+        }
+        if self.best != Executor::InPlace {
+            self.until_measured -= 1;
+            self.batch_measured = self.until_measured == 0;
+            if self.batch_measured {
+                self.until_measured = MEASURE_BATCHES;
+            }
+        }
+    }
+
+    fn begin_trial(&mut self) {
+        self.calls_since_trial = 0;
+        // If this one changes nothing, the next one comes later.
+        self.trial_every = (self.trial_every * 2).min(TRIAL_EVERY.1);
+        let last = EXECUTORS.iter().position(|other| *other == self.trial).unwrap_or(0);
+        let others = EXECUTORS.iter().cycle().skip(last + 1).take(EXECUTORS.len());
+        let possible = |other: &&Executor| self.ns[**other as usize] != IMPOSSIBLE;
+        if let Some(trial) = others.filter(possible).find(|other| **other != self.best) {
+            self.trial = *trial;
+            // Threads and ring show what they can do only with several calls. In place one is
+            // enough; more could keep the owner for long.
+            self.trial_left = if *trial == Executor::InPlace { 1 } else { u32::MAX };
+        }
+    }
+
+    fn report(&mut self, executor: Executor, ns: f32) {
+        let known = self.ns[executor as usize];
+        // A trial replaces what was known.
+        let replaced = known == 0.0 || executor != self.best;
+        self.ns[executor as usize] = if replaced {
+            ns
+        } else {
+            known.min(ns * MAX_CHANGE) * 0.75 + ns.min(known * MAX_CHANGE) * 0.25
+        };
+        if executor == Executor::InPlace {
+            self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
+            if self.slow > 0 {
+                self.until_measured = 1;
+            }
+        }
+        let best = self.cheapest();
+        if best != self.best {
+            self.best = best;
+            self.until_measured = 1;
+            self.trial_left = 0;
+            self.trial_every = (self.trial_every / 8).max(TRIAL_EVERY.0);
+            self.calls_since_trial = 0;
+        }
+    }
+
+    /// Returns the executor that has to make the next calls.
+    fn cheapest(&self) -> Executor {
+        let cost = |executor: Executor| match self.ns[executor as usize] {
+            0.0 => f32::INFINITY,
+            ns => ns,
+        };
+        if self.slow >= MAX_SLOW_CALLS {
+            // The owner must not make them, whatever the others cost.
+            let has_threads = self.ns[Executor::Threads as usize] != IMPOSSIBLE;
+            let has_ring = cost(Executor::Ring).is_finite();
+            return match cost(Executor::Ring) < cost(Executor::Threads) * SWITCH_BELOW {
+                true if has_ring => Executor::Ring,
+                _ if has_threads => Executor::Threads,
+                _ => Executor::InPlace,
+            };
+        }
+        let switch = |best, other| match cost(other) < cost(best) * SWITCH_BELOW {
+            true => other,
+            false => best,
+        };
+        EXECUTORS.into_iter().fold(self.best, switch)
     }
 }
 
@@ -153,52 +285,127 @@ impl Choices {
 mod tests {
     use super::*;
 
-    const KEY: Key = Key(0);
+    /// Calls of one kind in batches, which cost so much by each executor.
+    struct Run {
+        choices: Choices,
+        row: Row,
+        batch: u32,
+        ns: [u64; 3],
+    }
 
-    fn run(choices: &mut Choices, calls: u32, in_place_ns: u64, threads_ns: u64) -> u32 {
-        let mut on_threads = 0;
-        for _ in 0..calls {
-            let choice = choices.choose(KEY, Depth::Many);
-            on_threads += u32::from(choice.executor == Executor::Threads);
-            if choice.measured {
-                let time_ns = match choice.executor {
-                    Executor::Threads => threads_ns,
-                    _ => in_place_ns,
-                };
-                choices.report(KEY, Depth::Many, choice.executor, time_ns);
-            }
+    impl Run {
+        fn new(in_place: u64, threads: u64, ring: u64) -> Self {
+            let mut choices = Choices::new(true);
+            let row = choices.row(0, Kind::Disk);
+            Run { choices, row, batch: 0, ns: [in_place, threads, ring] }
         }
-        on_threads
+
+        /// Returns the number of calls that each executor has made.
+        fn batches(&mut self, batches: u32, calls: u32) -> [u32; 3] {
+            let mut made = [0; 3];
+            let depth = Depth::of(calls as usize);
+            for _ in 0..batches {
+                self.batch += 1;
+                for _ in 0..calls {
+                    let Choice { executor, measured } =
+                        self.choices.choose(self.row, depth, self.batch);
+                    made[executor as usize] += 1;
+                    if measured {
+                        let ns = self.ns[executor as usize];
+                        self.choices.report(self.row, depth, executor, ns);
+                    }
+                }
+            }
+            made
+        }
     }
 
     #[test]
     fn cheap_calls_stay_in_place_and_trials_become_rare() {
-        let mut choices = Choices::new();
-        assert_eq!(run(&mut choices, 1 << 20, 100, 5_000), 10 * TRIAL_CALLS);
+        let [_, threads, ring] = Run::new(100, 5_000, 1_000).batches(1 << 14, 64);
+        assert_eq!((threads, ring), (5 * 64, 5 * 64));
+        // A call alone costs more everywhere else.
+        let [_, threads, ring] = Run::new(100, 5_000, 300).batches(1 << 20, 1);
+        assert_eq!((threads, ring), (5, 5));
+    }
+
+    #[test]
+    fn calls_that_are_cheapest_in_the_ring_go_there() {
+        let mut run = Run::new(100, 5_000, 60);
+        run.batches(100, 32);
+        let [in_place, threads, ring] = run.batches(1 << 14, 32);
+        assert!(in_place <= 10 && threads <= 10 * 32 && ring > 500_000, "{in_place} {threads}");
+        // They return when it has become slower.
+        run.ns[2] = 400;
+        run.batches(100, 32);
+        let [_, threads, ring] = run.batches(100, 32);
+        assert!(threads + ring <= 2 * 32, "{threads} {ring}");
+        // At another depth nothing was learnt yet.
+        assert_eq!(run.batches(100, 1), [100, 0, 0]);
     }
 
     #[test]
     fn slow_calls_move_to_threads_and_return() {
-        let mut choices = Choices::new();
-        assert!(run(&mut choices, 100, 1_000_000, 1_000_000) > 90);
+        let mut run = Run::new(1_000_000, 1_000_000, 2_000_000);
+        assert_eq!(run.batches(10, 32), [3, 317, 0]);
         // The disk has got faster.
-        run(&mut choices, 1 << 20, 100, 5_000);
-        // A trial may be among them.
-        assert!(run(&mut choices, 1_000, 100, 5_000) <= TRIAL_CALLS);
+        run.ns = [100, 5_000, 1_000];
+        run.batches(1 << 12, 32);
+        let [in_place, ..] = run.batches(100, 32);
+        assert!(in_place >= 98 * 32, "{in_place}");
     }
 
     #[test]
-    fn calls_that_overlap_on_threads_go_there() {
-        let mut choices = Choices::new();
-        run(&mut choices, 2_000, 10_000, 5_000);
-        assert!(run(&mut choices, 1_000, 10_000, 5_000) >= 999);
+    fn one_slow_call_does_not_move_the_others() {
+        let mut run = Run::new(1_000_000, 5_000, 5_000);
+        run.batches(1, 1);
+        run.ns[0] = 100;
+        assert_eq!(run.batches(500, 1), [500, 0, 0]);
     }
 
     #[test]
-    fn numbers_beyond_the_table_share_a_row() {
-        let mut choices = Choices::new();
-        let key = Key::new(u32::MAX, Kind::Other);
-        assert_eq!(choices.choose(key, Depth::Many).executor, Executor::InPlace);
-        assert_eq!(key.0, Key::new(100_000, Kind::Other).0);
+    fn slow_calls_move_to_the_ring_if_it_costs_least() {
+        let mut run = Run::new(1_000_000, 1_000_000, 10_000);
+        run.batches(100, 32);
+        assert_eq!(run.batches(10, 32), [0, 0, 320]);
+        // Without threads, too.
+        let mut run = Run::new(1_000_000, 1, 10_000);
+        run.choices = Choices::new(false);
+        run.row = run.choices.row(0, Kind::Disk);
+        run.batches(100, 32);
+        assert_eq!(run.batches(10, 32), [0, 0, 320]);
+    }
+
+    #[test]
+    fn executor_that_refuses_a_call_is_not_tried_again() {
+        let mut run = Run::new(100, 5_000, 1);
+        let mut refused = 0;
+        for batch in 1..1 << 14 {
+            for _ in 0..64 {
+                let choice = run.choices.choose(run.row, Depth::Many, batch);
+                if choice.executor == Executor::Ring {
+                    refused += 1;
+                    run.choices.report_refused(run.row, Depth::Many, Executor::Ring);
+                } else if choice.measured {
+                    let ns = run.ns[choice.executor as usize];
+                    run.choices.report(run.row, Depth::Many, choice.executor, ns);
+                }
+            }
+        }
+        assert_eq!(refused, 1);
+    }
+
+    #[test]
+    fn calls_beyond_the_rows_share_one() {
+        let mut choices = Choices::new(true);
+        let first = choices.row(0, Kind::Disk);
+        assert_ne!(first, choices.row(0, Kind::Memory));
+        assert_eq!(choices.row(u32::MAX, Kind::Other), choices.row(100_000, Kind::Other));
+        for number in 0..NUMBERS as u32 {
+            choices.row(number, Kind::Socket);
+        }
+        assert_eq!(choices.row(511, Kind::Pipe), Row::default());
+        assert_eq!(choices.row(0, Kind::Disk), first);
+        assert_eq!(choices.costs.len(), MAX_ROWS);
     }
 }

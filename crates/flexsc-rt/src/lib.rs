@@ -9,6 +9,7 @@
 //! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
 //! - [`Runtime`] makes each call a future, under any executor.
 //! - `green`, with the feature `green-threads`, has threads that switch where a call waits.
+//! - [`kernel`] runs the servers of the crates `evring` and `evring-httpd` on pages (`--backend flexsc`).
 //!
 //! # Executors
 //!
@@ -19,14 +20,15 @@
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
 //!   active. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
-//! - **The ring** ([`Executor::Ring`]): io_uring, for calls that are pinned to it. A call for which the
-//!   ring or the kernel has no operation goes to a syscall thread; [`Counters::ring_refused`] counts
-//!   these, and [`Pages::ring_error`] tells why there is no ring.
+//! - **The ring** ([`Executor::Ring`]): io_uring, set up when a call is first given to it. A call for
+//!   which the ring or the kernel has no operation is made by another executor;
+//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] tells why there is no ring.
 //! - Calls that wait for a descriptor need no thread: they wait in an epoll set, and are made in
 //!   place when it is ready. So 10,000 reads of idle sockets occupy no thread.
 //!
-//! Which executor makes a bounded call is learnt from measured costs, for each number, kind of
-//! object and batch depth; [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it.
+//! Which of the three makes a bounded call is learnt from measured costs, for each number, kind of
+//! object and batch depth: calls begin in place, and from time to time one batch tries another
+//! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it.
 //! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
 //!
 //! # When it helps
@@ -68,6 +70,7 @@
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
 //! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
+//! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the epoll set |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
 //! # Decisions
@@ -82,7 +85,7 @@
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
 //!   handlers run in the program's own threads.
 //!
-//! Not provided yet: the ring in the choice by cost, and core specialisation.
+//! Not provided yet: core specialisation.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
@@ -99,6 +102,7 @@ mod future;
 #[cfg(feature = "green-threads")]
 pub mod green;
 mod interrupt;
+pub mod kernel;
 #[cfg(all(test, loom))]
 mod models;
 mod notifier;

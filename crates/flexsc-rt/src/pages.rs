@@ -15,7 +15,7 @@ use shared_ring::SetupError;
 use shared_ring::author::Process;
 
 use crate::call::{Call, Direction, Executor, Waits};
-use crate::choice::{Choices, Depth, Key};
+use crate::choice::{Choices, Depth, Row};
 use crate::entry::Status;
 use crate::error::{Busy, Error};
 use crate::interrupt;
@@ -53,6 +53,8 @@ pub struct Config {
     pub heartbeat: Duration,
     /// Pins the executor of bounded calls, instead of the choice by cost.
     pub executor: Option<Executor>,
+    /// Whether calls may use io_uring. It is set up when one is first given to it.
+    pub ring: bool,
 }
 
 impl Default for Config {
@@ -64,6 +66,7 @@ impl Default for Config {
             active_threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
             heartbeat: Duration::from_millis(1),
             executor: None,
+            ring: true,
         }
     }
 }
@@ -114,11 +117,13 @@ pub struct Counters {
     pub on_threads: u64,
     /// Calls submitted to the ring.
     pub on_ring: u64,
-    /// Calls pinned to the ring for which the ring or the kernel has no operation, or that were posted
-    /// without a ring: see [`Pages::ring_error`].
+    /// Calls pinned to the ring, or given to it by the choice, that another executor made: the ring or
+    /// the kernel has no operation for them, or there is no ring (see [`Pages::ring_error`]).
     pub ring_refused: u64,
     /// Times that a call began to wait for a descriptor.
     pub readiness_waits: u64,
+    /// Calls of epoll(7).
+    pub epoll_calls: u64,
     /// Calls refused as all entries were busy.
     pub throttled: u64,
     /// Cancellations that ended a call before an executor began it.
@@ -165,10 +170,18 @@ struct Slot {
     pinned: Option<Executor>,
     uncancellable: bool,
     waits: Waits,
-    key: Key,
-    /// A call on a thread whose time is to be reported: the calls of its batch, and when it was
-    /// submitted.
-    measured: Option<(u32, Instant)>,
+    row: Row,
+    /// A call on a thread or in the ring whose time is to be reported.
+    measured: Option<Measured>,
+}
+
+/// A call whose time is to be reported.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    depth: Depth,
+    /// The calls that share the time.
+    calls: u32,
+    since: Instant,
 }
 
 /// Syscall pages, registered by one thread, their owner.
@@ -183,11 +196,13 @@ pub struct Pages {
     max_indefinite: usize,
     reserve: usize,
     executor: Option<Executor>,
+    may_use_ring: bool,
     free: Vec<u32>,
     slots: Box<[Slot]>,
     scratch: Option<Box<[UnsafeCell<Scratch>]>>,
-    /// Posted entries, in order.
+    /// Posted entries, in order, and the number of their batch.
     batch: Vec<u32>,
+    batch_number: u32,
     /// For each page the entries that go to threads, and the pages that have any.
     masks: Box<[u64]>,
     dirty: Vec<u32>,
@@ -227,37 +242,34 @@ impl Pages {
         }
         let readiness = Readiness::new(entries, shared.bell.as_fd())
             .map_err(|errno| Error::System("create an epoll set", errno.into()))?;
-        let ring = Ring::new(entries);
-        if let Ok(ring) = ring.available() {
-            let watched = readiness.watch(ring.as_fd());
-            watched.map_err(|errno| Error::System("watch a ring", errno.into()))?;
-        }
         let slot = Slot {
             generation: 0,
             place: Place::Free,
             pinned: None,
             uncancellable: false,
             waits: Waits::Bounded,
-            key: Key::default(),
+            row: Row::default(),
             measured: None,
         };
         Ok(Pages {
+            choices: Choices::new(threads.is_some()),
             threads,
             max_indefinite: usize::from(config.threads).saturating_sub(1).max(1),
             reserve: (config.reserve as usize).min(entries - 1),
             executor: config.executor,
+            may_use_ring: config.ring,
             free: free_entries(pages, config.active_threads.max(1)),
             slots: vec![slot; entries].into_boxed_slice(),
-            scratch: Some((0..entries).map(|_| UnsafeCell::new([0; 32])).collect()),
+            scratch: Some(zeroed_scratch(entries)),
             batch: Vec::with_capacity(entries),
+            batch_number: 0,
             masks: vec![0; pages].into_boxed_slice(),
             dirty: Vec::with_capacity(pages),
             done: VecDeque::with_capacity(entries),
             head: 0,
             readiness,
-            ring,
+            ring: Ring::new(entries),
             busy_turns: 0,
-            choices: Choices::new(),
             indefinite: 0,
             counters: Counters::default(),
             process: Process::current(),
@@ -276,14 +288,16 @@ impl Pages {
         self.slots.len() - self.free.len()
     }
 
-    /// Returns why there is no ring. Calls that are pinned to it are made by syscall threads then.
+    /// Returns why there is no ring, if a call was to be given to it. Calls that are pinned to it are
+    /// made by syscall threads then.
     pub fn ring_error(&self) -> Option<&SetupError> {
-        self.ring.available().err()
+        self.ring.error()
     }
 
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
+        counters.epoll_calls = self.readiness.calls();
         if let Some(threads) = &self.threads {
             let of_threads = threads.counters();
             counters.threads_started = of_threads.started;
@@ -320,7 +334,7 @@ impl Pages {
         slot.pinned = pinned;
         slot.uncancellable = call.uncancellable;
         slot.waits = call.waits;
-        slot.key = Key::new(call.number, call.kind);
+        slot.row = self.choices.row(call.number, call.kind);
         slot.measured = None;
         self.batch.push(index);
         self.counters.posted += 1;
@@ -331,12 +345,25 @@ impl Pages {
     #[inline]
     fn pin(&mut self, call: &Call) -> Option<Executor> {
         let bounded = call.waits == Waits::Bounded;
+        if let Waits::UntilReady(..) = call.waits {
+            return None;
+        }
         let pinned = call.pinned.or(self.executor.filter(|_| bounded));
-        if pinned == Some(Executor::Ring) && !self.ring.can_make(call.number, &call.args) {
-            self.counters.ring_refused += 1;
-            return Some(Executor::Threads);
+        if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
+            // A call that waits for a descriptor needs no thread.
+            let on_thread = matches!(call.waits, Waits::Bounded | Waits::Indefinitely);
+            return on_thread.then_some(Executor::Threads);
         }
         pinned
+    }
+
+    /// Returns whether the ring can make a call, and counts it if not.
+    fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
+        let readiness = &self.readiness;
+        let can_make = self.may_use_ring
+            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
+        self.counters.ring_refused += u64::from(!can_make);
+        can_make
     }
 
     /// Checks the bounds of a call that is not bounded.
@@ -372,6 +399,7 @@ impl Pages {
             return Err(Error::InChild);
         }
         let depth = Depth::of(self.batch.len());
+        self.batch_number = self.batch_number.wrapping_add(1);
         // First those for threads, so that these begin meanwhile.
         let mut in_place = 0;
         for next in 0..self.batch.len() {
@@ -383,17 +411,18 @@ impl Pages {
         }
         self.publish();
         self.enter_ring()?;
+        let mut measure = false;
         for next in 0..in_place {
             let index = self.batch[next];
-            if index & MEASURED == 0 {
+            if index & MEASURED == 0 && !measure {
                 self.execute_in_place(index);
             } else {
                 let index = index & !MEASURED;
-                let key = self.slots[index as usize].key;
+                let row = self.slots[index as usize].row;
                 let began = Instant::now();
                 self.execute_in_place(index);
                 let time_ns = began.elapsed().as_nanos() as u64;
-                self.choices.report(key, depth, Executor::InPlace, time_ns);
+                measure = self.choices.report(row, depth, Executor::InPlace, time_ns);
             }
         }
         self.batch.clear();
@@ -412,20 +441,28 @@ impl Pages {
         }
         let executor = match (slot.pinned, slot.waits) {
             (Some(executor), Waits::Bounded) => executor,
-            (None, Waits::Bounded) if self.threads.is_none() => return Some(false),
             (None, Waits::Bounded) => {
-                let choice = self.choices.choose(slot.key, depth);
+                let choice = self.choices.choose(slot.row, depth, self.batch_number);
                 if choice.executor == Executor::InPlace {
                     return Some(choice.measured);
                 }
-                slot.measured = Some((self.batch.len() as u32, Instant::now()));
-                Executor::Threads
+                if choice.executor == Executor::Ring && !self.ring_makes(index, depth) {
+                    return Some(false);
+                }
+                if choice.measured {
+                    let calls = self.batch.len() as u32;
+                    let measured = Measured { depth, calls, since: Instant::now() };
+                    self.slots[index as usize].measured = Some(measured);
+                }
+                choice.executor
             }
             (_, waits) => match (slot.pinned, waits) {
                 (Some(executor), _) => executor,
                 (
                     None,
-                    Waits::ReadyThenBlocks(fd, direction) | Waits::AfterReady(fd, direction),
+                    Waits::ReadyThenBlocks(fd, direction)
+                    | Waits::AfterReady(fd, direction)
+                    | Waits::UntilReady(fd, direction),
                 ) => {
                     self.wait_for(index, fd, direction);
                     return None;
@@ -443,6 +480,28 @@ impl Pages {
         }
         self.assign_thread(index);
         None
+    }
+
+    /// Returns whether the ring can make a posted call, which it was chosen for.
+    fn ring_makes(&mut self, index: u32, depth: Depth) -> bool {
+        // SAFETY: no executor has the entry.
+        let (number, args) = unsafe { self.shared.entry(index).call() };
+        let can_make = self.ring_can_make(number, &args);
+        if !can_make {
+            let row = self.slots[index as usize].row;
+            self.choices.report_refused(row, depth, Executor::Ring);
+        }
+        can_make
+    }
+
+    /// Reports the time of a call that has ended, if it is measured.
+    #[inline]
+    fn report(&mut self, index: u32, executor: Executor) {
+        let slot = &mut self.slots[index as usize];
+        if let Some(Measured { depth, calls, since }) = slot.measured.take() {
+            let time_ns = since.elapsed().as_nanos() as u64 / u64::from(calls);
+            self.choices.report(slot.row, depth, executor, time_ns);
+        }
     }
 
     /// Executes a call in the owner's thread.
@@ -499,12 +558,20 @@ impl Pages {
 
     /// Goes on with a call whose descriptor cannot be waited for.
     fn not_armed(&mut self, index: u32, errno: Errno) {
+        if errno == Errno::PERM && self.is_only_readiness(index) {
+            return self.finish(index, 0);
+        }
         // A file is always ready.
         if errno == Errno::PERM && self.threads.is_some() {
             self.assign_thread(index);
         } else {
             self.finish(index, -(errno.raw_os_error() as isize));
         }
+    }
+
+    /// Returns whether an entry has no call to make.
+    fn is_only_readiness(&self, index: u32) -> bool {
+        matches!(self.slots[index as usize].waits, Waits::UntilReady(..))
     }
 
     /// Notes an entry for the threads.
@@ -535,6 +602,7 @@ impl Pages {
         }
         let pushed = self.push_to_ring().and_then(|()| self.ring.enter());
         while let Some((name, result)) = self.ring.next() {
+            self.report(name as u32, Executor::Ring);
             self.finish(name as u32, result);
         }
         pushed.map_err(|errno| Error::System("enter io_uring", errno.into()))
@@ -542,6 +610,7 @@ impl Pages {
 
     fn push_to_ring(&mut self) -> Result<(), Errno> {
         self.ring.push_cancels()?;
+        let calls = self.ring.queue.len() as u32;
         while let Some(index) = self.ring.queue.pop_front() {
             if self.slots[index as usize].place == Place::CancelledBatch {
                 self.finish(index, INTERRUPTED);
@@ -557,7 +626,10 @@ impl Pages {
                 self.ring.queue.push_front(index);
                 return pushed.map(drop);
             }
-            self.slots[index as usize].place = Place::Ring;
+            let slot = &mut self.slots[index as usize];
+            slot.place = Place::Ring;
+            // The owner makes those in place later.
+            slot.measured = slot.measured.map(|measured| Measured { calls, ..measured });
             self.counters.on_ring += 1;
         }
         Ok(())
@@ -574,10 +646,20 @@ impl Pages {
     /// # Errors
     /// In a child of fork(2), or if the kernel refuses to wait.
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.wait_and_look(timeout, READINESS_EVERY)
+    }
+
+    /// The same. While a completion is there at once, it looks for ready descriptors every so many
+    /// turns.
+    pub(crate) fn wait_and_look(
+        &mut self,
+        timeout: Option<Duration>,
+        every: u32,
+    ) -> Result<bool, Error> {
         self.submit()?;
         if self.has_completion() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
-            if self.busy_turns.is_multiple_of(READINESS_EVERY) && self.readiness.waiting() > 0 {
+            if self.busy_turns.is_multiple_of(every) && self.readiness.waiting() > 0 {
                 self.look_for_readiness(Some(Duration::ZERO))?;
             }
             return Ok(true);
@@ -632,14 +714,16 @@ impl Pages {
             Ok(()) | Err(Errno::INTR) => {}
             Err(errno) => return Err(Error::System("wait for descriptors", errno.into())),
         }
-        self.shared.bell.reset();
+        if self.readiness.bell_has_rung() {
+            self.shared.bell.reset();
+        }
         while let Some(report) = self.readiness.report() {
             for direction in [Direction::Read, Direction::Write] {
                 if report.ready[direction as usize] {
                     self.go_on(report.fd, direction);
                 }
             }
-            if let Err(errno) = self.readiness.arm(report.fd) {
+            if let Err(errno) = self.readiness.arm_again(report.fd) {
                 for direction in [Direction::Read, Direction::Write] {
                     while let Some(index) = self.readiness.pop(report.fd, direction) {
                         self.not_armed(index, errno);
@@ -660,6 +744,10 @@ impl Pages {
                 // It may be ready for one call only.
                 self.assign_thread(index);
                 return;
+            }
+            if self.is_only_readiness(index) {
+                self.finish(index, 0);
+                continue;
             }
             self.counters.in_place += 1;
             let entry = self.shared.entry(index);
@@ -704,12 +792,7 @@ impl Pages {
         }
         loop {
             let index = self.shared.completions.pop(&mut self.head)?;
-            let slot = &mut self.slots[index as usize];
-            if let Some((calls, submitted)) = slot.measured.take() {
-                let time_ns = submitted.elapsed().as_nanos() as u64 / u64::from(calls);
-                let depth = Depth::of(calls as usize);
-                self.choices.report(slot.key, depth, Executor::Threads, time_ns);
-            }
+            self.report(index, Executor::Threads);
             // SAFETY: the completion says that the entry is done.
             let result = unsafe { self.shared.entry(index).peek() };
             if !(is_not_ready(result) && self.waits_again(index)) {
@@ -750,6 +833,7 @@ impl Pages {
             Place::Waiting => {
                 if let Waits::Ready(fd, direction)
                 | Waits::AfterReady(fd, direction)
+                | Waits::UntilReady(fd, direction)
                 | Waits::ReadyThenBlocks(fd, direction) = slot.waits
                 {
                     self.readiness.remove(id.index, fd, direction);
@@ -834,13 +918,29 @@ impl Pages {
         &mut self,
         operation: &mut impl Operation,
     ) -> Result<EntryId, Busy> {
+        // SAFETY: `Operation` and the caller promise it.
+        unsafe { self.post_with(|scratch| operation.prepare(scratch)) }
+    }
+
+    /// Posts a call that may refer to the scratch memory of its entry.
+    ///
+    /// # Errors
+    /// As [`Pages::post`].
+    ///
+    /// # Safety
+    /// As for [`Pages::post`].
+    #[inline]
+    pub(crate) unsafe fn post_with(
+        &mut self,
+        prepare: impl FnOnce(&mut Scratch) -> Call,
+    ) -> Result<EntryId, Busy> {
         let Some(index) = self.free.last() else {
             self.counters.throttled += 1;
             return Err(Busy);
         };
         // SAFETY: the entry is free, so nothing else uses its scratch memory.
-        let call = operation.prepare(unsafe { &mut *self.scratch(*index as usize) });
-        // SAFETY: `Operation` and the caller promise it.
+        let call = prepare(unsafe { &mut *self.scratch(*index as usize) });
+        // SAFETY: the caller promises it.
         unsafe { self.post(&call) }
     }
 }
@@ -858,6 +958,15 @@ impl Drop for Pages {
             threads.stop(Instant::now() + timeout);
         }
     }
+}
+
+/// Returns scratch memory of entries, of which the system gives pages when they are first used.
+fn zeroed_scratch(entries: usize) -> Box<[UnsafeCell<Scratch>]> {
+    const WORDS: usize = size_of::<Scratch>() / size_of::<u64>();
+    let zeroed: Box<[u64]> = vec![0; entries * WORDS].into_boxed_slice();
+    let first = Box::into_raw(zeroed).cast::<UnsafeCell<Scratch>>();
+    // SAFETY: so many cells of words have the size and alignment of the words.
+    unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, entries)) }
 }
 
 /// In a batch: the call in place is measured.
@@ -883,6 +992,7 @@ fn waits_on_thread(waits: Waits, pinned: Option<Executor>) -> bool {
     match waits {
         Waits::Bounded => false,
         Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
+        Waits::UntilReady(..) => false,
         Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
             pinned == Some(Executor::Threads)
         }

@@ -17,8 +17,9 @@ use crate::call::Direction;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// What the events of the bell and of the ring carry; no descriptor has this number.
-const WAKE: u64 = u64::MAX;
+/// What the events of the bell carry, and those of the ring; no descriptor has these numbers.
+const BELL: u64 = u64::MAX;
+const RING: u64 = u64::MAX - 1;
 
 /// Reports taken at a time.
 const REPORTS: usize = 256;
@@ -58,6 +59,7 @@ pub(crate) struct Readiness {
     next: Box<[u32]>,
     reports: Vec<epoll::Event>,
     waiting: usize,
+    calls: u64,
 }
 
 impl fmt::Debug for Readiness {
@@ -75,22 +77,32 @@ impl Readiness {
             next: vec![NONE; entries].into_boxed_slice(),
             reports: Vec::with_capacity(REPORTS),
             waiting: 0,
+            calls: 0,
         };
-        readiness.watch(bell)?;
+        readiness.watch(bell, BELL)?;
         Ok(readiness)
     }
 
-    /// Ends waits also while another descriptor is readable.
+    /// Ends waits also while the ring is readable.
     ///
     /// # Errors
     /// If memory is short.
-    pub(crate) fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), Errno> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(WAKE), epoll::EventFlags::IN)
+    pub(crate) fn watch_ring(&self, ring: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.watch(ring, RING)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
+        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
     }
 
     /// Returns the number of entries that wait.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
+    }
+
+    /// Returns the number of system calls made.
+    pub(crate) fn calls(&self) -> u64 {
+        self.calls
     }
 
     /// Lets an entry wait. [`Readiness::arm`] has to follow.
@@ -174,6 +186,7 @@ impl Readiness {
         flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, reads);
         flags.set(epoll::EventFlags::OUT, writes);
         let data = epoll::EventData::new_u64(fd as u64);
+        self.calls += 1;
         if waiters.added {
             match epoll::modify(&self.epoll, borrowed, data, flags) {
                 // It was closed, and another one has its number.
@@ -189,9 +202,25 @@ impl Readiness {
         Ok(())
     }
 
+    /// Waits for what the remaining entries of a reported descriptor need. Without any, the descriptor
+    /// stays in the set, disarmed.
+    ///
+    /// # Errors
+    /// As [`Readiness::arm`].
+    pub(crate) fn arm_again(&mut self, fd: RawFd) -> Result<(), Errno> {
+        let queues = &self.waiters.at(fd as usize).queues;
+        if queues.iter().all(|queue| queue.first == NONE) { Ok(()) } else { self.arm(fd) }
+    }
+
+    /// Returns whether the bell is among the reports.
+    pub(crate) fn bell_has_rung(&self) -> bool {
+        self.reports.iter().any(|event| event.data.u64() == BELL)
+    }
+
     /// Waits for reports, for ever without a timeout.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         self.reports.clear();
+        self.calls += 1;
         // A timeout beyond what the kernel can count is none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         epoll::wait(
@@ -206,7 +235,7 @@ impl Readiness {
     pub(crate) fn report(&mut self) -> Option<Report> {
         loop {
             let event = self.reports.pop()?;
-            if event.data.u64() == WAKE {
+            if event.data.u64() >= RING {
                 continue;
             }
             let flags = event.flags;

@@ -234,6 +234,21 @@ fn several_calls_wait_for_one_descriptor_in_order() {
 }
 
 #[test]
+fn each_wait_arms_its_descriptor_by_one_call() {
+    let mut pages = register(Config::default());
+    let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().unwrap();
+    let mut byte = [0; 1];
+    for round in 1..=10 {
+        let id = post(&mut pages, &read_of(ours.as_raw_fd(), &mut byte));
+        pages.submit().unwrap();
+        theirs.send(b"x").unwrap();
+        assert_eq!(complete(&mut pages, id).unwrap(), 1);
+        // It was armed, and reported.
+        assert_eq!(pages.counters().epoll_calls, 2 * round);
+    }
+}
+
+#[test]
 fn cancelled_calls_end_with_eintr() {
     let mut pages = register(Config::default());
     let pipe = Pipe::new();

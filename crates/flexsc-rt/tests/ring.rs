@@ -1,5 +1,7 @@
 //! Calls that are made by io_uring: results, counters, cancellation, refused calls, bounds.
 
+#[path = "../../httpd/tests/serving/refused.rs"]
+mod refused;
 mod support;
 
 use std::collections::HashSet;
@@ -7,13 +9,30 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use flexsc_rt::{Call, Config, Executor, Pages};
-use support::{Pipe, complete, post, register};
+use flexsc_rt::{Call, Config, Executor, Pages, SetupError};
+use support::{Pipe, complete, post, read_of, register};
 
 fn register_with_ring(config: Config) -> Pages {
-    let pages = register(config);
+    let mut pages = register(config.clone());
+    let id = post(&mut pages, &Call::bounded(libc::SYS_fsync, [0; 6]).pinned(Executor::Ring));
+    let _ = complete(&mut pages, id);
     assert_eq!(pages.ring_error(), None, "these tests need io_uring");
-    pages
+    register(config)
+}
+
+/// Posts a call so many times in batches, which all succeed.
+fn run_batches(pages: &mut Pages, call: &Call, batches: u32, depth: u32) {
+    for _ in 0..batches {
+        for _ in 0..depth {
+            post(pages, call);
+        }
+        while pages.outstanding() > 0 {
+            assert!(pages.wait(None).unwrap());
+            while let Some(completion) = pages.next() {
+                completion.result.unwrap();
+            }
+        }
+    }
 }
 
 fn errno(result: &io::Result<usize>) -> Option<i32> {
@@ -154,4 +173,77 @@ fn sleeping_owner_is_woken_by_the_ring() {
     pages.submit().unwrap();
     assert!(pages.shut_down());
     assert_eq!(pages.outstanding(), 0);
+}
+
+#[test]
+fn choice_tries_the_ring_and_loses_nothing() {
+    let mut pages = register_with_ring(Config::default());
+    let pipe = Pipe::new();
+    let mut bytes = vec![0; 64];
+    for _ in 0..40 {
+        run_batches(&mut pages, &pipe.write_of(b"x"), 1, 64);
+        rustix::io::read(&pipe.reads, &mut bytes).unwrap();
+    }
+    let counters = pages.counters();
+    // The first trial is the ring's.
+    assert!(counters.on_ring >= 64, "{counters:?}");
+    assert_eq!(counters.on_ring + counters.in_place + counters.on_threads, 40 * 64);
+    // A pinned call is not part of a trial.
+    let pinned = pipe.write_of(b"x").pinned(Executor::InPlace);
+    run_batches(&mut pages, &pinned, 40, 64);
+    assert_eq!(pages.counters().in_place, counters.in_place + 40 * 64);
+}
+
+#[test]
+fn choice_gives_the_ring_no_call_that_it_has_no_operation_for() {
+    let mut pages = register_with_ring(Config::default());
+    run_batches(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]), 40, 64);
+    let counters = pages.counters();
+    assert_eq!((counters.on_ring, counters.ring_refused), (0, 1));
+    assert_eq!(counters.in_place + counters.on_threads, 40 * 64);
+}
+
+#[test]
+fn configuration_turns_the_ring_off() {
+    let mut config = Config::default();
+    config.ring = false;
+    let mut pages = register(config);
+    let pipe = Pipe::new();
+    let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Ring));
+    assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    let counters = pages.counters();
+    assert_eq!((counters.on_ring, counters.on_threads, counters.ring_refused), (0, 1, 1));
+    assert_eq!(pages.ring_error(), None);
+}
+
+#[test]
+fn where_io_uring_is_forbidden_other_executors_make_all_calls() {
+    thread::spawn(|| {
+        refused::refuse_io_uring().expect("cannot install a seccomp filter");
+        let mut pages = register(Config::default());
+        // No call has wanted the ring.
+        run_batches(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]), 40, 64);
+        assert_eq!(pages.ring_error(), None);
+        let pipe = Pipe::new();
+        let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Ring));
+        assert_eq!(complete(&mut pages, id).unwrap(), 1);
+        assert_eq!(pages.ring_error(), Some(&SetupError::Forbidden));
+        let null = std::fs::File::options().write(true).open("/dev/null").unwrap();
+        let fd = std::os::fd::AsRawFd::as_raw_fd(&null) as usize;
+        let write = Call::bounded(libc::SYS_write, [fd, b"x".as_ptr() as usize, 1, 0, 0, 0]);
+        run_batches(&mut pages, &write, 40, 64);
+        assert_eq!(pages.counters().on_ring, 0);
+        // A call that waits for a descriptor waits without a thread.
+        let started = pages.counters().threads_started;
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let mut byte = [0; 1];
+        let read = read_of(std::os::fd::AsRawFd::as_raw_fd(&ours), &mut byte);
+        let id = post(&mut pages, &read.pinned(Executor::Ring));
+        assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+        rustix::io::write(&theirs, b"x").unwrap();
+        assert_eq!(complete(&mut pages, id).unwrap(), 1);
+        assert_eq!(pages.counters().threads_started, started);
+    })
+    .join()
+    .unwrap();
 }

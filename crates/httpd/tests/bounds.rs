@@ -395,8 +395,9 @@ fn unread_listings_count_as_buffered_bytes() {
         fs::write(root.path().join(format!("{long}{n}")), "").unwrap();
     }
     let arguments = ["--autoindex", "--max-buffered", MAX_HELD, "--status"];
+    let all = std::env::var_os("EXHAUSTIVE").is_some();
     on_backends(
-        |_| true,
+        |name| all || ["uring", "epoll", "tokio"].contains(&name),
         root.path(),
         &arguments,
         |name, serving| {

@@ -438,6 +438,8 @@ fn requests_sent_before_sigterm_were_reset() {
             // A response sent before the signal was handled has no `close`, but the connection closes, too.
             client.expect_end();
         }
+        // The server waits for them to close, too.
+        drop(clients);
         serving.expect_success();
     }
 }
@@ -478,6 +480,8 @@ fn responses_of_a_draining_server_lacked_connection_close() {
         let connection = response.field("Connection");
         assert_eq!((response.status, connection), (200, Some("close")), "{}", backend.name);
         client.expect_end();
+        // The server waits for it to close, too.
+        drop(client);
         serving.expect_success();
     }
 }

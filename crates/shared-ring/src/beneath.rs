@@ -57,6 +57,23 @@ impl SymlinkPolicy {
             SymlinkPolicy::Anywhere => ResolveFlags::NO_MAGICLINKS,
         }
     }
+
+    fn resolve_with(self, disk: Blocking) -> ResolveFlags {
+        match disk {
+            Blocking::MayBlock => self.resolve(),
+            Blocking::NoBlock => self.resolve() | ResolveFlags::CACHED,
+        }
+    }
+}
+
+impl<D, P> PathAt<D, P> {
+    /// Returns flags, mode and resolve flags of the openat2(2) that opens the path; without `access`, for
+    /// metadata only.
+    pub fn open_how(&self, access: Option<Access>, disk: Blocking) -> [u64; 3] {
+        let flags = access.map_or(STAT_FLAGS, Access::flags);
+        let resolve = self.symlinks.resolve_with(disk);
+        [flags.bits().into(), mode(flags).bits().into(), resolve.bits()]
+    }
 }
 
 /// Opens a path.
@@ -65,10 +82,7 @@ impl SymlinkPolicy {
 /// Those of openat2(2).
 pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Result<OwnedFd, Errno> {
     let PathAt { root, path, symlinks } = at;
-    let mut how = symlinks.resolve();
-    if disk == Blocking::NoBlock {
-        how |= ResolveFlags::CACHED;
-    }
+    let how = symlinks.resolve_with(disk);
     match retry_on_intr(|| fs::openat2(borrow(&root), path, flags, mode(flags), how)) {
         Err(Errno::NOSYS) if disk == Blocking::NoBlock => Err(Errno::AGAIN),
         Err(Errno::NOSYS) if symlinks == SymlinkPolicy::Anywhere => {

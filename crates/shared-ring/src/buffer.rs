@@ -148,6 +148,13 @@ impl BufferPool {
         u32::from(self.lent.get()) * 4 > u32::from(self.count) * 3
     }
 
+    /// Lends out a free buffer, to receive into. Its length is its size, and its content any.
+    pub fn lend_free(self: &Rc<Self>) -> Option<RxBuf> {
+        let id = self.take()?;
+        // SAFETY: `id` was just taken and has no other owner; the view covers one whole buffer.
+        Some(unsafe { self.lend(id, self.size()) })
+    }
+
     /// Takes a free buffer and returns its number.
     pub(crate) fn take(&self) -> Option<u16> {
         self.free.borrow_mut().pop()

@@ -252,6 +252,13 @@ impl GatherList {
 }
 
 impl GatherList {
+    /// Returns the first segments in the format of sendmsg(2), up to [`GatherList::MAX_BYTES`] bytes. Valid
+    /// as long as the list neither moves nor changes.
+    pub fn message(&mut self) -> *const libc::msghdr {
+        self.fill_msghdr();
+        &raw const self.msghdr.header
+    }
+
     /// Writes the first segments to `msghdr`.
     pub(crate) fn fill_msghdr(&mut self) {
         let mut slices = [IoSlice::new(&[]); Self::MAX_SLICES];

@@ -66,7 +66,7 @@ pub use file_op::{Access, FileOp, FileOutcome, FileWrite, PathAt, WriteAt};
 pub use gather::GatherList;
 pub use kernel::{BufferSizes, Counters, Host, Kernel, KernelError, ListenOptions, Submit};
 pub use linux::Linux;
-pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted};
+pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, WhenCold};
 pub use rustix::io::Errno;
 pub use token::{OpKind, Token};
 #[cfg(feature = "uring")]

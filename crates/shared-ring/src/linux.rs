@@ -269,8 +269,8 @@ impl System for Linux {
         rustix::fs::sendfile(borrow(&fd), borrow(&part.file), Some(&mut from), part.len as usize)
     }
 
-    fn is_cold(&mut self, file: Fd, offset: u64) -> bool {
-        nonblocking::is_cold(file, offset)
+    fn is_cold(&mut self, part: FileRange) -> bool {
+        nonblocking::is_cold(part)
     }
 
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {

@@ -35,7 +35,7 @@ pub enum Op {
         /// Bytes to send.
         data: Box<GatherList>,
     },
-    /// Sends at most `len` bytes of a file.
+    /// Sends at most `len` bytes of a file, as soon as the socket has room.
     SendFile {
         /// A connected socket.
         fd: Fd,
@@ -45,6 +45,8 @@ pub enum Op {
         offset: u64,
         /// Maximum number of bytes.
         len: u32,
+        /// What happens if that part is not cached.
+        when_cold: WhenCold,
     },
     /// Waits until a send makes progress or fails: the socket has room, or the connection is broken.
     /// It takes the place of a send, so its token is of [`OpKind::Send`](crate::OpKind::Send).
@@ -69,6 +71,16 @@ pub enum Op {
     /// Makes a system call. A descriptor that it opens belongs to the submitter, so it stays open if its
     /// completion is discarded.
     Call(Box<Call>, Executor),
+}
+
+/// What happens to a send of a part of a file that is not in the page cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhenCold {
+    /// The kernel reads the part first, without blocking the event loop, then sends it. Pages that were
+    /// evicted in between block the event loop.
+    Read,
+    /// The operation ends with [`Outcome::Cold`].
+    Report,
 }
 
 impl Op {
@@ -106,6 +118,8 @@ pub enum Outcome {
     Sent(Box<GatherList>, usize),
     /// Number of bytes of the file that were sent; 0 if the file ends before `offset`.
     SentFile(u32),
+    /// Nothing was sent, because that part of the file is not in the page cache.
+    Cold,
     /// The socket has room, or the connection is broken, which the next send reports.
     Writable,
     /// The connection is open.

@@ -195,6 +195,7 @@ impl<S: System, N: Default> Operations<S, N> {
                 self.offload_file(token, op, FileJob::Read(part.file, part.range()))
             }
             SendAttempt::Done(outcome) => {
+                self.counters.cold_file_reads += u64::from(matches!(outcome, Outcome::Cold));
                 self.counters.note_send(&outcome);
                 Ok(Submitted::Done(outcome))
             }

@@ -57,8 +57,8 @@ pub trait System: Host {
     /// Those of sendfile(2).
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno>;
 
-    /// Returns whether reading the byte at `offset` would block, as far as the file system reports it.
-    fn is_cold(&mut self, file: Fd, offset: u64) -> bool;
+    /// Returns whether reading a part of a file would block, as far as the file system reports it.
+    fn is_cold(&mut self, part: FileRange) -> bool;
 
     /// Starts to connect.
     ///

@@ -14,7 +14,7 @@ use shared_ring::poller::{
 };
 use shared_ring::{
     BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind,
-    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel,
+    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel, WhenCold,
 };
 use turns::{Batch, TurnInto};
 
@@ -137,6 +137,29 @@ fn ring_submits_more_than_its_queue_holds_in_one_turn() {
     }
 }
 
+/// An empty pipe stands for a file that is not cached; at this offset preadv2(2) reads its current position.
+#[test]
+fn uncached_part_is_reported_at_once() {
+    fn check(mut kernel: impl Submit) {
+        let (_one, other) = UnixStream::pair().unwrap();
+        other.set_nonblocking(true).unwrap();
+        let socket = Socket::from(OwnedFd::from(other));
+        let (read, _write) = rustix::pipe::pipe().unwrap();
+        let (fd, file) = (number(&socket), File::from(read));
+        let op = Op::SendFile { fd, file, offset: u64::MAX, len: 1, when_cold: WhenCold::Report };
+        let sent = kernel.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
+        assert!(matches!(sent, Submitted::Done(Outcome::Cold)), "{sent:?}");
+        let counters = kernel.counters();
+        assert_eq!((counters.cold_file_reads, counters.offloaded_file_ops), (1, 0));
+        kernel.finish();
+        Linux::default().close_unused(socket);
+    }
+    check(Engine::new(Poll::default(), &EngineConfig::new(8, 2, 64)).unwrap());
+    if let Ok(ring) = UringKernel::new(&UringConfig::new(Mode::Deferred, 8, 2, 64)) {
+        check(ring);
+    }
+}
+
 /// The offload threads are not used, as the file is cached.
 #[test]
 fn cached_file_is_sent_at_once() {
@@ -150,7 +173,7 @@ fn cached_file_is_sent_at_once() {
 
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
-    let op = Op::SendFile { fd, file, offset: 0, len: 8 };
+    let op = Op::SendFile { fd, file, offset: 0, len: 8, when_cold: WhenCold::Read };
     let sent = engine.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
     assert!(matches!(sent, Submitted::Done(Outcome::SentFile(8))), "{sent:?}");
     assert_eq!((engine.counters().cold_file_reads, engine.counters().offloaded_file_ops), (0, 0));

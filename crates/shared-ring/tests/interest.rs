@@ -408,7 +408,7 @@ fn own_interest_returned_with_a_processwide_one_in_a_reused_number() {
 
 #[test]
 fn concurrent_own_and_processwide_interests_both_hold() {
-    for _ in 0..100 {
+    for _ in 0..20 {
         let process = Arc::new(ProcessWide::new().unwrap());
         let mut own = process.join(256).unwrap();
         let pairs = pairs(150);

@@ -29,7 +29,7 @@ use shared_ring::{
     Engine, EngineConfig, Errno, Executor, Fd, File, FileKind, FileOp, FileOutcome, GatherList,
     Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt, Socket, Submit,
     SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker,
-    WriteAt,
+    WhenCold, WriteAt,
 };
 use turns::{Batch, TurnInto};
 
@@ -760,7 +760,10 @@ mod cases {
         for round in 0.. {
             assert!(round < 1000, "the socket never fills");
             kernel.submit(send(0), Op::Send { fd, data: gather(&[&block]) }).unwrap();
-            soon(kernel, batch);
+            kernel.turn_into(Some(kernel.now()), batch).unwrap();
+            if batch.is_empty() {
+                soon(kernel, batch);
+            }
             match batch.pop_front().map(|completion| completion.outcome) {
                 Some(Outcome::Sent(_, n)) => sent += n,
                 Some(other) => panic!("{other:?}"),
@@ -792,8 +795,9 @@ mod cases {
             assert!(matches!(outcome, Outcome::Writable), "{outcome:?}");
             while got.len() < sent {
                 peer.read_some(&mut got);
-                soon(&mut kernel, &mut batch);
+                kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
             }
+            soon(&mut kernel, &mut batch);
             assert!(batch.is_empty(), "it completes once: {batch:?}");
         }
         close(&mut kernel, socket);
@@ -1246,7 +1250,13 @@ mod cases {
         let fd = number(&socket);
         let (mut got, mut offset, mut batch) = (Vec::new(), 0, Batch::new());
         let end = loop {
-            let op = Op::SendFile { fd, file: file.clone(), offset, len: 256 * 1024 };
+            let op = Op::SendFile {
+                fd,
+                file: file.clone(),
+                offset,
+                len: 256 * 1024,
+                when_cold: WhenCold::Read,
+            };
             kernel.submit(send(0), op).unwrap();
             match next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got) {
                 Outcome::SentFile(0) => break offset,

@@ -16,6 +16,7 @@ use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig
 use shared_ring::{
     BufferGroup, Engine, EngineConfig, File, FileOp, GatherList, Host, Kernel, Linux, Mode, Op,
     OpKind, Outcome, PathAt, Socket, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
+    WhenCold,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
@@ -52,7 +53,8 @@ fn drop_with_operations_in_flight(mut kernel: impl Kernel) {
     contents.write_all(b"contents").unwrap();
     let kept = Rc::new(());
     let file = File::from(OwnedFd::from(contents)).with(Rc::clone(&kept));
-    let send_file = Op::SendFile { fd: number(&other), file, offset: 0, len: 8 };
+    let send_file =
+        Op::SendFile { fd: number(&other), file, offset: 0, len: 8, when_cold: WhenCold::Read };
     let sent = kernel.submit(token(OpKind::Send, 1), send_file).unwrap();
     assert!(matches!(sent, Submitted::InFlight), "{sent:?}");
 

@@ -20,7 +20,7 @@ use shared_ring::{
     Access, BufferGroup, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp,
     FileOutcome, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt,
     PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
-    WriteAt,
+    WhenCold, WriteAt,
 };
 use turns::{Batch, TurnInto};
 
@@ -311,7 +311,13 @@ fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
     let (near, _far) = UnixStream::pair().unwrap();
     let socket = Socket::from(OwnedFd::from(near));
     let (read, write) = rustix::pipe::pipe().unwrap();
-    let op = Op::SendFile { fd: number(&socket), file: read.into(), offset, len: 1 };
+    let op = Op::SendFile {
+        fd: number(&socket),
+        file: read.into(),
+        offset,
+        len: 1,
+        when_cold: WhenCold::Read,
+    };
     let send = Token::new(OpKind::Send, 0, 0);
     assert!(matches!(kernel.submit(send, op), Ok(Submitted::InFlight)));
     kernel.cancel(send);

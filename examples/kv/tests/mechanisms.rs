@@ -90,7 +90,9 @@ fn replies_match_memcached() {
 fn pipeline_split_at_any_byte_gives_the_same_replies() {
     on_each(|backend| {
         let (requests, replies) = whole_talk();
-        for at in 0..requests.len() {
+        // Every fourth byte, without the variable `EXHAUSTIVE`.
+        let stride = if std::env::var_os("EXHAUSTIVE").is_some() { 1 } else { 4 };
+        for at in (0..requests.len()).step_by(stride) {
             // Replies contain `cas` numbers, so each split needs an empty cache.
             let server = kv(backend, config());
             let mut client = Client::connect(server.address);

@@ -1,7 +1,7 @@
 //! What integrated loops are measured against: separate passes, and loops that were integrated by
 //! hand, with vectors of the same width.
 
-#![allow(unreachable_pub, reason = "shared by a benchmark and an example")]
+#![allow(unreachable_pub, reason = "shared by a benchmark and the lab")]
 
 use std::arch::x86_64::*;
 
@@ -59,15 +59,17 @@ impl Separate {
         }
     }
 
-    pub fn copy_checksum(&mut self, source: &[u8], destination: &mut [u8]) {
+    pub fn copy(&mut self, source: &[u8], destination: &mut [u8]) {
         destination.copy_from_slice(source);
+    }
+
+    pub fn checksum(&mut self, destination: &[u8]) {
         let (ilp, state) = &mut self.checksum;
         state.reset();
         ilp.read(state, destination).expect("a loop that reads");
     }
 
-    pub fn copy_checksum_swap(&mut self, source: &[u8], destination: &mut [u8]) {
-        self.copy_checksum(source, destination);
+    pub fn swap(&mut self, destination: &mut [u8]) {
         let (ilp, state) = &mut self.swap;
         state.reset();
         ilp.write_in_place(state, destination).expect("a loop that writes");

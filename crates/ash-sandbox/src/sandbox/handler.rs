@@ -12,6 +12,7 @@ use super::host::{COUNTERS, Host};
 use super::sandboxer::Clock;
 use super::{Bound, HandlerMemory, Loops, Policy, Reason, Rejection};
 use crate::ilp::{Ilp, PipeId, Register};
+use crate::model::{Governor, Strategy};
 
 /// A handler bounded by a clock ends within this number of ticks (section 4.1.2).
 pub(crate) const TICKS: u64 = 2;
@@ -52,6 +53,8 @@ pub enum Pass {
     OverBudget,
     /// The message is longer than the message area.
     TooLong,
+    /// The governor prefers this strategy, as the handler aborts too often.
+    Governed(Strategy),
 }
 
 /// The reason of an involuntary abort.
@@ -93,7 +96,8 @@ pub struct Counters {
     pub voluntary_aborts: u64,
     /// Involuntary aborts.
     pub involuntary_aborts: u64,
-    /// Messages for which it was not invoked, as it was disabled, off, or over its budget.
+    /// Messages for which it was not invoked, as it was disabled, off, over its budget, or as its governor
+    /// preferred the application.
     pub skipped: u64,
     /// Host calls.
     pub calls: u64,
@@ -112,6 +116,7 @@ pub struct Handler {
     aborts: u32,
     is_on: bool,
     counters: Counters,
+    governor: Option<Governor>,
     /// Interrupts the handler, if it is bounded by epochs.
     _clock: Option<Arc<Clock>>,
 }
@@ -170,6 +175,7 @@ impl Handler {
             aborts: 0,
             is_on: true,
             counters: Counters::default(),
+            governor: None,
             _clock: clock,
         })
     }
@@ -198,6 +204,17 @@ impl Handler {
     /// Enables the handler again, after involuntary aborts have disabled it.
     pub fn enable(&mut self) {
         self.aborts = 0;
+    }
+
+    /// Lets a governor choose the strategy for each message. While it prefers the application, messages
+    /// are passed there. `None` ends that.
+    pub fn set_governor(&mut self, governor: Option<Governor>) {
+        self.governor = governor;
+    }
+
+    /// Returns the governor, to change the state of the application's process.
+    pub fn governor_mut(&mut self) -> Option<&mut Governor> {
+        self.governor.as_mut()
     }
 
     /// Returns the counters.
@@ -255,6 +272,9 @@ impl Handler {
             self.entry.call(&mut self.store, (offset, len, connection as i64, slot as i32));
         self.charge(max, clock);
         let outcome = self.outcome(result);
+        if let Some(governor) = &mut self.governor {
+            governor.record(matches!(outcome, Outcome::Passed(_)));
+        }
         match &outcome {
             Outcome::Handled => self.counters.handled += 1,
             Outcome::Discarded => self.counters.discarded += 1,
@@ -294,7 +314,7 @@ impl Handler {
         &self.store.data().events
     }
 
-    fn reason_to_skip(&self) -> Option<Pass> {
+    fn reason_to_skip(&mut self) -> Option<Pass> {
         let least = match self.bound {
             Bound::Acyclic(operations) => operations,
             Bound::Cyclic => 1,
@@ -306,7 +326,8 @@ impl Handler {
         } else if self.budget.left < least {
             Some(Pass::OverBudget)
         } else {
-            None
+            let strategy = self.governor.as_mut()?.next_strategy();
+            (!strategy.may_abort()).then_some(Pass::Governed(strategy))
         }
     }
 

@@ -127,6 +127,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let tail = mem::take(&mut connection.tail);
         self.io.recycle_tail(tail);
         self.io.drop_queue(slot);
+        self.io.drop_reads(slot);
         self.io.wheel.clear(slot);
         self.cancel_receive(slot);
         for (flag, kind) in [

@@ -148,6 +148,32 @@ impl SendQueue {
         self.first.is_none()
     }
 
+    /// Returns the first file and the part of it that is left.
+    pub(crate) fn first_file(&self) -> Option<(File, Range<u64>)> {
+        self.iter().find_map(|item| match item {
+            SendItem::File(file, range) => Some((file.clone(), range.clone())),
+            SendItem::Memory(_) => None,
+        })
+    }
+
+    /// Replaces the first `n` bytes of the first file by a list with these bytes.
+    pub(crate) fn replace_file_bytes(&mut self, n: u64, list: Box<GatherList>) {
+        if self.first.as_ref().is_some_and(SendItem::is_file) {
+            self.push_front(SendItem::Memory(list));
+        } else if let Some(at) = self.remaining.iter().position(SendItem::is_file) {
+            self.remaining.insert(at, SendItem::Memory(list));
+        }
+        // The file is behind the list, so it is not the first item.
+        let Some(at) = self.remaining.iter().position(SendItem::is_file) else { return };
+        if let SendItem::File(_, range) = &mut self.remaining[at] {
+            range.start += n;
+            if range.is_empty() {
+                self.remaining.remove(at);
+                self.files -= 1;
+            }
+        }
+    }
+
     /// Returns the number of files.
     pub(crate) fn files(&self) -> usize {
         self.files
@@ -212,6 +238,10 @@ pub(crate) struct Connection {
     pub(crate) unsent: Option<u64>,
     /// File operations in flight or deferred.
     pub(crate) files: u32,
+    /// One of them reads the first bytes of the first queued file.
+    pub(crate) is_reading_ahead: bool,
+    /// Reads of the application are held back.
+    pub(crate) defers_reads: bool,
     /// Bytes queued or in the send in flight, without files.
     pub(crate) queued: usize,
     /// Memory of the list in the send in flight, when it was submitted.
@@ -237,6 +267,8 @@ impl Default for Connection {
             close: None,
             unsent: None,
             files: 0,
+            is_reading_ahead: false,
+            defers_reads: false,
             queued: 0,
             over_send: 0,
             held: 0,
@@ -341,6 +373,11 @@ impl Connection {
 
     pub(crate) fn has(&self, flags: ConnFlags) -> bool {
         self.flags.contains(flags)
+    }
+
+    /// Returns whether bytes wait to be sent.
+    pub(crate) fn has_unsent(&self) -> bool {
+        !self.queue.is_empty() || self.has(ConnFlags::SENDING)
     }
 
     /// Returns whether an operation on the socket is in flight.

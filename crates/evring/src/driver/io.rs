@@ -14,6 +14,7 @@ use shared_ring::{
 };
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
+use super::defer::{DeferredReads, deferred_reads};
 use super::listener::ListenerState;
 use super::shares::{Shares, Source};
 use super::timers::Timers;
@@ -38,6 +39,8 @@ pub(crate) struct Io<K: Submit> {
     roots: Vec<File>,
     /// Number of bytes of all writes to files that are in flight or wait.
     write_bytes: usize,
+    /// Number of bytes of all reads for send queues that are in flight or not delivered yet.
+    pub(crate) read_ahead_bytes: usize,
     file_ops: Table<Option<FileRequest>>,
     free_file_ops: Vec<u32>,
     deferred_file_ops: VecDeque<(FileRequest, Op)>,
@@ -66,6 +69,8 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) load: LoadEstimator,
     /// `None` for the default one, which needs no call.
     pub(crate) send_policy: Option<Box<dyn SendPolicy>>,
+    /// Reads that are held back, if the policy wants that.
+    pub(crate) deferred_reads: Option<DeferredReads>,
     /// Time of the next search for idle connections.
     pub(crate) next_search: Instant,
     pub(crate) stopping: bool,
@@ -103,6 +108,8 @@ pub(crate) struct FileRequest {
     is_list: bool,
     /// Number of bytes to write.
     write_bytes: u32,
+    /// Number of bytes to read for the connection's send queue; 0 for an operation of the application.
+    pub(crate) read_ahead_bytes: u32,
 }
 
 impl FileRequest {
@@ -123,6 +130,9 @@ pub(crate) const MAX_FILE_OPS: u32 = 256;
 /// Maximum number of directory listings in flight or not delivered yet. Each takes up to
 /// [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
 pub(crate) const MAX_LISTS: usize = 4;
+
+/// Maximum number of bytes that are read at a time for a send queue.
+pub(crate) const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 
 /// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
@@ -161,6 +171,8 @@ impl<K: Submit> Io<K> {
         listeners: Vec<ListenerState>,
     ) -> Self {
         let now = kernel.now();
+        let send_policy = config.send_policy.map(|make| make());
+        let defers = send_policy.as_ref().is_some_and(|policy| policy.defers_reads());
         Io {
             kernel,
             config: config.clone(),
@@ -172,6 +184,7 @@ impl<K: Submit> Io<K> {
             wheel: Timers::new(now, config.max_timers),
             roots,
             write_bytes: 0,
+            read_ahead_bytes: 0,
             file_ops: Table::default(),
             free_file_ops: (0..MAX_FILE_OPS).rev().collect(),
             deferred_file_ops: VecDeque::new(),
@@ -189,7 +202,8 @@ impl<K: Submit> Io<K> {
             deferred: VecDeque::new(),
             shares: config.max_per_address.map(Shares::new),
             load: LoadEstimator::new(config.admission, K::SCANS_ALL_FDS),
-            send_policy: config.send_policy.map(|make| make()),
+            send_policy,
+            deferred_reads: defers.then(|| deferred_reads(config)),
             next_search: now,
             stopping: false,
             drain_deadline: None,
@@ -324,6 +338,10 @@ impl<K: Submit> Io<K> {
         }
     }
 
+    pub(crate) fn spare_list(&mut self) -> Box<GatherList> {
+        self.spare.pop().unwrap_or_default()
+    }
+
     #[inline]
     pub(crate) fn recycle(&mut self, mut list: Box<GatherList>) {
         if self.spare.len() < self.max_spare {
@@ -422,7 +440,7 @@ impl<K: Submit> Io<K> {
         let work = self.file_ops.get_mut(token.slot() as usize)?.take()?;
         self.free_file_ops.push(token.slot());
         self.write_bytes -= work.write_bytes as usize;
-        self.wanted_by_app(work)
+        self.wanted(work)
     }
 
     /// Returns whether another file operation can start. A completed one counts until it is delivered, as
@@ -470,11 +488,46 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Returns the request if the application should still receive the result.
-    pub(crate) fn wanted_by_app(&mut self, work: FileRequest) -> Option<FileRequest> {
+    /// Returns the request if the application or the send queue should still receive the result.
+    pub(crate) fn wanted(&mut self, work: FileRequest) -> Option<FileRequest> {
+        self.read_ahead_bytes -= work.read_ahead_bytes as usize;
         let connection = self.alive(work.on)?;
         connection.files -= 1;
-        (connection.app_reads() || connection.phase == Phase::Connecting).then_some(work)
+        let wanted = work.read_ahead_bytes > 0
+            || connection.app_reads()
+            || connection.phase == Phase::Connecting;
+        wanted.then_some(work)
+    }
+
+    /// Returns whether a part of the first queued file can be read ahead: none is being read, and all
+    /// connections together hold at most half of the maximum.
+    pub(crate) fn can_read_ahead(&self, slot: u32) -> bool {
+        let connection = &self.connections[slot as usize];
+        let held = self.held + self.read_ahead_bytes + MAX_READ_AHEAD_BYTES as usize;
+        connection.queue.files() > 0
+            && !connection.is_reading_ahead
+            && held <= self.config.max_buffered_bytes / 2
+            && self.deferred_file_ops.is_empty()
+            && self.has_file_op_room()
+    }
+
+    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead).
+    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) {
+        let on = self.conn(slot);
+        let connection = &mut self.connections[slot as usize];
+        let Some((file, range)) = connection.queue.first_file() else { return };
+        let max = max_bytes.clamp(1, MAX_READ_AHEAD_BYTES);
+        let len = (range.end - range.start).min(max.into()) as u32;
+        let op =
+            Op::File(shared_ring::FileOp::Read(file, range.start..range.start + u64::from(len)));
+        connection.is_reading_ahead = true;
+        connection.files += 1;
+        // Queued ranges are not empty.
+        let read_ahead_bytes = len;
+        self.read_ahead_bytes += read_ahead_bytes as usize;
+        self.stats.read_ahead += 1;
+        let work = FileRequest { on, tag: 0, is_list: false, write_bytes: 0, read_ahead_bytes };
+        self.start_file_op(work, op);
     }
 
     /// Converts a command into an operation.
@@ -629,11 +682,12 @@ impl<K: Submit> Commands for Io<K> {
             Ok(_) if crowded => Errno::BUSY,
             Ok(op) => {
                 self.write_bytes += write_bytes as usize;
-                return self.start_file_op(FileRequest { on, tag, is_list, write_bytes }, op);
+                let work = FileRequest { on, tag, is_list, write_bytes, read_ahead_bytes: 0 };
+                return self.start_file_op(work, op);
             }
             Err(errno) => errno,
         };
-        let work = FileRequest { on, tag, is_list, write_bytes: 0 };
+        let work = FileRequest { on, tag, is_list, write_bytes: 0, read_ahead_bytes: 0 };
         self.finished_file_ops.push_back((work, Outcome::Failed(errno, None)));
     }
 
@@ -742,6 +796,7 @@ impl<K: Submit> Commands for Io<K> {
             backlog: self.listeners.iter().map(ListenerState::length).sum(),
             service_rate: self.load.rate(),
             kernel: self.kernel.counters(),
+            deferred_reads: self.deferred_reads.as_ref().map_or(0, |r| r.counters().deferred),
             ..self.stats
         }
     }

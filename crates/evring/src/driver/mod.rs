@@ -14,6 +14,7 @@ macro_rules! call {
 
 mod close;
 mod connection;
+mod defer;
 mod io;
 mod listener;
 mod quiesce;
@@ -24,6 +25,8 @@ mod shares;
 mod timers;
 
 pub(crate) use connection::Connection;
+pub(crate) use defer::MAX_DEFERRED_READS;
+use io::FileRequest;
 pub use io::usage::Usage;
 pub(crate) use io::{Io, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, operations, spare_memory};
 pub(crate) use listener::ListenerState;
@@ -89,6 +92,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Outcome::Eof => self.eof(slot),
             Outcome::Sent(list, n) => self.sent(slot, list, n),
             Outcome::SentFile(n) => self.sent_file(slot, n.into()),
+            Outcome::Cold => self.note_send(slot, SendResult::Cold),
             Outcome::Writable => self.note_send(slot, SendResult::HasRoom),
             Outcome::Connected => self.connected(slot),
             Outcome::Closed => self.closed(slot),
@@ -198,10 +202,19 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     fn file_done(&mut self, token: Token, outcome: Outcome) {
         if let Some(work) = self.io.finish_file_op(token) {
-            let (tag, done) = work.done(outcome);
-            call!(self, work.on.slot(), file, tag, done);
+            self.deliver_file(work, outcome);
         }
         self.io.start_deferred_file_ops();
+    }
+
+    /// Passes the result of a file operation to the application or to the send queue.
+    fn deliver_file(&mut self, work: FileRequest, outcome: Outcome) {
+        if work.read_ahead_bytes > 0 {
+            return self.read_ahead_done(work.on.slot(), outcome);
+        }
+        let Some((work, outcome)) = self.io.defer_read(work, outcome) else { return };
+        let (tag, done) = work.done(outcome);
+        call!(self, work.on.slot(), file, tag, done);
     }
 
     /// Services every connection that has commands.
@@ -274,13 +287,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         for _ in 0..self.io.finished_file_ops.len() {
             let Some((work, outcome)) = self.io.finished_file_ops.pop_front() else { break };
-            if let Some(work) = self.io.wanted_by_app(work) {
-                let (tag, done) = work.done(outcome);
-                call!(self, work.on.slot(), file, tag, done);
+            if let Some(work) = self.io.wanted(work) {
+                self.deliver_file(work, outcome);
                 self.flush();
             }
             self.io.start_deferred_file_ops();
         }
+        self.deliver_deferred_reads();
         for _ in 0..self.io.revisits.len() {
             let Some(id) = self.io.revisits.pop_front() else { break };
             if self.io.conn(id.slot()) == id {

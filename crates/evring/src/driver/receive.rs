@@ -29,7 +29,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Lets the application intercept a message, unless it has the beginning of it. Returns the rest.
     #[inline]
     fn intercept(&mut self, slot: u32, bytes: RxBuf) -> Option<RxBuf> {
-        if !self.io.connection(slot).tail.is_empty() {
+        if !A::INTERCEPTS || !self.io.connection(slot).tail.is_empty() {
             return Some(bytes);
         }
         let id = self.io.conn(slot);

@@ -109,6 +109,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             .chain(search)
             .chain(io.wheel.next())
             .chain(drain_ends)
+            .chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()))
             .chain(io.load.overload_ends())
             .min()
     }

@@ -1,24 +1,34 @@
 //! Sending of queued bytes.
 
-use shared_ring::{Errno, Fd, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token};
+use shared_ring::{
+    Errno, Fd, FileOutcome, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token,
+    WhenCold,
+};
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::{Driver, Io};
 use crate::{
-    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendPolicy, SendResult,
-    SendState, SendStep,
+    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
 };
 
-/// Maximum number of sends per connection and turn if they complete at once.
+/// Maximum number of steps per connection and turn if they complete at once.
 const SENDS: u32 = 4;
+
+/// Maximum number of bytes of a piece of a file, so that progress is visible.
+const MAX_FILE_BYTES: u32 = GatherList::MAX_BYTES as u32;
 
 /// Takes the next item to send from the queue. A file stays there until it is sent.
 #[inline]
-fn next_send(connection: &mut Connection, fd: Fd, max_file_bytes: u32) -> Option<Op> {
+fn next_send(
+    connection: &mut Connection,
+    fd: Fd,
+    max_file_bytes: u32,
+    when_cold: WhenCold,
+) -> Option<Op> {
     if let SendItem::File(file, range) = connection.queue.front()? {
-        let max = u64::from(max_file_bytes.max(1));
+        let max = u64::from(max_file_bytes.clamp(1, MAX_FILE_BYTES));
         let len = (range.end - range.start).min(max) as u32;
-        return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len });
+        return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len, when_cold });
     }
     connection.take_list().map(|data| Op::Send { fd, data })
 }
@@ -27,6 +37,9 @@ impl<K: Submit> Io<K> {
     /// Asks the policy for the next step of a connection with something to send.
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
+        if self.send_policy.is_none() {
+            return DefaultSendPolicy::STEP;
+        }
         let id = self.conn(slot);
         let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
@@ -36,12 +49,10 @@ impl<K: Submit> Io<K> {
             id,
             queued_bytes: connection.queued,
             file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
+            can_read: self.can_read_ahead(slot),
             unacked_bytes: &unacked_bytes,
         };
-        match &mut self.send_policy {
-            None => DefaultSendPolicy.next(&state),
-            Some(policy) => policy.next(&state),
-        }
+        self.send_policy.as_mut().map_or(DefaultSendPolicy::STEP, |policy| policy.next(&state))
     }
 }
 
@@ -57,9 +68,24 @@ impl<K: Submit, A: Application> Driver<K, A> {
             if connection.queue.is_empty() {
                 return self.all_sent(slot);
             }
+            if connection.is_reading_ahead
+                && matches!(connection.queue.front(), Some(SendItem::File(..)))
+            {
+                // The end of the read continues.
+                return;
+            }
             let op = match self.io.next_step(slot) {
                 SendStep::Send { max_file_bytes } => {
-                    next_send(self.io.connection(slot), fd, max_file_bytes)
+                    next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Read)
+                }
+                SendStep::SendCached { max_file_bytes } => {
+                    next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Report)
+                }
+                SendStep::Read { max_bytes } => {
+                    if self.io.can_read_ahead(slot) {
+                        self.io.read_ahead(slot, max_bytes);
+                    }
+                    continue;
                 }
                 SendStep::WaitForRoom => Some(Op::Writable { fd }),
                 SendStep::Yield => break,
@@ -71,6 +97,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 Ok(Submitted::InFlight) => self.io.connection(slot).flags |= ConnFlags::SENDING,
                 Ok(Submitted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
                 Ok(Submitted::Done(Outcome::SentFile(n))) => self.sent_file(slot, n.into()),
+                Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold),
                 Ok(Submitted::Done(Outcome::Writable)) => self.note_send(slot, SendResult::HasRoom),
                 Ok(Submitted::Done(Outcome::Failed(errno, list))) => {
                     return self.failed(slot, OpKind::Send, errno, list);
@@ -124,6 +151,28 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.progress(slot);
     }
 
+    /// Queues bytes that were read from the first queued file, in its place.
+    pub(super) fn read_ahead_done(&mut self, slot: u32, outcome: Outcome) {
+        self.io.connection(slot).is_reading_ahead = false;
+        let bytes = match outcome {
+            Outcome::File(FileOutcome::Read(bytes)) => bytes,
+            Outcome::Failed(errno, _) => return self.end(slot, CloseReason::Failed(errno.into())),
+            other => unreachable!("a read cannot end with {other:?}"),
+        };
+        let n = bytes.len();
+        self.note_send(slot, SendResult::Read(n as u32));
+        if n == 0 {
+            return self.end(slot, CloseReason::Truncated);
+        }
+        let mut list = self.io.spare_list();
+        list.received(bytes);
+        let connection = self.io.connection(slot);
+        connection.queued += n;
+        connection.queue.replace_file_bytes(n as u64, list);
+        self.io.mark_dirty(slot);
+        self.progress(slot);
+    }
+
     /// Schedules a revisit if the queue has drained.
     #[inline]
     fn progress(&mut self, slot: u32) {
@@ -135,6 +184,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Continues a close that waited for the empty queue.
     pub(super) fn all_sent(&mut self, slot: u32) {
+        self.io.release_reads(slot);
         let connection = self.io.connection(slot);
         if let Some(how) = connection.close {
             self.continue_closing(slot, how);

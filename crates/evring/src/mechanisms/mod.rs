@@ -6,6 +6,8 @@ mod devpoll;
 mod epoll;
 #[cfg(feature = "epoll-edge")]
 mod epoll_edge;
+#[cfg(feature = "flexsc")]
+mod flexsc;
 #[cfg(feature = "interest")]
 mod interest;
 #[cfg(feature = "poll")]
@@ -121,6 +123,7 @@ macro_rules! mechanisms {
         )*];
 
         /// A mechanism that was chosen by name. Each variant runs its own loop, without dynamic dispatch.
+        #[allow(clippy::large_enum_variant, reason = "a worker has one value")]
         pub enum AnyMechanism {
             $(
                 #[doc = concat!("The mechanism `", $feature, "`.")]
@@ -224,6 +227,7 @@ mechanisms! {
     "devpoll" => devpoll::Devpoll, MechanismLoop<Devpoll>;
     "epoll" => epoll::Epoll, MechanismLoop<Epoll>;
     "epoll-edge" => epoll_edge::EpollEdge, MechanismLoop<EpollEdge>;
+    "flexsc" => flexsc::FlexSc, MechanismLoop<FlexSc>;
     "interest" => interest::Interest, MechanismLoop<Interest>;
     "poll" => poll::Poll, MechanismLoop<Poll>;
     "rtsig" => rtsig::Rtsig, MechanismLoop<Rtsig>;

@@ -632,7 +632,7 @@ mod tests {
     use std::time::Duration;
 
     use shared_ring::nonblocking;
-    use shared_ring::{File, RxBuf};
+    use shared_ring::{File, RxBuf, WhenCold};
 
     use super::*;
     use crate::{Chunk, Close, Cx, FileOp, FileOutcome, FilePath, Listener, Root, Rx, WriteAt};
@@ -714,7 +714,7 @@ mod tests {
         let fd = unsafe { Fd::lent(near.as_fd()) };
         // At this offset preadv2(2) reads a pipe at its current position, which is not cached.
         let file = File::from(OwnedFd::from(read));
-        let op = Op::SendFile { fd, file, offset: u64::MAX, len: 1 };
+        let op = Op::SendFile { fd, file, offset: u64::MAX, len: 1, when_cold: WhenCold::Read };
         let token = Token::new(OpKind::Send, 200, 0);
         let kernel = &mut server.io.kernel;
         assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));

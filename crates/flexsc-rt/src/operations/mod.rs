@@ -13,6 +13,7 @@ use std::io;
 pub use buffer::Bytes;
 pub use files::*;
 pub use process::*;
+pub(crate) use sockets::connect_call;
 pub use sockets::*;
 
 use crate::call::Call;

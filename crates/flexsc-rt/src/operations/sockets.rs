@@ -3,6 +3,7 @@
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::RawFd;
 use std::ptr;
 
 use super::buffer::Bytes;
@@ -52,19 +53,22 @@ pub fn connect(
     // SAFETY: the scratch holds the address.
     unsafe {
         let prepare = move |socket: &mut Descriptor, scratch: &mut Scratch| {
-            let len = encode(address, scratch);
             let waits = match socket.stream(Direction::Write) {
                 // It is writable only when it is connected.
                 Waits::ReadyThenBlocks(..) => Waits::Indefinitely,
                 waits => waits,
             };
-            let name = scratch.as_mut_ptr() as usize;
-            Call::new(libc::SYS_connect, [socket.arg(), name, len, 0, 0, 0])
-                .waits(waits)
-                .kind(socket.known_kind())
+            connect_call(socket.number(), address, scratch).waits(waits).kind(socket.known_kind())
         };
         Owned::new(socket.clone(), prepare, done)
     }
+}
+
+/// Returns a connect(2) whose address is in the scratch memory.
+pub(crate) fn connect_call(socket: RawFd, address: SocketAddr, scratch: &mut Scratch) -> Call {
+    let len = encode(address, scratch);
+    let name = scratch.as_mut_ptr() as usize;
+    Call::new(libc::SYS_connect, [socket as usize, name, len, 0, 0, 0])
 }
 
 /// Writes a `struct sockaddr_in` or `sockaddr_in6`. Returns its length.

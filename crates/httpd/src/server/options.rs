@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use evring::{Admission, Config, Order, SymlinkPolicy};
+use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
 
 use crate::file_options::FileOptions;
 #[cfg(feature = "cli")]
@@ -42,6 +42,12 @@ pub struct Options {
     /// Settings for files
     #[cfg_attr(feature = "cli", command(flatten))]
     pub files: FileOptions,
+
+    /// How files that are not in the server's cache are sent: `plain`, as soon as the client has room; `ded`,
+    /// read into memory ahead of the client; `dns`, from the kernel's page cache, into which they are read ahead;
+    /// `auto`, the best for each file
+    #[cfg_attr(feature = "cli", arg(long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
+    pub file_delivery: FileDelivery,
 
     /// Follow symbolic links that are absolute or lead out of --root
     #[cfg_attr(feature = "cli", arg(long))]
@@ -129,6 +135,7 @@ impl Default for Options {
             backend: "auto".to_owned(),
             workers: 1,
             files: FileOptions::default(),
+            file_delivery: FileDelivery::default(),
             follow_symlinks: false,
             lab_routes: false,
             access_log: None,
@@ -160,7 +167,7 @@ impl Default for ConnectionLimits {
 impl From<&Options> for Config {
     /// Returns the settings of the mechanism.
     fn from(options: &Options) -> Self {
-        let Options { connections, follow_symlinks, root, .. } = options;
+        let Options { connections, file_delivery, follow_symlinks, root, .. } = options;
         let order = if connections.newest_first { Order::Newest } else { Order::Oldest };
         let mut admission = Admission::default();
         admission.max_queue_delay = connections.max_queue_delay;
@@ -172,6 +179,7 @@ impl From<&Options> for Config {
                 true => SymlinkPolicy::Anywhere,
                 false => SymlinkPolicy::Beneath,
             };
+            c.send_policy = file_delivery.send_policy();
             c.max_connections = connections.max_connections;
             c.max_per_address = connections.max_connections_per_address;
             c.backlog = connections.backlog;

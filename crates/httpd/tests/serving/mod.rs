@@ -168,6 +168,11 @@ impl Client {
         ParsedResponse { body: self.received.drain(..len).collect(), ..head }
     }
 
+    /// Takes the bytes that were received and not used.
+    pub(crate) fn take_received(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.received)
+    }
+
     /// Receives the next response, which is chunked, and returns its body.
     pub(crate) fn chunked_response(&mut self) -> Vec<u8> {
         let head = self.response(false);

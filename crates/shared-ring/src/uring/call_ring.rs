@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::io::Errno;
 
-use super::calls::Operations;
+use super::calls::{Operations, sqe as sqe_of};
 use super::{Cqe, Entries, LinuxRing, Mode, Ring, SetupError, WORKERS, probe, sqe};
 use crate::{CallJob, Linux};
 
@@ -39,6 +39,11 @@ impl CallRing {
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
         Ok(CallRing { ring, operations: Operations::default(), landed: VecDeque::new() })
+    }
+
+    /// Returns whether io_uring has an operation for a call, on some kernel.
+    pub fn is_known(call: &CallJob) -> bool {
+        sqe_of(call).is_some()
     }
 
     /// Returns whether the ring, and this kernel, have an operation for a call.

@@ -1,7 +1,5 @@
 //! System calls for which the ring has an operation.
 
-use std::collections::BTreeMap;
-
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
 use io_uring::types::{Fd as Raw, FsyncFlags, OpenHow};
@@ -10,19 +8,33 @@ use libc::c_int;
 use super::Ring;
 use crate::CallJob;
 
-/// The operations for system calls that were asked for, and whether the kernel supports them.
-#[derive(Debug, Default)]
-pub(super) struct Operations(BTreeMap<u8, bool>);
+/// For each operation that was asked for, whether the kernel supports it.
+#[derive(Debug)]
+pub(super) struct Operations([Option<bool>; 128]);
+
+impl Default for Operations {
+    fn default() -> Self {
+        Operations([None; 128])
+    }
+}
 
 impl Operations {
     /// Returns the submission for a call. `None` if the ring or the kernel has none.
+    #[inline]
     pub(super) fn sqe(&mut self, ring: &impl Ring, job: &CallJob) -> Option<Sqe> {
         let sqe = sqe(job)?;
-        let code = sqe.get_opcode() as u8;
-        let supported = self.0.entry(code).or_insert_with(|| {
-            ring.first_unsupported(&[(code, "")]).is_ok_and(|missing| missing.is_none())
-        });
+        let code = sqe.get_opcode() as usize;
+        let supported = match self.0.get(code)? {
+            Some(supported) => *supported,
+            None => self.probe(ring, code),
+        };
         supported.then_some(sqe)
+    }
+
+    #[cold]
+    fn probe(&mut self, ring: &impl Ring, code: usize) -> bool {
+        let missing = ring.first_unsupported(&[(code as u8, "")]);
+        *self.0[code].insert(missing.is_ok_and(|missing| missing.is_none()))
     }
 }
 

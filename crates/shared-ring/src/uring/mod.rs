@@ -31,7 +31,7 @@ use crate::process::error_in_child;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
     FileOp, Host, Job, JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome,
-    Submit, SubmitError, SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
+    Submit, SubmitError, SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker, WhenCold,
 };
 use provided::BufferRing;
 use sqe::{Memory, OpState};
@@ -347,7 +347,7 @@ impl<R: Ring> UringKernel<R> {
     /// Sends part of a file at once, or submits the poll or read that must precede it.
     fn send_file(&mut self, token: Token, disk: Blocking) -> Submitted {
         let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
-        let Op::SendFile { fd, ref file, offset, len } = entry.op else {
+        let Op::SendFile { fd, ref file, offset, len, when_cold } = entry.op else {
             return Submitted::InFlight;
         };
         self.counters.system_calls += 1;
@@ -358,6 +358,10 @@ impl<R: Ring> UringKernel<R> {
             Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);
                 return Submitted::InFlight;
+            }
+            Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
+                self.counters.cold_file_reads += 1;
+                Outcome::Cold
             }
             Err(SendFileError::Cold) => {
                 self.counters.cold_file_reads += 1;

@@ -79,7 +79,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
         Op::Writable { fd } => writable(*fd),
-        Op::SendFile { fd, file, offset, len } => match &mut state.memory {
+        Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
             // Not cached: read it into the cache.
             Memory::Bytes(bytes) => {
                 bytes.reserve_exact(*len as usize);

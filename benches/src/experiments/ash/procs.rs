@@ -1,0 +1,152 @@
+//! Round trips against the number of busy threads on the server's core, and a runaway handler.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use super::super::{Context, DEFAULT, Experiment};
+use super::rtt::median;
+use super::scheduling::{Busy, Policy};
+use super::server::{Placement, Server};
+use super::{Contestant, ratio, run_rounds};
+use crate::failure::Failure;
+use crate::measure::{CLIENT_CORE, OtherPrograms, pin};
+use crate::outcome::{Outcome, X};
+use crate::statistics::spread;
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "ash-procs",
+    title: "round trips against busy processes on the server's core, by placement and scheduling",
+    source: "ASH, section 6.3.3, figure 6-2",
+    own_network: false,
+    run,
+};
+
+const FIGURE: &str = "Round trip of a remote increment, against busy threads";
+/// The pause of the client between two messages.
+const GAP: Duration = Duration::from_micros(50);
+/// The pause between two messages to a runaway handler.
+const RUNAWAY_GAP: Duration = Duration::from_millis(10);
+
+/// The amount of measurement.
+struct Extent {
+    rounds: usize,
+    /// Round trips of a contestant in a round.
+    round_trips: usize,
+    /// The numbers of busy threads.
+    busy: &'static [usize],
+}
+
+const QUICK: Extent = Extent { rounds: 5, round_trips: 15, busy: &[1, 10] };
+const FULL: Extent =
+    Extent { rounds: 15, round_trips: 100, busy: &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10] };
+/// Round trips for a 99th percentile, as a multiple.
+const FOR_P99: usize = 20;
+
+const CURVES: [(&str, Placement, Policy); 5] = [
+    ("ash", Placement::Ash, Policy::Normal),
+    ("ash, 100 us slice", Placement::Ash, Policy::Slice),
+    ("ash, real-time", Placement::Ash, Policy::RealTime),
+    ("user level", Placement::User, Policy::Normal),
+    ("user level, batch", Placement::User, Policy::Batch),
+];
+
+const NOTES: [&str; 3] = [
+    "Server on core 0, with the busy threads, client on core 1; 50 us between two messages. `ash`: the \
+     handler answers where the message arrives. `user level`: a thread of the application does. The \
+     policy is that of all threads of the server.",
+    "A round's value is the median of its round trips.",
+    "Runaway: a tenant on another connection sends a message every 10 ms to an endless handler, which is \
+     enabled again each time. `runaway_stopped_ms` is the longest time of such a handler.",
+];
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    pin(&[CLIENT_CORE])?;
+    let others = OtherPrograms::watch()?;
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    let extent = if cx.quick { QUICK } else { FULL };
+    let mut all = Vec::new();
+    let mut keys = Vec::new();
+    for (curve, placement, policy) in CURVES {
+        for busy in extent.busy {
+            let mut server = match Server::start(placement, policy) {
+                Ok(server) => server,
+                Err(failure) => {
+                    outcome.notes.push(format!("Not measured: {curve}: {failure}."));
+                    break;
+                }
+            };
+            keys.push((curve, *busy));
+            all.push(Contestant::new(format!("{curve}, {busy}"), move || {
+                let _busy = Busy::start(*busy);
+                Ok(median(&server.round_trips(extent.round_trips, GAP)?))
+            }));
+        }
+    }
+    run_rounds(cx, extent.rounds, &mut all)?;
+    for ((curve, busy), contestant) in keys.iter().zip(&all) {
+        if let Some(y) = spread(&contestant.values) {
+            outcome.point(FIGURE, "us", curve, X::Number(*busy as f64), y);
+        }
+    }
+    for (curve, name) in [
+        ("ash", "rtt_10_over_1"),
+        ("ash, 100 us slice", "rtt_10_over_1_slice"),
+        ("ash, real-time", "rtt_10_over_1_realtime"),
+        ("user level", "rtt_10_over_1_user"),
+        ("user level, batch", "rtt_10_over_1_user_batch"),
+    ] {
+        ratio(&mut outcome, name, DEFAULT, &all, (&format!("{curve}, 10"), &format!("{curve}, 1")));
+    }
+    drop(all);
+    runaway(cx, &extent, &mut outcome)?;
+    outcome.paper(
+        FIGURE,
+        "ASH, figure 6-2: with an oblivious scheduler the round trip grows with each process; with a \
+         scheduler that raises the priority of the receiver it grows less; with ASHs it stays the same.",
+    );
+    outcome.notes.extend(others.note()?);
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+/// Measures one tenant while the handler of another one never ends.
+fn runaway(cx: &Context, extent: &Extent, outcome: &mut Outcome) -> Result<(), Failure> {
+    let count = extent.round_trips * FOR_P99;
+    let mut calm = Server::start(Placement::Ash, Policy::Normal)?;
+    let mut disturbed = Server::start(Placement::Ash, Policy::Normal)?;
+    let mut stopped_ms = Vec::new();
+    let mut all = [
+        Contestant::new("without", || Ok(p99(&calm.round_trips(count, GAP)?))),
+        Contestant::new("with", || {
+            let mut other = disturbed.runaway()?;
+            let is_over = AtomicBool::new(false);
+            let times = thread::scope(|scope| {
+                let running = scope.spawn(|| -> Result<(), Failure> {
+                    while !is_over.load(Ordering::Relaxed) {
+                        other.run()?;
+                        thread::sleep(RUNAWAY_GAP);
+                    }
+                    Ok(())
+                });
+                let times = disturbed.round_trips(count, GAP);
+                is_over.store(true, Ordering::Relaxed);
+                let ended = running.join();
+                ended.map_err(|_| Failure::Run("the other tenant panicked".to_owned()))??;
+                times
+            })?;
+            stopped_ms.push(disturbed.stopped().as_secs_f64() * 1e3);
+            Ok(p99(&times))
+        }),
+    ];
+    run_rounds(cx, extent.rounds, &mut all)?;
+    ratio(outcome, "runaway_p99_over_none", DEFAULT, &all, ("with", "without"));
+    drop(all);
+    outcome.ratio("runaway_stopped_ms", "ash", stopped_ms);
+    Ok(())
+}
+
+fn p99(sorted: &[f64]) -> f64 {
+    sorted.get(sorted.len() * 99 / 100).copied().unwrap_or(f64::NAN)
+}

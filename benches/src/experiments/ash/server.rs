@@ -1,0 +1,264 @@
+//! A server of remote increments, and its client.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ash_sandbox::sandbox::{Handler, Outcome as Handled};
+use evring::{
+    AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Mailbox, Others,
+    ReceiveHook, RemoteHandle, Rx,
+};
+
+use super::super::DEFAULT;
+use super::scheduling::Policy;
+use super::{INCREMENT, handler};
+use crate::failure::Failure;
+use crate::measure::{SERVER_CORE, pin};
+
+/// The length of a message and of its reply.
+const BYTES: usize = 8;
+/// The message for the endless handler, of one byte.
+const RUNAWAY: [u8; 1] = [b'!'];
+
+/// The place where the server increments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Placement {
+    /// A native handler, where the message arrives.
+    Unsafe,
+    /// A handler in the sandbox, where the message arrives.
+    Ash,
+    /// The application: another thread, which sleeps until the server wakes it.
+    User,
+}
+
+/// A server on the server core, with one client.
+pub(super) struct Server {
+    remote: RemoteHandle,
+    address: SocketAddr,
+    stream: TcpStream,
+    /// The longest time in which an endless handler was stopped, in ns.
+    stopped_ns: Arc<AtomicU64>,
+    thread: Option<JoinHandle<Result<(), Failure>>>,
+}
+
+impl Server {
+    /// Starts a server whose threads have this policy.
+    pub(super) fn start(placement: Placement, policy: Policy) -> Result<Self, Failure> {
+        let (started, address) = mpsc::channel();
+        let stopped_ns = Arc::new(AtomicU64::new(0));
+        let stopped = Arc::clone(&stopped_ns);
+        let thread = thread::spawn(move || serve(placement, policy, &started, stopped));
+        let Ok((address, remote)) = address.recv() else {
+            let result = thread.join();
+            let panicked = || Err(Failure::Run("the server panicked".to_owned()));
+            result.unwrap_or_else(|_| panicked())?;
+            return Err(Failure::Run("the server ended before it listened".to_owned()));
+        };
+        let stream = connect(address)?;
+        Ok(Server { remote, address, stream, stopped_ns, thread: Some(thread) })
+    }
+
+    /// Sends a message, and returns the time until the reply.
+    pub(super) fn round_trip(&mut self) -> Result<Duration, Failure> {
+        let start = Instant::now();
+        self.stream.write_all(&[1; BYTES])?;
+        self.stream.read_exact(&mut [0; BYTES])?;
+        Ok(start.elapsed())
+    }
+
+    /// Returns the times of a number of round trips in us, sorted, with gaps between them.
+    pub(super) fn round_trips(&mut self, count: usize, gap: Duration) -> Result<Vec<f64>, Failure> {
+        let mut times = Vec::with_capacity(count);
+        for _ in 0..count {
+            times.push(self.round_trip()?.as_nanos() as f64 / 1e3);
+            let until = Instant::now() + gap;
+            while Instant::now() < until {
+                std::hint::spin_loop();
+            }
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times)
+    }
+
+    /// Opens a connection to the endless handler of another tenant.
+    pub(super) fn runaway(&self) -> Result<Runaway, Failure> {
+        Ok(Runaway(connect(self.address)?))
+    }
+
+    /// Returns the longest time in which an endless handler was stopped.
+    pub(super) fn stopped(&self) -> Duration {
+        Duration::from_nanos(self.stopped_ns.load(Ordering::Relaxed))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.remote.stop();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A client of the endless handler.
+pub(super) struct Runaway(TcpStream);
+
+impl Runaway {
+    /// Sends it a message, and returns once the server has stopped it.
+    pub(super) fn run(&mut self) -> Result<(), Failure> {
+        self.0.write_all(&RUNAWAY)?;
+        Ok(self.0.read_exact(&mut [0; RUNAWAY.len()])?)
+    }
+}
+
+fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
+    let stream = TcpStream::connect(address)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    Ok(stream)
+}
+
+type Started = mpsc::Sender<(SocketAddr, RemoteHandle)>;
+
+fn serve(
+    placement: Placement,
+    policy: Policy,
+    started: &Started,
+    stopped_ns: Arc<AtomicU64>,
+) -> Result<(), Failure> {
+    pin(&[SERVER_CORE])?;
+    policy.apply().map_err(|e| Failure::new(format_args!("the policy {policy:?}"), e))?;
+    let config = Config::default().with(|c| c.listen = vec![([127, 0, 0, 1], 0).into()]);
+    let server = AnyMechanism::new(DEFAULT, &config).map_err(|e| Failure::new(DEFAULT, e))?;
+    let (mailbox, replies) = Mailbox::new(&server.remote(), 1, 16);
+    let (messages, waiting) = mpsc::sync_channel::<ConnId>(16);
+    let application = (placement == Placement::User).then(|| {
+        thread::spawn(move || {
+            // It inherits the core. Without the policy, only its own figures are worse.
+            let _ = policy.apply();
+            let mut count = 0u64;
+            for id in waiting {
+                count += 1;
+                if replies.send((id, count)).is_err() {
+                    return;
+                }
+            }
+        })
+    });
+    let answer = match placement {
+        Placement::Unsafe => Answer::Native(0),
+        Placement::Ash => Answer::Sandboxed(Box::new(handler(INCREMENT)?)),
+        Placement::User => Answer::Application,
+    };
+    let endless = handler("(loop $again (br $again))")?;
+    let hook = Hook { answer, endless, stopped_ns };
+    let _ = started.send((server.addresses()[0], server.remote()));
+    let result = server.run(Hooked::new(Increment { messages, mailbox }, hook));
+    if let Some(application) = application {
+        let _ = application.join();
+    }
+    result.map(drop).map_err(|e| Failure::new(DEFAULT, e))
+}
+
+/// The handlers before the application.
+struct Hook {
+    answer: Answer,
+    endless: Handler,
+    stopped_ns: Arc<AtomicU64>,
+}
+
+enum Answer {
+    Native(u64),
+    Sandboxed(Box<Handler>),
+    Application,
+}
+
+impl ReceiveHook for Hook {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        if rx.bytes() == RUNAWAY {
+            let start = Instant::now();
+            self.endless.handle_copy(rx.bytes(), 0, start);
+            self.stopped_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            // So that each message finds a fresh handler.
+            self.endless.enable();
+            rx.consume(RUNAWAY.len());
+            io.send(id, Chunk::Static(&RUNAWAY));
+            return;
+        }
+        if rx.bytes().len() < BYTES {
+            return;
+        }
+        match &mut self.answer {
+            Answer::Native(count) => {
+                *count += 1;
+                io.send(id, Chunk::Copy(&count.to_le_bytes()));
+                rx.consume(BYTES);
+            }
+            Answer::Sandboxed(handler) => {
+                let connection = u64::from(id.slot());
+                if handler.handle_copy(rx.bytes(), connection, io.now()) == Handled::Handled {
+                    for piece in handler.sent() {
+                        io.send(id, Chunk::Copy(piece));
+                    }
+                    rx.consume(BYTES);
+                }
+            }
+            Answer::Application => {}
+        }
+    }
+}
+
+/// Passes messages to the application's thread, and sends its replies.
+struct Increment {
+    messages: mpsc::SyncSender<ConnId>,
+    mailbox: Mailbox<(ConnId, u64)>,
+}
+
+impl Application for Increment {
+    type State = ();
+    const MAX_UNCONSUMED: usize = BYTES;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes().len() >= BYTES {
+            rx.consume(BYTES);
+            // A client has one message in flight.
+            let _ = self.messages.try_send(x.id);
+        }
+        if rx.eof() {
+            x.io.close(x.id, evring::Close::Flush);
+        }
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, ()>, _: u64) {
+        for (id, count) in self.mailbox.drain() {
+            io.send(id, Chunk::Copy(&count.to_le_bytes()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_placement_increments_and_an_endless_handler_is_stopped() {
+        for placement in [Placement::Unsafe, Placement::Ash, Placement::User] {
+            let mut server = Server::start(placement, Policy::Normal).unwrap();
+            for count in 1..=3u64 {
+                server.stream.write_all(&[1; BYTES]).unwrap();
+                let mut reply = [0; BYTES];
+                server.stream.read_exact(&mut reply).unwrap();
+                assert_eq!(u64::from_le_bytes(reply), count, "{placement:?}");
+            }
+            let mut runaway = server.runaway().unwrap();
+            (0..5).for_each(|_| runaway.run().unwrap());
+            assert!(server.stopped() > Duration::ZERO);
+            assert_eq!(server.round_trips(3, Duration::ZERO).unwrap().len(), 3);
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Deferred delivery of what the application reads from files (ECEM, section 3.2).
+//!
+//! The pair is: disk read response => network write request. It exists while a read is held back.
+
+use ecem::{Delivery, Event, EventKind, EventManager, Readiness};
+use shared_ring::{FileOutcome, Outcome, Submit};
+
+use super::io::FileRequest;
+use super::{Driver, Io};
+use crate::{Application, Config, ConnId, Cx};
+
+/// Maximum number of reads that are held back. At the maximum the oldest one of the connection is delivered,
+/// or, if it has none, the new one.
+pub(crate) const MAX_DEFERRED_READS: usize = 256;
+
+/// An object of events: a connection's file or its socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Object {
+    File(ConnId),
+    Socket(ConnId),
+}
+
+/// Reads that are held back.
+pub(crate) type DeferredReads = EventManager<(FileRequest, Outcome), Object>;
+
+/// Returns the manager of reads without any.
+pub(super) fn deferred_reads(config: &Config) -> DeferredReads {
+    let mut bounds = ecem::Config::default();
+    bounds.max_pairs = MAX_DEFERRED_READS;
+    bounds.max_deferred = MAX_DEFERRED_READS;
+    bounds.max_delay = config.max_read_delay;
+    EventManager::new(&bounds)
+}
+
+/// Returns the events of the pair of a connection.
+fn pair_of(id: ConnId) -> (Event<Object>, Event<Object>) {
+    let read = Event::new(Object::File(id), EventKind::DiskReadResponse);
+    (read, Event::new(Object::Socket(id), EventKind::NetworkWriteRequest))
+}
+
+impl<K: Submit> Io<K> {
+    /// Holds back a read of the application if its connection has unsent bytes. Returns the result to deliver
+    /// now.
+    pub(super) fn defer_read(
+        &mut self,
+        work: FileRequest,
+        outcome: Outcome,
+    ) -> Option<(FileRequest, Outcome)> {
+        let connection = &mut self.connections[work.on.slot() as usize];
+        let waits = connection.defers_reads || connection.has_unsent();
+        let is_read = matches!(outcome, Outcome::File(FileOutcome::Read(_)));
+        let Some(reads) = self.deferred_reads.as_mut().filter(|_| waits && is_read) else {
+            return Some((work, outcome));
+        };
+        let (read, write) = pair_of(work.on);
+        let known = reads.table().find(read, write);
+        let pair = known.or_else(|| reads.add(read, write, Readiness::Wait).ok());
+        let Some(pair) = pair else { return Some((work, outcome)) };
+        connection.defers_reads = true;
+        match reads.deliver(pair, (work, outcome), self.kernel.now()) {
+            Delivery::Now(next) => {
+                self.update_pair(work.on.slot());
+                Some(next)
+            }
+            Delivery::Deferred => None,
+        }
+    }
+
+    /// Has the reads of a connection delivered that has nothing left to send.
+    #[inline]
+    pub(super) fn release_reads(&mut self, slot: u32) {
+        if self.connections[slot as usize].defers_reads {
+            let (_, write) = pair_of(self.conn(slot));
+            if let Some(reads) = &mut self.deferred_reads {
+                reads.set(write, Readiness::Ready);
+            }
+            self.schedule_revisit(slot);
+        }
+    }
+
+    /// Drops the reads of a connection that ends.
+    pub(super) fn drop_reads(&mut self, slot: u32) {
+        let id = self.conn(slot);
+        if std::mem::take(&mut self.connections[slot as usize].defers_reads)
+            && let Some(reads) = &mut self.deferred_reads
+        {
+            reads.remove_object(Object::Socket(id), |_, _| {});
+        }
+    }
+
+    /// Removes the pair of a connection if no read is held back; else sets the state of its socket.
+    fn update_pair(&mut self, slot: u32) {
+        let (read, write) = pair_of(self.conn(slot));
+        let connection = &mut self.connections[slot as usize];
+        let Some(reads) = &mut self.deferred_reads else { return };
+        let Some(pair) = reads.table().find(read, write) else { return };
+        if reads.table().state(pair).is_none_or(|state| state.pre() == Readiness::Wait) {
+            reads.remove(pair, drop);
+            connection.defers_reads = false;
+        } else if connection.has_unsent() {
+            reads.set_post(pair, Readiness::Wait);
+        }
+    }
+}
+
+impl<K: Submit, A: Application> Driver<K, A> {
+    /// Delivers the reads whose sockets have taken everything, and those held back for the maximum time.
+    pub(super) fn deliver_deferred_reads(&mut self) {
+        let now = self.io.kernel.now();
+        for _ in 0..MAX_DEFERRED_READS {
+            let next = self.io.deferred_reads.as_mut().and_then(|reads| reads.next(now));
+            let Some((_, (work, outcome))) = next else { return };
+            let slot = work.on.slot();
+            if self.io.connection(slot).app_reads() {
+                let (tag, done) = work.done(outcome);
+                call!(self, slot, file, tag, done);
+            }
+            self.io.update_pair(slot);
+            self.flush();
+        }
+    }
+}

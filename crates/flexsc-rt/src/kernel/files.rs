@@ -1,0 +1,169 @@
+//! The stages of a file operation: each call is posted in a form that does not block, and again, for a
+//! syscall thread, if it would have to wait for the disk.
+
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+use rustix::io::Errno;
+use shared_ring::author::{Entry, FileJob};
+use shared_ring::nonblocking::Blocking;
+use shared_ring::{Completion, File, FileOp, FileOutcome, Metadata, Op, Outcome, RxBuf, Token};
+
+use super::{FlexScKernel, Stage, calls};
+use crate::error::Busy;
+use crate::pages::EntryId;
+
+/// The call of a file operation that is posted.
+pub(super) enum FileStage {
+    /// The path is opened.
+    Opening(Blocking),
+    /// The metadata of the open file is queried.
+    Querying(OwnedFd),
+    /// A range is read: its bytes, and how many are there.
+    Reading(Vec<u8>, usize, Blocking),
+}
+
+impl FlexScKernel {
+    /// Returns whether the calls of a file operation are posted; a thread makes those of the others.
+    pub(super) fn posts(op: &FileOp) -> bool {
+        matches!(op, FileOp::Open(..) | FileOp::Stat(_) | FileOp::Read(..))
+    }
+
+    /// Posts the first call of a file operation in the table.
+    pub(super) fn post_file(&mut self, token: Token) -> Result<(), Busy> {
+        match self.in_flight.get(token) {
+            Some(Entry { op: Op::File(FileOp::Read(_, range)), .. }) => {
+                let len = range.end.saturating_sub(range.start);
+                let bytes = vec![0; u32::try_from(len).unwrap_or(u32::MAX) as usize];
+                self.read(token, bytes, 0, Blocking::NoBlock)
+            }
+            _ => self.open(token, Blocking::NoBlock),
+        }
+    }
+
+    fn open(&mut self, token: Token, disk: Blocking) -> Result<(), Busy> {
+        let Some(Entry { op: Op::File(op), .. }) = self.in_flight.get(token) else { return Ok(()) };
+        let (at, access) = match op {
+            FileOp::Open(at, access) => (at, Some(*access)),
+            FileOp::Stat(at) => (at, None),
+            _ => return Ok(()),
+        };
+        let (root, path) = (at.root.as_raw_fd(), at.path.as_ptr());
+        let how = at.open_how(access, disk);
+        // SAFETY: the operation owns root and path until the call has ended, or is leaked.
+        let posted =
+            unsafe { self.pages.post_with(|scratch| calls::open(root, path, how, disk, scratch)) };
+        self.posted_for_file(token, posted?, FileStage::Opening(disk));
+        Ok(())
+    }
+
+    fn query(&mut self, token: Token, file: OwnedFd) -> Result<(), Busy> {
+        let fd = file.as_raw_fd();
+        // SAFETY: the stage owns the file until the call has ended, or is leaked.
+        let posted = unsafe { self.pages.post_with(|scratch| calls::query(fd, scratch)) };
+        self.posted_for_file(token, posted?, FileStage::Querying(file));
+        Ok(())
+    }
+
+    fn read(
+        &mut self,
+        token: Token,
+        mut bytes: Vec<u8>,
+        filled: usize,
+        disk: Blocking,
+    ) -> Result<(), Busy> {
+        let Some(Entry { op: Op::File(FileOp::Read(file, range)), .. }) = self.in_flight.get(token)
+        else {
+            return Ok(());
+        };
+        let (fd, offset) = (file.as_raw_fd(), range.start + filled as u64);
+        let room = &mut bytes[filled..];
+        // SAFETY: the stage owns the bytes, the operation the file, until the call has ended, or they are
+        // leaked.
+        let posted =
+            unsafe { self.pages.post_with(|scratch| calls::read(fd, offset, room, disk, scratch)) };
+        self.posted_for_file(token, posted?, FileStage::Reading(bytes, filled, disk));
+        Ok(())
+    }
+
+    fn posted_for_file(&mut self, token: Token, id: EntryId, stage: FileStage) {
+        let on_thread = matches!(
+            stage,
+            FileStage::Opening(Blocking::MayBlock) | FileStage::Reading(_, _, Blocking::MayBlock)
+        );
+        self.operations.counters.offloaded_file_ops += u64::from(on_thread);
+        self.has_posted |= !on_thread;
+        self.owners[id.index()] = token;
+        if let Some(Entry { state, .. }) = self.in_flight.get(token) {
+            state.stage = Stage::File(id, stage);
+        }
+    }
+
+    /// Goes on with a file operation whose call has ended.
+    pub(super) fn file_called(&mut self, token: Token, result: Result<usize, Errno>) {
+        let Some(Entry { state, .. }) = self.in_flight.get(token) else { return };
+        let end = state.end;
+        let Stage::File(id, stage) = mem::replace(&mut state.stage, Stage::Idle) else { return };
+        let posted = match (stage, result) {
+            (FileStage::Opening(_), Ok(fd)) => {
+                // SAFETY: the kernel has just opened it.
+                let file = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+                if end.is_none() { self.query(token, file) } else { Ok(()) }
+            }
+            (_, _) if end.is_some() => Ok(()),
+            (_, Err(Errno::INTR)) => self.post_file(token),
+            (FileStage::Opening(Blocking::NoBlock), Err(errno))
+                if FileJob::would_block(errno) || errno == Errno::NOSYS =>
+            {
+                self.open(token, Blocking::MayBlock)
+            }
+            (FileStage::Opening(Blocking::MayBlock), Err(Errno::NOSYS)) => {
+                return self.open_without_openat2(token);
+            }
+            (FileStage::Querying(file), Ok(_)) => {
+                // SAFETY: the call has written it, and no other was posted since.
+                let meta = unsafe { calls::metadata(&*self.pages.scratch(id.index())) };
+                return self.opened(token, file, meta);
+            }
+            (FileStage::Reading(mut bytes, filled, _), Ok(len))
+                if len == 0 || filled + len == bytes.len() =>
+            {
+                bytes.truncate(filled + len);
+                let read = FileOutcome::Read(RxBuf::from(bytes));
+                return self.end(token, |_| Outcome::File(read));
+            }
+            (FileStage::Reading(bytes, filled, _), Ok(len)) => {
+                self.read(token, bytes, filled + len, Blocking::NoBlock)
+            }
+            (FileStage::Reading(bytes, filled, Blocking::NoBlock), Err(errno))
+                if FileJob::would_block(errno) =>
+            {
+                self.read(token, bytes, filled, Blocking::MayBlock)
+            }
+            (_, Err(errno)) => return self.end(token, |op| op.fail(errno)),
+        };
+        let failed = end.or(posted.err().map(|Busy| Errno::BUSY));
+        if let Some(errno) = failed {
+            self.end(token, |op| op.fail(errno));
+        }
+    }
+
+    fn opened(&mut self, token: Token, file: OwnedFd, meta: Metadata) {
+        self.end(token, |op| match op {
+            Op::File(FileOp::Stat(_)) => Outcome::File(FileOutcome::Stat(meta)),
+            _ => Outcome::File(FileOutcome::Opened(Box::new((File::from(file), meta)))),
+        });
+    }
+
+    /// Lets a thread open a path component by component.
+    #[cold]
+    fn open_without_openat2(&mut self, token: Token) {
+        let Some(Entry { op, .. }) = self.in_flight.remove(token) else { return };
+        match self.submit_to_offload(token, op) {
+            Ok(submitted) => self.provide(token, submitted),
+            Err(refused) => {
+                self.done.push_back(Completion::last(token, refused.op.fail(Errno::BUSY)));
+            }
+        }
+    }
+}

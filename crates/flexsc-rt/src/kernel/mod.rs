@@ -1,0 +1,380 @@
+//! Syscall pages as a kernel of `shared_ring`, for servers (section 4, figure 4).
+//!
+//! Each stage of a connection posts the next call as an entry, and several accepts are outstanding
+//! for a listener. The calls in place of a turn are executed in one batch. A receive waits for its
+//! socket without a buffer: one entry waits until the socket is readable, the next one receives.
+//! Writes to files and lists of directories run on threads of their own.
+
+mod calls;
+mod files;
+mod stages;
+
+use std::collections::VecDeque;
+use std::io;
+use std::mem;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use shared_ring::author::{
+    InFlightTable, Need, Offload, OffloadThreads, Operations, Process, System, WakeSignal,
+};
+use shared_ring::nonblocking::FileRange;
+use shared_ring::{
+    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, Fd,
+    File, Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit,
+    SubmitError, SubmitErrorKind, Submitted, Token, Waker, WhenCold,
+};
+
+use crate::call::{Call, Direction};
+use crate::error::{Busy, Error};
+use crate::pages::{self, Config, EntryId, Pages};
+
+use files::FileStage;
+
+/// Accepts outstanding for a listener, at most.
+const ACCEPTS: u16 = 16;
+
+/// Accepts outstanding beyond the first one of each listener, at most.
+const MORE_ACCEPTS: u16 = 1024;
+
+/// The waker's entry.
+const WAKE: Token = Token::new(OpKind::Wake, 0, 0);
+
+/// A kernel whose operations are posted system calls.
+pub struct FlexScKernel {
+    pages: Pages,
+    /// The operation of each busy entry.
+    owners: Box<[Token]>,
+    in_flight: InFlightTable<State>,
+    /// Receive buffers and counters; file operations.
+    operations: Operations<Linux, ()>,
+    offload: OffloadThreads,
+    /// For each buffer group, receives that wait for a buffer, in order.
+    starved: Vec<VecDeque<Token>>,
+    /// Accepts outstanding beyond the first one of each listener.
+    more_accepts: u16,
+    /// Calls were posted that are executed in place.
+    has_posted: bool,
+    done: VecDeque<Completion>,
+    waker: Waker,
+    now: Instant,
+    process: Process,
+}
+
+/// How far an operation is.
+struct State {
+    stage: Stage,
+    /// Why it ends once its calls have ended.
+    end: Option<Errno>,
+}
+
+/// The calls of an operation that are posted.
+enum Stage {
+    /// None; a receive waits for a buffer.
+    Idle,
+    /// Each takes a connection. There are so many until the operation ends.
+    Accepting(Vec<EntryId>, u16),
+    /// A receive waits until its socket is readable.
+    Waiting(EntryId),
+    /// A receive has a buffer.
+    Receiving(EntryId, RxBuf),
+    /// The part of a file that is to be sent is read, so that it is cached.
+    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>),
+    /// The call of a file operation.
+    File(EntryId, FileStage),
+    /// The call of any other operation.
+    Calling(EntryId),
+}
+
+impl FlexScKernel {
+    /// Registers pages with an entry for each operation.
+    ///
+    /// # Errors
+    /// As [`Pages::register`].
+    pub fn new(config: &EngineConfig) -> Result<Self, Error> {
+        let mut system = Linux::default();
+        let waker = system
+            .waker(WakeSignal::Polled)
+            .map_err(|error| Error::System("create an eventfd", error))?;
+        let mut of_pages = Config::default();
+        // One for each operation, and one for the waker.
+        let more = u32::from(MORE_ACCEPTS) + 1 + of_pages.reserve;
+        of_pages.entries = config.operations.saturating_add(more);
+        let pages = Pages::register(&of_pages)?;
+        let offload = system.offload(waker.clone());
+        let pool = BufferPool::new(config.buffers, config.buffer_size);
+        let mut kernel = FlexScKernel {
+            owners: vec![WAKE; pages.entries()].into_boxed_slice(),
+            pages,
+            in_flight: InFlightTable::new(config.operations),
+            operations: Operations::new(system, config.operations, pool),
+            offload,
+            starved: vec![VecDeque::new()],
+            more_accepts: 0,
+            has_posted: false,
+            done: VecDeque::new(),
+            waker,
+            now: Instant::now(),
+            process: Process::current(),
+        };
+        kernel.wait_for_wakes();
+        Ok(kernel)
+    }
+
+    /// Returns the counters of the pages: which executor has made how many calls.
+    pub fn page_counters(&self) -> pages::Counters {
+        self.pages.counters()
+    }
+
+    /// Posts the waker's entry.
+    fn wait_for_wakes(&mut self) {
+        let wake = Call::until_ready(self.waker.as_raw_fd(), Direction::Read);
+        // SAFETY: it makes no call.
+        let posted = unsafe { self.pages.post(&wake) };
+        let id = posted.expect("there are more entries than operations");
+        self.owners[id.index()] = WAKE;
+    }
+
+    /// Uses the completions of the pages.
+    fn complete(&mut self) {
+        while let Some(completion) = self.pages.next() {
+            let token = self.owners[completion.id.index()];
+            if token == WAKE {
+                self.on_wake();
+                continue;
+            }
+            let result = completion
+                .result
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
+            self.proceed(token, completion.id, result);
+        }
+    }
+
+    fn on_wake(&mut self) {
+        self.waker.drain();
+        self.operations.counters.system_calls += 1;
+        while let Some((token, result)) = self.offload.take() {
+            // SAFETY: the thread has run the job.
+            if let Some(submitted) = unsafe { self.operations.offloaded(token, result) } {
+                self.provide(token, submitted);
+            }
+        }
+        self.done.push_back(Completion::more(WAKE, Outcome::Woken));
+        self.wait_for_wakes();
+    }
+
+    /// Notes what a file operation needs that is in flight, or its result.
+    fn provide(&mut self, token: Token, submitted: Submitted) {
+        if let Submitted::Done(outcome) = submitted {
+            self.done.push_back(Completion::last(token, outcome));
+        } else if let Some(Need::Thread(job)) = self.operations.take_need() {
+            self.offload.post(token, job);
+        }
+    }
+
+    /// Submits an operation that has no posted call.
+    fn submit_to_offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        let submitted = self.operations.submit(token, op)?;
+        if let Submitted::InFlight = submitted {
+            self.provide(token, Submitted::InFlight);
+        }
+        Ok(submitted)
+    }
+
+    /// Gives free buffers to the receives that wait for one.
+    fn feed(&mut self) {
+        for group in 0..self.starved.len() {
+            while let Some(token) = self.starved[group].front().copied() {
+                if !self.receive(token) {
+                    break;
+                }
+                self.starved[group].pop_front();
+            }
+        }
+    }
+
+    /// Returns whether part of a file would have to be read first.
+    fn is_cold(&mut self, file: &File, offset: u64, len: u32) -> bool {
+        // SAFETY: the file is open during the calls.
+        let file = unsafe { Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
+        self.operations.counters.system_calls += 1;
+        self.operations.system.is_cold(FileRange { file, offset, len })
+    }
+}
+
+// SAFETY: a call is made until the entry is done, and an operation ends after the last of its calls. Threads
+// that hang use only numbers of operations that are leaked.
+unsafe impl Submit for FlexScKernel {
+    type Host = Linux;
+
+    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        match &op {
+            Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
+            Op::File(file) if !Self::posts(file) => return self.submit_to_offload(token, op),
+            _ => {}
+        }
+        if let Op::Receive { group, .. } = op
+            && group.index() >= self.starved.len()
+        {
+            return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup });
+        }
+        let (accepts, stage) = match op {
+            Op::Accept { per_turn, .. } => {
+                let accepts = per_turn.map_or(ACCEPTS, |per_turn| ACCEPTS.min(per_turn.get()));
+                let accepts = accepts.min(1 + MORE_ACCEPTS - self.more_accepts);
+                (accepts, Stage::Accepting(Vec::with_capacity(accepts.into()), accepts))
+            }
+            _ => (1, Stage::Idle),
+        };
+        let offloaded = matches!(op, Op::Call(_, By::Ring | By::Thread));
+        let read_first = match &op {
+            Op::SendFile { file, offset, len, when_cold, .. } => {
+                let is_cold = self.is_cold(file, *offset, *len);
+                if is_cold && *when_cold == WhenCold::Report {
+                    return Ok(Submitted::Done(Outcome::Cold));
+                }
+                is_cold
+            }
+            _ => false,
+        };
+        self.in_flight.insert(token, op, State { stage, end: None })?;
+        let mut posted = match token.kind() {
+            OpKind::File => self.post_file(token),
+            _ if read_first => self.read_file(token),
+            _ => self.post(token),
+        };
+        self.more_accepts += accepts - 1;
+        for _ in 1..accepts {
+            posted = posted.and_then(|()| self.post(token));
+        }
+        match posted {
+            Ok(()) => {
+                self.operations.counters.offloaded_calls += u64::from(offloaded);
+                Ok(Submitted::InFlight)
+            }
+            Err(Busy) => {
+                let op = self.in_flight.remove(token).expect("it is in the table").op;
+                match op {
+                    // Every thread that may wait for ever does.
+                    Op::Call(..) => self.submit_to_offload(token, op),
+                    _ => Err(SubmitError { op, kind: SubmitErrorKind::Full }),
+                }
+            }
+        }
+    }
+
+    fn cancel(&mut self, token: Token) {
+        let Some(entry) = self.in_flight.get(token) else {
+            let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
+            return self.done.extend(cancelled);
+        };
+        self.operations.counters.cancels += 1;
+        if entry.state.end.is_none() {
+            self.end_with(token, Errno::CANCELED);
+        }
+    }
+
+    fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
+        let group = self.operations.add_buffers(buffers)?;
+        self.starved.push(VecDeque::new());
+        Ok(group)
+    }
+
+    fn finish(&mut self) {
+        let FlexScKernel { pages, owners, in_flight, operations, .. } = self;
+        let ended = pages.shut_down_with(|completion, _| {
+            let token = owners[completion.id.index()];
+            if let (OpKind::Accept, Ok(fd)) = (token.kind(), completion.result) {
+                // SAFETY: the kernel has just opened it.
+                operations.system.close_unused(unsafe { Socket::from_raw_fd(fd as i32) });
+            }
+        });
+        for entry in in_flight.drain() {
+            if !ended {
+                mem::forget(entry);
+            }
+        }
+        self.starved.iter_mut().for_each(VecDeque::clear);
+        if self.offload.stop() {
+            // SAFETY: no thread runs a job any more.
+            unsafe { self.operations.end_offloaded() };
+        }
+        for completion in self.done.drain(..) {
+            if let Outcome::Accepted(socket) = completion.outcome {
+                self.operations.system.close_unused(socket);
+            }
+        }
+    }
+
+    fn host(&self) -> &Linux {
+        &self.operations.system
+    }
+
+    fn host_mut(&mut self) -> &mut Linux {
+        &mut self.operations.system
+    }
+
+    fn now(&self) -> Instant {
+        self.now
+    }
+
+    fn waker(&self) -> Waker {
+        self.waker.clone()
+    }
+
+    fn landed(&self) -> u32 {
+        0
+    }
+
+    fn counters(&self) -> Counters {
+        let mut counters = self.operations.counters;
+        let of_pages = self.pages.counters();
+        counters.system_calls +=
+            of_pages.in_place + of_pages.on_threads + of_pages.on_ring + of_pages.epoll_calls;
+        counters
+    }
+}
+
+impl Kernel for FlexScKernel {
+    fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
+        if !self.process.is_current() {
+            let context = "a turn in a child of fork(2), on its parent's kernel";
+            return Err(KernelError { context, error: io::ErrorKind::PermissionDenied.into() });
+        }
+        let failed = |error: Error| KernelError {
+            context: "waiting for system calls",
+            error: io::Error::other(error),
+        };
+        self.operations.counters.turns += 1;
+        self.feed();
+        let timeout = match until {
+            _ if !self.done.is_empty() => Some(Duration::ZERO),
+            until => until.map(|at| at.saturating_duration_since(Instant::now())),
+        };
+        self.has_posted = false;
+        self.pages.wait_and_look(timeout, 1).map_err(failed)?;
+        self.complete();
+        // What is readable is received in the same turn.
+        if mem::take(&mut self.has_posted) {
+            self.pages.submit().map_err(failed)?;
+            self.complete();
+        }
+        self.now = Instant::now();
+        Ok(())
+    }
+
+    fn next(&mut self) -> Option<Completion> {
+        let completion = self.done.pop_front()?;
+        self.operations.counters.completions += 1;
+        Some(completion)
+    }
+
+    fn reap(&mut self) {}
+}
+
+impl Drop for FlexScKernel {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}

@@ -1,0 +1,211 @@
+//! The stages of an operation: what follows when a call has ended.
+
+use std::mem;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+
+use rustix::io::Errno;
+use shared_ring::author::Entry;
+use shared_ring::nonblocking::{is_aborted_accept, is_fd_limit};
+use shared_ring::{Completion, Op, Outcome, Socket, Token};
+
+use super::{FlexScKernel, Stage, calls};
+use crate::error::Busy;
+use crate::pages::EntryId;
+
+type CallResult = Result<usize, Errno>;
+
+impl FlexScKernel {
+    /// Posts the first call of an operation in the table, or posts it again.
+    pub(super) fn post(&mut self, token: Token) -> Result<(), Busy> {
+        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return Ok(()) };
+        // SAFETY: the table owns the memory until the call has ended, or leaks it. The descriptors are
+        // open until the operation has ended.
+        let id = unsafe { self.pages.post_with(|scratch| calls::first(op, scratch)) }?;
+        self.owners[id.index()] = token;
+        match (&mut state.stage, op) {
+            (Stage::Accepting(ids, _), _) => ids.push(id),
+            (stage, Op::Receive { .. }) => *stage = Stage::Waiting(id),
+            (stage, _) => *stage = Stage::Calling(id),
+        }
+        Ok(())
+    }
+
+    /// Posts the call again. It had an entry, so there is one.
+    fn post_again(&mut self, token: Token) {
+        if self.post(token).is_err() {
+            self.end_with(token, Errno::BUSY);
+        }
+    }
+
+    /// Posts a read of the part of a file that is not cached.
+    pub(super) fn read_file(&mut self, token: Token) -> Result<(), Busy> {
+        let Some(Entry { op: Op::SendFile { file, offset, len, .. }, state, .. }) =
+            self.in_flight.get(token)
+        else {
+            return Ok(());
+        };
+        let mut bytes = vec![0; *len as usize];
+        let call = calls::read_cold(file.as_raw_fd(), *offset, &mut bytes);
+        // SAFETY: the stage owns the bytes, the operation the file.
+        let id = unsafe { self.pages.post(&call) }?;
+        self.owners[id.index()] = token;
+        state.stage = Stage::Reading(id, bytes);
+        self.operations.counters.cold_file_reads += 1;
+        Ok(())
+    }
+
+    /// Posts the call that receives into a buffer. Returns false if no buffer is free.
+    pub(super) fn receive(&mut self, token: Token) -> bool {
+        let Some(Entry { op: Op::Receive { fd, group }, state, .. }) = self.in_flight.get(token)
+        else {
+            return true;
+        };
+        let Some(mut buffer) = self.operations.buffers(*group).lend_free() else { return false };
+        // SAFETY: the stage owns the buffer until the call has ended, or leaks it.
+        match unsafe { self.pages.post(&calls::receive(fd.raw(), &mut buffer)) } {
+            Ok(id) => {
+                self.owners[id.index()] = token;
+                state.stage = Stage::Receiving(id, buffer);
+                self.has_posted = true;
+            }
+            Err(Busy) => self.end_with(token, Errno::BUSY),
+        }
+        true
+    }
+
+    /// Receives, or waits for a buffer.
+    fn receive_or_starve(&mut self, token: Token) {
+        if !self.receive(token)
+            && let Some(Entry { op: Op::Receive { group, .. }, .. }) = self.in_flight.get(token)
+        {
+            self.operations.counters.buffer_shortages += 1;
+            self.starved[group.index()].push_back(token);
+        }
+    }
+
+    /// Goes on with an operation, one of whose calls has ended.
+    pub(super) fn proceed(&mut self, token: Token, id: EntryId, result: CallResult) {
+        let Some(Entry { op, .. }) = self.in_flight.get(token) else { return };
+        match op {
+            Op::Accept { .. } => self.accepted(token, id, result),
+            Op::Receive { .. } => self.received(token, result),
+            Op::File(_) => self.file_called(token, result),
+            _ => self.called(token, result),
+        }
+    }
+
+    fn accepted(&mut self, token: Token, id: EntryId, result: CallResult) {
+        let Some(Entry { state, .. }) = self.in_flight.get(token) else { return };
+        let Stage::Accepting(ids, _) = &mut state.stage else { return };
+        ids.retain(|other| *other != id);
+        let (end, none_left) = (state.end, ids.is_empty());
+        let counters = &mut self.operations.counters;
+        match result {
+            Ok(fd) => {
+                // SAFETY: the kernel has just opened it.
+                let socket = unsafe { Socket::from_raw_fd(fd as RawFd) };
+                self.done.push_back(Completion::more(token, Outcome::Accepted(socket)));
+            }
+            Err(Errno::INTR) => {}
+            Err(errno) if is_aborted_accept(errno) => counters.accepts_aborted += 1,
+            Err(errno) => {
+                counters.fd_limit_hits += u64::from(is_fd_limit(errno));
+                return self.end_with(token, end.unwrap_or(errno));
+            }
+        }
+        match end {
+            None => self.post_again(token),
+            Some(errno) if none_left => self.end(token, |op| op.fail(errno)),
+            Some(_) => {}
+        }
+    }
+
+    fn received(&mut self, token: Token, result: CallResult) {
+        let Some(Entry { state, .. }) = self.in_flight.get(token) else { return };
+        let (stage, end) = (mem::replace(&mut state.stage, Stage::Idle), state.end);
+        match (stage, result) {
+            (Stage::Waiting(_), Ok(_)) if end.is_none() => self.receive_or_starve(token),
+            (Stage::Receiving(..), Ok(0)) => self.end(token, |_| Outcome::Eof),
+            (Stage::Receiving(_, mut buffer), Ok(len)) => {
+                let has_more = len == buffer.len();
+                buffer.truncate(len);
+                self.done.push_back(Completion::more(token, Outcome::Received(buffer)));
+                match end {
+                    Some(errno) => self.end(token, |op| op.fail(errno)),
+                    None if has_more => self.receive_or_starve(token),
+                    None => self.post_again(token),
+                }
+            }
+            (_, Err(Errno::AGAIN | Errno::INTR)) if end.is_none() => self.post_again(token),
+            (_, result) => {
+                let errno = end.or(result.err()).unwrap_or(Errno::CANCELED);
+                self.end(token, |op| op.fail(errno));
+            }
+        }
+    }
+
+    fn called(&mut self, token: Token, result: CallResult) {
+        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
+        let end = state.end;
+        let was_reading = matches!(state.stage, Stage::Reading(..));
+        let is_interrupted = result == Err(Errno::INTR) && !matches!(op, Op::Call(..));
+        if end.is_none() && (was_reading || is_interrupted) {
+            // A read that has failed is repeated by the send.
+            return self.post_again(token);
+        }
+        let result = match result {
+            Err(Errno::INTR) => Err(end.unwrap_or(Errno::INTR)),
+            Ok(_) if was_reading => Err(end.unwrap_or(Errno::INTR)),
+            result => result,
+        };
+        let counters = &mut self.operations.counters;
+        let Some(Entry { op, .. }) = self.in_flight.remove(token) else { return };
+        let outcome = match (op, result) {
+            (Op::Send { mut data, .. }, Ok(len)) => {
+                data.advance(len);
+                Outcome::Sent(data, len)
+            }
+            (Op::SendFile { .. }, Ok(len)) => Outcome::SentFile(len as u32),
+            (Op::Writable { .. }, Ok(_)) => Outcome::Writable,
+            (Op::Connect { .. }, Ok(_) | Err(Errno::ISCONN)) => Outcome::Connected,
+            (Op::Close { .. }, _) => Outcome::Closed,
+            (Op::Call(call, _), result) => Outcome::Called(call, result),
+            (op, result) => op.fail(result.err().unwrap_or(Errno::IO)),
+        };
+        counters.note_send(&outcome);
+        self.done.push_back(Completion::last(token, outcome));
+    }
+
+    /// Ends an operation with an error, once its calls have ended.
+    pub(super) fn end_with(&mut self, token: Token, errno: Errno) {
+        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
+        state.end = Some(errno);
+        match &state.stage {
+            Stage::Accepting(ids, _) if !ids.is_empty() => {
+                for id in ids {
+                    self.pages.cancel(*id);
+                }
+            }
+            Stage::Waiting(id)
+            | Stage::Receiving(id, _)
+            | Stage::Reading(id, _)
+            | Stage::File(id, _)
+            | Stage::Calling(id) => self.pages.cancel(*id),
+            Stage::Idle | Stage::Accepting(..) => {
+                if let Op::Receive { group, .. } = op {
+                    self.starved[group.index()].retain(|other| *other != token);
+                }
+                self.end(token, |op| op.fail(errno));
+            }
+        }
+    }
+
+    pub(super) fn end(&mut self, token: Token, outcome: impl FnOnce(Op) -> Outcome) {
+        if let Some(Entry { op, state, .. }) = self.in_flight.remove(token) {
+            if let Stage::Accepting(_, accepts) = state.stage {
+                self.more_accepts -= accepts - 1;
+            }
+            self.done.push_back(Completion::last(token, outcome(op)));
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Syscall pages as a kernel of servers: operations, their stages, bounds, cancellation. The servers of
+//! `evring` and `evring-httpd` test the rest, as on every mechanism.
+
+use std::collections::HashSet;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU16;
+use std::os::fd::AsFd;
+use std::time::Instant;
+
+use flexsc_rt::kernel::FlexScKernel;
+use shared_ring::{
+    Access, Arg, BufferGroup, Call, Completion, EngineConfig, Errno, Executor, Fd, FileOp,
+    FileOutcome, GatherList, Host, Kernel, ListenOptions, Op, OpKind, Outcome, PathAt, Socket,
+    Submit, Submitted, SymlinkPolicy, Token,
+};
+
+const CALL: Token = Token::new(OpKind::Call, 0, 0);
+
+fn kernel() -> FlexScKernel {
+    FlexScKernel::new(&EngineConfig::new(256, 2, 4096)).expect("a kernel")
+}
+
+fn listen(kernel: &mut FlexScKernel) -> (Socket, SocketAddr) {
+    let at = "127.0.0.1:0".parse().unwrap();
+    kernel.host_mut().listen(at, &ListenOptions::new(128)).unwrap()
+}
+
+/// Names a socket that outlives the kernel's operations.
+fn fd(socket: &Socket) -> Fd {
+    // SAFETY: the tests close sockets when nothing is in flight.
+    unsafe { socket.fd() }
+}
+
+fn submit(kernel: &mut FlexScKernel, token: Token, op: Op) {
+    assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
+}
+
+/// Runs turns until there is a completion that is no wake.
+fn next(kernel: &mut FlexScKernel) -> Completion {
+    loop {
+        while let Some(completion) = kernel.next() {
+            if !matches!(completion.outcome, Outcome::Woken) {
+                return completion;
+            }
+        }
+        kernel.turn(None).unwrap();
+    }
+}
+
+/// Runs a turn that does not wait, and discards its completions.
+fn turn(kernel: &mut FlexScKernel) -> usize {
+    kernel.turn(Some(Instant::now())).unwrap();
+    std::iter::from_fn(|| kernel.next()).count()
+}
+
+fn accept(listener: &Socket, per_turn: Option<u16>) -> Op {
+    Op::Accept { listener: fd(listener), per_turn: per_turn.and_then(NonZeroU16::new) }
+}
+
+/// Accepts a connection. Returns both ends.
+fn connect(kernel: &mut FlexScKernel) -> (Socket, TcpStream) {
+    let (listener, address) = listen(kernel);
+    let token = Token::new(OpKind::Accept, 99, 0);
+    submit(kernel, token, accept(&listener, Some(1)));
+    let theirs = TcpStream::connect(address).unwrap();
+    let Outcome::Accepted(ours) = next(kernel).outcome else { panic!("no connection") };
+    kernel.cancel(token);
+    assert!(matches!(next(kernel).outcome, Outcome::Failed(Errno::CANCELED, None)));
+    kernel.host_mut().close_unused(listener);
+    (ours, theirs)
+}
+
+#[test]
+fn several_accepts_are_outstanding() {
+    let mut kernel = kernel();
+    let (listener, address) = listen(&mut kernel);
+    let token = Token::new(OpKind::Accept, 0, 0);
+    for (per_turn, expected) in [(None, 10), (Some(4), 4)] {
+        submit(&mut kernel, token, accept(&listener, per_turn));
+        // The entries wait.
+        assert_eq!(turn(&mut kernel), 0);
+        let _clients: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
+        kernel.turn(None).unwrap();
+        let mut accepted = Vec::new();
+        while let Some(completion) = kernel.next() {
+            let Outcome::Accepted(socket) = completion.outcome else { panic!("{completion:?}") };
+            accepted.push(socket);
+        }
+        assert_eq!(accepted.len(), expected);
+        while accepted.len() < 10 {
+            let Outcome::Accepted(socket) = next(&mut kernel).outcome else { panic!() };
+            accepted.push(socket);
+        }
+        accepted.into_iter().for_each(|socket| kernel.host_mut().close_unused(socket));
+        kernel.cancel(token);
+        let ended = next(&mut kernel);
+        assert!(ended.last && matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
+        assert_eq!(turn(&mut kernel), 0);
+    }
+    kernel.host_mut().close_unused(listener);
+}
+
+#[test]
+fn more_listeners_than_entries_accept() {
+    let mut kernel = kernel();
+    let listeners: Vec<_> = (0..100).map(|_| listen(&mut kernel)).collect();
+    for (slot, (listener, _)) in listeners.iter().enumerate() {
+        let token = Token::new(OpKind::Accept, slot as u32, 0);
+        submit(&mut kernel, token, accept(listener, None));
+    }
+    for (slot, (_, address)) in listeners.iter().enumerate() {
+        let _client = TcpStream::connect(address).unwrap();
+        let completion = next(&mut kernel);
+        assert_eq!(completion.token.slot() as usize, slot);
+        let Outcome::Accepted(socket) = completion.outcome else { panic!() };
+        kernel.host_mut().close_unused(socket);
+    }
+    kernel.finish();
+    listeners.into_iter().for_each(|(listener, _)| kernel.host_mut().close_unused(listener));
+}
+
+#[test]
+fn receives_wait_without_a_buffer_and_then_in_order() {
+    let mut kernel = kernel();
+    let mut pairs: Vec<_> = (0..4).map(|_| connect(&mut kernel)).collect();
+    let token = |slot| Token::new(OpKind::Receive, slot, 0);
+    for (slot, (ours, _)) in pairs.iter().enumerate() {
+        let receive = Op::Receive { fd: fd(ours), group: BufferGroup::DEFAULT };
+        submit(&mut kernel, token(slot as u32), receive);
+    }
+    turn(&mut kernel);
+    for (_, theirs) in &mut pairs {
+        theirs.write_all(b"bytes").unwrap();
+    }
+    // There are two buffers.
+    let mut held: Vec<_> = (0..2).map(|_| next(&mut kernel)).collect();
+    while kernel.counters().buffer_shortages < 2 {
+        assert_eq!(turn(&mut kernel), 0);
+    }
+    let mut seen = HashSet::new();
+    while let Some(completion) = held.pop() {
+        assert!(matches!(&completion.outcome, Outcome::Received(bytes) if **bytes == *b"bytes"));
+        assert!(!completion.last && seen.insert(completion.token));
+        drop(completion);
+        if seen.len() + held.len() < 4 {
+            held.push(next(&mut kernel));
+        }
+    }
+    // The end of a stream is the last completion, and a cancellation also.
+    pairs[0].1.shutdown(std::net::Shutdown::Write).unwrap();
+    let ended = next(&mut kernel);
+    assert!(ended.last && ended.token == token(0) && matches!(ended.outcome, Outcome::Eof));
+    kernel.cancel(token(1));
+    kernel.cancel(token(1));
+    let ended = next(&mut kernel);
+    assert!(ended.last && ended.token == token(1));
+    assert!(matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
+    kernel.finish();
+    pairs.into_iter().for_each(|(ours, _)| kernel.host_mut().close_unused(ours));
+}
+
+#[test]
+fn cancelled_send_returns_what_was_not_sent() {
+    let mut kernel = kernel();
+    let (ours, mut theirs) = connect(&mut kernel);
+    let token = Token::new(OpKind::Send, 0, 0);
+    let mut sent = 0;
+    let rest = loop {
+        let mut data = Box::new(GatherList::default());
+        (0..8).for_each(|_| data.shared(vec![7; 8192].into()));
+        submit(&mut kernel, token, Op::Send { fd: fd(&ours), data });
+        if turn_for_send(&mut kernel, &mut sent) {
+            continue;
+        }
+        // The socket is full.
+        kernel.cancel(token);
+        match next(&mut kernel).outcome {
+            Outcome::Failed(Errno::CANCELED, Some(data)) => break data,
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    assert_eq!(rest.len(), 8 * 8192);
+    submit(&mut kernel, Token::new(OpKind::Close, 0, 0), Op::Close { socket: ours });
+    assert!(matches!(next(&mut kernel).outcome, Outcome::Closed));
+    let mut received = Vec::new();
+    theirs.read_to_end(&mut received).unwrap();
+    assert_eq!(received.len(), sent);
+}
+
+/// Runs a turn. Returns whether the send has ended.
+fn turn_for_send(kernel: &mut FlexScKernel, sent: &mut usize) -> bool {
+    kernel.turn(Some(Instant::now())).unwrap();
+    match kernel.next().map(|completion| completion.outcome) {
+        Some(Outcome::Sent(_, len)) => {
+            *sent += len;
+            true
+        }
+        None => false,
+        Some(outcome) => panic!("{outcome:?}"),
+    }
+}
+
+#[test]
+fn files_are_opened_queried_and_read_by_posted_calls() {
+    let mut kernel = kernel();
+    let directory = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..100_000_u32).map(|byte| byte as u8).collect();
+    std::fs::write(directory.path().join("file"), &content).unwrap();
+    let root = kernel.host_mut().open_directory(directory.path()).unwrap();
+    let at = |path: &std::ffi::CStr| PathAt {
+        root: root.clone(),
+        path: path.into(),
+        symlinks: SymlinkPolicy::Beneath,
+    };
+    let token = Token::new(OpKind::File, 0, 0);
+    let done = |kernel: &mut FlexScKernel, op| {
+        let made = kernel.page_counters().in_place;
+        submit(kernel, token, Op::File(op));
+        let completion = next(kernel);
+        assert!(completion.last && completion.token == token);
+        assert!(kernel.page_counters().in_place > made, "the first call is posted");
+        match completion.outcome {
+            Outcome::File(outcome) => Ok(outcome),
+            Outcome::Failed(errno, None) => Err(errno),
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    let opened = done(&mut kernel, FileOp::Open(at(c"file"), Access::Read));
+    let Ok(FileOutcome::Opened(opened)) = opened else { panic!("{opened:?}") };
+    let (file, meta) = *opened;
+    assert_eq!(meta.len, 100_000);
+    let queried = done(&mut kernel, FileOp::Stat(at(c"file")));
+    assert!(matches!(queried, Ok(FileOutcome::Stat(queried)) if queried == meta));
+    for (range, expected) in [(0..10, 0..10), (99_990..200_000, 99_990..100_000), (7..7, 7..7)] {
+        let read = done(&mut kernel, FileOp::Read(file.clone(), range));
+        let Ok(FileOutcome::Read(bytes)) = read else { panic!("{read:?}") };
+        assert_eq!(*bytes, content[expected]);
+    }
+    let created = done(&mut kernel, FileOp::Open(at(c"new"), Access::Create));
+    assert!(matches!(created, Ok(FileOutcome::Opened(_))));
+    let missing = done(&mut kernel, FileOp::Open(at(c"none"), Access::Read));
+    assert!(matches!(missing, Err(Errno::NOENT)));
+    let outside = done(&mut kernel, FileOp::Stat(at(c"../file")));
+    assert!(matches!(outside, Err(Errno::XDEV)));
+    // A cancelled operation ends once.
+    submit(&mut kernel, token, Op::File(FileOp::Open(at(c"file"), Access::Read)));
+    kernel.cancel(token);
+    assert!(matches!(next(&mut kernel).outcome, Outcome::Failed(Errno::CANCELED, None)));
+    assert_eq!(turn(&mut kernel), 0);
+    // Writes and lists are made by threads.
+    submit(&mut kernel, token, Op::File(FileOp::List(at(c"."))));
+    let Outcome::File(FileOutcome::Listed(listing)) = next(&mut kernel).outcome else { panic!() };
+    assert_eq!(listing.entries.len(), 2);
+}
+
+#[test]
+fn calls_are_made_by_the_executor_that_was_chosen() {
+    let mut kernel = kernel();
+    let (reads, mut writes) = std::io::pipe().unwrap();
+    rustix::io::ioctl_fionbio(&reads, true).unwrap();
+    // SAFETY: the pipe outlives the kernel's calls.
+    let fd = unsafe { Fd::lent(reads.as_fd()) };
+    let called = |kernel: &mut FlexScKernel| match next(kernel).outcome {
+        Outcome::Called(call, result) => (call, result),
+        outcome => panic!("{outcome:?}"),
+    };
+    submit(&mut kernel, CALL, Op::Call(Box::new(Call::read(fd, 8)), Executor::WhenReadable));
+    assert_eq!(turn(&mut kernel), 0);
+    writes.write_all(b"posted").unwrap();
+    let (call, result) = called(&mut kernel);
+    assert_eq!((result, &call.memory(1)[..6]), (Ok(6), &b"posted"[..]));
+    for executor in [Executor::Ring, Executor::Thread] {
+        submit(&mut kernel, CALL, Op::Call(Box::new(Call::random(16)), executor));
+        assert_eq!(called(&mut kernel).1, Ok(16));
+    }
+    let in_place = kernel.submit(CALL, Op::Call(Box::new(Call::random(16)), Executor::InPlace));
+    assert!(matches!(in_place, Ok(Submitted::Done(Outcome::Called(_, Ok(16))))));
+    // A cancelled call returns its memory.
+    submit(&mut kernel, CALL, Op::Call(Box::new(Call::read(fd, 8)), Executor::WhenReadable));
+    assert_eq!(turn(&mut kernel), 0);
+    kernel.cancel(CALL);
+    assert_eq!(called(&mut kernel).1, Err(Errno::CANCELED));
+}
+
+#[test]
+fn calls_beyond_the_syscall_threads_wait_for_others() {
+    let mut kernel = kernel();
+    let sleep = || {
+        let time = [0_i64, 1_000_000].map(i64::to_ne_bytes).concat().into_boxed_slice();
+        // SAFETY: the kernel reads the time only.
+        unsafe { Call::new(libc::SYS_nanosleep as u32, [Arg::Memory(time)]) }
+    };
+    for slot in 0..200 {
+        let op = Op::Call(Box::new(sleep()), Executor::Thread);
+        submit(&mut kernel, Token::new(OpKind::Call, slot, 0), op);
+    }
+    let mut ended = HashSet::new();
+    while ended.len() < 200 {
+        let completion = next(&mut kernel);
+        assert!(matches!(completion.outcome, Outcome::Called(_, Ok(0))), "{completion:?}");
+        assert!(ended.insert(completion.token));
+    }
+}
+
+#[test]
+fn kernel_ends_with_operations_in_flight() {
+    let mut kernel = kernel();
+    let (listener, address) = listen(&mut kernel);
+    submit(&mut kernel, Token::new(OpKind::Accept, 0, 0), accept(&listener, None));
+    let (ours, theirs) = connect(&mut kernel);
+    let receive = Op::Receive { fd: fd(&ours), group: BufferGroup::DEFAULT };
+    submit(&mut kernel, Token::new(OpKind::Receive, 0, 0), receive);
+    turn(&mut kernel);
+    let _client = TcpStream::connect(address).unwrap();
+    kernel.finish();
+    assert!(kernel.next().is_none());
+    kernel.host_mut().close_unused(ours);
+    kernel.host_mut().close_unused(listener);
+    drop(theirs);
+}

@@ -1,0 +1,32 @@
+//! Streams a file to each client, at a limited rate.
+
+use std::error::Error;
+use std::path::PathBuf;
+
+use clap::Parser;
+use evring::{Config, FileDelivery};
+use examples::{Listen, Throttle};
+
+/// Streams a file to each client, at a limited rate
+#[derive(Parser)]
+struct Options {
+    #[command(flatten)]
+    listen: Listen,
+    /// Directory of the file
+    #[arg(long, default_value = ".")]
+    root: PathBuf,
+    /// Bytes per second and client
+    #[arg(long, default_value_t = 1_000_000)]
+    rate: u32,
+    /// Path of the file below the directory
+    file: String,
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let Options { listen, root, rate, file } = Options::parse();
+    let config = Config::default().with(|c| {
+        c.roots = vec![root];
+        c.send_policy = FileDelivery::Ded.send_policy();
+    });
+    listen.serve_with(config, Throttle::new(&file, rate))
+}

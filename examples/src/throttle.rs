@@ -1,0 +1,106 @@
+//! Streams a file to each client, at a limited rate.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use evring::{
+    Access, Application, Chunk, Close, Commands, Cx, File, FileKind, FileOp, FileOutcome, FilePath,
+    Root, Rx,
+};
+
+/// Streams a file to each client that sends an HTTP request of any kind, at a limited rate.
+///
+/// The bytes pass through the process, so they can be limited. With a send policy that defers reads, such as
+/// [`FileDelivery::Ded`](evring::FileDelivery::Ded), a client slower than the rate causes no work: the driver
+/// delivers the next piece when the client has room for it.
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    path: FilePath,
+    bytes_per_second: u32,
+}
+
+/// What a connection has streamed.
+#[derive(Debug, Default)]
+pub struct Stream {
+    file: Option<File>,
+    at: u64,
+    len: u64,
+    /// When the next piece may be sent.
+    due: Option<Instant>,
+}
+
+impl Throttle {
+    /// Maximum number of bytes of a piece.
+    pub const MAX_PIECE_BYTES: u32 = 16 * 1024;
+
+    /// Creates a server for the file at a path below [`Root`] 0.
+    pub fn new(path: &str, bytes_per_second: u32) -> Self {
+        Throttle { path: FilePath::new(path), bytes_per_second: bytes_per_second.max(1) }
+    }
+
+    /// Returns the number of bytes of a piece: at most those of a tenth of a second.
+    fn piece(&self) -> u32 {
+        (self.bytes_per_second / 10).clamp(1, Self::MAX_PIECE_BYTES)
+    }
+
+    /// Sends a piece, and sets the time of the next one.
+    fn send(&self, x: &mut Cx<'_, impl Commands, Stream>, bytes: evring::RxBuf) {
+        let now = x.io.now();
+        let n = bytes.len() as u32;
+        // A client that was slower than the rate does not get more afterwards.
+        let begin = x.state.due.map_or(now, |due| due.max(now));
+        let due = begin + Duration::from_secs(1) * n / self.bytes_per_second;
+        x.state.at += u64::from(n);
+        x.state.due = Some(due);
+        x.io.send(x.id, Chunk::Received(bytes));
+        match x.state.at < x.state.len {
+            true => x.io.set_deadline(x.id, Some(due)),
+            false => x.io.close(x.id, Close::Linger),
+        }
+    }
+}
+
+impl Application for Throttle {
+    type State = Stream;
+    const MAX_UNCONSUMED: usize = 1; // consumes everything
+
+    fn received(&mut self, x: Cx<'_, impl Commands, Stream>, rx: &mut Rx<'_>) {
+        let ended = rx.eof();
+        if !rx.take().is_empty() && x.state.due.is_none() {
+            x.state.due = Some(x.io.now());
+            x.io.file_op(x.id, 0, FileOp::Open((Root(0), self.path.clone()), Access::Read));
+        } else if ended && x.state.due.is_none() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, Stream>,
+        _tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
+        match done {
+            Ok(FileOutcome::Opened(opened)) if opened.1.kind == FileKind::Regular => {
+                let (file, meta) = *opened;
+                (x.state.file, x.state.len) = (Some(file), meta.len);
+                let head = format!("HTTP/1.0 200 OK\r\nContent-Length: {}\r\n\r\n", meta.len);
+                x.io.send(x.id, Chunk::Copy(head.as_bytes()));
+                match meta.len {
+                    0 => x.io.close(x.id, Close::Linger),
+                    _ => self.expired(x),
+                }
+            }
+            Ok(FileOutcome::Read(bytes)) if !bytes.is_empty() => self.send(&mut x, bytes),
+            // The length was promised, or there is no such file.
+            _ => x.io.close(x.id, if x.state.file.is_some() { Close::Reset } else { Close::Flush }),
+        }
+    }
+
+    /// The next piece is due.
+    fn expired(&mut self, x: Cx<'_, impl Commands, Stream>) {
+        let Some(file) = x.state.file.clone() else { return };
+        let end = x.state.len.min(x.state.at + u64::from(self.piece()));
+        x.io.file_op(x.id, 0, FileOp::Read(file, x.state.at..end));
+    }
+}

@@ -1,0 +1,88 @@
+//! Streams at a limited rate, on every mechanism.
+
+mod support;
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+use evring::FileDelivery;
+use examples::Throttle;
+use support::{Server, TIMEOUT, config, on_each_at_once, pattern, tiny};
+
+const HEAD: &str = "HTTP/1.0 200 OK\r\nContent-Length: ";
+
+fn request(server: &Server) -> TcpStream {
+    let mut client = TcpStream::connect(server.address).unwrap();
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    client
+}
+
+fn body(reply: &[u8]) -> &[u8] {
+    let text = reply.strip_prefix(HEAD.as_bytes()).expect("a reply");
+    let end = text.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
+    &text[end + 4..]
+}
+
+#[test]
+fn stream_is_exact_and_not_quicker_than_its_rate() {
+    const RATE: u32 = 100_000;
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(60_000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each_at_once(|backend| {
+        let config = config().with(|c| {
+            c.roots = vec![root.path().to_owned()];
+            c.send_policy = FileDelivery::Ded.send_policy();
+        });
+        let begin = Instant::now();
+        let server = Server::start(backend, config, || Throttle::new("file", RATE));
+        let mut clients: Vec<_> = (0..3).map(|_| request(&server)).collect();
+        for client in &mut clients {
+            let mut reply = Vec::new();
+            client.read_to_end(&mut reply).unwrap();
+            assert!(body(&reply) == contents, "{backend}");
+        }
+        // All but the last piece, of a tenth of a second, are waited for.
+        assert!(begin.elapsed() >= Duration::from_millis(500), "{backend}: {:?}", begin.elapsed());
+        drop(clients);
+        server.stop();
+    });
+}
+
+#[test]
+fn client_slower_than_the_rate_gets_every_byte() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(1_000_000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each_at_once(|backend| {
+        let config = tiny().with(|c| {
+            c.roots = vec![root.path().to_owned()];
+            c.send_policy = FileDelivery::Ded.send_policy();
+        });
+        let server = Server::start(backend, config, || Throttle::new("file", u32::MAX));
+        let mut client = request(&server);
+        let (mut reply, mut piece) = (Vec::new(), [0; 1_000]);
+        while let Ok(n @ 1..) = client.read(&mut piece) {
+            reply.extend_from_slice(&piece[..n]);
+        }
+        assert!(body(&reply) == contents, "{backend}");
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn missing_file_closes_the_connection() {
+    let root = tempfile::tempdir().unwrap();
+    on_each_at_once(|backend| {
+        let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
+        let server = Server::start(backend, config, || Throttle::new("none", 1));
+        let mut reply = Vec::new();
+        request(&server).read_to_end(&mut reply).unwrap();
+        assert!(reply.is_empty(), "{backend}");
+        server.stop();
+    });
+}
