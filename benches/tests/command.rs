@@ -146,6 +146,35 @@ fn ecem_dns_compares_with_a_blocking_server_and_epoll() {
     quick_run("ecem-dns", &[ratios[0], ratios[1], "memory_per_download_kb"]);
 }
 
+#[test]
+fn flexsc_syscalls_compares_executors() {
+    let over = ["adaptive_over_best_worst", "adaptive_over_direct_worst"];
+    quick_run(
+        "flexsc-syscalls",
+        &["null_direct_over_posted", over[0], over[1], "completion_10000_over_100"],
+    );
+}
+
+#[test]
+fn flexsc_interference_measures_what_calls_add() {
+    // What a call adds may be less than the noise, so ratios can have any sign.
+    let outcome = quick_run("flexsc-interference", &[]);
+    for name in ["null_direct_over_posted", "pwrite_direct_over_posted"] {
+        assert!(outcome["ratios"][name]["value"].is_number(), "{name}");
+    }
+}
+
+#[test]
+fn flexsc_files_compares_with_std_and_tokio() {
+    let ratios = ["stat_over_tokio_fs", "stat_over_std", "read_warm_std_over_flexsc"];
+    quick_run("flexsc-files", &ratios);
+}
+
+#[test]
+fn flexsc_threads_compares_with_threads_of_the_kernel() {
+    quick_run("flexsc-threads", &["green_over_os"]);
+}
+
 /// Runs `lab tables` in a directory.
 fn tables(directory: &std::path::Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lab"));

@@ -6,6 +6,10 @@ mod cold;
 mod cpu_profile;
 mod ecem;
 mod fairness;
+mod flexsc_files;
+mod flexsc_interference;
+mod flexsc_syscalls;
+mod flexsc_threads;
 mod floors;
 mod http_sessions;
 mod load_check;
@@ -18,6 +22,7 @@ mod send_dequeue;
 mod servers;
 mod simulate;
 mod sweep;
+mod system_call;
 
 pub(crate) use servers::{DEFAULT, is_external};
 
@@ -78,6 +83,10 @@ pub(crate) const ALL: &[Experiment] = &[
     http_sessions::EXPERIMENT,
     send_dequeue::EXPERIMENT,
     preempt::EXPERIMENT,
+    flexsc_syscalls::EXPERIMENT,
+    flexsc_interference::EXPERIMENT,
+    flexsc_files::EXPERIMENT,
+    flexsc_threads::EXPERIMENT,
     ecem::ded::EXPERIMENT,
     ecem::dns::EXPERIMENT,
     simulate::EXPERIMENT,

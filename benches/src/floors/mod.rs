@@ -5,7 +5,9 @@
 //! A floor ends when its listener is shut down, so it needs no further descriptor to watch.
 
 mod epoll;
+mod green;
 mod null;
+mod os_threads;
 mod poll;
 mod select;
 #[cfg(test)]
@@ -43,12 +45,14 @@ impl Task {
 pub(crate) type Serve = fn(TcpListener, Task) -> io::Result<u64>;
 
 /// Every floor, by the name of its interface.
-pub(crate) const ALL: [(&str, Serve); 5] = [
+pub(crate) const ALL: [(&str, Serve); 7] = [
     ("epoll", epoll::serve),
     ("poll", poll::serve),
     ("select", select::serve),
     ("uring", uring::serve),
     ("tokio", tokio::serve),
+    ("green", green::serve),
+    ("os-threads", os_threads::serve),
 ];
 
 /// Returns the floor `name`, or the server `null`, against which load generators are measured.

@@ -12,6 +12,8 @@ pub enum Error {
     SignalInUse(i32),
     /// This is a child of fork(2). The pages belong to its parent.
     InChild,
+    /// Every green thread waits for another one.
+    Deadlock,
 }
 
 impl fmt::Display for Error {
@@ -25,6 +27,9 @@ impl fmt::Display for Error {
             ),
             Error::InChild => {
                 write!(f, "the syscall pages belong to the parent process; register new ones")
+            }
+            Error::Deadlock => {
+                write!(f, "every green thread waits for another one; break the circle of joins")
             }
         }
     }

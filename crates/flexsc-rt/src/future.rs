@@ -92,6 +92,32 @@ impl Runtime {
     pub fn counters(&self) -> Counters {
         self.0.borrow().pages.counters()
     }
+
+    /// Registers pages whose owner calls [`Runtime::wait`]; no future drives them.
+    #[cfg(feature = "green-threads")]
+    pub(crate) fn driven_by_owner(config: &Config) -> Result<Self, Error> {
+        let runtime = Runtime::new(config)?;
+        // Futures count from 1.
+        runtime.0.borrow_mut().driver = Some((0, Waker::noop().clone()));
+        Ok(runtime)
+    }
+
+    /// Has posted calls executed, waits as [`Pages::wait`], and wakes the tasks whose calls have
+    /// ended.
+    #[cfg(feature = "green-threads")]
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        let mut inner = self.0.borrow_mut();
+        let waited = inner.pages.wait(timeout);
+        inner.in_child |= matches!(waited, Err(Error::InChild));
+        inner.wake_ended();
+        waited.map(drop)
+    }
+
+    /// Returns the number of calls in flight.
+    #[cfg(feature = "green-threads")]
+    pub(crate) fn outstanding(&self) -> usize {
+        self.0.borrow().pages.outstanding()
+    }
 }
 
 impl fmt::Debug for Runtime {
@@ -159,6 +185,11 @@ impl Inner {
     fn turn(&mut self) -> bool {
         let waited = self.pages.wait(Some(Duration::ZERO));
         self.in_child |= matches!(waited, Err(Error::InChild));
+        self.wake_ended()
+    }
+
+    /// Wakes the tasks whose calls have ended. Returns whether any has.
+    fn wake_ended(&mut self) -> bool {
         let mut any = false;
         while let Some(index) = self.pages.next_done() {
             any = true;
@@ -249,7 +280,25 @@ pub struct CallFuture<O: Operation> {
 enum State<O> {
     Unposted(O),
     Posted(EntryId, O),
+    #[cfg(feature = "green-threads")]
+    Withdrawn(O),
     Done,
+}
+
+impl<O: Operation> CallFuture<O> {
+    /// Requests cancellation of the call, which ends as [`Pages::cancel`] says. A call that was not
+    /// posted yet is not made.
+    #[cfg(feature = "green-threads")]
+    pub(crate) fn cancel(&mut self) {
+        self.state = match mem::replace(&mut self.state, State::Done) {
+            State::Unposted(operation) => State::Withdrawn(operation),
+            State::Posted(id, operation) => {
+                self.runtime.0.borrow_mut().pages.cancel(id);
+                State::Posted(id, operation)
+            }
+            state => state,
+        };
+    }
 }
 
 // The memory of an operation does not move with it, so nothing is pinned.
@@ -275,6 +324,12 @@ impl<O: Operation> Future for CallFuture<O> {
                     return Poll::Pending;
                 }
             },
+            #[cfg(feature = "green-threads")]
+            State::Withdrawn(operation) => {
+                drop(inner);
+                let interrupted = io::Error::from_raw_os_error(libc::EINTR);
+                return Poll::Ready(operation.finish(Err(interrupted), &[0; 32]));
+            }
             state => state,
         };
         let State::Posted(id, _) = &this.state else {
@@ -332,6 +387,8 @@ impl<O: Operation> Drop for CallFuture<O> {
                 slot.discard =
                     Some(Box::new(move |result, scratch| drop(operation.finish(result, scratch))));
             }
+            #[cfg(feature = "green-threads")]
+            State::Withdrawn(_) => {}
             State::Unposted(_) | State::Done => {}
         }
         inner.hand_over(self.number);
@@ -343,6 +400,8 @@ impl<O: Operation> fmt::Debug for CallFuture<O> {
         let state = match &self.state {
             State::Unposted(_) => "unposted",
             State::Posted(..) => "posted",
+            #[cfg(feature = "green-threads")]
+            State::Withdrawn(_) => "withdrawn",
             State::Done => "done",
         };
         f.debug_struct("CallFuture").field("state", &state).finish_non_exhaustive()

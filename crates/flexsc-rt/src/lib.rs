@@ -8,6 +8,7 @@
 //! - [`operations`] are typed system calls that own their memory.
 //! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
 //! - [`Runtime`] makes each call a future, under any executor.
+//! - `green`, with the feature `green-threads`, has threads that switch where a call waits.
 //! - [`kernel`] runs the servers of the crates `evring` and `evring-httpd` on pages (`--backend flexsc`).
 //!
 //! # Executors
@@ -68,6 +69,7 @@
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others |
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
+//! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
 //! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the epoll set |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
@@ -83,7 +85,7 @@
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
 //!   handlers run in the program's own threads.
 //!
-//! Not provided yet: core specialisation, and green threads.
+//! Not provided yet: core specialisation.
 
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
@@ -97,6 +99,8 @@ mod entry;
 mod error;
 mod event_loop;
 mod future;
+#[cfg(feature = "green-threads")]
+pub mod green;
 mod interrupt;
 pub mod kernel;
 #[cfg(all(test, loom))]

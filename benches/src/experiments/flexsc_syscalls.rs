@@ -1,0 +1,422 @@
+//! The cost of a system call, by executor and batch depth.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use flexsc_rt::{Call, Config, Direction, Executor, Kind, Pages, Waits};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use super::system_call::{SystemCall, failed};
+use super::{Context, Experiment};
+use crate::failure::Failure;
+use crate::measure::{OtherPrograms, raise_descriptors};
+use crate::outcome::{self, Outcome, X};
+use crate::statistics::{ratios, spread};
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "flexsc-syscalls",
+    title: "the time of a system call by batch depth: direct, in place, by the ring, by syscall threads, \
+            and adaptive",
+    source: "FlexSC, sections 3 and 6; goals of this project",
+    own_network: false,
+    run,
+};
+
+/// Batch depths.
+const FULL: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+const QUICK: [usize; 3] = [1, 8, 64];
+const MAX_DEPTH: usize = 512;
+/// The depth of the goal for a null call, and the lowest one for the best executor.
+const NULL_DEPTH: usize = 64;
+const BEST_FROM: usize = 8;
+const ROUNDS: usize = 15;
+const QUICK_ROUNDS: usize = 3;
+/// Calls of a measurement, at least.
+const CALLS: usize = 1_024;
+const QUICK_CALLS: usize = 128;
+/// Calls outstanding while completions are measured, and those that complete.
+const OUTSTANDING: [usize; 2] = [100, 10_000];
+const COMPLETIONS: usize = 20_000;
+
+const OUTSTANDING_FIGURE: &str = "Time of a completion against calls outstanding";
+
+const NOTES: [&str; 4] = [
+    "Times are elapsed times over the number of calls: a batch is posted, executed and taken. Nothing is \
+     pinned to a core. `direct` makes one call after the other with syscall(2).",
+    "The ring has no null call; a ratio to the best executor takes the best of `in place`, `ring` and \
+     `threads` in the same round. `..._worst` is the ratio of the call and depth with the highest median, \
+     so noise makes it larger.",
+    "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
+     each through a pair of local sockets and then receives them. Both count two calls for each.",
+    "`completion_10000_over_100` is of time. Instructions are not counted yet.",
+];
+
+/// One call, or two of which the second gets the result of the first.
+struct Work {
+    name: &'static str,
+    stages: Vec<Stage>,
+}
+
+/// Makes a call from the result of the former stage.
+type Stage = Box<dyn Fn(usize) -> SystemCall>;
+
+impl Work {
+    fn one(name: &'static str, call: SystemCall) -> Self {
+        Work { name, stages: vec![Box::new(move |_| call)] }
+    }
+}
+
+/// The works, and what they need.
+struct Works {
+    all: Vec<Work>,
+    _files: Vec<OwnedFd>,
+}
+
+/// Memory that calls use. It is never freed, and read by nothing else.
+fn memory(bytes: usize) -> usize {
+    vec![0_u8; bytes].leak().as_mut_ptr() as usize
+}
+
+impl Works {
+    fn new(on_disk: &Path) -> Result<Self, Failure> {
+        let mut works = Works { all: vec![Work::one("null", SystemCall::NULL)], _files: vec![] };
+        let path = on_disk.join("file");
+        let on_disk_file = File::options().read(true).write(true).create_new(true).open(path)?;
+        let in_memory = memfd_create("lab", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+        for (place, kind, file) in
+            [("page cache", Kind::Disk, on_disk_file), ("tmpfs", Kind::Memory, in_memory.into())]
+        {
+            file.set_len(4096)?;
+            works.transfers(place, kind, file.into());
+        }
+        let null = File::options().write(true).open("/dev/null")?;
+        works.write("64 B write, /dev/null", Kind::Device, &null.into(), 64);
+        works.paths(on_disk)?;
+        works.sockets()?;
+        Ok(works)
+    }
+
+    fn transfers(&mut self, place: &str, kind: Kind, file: OwnedFd) {
+        for (size, bytes) in [("64 B", 64), ("4 KiB", 4096)] {
+            let name = format!("{size} read, {place}").leak();
+            let args = [file.as_raw_fd() as usize, memory(bytes), bytes, 0];
+            // SAFETY: the memory is never freed, and the file stays open as long as this.
+            let read = unsafe { SystemCall::new(libc::SYS_pread64, args, kind) };
+            self.all.push(Work::one(name, read));
+            self.write(format!("{size} write, {place}").leak(), kind, &file, bytes);
+        }
+        self._files.push(file);
+    }
+
+    fn write(&mut self, name: &'static str, kind: Kind, file: &OwnedFd, bytes: usize) {
+        let file = file.try_clone().expect("a free descriptor");
+        let args = [file.as_raw_fd() as usize, memory(bytes), bytes, 0];
+        // SAFETY: the memory is never freed, and the file stays open as long as this.
+        let write = unsafe { SystemCall::new(libc::SYS_pwrite64, args, kind) };
+        self.all.push(Work::one(name, write));
+        self._files.push(file);
+    }
+
+    fn paths(&mut self, directory: &Path) -> Result<(), Failure> {
+        let path = directory.join("named");
+        File::create(&path)?;
+        let mut bytes = path.into_os_string().into_encoded_bytes();
+        bytes.push(0);
+        let path = bytes.leak().as_ptr() as usize;
+        let at = libc::AT_FDCWD as usize;
+        let basic = libc::STATX_BASIC_STATS as usize;
+        let args = [at, path, 0, basic, memory(size_of::<libc::statx>())];
+        // SAFETY: path and result are never freed.
+        let stat = unsafe { SystemCall::new(libc::SYS_statx, args, Kind::Unknown) };
+        self.all.push(Work::one("stat", stat));
+        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
+        // SAFETY: the path is never freed.
+        let open =
+            unsafe { SystemCall::new(libc::SYS_openat, [at, path, flags, 0], Kind::Unknown) };
+        let close = |file| {
+            // SAFETY: the file was opened by the stage before, and nothing else uses it.
+            unsafe { SystemCall::new(libc::SYS_close, [file], Kind::Unknown) }
+        };
+        let stages: Vec<Stage> = vec![Box::new(move |_| open), Box::new(close)];
+        self.all.push(Work { name: "open, close", stages });
+        Ok(())
+    }
+
+    fn sockets(&mut self) -> Result<(), Failure> {
+        let (from, to) = UnixStream::pair()?;
+        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
+        let args = |socket: &UnixStream| [socket.as_raw_fd() as usize, memory(64), 64, flags, 0, 0];
+        // SAFETY: the memory is never freed, and the sockets stay open as long as this.
+        let (send, receive) = unsafe {
+            (
+                SystemCall::new(libc::SYS_sendto, args(&from), Kind::Socket),
+                SystemCall::new(libc::SYS_recvfrom, args(&to), Kind::Socket),
+            )
+        };
+        let stages: Vec<Stage> = vec![Box::new(move |_| send), Box::new(move |_| receive)];
+        self.all.push(Work { name: "send, receive", stages });
+        self._files.extend([from.into(), to.into()]);
+        Ok(())
+    }
+}
+
+/// Who makes the calls.
+struct Maker {
+    name: &'static str,
+    /// The pages to which they are posted, and the executor to which they are pinned.
+    posted: Option<(Pages, Option<Executor>)>,
+    results: Vec<usize>,
+    /// Which call of the batch an entry is.
+    places: Vec<usize>,
+}
+
+const DIRECT: usize = 0;
+const RING: usize = 2;
+const ADAPTIVE: usize = 4;
+
+/// Returns who makes calls, in the order of the constants.
+fn makers() -> Result<Vec<Maker>, Failure> {
+    let posted = |executor| {
+        let pages = Pages::register(&Config::default()).map_err(failed)?;
+        Ok::<_, Failure>(Some((pages, executor)))
+    };
+    let maker = |name, posted: Option<(Pages, _)>| {
+        let entries = posted.as_ref().map_or(0, |(pages, _)| pages.entries());
+        Maker { name, posted, results: vec![0; MAX_DEPTH], places: vec![0; entries] }
+    };
+    Ok(vec![
+        maker("direct", None),
+        maker("in place", posted(Some(Executor::InPlace))?),
+        maker("ring", posted(Some(Executor::Ring))?),
+        maker("threads", posted(Some(Executor::Threads))?),
+        maker("adaptive", posted(None)?),
+    ])
+}
+
+impl Maker {
+    /// Makes a batch.
+    fn batch(&mut self, work: &Work, depth: usize) -> Result<(), Failure> {
+        for stage in &work.stages {
+            let Some((pages, executor)) = &mut self.posted else {
+                for result in &mut self.results[..depth] {
+                    *result = stage(*result).make()?;
+                }
+                continue;
+            };
+            for (place, former) in self.results[..depth].iter().enumerate() {
+                let call = stage(*former).posted();
+                let call = executor.map_or(call, |executor| call.pinned(executor));
+                // SAFETY: the memory of its arguments is never freed, and the files stay open.
+                let id =
+                    unsafe { pages.post(&call) }.map_err(|busy| Failure::new("flexsc", busy))?;
+                self.places[id.index()] = place;
+            }
+            while pages.outstanding() > 0 {
+                pages.wait(None).map_err(failed)?;
+                while let Some(completion) = pages.next() {
+                    self.results[self.places[completion.id.index()]] = completion.result?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the time of a call, in nanoseconds.
+    fn time(&mut self, work: &Work, depth: usize, calls: usize) -> Result<f64, Failure> {
+        let batches = calls.div_ceil(depth);
+        let begin = Instant::now();
+        for _ in 0..batches {
+            self.batch(work, depth)?;
+        }
+        let made = batches * depth * work.stages.len();
+        Ok(begin.elapsed().as_nanos() as f64 / made as f64)
+    }
+
+    /// Returns how many calls the ring could not make.
+    fn refused(&self) -> u64 {
+        self.posted.as_ref().map_or(0, |(pages, _)| pages.counters().ring_refused)
+    }
+}
+
+/// The times of a work at a depth: of each maker, one value per round. None are measured of a ring
+/// that cannot make the calls.
+struct Cell {
+    work: usize,
+    depth: usize,
+    times: Vec<Vec<f64>>,
+}
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    raise_descriptors();
+    let directory = outcome::directory()?.join(format!("syscalls-{}", std::process::id()));
+    fs::create_dir_all(&directory)?;
+    let measured = measure(cx, &directory, &mut outcome);
+    fs::remove_dir_all(&directory)?;
+    measured?;
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), Failure> {
+    let others = OtherPrograms::watch()?;
+    let (depths, calls, rounds) =
+        if cx.quick { (&QUICK[..], QUICK_CALLS, QUICK_ROUNDS) } else { (&FULL[..], CALLS, ROUNDS) };
+    let works = Works::new(directory)?;
+    // Dropped before the files that their calls use.
+    let mut makers = makers()?;
+    if let Some(error) = makers[RING].posted.as_ref().and_then(|(pages, _)| pages.ring_error()) {
+        outcome.notes.push(format!("There is no ring: {error}"));
+    }
+    let mut cells = Vec::new();
+    for work in 0..works.all.len() {
+        let times = || vec![Vec::new(); makers.len()];
+        cells.extend(depths.iter().map(|&depth| Cell { work, depth, times: times() }));
+    }
+    let mut completions: [Vec<f64>; 2] = Default::default();
+    cx.progress.set_length((rounds * cells.len()) as u64);
+    for mut round in cx.rounds(rounds) {
+        for i in round.order(cells.len()) {
+            let cell = &mut cells[i];
+            let work = &works.all[cell.work];
+            cx.progress.set_message(format!("{}, {} at a time", work.name, cell.depth));
+            for maker in round.order(makers.len()) {
+                let refused = makers[maker].refused();
+                // One batch before warms the caches.
+                makers[maker].batch(work, cell.depth)?;
+                let time = makers[maker].time(work, cell.depth, calls)?;
+                if makers[maker].refused() == refused {
+                    cell.times[maker].push(time);
+                }
+            }
+            cx.progress.inc(1);
+        }
+        for at in round.order(OUTSTANDING.len()) {
+            completions[at].push(completion(OUTSTANDING[at])?);
+        }
+    }
+    report(&works, &makers, &cells, &completions, outcome);
+    outcome.notes.extend(others.note()?);
+    Ok(())
+}
+
+/// Returns the time of a posted null call while others wait, in nanoseconds.
+fn completion(outstanding: usize) -> Result<f64, Failure> {
+    let (reads, _writes) = std::io::pipe()?;
+    let fd = reads.as_raw_fd();
+    let args = [fd as usize, memory(1), 1, 0, 0, 0];
+    let waits = Waits::ReadyThenBlocks(fd, Direction::Read);
+    let config = Config::with_entries(outstanding as u32 + 200);
+    // Dropped before the pipe.
+    let mut pages = Pages::register(&config).map_err(failed)?;
+    let busy = |busy| Failure::new("flexsc", busy);
+    for _ in 0..outstanding {
+        // SAFETY: the memory is never freed, and the pipe is closed after the pages.
+        unsafe { pages.post(&Call::new(libc::SYS_read, args).waits(waits)) }.map_err(busy)?;
+    }
+    pages.wait(Some(Duration::ZERO)).map_err(failed)?;
+    let call = SystemCall::NULL.posted().pinned(Executor::InPlace);
+    let begin = Instant::now();
+    for _ in 0..COMPLETIONS {
+        // SAFETY: it has no arguments.
+        unsafe { pages.post(&call) }.map_err(busy)?;
+        pages.wait(None).map_err(failed)?;
+        let ended = pages.next().is_some_and(|completion| completion.result.is_ok());
+        if !ended {
+            return Err(Failure::Run("a null call has not completed".to_owned()));
+        }
+    }
+    Ok(begin.elapsed().as_nanos() as f64 / COMPLETIONS as f64)
+}
+
+fn report(
+    works: &Works,
+    makers: &[Maker],
+    cells: &[Cell],
+    completions: &[Vec<f64>; 2],
+    outcome: &mut Outcome,
+) {
+    for cell in cells {
+        let figure = format!("Time of a call against batch depth: {}", works.all[cell.work].name);
+        for (maker, times) in makers.iter().zip(&cell.times) {
+            if let Some(y) = spread(times) {
+                outcome.point(&figure, "ns", maker.name, X::Number(cell.depth as f64), y);
+            }
+        }
+    }
+    if let Some(cell) = cells.iter().find(|cell| (cell.work, cell.depth) == (0, NULL_DEPTH)) {
+        let each = ratios(&cell.times[DIRECT], &cell.times[ADAPTIVE]);
+        outcome.ratio("null_direct_over_posted", "flexsc", each);
+    }
+    let over_direct = cells
+        .iter()
+        .filter(|cell| cell.depth == 1)
+        .map(|cell| (cell, ratios(&cell.times[ADAPTIVE], &cell.times[DIRECT])));
+    worst("adaptive_over_direct_worst", over_direct, works, outcome);
+    let over_best = cells.iter().filter(|cell| cell.depth >= BEST_FROM).map(|cell| {
+        let best: Vec<_> = (0..cell.times[ADAPTIVE].len())
+            .map(|round| {
+                let posted = &cell.times[DIRECT + 1..ADAPTIVE];
+                posted.iter().filter_map(|times| times.get(round)).copied().fold(f64::MAX, f64::min)
+            })
+            .collect();
+        (cell, ratios(&cell.times[ADAPTIVE], &best))
+    });
+    worst("adaptive_over_best_worst", over_best, works, outcome);
+    let [few, many] = completions;
+    outcome.ratio("completion_10000_over_100", "flexsc", ratios(many, few));
+    for (outstanding, times) in OUTSTANDING.iter().zip(completions) {
+        if let Some(y) = spread(times) {
+            let x = X::Number(*outstanding as f64);
+            outcome.point(OUTSTANDING_FIGURE, "ns", "in place", x, y);
+        }
+    }
+}
+
+/// Adds the ratios of the call and depth with the highest median.
+fn worst<'a>(
+    name: &str,
+    each: impl Iterator<Item = (&'a Cell, Vec<f64>)>,
+    works: &Works,
+    outcome: &mut Outcome,
+) {
+    let medians = each.filter_map(|(cell, ratios)| Some((spread(&ratios)?.median, cell, ratios)));
+    let Some((_, cell, ratios)) = medians.max_by(|a, b| a.0.total_cmp(&b.0)) else { return };
+    outcome.ratio(name, "flexsc", ratios);
+    let work = works.all[cell.work].name;
+    outcome.shows.push(format!("`{name}` is that of {work}, {} at a time.", cell.depth));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_maker_makes_every_call() {
+        let name = format!("syscalls-test-{}", std::process::id());
+        let directory = outcome::directory().unwrap().join(name);
+        fs::create_dir_all(&directory).unwrap();
+        let works = Works::new(&directory).unwrap();
+        assert!(works.all.len() >= 9);
+        for maker in &mut makers().unwrap() {
+            for work in &works.all {
+                for depth in [1, 64, MAX_DEPTH] {
+                    maker.batch(work, depth).unwrap_or_else(|failure| {
+                        panic!("{}, {}, {depth}: {failure}", work.name, maker.name)
+                    });
+                }
+            }
+        }
+        fs::remove_dir_all(directory).unwrap();
+    }
+
+    #[test]
+    fn completions_are_timed_with_calls_outstanding() {
+        assert!(completion(100).unwrap() > 0.0);
+    }
+}

@@ -1,0 +1,93 @@
+//! The example of figure 4 serves files.
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+
+#[allow(dead_code, reason = "the program's main")]
+#[path = "../examples/server.rs"]
+mod server;
+
+/// Starts the server for the directory of a test. It ends with the process.
+fn start(root: &std::path::Path) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let root = File::open(root).unwrap();
+    thread::spawn(move || server::serve(listener, root).unwrap());
+    address
+}
+
+fn reply_of(mut stream: TcpStream) -> Vec<u8> {
+    let mut reply = Vec::new();
+    // A server that closes with bytes unread resets the connection.
+    let _ = stream.read_to_end(&mut reply);
+    reply
+}
+
+fn request(address: SocketAddr, request: &[u8]) -> Vec<u8> {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request).unwrap();
+    reply_of(stream)
+}
+
+#[test]
+fn each_connection_gets_the_file_that_it_names() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir(root.path().join("sub")).unwrap();
+    let file = |number: usize| vec![number as u8; number * 997];
+    for number in 0..50 {
+        fs::write(root.path().join(format!("sub/{number}")), file(number)).unwrap();
+    }
+    let address = start(root.path());
+    // All are connected before the first asks.
+    let mut streams: Vec<_> = (0..50).map(|_| TcpStream::connect(address).unwrap()).collect();
+    for (number, stream) in streams.iter_mut().enumerate().rev() {
+        stream.write_all(format!("sub/{number}\n").as_bytes()).unwrap();
+    }
+    for (number, stream) in streams.into_iter().enumerate() {
+        assert!(reply_of(stream) == file(number), "{number}");
+    }
+}
+
+#[test]
+fn file_that_exceeds_the_buffers_arrives_whole() {
+    let root = tempfile::tempdir().unwrap();
+    let large: Vec<_> = (0..20_000_000_u32).map(|byte| (byte / 251) as u8).collect();
+    fs::write(root.path().join("large"), &large).unwrap();
+    fs::write(root.path().join("small"), "small").unwrap();
+    let address = start(root.path());
+    let mut slow = TcpStream::connect(address).unwrap();
+    slow.write_all(b"large\n").unwrap();
+    // A client that does not read delays no other one.
+    assert_eq!(request(address, b"small\n"), b"small");
+    assert!(reply_of(slow) == large);
+}
+
+#[test]
+fn clients_that_name_no_file_get_nothing_and_affect_no_other() {
+    let root = tempfile::tempdir().unwrap();
+    let inside = root.path().join("inside");
+    fs::create_dir(&inside).unwrap();
+    fs::write(root.path().join("outside"), "secret").unwrap();
+    fs::write(inside.join("file"), "file").unwrap();
+    let address = start(&inside);
+    let hostile: [&[u8]; 8] = [
+        b"missing\n",
+        b"../outside\n",
+        b"/etc/passwd\n",
+        b"\n",
+        b"nul\0l\n",
+        b"..\n",
+        &[0xff; 4096],
+        &[b'a'; 10_000],
+    ];
+    for bytes in hostile {
+        assert_eq!(request(address, bytes), b"", "{:?}", &bytes[..4.min(bytes.len())]);
+        let silent = TcpStream::connect(address).unwrap();
+        silent.shutdown(Shutdown::Write).unwrap();
+        assert_eq!(reply_of(silent), b"");
+        drop(TcpStream::connect(address).unwrap());
+        assert_eq!(request(address, b"file\n"), b"file");
+    }
+}

@@ -1,0 +1,79 @@
+//! Prints the size of a directory tree, as `du -sb` does.
+
+use std::io::{self, BufWriter, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use indicatif::{HumanBytes, HumanCount, ProgressBar};
+use walk::{Found, Options, walk};
+
+/// The size of a directory tree: the sum of the sizes of all its files, each counted once
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// The tree
+    #[arg(default_value = ".")]
+    path: PathBuf,
+    /// Print each object: type, inode, links, size and path, as `find -printf '%y %i %n %s %p\n'`
+    #[arg(long)]
+    list: bool,
+    /// Leave out the sizes of directories, as du does from version 9.2 on
+    #[arg(long)]
+    files_only: bool,
+}
+
+/// Objects after which the progress line is changed.
+const REPORT_EVERY: u64 = 1_000;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    // On standard error, and only if that is a terminal.
+    let progress = ProgressBar::new_spinner();
+    progress.enable_steady_tick(Duration::from_millis(100));
+    let mut out = BufWriter::new(io::stdout().lock());
+    let mut written = Ok(());
+    let (mut entries, mut bytes) = (0, 0);
+    let totals = walk(&arguments.path, &Options::default(), |found| match found {
+        Found::Entry(entry) => {
+            (entries, bytes) = (entries + 1, bytes + entry.size);
+            if entries % REPORT_EVERY == 0 {
+                let (entries, bytes) = (HumanCount(entries), HumanBytes(bytes));
+                progress.set_message(format!("{entries} objects, {bytes}"));
+            }
+            if arguments.list && written.is_ok() {
+                written = list(&mut out, &entry);
+            }
+        }
+        Found::Unreadable(path, error) => {
+            progress.suspend(|| eprintln!("walk: cannot read {}: {error}", path.display()));
+        }
+    });
+    progress.finish_and_clear();
+    let totals = match totals {
+        Ok(totals) => totals,
+        Err(error) => {
+            eprintln!("walk: {}: {error}", arguments.path.display());
+            return ExitCode::FAILURE;
+        }
+    };
+    if !arguments.list {
+        let directories = if arguments.files_only { 0 } else { totals.directory_bytes };
+        let path = arguments.path.display();
+        written = writeln!(out, "{}\t{path}", totals.file_bytes + directories);
+    }
+    if let Err(error) = written.and_then(|()| out.flush()) {
+        eprintln!("walk: cannot write: {error}");
+        return ExitCode::FAILURE;
+    }
+    if totals.unreadable > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+fn list(out: &mut impl Write, entry: &walk::Entry<'_>) -> io::Result<()> {
+    let walk::Entry { path, letter, inode, links, size } = entry;
+    write!(out, "{letter} {inode} {links} {size} ")?;
+    out.write_all(path.as_os_str().as_bytes())?;
+    out.write_all(b"\n")
+}

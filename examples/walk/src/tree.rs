@@ -1,0 +1,259 @@
+//! The walk itself.
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::rc::Rc;
+
+use async_executor::LocalExecutor;
+use flexsc_rt::operations::{PathAt, directory_entries, getdents, open, stat};
+use flexsc_rt::{Descriptor, Runtime};
+use foldhash::fast::RandomState;
+use rustix::fs::{AtFlags, Mode, OFlags};
+
+use crate::batch::all;
+use crate::queue::Queue;
+use crate::{Entry, Error, Found, Options, Totals};
+
+/// Length of a path, from its anchor, at which a directory becomes the anchor of those below. With a
+/// name of 255 bytes it is less than PATH_MAX, 4,096.
+const ANCHOR_BYTES: usize = 2048;
+/// Bytes of directory entries that are read at a time.
+const BUFFER_BYTES: usize = 32 << 10;
+
+/// A directory that was found.
+struct Directory {
+    /// Its path from the root.
+    path: Vec<u8>,
+    /// The directory at which the kernel begins, and where its path from there begins.
+    anchor: Option<Rc<Anchor>>,
+    from: usize,
+}
+
+/// A directory that is open for those below it.
+struct Anchor {
+    directory: Descriptor,
+    open: Rc<Cell<usize>>,
+}
+
+impl Drop for Anchor {
+    fn drop(&mut self) {
+        self.open.set(self.open.get() - 1);
+    }
+}
+
+struct Walk<'a, F> {
+    runtime: Runtime,
+    options: &'a Options,
+    found: RefCell<F>,
+    totals: Cell<Totals>,
+    queue: Queue<Directory>,
+    pending_bytes: Cell<usize>,
+    anchors: Rc<Cell<usize>>,
+    /// Files with several links: device and inode.
+    links: RefCell<HashSet<(u32, u32, u64), RandomState>>,
+    failed: RefCell<Option<Error>>,
+}
+
+pub(crate) fn walk(
+    root: &[u8],
+    options: &Options,
+    found: impl FnMut(Found<'_>),
+) -> Result<Totals, Error> {
+    let walk = Walk {
+        runtime: Runtime::new(&options.pages).map_err(Error::Pages)?,
+        options,
+        found: RefCell::new(found),
+        totals: Cell::default(),
+        queue: Queue::new(),
+        pending_bytes: Cell::new(0),
+        anchors: Rc::default(),
+        links: RefCell::default(),
+        failed: RefCell::default(),
+    };
+    let executor = LocalExecutor::new();
+    futures_lite::future::block_on(executor.run(async {
+        walk.root(root).await?;
+        let tasks: Vec<_> =
+            (0..options.directories.max(1)).map(|_| executor.spawn(walk.directories())).collect();
+        for task in tasks {
+            task.await;
+        }
+        Ok(())
+    }))?;
+    walk.failed.take().map_or(Ok(walk.totals.get()), Err)
+}
+
+impl<F: FnMut(Found<'_>)> Walk<'_, F> {
+    async fn root(&self, root: &[u8]) -> Result<(), Error> {
+        let path = CString::new(root).map_err(|error| Error::Root(error.into()))?;
+        let asked = self.runtime.call(stat(path, AtFlags::SYMLINK_NOFOLLOW)).await;
+        let asked = asked.map_err(Error::Root)?;
+        if self.entry(root, &asked) {
+            self.push(Directory { path: root.to_vec(), anchor: None, from: 0 });
+        }
+        Ok(())
+    }
+
+    /// Reads directories until there are none.
+    async fn directories(&self) {
+        let mut buffer = Vec::with_capacity(BUFFER_BYTES);
+        while let Some(directory) = self.queue.take().await {
+            let waited = self.pending_bytes.get() - directory.bytes();
+            self.pending_bytes.set(waited);
+            if let Err(error) = self.directory(&directory, &mut buffer).await {
+                self.unreadable(&directory.path, error);
+            }
+            drop(directory);
+            self.queue.done();
+        }
+    }
+
+    async fn directory(&self, directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<()> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let file = self.runtime.call(open(directory.at()?, flags, Mode::empty())).await?;
+        // The anchor of directories inside, made when the first is found.
+        let mut anchor = None;
+        loop {
+            buffer.clear();
+            let read = self.runtime.call(getdents(&file, std::mem::take(buffer))).await;
+            *buffer = read.1;
+            if read.0? == 0 || self.has_failed() {
+                return Ok(());
+            }
+            let names = directory_entries(buffer).map(|entry| entry.name);
+            let names: Vec<_> = names.filter(|name| !matches!(*name, b"." | b"..")).collect();
+            for names in names.chunks(self.options.batch.max(1)) {
+                let asked = names.iter().map(|name| {
+                    // The kernel's names have no zero byte.
+                    let name = CString::new(*name).unwrap_or_default();
+                    let path = PathAt::new(&file, name);
+                    self.runtime.call(stat(path, AtFlags::SYMLINK_NOFOLLOW))
+                });
+                for (name, asked) in names.iter().zip(all(asked).await) {
+                    let path = directory.path_of(name);
+                    let inside = match asked {
+                        Ok(stat) if self.entry(&path, &stat) => {
+                            self.inside(directory, &file, &mut anchor, name)
+                        }
+                        Ok(_) => continue,
+                        Err(error) => Err(error),
+                    };
+                    match inside {
+                        Ok(inside) => self.push(inside),
+                        Err(error) => self.unreadable(&path, error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reports an object. Returns whether it is a directory.
+    fn entry(&self, path: &[u8], stat: &libc::statx) -> bool {
+        let entry = Entry::new(path, stat);
+        let mut totals = self.totals.get();
+        totals.entries += 1;
+        let is_directory = entry.letter == 'd';
+        if is_directory {
+            totals.directory_bytes += entry.size;
+        } else if entry.links < 2 || self.is_first_link(stat) {
+            totals.file_bytes += entry.size;
+        }
+        self.totals.set(totals);
+        (self.found.borrow_mut())(Found::Entry(entry));
+        is_directory
+    }
+
+    fn is_first_link(&self, stat: &libc::statx) -> bool {
+        let mut links = self.links.borrow_mut();
+        let is_first = links.insert((stat.stx_dev_major, stat.stx_dev_minor, stat.stx_ino));
+        if links.len() > self.options.links {
+            self.fail(Error::TooManyLinks);
+        }
+        is_first
+    }
+
+    /// Returns a directory inside another one, which is open.
+    fn inside(
+        &self,
+        directory: &Directory,
+        file: &Descriptor,
+        anchor: &mut Option<Rc<Anchor>>,
+        name: &[u8],
+    ) -> io::Result<Directory> {
+        let path = directory.path_of(name);
+        if path.len() - directory.from < ANCHOR_BYTES {
+            let anchor = directory.anchor.clone();
+            return Ok(Directory { path, anchor, from: directory.from });
+        }
+        let anchor = match anchor {
+            Some(anchor) => Rc::clone(anchor),
+            None => {
+                let open = self.anchors.get();
+                if open >= self.options.anchors {
+                    return Err(io::Error::other(
+                        "the path is too long; walk it from a directory further down",
+                    ));
+                }
+                self.anchors.set(open + 1);
+                let open = Rc::clone(&self.anchors);
+                let new = Rc::new(Anchor { directory: file.clone(), open });
+                Rc::clone(anchor.insert(new))
+            }
+        };
+        let from = path.len() - name.len();
+        Ok(Directory { path, anchor: Some(anchor), from })
+    }
+
+    fn push(&self, directory: Directory) {
+        let waiting = self.pending_bytes.get() + directory.bytes();
+        if waiting > self.options.pending_bytes {
+            self.fail(Error::TooManyDirectories);
+        } else if !self.has_failed() {
+            self.pending_bytes.set(waiting);
+            self.queue.push(directory);
+        }
+    }
+
+    fn unreadable(&self, path: &[u8], error: io::Error) {
+        let mut totals = self.totals.get();
+        totals.unreadable += 1;
+        self.totals.set(totals);
+        (self.found.borrow_mut())(Found::Unreadable(Path::new(OsStr::from_bytes(path)), error));
+    }
+
+    /// Ends the walk. The first error counts.
+    fn fail(&self, error: Error) {
+        self.failed.borrow_mut().get_or_insert(error);
+        self.queue.clear();
+    }
+
+    fn has_failed(&self) -> bool {
+        self.failed.borrow().is_some()
+    }
+}
+
+impl Directory {
+    /// The directory, as the kernel gets it.
+    fn at(&self) -> io::Result<PathAt> {
+        let path = CString::new(&self.path[self.from..])?;
+        Ok(match &self.anchor {
+            Some(anchor) => PathAt::new(&anchor.directory, path),
+            None => path.into(),
+        })
+    }
+
+    /// Returns the path of something inside.
+    fn path_of(&self, name: &[u8]) -> Vec<u8> {
+        let slash = if self.path.ends_with(b"/") { &b""[..] } else { b"/" };
+        [&self.path, slash, name].concat()
+    }
+
+    /// The memory that it takes while it waits.
+    fn bytes(&self) -> usize {
+        size_of::<Self>() + self.path.len()
+    }
+}
