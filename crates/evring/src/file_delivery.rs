@@ -105,6 +105,10 @@ impl SendPolicy for Ded {
         }
     }
 
+    fn decides_memory(&self) -> bool {
+        false
+    }
+
     fn defers_reads(&self) -> bool {
         true
     }
@@ -140,6 +144,10 @@ impl SendPolicy for Dns {
         if !self.cold.is_empty() {
             self.cold.remove(&id);
         }
+    }
+
+    fn decides_memory(&self) -> bool {
+        false
     }
 
     fn defers_reads(&self) -> bool {

@@ -18,6 +18,12 @@ pub trait SendPolicy {
     /// Reports that a connection is closed.
     fn closed(&mut self, _id: ConnId) {}
 
+    /// Returns whether the policy decides when bytes in memory are sent, too. If not, the driver asks it only
+    /// while a file is queued, does not report what was sent from memory, and sends the rest at once.
+    fn decides_memory(&self) -> bool {
+        true
+    }
+
     /// Returns whether the driver holds back what the application has read from a file, until the socket has
     /// taken everything that the application has sent on that connection, but at most
     /// [`Config::max_read_delay`](crate::Config::max_read_delay). Then the application, which transforms the

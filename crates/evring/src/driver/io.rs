@@ -69,6 +69,8 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) load: LoadEstimator,
     /// `None` for the default one, which needs no call.
     pub(crate) send_policy: Option<Box<dyn SendPolicy>>,
+    /// Whether the policy is asked for bytes in memory, too.
+    pub(crate) policy_decides_memory: bool,
     /// Reads that are held back, if the policy wants that.
     pub(crate) deferred_reads: Option<DeferredReads>,
     /// Time of the next search for idle connections.
@@ -172,6 +174,8 @@ impl<K: Submit> Io<K> {
     ) -> Self {
         let now = kernel.now();
         let send_policy = config.send_policy.map(|make| make());
+        let policy_decides_memory =
+            send_policy.as_ref().is_some_and(|policy| policy.decides_memory());
         let defers = send_policy.as_ref().is_some_and(|policy| policy.defers_reads());
         Io {
             kernel,
@@ -203,6 +207,7 @@ impl<K: Submit> Io<K> {
             shares: config.max_per_address.map(Shares::new),
             load: LoadEstimator::new(config.admission, K::SCANS_ALL_FDS),
             send_policy,
+            policy_decides_memory,
             deferred_reads: defers.then(|| deferred_reads(config)),
             next_search: now,
             stopping: false,

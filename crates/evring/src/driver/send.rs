@@ -37,11 +37,11 @@ impl<K: Submit> Io<K> {
     /// Asks the policy for the next step of a connection with something to send.
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
-        if self.send_policy.is_none() {
+        let connection = &self.connections[slot as usize];
+        if !self.policy_decides_memory && connection.queue.files() == 0 {
             return DefaultSendPolicy::STEP;
         }
         let id = self.conn(slot);
-        let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
         let unacked_bytes =
             || connection.socket.as_ref().map_or(0, |socket| host.unacked_bytes(socket));
@@ -122,7 +122,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<GatherList>, n: usize) {
-        self.note_send(slot, SendResult::Memory(n));
+        if self.io.policy_decides_memory {
+            self.note_send(slot, SendResult::Memory(n));
+        }
         let connection = self.io.connection(slot);
         connection.note_sent(n);
         self.progress(slot);
