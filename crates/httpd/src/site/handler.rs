@@ -99,7 +99,7 @@ pub trait Handler: Send + Sync + 'static {
         None
     }
 
-    /// Returns whether a call costs far more than a connection does. See [`shed_if_late`].
+    /// Returns whether a call costs far more than a connection does. See [`shed_if_late`](crate::shed_if_late).
     fn sheds_if_late(&self) -> bool {
         false
     }
