@@ -151,7 +151,7 @@ impl Works {
         let (from, to) = UnixStream::pair()?;
         // Room for the largest batch: the kernel counts more than the bytes of a message.
         rustix::net::sockopt::set_socket_send_buffer_size(&from, MAX_DEPTH * 1024)
-            .map_err(std::io::Error::from)?;
+            .map_err(io::Error::from)?;
         let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
         let args = |socket: &UnixStream| [socket.as_raw_fd() as usize, memory(64), 64, flags, 0, 0];
         // SAFETY: the memory is never freed, and the sockets stay open as long as this.
