@@ -220,7 +220,7 @@ impl Builder {
     /// The server logs it at `info` when it starts.
     ///
     /// Not included: the program itself, the kernel's socket buffers, memory of handlers and of bytes that
-    /// they share in responses, directory listings, and fragmentation in the allocator.
+    /// they share in responses, and fragmentation in the allocator.
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
         let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };

@@ -44,7 +44,8 @@ pub struct Options {
     pub files: FileOptions,
 
     /// How files that are not in the server's cache are sent: `plain`, as soon as the client has room; `ded`,
-    /// read into memory ahead of the client; `dns`, from the kernel's page cache, into which they are read ahead;
+    /// read into memory ahead of the client (deferred event delivery); `dns`, from the kernel's page cache, without
+    /// waiting for the disk (disk-to-network splicing);
     /// `auto`, the best for each file
     #[cfg_attr(feature = "cli", arg(long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,
