@@ -12,8 +12,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use evring_httpd::evring::backends;
-use evring_httpd::{Config, Limits, Request, Root, Site};
+use evring_httpd::evring::{AnyMechanism, backends};
+use evring_httpd::{Config, Limits, Request, RequestBody, Root, Site};
 use proptest::prelude::*;
 use rustix::process::Signal;
 use serde_json::Value;
@@ -560,5 +560,29 @@ fn inaccessible_root_was_served_with_403() {
         for word in [path, "Permission denied", "chmod"] {
             assert!(text.contains(word), "{text}");
         }
+    }
+}
+
+#[test]
+fn body_whose_last_piece_filled_its_pipe_never_ended() {
+    let mechanism = AnyMechanism::new("epoll", &Config::default()).unwrap();
+    let count = async |request: Request<RequestBody>| {
+        let (mut body, mut len) = (request.into_body(), 0);
+        while let Some(Ok(piece)) = body.next().await {
+            len += piece.len();
+        }
+        len.to_string()
+    };
+    let site = Site::new(None).remote(&mechanism.remote()).route("/", count);
+    let mut stage = Stage::with(site, Path::new("."));
+    // Chunks that together fill the pipe several times arrive at once, with the end.
+    let chunk = [&b"9c40\r\n"[..], &[b'x'; 40_000], b"\r\n"].concat();
+    for (framing, body, len) in [
+        ("Content-Length: 100000", vec![b'x'; 100_000], "100000"),
+        ("Transfer-Encoding: chunked", [&chunk.repeat(5)[..], b"0\r\n\r\n"].concat(), "200000"),
+    ] {
+        stage.exchange(format!("POST / HTTP/1.1\r\nHost: a\r\n{framing}\r\n\r\n").as_bytes());
+        let sent = stage.exchange(&body);
+        assert_eq!(responses(&sent)[0].body, len.as_bytes(), "{framing}");
     }
 }

@@ -249,22 +249,29 @@ pub(crate) fn receive(
     x: &mut Cx<'_, impl Commands, State>,
     rx: &mut Rx<'_>,
 ) -> bool {
-    let Some(exchange) = x.state.exchange() else { return true };
-    let has_fed = match feed(&context.limits, exchange, rx) {
-        Ok(has_fed) => has_fed,
-        Err(status) => {
-            abort(context, x, status);
-            rx.consume(rx.bytes().len());
-            return false;
+    loop {
+        let Some(exchange) = x.state.exchange() else { return true };
+        let fed = match feed(&context.limits, exchange, rx) {
+            Ok(fed) => fed,
+            Err(status) => {
+                abort(context, x, status);
+                rx.consume(rx.bytes().len());
+                return false;
+            }
+        };
+        let has_next = !rx.bytes().is_empty() && exchange.open_upload().is_none();
+        let has_begun = has_next && !exchange.has_next;
+        exchange.has_next = has_next;
+        if (fed != Fed::Nothing || has_begun)
+            && let Progress::Ended(proceed) = proceed(context, conversion, x)
+        {
+            return proceed;
         }
-    };
-    let has_next = !rx.bytes().is_empty() && exchange.open_upload().is_none();
-    let has_begun = has_next && !exchange.has_next;
-    exchange.has_next = has_next;
-    if (has_fed || has_begun || exchange.paused)
-        && let Progress::Ended(proceed) = proceed(context, conversion, x)
-    {
-        return proceed;
+        let is_paused = x.state.exchange().is_none_or(|exchange| exchange.paused);
+        if fed != Fed::UntilFull || is_paused {
+            break;
+        }
+        // The handler has made room.
     }
     if rx.eof()
         && let Some(exchange) = x.state.exchange()
@@ -282,15 +289,24 @@ pub(crate) fn receive(
     false
 }
 
-/// Passes received bytes of a request's body to the handler, as long as there is room. Returns whether
-/// there were any.
-fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<bool, Status> {
+/// How much of the received bytes of a body was passed to the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fed {
+    Nothing,
+    /// All that can be used.
+    All,
+    /// As much as there was room for. The body goes on, or its end was not processed.
+    UntilFull,
+}
+
+/// Passes received bytes of a request's body to the handler, as long as there is room.
+fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed, Status> {
     // What follows a pause was received before the exchange continued.
     exchange.paused = false;
-    let mut has_fed = false;
+    let mut fed = Fed::Nothing;
     while let Some(upload) = exchange.open_upload() {
         if !upload.writer.has_room() {
-            return Ok(true);
+            return Ok(Fed::UntilFull);
         }
         let piece = upload.body.next(rx, limits)?;
         if piece == BodyPiece::Partial {
@@ -311,9 +327,9 @@ fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<boo
                 rx.consume(n);
             }
         }
-        has_fed = true;
+        fed = Fed::All;
     }
-    Ok(has_fed)
+    Ok(fed)
 }
 
 /// Drops the exchange of a client that has gone.
