@@ -12,8 +12,9 @@ version=0.52.0
 
 # JSON is an unstable output of rustdoc. Only rustdoc gets the variable that permits it, so that cargo uses
 # what other steps have built.
-rustdoc=$PWD/target/rustdoc-unstable
-mkdir -p target
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+rustdoc=$target/rustdoc-unstable
+mkdir -p "$target"
 printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$rustdoc"
 chmod +x "$rustdoc"
 
@@ -22,7 +23,7 @@ for list in docs/public-api/*.txt; do
     crate=$(basename "$list" .txt)
     RUSTDOC=$rustdoc cargo rustdoc --quiet --package "$crate" --lib -- -Zunstable-options --output-format json
     # Without blanket, automatic and derived implementations.
-    items=$(cargo public-api --rustdoc-json "target/doc/${crate//-/_}.json" -sss)
+    items=$(cargo public-api --rustdoc-json "$target/doc/${crate//-/_}.json" -sss)
     if [ "${1:-}" = --write ]; then
         echo "$items" >"$list"
     elif ! diff -u --label "$list" --label "the sources" "$list" - <<<"$items"; then

@@ -117,7 +117,10 @@ impl PollKernel {
 // leaves `waiting` when it is closed. Threads use numbers of files, which their operations own.
 unsafe impl Submit for PollKernel {
     type Host = Linux;
-    const SCANS_ALL_FDS: bool = true;
+
+    fn scans_all_fds(&self) -> bool {
+        true
+    }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if let Op::Close { socket } = op {

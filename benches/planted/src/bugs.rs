@@ -184,8 +184,8 @@ bugs! {
 
     /// The poller does not watch for writability while a send waits for it.
     WritabilityNotWatched, "crates/shared-ring/src/engine.rs":
-        "P::EDGE || socket.writer.is_some()" =>
-        "P::EDGE || socket.writer.is_some() && !PLANTED";
+        "by_edges || socket.writer.is_some()" =>
+        "by_edges || socket.writer.is_some() && !PLANTED";
 
     /// Discarded hints are not replaced by a scan.
     HintsLost on Interest, "crates/shared-ring/src/interest/sets.rs":

@@ -107,7 +107,9 @@ impl<K> Drop for CheckedKernel<K> {
 unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     type Host = K::Host;
 
-    const SCANS_ALL_FDS: bool = K::SCANS_ALL_FDS;
+    fn scans_all_fds(&self) -> bool {
+        self.kernel.scans_all_fds()
+    }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let posting = PostedOp::of(&op);

@@ -192,9 +192,14 @@ impl HintSource for SimPoller<true> {
 // SAFETY: `forget` removes the descriptor from all lists. Besides, it belongs to a simulated
 // machine.
 unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
-    const EDGE: bool = EDGE;
+    fn is_edge_triggered(&self) -> bool {
+        EDGE
+    }
+
     /// As for poll(2) and select(2).
-    const SCANS_ALL_FDS: bool = !EDGE;
+    fn scans_all_fds(&self) -> bool {
+        !EDGE
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.system_calls += 1;

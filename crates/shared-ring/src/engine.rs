@@ -96,7 +96,8 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// # Errors
     /// If there is no descriptor for the waker.
     pub fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
-        let signal = if P::BY_SIGNALS { WakeSignal::Signalled } else { WakeSignal::Polled };
+        let signal =
+            if poller.needs_signals() { WakeSignal::Signalled } else { WakeSignal::Polled };
         let waker = system.waker(signal)?;
         let waker_fd = waker.fd();
         poller.set(waker_fd, Readiness::READ)?;
@@ -146,9 +147,10 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// Lets an operation wait until its socket is ready.
     fn wait_until_ready(&mut self, fd: Fd, token: Token) {
+        let by_edges = self.poller.is_edge_triggered();
         let socket = self.socket(fd);
         let reads = socket.reader == Some(token);
-        if P::EDGE && reads && socket.notes.ready.contains(Readiness::READ) {
+        if by_edges && reads && socket.notes.ready.contains(Readiness::READ) {
             self.queue_reread(fd);
         }
         if let Err(error) = self.update_interest(fd) {
@@ -161,10 +163,11 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// Registers with the poller the readiness that a socket's operations wait for. With edges the
     /// registration never changes.
     fn update_interest(&mut self, fd: Fd) -> std::io::Result<()> {
+        let by_edges = self.poller.is_edge_triggered();
         let socket = self.operations.socket(fd);
         let mut want = Readiness::empty();
-        want.set(Readiness::READ, P::EDGE || socket.reader.is_some());
-        want.set(Readiness::WRITE, P::EDGE || socket.writer.is_some());
+        want.set(Readiness::READ, by_edges || socket.reader.is_some());
+        want.set(Readiness::WRITE, by_edges || socket.writer.is_some());
         if socket.notes.wanted != want {
             if !self.process.is_current() {
                 // The interest set is the parent's.
@@ -210,7 +213,7 @@ impl<P: Poller, S: System> Engine<P, S> {
             self.done.push_back(written);
         }
         let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
-        if !P::EDGE && !has_more {
+        if !self.poller.is_edge_triggered() && !has_more {
             // Without a waiter there is nothing to ask for. A set that shrinks has room.
             let _ = self.update_interest(fd);
         }
@@ -225,14 +228,14 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
         match self.operations.read(fd, token) {
             Read::Completed(completion) => {
-                if P::EDGE
+                if self.poller.is_edge_triggered()
                     && let Outcome::Received(bytes) = &completion.outcome
                 {
                     self.note_remaining(fd, bytes.fills_buffer());
                 }
                 return Some(completion);
             }
-            Read::NoBuffer if P::EDGE => self.queue_reread(fd),
+            Read::NoBuffer if self.poller.is_edge_triggered() => self.queue_reread(fd),
             Read::NoBuffer | Read::Aborted => {}
             Read::Empty => self.socket(fd).notes.ready.remove(Readiness::READ),
         }
@@ -254,7 +257,7 @@ impl<P: Poller, S: System> Engine<P, S> {
                 Read::Aborted | Read::NoBuffer => {}
             }
         }
-        if P::EDGE {
+        if self.poller.is_edge_triggered() {
             self.queue_reread(fd);
         }
     }
@@ -348,7 +351,9 @@ impl<P, S: System> Engine<P, S> {
 unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     type Host = S;
 
-    const SCANS_ALL_FDS: bool = P::SCANS_ALL_FDS;
+    fn scans_all_fds(&self) -> bool {
+        self.poller.scans_all_fds()
+    }
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if let Op::Close { socket } = op {

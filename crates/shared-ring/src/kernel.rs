@@ -25,8 +25,10 @@ pub unsafe trait Submit {
     /// The machine of the descriptors.
     type Host: Host;
 
-    /// Whether each turn scans all descriptors, so that its cost grows with their number.
-    const SCANS_ALL_FDS: bool = false;
+    /// Returns whether each turn scans all descriptors, so that its cost grows with their number.
+    fn scans_all_fds(&self) -> bool {
+        false
+    }
 
     /// Posts an operation. If it can't be done at once, its completions carry `token`. The token's
     /// kind is [`OpKind::Accept`](crate::OpKind::Accept) for an accept,

@@ -173,6 +173,7 @@ impl<K: Submit> Io<K> {
         listeners: Vec<ListenerState>,
     ) -> Self {
         let now = kernel.now();
+        let scans_all_fds = kernel.scans_all_fds();
         let send_policy = config.send_policy.map(|make| make());
         let policy_decides_memory =
             send_policy.as_ref().is_some_and(|policy| policy.decides_memory());
@@ -205,7 +206,7 @@ impl<K: Submit> Io<K> {
             scratch: Vec::new(),
             deferred: VecDeque::new(),
             shares: config.max_per_address.map(Shares::new),
-            load: LoadEstimator::new(config.admission, K::SCANS_ALL_FDS),
+            load: LoadEstimator::new(config.admission, scans_all_fds),
             send_policy,
             policy_decides_memory,
             deferred_reads: defers.then(|| deferred_reads(config)),

@@ -1,9 +1,9 @@
 //! /dev/poll as measured on Linux: the kernel keeps the interest set, and each wait scans all of it for
 //! hints (SEND 2.3.1).
 
-use shared_ring::{Engine, poller};
+use shared_ring::poller;
 
-use super::engine;
+use super::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// /dev/poll by Provos and Lever, with epoll's edges as hints.
@@ -13,11 +13,11 @@ impl Mechanism for Devpoll {
     const NAME: &'static str = "devpoll";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "/dev/poll, an interest set scanned for hints";
-    type Kernel = Engine<poller::DevPoll>;
+    type Kernel = BoxedEngine;
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::DevPoll::new()
             .map_err(|error| StartError::System("cannot set up epoll", error))?;
-        engine(poller, config)
+        boxed_engine(poller, config)
     }
 }

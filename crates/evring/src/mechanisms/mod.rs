@@ -239,6 +239,15 @@ mechanisms! {
     "uring" => uring::Uring, MechanismLoop<Uring>;
 }
 
+/// The kernel of all pollers but epoll. They share one type, so that an application is compiled once for
+/// all of them.
+type BoxedEngine = Engine<Box<dyn Poller>>;
+
+/// Sets up non-blocking system calls over a poller of the shared type.
+fn boxed_engine(poller: impl Poller + 'static, config: &Config) -> Result<BoxedEngine, StartError> {
+    engine(Box::new(poller), config)
+}
+
 /// Sets up non-blocking system calls over a poller.
 fn engine<P: Poller>(poller: P, config: &Config) -> Result<Engine<P>, StartError> {
     Engine::new(poller, &config.engine_config()?)

@@ -1,8 +1,8 @@
 //! poll: the application keeps the interest set and passes all of it to each wait.
 
-use shared_ring::{Engine, poller};
+use shared_ring::poller;
 
-use super::engine;
+use super::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// poll(2).
@@ -12,9 +12,9 @@ impl Mechanism for Poll {
     const NAME: &'static str = "poll";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "poll, all descriptors passed to each wait";
-    type Kernel = Engine<poller::Poll>;
+    type Kernel = BoxedEngine;
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
-        engine(poller::Poll::default(), config)
+        boxed_engine(poller::Poll::default(), config)
     }
 }

@@ -2,9 +2,9 @@
 //! idle, and all at once while connections are being served. If the queue overflows, it falls back to poll
 //! (SEND 2.4.2, after phhttpd).
 
-use shared_ring::{Engine, poller};
+use shared_ring::poller;
 
-use super::engine;
+use super::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Real-time signals, taken by sigtimedwait(2). They stay blocked in the thread until this is dropped.
@@ -14,7 +14,7 @@ impl Mechanism for Rtsig {
     const NAME: &'static str = "rtsig";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "real-time signals, taken one at a time while idle";
-    type Kernel = Engine<poller::RtSig>;
+    type Kernel = BoxedEngine;
 
     fn available() -> Result<(), Unavailable> {
         poller::RtSig::probe()
@@ -24,6 +24,6 @@ impl Mechanism for Rtsig {
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
         let poller = poller::RtSig::new()
             .map_err(|error| StartError::System("cannot set up real-time signals", error))?;
-        engine(poller, config)
+        boxed_engine(poller, config)
     }
 }

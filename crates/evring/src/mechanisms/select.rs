@@ -1,8 +1,8 @@
 //! select: bit maps of all descriptors, of any length, copied in and out at each wait.
 
-use shared_ring::{Engine, poller};
+use shared_ring::poller;
 
-use super::engine;
+use super::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// select(2), by pselect6(2).
@@ -12,9 +12,9 @@ impl Mechanism for Select {
     const NAME: &'static str = "select";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "select, bit maps of any length";
-    type Kernel = Engine<poller::Select>;
+    type Kernel = BoxedEngine;
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
-        engine(poller::Select::default(), config)
+        boxed_engine(poller::Select::default(), config)
     }
 }

@@ -111,7 +111,9 @@ impl<H: Poller, A: PollNow> DevPoll<H, A> {
 // SAFETY: `forget` removes the number from the set and from the edge-triggered poller; only numbers in the
 // set are polled and reported.
 unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
-    const EDGE: bool = false;
+    fn is_edge_triggered(&self) -> bool {
+        false
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         if want.is_empty() {

@@ -54,7 +54,9 @@ impl<const EDGE: bool> EpollSet<EDGE> {
 
 // SAFETY: only `set` makes calls with a number; the kernel reports only numbers that were added.
 unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
-    const EDGE: bool = EDGE;
+    fn is_edge_triggered(&self) -> bool {
+        EDGE
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         let had = *self.wanted.at(fd.index());

@@ -34,7 +34,9 @@ impl<H: HintSource, A: PollNow> InterestPoller<H, A> {
 // SAFETY: `forget` revokes the interest; only numbers with interest are polled and reported.
 unsafe impl<H: HintSource, A: PollNow> Poller for InterestPoller<H, A> {
     /// Events are reported once, as in the paper.
-    const EDGE: bool = true;
+    fn is_edge_triggered(&self) -> bool {
+        true
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         let (had, mut wanted) = (self.0.interest(fd), want.to_poll());

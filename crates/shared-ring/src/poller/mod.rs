@@ -67,15 +67,19 @@ impl Readiness {
 /// After [`forget`](Poller::forget), the poller does not use the descriptor's number until it is
 /// set again. It reports only numbers that were set.
 pub unsafe trait Poller {
-    /// Whether readiness is reported once, when it begins (edge-triggered), rather than as long as
-    /// it lasts.
-    const EDGE: bool;
+    /// Returns whether readiness is reported once, when it begins (edge-triggered), rather than as
+    /// long as it lasts.
+    fn is_edge_triggered(&self) -> bool;
 
-    /// Whether each wait scans all descriptors.
-    const SCANS_ALL_FDS: bool = false;
+    /// Returns whether each wait scans all descriptors.
+    fn scans_all_fds(&self) -> bool {
+        false
+    }
 
-    /// Whether descriptors must be able to signal, which those of eventfd(2) can't.
-    const BY_SIGNALS: bool = false;
+    /// Returns whether descriptors must be able to signal, which those of eventfd(2) can't.
+    fn needs_signals(&self) -> bool {
+        false
+    }
 
     /// Replaces the interest in a descriptor. Empty interest removes it from the set.
     ///
@@ -100,6 +104,45 @@ pub unsafe trait Poller {
     /// Returns the number of overflows of a bounded event queue.
     fn overflows(&self) -> u64 {
         0
+    }
+}
+
+// SAFETY: all calls are passed on.
+unsafe impl<P: Poller + ?Sized> Poller for Box<P> {
+    fn is_edge_triggered(&self) -> bool {
+        (**self).is_edge_triggered()
+    }
+
+    fn scans_all_fds(&self) -> bool {
+        (**self).scans_all_fds()
+    }
+
+    fn needs_signals(&self) -> bool {
+        (**self).needs_signals()
+    }
+
+    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
+        (**self).set(fd, want)
+    }
+
+    fn forget(&mut self, fd: Fd) {
+        (**self).forget(fd);
+    }
+
+    fn wait(
+        &mut self,
+        timeout: Option<Duration>,
+        out: &mut Vec<(Fd, Readiness)>,
+    ) -> io::Result<()> {
+        (**self).wait(timeout, out)
+    }
+
+    fn system_calls(&self) -> u64 {
+        (**self).system_calls()
+    }
+
+    fn overflows(&self) -> u64 {
+        (**self).overflows()
     }
 }
 
@@ -177,7 +220,11 @@ mod tests {
         write(borrow(&b), b"x").unwrap();
         assert_eq!(poll_now(&mut poller), [(a, Readiness::READ)]);
         let again = poll_now(&mut poller);
-        assert_eq!(again.is_empty(), P::EDGE, "reported while it lasts, or once");
+        assert_eq!(
+            again.is_empty(),
+            poller.is_edge_triggered(),
+            "reported while it lasts, or once"
+        );
         read(borrow(&a), &mut [0; 8]).unwrap();
         assert_eq!(poll_now(&mut poller), []);
 

@@ -18,8 +18,12 @@ pub struct Poll {
 
 // SAFETY: `forget` removes the number from the array; only numbers in it are polled and reported.
 unsafe impl Poller for Poll {
-    const EDGE: bool = false;
-    const SCANS_ALL_FDS: bool = true;
+    fn is_edge_triggered(&self) -> bool {
+        false
+    }
+    fn scans_all_fds(&self) -> bool {
+        true
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         if want.is_empty() {

@@ -180,8 +180,12 @@ fn entry(fd: Fd, want: Readiness) -> libc::pollfd {
 // SAFETY: `forget` clears the number's interest and that it signals. Only numbers with interest are polled
 // and reported, and on drop only those that signal are reset.
 unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
-    const EDGE: bool = true;
-    const BY_SIGNALS: bool = true;
+    fn is_edge_triggered(&self) -> bool {
+        true
+    }
+    fn needs_signals(&self) -> bool {
+        true
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         let watched = self.watched.at(fd.index());

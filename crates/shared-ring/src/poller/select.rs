@@ -53,8 +53,12 @@ impl Map {
 
 // SAFETY: `forget` removes the number from the bit maps; only numbers in them are polled and reported.
 unsafe impl Poller for Select {
-    const EDGE: bool = false;
-    const SCANS_ALL_FDS: bool = true;
+    fn is_edge_triggered(&self) -> bool {
+        false
+    }
+    fn scans_all_fds(&self) -> bool {
+        true
+    }
 
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         self.read.set(fd.index(), want.contains(Readiness::READ));
