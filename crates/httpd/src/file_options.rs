@@ -1,5 +1,8 @@
 //! Settings for files.
 
+#[cfg(feature = "compression")]
+use crate::compression::Compression;
+
 /// Settings for files.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -26,10 +29,21 @@ pub struct FileOptions {
     /// Send `Cache-Control: max-age` with files, so that caches use them this long without revalidation
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS"))]
     pub max_age: Option<u32>,
+
+    /// Compression on the fly
+    #[cfg(feature = "compression")]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub compression: Compression,
 }
 
 impl Default for FileOptions {
     fn default() -> Self {
-        FileOptions { precompressed: true, autoindex: false, max_age: None }
+        FileOptions {
+            precompressed: true,
+            autoindex: false,
+            max_age: None,
+            #[cfg(feature = "compression")]
+            compression: Compression::default(),
+        }
     }
 }

@@ -14,6 +14,8 @@
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and precompressed files. Malformed requests are rejected. It does not support TLS.
 
+#[cfg(feature = "compression")]
+mod compression;
 mod decision;
 mod file_options;
 #[cfg(feature = "cli")]
@@ -29,6 +31,8 @@ mod site;
 #[cfg(feature = "sandbox")]
 pub use ash_sandbox::sandbox;
 pub use bytes;
+#[cfg(feature = "compression")]
+pub use compression::{Compression, CompressionLevels};
 pub use evring;
 pub use evring::{Config, Root};
 pub use file_options::FileOptions;

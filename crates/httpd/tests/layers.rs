@@ -6,8 +6,17 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 8] =
-    ["flags", "limits", "file_options", "message", "decision", "response", "site", "server"];
+const LAYERS: [&str; 9] = [
+    "flags",
+    "limits",
+    "message",
+    "decision",
+    "compression",
+    "file_options",
+    "response",
+    "site",
+    "server",
+];
 
 /// Modules by name, such as `site::cache`, with the modules that they import.
 type Imports = BTreeMap<String, BTreeSet<String>>;

@@ -2,7 +2,8 @@
 
 use crate::message::request::Request;
 
-/// A coding of precompressed files, such as `style.css.gz` next to `style.css`.
+/// A coding of files: of precompressed ones, such as `style.css.gz` next to `style.css`, and of those that the
+/// server compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Coding {
     Brotli,
@@ -32,25 +33,49 @@ impl Coding {
     }
 }
 
+/// The codings in which a file can be served, besides plain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Codings(u8);
+pub(crate) struct Codings {
+    /// A bit for each coding of which there is a precompressed file.
+    precompressed: u8,
+    /// A bit for each coding in which the server compresses the file.
+    on_the_fly: u8,
+}
 
 impl Codings {
+    /// Adds the coding of a precompressed file.
     pub(crate) fn add(&mut self, coding: Coding) {
-        self.0 |= 1 << coding as u8;
+        self.precompressed |= 1 << coding as u8;
+    }
+
+    /// Adds a coding in which the server compresses the file, unless there is a precompressed one.
+    #[cfg(feature = "compression")]
+    pub(crate) fn add_on_the_fly(&mut self, coding: Coding) {
+        self.on_the_fly |= (1 << coding as u8) & !self.precompressed;
     }
 
     pub(crate) fn remove(&mut self, coding: Coding) {
-        self.0 &= !(1 << coding as u8);
+        self.precompressed &= !(1 << coding as u8);
+        self.on_the_fly &= !(1 << coding as u8);
     }
 
     pub(crate) fn has(self, coding: Coding) -> bool {
-        self.0 >> (coding as u8) & 1 == 1
+        (self.precompressed | self.on_the_fly) >> (coding as u8) & 1 == 1
+    }
+
+    /// Returns whether the server compresses the file for this coding.
+    pub(crate) fn is_on_the_fly(self, coding: Coding) -> bool {
+        self.on_the_fly >> (coding as u8) & 1 == 1
+    }
+
+    /// Returns the codings of precompressed files.
+    pub(crate) fn precompressed(self) -> Codings {
+        Codings { on_the_fly: 0, ..self }
     }
 
     #[inline]
     pub(crate) fn is_empty(self) -> bool {
-        self.0 == 0
+        self.precompressed | self.on_the_fly == 0
     }
 }
 

@@ -30,8 +30,11 @@ use crate::message::request::Request;
 /// while the file is sent, and writes to mapped memory that the kernel has not noticed yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Validators {
-    /// The strong entity tag, with quotes.
+    /// The entity tag, with quotes, without the prefix of weak ones.
     pub(crate) etag: Option<String>,
+    /// Whether the tag identifies the content, but not its bytes: another version of the server may compress
+    /// it to other ones.
+    pub(crate) is_weak: bool,
     pub(crate) modified: Option<SystemTime>,
     /// Whether the tag identifies this state of the file, not only one response.
     pub(crate) is_stable: bool,
@@ -75,11 +78,18 @@ impl Validators {
         let is_dated = next_second(stable_at) <= wall;
         Validators {
             etag: Some(etag),
+            is_weak: false,
             modified: Some(modified),
             is_stable,
             is_dated,
             resumes_by_date: is_dated && meta.changed() < modified + Duration::from_secs(1),
         }
+    }
+
+    /// Returns the validators of the file's content as the server compresses it.
+    #[cfg(feature = "compression")]
+    pub(crate) fn of_compressed(self) -> Self {
+        Validators { is_weak: true, resumes_by_date: false, ..self }
     }
 
     /// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.
@@ -113,7 +123,7 @@ impl Validators {
         }
         let validator = request.one("if-range")?;
         let same = match validator.first() {
-            Some(b'"') => self.is_tag(validator),
+            Some(b'"') => !self.is_weak && self.is_tag(validator),
             _ => self.resumes_by_date && date(validator) == self.modified,
         };
         same.then_some(range)
@@ -128,7 +138,9 @@ impl Validators {
     ) -> bool {
         fields.any(|field| {
             field.trim_ascii() == b"*"
-                || tags(field).any(|(weak, tag)| (weak_comparison || !weak) && self.is_tag(tag))
+                || tags(field).any(|(weak, tag)| {
+                    (weak_comparison || !(weak || self.is_weak)) && self.is_tag(tag)
+                })
         })
     }
 

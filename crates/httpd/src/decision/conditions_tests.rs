@@ -14,6 +14,7 @@ fn file() -> Validators {
         etag: Some("\"a\"".to_owned()),
         modified: Some(modified),
         is_stable: true,
+        is_weak: false,
         is_dated: true,
         resumes_by_date: true,
     }

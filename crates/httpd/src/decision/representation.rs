@@ -61,6 +61,30 @@ impl RepresentationHeaders {
     }
 }
 
+/// Returns whether compression makes files of a path's type smaller.
+#[cfg(feature = "compression")]
+pub(crate) fn is_compressible(path: &Path) -> bool {
+    let guess = mime_guess::from_path(path);
+    let essence = guess.first_raw().unwrap_or("application/octet-stream");
+    let is_structured_text = essence.ends_with("+json") || essence.ends_with("+xml");
+    essence.starts_with("text/")
+        || is_structured_text
+        || matches!(
+            essence,
+            "application/javascript"
+                | "application/json"
+                | "application/rtf"
+                | "application/vnd.ms-fontobject"
+                | "application/wasm"
+                | "application/x-javascript"
+                | "application/xml"
+                | "font/otf"
+                | "font/ttf"
+                | "image/bmp"
+                | "image/x-icon"
+        )
+}
+
 fn content_type(path: &Path) -> String {
     let guess = mime_guess::from_path(path);
     let essence = match guess.first_raw().unwrap_or("application/octet-stream") {

@@ -58,14 +58,15 @@ pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 
 /// Writes the fields that a 304 has, too (RFC 9110, section 15.4.5).
 pub(super) fn put_validators(out: &mut Vec<u8>, headers: &RepresentationHeaders) {
-    if let Some(Validators { etag, modified, .. }) = &headers.validators {
+    if let Some(Validators { etag, is_weak, modified, .. }) = &headers.validators {
         if let Some(modified) = modified {
             out.extend_from_slice(b"Last-Modified: ");
             out.extend_from_slice(&stamp(*modified));
             out.extend_from_slice(b"\r\n");
         }
         if let Some(etag) = etag {
-            put(out, format_args!("ETag: {etag}\r\n"));
+            let weak = if *is_weak { "W/" } else { "" };
+            put(out, format_args!("ETag: {weak}{etag}\r\n"));
         }
     }
     if headers.varies {

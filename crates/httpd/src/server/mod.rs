@@ -20,12 +20,16 @@ use ash_sandbox::sandbox;
 use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
 use tracing::info;
 
+#[cfg(feature = "compression")]
+use crate::compression::{Compression, CompressionLevels};
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
 #[cfg(feature = "sandbox")]
 use crate::server::options::HandlerModule;
 use crate::server::options::Options;
 use crate::site::Site;
+#[cfg(feature = "compression")]
+use crate::site::compressor::{Compressor, CompressorThreads};
 use crate::site::handler::Request;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
@@ -62,6 +66,9 @@ pub struct Builder {
     around: Vec<Around>,
     /// The first setting that contradicts another one.
     conflict: Option<&'static str>,
+    /// What compresses files, once the server starts.
+    #[cfg(feature = "compression")]
+    compressor_threads: Option<CompressorThreads>,
     #[cfg(feature = "sandbox")]
     sandbox: Vec<SandboxedHandler>,
     #[cfg(feature = "sandbox")]
@@ -84,6 +91,8 @@ impl From<Options> for Builder {
             config,
             around: Vec::new(),
             conflict: None,
+            #[cfg(feature = "compression")]
+            compressor_threads: None,
             #[cfg(feature = "sandbox")]
             sandbox: Vec::new(),
             #[cfg(feature = "sandbox")]
@@ -190,6 +199,12 @@ impl Builder {
         Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
+    /// Compresses files on the fly, see [`Compression`]. The default is not to.
+    #[cfg(feature = "compression")]
+    pub fn compression(self, compression: Compression) -> Self {
+        Builder { file_options: FileOptions { compression, ..self.file_options }, ..self }
+    }
+
     /// See [`Site::status`].
     pub fn status(self, on: bool) -> Self {
         Builder { status: Some(on), ..self }
@@ -224,9 +239,18 @@ impl Builder {
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
         let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };
+        #[cfg(feature = "compression")]
+        let compressed =
+            CompressorThreads::memory(&self.file_options.compression, self.workers.into());
+        #[cfg(not(feature = "compression"))]
+        let compressed = 0;
         let mechanism = config.memory_at_full_load::<Site>();
         let site = limits.memory(config.max_connections);
-        mechanism.saturating_add(site).saturating_add(log).saturating_mul(self.workers.into())
+        mechanism
+            .saturating_add(site)
+            .saturating_add(log)
+            .saturating_mul(self.workers.into())
+            .saturating_add(compressed)
     }
 
     /// Logs the maximum memory and its parts.
@@ -286,6 +310,11 @@ impl Builder {
                 (Some(writer), senders)
             }
         };
+        #[cfg(feature = "compression")]
+        if self.file_options.compression.levels != CompressionLevels::OFF {
+            let threads = CompressorThreads::start(self.workers.into()).map_err(Error::Thread)?;
+            self.compressor_threads = Some(threads);
+        }
         let mut senders = senders.into_iter();
         let mut workers: Vec<Worker> = Vec::new();
         for n in 0..self.workers.into() {
@@ -339,6 +368,8 @@ impl Builder {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
         let (limits, file_options) = (self.limits.clone(), self.file_options);
+        #[cfg(feature = "compression")]
+        let compressor_threads = self.compressor_threads.clone();
         let status = self.status;
         #[cfg(feature = "sandbox")]
         let handlers = self.sandbox.clone();
@@ -357,6 +388,12 @@ impl Builder {
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
             (site.handlers.routes, site.files.options) = (routes, file_options);
+            #[cfg(feature = "compression")]
+            {
+                site.files.compressor = compressor_threads.map(|threads| {
+                    Compressor::new(file_options.compression, threads, &mechanism.remote())
+                });
+            }
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
             #[cfg(feature = "sandbox")]

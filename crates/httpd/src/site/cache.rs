@@ -75,7 +75,7 @@ impl Paths {
 pub(crate) struct Source {
     pub(crate) paths: Arc<Paths>,
     pub(crate) meta: Metadata,
-    /// Codings for which a compressed file exists.
+    /// Codings in which the file can be sent.
     pub(crate) codings: Codings,
     /// Whether the second of the file's last change was over. If not, the next revalidation
     /// replaces the response.

@@ -18,10 +18,12 @@ use crate::message::request::{KeptHead, Request};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::site::cache::{Cache, CacheLookup, Source, put_coded_key};
+#[cfg(feature = "compression")]
+use crate::site::compressor::Compressor;
 use crate::site::context::Context;
 use crate::site::listing;
 use crate::site::log::LoggedRequest;
-use crate::site::lookup::{FileLookup, LookupStep};
+use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
 use crate::site::state::{PendingWork, State};
 
 /// Returns the metadata that a stat has found.
@@ -48,12 +50,15 @@ pub(crate) struct Files {
     pub(crate) options: FileOptions,
     pub(crate) cache: Cache,
     /// Buffer for keys of the cache.
-    key: Vec<u8>,
+    pub(super) key: Vec<u8>,
     /// Boxes of completed work, for reuse.
     #[expect(clippy::vec_box, reason = "the boxes move to and from the connections' states")]
     spare: Vec<Box<PendingWork>>,
     /// Open files that are too large for the cache.
     open_files: Rc<Cell<usize>>,
+    /// Compresses files of which there is no precompressed one.
+    #[cfg(feature = "compression")]
+    pub(crate) compressor: Option<Compressor>,
 }
 
 impl Files {
@@ -69,6 +74,8 @@ impl Files {
             key: Vec::with_capacity(256),
             spare: (0..Self::INITIAL_SPARE).map(|_| Box::default()).collect(),
             open_files: Rc::default(),
+            #[cfg(feature = "compression")]
+            compressor: None,
         }
     }
 
@@ -190,13 +197,15 @@ impl Files {
     fn submit(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
         let (Some(root), PendingWork::File(lookup, _)) = (self.root, &*work) else { return };
         let op = match lookup.step {
-            LookupStep::Revalidate => FileOp::Stat((root, lookup.paths.of(lookup.coding))),
+            LookupStep::Revalidate => FileOp::Stat((root, lookup.path())),
+            #[cfg(feature = "compression")]
+            LookupStep::Collect(_) | LookupStep::Compress(..) => return,
             LookupStep::Sibling { at, .. } => {
                 FileOp::Stat((root, lookup.paths.of(Some(Coding::ALL[at]))))
             }
             LookupStep::List => FileOp::List((root, lookup.directory())),
             LookupStep::Open | LookupStep::Read(..) => {
-                FileOp::Open((root, lookup.paths.of(lookup.coding)), Access::Read)
+                FileOp::Open((root, lookup.path()), Access::Read)
             }
         };
         x.io.file_op(x.id, 0, op);
@@ -217,15 +226,30 @@ impl Files {
             lookup.options = lookup.options.ending();
         }
         let request = head.request();
-        match self.advance(context, x, lookup, &request, outcome) {
+        let result = self.advance(context, x, lookup, &request, outcome);
+        self.continue_lookup(context, x, work, result);
+    }
+
+    /// Continues or ends a lookup after one of its steps.
+    pub(super) fn continue_lookup(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        work: Box<PendingWork>,
+        result: LookupResult,
+    ) {
+        match result {
             LookupResult::NextStep => self.submit(x, work),
-            LookupResult::Read(from, len) => {
+            LookupResult::Read(from, range) => {
                 x.state.work = Some(work);
-                // One byte more than the expected length shows whether the file has grown.
-                x.io.file_op(x.id, 0, FileOp::Read(from, 0..len + 1));
+                x.io.file_op(x.id, 0, FileOp::Read(from, range));
             }
+            #[cfg(feature = "compression")]
+            LookupResult::Waits => x.state.work = Some(work),
             LookupResult::Answered(proceed) => {
-                context.count(x.state, LoggedRequest::Request(&request));
+                if let PendingWork::File(_, head) = &*work {
+                    context.count(x.state, LoggedRequest::Request(&head.request()));
+                }
                 if self.spare.len() < Self::MAX_SPARE {
                     self.spare.push(work);
                 }
@@ -269,7 +293,7 @@ impl Files {
                     return LookupResult::NextStep;
                 }
                 let codings = file.codings;
-                let same = |source: &Source| source.codings == codings;
+                let same = |source: &Source| source.codings.precompressed() == codings;
                 if revalidates && self.cache.revalidate(file.name(), same, x.io.now()) {
                     return self.answer_revalidated(context, x, file, request);
                 }
@@ -277,12 +301,20 @@ impl Files {
                 LookupResult::NextStep
             }
             (LookupStep::Open, Ok(FileOutcome::Opened(opened))) => match opened.1.kind {
+                #[cfg(feature = "compression")]
+                FileKind::Regular if file.compresses().is_some() => {
+                    let (from, meta) = *opened;
+                    self.begin_compression(context, x, file, from, meta)
+                }
                 FileKind::Regular => {
                     let (from, meta) = *opened;
+                    #[cfg(feature = "compression")]
+                    self.add_codings(file, meta.len);
                     let validators = Validators::of(&meta, file.coding, x.io.wall_time());
                     if meta.len <= u64::from(context.limits.max_cached_file_bytes) {
                         file.step = LookupStep::Read(meta, validators);
-                        return LookupResult::Read(from, meta.len);
+                        // One byte more than the expected length shows whether the file has grown.
+                        return LookupResult::Read(from, 0..meta.len + 1);
                     }
                     if self.revalidate_opened(x, file, &meta, &validators) {
                         return self.answer_revalidated(context, x, file, request);
@@ -301,7 +333,7 @@ impl Files {
                         file,
                         request,
                         (meta, validators),
-                        FileContent::Open(from),
+                        FileContent::Open(from, meta.len),
                     )
                 }
                 _ if file.coding.is_some() => {
@@ -315,15 +347,18 @@ impl Files {
                 }
                 _ => LookupResult::Answered(context.send_error(x, Status::NOT_FOUND, file.options)),
             },
-            (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => self
-                .answer_with_file(
-                    context,
-                    x,
-                    file,
-                    request,
-                    (meta, validators),
-                    FileContent::Bytes(&bytes),
-                ),
+            (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => {
+                let content = match bytes.get(..meta.len as usize) {
+                    Some(body) if body.len() == bytes.len() => FileContent::Bytes(body),
+                    // The file has changed meanwhile.
+                    start => FileContent::Unstable(start.unwrap_or(&bytes)),
+                };
+                self.answer_with_file(context, x, file, request, (meta, validators), content)
+            }
+            #[cfg(feature = "compression")]
+            (LookupStep::Collect(read), Ok(FileOutcome::Read(bytes))) => {
+                self.collect(context, x, file, read, &bytes)
+            }
             (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
                 let representation = RepresentationHeaders::uncached("text/html; charset=utf-8");
                 let (page, clock) = (listing::page(file.name(), listing), &context.responder.clock);
@@ -379,7 +414,7 @@ impl Files {
     }
 
     /// Reserves a slot for an open file, released on drop. Returns `None` at the limit.
-    fn reserve_slot(&mut self, context: &Context, file: File) -> Option<File> {
+    pub(super) fn reserve_slot(&mut self, context: &Context, file: File) -> Option<File> {
         let count = Rc::clone(&self.open_files);
         while count.get() >= context.limits.max_open_files {
             if !self.cache.close_one() {
@@ -425,16 +460,19 @@ impl Files {
     ) -> LookupResult {
         file.coding = Some(coding);
         file.put_key(&mut self.key);
-        if let CacheLookup::Fresh(prepared, _) = self.cache.find(&self.key, x.io.now()) {
-            let proceed = context.send_planned(x, prepared, request, file.options);
-            return LookupResult::Answered(proceed);
-        }
-        file.step = LookupStep::Open;
+        file.step = match self.cache.find(&self.key, x.io.now()) {
+            CacheLookup::Fresh(prepared, _) => {
+                let proceed = context.send_planned(x, prepared, request, file.options);
+                return LookupResult::Answered(proceed);
+            }
+            CacheLookup::Stale(..) => LookupStep::Revalidate,
+            CacheLookup::Miss => LookupStep::Open,
+        };
         LookupResult::NextStep
     }
 
     /// Answers with a file and caches it, unless it may still be changing.
-    fn answer_with_file(
+    pub(super) fn answer_with_file(
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
@@ -449,13 +487,13 @@ impl Files {
         let representation =
             RepresentationHeaders::of_file(path, validators, file.coding, codings, max_age);
         let clock = &context.responder.clock;
-        let (mut prepared, is_complete) = match content {
-            FileContent::Bytes(bytes) => {
-                let body = &bytes[..bytes.len().min(meta.len as usize)];
-                (PreparedResponse::new(representation, body, clock), meta.len == bytes.len() as u64)
+        let is_complete = !matches!(content, FileContent::Unstable(_));
+        let mut prepared = match content {
+            FileContent::Bytes(body) | FileContent::Unstable(body) => {
+                PreparedResponse::new(representation, body, clock)
             }
-            FileContent::Open(from) => {
-                (PreparedResponse::from_file(representation, from, meta.len, clock), true)
+            FileContent::Open(from, len) => {
+                PreparedResponse::from_file(representation, from, len, clock)
             }
         };
         let chosen = choose_unless_coded(file, request, file.codings);
@@ -474,25 +512,11 @@ impl Files {
     }
 }
 
-enum LookupResult {
-    /// The next step's operation is to be submitted.
-    NextStep,
-    /// A file of this length in bytes is to be read.
-    Read(File, u64),
-    /// A response was sent; true if the next request may be processed.
-    Answered(bool),
-}
-
-enum FileContent<'a> {
-    Bytes(&'a [u8]),
-    Open(File),
-}
-
 /// Returns the preferred coding of a file, unless a coded file is being looked up.
 fn choose_unless_coded(
     file: &FileLookup,
     request: &Request<'_>,
     codings: Codings,
 ) -> Option<Coding> {
-    if file.coding.is_none() { choose(request, codings) } else { None }
+    if file.coding.is_none() && !file.only_plain { choose(request, codings) } else { None }
 }

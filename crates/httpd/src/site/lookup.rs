@@ -1,8 +1,9 @@
 //! The search for a file: a request that waits for file operations.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use evring::{FilePath, Metadata};
+use evring::{File, FilePath, Metadata};
 
 use crate::decision::coding::{Coding, Codings};
 use crate::decision::conditions::Validators;
@@ -10,6 +11,8 @@ use crate::decision::options::ResponseOptions;
 use crate::message::path;
 use crate::message::status::Status;
 use crate::site::cache::{KEY_SUFFIXES, Paths, put_coded_key};
+#[cfg(feature = "compression")]
+use crate::site::compressor::Reservation;
 
 /// A request that waits for a file operation.
 #[derive(Debug)]
@@ -22,13 +25,15 @@ pub(crate) struct FileLookup {
     pub(crate) paths: Arc<Paths>,
     /// The coding that is being looked up.
     pub(crate) coding: Option<Coding>,
-    /// The codings for which a compressed file exists.
+    /// The codings in which the file can be sent.
     pub(crate) codings: Codings,
+    /// Whether the plain file is sent to a client that would accept a coding.
+    pub(crate) only_plain: bool,
     pub(crate) options: ResponseOptions,
     pub(crate) step: LookupStep,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(crate) enum LookupStep {
     /// Stats the file, to revalidate a cached response.
     Revalidate,
@@ -43,6 +48,24 @@ pub(crate) enum LookupStep {
     /// Reads a small file, with the validators of when it was opened.
     Read(Metadata, Validators),
     List,
+    /// Reads a file in pieces, to be compressed.
+    #[cfg(feature = "compression")]
+    Collect(Box<Collection>),
+    /// Waits for the threads that compress the file, which had this state when it was opened.
+    #[cfg(feature = "compression")]
+    Compress(Metadata, Validators),
+}
+
+/// A file that is being read, to be compressed.
+#[cfg(feature = "compression")]
+#[derive(Debug)]
+pub(crate) struct Collection {
+    pub(crate) from: File,
+    pub(crate) meta: Metadata,
+    pub(crate) validators: Validators,
+    /// The bytes read so far.
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) place: Reservation,
 }
 
 impl FileLookup {
@@ -60,6 +83,7 @@ impl FileLookup {
             paths,
             coding,
             codings: Codings::default(),
+            only_plain: false,
             options,
             step: LookupStep::Revalidate,
         }
@@ -87,9 +111,16 @@ impl FileLookup {
             paths,
             coding: None,
             codings: Codings::default(),
+            only_plain: false,
             options,
             step: LookupStep::Open,
         })
+    }
+
+    /// Returns the path of the file to open: the precompressed one in the current coding, or the plain one.
+    pub(crate) fn path(&self) -> FilePath {
+        let coding = self.coding.filter(|coding| !self.codings.is_on_the_fly(*coding));
+        self.paths.of(coding)
     }
 
     /// Returns the path of the directory that contains the file.
@@ -130,4 +161,26 @@ impl FileLookup {
     pub(crate) fn query(&self) -> Option<&[u8]> {
         self.target.get(self.name_len + 1..)
     }
+}
+
+/// What follows a step of a lookup.
+pub(crate) enum LookupResult {
+    /// The next step's operation is to be submitted.
+    NextStep,
+    /// A range of bytes of a file is to be read.
+    Read(File, Range<u64>),
+    /// The threads that compress files report the next step.
+    #[cfg(feature = "compression")]
+    Waits,
+    /// A response was sent; true if the next request may be processed.
+    Answered(bool),
+}
+
+/// The content of a response.
+pub(crate) enum FileContent<'a> {
+    Bytes(&'a [u8]),
+    /// Bytes of a file that has changed while it was read.
+    Unstable(&'a [u8]),
+    /// An open file of this length.
+    Open(File, u64),
 }

@@ -66,6 +66,10 @@ counts! {
     /// its limit.
     rejected_bodies,
     rejected_files,
+    /// Files that were compressed, and files sent plain as the threads or the memory for compressed files were
+    /// busy.
+    compressed_files,
+    uncompressed_files,
     /// Expensive requests shed after queueing too long: answered with 503, and reset because the
     /// client had given up.
     rejected_late,

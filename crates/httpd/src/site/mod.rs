@@ -2,6 +2,10 @@
 
 pub(crate) mod body_memory;
 pub(crate) mod cache;
+#[cfg(feature = "compression")]
+pub(crate) mod compress;
+#[cfg(feature = "compression")]
+pub(crate) mod compressor;
 pub(crate) mod constant;
 pub(crate) mod context;
 pub(crate) mod deferred;
@@ -616,9 +620,12 @@ impl Application for Site {
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {
-        if tag == wakers::TAG {
-            self.context.responder.clock.tick(io.now(), io);
-            self.handlers.woken(&mut self.context, io, all);
+        self.context.responder.clock.tick(io.now(), io);
+        match tag {
+            wakers::TAG => self.handlers.woken(&mut self.context, io, all),
+            #[cfg(feature = "compression")]
+            compressor::TAG => self.files.woken(&mut self.context, io, all),
+            _ => {}
         }
     }
 

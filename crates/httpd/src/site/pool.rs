@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
@@ -33,7 +33,7 @@ use crate::site::request_body::RequestBody;
 pub struct Pool(SyncSender<Job>);
 
 /// A call; it sends its result itself.
-type Job = Box<dyn FnOnce() + Send>;
+pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
 impl Pool {
     /// Starts a pool of `threads` threads, for which at most `max_queued` calls wait.
@@ -65,14 +65,19 @@ impl Pool {
                 let _ = sender.send(call());
             }
         });
-        let is_queued = match self.0.try_send(job) {
-            Ok(()) => Ok(()),
-            Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) => Err(PoolError::Full),
-        };
+        let is_queued = self.post(job);
         async move {
-            is_queued?;
+            if !is_queued {
+                return Err(PoolError::Full);
+            }
             result.await.ok_or(PoolError::Panicked)
         }
+    }
+
+    /// Calls a function on a thread of the pool, which sends its result itself. Returns false, without a call,
+    /// if too many calls wait.
+    pub(crate) fn post(&self, job: Job) -> bool {
+        self.0.try_send(job).is_ok()
     }
 
     /// Returns a handler that runs on the pool: 503 if too many calls wait, 500 if it panics.

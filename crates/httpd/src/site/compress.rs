@@ -1,0 +1,148 @@
+//! Requests for files that are compressed on the fly.
+
+use evring::{Commands, Cx, File, Metadata, Others};
+
+use crate::decision::coding::Coding;
+use crate::decision::conditions::Validators;
+use crate::site::compressor::{Compressed, CompressedContent};
+use crate::site::context::Context;
+use crate::site::files::Files;
+use crate::site::lookup::{Collection, FileContent, FileLookup, LookupResult, LookupStep};
+use crate::site::state::{PendingWork, State};
+
+/// Bytes that one operation reads.
+const READ_BYTES: u64 = evring::MAX_READ_BYTES as u64;
+
+impl FileLookup {
+    /// Returns the coding in which the server compresses the file for this request.
+    pub(crate) fn compresses(&self) -> Option<Coding> {
+        self.coding.filter(|coding| self.codings.is_on_the_fly(*coding))
+    }
+
+    /// Sends the plain file instead of the compressed one, in the next step.
+    fn send_plain(&mut self) -> LookupResult {
+        (self.coding, self.only_plain, self.step) = (None, true, LookupStep::Open);
+        LookupResult::NextStep
+    }
+}
+
+impl Files {
+    /// Adds the codings in which a plain file of `len` bytes is compressed.
+    pub(crate) fn add_codings(&self, file: &mut FileLookup, len: u64) {
+        if let Some(compressor) = &self.compressor
+            && file.coding.is_none()
+        {
+            compressor.add_codings(file.paths.plain.as_path(), len, &mut file.codings);
+        }
+    }
+
+    /// Starts to compress a file that was just opened.
+    pub(super) fn begin_compression(
+        &mut self,
+        context: &Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        from: File,
+        meta: Metadata,
+    ) -> LookupResult {
+        file.put_key(&mut self.key);
+        let place = self.compressor.as_ref().and_then(|compressor| {
+            let fits = meta.len <= compressor.max_bytes();
+            if fits { compressor.reserve(&self.key) } else { None }
+        });
+        let Some(place) = place else {
+            context.metrics.own().uncompressed_files.add(1);
+            return file.send_plain();
+        };
+        let validators = Validators::of(&meta, file.coding, x.io.wall_time()).of_compressed();
+        let bytes = Vec::with_capacity(meta.len as usize);
+        let next = LookupResult::Read(from.clone(), 0..meta.len.min(READ_BYTES));
+        file.step =
+            LookupStep::Collect(Box::new(Collection { from, meta, validators, bytes, place }));
+        next
+    }
+
+    /// Takes bytes of a file to be compressed. When it has all, the threads compress them.
+    pub(super) fn collect(
+        &mut self,
+        context: &Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        mut read: Box<Collection>,
+        bytes: &[u8],
+    ) -> LookupResult {
+        read.bytes.extend_from_slice(bytes);
+        let (len, at) = (read.meta.len, read.bytes.len() as u64);
+        if !bytes.is_empty() && at < len {
+            let next = LookupResult::Read(read.from.clone(), at..len.min(at + READ_BYTES));
+            file.step = LookupStep::Collect(read);
+            return next;
+        }
+        let Collection { meta, validators, bytes, place, .. } = *read;
+        let max_cached = context.limits.max_cached_file_bytes as usize;
+        let is_queued = match (&mut self.compressor, file.coding) {
+            (Some(compressor), Some(coding)) if at == len => {
+                compressor.compress(x.id, place, coding, bytes, max_cached)
+            }
+            // The file was truncated meanwhile.
+            _ => false,
+        };
+        if !is_queued {
+            context.metrics.own().uncompressed_files.add(1);
+            return file.send_plain();
+        }
+        context.metrics.own().compressed_files.add(1);
+        file.step = LookupStep::Compress(meta, validators);
+        LookupResult::Waits
+    }
+
+    /// Answers the requests whose files were compressed.
+    pub(crate) fn woken(
+        &mut self,
+        context: &mut Context,
+        io: &mut impl Commands,
+        mut all: Others<'_, State>,
+    ) {
+        let Some(compressor) = &mut self.compressor else { return };
+        for Compressed { id, content, .. } in compressor.take_results() {
+            let Some(state) = all.get(io, id) else { continue };
+            let mut x = Cx { io, id, state, others: Others::none() };
+            self.compressed(context, &mut x, content);
+        }
+    }
+
+    /// Answers a request whose file was compressed, or has to be sent plain.
+    fn compressed(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        content: Option<CompressedContent>,
+    ) {
+        let waits = |work: &mut Box<PendingWork>| matches!(&**work, PendingWork::File(lookup, _) if matches!(lookup.step, LookupStep::Compress(..)));
+        let Some(mut work) = x.state.work.take_if(waits) else { return };
+        let PendingWork::File(file, head) = &mut *work else { return };
+        let LookupStep::Compress(meta, validators) = std::mem::take(&mut file.step) else { return };
+        if x.io.is_stopping() && file.options.stays_open() {
+            file.options = file.options.ending();
+        }
+        let made = (meta, validators);
+        let request = head.request();
+        let result = match content {
+            Some(CompressedContent::Bytes(bytes)) => {
+                let content = FileContent::Bytes(&bytes);
+                self.answer_with_file(context, x, file, &request, made, content)
+            }
+            Some(CompressedContent::Memfd(fd, len, charge)) => {
+                match self.reserve_slot(context, File::from(fd).with(charge)) {
+                    Some(from) => {
+                        let content = FileContent::Open(from, len);
+                        self.answer_with_file(context, x, file, &request, made, content)
+                    }
+                    None => file.send_plain(),
+                }
+            }
+            None => file.send_plain(),
+        };
+        self.continue_lookup(context, x, work, result);
+    }
+}

@@ -1,0 +1,274 @@
+//! Compression of files by threads of their own.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use evring::{ConnId, Mailbox, RemoteHandle, Sender};
+use rustix::fs::{MemfdFlags, memfd_create};
+
+use crate::compression::{Compression, CompressionLevels};
+use crate::decision::coding::{Coding, Codings};
+use crate::decision::representation::is_compressible;
+use crate::site::pool::Pool;
+
+/// Tag of the wake-ups.
+pub(crate) const TAG: u64 = u64::from_be_bytes(*b"compress");
+
+/// Files of a worker that are compressed, or wait for it, at a time. Clients get further ones plain.
+const MAX_PENDING: usize = 16;
+
+/// What the workers share: threads, and the memory of compressed files.
+#[derive(Clone, Debug)]
+pub(crate) struct CompressorThreads {
+    pool: Pool,
+    memory: Arc<AtomicUsize>,
+}
+
+impl CompressorThreads {
+    const THREADS: usize = 2;
+
+    /// Starts the threads.
+    pub(crate) fn start(workers: usize) -> io::Result<Self> {
+        let pool = Pool::new(Self::THREADS, MAX_PENDING * workers)?;
+        Ok(CompressorThreads { pool, memory: Arc::default() })
+    }
+
+    /// Returns the maximum memory for files that are being compressed.
+    pub(crate) fn memory(options: &Compression, workers: usize) -> usize {
+        // The file, its compressed form while it grows, and what the encoders need.
+        const ENCODER_BYTES: usize = 16 << 20;
+        if options.levels == CompressionLevels::OFF {
+            return 0;
+        }
+        let jobs = MAX_PENDING * workers;
+        jobs * options.max_bytes as usize
+            + Self::THREADS * (2 * options.max_bytes as usize + ENCODER_BYTES)
+            + options.max_memory
+    }
+}
+
+/// The files of a worker that are being compressed.
+#[derive(Debug)]
+pub(crate) struct Compressor {
+    options: Compression,
+    threads: CompressorThreads,
+    mailbox: Mailbox<Compressed>,
+    sender: Sender<Compressed>,
+    pending: Pending,
+}
+
+/// Keys in the cache of the files that are being read to be compressed, or compressed.
+type Pending = Rc<RefCell<HashSet<Arc<[u8]>>>>;
+
+/// The place of a file among those that are being compressed, given up on drop.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    pending: Pending,
+    key: Option<Arc<[u8]>>,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        if let Some(key) = self.key.take() {
+            self.pending.borrow_mut().remove(&key);
+        }
+    }
+}
+
+/// The result for a connection, `None` if the file has to be sent plain.
+#[derive(Debug)]
+pub(crate) struct Compressed {
+    pub(crate) id: ConnId,
+    key: Arc<[u8]>,
+    pub(crate) content: Option<CompressedContent>,
+}
+
+/// A compressed file.
+#[derive(Debug)]
+pub(crate) enum CompressedContent {
+    Bytes(Vec<u8>),
+    /// In a memory file of this length.
+    Memfd(OwnedFd, u64, Charge),
+}
+
+/// Memory that counts until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Charge {
+    memory: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Charge {
+    /// Counts `bytes`, unless they exceed the maximum.
+    fn new(memory: &Arc<AtomicUsize>, bytes: usize, max: usize) -> Option<Self> {
+        let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= max);
+        memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        Some(Charge { memory: Arc::clone(memory), bytes })
+    }
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        self.memory.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+impl Compressor {
+    pub(crate) fn new(
+        options: Compression,
+        threads: CompressorThreads,
+        remote: &RemoteHandle,
+    ) -> Self {
+        let (mailbox, sender) = Mailbox::new(remote, TAG, MAX_PENDING);
+        Compressor { options, threads, mailbox, sender, pending: Pending::default() }
+    }
+
+    /// Adds the codings in which a file is compressed.
+    pub(crate) fn add_codings(&self, path: &Path, len: u64, codings: &mut Codings) {
+        let Compression { levels, min_bytes, max_bytes, .. } = self.options;
+        if !(min_bytes..=max_bytes.into()).contains(&len) || !is_compressible(path) {
+            return;
+        }
+        for coding in Coding::ALL {
+            if levels.get(coding).is_some() {
+                codings.add_on_the_fly(coding);
+            }
+        }
+    }
+
+    /// Returns the maximum length of a file that is compressed.
+    pub(crate) fn max_bytes(&self) -> u64 {
+        self.options.max_bytes.into()
+    }
+
+    /// Reserves a place for a file that has this key in the cache. Returns `None` if there is none, or if the
+    /// file is being compressed.
+    pub(crate) fn reserve(&self, key: &[u8]) -> Option<Reservation> {
+        let mut pending = self.pending.borrow_mut();
+        if pending.len() == MAX_PENDING || pending.contains(key) {
+            return None;
+        }
+        let key: Arc<[u8]> = key.into();
+        pending.insert(Arc::clone(&key));
+        Some(Reservation { pending: Rc::clone(&self.pending), key: Some(key) })
+    }
+
+    /// Compresses a file for a connection. Contents of at most `max_cached` bytes come as bytes. Returns false
+    /// if too many files wait for the threads.
+    pub(crate) fn compress(
+        &mut self,
+        id: ConnId,
+        mut place: Reservation,
+        coding: Coding,
+        plain: Vec<u8>,
+        max_cached: usize,
+    ) -> bool {
+        let Some(key) = place.key.clone() else { return false };
+        let level = self.options.levels.get(coding).unwrap_or(1);
+        let sender = self.sender.clone();
+        let (memory, max) = (Arc::clone(&self.threads.memory), self.options.max_memory);
+        let is_queued = self.threads.pool.post(Box::new(move || {
+            let mut result =
+                ResultOnDrop { sender, compressed: Compressed { id, key, content: None } };
+            let bytes = encode(coding, level, &plain);
+            result.compressed.content =
+                bytes.ok().and_then(|bytes| match bytes.len() <= max_cached {
+                    true => Some(CompressedContent::Bytes(bytes)),
+                    false => in_memfd(&bytes, &memory, max),
+                });
+        }));
+        if is_queued {
+            // The place is given up when the result has arrived, even if the connection has gone.
+            place.key = None;
+        }
+        is_queued
+    }
+
+    /// Takes the results that have arrived.
+    pub(crate) fn take_results(&mut self) -> Vec<Compressed> {
+        let results: Vec<_> = self.mailbox.drain().collect();
+        let mut pending = self.pending.borrow_mut();
+        for result in &results {
+            pending.remove(&result.key);
+        }
+        results
+    }
+}
+
+/// Sends the result of a call when the call ends, also by a panic.
+struct ResultOnDrop {
+    sender: Sender<Compressed>,
+    compressed: Compressed,
+}
+
+impl Drop for ResultOnDrop {
+    fn drop(&mut self) {
+        let Compressed { id, key, content } = &mut self.compressed;
+        let result = Compressed { id: *id, key: Arc::clone(key), content: content.take() };
+        // The mailbox has room for all pending files; if it is closed, no connection waits.
+        let _ = self.sender.send(result);
+    }
+}
+
+/// Compresses bytes.
+fn encode(coding: Coding, level: u8, plain: &[u8]) -> io::Result<Vec<u8>> {
+    let out = Vec::with_capacity(plain.len() / 2);
+    match coding {
+        Coding::Gzip => {
+            let mut encoder =
+                flate2::write::GzEncoder::new(out, flate2::Compression::new(level.into()));
+            encoder.write_all(plain)?;
+            encoder.finish()
+        }
+        Coding::Zstd => {
+            let mut encoder = zstd::Encoder::new(out, level.into())?;
+            encoder.set_pledged_src_size(Some(plain.len() as u64))?;
+            encoder.write_all(plain)?;
+            encoder.finish()
+        }
+        Coding::Brotli => {
+            const BUFFER_BYTES: usize = 16 * 1024;
+            const WINDOW_BITS: u32 = 22;
+            let mut encoder =
+                brotli::CompressorWriter::new(out, BUFFER_BYTES, level.into(), WINDOW_BITS);
+            encoder.write_all(plain)?;
+            encoder.flush()?;
+            Ok(encoder.into_inner())
+        }
+    }
+}
+
+/// Stores bytes in a memory file, if there is memory for them.
+fn in_memfd(bytes: &[u8], memory: &Arc<AtomicUsize>, max: usize) -> Option<CompressedContent> {
+    let charge = Charge::new(memory, bytes.len(), max)?;
+    let fd = memfd_create("compressed", MemfdFlags::CLOEXEC).ok()?;
+    let mut file = std::fs::File::from(fd);
+    file.write_all(bytes).ok()?;
+    Some(CompressedContent::Memfd(file.into(), bytes.len() as u64, charge))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_compressed_files_is_bounded_and_released() {
+        let memory = Arc::new(AtomicUsize::new(0));
+        let first = in_memfd(&[1; 60], &memory, 100).unwrap();
+        assert!(in_memfd(&[2; 41], &memory, 100).is_none(), "101 of 100 bytes");
+        let second = in_memfd(&[2; 40], &memory, 100).unwrap();
+        assert_eq!(memory.load(Ordering::Relaxed), 100);
+        drop(first);
+        assert_eq!(memory.load(Ordering::Relaxed), 40);
+        let CompressedContent::Memfd(_, len, charge) = second else { panic!("bytes") };
+        assert_eq!(len, 40);
+        drop(charge);
+        assert_eq!(memory.load(Ordering::Relaxed), 0);
+    }
+}

@@ -1,0 +1,233 @@
+//! Compression of files on the fly, on every mechanism.
+#![cfg(feature = "compression")]
+
+mod serving;
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpStream;
+use std::path::Path;
+use std::sync::LazyLock;
+use std::thread;
+use std::time::Duration;
+
+use evring_httpd::{Compression, Limits, Server};
+use serving::{Client, ParsedResponse, on_every_backend};
+
+const HTML_BYTES: usize = 20_000;
+
+/// A text that compresses about as well as pages do.
+fn text(len: usize) -> &'static [u8] {
+    static ALL: LazyLock<Vec<u8>> = LazyLock::new(|| {
+        let line = |n: usize| format!("<li>{n} {:x}</li>\n", n.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        (0..).flat_map(|n| line(n).into_bytes()).take(1_000_000).collect()
+    });
+    &ALL[..len]
+}
+
+fn start(backend: &str, root: &Path, compression: Compression) -> Server {
+    let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(root);
+    server.compression(compression).status(true).start().unwrap()
+}
+
+fn connect(server: &Server) -> Client {
+    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
+}
+
+fn get(client: &mut Client, target: &str, fields: &str) -> ParsedResponse {
+    client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
+    client.response(true)
+}
+
+fn accepting(client: &mut Client, target: &str, coding: &str) -> ParsedResponse {
+    get(client, target, &format!("Accept-Encoding: {coding}\r\n"))
+}
+
+/// Decodes a body as its Content-Encoding says.
+fn decoded(response: &ParsedResponse) -> Vec<u8> {
+    let mut out = Vec::new();
+    let body = &response.body[..];
+    match response.field("Content-Encoding") {
+        None => return body.to_vec(),
+        Some("gzip") => flate2::read::GzDecoder::new(body).read_to_end(&mut out).unwrap(),
+        Some("br") => brotli::Decompressor::new(body, 4096).read_to_end(&mut out).unwrap(),
+        Some("zstd") => zstd::Decoder::new(body).unwrap().read_to_end(&mut out).unwrap(),
+        Some(other) => panic!("{other}"),
+    };
+    out
+}
+
+/// Waits until entity tags of files changed before now are stable.
+fn settle(client: &mut Client, target: &str) {
+    let mut tag = |fields: &str| get(client, target, fields).field("ETag").map(str::to_owned);
+    while tag("") != tag("") {}
+}
+
+#[test]
+fn each_coding_decodes_to_the_file_and_is_cached() {
+    let dir = tempfile::tempdir().unwrap();
+    // In the cache of responses, in a memory file, and longer than one read.
+    let sizes = [HTML_BYTES, 1_000_000, 70_000];
+    for size in sizes {
+        fs::write(dir.path().join(format!("{size}.html")), text(size)).unwrap();
+    }
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), Compression::enabled());
+        let mut client = connect(&server);
+        for size in sizes {
+            let target = format!("/{size}.html");
+            settle(&mut client, &target);
+            for coding in ["gzip", "br", "zstd"] {
+                let first = accepting(&mut client, &target, coding);
+                assert_eq!(first.field("Content-Encoding"), Some(coding), "{}", first.head);
+                assert_eq!(first.field("Vary"), Some("Accept-Encoding"));
+                assert_eq!(first.field("Content-Type"), Some("text/html; charset=utf-8"));
+                assert!(first.body.len() < size / 2, "{} of {size}", first.body.len());
+                assert_eq!(decoded(&first), text(size));
+                let again = accepting(&mut client, &target, coding);
+                assert_eq!(again.body, first.body);
+                let tag = first.field("ETag").unwrap();
+                assert!(tag.starts_with("W/\""), "{tag}");
+                let fields = format!("Accept-Encoding: {coding}\r\nIf-None-Match: {tag}\r\n");
+                assert_eq!(get(&mut client, &target, &fields).status, 304);
+            }
+            let plain = client.get(&target);
+            assert_eq!(plain.field("Content-Encoding"), None);
+            assert_eq!(plain.field("Vary"), Some("Accept-Encoding"));
+            assert_eq!(plain.body, text(size));
+        }
+        // One compression for each file and coding.
+        let status = status(&server);
+        assert_eq!(count(&status, "compressed_files"), 9, "{status}");
+        assert_eq!(count(&status, "uncompressed_files"), 0, "{status}");
+    });
+}
+
+fn status(server: &Server) -> String {
+    String::from_utf8(connect(server).get("/.httpd/status.json").body).unwrap()
+}
+
+fn count(status: &str, name: &str) -> u64 {
+    let status: serde_json::Value = serde_json::from_str(status).unwrap();
+    status[name].as_u64().unwrap()
+}
+
+#[test]
+fn what_does_not_get_smaller_is_sent_plain() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("small.html"), text(1023)).unwrap();
+    fs::write(dir.path().join("least.html"), text(1024)).unwrap();
+    fs::write(dir.path().join("photo.jpg"), text(HTML_BYTES)).unwrap();
+    fs::write(dir.path().join("large.html"), text(300_001)).unwrap();
+    fs::write(dir.path().join("limit.html"), text(300_000)).unwrap();
+    fs::write(dir.path().join("coded.css"), text(HTML_BYTES)).unwrap();
+    fs::write(dir.path().join("coded.css.gz"), b"precompressed").unwrap();
+    let mut compression = Compression::enabled();
+    compression.max_bytes = 300_000;
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), compression);
+        let mut client = connect(&server);
+        let cases = [
+            ("/small.html", None),
+            ("/least.html", Some("gzip")),
+            ("/photo.jpg", None),
+            ("/large.html", None),
+            ("/limit.html", Some("gzip")),
+        ];
+        for (target, coding) in cases {
+            let response = accepting(&mut client, target, "gzip");
+            assert_eq!(response.field("Content-Encoding"), coding, "{target}: {}", response.head);
+            assert_eq!(accepting(&mut client, target, "identity").field("Content-Encoding"), None);
+        }
+        assert_eq!(accepting(&mut client, "/coded.css", "gzip").body, b"precompressed");
+        assert_eq!(decoded(&accepting(&mut client, "/coded.css", "br")), text(HTML_BYTES));
+    });
+}
+
+#[test]
+fn changed_file_is_compressed_again() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("a.html");
+    on_every_backend(|backend| {
+        fs::write(&path, text(HTML_BYTES)).unwrap();
+        let mut limits = Limits::default();
+        limits.cache_ttl = Duration::ZERO;
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let server =
+            server.limits(limits).compression(Compression::enabled()).status(true).start().unwrap();
+        let mut client = connect(&server);
+        settle(&mut client, "/a.html");
+        // Each request revalidates. Once the second of the change is over, the compressed file stays.
+        let mut compress = || {
+            assert_eq!(decoded(&accepting(&mut client, "/a.html", "zstd")), text(HTML_BYTES));
+            count(&status(&server), "compressed_files")
+        };
+        while compress() != compress() {}
+        fs::write(&path, text(30_000)).unwrap();
+        for _ in 0..3 {
+            assert_eq!(decoded(&accepting(&mut client, "/a.html", "zstd")), text(30_000));
+        }
+        fs::remove_file(&path).unwrap();
+        assert_eq!(accepting(&mut client, "/a.html", "zstd").status, 404);
+    });
+}
+
+#[test]
+fn without_memory_for_compressed_files_they_are_sent_plain() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.html"), text(1_000_000)).unwrap();
+    let mut compression = Compression::enabled();
+    compression.max_memory = 50_000;
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), compression);
+        let response = accepting(&mut connect(&server), "/a.html", "gzip");
+        assert_eq!(response.field("Content-Encoding"), None);
+        assert_eq!(response.body, text(1_000_000));
+    });
+}
+
+#[test]
+fn crowd_that_requests_one_file_gets_it_complete() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..10 {
+        fs::write(dir.path().join(format!("{n}.html")), text(100_000 + n)).unwrap();
+    }
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), Compression::enabled());
+        thread::scope(|scope| {
+            for client in 0..20_usize {
+                let server = &server;
+                scope.spawn(move || {
+                    let mut connection = connect(server);
+                    for n in 0..10 {
+                        let n = (n + client / 4) % 10;
+                        let target = format!("/{n}.html");
+                        let response = accepting(&mut connection, &target, "gzip, br");
+                        assert_eq!(decoded(&response), text(100_000 + n));
+                    }
+                });
+            }
+        });
+        let status = status(&server);
+        assert!(count(&status, "compressed_files") >= 10, "{status}");
+    });
+}
+
+#[test]
+fn clients_that_leave_while_files_are_compressed_leave_no_trace() {
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..40 {
+        fs::write(dir.path().join(format!("{n}.html")), text(150_000 + n)).unwrap();
+    }
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), Compression::enabled());
+        for n in 0..40 {
+            let request =
+                format!("GET /{n}.html HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
+            connect(&server).send(request.as_bytes());
+        }
+        // The places for files are free again, once the threads have finished.
+        let mut client = connect(&server);
+        while accepting(&mut client, "/0.html", "gzip").field("Content-Encoding").is_none() {}
+    });
+}
