@@ -8,7 +8,7 @@ for crate in shared-ring send-core; do
     echo "$crate without io_uring"
     cargo check --quiet -p "$crate" --no-default-features
 done
-for features in evring/epoll tls,evring/epoll programs; do
+for features in evring/epoll programs; do
     echo "examples with $features"
     cargo check --quiet -p examples --no-default-features --features "$features"
 done

@@ -14,7 +14,7 @@ count=$(wc -l <<<"$crates")
 }
 echo "evring-httpd with uring and epoll: $count crates"
 
-published=(shared-ring evring-sim send-core flexsc-rt ecem evring evring-httpd ash-guest ash-sandbox)
+published=(shared-ring evring-sim send-core flexsc-rt ecem evring evring-tls evring-httpd ash-guest ash-sandbox)
 packages=()
 for package in "${published[@]}"; do packages+=(-p "$package"); done
 # ci/packages.sh --verify also builds each package as its users would.

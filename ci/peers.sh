@@ -33,7 +33,7 @@ start() {
     "$@" >"$log" 2>&1 &
     pids+=($!)
     for _ in $(seq 100); do
-        address=$(sed -n 's|.*http://\([0-9.:]*\).*|\1|p; s|^listening on \([0-9.:]*\).*|\1|p' "$log" | head -n 1)
+        address=$(sed -n 's|.*https\{0,1\}://\([0-9.:]*\).*|\1|p; s|^listening on \([0-9.:]*\).*|\1|p' "$log" | head -n 1)
         [ -n "$address" ] && return
         kill -0 "${pids[-1]}" 2>/dev/null || break
         sleep 0.05
@@ -94,9 +94,15 @@ done
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
     -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
 for backend in $backends; do
-    start "tls-$backend" "$bin/tls-files" --listen 127.0.0.1:0 --backend "$backend" --root "$root" \
-        --cert "$work/cert.pem" --key "$work/key.pem"
+    start "tls-$backend" "$bin/httpd" --listen 127.0.0.1:0 --backend "$backend" --root "$root" \
+        --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
     fetch "TLS $backend" "https://$address" --insecure
+    for version in 1.2 1.3; do
+        curl --silent --show-error --fail --insecure --tlsv$version --tls-max $version --output /dev/null \
+            "https://$address/4.bin"
+    done
+    openssl s_client -connect "$address" -alpn http/1.1 -servername localhost </dev/null >"$work/s_client" 2>&1
+    grep -q 'ALPN protocol: http/1.1' "$work/s_client" || { cat "$work/s_client" >&2; exit 1; }
     stop
 done
 ci/kv.sh

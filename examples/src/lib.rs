@@ -10,30 +10,24 @@
 //! | [`Proxy`] | two dependent connections; half-close |
 //! | [`Throttle`] | files that pass through the process; reads that wait for the client |
 //! | [`OwnPoll`] | not an application: a mechanism over a kernel of one's own |
-//! | [`Layer`] | an application around an application: [`Tls`], [`Xor`] |
+//! | [`Xor`] | an application around an application: a transform of [`evring_tls::Layer`] |
 
 mod chat;
 mod echo;
-mod layer;
 mod poll_kernel;
 mod proxy;
 #[cfg(feature = "programs")]
 mod serve;
 mod throttle;
-#[cfg(feature = "tls")]
-mod tls;
 mod xor;
 
 pub use chat::{Chat, Joined};
 pub use echo::Echo;
-pub use layer::{Layer, Transform};
 pub use poll_kernel::{OwnPoll, PollKernel};
 pub use proxy::{Proxy, ProxyHalf, ProxyState, Timeouts};
 #[cfg(feature = "programs")]
 pub use serve::Listen;
 pub use throttle::{Stream, Throttle};
-#[cfg(feature = "tls")]
-pub use tls::{ServerSession, Tls, server_config};
 pub use xor::Xor;
 
 /// The code of the project's page.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use crate::Transform;
+use evring_tls::Transform;
 
 /// Combines each byte with a secret one by exclusive or. Demonstrates the layer without certificates.
 #[derive(Debug)]

@@ -9,7 +9,8 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evring::Application;
-use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
+use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;
 use support::client::Client;
 use support::{Server, config, on_each, pattern};
@@ -100,14 +101,13 @@ fn run<A: Application + 'static>(
 
 #[test]
 fn no_descriptor_and_no_connection_leaks() {
-    let cert = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let key = cert.signing_key.serialize_der().try_into().unwrap();
-    let tls = server_config(vec![cert.cert.der().clone()], key).unwrap();
+    let certificates = Arc::new(Certificates::self_signed(&["localhost"]).unwrap());
+    let tls = TlsConfig::from(server_config(certificates, None, &[]).unwrap());
     on_each(|backend| {
         run(backend, "echo", || Echo, connect_broken_clients);
         run(backend, "kv", kv, connect_broken_clients);
         run(backend, "xor", || Layer::<_, Xor>::new(1, kv()).unwrap(), connect_broken_clients);
-        let tls = Arc::clone(&tls);
+        let tls = tls.clone();
         run(backend, "tls", || Tls::new(tls, kv()).unwrap(), connect_broken_clients);
 
         let before = open_descriptors();

@@ -7,23 +7,25 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 
 use evring::{Access, Application, Chunk, Close, Commands, Cx, FileOp, FileOutcome, Root, Rx};
-use examples::{Echo, Layer, Proxy, Timeouts, Tls, Xor, server_config};
+use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
+use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;
-use rustls::pki_types::{PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, StreamOwned};
+use rustls::pki_types::ServerName;
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use support::client::{Client, End};
 use support::script::{Ended, Event, script};
 use support::{Server, config, on_each, pattern, tiny};
 
 /// Returns the configuration of a server and of a client that trusts it.
-fn settings() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
-    let generated = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
-    let key = PrivateKeyDer::try_from(generated.signing_key.serialize_der()).unwrap();
-    let server = server_config(vec![generated.cert.der().clone()], key).unwrap();
+fn settings() -> (TlsConfig, Arc<ClientConfig>) {
+    let certificates = Arc::new(Certificates::self_signed(&["localhost"]).unwrap());
     let mut roots = RootCertStore::empty();
-    roots.add(generated.cert.der().clone()).unwrap();
-    let client = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
-    (server, Arc::new(client))
+    roots.add(certificates.first_chain().remove(0)).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let client = ClientConfig::builder_with_provider(provider);
+    let client = client.with_safe_default_protocol_versions().unwrap();
+    let client = client.with_root_certificates(roots).with_no_client_auth();
+    (TlsConfig::from(server_config(certificates, None, &[]).unwrap()), Arc::new(client))
 }
 
 type Stream<S> = StreamOwned<ClientConnection, S>;
@@ -70,7 +72,7 @@ impl Write for OneByOne {
 fn echo_under_tls() {
     let (serves, trusts) = settings();
     on_each(|backend| {
-        let tls = Arc::clone(&serves);
+        let tls = serves.clone();
         let server = Server::start(backend, config(), || Tls::new(tls, Echo).unwrap());
         let mut stream = secure(&trusts, Client::connect(server.address).0);
         for message in [&b"hello"[..], &pattern(70_000)] {
@@ -94,7 +96,7 @@ fn kv_under_tls_through_tiny_buffers() {
     let (serves, trusts) = settings();
     on_each(|backend| {
         for settings in [config(), tiny().with(|c| c.buffer_size = 7)] {
-            let tls = Arc::clone(&serves);
+            let tls = serves.clone();
             let server = Server::start(backend, settings, || {
                 Tls::new(tls, Kv::with_memory(1 << 22, 0).unwrap()).unwrap()
             });
@@ -122,7 +124,7 @@ fn tls_proxy_sends_plain_bytes_upstream() {
     let (serves, trusts) = settings();
     on_each(|backend| {
         let echo = Server::start(backend, config(), || Echo);
-        let (tls, upstream) = (Arc::clone(&serves), echo.address);
+        let (tls, upstream) = (serves.clone(), echo.address);
         let proxy = move || Tls::new(tls, Proxy::new(upstream, Timeouts::default())).unwrap();
         let server = Server::start(backend, config(), proxy);
         let mut stream = secure(&trusts, Client::connect(server.address).0);
@@ -140,7 +142,7 @@ fn tls_proxy_sends_plain_bytes_upstream() {
 fn invalid_tls_gets_an_alert() {
     let (serves, _) = settings();
     on_each(|backend| {
-        let tls = Arc::clone(&serves);
+        let tls = serves.clone();
         let (make, log) = script(|turn| turn.consume());
         let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
         let mut client = Client::connect(server.address);
@@ -158,7 +160,7 @@ fn invalid_tls_gets_an_alert() {
 fn truncated_stream_is_not_a_regular_end() {
     let (serves, trusts) = settings();
     on_each(|backend| {
-        let tls = Arc::clone(&serves);
+        let tls = serves.clone();
         let (make, log) = script(|turn| turn.consume());
         let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
         let mut stream = secure(&trusts, Client::connect(server.address).0);
@@ -291,7 +293,7 @@ fn files_are_sent_in_order_under_tls() {
     fs::write(root.path().join("file"), &contents).unwrap();
     on_each(|backend| {
         for settings in [config(), tiny()] {
-            let tls = Arc::clone(&serves);
+            let tls = serves.clone();
             let settings = settings.with(|c| c.roots = vec![root.path().into()]);
             let server =
                 Server::start(backend, settings, || Tls::new(tls, SendsFileBetweenTexts).unwrap());

@@ -35,13 +35,19 @@ pub use bytes;
 pub use compression::{Compression, CompressionLevels};
 pub use evring;
 pub use evring::{Config, Root};
+#[cfg(feature = "tls")]
+pub use evring_tls;
 pub use file_options::FileOptions;
 pub use http;
 pub use limits::Limits;
+pub use server::addresses::Addresses;
+pub use server::error::Error;
 #[cfg(feature = "sandbox")]
 pub use server::options::HandlerModule;
-pub use server::options::{Addresses, ConnectionLimits, Options};
-pub use server::{Builder, Error, Handle, Server};
+pub use server::options::{ConnectionLimits, Options};
+#[cfg(feature = "tls")]
+pub use server::tls::TlsOptions;
+pub use server::{Builder, Handle, Server};
 pub use site::Site;
 pub use site::constant::constant;
 pub use site::deferred::Responder;

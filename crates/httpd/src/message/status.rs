@@ -12,6 +12,8 @@ impl Status {
     pub(crate) const PARTIAL: Self = Status(206, "Partial Content");
     pub(crate) const MOVED: Self = Status(301, "Moved Permanently");
     pub(crate) const NOT_MODIFIED: Self = Status(304, "Not Modified");
+    #[cfg(feature = "tls")]
+    pub(crate) const PERMANENT: Self = Status(308, "Permanent Redirect");
     pub(crate) const BAD_REQUEST: Self = Status(400, "Bad Request");
     pub(crate) const FORBIDDEN: Self = Status(403, "Forbidden");
     pub(crate) const NOT_FOUND: Self = Status(404, "Not Found");

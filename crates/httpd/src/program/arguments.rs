@@ -37,10 +37,11 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Returns the descriptors that the flags ask for.
     pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
-        let Options { workers, listen, connections, limits, .. } = &self.options;
+        let Options { workers, listen, tls, connections, limits, .. } = &self.options;
+        let listen = listen.iter().chain(&tls.redirect_from);
         DescriptorDemand {
             workers: *workers,
-            listeners: listen.iter().map(|addresses| addresses.as_slice().len() as u64).sum(),
+            listeners: listen.map(|addresses| addresses.as_slice().len() as u64).sum(),
             connections: connections.max_connections,
             open_files: u32::try_from(limits.max_open_files).unwrap_or(u32::MAX),
         }

@@ -13,9 +13,10 @@ use std::thread;
 
 use clap::Parser;
 use evring_httpd::Server;
+use evring_httpd::evring_tls::Certificates;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use arguments::Arguments;
 use stderr::Stderr;
@@ -61,6 +62,9 @@ fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::erro
         stderr.print(&note);
     }
     stderr.print(&ready_line(&server, budget.workers));
+    if let Some(certificates) = server.certificates() {
+        reload_at_hangup(certificates)?;
+    }
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
@@ -79,12 +83,27 @@ fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::erro
 
 /// Returns the message that connections are accepted.
 fn ready_line(server: &Server, workers: u16) -> String {
-    let addresses: Vec<_> = server.addresses().iter().map(|at| format!("http://{at}")).collect();
+    let url = |at| format!("{}://{at}", server.scheme());
+    let addresses: Vec<_> = server.addresses().iter().map(url).collect();
     let (backend, plural) = (server.backend(), if workers == 1 { "" } else { "s" });
     format!(
         "listening on {} (backend {backend}, {workers} worker{plural})",
         addresses.join(" and ")
     )
+}
+
+/// Reads the certificates again at SIGHUP. If they cannot be used, the old ones stay.
+fn reload_at_hangup(certificates: Arc<Certificates>) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGHUP])?;
+    thread::Builder::new().name("certificates".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            match certificates.reload() {
+                Ok(()) => info!("certificates reloaded"),
+                Err(error) => error!("the certificates stay as they were: {error}"),
+            }
+        }
+    })?;
+    Ok(())
 }
 
 /// Registers the signals that stop the server; the second one exits the process.

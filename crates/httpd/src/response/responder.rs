@@ -104,6 +104,17 @@ impl Responder {
         self.send_status(to, Status::MOVED, &location, options)
     }
 
+    /// Sends a redirect, which keeps the method, with a Location field.
+    #[cfg(feature = "tls")]
+    pub(crate) fn redirect_to(
+        &mut self,
+        to: (&mut impl Commands, ConnId),
+        location: &[u8],
+        options: ResponseOptions,
+    ) -> Sent {
+        self.send_status(to, Status::PERMANENT, location, options)
+    }
+
     /// Sends a response that has only a status and optional header fields.
     fn send_status(
         &mut self,

@@ -1,12 +1,15 @@
 //! Running a site with any number of worker threads. Each worker has its own mechanism; workers
 //! share only handlers and metrics.
 
+pub(crate) mod addresses;
+pub(crate) mod error;
 mod lab;
 pub(crate) mod options;
 #[cfg(feature = "signals")]
 mod signals;
+#[cfg(feature = "tls")]
+pub(crate) mod tls;
 
-use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
@@ -18,15 +21,20 @@ use std::time::{Duration, Instant};
 #[cfg(feature = "sandbox")]
 use ash_sandbox::sandbox;
 use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
+#[cfg(feature = "tls")]
+use evring_tls::Certificates;
 use tracing::info;
 
 #[cfg(feature = "compression")]
 use crate::compression::{Compression, CompressionLevels};
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
+use crate::server::error::Error;
 #[cfg(feature = "sandbox")]
 use crate::server::options::HandlerModule;
 use crate::server::options::Options;
+#[cfg(feature = "tls")]
+use crate::server::tls::{LoadedTls, TlsOptions};
 use crate::site::Site;
 #[cfg(feature = "compression")]
 use crate::site::compressor::{Compressor, CompressorThreads};
@@ -62,6 +70,11 @@ pub struct Builder {
     status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
+    #[cfg(feature = "tls")]
+    tls: TlsOptions,
+    /// What TLS needs, once the server starts.
+    #[cfg(feature = "tls")]
+    loaded_tls: Option<LoadedTls>,
     /// Functions around all handlers, innermost first.
     around: Vec<Around>,
     /// The first setting that contradicts another one.
@@ -89,6 +102,10 @@ impl From<Options> for Builder {
             status: options.status.then_some(true),
             log: options.access_log.map(AccessLog::from),
             config,
+            #[cfg(feature = "tls")]
+            tls: options.tls,
+            #[cfg(feature = "tls")]
+            loaded_tls: None,
             around: Vec::new(),
             conflict: None,
             #[cfg(feature = "compression")]
@@ -205,6 +222,20 @@ impl Builder {
         Builder { file_options: FileOptions { compression, ..self.file_options }, ..self }
     }
 
+    /// Enables TLS.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{Server, TlsOptions};
+    ///
+    /// fn main() -> Result<(), evring_httpd::Error> {
+    ///     Server::builder().files("public").tls(TlsOptions::files("cert.pem", "key.pem")).run()
+    /// }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(self, tls: TlsOptions) -> Self {
+        Builder { tls, ..self }
+    }
+
     /// See [`Site::status`].
     pub fn status(self, on: bool) -> Self {
         Builder { status: Some(on), ..self }
@@ -246,6 +277,8 @@ impl Builder {
         let compressed = 0;
         let mechanism = config.memory_at_full_load::<Site>();
         let site = limits.memory(config.max_connections);
+        #[cfg(feature = "tls")]
+        let site = site.saturating_add(self.tls.memory(config.max_connections));
         mechanism
             .saturating_add(site)
             .saturating_add(log)
@@ -284,6 +317,11 @@ impl Builder {
         }
         for addresses in std::mem::take(&mut self.listen) {
             self.config.listen.extend(addresses.map_err(Error::Address)?);
+        }
+        #[cfg(feature = "tls")]
+        {
+            self.loaded_tls = self.tls.load(self.config.listen.len())?;
+            self.config.listen.extend(self.tls.redirecting_addresses());
         }
         let shares_addresses = self.config.reuse_port;
         self.config.reuse_port |= self.workers > 1;
@@ -329,7 +367,13 @@ impl Builder {
             // A worker that has failed meanwhile returns its error from `wait`.
             let _ = worker.start.send(());
         }
-        Ok(Server { workers, stop, writer })
+        Ok(Server {
+            workers,
+            stop,
+            writer,
+            #[cfg(feature = "tls")]
+            tls: self.loaded_tls.take(),
+        })
     }
 
     /// Loads the handlers that were given as files.
@@ -370,6 +414,8 @@ impl Builder {
         let (limits, file_options) = (self.limits.clone(), self.file_options);
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
+        #[cfg(feature = "tls")]
+        let tls = self.loaded_tls.clone();
         let status = self.status;
         #[cfg(feature = "sandbox")]
         let handlers = self.sandbox.clone();
@@ -382,7 +428,7 @@ impl Builder {
             let mechanism = retry_while_in_use(|| AnyMechanism::new(&backend, &config))
                 .map_err(Error::Start)?;
             let addresses = mechanism.addresses().to_vec();
-            let _ = ready.send((addresses, mechanism.name(), mechanism.remote()));
+            let _ = ready.send((addresses.clone(), mechanism.name(), mechanism.remote()));
             let _stop = StopOnDrop(stop);
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
@@ -400,7 +446,13 @@ impl Builder {
             {
                 site.sandbox = sandbox;
             }
-            serve(mechanism, site, &may_start)
+            #[cfg(feature = "tls")]
+            {
+                site.redirect = tls.as_ref().map(|tls| tls.redirect(addresses[0].port()));
+                serve(|| tls::run(mechanism, site, tls.map(|tls| tls.config)), &may_start)
+            }
+            #[cfg(not(feature = "tls"))]
+            serve(|| mechanism.run(site), &may_start)
         });
         let thread = thread.map_err(Error::Thread)?;
         match is_ready.recv() {
@@ -415,9 +467,12 @@ impl Builder {
 }
 
 /// Serves when started; if another worker could not start, the channel is closed and it ends.
-fn serve(mechanism: AnyMechanism, site: Site, may_start: &Receiver<()>) -> Result<Stats, Error> {
+fn serve(
+    run: impl FnOnce() -> Result<Stats, KernelError>,
+    may_start: &Receiver<()>,
+) -> Result<Stats, Error> {
     match may_start.recv() {
-        Ok(()) => mechanism.run(site).map_err(Error::Kernel),
+        Ok(()) => run().map_err(Error::Kernel),
         Err(_) => Ok(Stats::default()),
     }
 }
@@ -450,6 +505,8 @@ pub struct Server {
     stop: Handle,
     /// Outlives the workers.
     writer: Option<LogWriter>,
+    #[cfg(feature = "tls")]
+    tls: Option<LoadedTls>,
 }
 
 #[derive(Debug)]
@@ -504,9 +561,34 @@ impl Server {
         Builder { listen: Vec::new(), ..Builder::from(Options::default()) }
     }
 
-    /// Returns the addresses that the server listens on.
+    /// Returns the addresses that the server listens on, without those that redirect to https.
     pub fn addresses(&self) -> &[SocketAddr] {
-        self.workers.first().map_or(&[], |worker| &worker.addresses)
+        let all = self.workers.first().map_or(&[][..], |worker| &worker.addresses);
+        #[cfg(feature = "tls")]
+        let all = self.tls.as_ref().map_or(all, |tls| &all[..tls.redirecting.start.into()]);
+        all
+    }
+
+    /// Returns the addresses that redirect to https.
+    #[cfg(feature = "tls")]
+    pub fn redirecting_addresses(&self) -> &[SocketAddr] {
+        let all = self.workers.first().map_or(&[][..], |worker| &worker.addresses);
+        self.tls.as_ref().map_or(&[], |tls| &all[tls.redirecting.start.into()..])
+    }
+
+    /// Returns the certificates of a server with TLS, which can be read again while it runs.
+    #[cfg(feature = "tls")]
+    pub fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.tls.as_ref().map(|tls| Arc::clone(&tls.certificates))
+    }
+
+    /// Returns the scheme of the server's URLs, `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        #[cfg(feature = "tls")]
+        if self.tls.is_some() {
+            return "https";
+        }
+        "http"
     }
 
     /// Returns the name of the mechanism.
@@ -539,83 +621,5 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.stop.stop();
         let _ = self.join();
-    }
-}
-
-/// The error that prevented a server from starting or terminated it.
-#[non_exhaustive]
-pub enum Error {
-    /// An address is invalid, or its name cannot be resolved.
-    Address(io::Error),
-    /// The access log cannot be opened.
-    Log(PathBuf, io::Error),
-    /// A mechanism could not start.
-    Start(StartError),
-    /// A mechanism failed while running.
-    Kernel(KernelError),
-    /// A worker panicked.
-    Panic,
-    /// A thread could not be started.
-    Thread(io::Error),
-    /// Two settings contradict each other.
-    Conflict(&'static str),
-    /// The handlers of signals could not be installed.
-    Signals(io::Error),
-    /// A handler cannot be instantiated: its name, and the reason.
-    #[cfg(feature = "sandbox")]
-    Handler(String, sandbox::Rejection),
-    /// The file of a handler cannot be read.
-    #[cfg(feature = "sandbox")]
-    HandlerFile(PathBuf, io::Error),
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::Address(error) => write!(f, "cannot resolve the listen address: {error}"),
-            Error::Log(path, error) => {
-                write!(f, "cannot open the access log {}: {error}", path.display())
-            }
-            Error::Start(error) => error.fmt(f),
-            Error::Kernel(error) => error.fmt(f),
-            Error::Panic => f.write_str("a worker panicked"),
-            Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
-            Error::Conflict(reason) => f.write_str(reason),
-            Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
-            #[cfg(feature = "sandbox")]
-            Error::HandlerFile(path, error) => {
-                write!(f, "cannot read the handler {}: {error}", path.display())
-            }
-            #[cfg(feature = "sandbox")]
-            Error::Handler(name, rejection) => {
-                write!(f, "cannot use the handler {name}: {rejection}")
-            }
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::Address(error)
-            | Error::Log(_, error)
-            | Error::Thread(error)
-            | Error::Signals(error) => Some(error),
-            // These are displayed as they are.
-            Error::Start(error) => error.source(),
-            Error::Kernel(error) => error.source(),
-            Error::Panic | Error::Conflict(_) => None,
-            #[cfg(feature = "sandbox")]
-            Error::HandlerFile(_, error) => Some(error),
-            #[cfg(feature = "sandbox")]
-            Error::Handler(_, rejection) => Some(rejection),
-        }
-    }
-}
-
-/// Formats the message, as `main` prints a returned error with `Debug`.
-impl fmt::Debug for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(self, f)
     }
 }

@@ -1,9 +1,9 @@
 //! The settings of a server. Each is defined once: its default, its documentation, and its flag of the
 //! program `httpd`.
 
-use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+#[cfg(feature = "sandbox")]
 use std::str::FromStr;
 use std::time::Duration;
 
@@ -13,6 +13,9 @@ use crate::file_options::FileOptions;
 #[cfg(feature = "cli")]
 use crate::flags;
 use crate::limits::Limits;
+use crate::server::addresses::Addresses;
+#[cfg(feature = "tls")]
+use crate::server::tls::TlsOptions;
 
 /// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
 ///
@@ -42,6 +45,11 @@ pub struct Options {
     /// Settings for files
     #[cfg_attr(feature = "cli", command(flatten))]
     pub files: FileOptions,
+
+    /// TLS
+    #[cfg(feature = "tls")]
+    #[cfg_attr(feature = "cli", command(flatten))]
+    pub tls: TlsOptions,
 
     /// How files that are not in the server's cache are sent: `plain`, as soon as the client has room; `ded`,
     /// read into memory ahead of the client (deferred event delivery); `dns`, from the kernel's page cache, without
@@ -136,6 +144,8 @@ impl Default for Options {
             backend: "auto".to_owned(),
             workers: 1,
             files: FileOptions::default(),
+            #[cfg(feature = "tls")]
+            tls: TlsOptions::default(),
             file_delivery: FileDelivery::default(),
             follow_symlinks: false,
             lab_routes: false,
@@ -226,36 +236,5 @@ impl FromStr for HandlerModule {
             }
         }
         Ok(module)
-    }
-}
-
-/// The socket addresses that a text such as `localhost:8080` names; at least one.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Addresses(Vec<SocketAddr>);
-
-impl Addresses {
-    /// Returns the socket addresses.
-    pub fn as_slice(&self) -> &[SocketAddr] {
-        &self.0
-    }
-}
-
-impl FromStr for Addresses {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let resolved = text.to_socket_addrs().map(|addresses| Addresses(addresses.collect()));
-        resolved.map_err(|error| {
-            format!(
-                "expected ADDR:PORT, such as 0.0.0.0:8080, [::]:8080 or localhost:8080: {error}"
-            )
-        })
-    }
-}
-
-impl fmt::Display for Addresses {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<_> = self.0.iter().map(SocketAddr::to_string).collect();
-        f.write_str(&addresses.join(" and "))
     }
 }

@@ -99,6 +99,8 @@ counts! {
     /// Requests whose handlers did not answer in time, and whose clients went first.
     handlers_timed_out,
     handlers_cancelled,
+    /// Connections that ended as their client and the server could not agree on TLS, or sent invalid records.
+    tls_errors,
     /// Requests that handlers in a sandbox have handled, discarded and passed on, and their involuntary
     /// aborts; 0 without the feature `sandbox`.
     sandbox_handled,

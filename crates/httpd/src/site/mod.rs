@@ -15,6 +15,8 @@ pub(crate) mod guard;
 pub(crate) mod handler;
 pub(crate) mod handlers;
 pub(crate) mod head;
+#[cfg(feature = "tls")]
+pub(crate) mod https_redirect;
 pub(crate) mod into_handler;
 pub(crate) mod into_response;
 #[cfg(feature = "json")]
@@ -72,6 +74,8 @@ use crate::site::cache::Cache;
 use crate::site::context::Context;
 use crate::site::files::Files;
 use crate::site::handlers::Handlers;
+#[cfg(feature = "tls")]
+use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::FileLookup;
@@ -96,6 +100,9 @@ pub struct Site {
     /// Whether the site serves its metrics and, without files, evring's page. `None` enables both if
     /// there are neither files nor handlers.
     pub(crate) status: Option<bool>,
+    /// Redirects requests without TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) redirect: Option<HttpsRedirect>,
 }
 
 /// The path of the server's metrics.
@@ -114,6 +121,8 @@ impl Site {
             backend: "unnamed".to_owned(),
             seeded: false,
             status: None,
+            #[cfg(feature = "tls")]
+            redirect: None,
         }
     }
 
@@ -198,6 +207,10 @@ impl Site {
         let max_requests = self.context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
         let options = ResponseOptions::new(request, remaining, is_last);
+        #[cfg(feature = "tls")]
+        if x.state.redirects {
+            return self.redirect_to_https(x, request, options);
+        }
         #[cfg(feature = "sandbox")]
         if let Some(sent) = self.sandbox.answer(self.context.metrics.own(), x, request, options) {
             return x.state.record(sent);
@@ -212,6 +225,27 @@ impl Site {
         match self.answer_unusual(x, request, options) {
             Ok(proceed) => proceed,
             Err(status) => self.context.send_error(x, status, options.ending()),
+        }
+    }
+
+    /// Redirects a request to https. The connection ends if the request has a body.
+    #[cfg(feature = "tls")]
+    #[cold]
+    fn redirect_to_https(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> bool {
+        let has_body = request.framing != crate::message::request::Framing::Length(0);
+        let options = if has_body { options.ending() } else { options };
+        let location = self.redirect.as_ref().and_then(|redirect| redirect.location(request));
+        match location {
+            Some(location) => {
+                let sent = self.context.responder.redirect_to((x.io, x.id), &location, options);
+                x.state.record(sent)
+            }
+            None => self.context.send_error(x, Status::BAD_REQUEST, options.ending()),
         }
     }
 
@@ -530,7 +564,12 @@ impl Application for Site {
     type State = State;
     const MAX_UNCONSUMED: usize = Limits::MAX_HEAD_BYTES;
 
-    fn accepted(&mut self, mut x: Cx<'_, impl Commands, State>, _: Listener) {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+    fn accepted(&mut self, mut x: Cx<'_, impl Commands, State>, at: Listener) {
+        #[cfg(feature = "tls")]
+        if let Some(redirect) = &self.redirect {
+            x.state.redirects = redirect.listeners.contains(&at.0);
+        }
         if !self.seeded {
             self.files.cache.seed(x.io.random());
             self.seeded = true;
@@ -613,7 +652,14 @@ impl Application for Site {
         }
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, State>, _: CloseReason) {
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+    fn closed(&mut self, x: Cx<'_, impl Commands, State>, reason: CloseReason) {
+        #[cfg(feature = "tls")]
+        if matches!(&reason, CloseReason::Failed(error) if error.kind() == io::ErrorKind::InvalidData)
+        {
+            self.context.metrics.own().tls_errors.add(1);
+            debug!("connection closed: {reason:?}");
+        }
         if x.state.exchange().is_some() {
             self.context.metrics.own().handlers_cancelled.add(1);
         }

@@ -33,6 +33,9 @@ pub struct State {
     pub(crate) paused: bool,
     /// The deadline is that of a request being received.
     pub(crate) read_deadline_armed: bool,
+    /// Requests are redirected to https.
+    #[cfg(feature = "tls")]
+    pub(crate) redirects: bool,
 }
 
 impl State {

@@ -3,7 +3,7 @@
 use evring::{Chunk, Close, Commands, ConnId, Forward};
 
 use super::session::Session;
-use crate::Transform;
+use crate::layer::Transform;
 
 /// Connections of a layer, by slot: a command may refer to any of them.
 #[derive(Debug)]

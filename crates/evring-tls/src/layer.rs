@@ -61,16 +61,18 @@ pub trait Transform: Sized {
 
 /// An application inside a [`Transform`].
 ///
-/// Accepted connections are transformed. Those that the application opens are not, so a
-/// [`Proxy`](crate::Proxy) inside sends plain bytes to its upstream server. File ranges are read into
-/// memory piece by piece. Tags of file operations with the highest bit set are reserved.
+/// Accepted connections are transformed, except those of listeners that stay [plain](Layer::plain_at). Those that
+/// the application opens are not, so a proxy inside sends plain bytes to its upstream server. File ranges
+/// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
 ///
 /// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and by the application's
 /// maximum and one receive for decoded bytes.
 #[derive(Debug)]
 pub struct Layer<A, T: Transform> {
     inner: A,
-    config: T::Config,
+    /// `None` if no connection is transformed.
+    config: Option<T::Config>,
+    plain: Vec<Listener>,
     sessions: Sessions<T>,
 }
 
@@ -85,7 +87,19 @@ impl<A: Application, T: Transform> Layer<A, T> {
     /// Fails if no connection can start with `config`.
     pub fn new(config: T::Config, inner: A) -> io::Result<Self> {
         T::new(&config)?;
-        Ok(Layer { inner, config, sessions: Sessions::default() })
+        Ok(Layer { config: Some(config), ..Layer::transparent(inner) })
+    }
+
+    /// Wraps `inner` without transforming any connection, so that one type serves with and without the
+    /// transformation.
+    pub fn transparent(inner: A) -> Self {
+        Layer { inner, config: None, plain: Vec::new(), sessions: Sessions::default() }
+    }
+
+    /// Excludes the connections of these listeners from the transformation.
+    #[must_use]
+    pub fn plain_at(self, listeners: Vec<Listener>) -> Self {
+        Layer { plain: listeners, ..self }
     }
 
     /// Calls the application, then sends the bytes that it wrote into reserved memory.
@@ -140,9 +154,11 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     const MAX_UNCONSUMED: usize = A::MAX_UNCONSUMED;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {
-        match T::new(&self.config) {
-            Ok(transform) => self.sessions.begin(x.id, transform),
-            Err(_) => x.io.close(x.id, Close::Reset),
+        let config = self.config.as_ref().filter(|_| !self.plain.contains(&at));
+        match config.map(T::new) {
+            None => {}
+            Some(Ok(transform)) => self.sessions.begin(x.id, transform),
+            Some(Err(_)) => x.io.close(x.id, Close::Reset),
         }
         self.call(x.io, |app, io| {
             app.accepted(Cx { io, id: x.id, state: x.state, others: x.others }, at)

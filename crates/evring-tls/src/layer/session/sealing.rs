@@ -6,7 +6,7 @@ use std::mem;
 use evring::{Chunk, Close, CloseReason, Commands, FileOp, HIGH_WATER, MAX_READ_BYTES, RxBuf};
 
 use super::{MAX_HELD, PIECE, READ_TAG, Session};
-use crate::Transform;
+use crate::layer::Transform;
 use crate::layer::Wire;
 use crate::layer::order::{bytes_of, owned};
 

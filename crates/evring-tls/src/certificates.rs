@@ -1,0 +1,281 @@
+//! Certificates from files, chosen by the name that a client asks for.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
+
+use rustls::crypto::ring;
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{
+    ClientHello, ResolvesServerCert, ServerSessionMemoryCache, WebPkiClientVerifier,
+};
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+
+/// Certificates of a server with their keys. A client gets the one whose names include the name that it asks for
+/// (SNI), or else the first.
+pub struct Certificates {
+    /// Files of chains and keys, in PEM.
+    files: Vec<(PathBuf, PathBuf)>,
+    current: RwLock<Arc<Names>>,
+}
+
+/// Certificates by name.
+struct Names {
+    first: Arc<CertifiedKey>,
+    /// Host names in lower case, also wildcards such as `*.example.org`.
+    by_name: HashMap<String, Arc<CertifiedKey>>,
+}
+
+impl Certificates {
+    /// Reads certificate chains and private keys from files in PEM; a chain begins with the server's certificate.
+    ///
+    /// # Errors
+    /// If there is none, a file cannot be read, or a key does not belong to its certificate.
+    pub fn load<C: Into<PathBuf>, K: Into<PathBuf>>(
+        files: impl IntoIterator<Item = (C, K)>,
+    ) -> Result<Self, CertificateError> {
+        let files: Vec<_> = files.into_iter().map(|(c, k)| (c.into(), k.into())).collect();
+        let current = RwLock::new(Arc::new(Names::read(&files)?));
+        Ok(Certificates { files, current })
+    }
+
+    /// Makes a certificate for these names that no client trusts by itself, and a key. Both exist in memory only.
+    ///
+    /// # Errors
+    /// If a name is no host name or address.
+    #[cfg(feature = "self-signed")]
+    pub fn self_signed(names: &[&str]) -> Result<Self, CertificateError> {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let made = rcgen::generate_simple_self_signed(names)
+            .map_err(|error| CertificateError::SelfSigned(error.to_string()))?;
+        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())
+            .map_err(|error| CertificateError::SelfSigned(error.to_owned()))?;
+        let chain = vec![made.cert.der().clone()];
+        let key = CertifiedKey::from_der(chain, key, &ring::default_provider())
+            .map_err(|error| CertificateError::SelfSigned(error.to_string()))?;
+        let names = Names::new(vec![Arc::new(key)]).ok_or(CertificateError::None)?;
+        Ok(Certificates { files: Vec::new(), current: RwLock::new(Arc::new(names)) })
+    }
+
+    /// Reads all files again. Handshakes that begin later use the new certificates; connections stay open.
+    ///
+    /// # Errors
+    /// Those of [`Certificates::load`]; then all certificates stay as they were.
+    pub fn reload(&self) -> Result<(), CertificateError> {
+        if self.files.is_empty() {
+            return Ok(());
+        }
+        let names = Arc::new(Names::read(&self.files)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = names;
+        Ok(())
+    }
+
+    /// Returns the first certificate chain, which clients without SNI get.
+    pub fn first_chain(&self) -> Vec<CertificateDer<'static>> {
+        self.current().first.cert.clone()
+    }
+
+    fn current(&self) -> Arc<Names> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Names {
+    fn read(files: &[(PathBuf, PathBuf)]) -> Result<Self, CertificateError> {
+        let keys: Result<_, _> =
+            files.iter().map(|(chain, key)| certified_key(chain, key).map(Arc::new)).collect();
+        Names::new(keys?).ok_or(CertificateError::None)
+    }
+
+    /// Sorts certificates by their names; the first of several with one name is used.
+    fn new(keys: Vec<Arc<CertifiedKey>>) -> Option<Self> {
+        let first = Arc::clone(keys.first()?);
+        let mut by_name = HashMap::new();
+        for key in keys {
+            let certificate = key.cert.first().map(webpki::EndEntityCert::try_from);
+            let Some(Ok(certificate)) = certificate else { continue };
+            for name in certificate.valid_dns_names() {
+                by_name.entry(name.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&key));
+            }
+        }
+        Some(Names { first, by_name })
+    }
+
+    /// Returns the certificate for a name, which has the form of a host name in lower case.
+    fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
+        self.by_name.get(name).or_else(|| {
+            // A wildcard stands for one label (RFC 9525, section 6.3).
+            let (_, domain) = name.split_once('.')?;
+            self.by_name.get(&format!("*.{domain}"))
+        })
+    }
+}
+
+/// Reads one certificate chain and its key.
+fn certified_key(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateError> {
+    let certificates = read_certificates(chain)?;
+    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
+        pem::Error::Io(error) => CertificateError::Read(key.to_owned(), error),
+        pem::Error::NoItemsFound => CertificateError::NoKey(key.to_owned()),
+        other => CertificateError::Invalid(key.to_owned(), other.to_string()),
+    })?;
+    CertifiedKey::from_der(certificates, private, &ring::default_provider()).map_err(|error| {
+        CertificateError::Unusable { chain: chain.to_owned(), key: key.to_owned(), error }
+    })
+}
+
+fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let convert = |error| match error {
+        pem::Error::Io(error) => CertificateError::Read(file.to_owned(), error),
+        other => CertificateError::Invalid(file.to_owned(), other.to_string()),
+    };
+    let all = CertificateDer::pem_file_iter(file).map_err(convert)?;
+    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(convert)?;
+    if all.is_empty() { Err(CertificateError::NoCertificate(file.to_owned())) } else { Ok(all) }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let names = self.current();
+        let found = hello.server_name().and_then(|name| names.find(&name.to_ascii_lowercase()));
+        Some(Arc::clone(found.unwrap_or(&names.first)))
+    }
+}
+
+impl fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let current = self.current();
+        let names: Vec<_> = current.by_name.keys().collect();
+        f.debug_struct("Certificates").field("files", &self.files).field("names", &names).finish()
+    }
+}
+
+/// Reads the certificates of the authorities that sign those of clients, in PEM.
+///
+/// # Errors
+/// If the file cannot be read, or has no valid certificate.
+pub fn client_roots(file: &Path) -> Result<RootCertStore, CertificateError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(file)? {
+        roots
+            .add(certificate)
+            .map_err(|error| CertificateError::Invalid(file.to_owned(), error.to_string()))?;
+    }
+    Ok(roots)
+}
+
+/// Returns the configuration of a server for TLS 1.2 and 1.3, with resumption by tickets and, for TLS 1.2, sessions.
+///
+/// With `client_roots`, clients need a certificate that one of the authorities has signed. `protocols` are those
+/// of ALPN, such as `http/1.1`: a client that offers others only is refused.
+///
+/// # Errors
+/// If there is no authority, or the operating system has no random numbers.
+pub fn server_config(
+    certificates: Arc<Certificates>,
+    client_roots: Option<RootCertStore>,
+    protocols: &[&str],
+) -> Result<Arc<ServerConfig>, CertificateError> {
+    /// Sessions that can be resumed without a ticket.
+    const SESSIONS: usize = 1024;
+    let provider = Arc::new(ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
+        .with_safe_default_protocol_versions()
+        .map_err(CertificateError::Tls)?;
+    let builder = match client_roots {
+        None => builder.with_no_client_auth(),
+        Some(roots) => {
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                .build()
+                .map_err(|error| CertificateError::Authorities(error.to_string()))?;
+            builder.with_client_cert_verifier(verifier)
+        }
+    };
+    let mut config = builder.with_cert_resolver(certificates);
+    config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
+    config.ticketer = ring::Ticketer::new().map_err(CertificateError::Tls)?;
+    Ok(Arc::new(config))
+}
+
+/// The reason why certificates cannot be used.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum CertificateError {
+    /// There is none.
+    None,
+    /// A file cannot be read.
+    Read(PathBuf, io::Error),
+    /// A file has no certificate.
+    NoCertificate(PathBuf),
+    /// A file has no private key.
+    NoKey(PathBuf),
+    /// A file is no valid PEM, or has an invalid certificate.
+    Invalid(PathBuf, String),
+    /// A key does not belong to its certificate, or its type is not supported.
+    Unusable {
+        /// The file of the certificates.
+        chain: PathBuf,
+        /// The file of the key.
+        key: PathBuf,
+        /// The reason.
+        error: rustls::Error,
+    },
+    /// The authorities for clients cannot be used.
+    Authorities(String),
+    /// A certificate cannot be made.
+    SelfSigned(String),
+    /// TLS cannot be set up.
+    Tls(rustls::Error),
+}
+
+impl fmt::Display for CertificateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CertificateError::None => f.write_str("TLS needs a certificate and its key"),
+            CertificateError::Read(file, error) => {
+                write!(f, "cannot read {}: {error}", file.display())
+            }
+            CertificateError::NoCertificate(file) => write!(
+                f,
+                "{} has no certificate: expected `-----BEGIN CERTIFICATE-----`",
+                file.display()
+            ),
+            CertificateError::NoKey(file) => write!(
+                f,
+                "{} has no private key: expected `-----BEGIN PRIVATE KEY-----` without a password",
+                file.display()
+            ),
+            CertificateError::Invalid(file, error) => {
+                write!(f, "{} is no valid PEM file of certificates: {error}", file.display())
+            }
+            CertificateError::Unusable { chain, key, error } => write!(
+                f,
+                "the key {} cannot be used with the certificate {}: {error}",
+                key.display(),
+                chain.display()
+            ),
+            CertificateError::Authorities(error) => {
+                write!(f, "the authorities for client certificates cannot be used: {error}")
+            }
+            CertificateError::SelfSigned(error) => {
+                write!(f, "cannot make a self-signed certificate: {error}")
+            }
+            CertificateError::Tls(error) => write!(f, "cannot set up TLS: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for CertificateError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            CertificateError::Read(_, error) => Some(error),
+            CertificateError::Unusable { error, .. } | CertificateError::Tls(error) => Some(error),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! TLS around any application, with rustls.
+
+use std::io::{self, Read as _, Write};
+use std::sync::Arc;
+
+use rustls::{ServerConfig, ServerConnection};
+
+use crate::layer::{Layer, Transform};
+
+/// TLS server around the application `A`.
+pub type Tls<A> = Layer<A, ServerSession>;
+
+/// The configuration of a [`Tls`] application.
+#[derive(Clone, Debug)]
+pub struct TlsConfig {
+    server: Arc<ServerConfig>,
+    reply_to_plain: &'static [u8],
+}
+
+impl TlsConfig {
+    /// Sets what a client gets, without encryption, that sends an upper-case letter first: a request of HTTP
+    /// or another text protocol without TLS. Then the connection ends. By default it gets an alert.
+    #[must_use]
+    pub fn reply_to_plain(self, reply: &'static [u8]) -> Self {
+        TlsConfig { reply_to_plain: reply, ..self }
+    }
+}
+
+impl From<Arc<ServerConfig>> for TlsConfig {
+    fn from(server: Arc<ServerConfig>) -> Self {
+        TlsConfig { server, reply_to_plain: b"" }
+    }
+}
+
+/// A TLS session. Its keys use rustls' random source, not the mechanism's.
+#[derive(Debug)]
+pub struct ServerSession {
+    tls: Box<ServerConnection>,
+    /// Whether bytes have arrived.
+    begun: bool,
+    /// What a client without TLS gets; empty once written, or if the client uses TLS.
+    reply_to_plain: &'static [u8],
+}
+
+impl ServerSession {
+    /// Maximum bytes of memory of a session, in addition to those that wait to be sent: its keys, a handshake
+    /// message or a record that is incomplete, and a record that is being encrypted.
+    pub const MAX_BYTES: usize = 100 * 1024;
+
+    /// Returns the session of rustls: its version, cipher suite, protocol, and the client's certificates.
+    pub fn connection(&self) -> &ServerConnection {
+        &self.tls
+    }
+}
+
+impl Transform for ServerSession {
+    type Config = TlsConfig;
+
+    fn new(config: &Self::Config) -> io::Result<Self> {
+        let TlsConfig { server, reply_to_plain } = config;
+        let mut tls = ServerConnection::new(Arc::clone(server)).map_err(io::Error::other)?;
+        // The layer takes the sealed bytes before it seals more, so the buffer stays small.
+        tls.set_buffer_limit(None);
+        Ok(ServerSession { tls: Box::new(tls), begun: false, reply_to_plain })
+    }
+
+    fn ready(&self) -> bool {
+        !self.tls.is_handshaking()
+    }
+
+    fn open(&mut self, mut wire: &[u8], plain: &mut Vec<u8>) -> io::Result<bool> {
+        if let Some(first) = wire.first()
+            && !std::mem::replace(&mut self.begun, true)
+        {
+            if first.is_ascii_uppercase() && !self.reply_to_plain.is_empty() {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "bytes without TLS"));
+            }
+            self.reply_to_plain = b"";
+        }
+        let tls = &mut self.tls;
+        // rustls takes one piece at a time, and none after a close_notify.
+        while !wire.is_empty() && tls.read_tls(&mut wire)? > 0 {
+            let state = tls
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            let (from, len) = (plain.len(), state.plaintext_bytes_to_read());
+            plain.resize(from + len, 0);
+            tls.reader().read_exact(&mut plain[from..])?;
+            if state.peer_has_closed() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn ended(&self) -> io::Result<()> {
+        // Without a close_notify the stream may have been truncated by an attacker.
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+
+    fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
+        self.tls.writer().write_all(plain)
+    }
+
+    fn end(&mut self) {
+        self.tls.send_close_notify();
+    }
+
+    fn wire(&mut self, to: &mut dyn Write) -> io::Result<()> {
+        if self.begun && !self.reply_to_plain.is_empty() {
+            return to.write_all(std::mem::take(&mut self.reply_to_plain));
+        }
+        while self.tls.wants_write() {
+            self.tls.write_tls(to)?;
+        }
+        Ok(())
+    }
+}

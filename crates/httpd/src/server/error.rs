@@ -1,0 +1,103 @@
+//! The errors of a server.
+
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+#[cfg(feature = "sandbox")]
+use ash_sandbox::sandbox;
+use evring::{KernelError, StartError};
+#[cfg(feature = "tls")]
+use evring_tls::CertificateError;
+
+/// The error that prevented a server from starting or terminated it.
+#[non_exhaustive]
+pub enum Error {
+    /// An address is invalid, or its name cannot be resolved.
+    Address(io::Error),
+    /// The access log cannot be opened.
+    Log(PathBuf, io::Error),
+    /// A mechanism could not start.
+    Start(StartError),
+    /// A mechanism failed while running.
+    Kernel(KernelError),
+    /// A worker panicked.
+    Panic,
+    /// A thread could not be started.
+    Thread(io::Error),
+    /// Two settings contradict each other.
+    Conflict(&'static str),
+    /// The handlers of signals could not be installed.
+    Signals(io::Error),
+    /// A certificate cannot be used.
+    #[cfg(feature = "tls")]
+    Certificate(CertificateError),
+    /// A handler cannot be instantiated: its name, and the reason.
+    #[cfg(feature = "sandbox")]
+    Handler(String, sandbox::Rejection),
+    /// The file of a handler cannot be read.
+    #[cfg(feature = "sandbox")]
+    HandlerFile(PathBuf, io::Error),
+}
+
+#[cfg(feature = "tls")]
+impl From<CertificateError> for Error {
+    fn from(error: CertificateError) -> Self {
+        Error::Certificate(error)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Error::Address(error) => write!(f, "cannot resolve the listen address: {error}"),
+            Error::Log(path, error) => {
+                write!(f, "cannot open the access log {}: {error}", path.display())
+            }
+            Error::Start(error) => error.fmt(f),
+            Error::Kernel(error) => error.fmt(f),
+            Error::Panic => f.write_str("a worker panicked"),
+            Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
+            Error::Conflict(reason) => f.write_str(reason),
+            Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
+            #[cfg(feature = "tls")]
+            Error::Certificate(error) => error.fmt(f),
+            #[cfg(feature = "sandbox")]
+            Error::HandlerFile(path, error) => {
+                write!(f, "cannot read the handler {}: {error}", path.display())
+            }
+            #[cfg(feature = "sandbox")]
+            Error::Handler(name, rejection) => {
+                write!(f, "cannot use the handler {name}: {rejection}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            Error::Address(error)
+            | Error::Log(_, error)
+            | Error::Thread(error)
+            | Error::Signals(error) => Some(error),
+            // These are displayed as they are.
+            Error::Start(error) => error.source(),
+            Error::Kernel(error) => error.source(),
+            Error::Panic | Error::Conflict(_) => None,
+            #[cfg(feature = "tls")]
+            Error::Certificate(error) => error.source(),
+            #[cfg(feature = "sandbox")]
+            Error::HandlerFile(_, error) => Some(error),
+            #[cfg(feature = "sandbox")]
+            Error::Handler(_, rejection) => Some(rejection),
+        }
+    }
+}
+
+/// Formats the message, as `main` prints a returned error with `Debug`.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

@@ -1,0 +1,162 @@
+//! TLS of a server.
+
+use std::net::SocketAddr;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+#[cfg(any(feature = "epoll", feature = "uring"))]
+use evring::Multiplexer;
+use evring::{AnyMechanism, KernelError, Listener, Stats};
+use evring_tls::{
+    CertificateError, Certificates, ServerSession, Tls, TlsConfig, client_roots, server_config,
+};
+use tracing::warn;
+
+use crate::server::addresses::Addresses;
+use crate::server::error::Error;
+use crate::site::Site;
+use crate::site::https_redirect::HttpsRedirect;
+
+/// The response to a request that comes without TLS.
+const REPLY_TO_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\nContent-Length: 45\r\nConnection: close\r\n\r\n\
+    400 this port expects TLS: use an https: URL\n";
+
+/// Settings for TLS. Without a certificate, the server serves without TLS.
+#[derive(Clone, Debug, Default)]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "TLS"))]
+#[non_exhaustive]
+pub struct TlsOptions {
+    /// File of a certificate chain, in PEM, the server's certificate first; can be repeated, a client gets the
+    /// certificate for the name that it asks for, or else the first. SIGHUP reads the files again
+    #[cfg_attr(
+        feature = "cli",
+        arg(
+            long = "tls-cert",
+            value_name = "FILE",
+            requires = "keys",
+            conflicts_with = "self_signed"
+        )
+    )]
+    pub certificates: Vec<PathBuf>,
+
+    /// File of the private key of each --tls-cert, in PEM and in the same order
+    #[cfg_attr(
+        feature = "cli",
+        arg(long = "tls-key", value_name = "FILE", requires = "certificates")
+    )]
+    pub keys: Vec<PathBuf>,
+
+    /// Serve with a certificate for localhost that is made at the start and that no client trusts
+    #[cfg_attr(feature = "cli", arg(long = "tls-self-signed"))]
+    pub self_signed: bool,
+
+    /// File of certificates, in PEM, of the authorities that sign those of clients; clients without one are
+    /// refused
+    #[cfg_attr(feature = "cli", arg(long = "tls-client-ca", value_name = "FILE"))]
+    pub client_ca: Option<PathBuf>,
+
+    /// Address to listen on without TLS, where requests are redirected to https; can be repeated
+    #[cfg_attr(feature = "cli", arg(long = "tls-redirect", value_name = "ADDR:PORT"))]
+    pub redirect_from: Vec<Addresses>,
+}
+
+impl TlsOptions {
+    /// Returns the settings for one certificate and its key.
+    pub fn files(certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
+        TlsOptions {
+            certificates: vec![certificate.into()],
+            keys: vec![key.into()],
+            ..TlsOptions::default()
+        }
+    }
+
+    /// Returns the settings for a certificate for localhost that is made at the start.
+    pub fn self_signed() -> Self {
+        TlsOptions { self_signed: true, ..TlsOptions::default() }
+    }
+
+    /// Returns whether the server serves with TLS.
+    pub fn is_enabled(&self) -> bool {
+        self.self_signed || !self.certificates.is_empty()
+    }
+
+    /// Returns the maximum memory of the sessions of `connections`.
+    pub(crate) fn memory(&self, connections: u32) -> usize {
+        if self.is_enabled() { connections as usize * ServerSession::MAX_BYTES } else { 0 }
+    }
+
+    /// Returns the addresses to redirect from.
+    pub(crate) fn redirecting_addresses(&self) -> impl Iterator<Item = SocketAddr> + '_ {
+        self.redirect_from.iter().flat_map(|addresses| addresses.as_slice().iter().copied())
+    }
+
+    /// Reads the certificates; `None` without TLS.
+    ///
+    /// The listeners that redirect come after `listeners` others.
+    pub(crate) fn load(&self, listeners: usize) -> Result<Option<LoadedTls>, Error> {
+        if !self.is_enabled() {
+            let needs_tls = !self.redirect_from.is_empty() || self.client_ca.is_some();
+            return match needs_tls || !self.keys.is_empty() {
+                true => Err(CertificateError::None.into()),
+                false => Ok(None),
+            };
+        }
+        let certificates = if self.self_signed {
+            warn!("the certificate for localhost was made for this run; clients do not trust it");
+            Certificates::self_signed(&["localhost", "127.0.0.1", "::1"])?
+        } else if self.certificates.len() == self.keys.len() {
+            Certificates::load(self.certificates.iter().zip(&self.keys))?
+        } else {
+            return Err(Error::Conflict("each certificate needs one key, in the same order"));
+        };
+        let certificates = Arc::new(certificates);
+        let roots = self.client_ca.as_deref().map(client_roots).transpose()?;
+        let config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;
+        let config = TlsConfig::from(config).reply_to_plain(REPLY_TO_PLAIN);
+        let end = listeners + self.redirecting_addresses().count();
+        let redirecting = u16::try_from(listeners).ok().zip(u16::try_from(end).ok());
+        let (start, end) = redirecting.ok_or(Error::Conflict("too many addresses to listen on"))?;
+        Ok(Some(LoadedTls { certificates, config, redirecting: start..end }))
+    }
+}
+
+/// Certificates that were read, and the listeners that redirect.
+#[derive(Clone, Debug)]
+pub(crate) struct LoadedTls {
+    pub(crate) certificates: Arc<Certificates>,
+    pub(crate) config: TlsConfig,
+    pub(crate) redirecting: Range<u16>,
+}
+
+impl LoadedTls {
+    /// Returns what a site needs to redirect to the listener with TLS at `port`.
+    pub(crate) fn redirect(&self, port: u16) -> HttpsRedirect {
+        HttpsRedirect { listeners: self.redirecting.clone(), port }
+    }
+}
+
+/// Runs a site with TLS, except at the listeners that redirect; or without.
+pub(crate) fn run(
+    mechanism: AnyMechanism,
+    site: Site,
+    tls: Option<TlsConfig>,
+) -> Result<Stats, KernelError> {
+    let plain = site.redirect.as_ref().map_or(0..0, |redirect| redirect.listeners.clone());
+    match (mechanism, tls) {
+        (mechanism, Some(config)) => match Tls::new(config, site) {
+            Ok(tls) => mechanism.run(tls.plain_at(plain.map(Listener).collect())),
+            // `Tls::new` has made a session with this configuration before.
+            Err(error) => Err(KernelError { context: "starting TLS", error }),
+        },
+        // The preferred mechanisms run without the layer. The others share one instantiation with TLS, which
+        // halves the time to compile them.
+        #[cfg(feature = "epoll")]
+        (AnyMechanism::Epoll(epoll), None) => epoll.run(site),
+        #[cfg(feature = "uring")]
+        (AnyMechanism::Uring(uring), None) => uring.run(site),
+        #[allow(unreachable_patterns, reason = "with only these mechanisms there is no other")]
+        (mechanism, None) => mechanism.run(Tls::transparent(site)),
+    }
+}

@@ -1,0 +1,418 @@
+//! TLS, on every mechanism.
+#![cfg(feature = "tls")]
+
+mod serving;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evring_httpd::evring_tls::rustls;
+use evring_httpd::{Limits, Server, TlsOptions};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{
+    ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion, RootCertStore, StreamOwned,
+};
+use serving::{Client, on_every_backend};
+
+type Connection = StreamOwned<ClientConnection, TcpStream>;
+
+/// An authority, and a directory for the files of the certificates that it signs.
+struct Authority {
+    issuer: CertifiedIssuer<'static, KeyPair>,
+    dir: tempfile::TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
+        Authority { issuer, dir: tempfile::tempdir().unwrap() }
+    }
+
+    /// Signs a certificate for these names and returns it with its key.
+    fn sign(&self, names: &[&str]) -> (CertificateDer<'static>, KeyPair) {
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let key = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(names).unwrap();
+        (params.signed_by(&key, &self.issuer).unwrap().der().clone(), key)
+    }
+
+    /// Writes a certificate for these names, and its key, to files called `name`.
+    fn write(&self, name: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+        let (certificate, key) = self.sign(names);
+        let pem = |bytes: &[u8]| {
+            let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
+            text.push_str(&base64(bytes));
+            text.push_str("\n-----END CERTIFICATE-----\n");
+            text
+        };
+        let file = |extension| self.dir.path().join(format!("{name}.{extension}"));
+        fs::write(file("crt"), pem(&certificate)).unwrap();
+        fs::write(file("key"), key.serialize_pem()).unwrap();
+        (file("crt"), file("key"))
+    }
+
+    fn options(&self, name: &str, names: &[&str]) -> TlsOptions {
+        let (certificate, key) = self.write(name, names);
+        TlsOptions::files(certificate, key)
+    }
+
+    /// Writes the authority's own certificate to a file.
+    fn file(&self) -> PathBuf {
+        let file = self.dir.path().join("authority.pem");
+        fs::write(&file, self.issuer.pem()).unwrap();
+        file
+    }
+
+    fn roots(&self) -> RootCertStore {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.issuer.der().clone()).unwrap();
+        roots
+    }
+
+    /// Returns the configuration of a client that trusts the authority.
+    fn trusting(&self, versions: &[&'static rustls::SupportedProtocolVersion]) -> ClientConfig {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ClientConfig::builder_with_provider(provider);
+        let config = config.with_protocol_versions(versions).unwrap();
+        let mut config = config.with_root_certificates(self.roots()).with_no_client_auth();
+        config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+        config
+    }
+}
+
+fn base64(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut text = String::new();
+    for group in bytes.chunks(3) {
+        let bits = group.iter().fold(0_u32, |bits, b| bits << 8 | u32::from(*b));
+        let bits = bits << (8 * (3 - group.len()));
+        for at in 0..4 {
+            let digit = DIGITS[(bits >> (18 - 6 * at) & 63) as usize];
+            text.push(if at <= group.len() { char::from(digit) } else { '=' });
+        }
+    }
+    text
+}
+
+const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
+
+fn start(backend: &str, root: &Path, tls: TlsOptions) -> Server {
+    let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(root);
+    server.tls(tls).status(true).start().unwrap()
+}
+
+fn tcp(at: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(at).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Connection {
+    let name = ServerName::try_from(name.to_owned()).unwrap();
+    let session = ClientConnection::new(Arc::clone(config), name).unwrap();
+    StreamOwned::new(session, tcp(server.addresses()[0]))
+}
+
+/// Sends a GET, which asks to close, and returns all that comes, up to the close_notify.
+fn get(connection: &mut Connection, target: &str) -> std::io::Result<Vec<u8>> {
+    let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+    connection.write_all(request.as_bytes())?;
+    let mut response = Vec::new();
+    connection.read_to_end(&mut response)?;
+    Ok(response)
+}
+
+fn body(response: &[u8]) -> &[u8] {
+    let end = response.windows(4).position(|w| w == b"\r\n\r\n").expect("no head");
+    &response[end + 4..]
+}
+
+fn contents(len: usize) -> Vec<u8> {
+    (0..len).map(|at| ((at % 251) ^ (at >> 12)) as u8).collect()
+}
+
+#[test]
+fn files_of_all_sizes_arrive_by_both_versions_and_sessions_are_resumed() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let sizes = [0, 1, 1024, 65_536, 65_537, 1_000_000];
+    for size in sizes {
+        fs::write(dir.path().join(size.to_string()), contents(size)).unwrap();
+    }
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), authority.options("a", &["localhost"]));
+        assert_eq!(server.scheme(), "https");
+        for version in BOTH {
+            let config = Arc::new(authority.trusting(&[version]));
+            for (n, size) in sizes.into_iter().enumerate() {
+                let mut connection = connect(&server, &config, "localhost");
+                let response = get(&mut connection, &format!("/{size}")).unwrap();
+                assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"), "{size}");
+                assert!(body(&response) == contents(size), "{size} bytes differ");
+                let session = &connection.conn;
+                assert_eq!(session.protocol_version(), Some(version.version));
+                assert_eq!(session.alpn_protocol(), Some(&b"http/1.1"[..]));
+                let kind = if n == 0 { HandshakeKind::Full } else { HandshakeKind::Resumed };
+                assert_eq!(session.handshake_kind(), Some(kind), "connection {n}");
+            }
+        }
+    });
+}
+
+#[test]
+fn keep_alive_and_pipelined_requests_work() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), contents(30_000)).unwrap();
+    fs::write(dir.path().join("b"), contents(300_000)).unwrap();
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), authority.options("a", &["localhost"]));
+        let config = Arc::new(authority.trusting(BOTH));
+        let mut connection = connect(&server, &config, "localhost");
+        let one = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        connection.write_all([one("/a"), one("/b"), one("/a")].concat().as_bytes()).unwrap();
+        let response = get(&mut connection, "/b").unwrap();
+        let mut remaining = &response[..];
+        for size in [30_000, 300_000, 30_000, 300_000] {
+            let found = &body(remaining)[..size];
+            assert!(found == contents(size), "{size} bytes differ");
+            remaining = &body(remaining)[size..];
+        }
+        assert_eq!(remaining, b"");
+    });
+}
+
+#[test]
+fn certificate_is_chosen_by_name_and_read_again() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    on_every_backend(|backend| {
+        let mut options = authority.options("first", &["localhost"]);
+        let (certificate, key) = authority.write("second", &["example.org", "*.example.org"]);
+        options.certificates.push(certificate);
+        options.keys.push(key);
+        let server = start(backend, dir.path(), options);
+        let presented = |name: &str| {
+            // A session that is resumed presents no certificate.
+            let config = Arc::new(authority.trusting(BOTH));
+            let mut connection = connect(&server, &config, name);
+            get(&mut connection, "/a").map(|response| {
+                assert_eq!(body(&response), b"a");
+                connection.conn.peer_certificates().unwrap()[0].to_vec()
+            })
+        };
+        let second = presented("example.org").unwrap();
+        assert_eq!(presented("www.example.org").unwrap(), second);
+        assert_eq!(presented("WWW.EXAMPLE.ORG").unwrap(), second);
+        let first = presented("localhost").unwrap();
+        assert_ne!(first, second);
+        // Names of no certificate get the first one, which clients do not accept.
+        for name in ["example.com", "a.b.example.org", "xexample.org"] {
+            presented(name).unwrap_err();
+        }
+
+        let config = Arc::new(authority.trusting(BOTH));
+        let mut open = connect(&server, &config, "localhost");
+        open.flush().unwrap();
+        let certificates = server.certificates().unwrap();
+        let path = authority.dir.path().join("first.crt");
+        fs::write(&path, "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n").unwrap();
+        let error = certificates.reload().unwrap_err().to_string();
+        assert!(error.contains("first.crt"), "{error}");
+        assert_eq!(presented("localhost").unwrap(), first, "the old certificate stays");
+        authority.write("first", &["localhost", "more.example.com"]);
+        certificates.reload().unwrap();
+        let third = presented("more.example.com").unwrap();
+        assert_eq!(presented("localhost").unwrap(), third);
+        assert_ne!(third, first);
+        assert_eq!(body(&get(&mut open, "/a").unwrap()), b"a", "a connection ended");
+    });
+}
+
+#[test]
+fn client_certificates_are_required_and_checked() {
+    let (authority, other) = (Authority::new(), Authority::new());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let roots = authority.file();
+    on_every_backend(|backend| {
+        let mut options = authority.options("a", &["localhost"]);
+        options.client_ca = Some(roots.clone());
+        let server = start(backend, dir.path(), options);
+        for version in BOTH {
+            let with = |signer: Option<&Authority>| {
+                let provider = Arc::new(rustls::crypto::ring::default_provider());
+                let config = ClientConfig::builder_with_provider(provider);
+                let config = config.with_protocol_versions(&[version]).unwrap();
+                let config = config.with_root_certificates(authority.roots());
+                let config = match signer {
+                    None => config.with_no_client_auth(),
+                    Some(signer) => {
+                        let (certificate, key) = signer.sign(&["client"]);
+                        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+                        config.with_client_auth_cert(vec![certificate], key).unwrap()
+                    }
+                };
+                get(&mut connect(&server, &Arc::new(config), "localhost"), "/a")
+            };
+            assert_eq!(body(&with(Some(&authority)).unwrap()), b"a");
+            with(Some(&other)).unwrap_err();
+            with(None).unwrap_err();
+        }
+    });
+}
+
+#[test]
+fn requests_without_tls_are_redirected_at_their_listener_only() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    on_every_backend(|backend| {
+        let mut options = authority.options("a", &["localhost"]);
+        options.redirect_from = vec!["127.0.0.1:0".parse().unwrap()];
+        let server = start(backend, dir.path(), options);
+        assert_eq!((server.addresses().len(), server.redirecting_addresses().len()), (1, 1));
+        let port = server.addresses()[0].port();
+        let mut client = Client::new(tcp(server.redirecting_addresses()[0]));
+        for target in ["/a", "/missing?x=y"] {
+            let response = client.get(target);
+            assert_eq!(response.status, 308);
+            let location = format!("https://a:{port}{target}");
+            assert_eq!(response.field("Location"), Some(&location[..]));
+        }
+        client.send(b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\n12345");
+        assert_eq!(client.response(true).status, 308);
+        client.expect_end();
+        let config = Arc::new(authority.trusting(BOTH));
+        let mut connection = connect(&server, &config, "localhost");
+        assert_eq!(body(&get(&mut connection, "/a").unwrap()), b"a");
+
+        // Without TLS at the port that has it.
+        let mut client = Client::new(tcp(server.addresses()[0]));
+        let response = client.get("/a");
+        assert_eq!(response.status, 400);
+        let text = String::from_utf8(response.body).unwrap();
+        assert!(text.contains("expects TLS"), "{text}");
+        client.expect_end();
+    });
+}
+
+#[test]
+fn clients_that_speak_no_tls_or_another_protocol_are_refused_and_counted() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), authority.options("a", &["localhost"]));
+        let config = Arc::new(authority.trusting(BOTH));
+        let status = || {
+            let response = get(&mut connect(&server, &config, "localhost"), "/.httpd/status.json");
+            let status: serde_json::Value =
+                serde_json::from_slice(body(&response.unwrap())).unwrap();
+            status["tls_errors"].as_u64().unwrap()
+        };
+        assert_eq!(status(), 0);
+        let mut client = tcp(server.addresses()[0]);
+        client.write_all(&[0; 100]).unwrap();
+        let mut alert = Vec::new();
+        client.read_to_end(&mut alert).unwrap();
+        assert_eq!(alert.first(), Some(&21), "an alert is a record of type 21");
+        let mut only_h2 = authority.trusting(BOTH);
+        only_h2.alpn_protocols = vec![b"h2".to_vec()];
+        let mut connection = connect(&server, &Arc::new(only_h2), "localhost");
+        let error = get(&mut connection, "/").unwrap_err().to_string();
+        assert!(error.contains("NoApplicationProtocol"), "{error}");
+        drop((client, connection));
+        // They are counted when both ends have closed.
+        while status() != 2 {}
+    });
+}
+
+#[test]
+fn tls_bytes_at_a_port_without_tls_are_rejected() {
+    let dir = tempfile::tempdir().unwrap();
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let server = server.start().unwrap();
+        let config = Arc::new(Authority::new().trusting(BOTH));
+        get(&mut connect(&server, &config, "localhost"), "/").unwrap_err();
+    });
+}
+
+#[test]
+fn handshake_that_does_not_end_is_closed_at_the_header_timeout() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    on_every_backend(|backend| {
+        let mut limits = Limits::default();
+        limits.header_timeout = Duration::from_millis(200);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let tls = authority.options("a", &["localhost"]);
+        let server = server.tls(tls).limits(limits).start().unwrap();
+        let config = Arc::new(authority.trusting(BOTH));
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut hello = Vec::new();
+        let mut session = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        session.write_tls(&mut hello).unwrap();
+        // Nothing, a part of a record, a whole hello; and a session in which no request follows.
+        for sent in [&b""[..], &hello[..3], &hello[..hello.len() - 1], &hello] {
+            let mut client = tcp(server.addresses()[0]);
+            client.write_all(sent).unwrap();
+            // Ends without waiting for the timeout of the test's client.
+            client.read_to_end(&mut Vec::new()).unwrap();
+        }
+        let mut idle = connect(&server, &config, "localhost");
+        idle.flush().unwrap();
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "a close_notify");
+    });
+}
+
+#[test]
+fn settings_that_cannot_work_are_refused_with_a_reason() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("a", &["localhost"]);
+    let (_, other) = authority.write("b", &["localhost"]);
+    let missing = authority.dir.path().join("missing.pem");
+    let mut two = TlsOptions::files(&certificate, &key);
+    two.certificates.push(certificate.clone());
+    let mut redirect = TlsOptions::default();
+    redirect.redirect_from = vec!["127.0.0.1:0".parse().unwrap()];
+    let mut authorities = TlsOptions::files(&certificate, &key);
+    authorities.client_ca = Some(key.clone());
+    let cases = [
+        (TlsOptions::files(&missing, &key), "cannot read", "missing.pem"),
+        (TlsOptions::files(&certificate, &missing), "cannot read", "missing.pem"),
+        (TlsOptions::files(&key, &key), "has no certificate", "a.key"),
+        (TlsOptions::files(&certificate, &certificate), "has no private key", "a.crt"),
+        (TlsOptions::files(&certificate, other), "cannot be used", "b.key"),
+        (two, "one key", "same order"),
+        (redirect, "needs a certificate", "key"),
+        (authorities, "has no certificate", "a.key"),
+    ];
+    for (tls, reason, name) in cases {
+        let server = Server::builder().listen("127.0.0.1:0").backend("epoll").tls(tls);
+        let error = server.start().unwrap_err().to_string();
+        assert!(error.contains(reason) && error.contains(name), "{error}");
+    }
+}
+
+#[test]
+fn self_signed_server_serves() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let server = start("auto", dir.path(), TlsOptions::self_signed());
+    let mut roots = RootCertStore::empty();
+    roots.add(server.certificates().unwrap().first_chain().remove(0)).unwrap();
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider);
+    let config = config.with_safe_default_protocol_versions().unwrap();
+    let config = Arc::new(config.with_root_certificates(roots).with_no_client_auth());
+    for name in ["localhost", "127.0.0.1"] {
+        let mut connection = connect(&server, &config, name);
+        assert_eq!(body(&get(&mut connection, "/a").unwrap()), b"a");
+        assert_eq!(connection.conn.protocol_version(), Some(ProtocolVersion::TLSv1_3));
+    }
+}
