@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use ash_sandbox::sandbox::{Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
 use evring::{
-    AnyMechanism, Application, BindError, BufferError, Chunk, Close, Commands, Config, ConnId, Cx,
-    Hooked, Landing, LandingCounters, Listener, RemoteHandle, Rx, Tenant,
+    AnyMechanism, Application, BindError, BufferError, Chunk, Close, Commands, Config, Cx, Hooked,
+    Landing, LandingCounters, Listener, RemoteHandle, Rx, Tenant,
 };
 use server::{TIMEOUT, side_by_side};
 
