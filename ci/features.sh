@@ -12,6 +12,8 @@ for features in evring/epoll programs; do
     echo "examples with $features"
     cargo check --quiet -p examples --no-default-features --features "$features"
 done
+echo "evring with handlers in a sandbox"
+cargo check --quiet -p evring --no-default-features --features epoll,sandbox
 echo "kv without its binary"
 cargo check --quiet -p kv --no-default-features --features evring/epoll
 for mechanism in $mechanisms; do

@@ -39,6 +39,8 @@ ASH_CALL(import) int64_t ash_import(uint32_t pipes, uint32_t reg);
 ASH_CALL(post) int32_t ash_post(int64_t kind, int64_t value);
 /* Adds to one of 16 counters. */
 ASH_CALL(count) int32_t ash_count(uint32_t counter, int64_t by);
+/* Returns the offset of a reply slot for so many bytes, from which they leave without a copy; or ASH_EXHAUSTED. */
+ASH_CALL(reply) int32_t ash_reply(size_t length);
 /* Ends the handler with a voluntary abort. */
 ASH_CALL(abort) _Noreturn void ash_abort(void);
 

@@ -12,6 +12,7 @@ unsafe extern "C" {
     pub(crate) safe fn import(pipes: u32, register: u32) -> i64;
     pub(crate) safe fn post(kind: i64, value: i64) -> i32;
     pub(crate) safe fn count(counter: u32, by: i64) -> i32;
+    pub(crate) safe fn reply(length: usize) -> i32;
     pub(crate) safe fn abort();
 }
 
@@ -32,6 +33,7 @@ mod absent {
         fn import(_pipes: u32, _register: u32) -> i64;
         fn post(_kind: i64, _value: i64) -> i32;
         fn count(_counter: u32, _by: i64) -> i32;
+        fn reply(_length: usize) -> i32;
         fn abort();
     }
 

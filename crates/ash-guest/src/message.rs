@@ -126,6 +126,25 @@ impl<'a> Message<'a> {
         CallError::check(unsafe { calls::send(bytes.as_ptr().addr(), bytes.len()) })
     }
 
+    /// Sends bytes that `write` writes to a reply slot of the host, from where they leave without a copy if
+    /// messages are received into the handler's memory. The bytes are 0, or those of an earlier reply.
+    ///
+    /// # Errors
+    /// [`CallError::Exhausted`] if all slots hold replies in flight, the reply does not fit one, or the
+    /// maximum of sends or operations is reached.
+    pub fn reply(&self, len: usize, write: impl FnOnce(&mut [u8])) -> Result<(), CallError> {
+        let offset = calls::reply(len);
+        if offset < 0 {
+            return CallError::check(offset);
+        }
+        let start = core::ptr::with_exposed_provenance_mut::<u8>(offset as usize);
+        // SAFETY: the slot has this length and lies behind the module's memory and the messages. The host gives it to one
+        // call of an invocation.
+        write(unsafe { core::slice::from_raw_parts_mut(start, len) });
+        // SAFETY: the host reads the bytes of the slot.
+        CallError::check(unsafe { calls::send(offset as usize, len) })
+    }
+
     /// Posts an event to the application, if the handler handles the message.
     ///
     /// # Errors

@@ -57,7 +57,9 @@
 //! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
 //! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
-//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post` and `count` are additions |
+//! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
+//! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
+//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `count` and `reply` are additions |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
 //! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
 //! | `supports` | 5.5 | | not needed: indirect calls stay in the module's table |
@@ -79,7 +81,7 @@
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time |
 //!
-//! What this crate does not do: it has no upcalls, and does not receive messages itself. It does not compose
+//! What this crate does not do: it has no upcalls, and receives no messages: `evring::Landing` does. It does not compose
 //! protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;

@@ -27,6 +27,7 @@ fn module_with(fields: &str, body: &str) -> Vec<u8> {
             (import "ash" "import" (func $import (param i32 i32) (result i64)))
             (import "ash" "post" (func $post (param i64 i64) (result i32)))
             (import "ash" "count" (func $count (param i32 i64) (result i32)))
+            (import "ash" "reply" (func $reply (param i32) (result i32)))
             (import "ash" "abort" (func $abort))
             (memory (export "memory") 1 1)
             {fields}
@@ -187,7 +188,7 @@ fn endless_loops_and_recursion_end_at_the_bound() {
 #[test]
 fn wild_accesses_and_other_traps_abort() {
     for (body, abort) in [
-        ("(i32.load (i32.add (local.get $offset) (i32.const 262144)))", Abort::Memory),
+        ("(i32.load (i32.add (local.get $offset) (i32.const 327680)))", Abort::Memory),
         ("(i32.load (i32.const -4))", Abort::Memory),
         ("(i32.store (i32.const -1) (i32.const 0)) (i32.const 1)", Abort::Memory),
         ("(i32.load offset=4294967295 (i32.const -1))", Abort::Memory),
@@ -238,11 +239,11 @@ fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
 #[test]
 fn host_calls_check_their_ranges_and_are_charged() {
     for body in [
-        "(call $send (i32.const 327679) (i32.const 2))",
+        "(call $send (i32.const 393215) (i32.const 2))",
         "(call $send (i32.const -1) (i32.const 1))",
         // In the message area, but not in the message.
         "(call $send (i32.add (local.get $offset) (local.get $length)) (i32.const 1))",
-        "(call $copy (i32.const 0) (i32.const 327680) (i32.const 1))",
+        "(call $copy (i32.const 0) (i32.const 393216) (i32.const 1))",
         "(call $copy (i32.const 65535) (i32.const 0) (i32.const 2))",
         "(call $read_apply (i32.const 0) (i32.const -8) (i32.const 16))",
         "(call $count (i32.const 16) (i64.const 1))",
@@ -488,4 +489,62 @@ fn handler_that_aborts_too_often_moves_to_the_application_and_back() {
         handler.set_governor(None);
         assert_eq!(run(&mut handler, b""), Outcome::Handled);
     }
+}
+
+#[test]
+fn reply_slots_are_free_until_their_replies_have_left() {
+    let body = "(i32.store (i32.const 0) (call $reply (i32.const 4032)))
+         (i32.store (i32.const 4) (call $reply (i32.const 4032)))
+         (i32.store (i32.const 8) (call $reply (i32.const 4033)))
+         (i64.store (i32.load (i32.const 0)) (i64.const 1))
+         (drop (call $send (i32.const 0) (i32.const 12)))
+         (drop (call $send (i32.load (i32.const 0)) (i32.const 8)))
+         (i32.const 1)";
+    let mut handler = handler(body);
+    let area = handler.memory().reply_area();
+    assert_eq!(area.start, handler.memory().message_area().end);
+    let slot = |n: usize| (area.start + n * 4096) as i32;
+    for (free, first, second) in
+        [(None, slot(0), slot(1)), (Some(0b1100), slot(2), slot(3)), (Some(1 << 15), slot(15), -2)]
+    {
+        if let Some(free) = free {
+            handler.set_free_slots(free);
+        }
+        assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        let expected: Vec<u8> = [first, second, -2].iter().flat_map(|n| n.to_le_bytes()).collect();
+        assert_eq!(sent(&handler), [expected, vec![1, 0, 0, 0, 0, 0, 0, 0]]);
+    }
+    // Without a slot, the offset is -2: there is nothing to write to.
+    handler.set_free_slots(0);
+    assert_eq!(run(&mut handler, b""), Outcome::Passed(Pass::Involuntary(Abort::Memory)));
+}
+
+#[test]
+fn areas_that_no_memory_can_have_are_rejected() {
+    for policy in [
+        Policy { reply_slots: 0, ..Policy::default() },
+        Policy { reply_slots: 3, ..Policy::default() },
+        Policy { reply_slots: 128, ..Policy::default() },
+        Policy { reply_slot_bytes: 0, ..Policy::default() },
+        Policy { reply_slot_bytes: 1000, ..Policy::default() },
+        Policy { reply_slot_bytes: 1 << 25, ..Policy::default() },
+    ] {
+        let error = Sandboxer::new(policy).unwrap_err();
+        assert!(error.to_string().contains("reply slot"), "{error}");
+    }
+}
+
+#[test]
+fn areas_are_taken_once() {
+    let mut handler = handler("(i32.const 1)");
+    let (replies, messages) = handler.take_areas().unwrap();
+    assert_eq!(replies.range(), handler.memory().reply_area());
+    assert_eq!(messages.range(), handler.memory().message_area());
+    assert_eq!(messages.bytes().len(), Policy::default().message_area_bytes);
+    assert!(handler.take_areas().is_none());
+    assert_eq!(run(&mut handler, b"message"), Outcome::Passed(Pass::Elsewhere));
+    drop(handler);
+    // The kernel may still write to the memory.
+    // SAFETY: the area is mapped, and nothing else uses it.
+    unsafe { messages.bytes().cast::<u8>().write_volatile(1) };
 }

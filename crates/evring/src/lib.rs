@@ -49,6 +49,8 @@ mod event_loop;
 mod file_delivery;
 mod forward;
 mod hook;
+#[cfg(feature = "sandbox")]
+mod landing;
 mod mailbox;
 mod mechanisms;
 mod multiplexer;
@@ -69,6 +71,8 @@ pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use file_delivery::FileDelivery;
 pub use forward::Forward;
 pub use hook::{Hooked, ReceiveHook};
+#[cfg(feature = "sandbox")]
+pub use landing::{BindError, Landing, LandingCounters, Tenant};
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};

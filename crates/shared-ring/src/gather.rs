@@ -161,12 +161,17 @@ impl GatherList {
         self.append(bytes.0.len(), Segment::Shared(bytes));
     }
 
+    /// Returns whether [`received`](Self::received) appends `len` bytes in a buffer of `buffer_size` bytes
+    /// without a copy.
+    #[inline]
+    pub fn keeps(len: usize, buffer_size: usize) -> bool {
+        len > Self::COPY_MAX_BYTES && len * Self::MIN_FILL_DIVISOR >= buffer_size
+    }
+
     /// Appends received bytes, which are copied only if they are few or fill little of their buffer.
     #[inline]
     pub fn received(&mut self, bytes: RxBuf) {
-        if bytes.len() <= Self::COPY_MAX_BYTES
-            || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size()
-        {
+        if !Self::keeps(bytes.len(), bytes.buffer_size()) {
             return self.copy(&bytes);
         }
         self.append(bytes.len(), Segment::Received(bytes));

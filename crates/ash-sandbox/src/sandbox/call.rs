@@ -59,6 +59,9 @@ calls! {
     POST = "post" (I64, I64) -> I32, 50;
     /// An addition to the table: adds to a counter.
     COUNT = "count" (I32, I64) -> I32, 10;
+    /// An addition to the table: returns the offset of a free reply slot, from which a reply leaves without a
+    /// copy.
+    REPLY = "reply" (I32) -> I32, 20;
     /// The sandboxer puts it in the place of the instruction `memory.copy`.
     COPY_MEMORY = "memory.copy" (I32, I32, I32), 30;
     /// The sandboxer puts it in the place of the instruction `memory.fill`.

@@ -10,7 +10,7 @@ use wasmtime::{Instance, Store, Trap, TypedFunc};
 use super::call::ENTRY;
 use super::host::{COUNTERS, Host};
 use super::sandboxer::Clock;
-use super::{Bound, HandlerMemory, Loops, Policy, Reason, Rejection};
+use super::{Area, Bound, HandlerMemory, Loops, Policy, Reason, Rejection};
 use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
@@ -53,6 +53,8 @@ pub enum Pass {
     OverBudget,
     /// The message is longer than the message area.
     TooLong,
+    /// The message is not in the message area, into which the kernel receives others.
+    Elsewhere,
     /// The governor prefers this strategy, as the handler aborts too often.
     Governed(Strategy),
 }
@@ -117,6 +119,7 @@ pub struct Handler {
     is_on: bool,
     counters: Counters,
     governor: Option<Governor>,
+    areas_are_taken: bool,
     /// Interrupts the handler, if it is bounded by epochs.
     _clock: Option<Arc<Clock>>,
 }
@@ -176,6 +179,7 @@ impl Handler {
             is_on: true,
             counters: Counters::default(),
             governor: None,
+            areas_are_taken: false,
             _clock: clock,
         })
     }
@@ -183,6 +187,26 @@ impl Handler {
     /// Returns the memory, whose message area receives messages.
     pub fn memory(&self) -> &Arc<HandlerMemory> {
         &self.memory
+    }
+
+    /// Takes the reply area and the message area, for the kernel; `None` if they were taken. From then on the
+    /// kernel receives into the message area, and nothing is [copied](Self::handle_copy) to it.
+    pub fn take_areas(&mut self) -> Option<(Area, Area)> {
+        if std::mem::replace(&mut self.areas_are_taken, true) {
+            return None;
+        }
+        let (replies, messages) = (self.memory.reply_area(), self.memory.message_area());
+        Some((Area::new(&self.memory, replies), Area::new(&self.memory, messages)))
+    }
+
+    /// Sets the reply slots that the handler may use: bit `n` is slot `n`. At first these are all.
+    pub fn set_free_slots(&mut self, slots: u64) {
+        self.store.data_mut().set_free_slots(slots);
+    }
+
+    /// Returns the policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
     }
 
     /// Lets the handler apply a pipe list, and import these registers after it. Returns the number
@@ -231,6 +255,9 @@ impl Handler {
     /// into the area.
     pub fn handle_copy(&mut self, message: &[u8], connection: u64, now: Instant) -> Outcome {
         let area = self.memory.message_area();
+        if self.areas_are_taken {
+            return Outcome::Passed(Pass::Elsewhere);
+        }
         if message.len() > area.len() {
             return Outcome::Passed(Pass::TooLong);
         }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use wasmtime::{Caller, Linker, Trap};
 
+use super::Policy;
 use super::call::{self, Call, MODULE};
 use super::memory::HandlerMemory;
 use crate::ilp::{Ilp, PipeId, Register, State};
@@ -21,6 +22,9 @@ pub(crate) const INVALID: i32 = -3;
 
 /// Number of counters of a handler.
 pub const COUNTERS: usize = 16;
+
+/// Bytes at the end of a reply slot that are not used, so that slots are buffers of a receive ring's form.
+pub const SLOT_GAP: usize = 64;
 
 /// A pipe list that a handler may apply, and the registers that it may import.
 #[derive(Debug)]
@@ -42,6 +46,11 @@ pub(crate) struct Host {
     message: Range<usize>,
     max_sends: usize,
     max_events: usize,
+    slot_bytes: usize,
+    /// The reply slots that hold no reply in flight, as a set of bits.
+    free_slots: u64,
+    /// Those of them that the current invocation has not taken.
+    left_slots: u64,
     pub(crate) sends: Vec<Range<usize>>,
     pub(crate) events: Vec<(u64, u64)>,
     pub(crate) counters: [u64; COUNTERS],
@@ -52,7 +61,9 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(tenant: u64, has_fuel: bool, max_sends: usize, max_events: usize) -> Self {
+    pub(crate) fn new(tenant: u64, has_fuel: bool, policy: &Policy) -> Self {
+        let Policy { max_sends, max_events, reply_slot_bytes, .. } = *policy;
+        let all_slots = u64::MAX >> (64 - policy.reply_slots);
         Host {
             memory: None,
             tenant,
@@ -62,6 +73,9 @@ impl Host {
             message: 0..0,
             max_sends,
             max_events,
+            slot_bytes: reply_slot_bytes,
+            free_slots: all_slots,
+            left_slots: 0,
             sends: Vec::with_capacity(max_sends),
             events: Vec::with_capacity(max_events),
             counters: [0; COUNTERS],
@@ -85,6 +99,7 @@ impl Host {
         self.message = message;
         self.operations = operations;
         self.aborted = false;
+        self.left_slots = self.free_slots;
         self.sends.clear();
         self.events.clear();
     }
@@ -93,6 +108,11 @@ impl Host {
     pub(crate) fn discard(&mut self) {
         self.sends.clear();
         self.events.clear();
+    }
+
+    /// Sets the reply slots that hold no reply in flight.
+    pub(crate) fn set_free_slots(&mut self, slots: u64) {
+        self.free_slots = slots;
     }
 
     /// Returns the operations that host calls have left.
@@ -104,16 +124,20 @@ impl Host {
     fn readable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
         let memory = self.memory.as_deref()?;
         let range = memory.range(offset as u32, len as u32)?;
-        let is_own = range.end <= memory.message_area().start;
+        let is_own = Self::is_writable(memory, &range);
         let is_message = range.start >= self.message.start && range.end <= self.message.end;
         (is_own || is_message).then_some((memory, range))
     }
 
-    /// Returns a range that the handler may write: of its own memory.
+    /// Returns a range that the handler may write: of its own memory, or of the reply area.
     fn writable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
         let memory = self.memory.as_deref()?;
         let range = memory.range(offset as u32, len as u32)?;
-        (range.end <= memory.message_area().start).then_some((memory, range))
+        Self::is_writable(memory, &range).then_some((memory, range))
+    }
+
+    fn is_writable(memory: &HandlerMemory, range: &Range<usize>) -> bool {
+        range.end <= memory.message_area().start || range.start >= memory.reply_area().start
     }
 
     fn send(&mut self, offset: i32, len: i32) -> i32 {
@@ -123,6 +147,16 @@ impl Host {
         }
         self.sends.push(range);
         OK
+    }
+
+    fn reply(&mut self, len: i32) -> i32 {
+        let Some(memory) = &self.memory else { return FAULT };
+        if len as u32 as usize > self.slot_bytes - SLOT_GAP || self.left_slots == 0 {
+            return EXHAUSTED;
+        }
+        let slot = self.left_slots.trailing_zeros() as usize;
+        self.left_slots &= self.left_slots - 1;
+        (memory.reply_area().start + slot * self.slot_bytes) as i32
     }
 
     fn copy(&mut self, to: i32, from: i32, len: i32) -> i32 {
@@ -228,8 +262,8 @@ fn in_place_of_instruction(
 /// Adds the approved calls to a linker, and no others.
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
-        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, SEND,
-        WRITE_APPLY,
+        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, REPLY,
+        SEND, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
@@ -284,6 +318,12 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, COUNT.name, |mut caller: Caller<'_, Host>, counter, by| {
         charge(&mut caller, &COUNT, 0);
         caller.data_mut().count(counter, by)
+    })?;
+    linker.func_wrap(MODULE, REPLY.name, |mut caller: Caller<'_, Host>, len| {
+        if !charge(&mut caller, &REPLY, 0) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().reply(len)
     })?;
     linker.func_wrap(MODULE, COPY_MEMORY.name, |mut caller: Caller<'_, Host>, to, from, len| {
         in_place_of_instruction(&mut caller, &COPY_MEMORY, len, |host| host.copy(to, from, len))

@@ -1,9 +1,11 @@
-//! The memory of a handler: a memfd that is mapped twice. In the handler's mapping, the message area
-//! at the end can only be read; the other mapping is that of the host and of the kernel.
+//! The memory of a handler: a memfd that is mapped twice. The module's own memory is followed by the message
+//! area, which can only be read in the handler's mapping, and by the reply area; the other mapping is that of
+//! the host and of the kernel.
 //!
-//! For wasmtime, the memory ends where the message area begins, in the range that it reserves and does
-//! not check, as accesses there fault. So loads from the area succeed, a store faults in the handler's
-//! code, which wasmtime turns into a trap, and nothing of wasmtime itself accesses the area.
+//! For wasmtime, the memory ends with the module's own. The areas are in the range behind it, which wasmtime
+//! reserves and does not check, as accesses there fault. So loads from the areas succeed, and stores to the
+//! reply area; a store to the message area faults in the handler's code, which wasmtime turns into a trap,
+//! and nothing of wasmtime itself accesses the areas.
 
 use std::ffi::c_void;
 use std::io;
@@ -39,15 +41,24 @@ impl Drop for Mapping {
 pub struct HandlerMemory {
     guest: Mapping,
     host: Mapping,
-    len: usize,
-    area: usize,
+    own: usize,
+    replies: usize,
+    messages: usize,
+}
+
+/// The sizes of the areas behind the memory of a module, in bytes; multiples of the page size.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Areas {
+    pub(crate) replies: usize,
+    pub(crate) messages: usize,
 }
 
 impl HandlerMemory {
-    /// Maps `own` bytes and a message area behind them at the start of a range of `reserved` bytes
-    /// for the handler. All are multiples of the page size.
-    fn new(own: usize, area: usize, reserved: usize) -> io::Result<Self> {
-        let len = own + area;
+    /// Maps `own` bytes and the areas behind them at the start of a range of `reserved` bytes for the
+    /// handler. `own` is a multiple of the page size.
+    fn new(own: usize, areas: Areas, reserved: usize) -> io::Result<Self> {
+        let Areas { replies, messages } = areas;
+        let len = own + replies + messages;
         if reserved <= len {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -71,35 +82,67 @@ impl HandlerMemory {
         map(guest.start.as_ptr(), MapFlags::SHARED | MapFlags::FIXED)?;
         let start = guest.start.as_ptr().wrapping_byte_add(own);
         // SAFETY: the area is a part of the handler's mapping, of whole pages.
-        unsafe { mprotect(start, area, MprotectFlags::READ) }?;
-        Ok(HandlerMemory { guest, host, len, area })
+        unsafe { mprotect(start, messages, MprotectFlags::READ) }?;
+        Ok(HandlerMemory { guest, host, own, replies, messages })
     }
 
-    /// Returns the size in bytes, with the message area.
+    /// Returns the size in bytes, with the areas.
     pub fn len(&self) -> usize {
-        self.len
+        self.own + self.replies + self.messages
     }
 
     /// Returns false: a memory has at least a page.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
+    }
+
+    /// Returns the offsets of the reply area, where replies lie that leave without a copy.
+    pub fn reply_area(&self) -> Range<usize> {
+        self.own + self.messages..self.len()
     }
 
     /// Returns the offsets of the message area.
     pub fn message_area(&self) -> Range<usize> {
-        self.len - self.area..self.len
+        self.own..self.own + self.messages
     }
 
     /// Returns the address of an offset in the mapping of the host, where all can be written.
     pub fn host_pointer(&self, offset: usize) -> *mut u8 {
-        assert!(offset <= self.len, "offset {offset} of {} bytes", self.len);
+        assert!(offset <= self.len(), "offset {offset} of {} bytes", self.len());
         self.host.start.as_ptr().cast::<u8>().wrapping_add(offset)
     }
 
     /// Returns the range, if it lies in the memory.
     pub(crate) fn range(&self, offset: u32, len: u32) -> Option<Range<usize>> {
         let end = offset as usize + len as usize;
-        (end <= self.len).then_some(offset as usize..end)
+        (end <= self.len()).then_some(offset as usize..end)
+    }
+}
+
+/// An area of a handler's memory, for the kernel: see [`Handler::take_areas`](super::Handler::take_areas).
+/// There is one value of each area, and it keeps the memory mapped.
+#[derive(Debug)]
+pub struct Area {
+    memory: Arc<HandlerMemory>,
+    range: Range<usize>,
+}
+
+impl Area {
+    /// The caller makes one value of each area.
+    pub(crate) fn new(memory: &Arc<HandlerMemory>, range: Range<usize>) -> Self {
+        Area { memory: Arc::clone(memory), range }
+    }
+
+    /// Returns the bytes, in the mapping of the host. They start at a page.
+    pub fn bytes(&self) -> NonNull<[u8]> {
+        // SAFETY: the mapping begins at an address that is not null, and the range is in it.
+        let start = unsafe { self.memory.host.start.cast::<u8>().add(self.range.start) };
+        NonNull::slice_from_raw_parts(start, self.range.len())
+    }
+
+    /// Returns the offsets of the area in the handler's memory.
+    pub fn range(&self) -> Range<usize> {
+        self.range.clone()
     }
 }
 
@@ -107,11 +150,11 @@ impl HandlerMemory {
 struct Linear(Arc<HandlerMemory>);
 
 // SAFETY: the handler's mapping begins with these bytes. It has the range that wasmtime asked for, and
-// stays where it is until the value is dropped. A write behind the memory faults; a read of the message
-// area gives bytes that are the handler's, and nothing else behind the memory can be read.
+// stays where it is until the value is dropped. Behind the memory lie bytes that are the handler's: those of
+// the reply area, and those of the message area, where a write faults. Nothing else there can be accessed.
 unsafe impl LinearMemory for Linear {
     fn byte_size(&self) -> usize {
-        self.0.message_area().start
+        self.0.own
     }
 
     fn byte_capacity(&self) -> usize {
@@ -133,13 +176,13 @@ unsafe impl LinearMemory for Linear {
 /// Creates memories, and hands the last one to the instance that it was created for.
 #[derive(Debug)]
 pub(crate) struct Memories {
-    area: usize,
+    areas: Areas,
     last: Mutex<Option<Arc<HandlerMemory>>>,
 }
 
 impl Memories {
-    pub(crate) fn new(area: usize) -> Arc<Self> {
-        Arc::new(Memories { area, last: Mutex::new(None) })
+    pub(crate) fn new(areas: Areas) -> Arc<Self> {
+        Arc::new(Memories { areas, last: Mutex::new(None) })
     }
 
     /// Instantiates a module, and returns its memory with the instance.
@@ -176,7 +219,7 @@ unsafe impl MemoryCreator for Creator {
         guard: usize,
     ) -> Result<Box<dyn LinearMemory>, String> {
         let range = reserved.unwrap_or(minimum).max(minimum) + guard;
-        let memory = HandlerMemory::new(minimum, self.0.area, range);
+        let memory = HandlerMemory::new(minimum, self.0.areas, range);
         let memory = Arc::new(memory.map_err(|error| error.to_string())?);
         *self.0.last() = Some(Arc::clone(&memory));
         Ok(Box::new(Linear(memory)))

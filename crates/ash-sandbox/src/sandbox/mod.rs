@@ -26,8 +26,8 @@
 //! # The interface of a module
 //!
 //! A module defines a memory that cannot grow, and exports it as `memory`. Behind it lies the message
-//! area, of 256 KiB by default: messages lie there, and the handler can only read them. The module
-//! exports the entry:
+//! area, of 256 KiB by default: messages lie there, and the handler can only read them; and behind that 16
+//! reply slots of 4 KiB. The module exports the entry:
 //!
 //! ```text
 //! ash_handle(offset: i32, length: i32, connection: i64, slot: i32) -> i32
@@ -55,8 +55,16 @@
 //! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it |
 //! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
+//! | `reply(length: i32) -> i32` | an addition | returns the offset of a reply slot that no reply in flight uses |
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
+//!
+//! # Replies
+//!
+//! Where messages are received into the message area, what a handler sends of the message or of a reply slot
+//! leaves from there. The slot is free again when the reply has left; a handler that finds none free, or
+//! whose reply is longer, sends from its own memory or passes the message on. What it sends of its own
+//! memory is copied, since the next invocation may change it before it has left.
 //!
 //! # Bounds
 //!
@@ -81,8 +89,8 @@ mod sandboxer;
 pub use analysis::Bound;
 pub use cache::CacheError;
 pub use handler::{Abort, Counters, Handler, Outcome, Pass};
-pub use host::COUNTERS;
-pub use memory::HandlerMemory;
+pub use host::{COUNTERS, SLOT_GAP};
+pub use memory::{Area, HandlerMemory};
 pub use policy::{Loops, Policy};
 pub use rejection::{Reason, Rejection};
 pub use sandboxer::{Ash, Sandboxer};

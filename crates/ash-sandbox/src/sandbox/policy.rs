@@ -15,6 +15,12 @@ pub struct Policy {
     /// Size of the message area, behind the module's memory; a multiple of the page size. The
     /// handler can only read it.
     pub message_area_bytes: usize,
+    /// Number of reply slots, behind the message area: a power of two up to 64. A
+    /// reply in a slot leaves without a copy.
+    pub reply_slots: u16,
+    /// Size of a reply slot in bytes, a multiple of the page size. A reply has up to
+    /// [`SLOT_GAP`](super::SLOT_GAP) bytes less.
+    pub reply_slot_bytes: usize,
     /// Whether modules may use floating point.
     pub floats: bool,
     /// Maximum number of operations in one invocation (section 4.1.2).
@@ -50,6 +56,8 @@ impl Default for Policy {
             max_functions: 1000,
             max_memory_bytes: 4 << 20,
             message_area_bytes: 256 << 10,
+            reply_slots: 16,
+            reply_slot_bytes: 4096,
             floats: false,
             max_operations: 100_000,
             operations_per_second: 200_000_000,

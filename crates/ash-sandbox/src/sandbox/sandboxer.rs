@@ -12,9 +12,12 @@ use super::analysis::{Analysis, analyse};
 use super::cache::{Cache, CacheError};
 use super::handler::Handler;
 use super::host::{self, Host};
-use super::memory::{Creator, Memories};
+use super::memory::{Areas, Creator, Memories};
 use super::rewrite::rewrite;
 use super::{Bound, Loops, Policy, Reason, Rejection};
+
+/// Maximum number of reply slots, which are the bits of a set.
+const MAX_SLOTS: u16 = 64;
 
 /// Maximum size of a handler's stack in bytes.
 const MAX_STACK: usize = 256 << 10;
@@ -54,7 +57,8 @@ impl Sandboxer {
     /// Creates a sandboxer with a policy.
     ///
     /// # Errors
-    /// If code cannot be generated on this machine, or the message area is not of whole pages.
+    /// If code cannot be generated on this machine, the message area or the reply slots are not of whole
+    /// pages, or the number of slots is not a power of two up to 64.
     pub fn new(policy: Policy) -> Result<Self, Rejection> {
         let page = rustix::param::page_size();
         if policy.message_area_bytes == 0 || !policy.message_area_bytes.is_multiple_of(page) {
@@ -62,7 +66,20 @@ impl Sandboxer {
             let reason = format!("the message area of {bytes} bytes is not of pages of {page}");
             return Err(Reason::Memory(reason).into());
         }
-        let memories = Memories::new(policy.message_area_bytes);
+        let (slots, bytes) = (policy.reply_slots, policy.reply_slot_bytes);
+        if bytes == 0 || !bytes.is_multiple_of(page) || bytes > 1 << 24 {
+            let reason =
+                format!("a reply slot of {bytes} bytes is not of up to 16 MiB in pages of {page}");
+            return Err(Reason::Memory(reason).into());
+        }
+        if !slots.is_power_of_two() || slots > MAX_SLOTS {
+            let reason = format!("{slots} reply slots are no power of two up to {MAX_SLOTS}");
+            return Err(Reason::Memory(reason).into());
+        }
+        let memories = Memories::new(Areas {
+            replies: usize::from(slots) * bytes,
+            messages: policy.message_area_bytes,
+        });
         let engine = |checks: Option<Loops>| {
             let mut config = Config::new();
             config
@@ -178,7 +195,7 @@ impl Ash {
         let has_fuel = is_cyclic && policy.loops == Loops::Fuel;
         let mut linker = Linker::new(self.module.engine());
         host::link(&mut linker).map_err(compiler)?;
-        let host = Host::new(tenant, has_fuel, policy.max_sends, policy.max_events);
+        let host = Host::new(tenant, has_fuel, &policy);
         let mut store = Store::new(self.module.engine(), host);
         if has_fuel {
             store.set_fuel(policy.max_operations).map_err(compiler)?;

@@ -1,0 +1,392 @@
+//! Handlers in a sandbox in front of an echo server, with messages that land in their memory: on every
+//! mechanism and in simulation.
+
+#![cfg(feature = "sandbox")]
+
+#[allow(dead_code, reason = "this test has a server of its own")]
+mod server;
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+use ash_sandbox::sandbox::{Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
+use evring::{
+    AnyMechanism, Application, BindError, BufferError, Chunk, Close, Commands, Config, Cx, Hooked,
+    Landing, LandingCounters, Listener, RemoteHandle, Rx, Tenant,
+};
+use server::{TIMEOUT, side_by_side};
+
+/// Number and size of the receive buffers of a tenant.
+const BUFFERS: (u16, u32) = (8, 2048);
+/// The length of a message.
+const LEN: usize = 1500;
+
+/// Sends each message back, from the place that the last bits of its first byte name: 0 the message, 1 a
+/// reply slot, 2 the module's own memory, 3 the application, 4 all three, 5 nowhere.
+const ECHO: &str = r#"
+(module
+  (import "ash" "send" (func $send (param i32 i32) (result i32)))
+  (import "ash" "copy" (func $copy (param i32 i32 i32) (result i32)))
+  (import "ash" "reply" (func $reply (param i32) (result i32)))
+  (import "ash" "post" (func $post (param i64 i64) (result i32)))
+  (memory (export "memory") 1 1)
+  (func $from_slot (param $offset i32) (param $length i32) (result i32) (local $at i32)
+    (local.set $at (call $reply (local.get $length)))
+    (if (i32.lt_s (local.get $at) (i32.const 0)) (then (return (i32.const 0))))
+    (drop (call $copy (local.get $at) (local.get $offset) (local.get $length)))
+    ;; The handler itself can write to the slot, too.
+    (i32.store8 (local.get $at) (i32.load8_u (local.get $offset)))
+    (drop (call $send (local.get $at) (local.get $length)))
+    (i32.const 1))
+  (func $from_memory (param $offset i32) (param $length i32) (result i32)
+    (drop (call $copy (i32.const 64) (local.get $offset) (local.get $length)))
+    (drop (call $send (i32.const 64) (local.get $length)))
+    (i32.const 1))
+  (func (export "ash_handle")
+    (param $offset i32) (param $length i32) (param $connection i64) (param $slot i32) (result i32)
+    (local $where i32)
+    (local.set $where (i32.and (i32.load8_u (local.get $offset)) (i32.const 7)))
+    (drop (call $post (i64.extend_i32_u (local.get $where)) (i64.extend_i32_u (local.get $slot))))
+    (if (i32.eq (local.get $where) (i32.const 0)) (then
+      (drop (call $send (local.get $offset) (local.get $length)))
+      (return (i32.const 1))))
+    (if (i32.eq (local.get $where) (i32.const 1)) (then
+      (return (call $from_slot (local.get $offset) (local.get $length)))))
+    (if (i32.eq (local.get $where) (i32.const 2)) (then
+      (return (call $from_memory (local.get $offset) (local.get $length)))))
+    (if (i32.eq (local.get $where) (i32.const 4)) (then
+      (drop (call $send (local.get $offset) (local.get $length)))
+      (drop (call $from_slot (local.get $offset) (local.get $length)))
+      (drop (call $send (local.get $offset) (local.get $length)))
+      (return (call $from_memory (local.get $offset) (local.get $length)))))
+    (if (i32.eq (local.get $where) (i32.const 5)) (then (return (i32.const 2))))
+    (i32.const 0)))
+"#;
+
+fn handler() -> Handler {
+    let wasm = wat::parse_str(ECHO).unwrap();
+    Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap().instantiate(1).unwrap()
+}
+
+/// The application: an echo server, which panics when it receives `!`.
+struct Echo;
+
+impl Application for Echo {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        assert_ne!(rx.bytes(), b"!", "the client asked for it");
+        let eof = rx.eof();
+        x.io.send(x.id, Chunk::Received(rx.take()));
+        if eof {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+/// A server with three listeners: two with a tenant of their own, and one without a handler.
+struct Server {
+    addresses: Vec<std::net::SocketAddr>,
+    remote: RemoteHandle,
+    tenants: Vec<Tenant>,
+    memories: Vec<Weak<HandlerMemory>>,
+    events: mpsc::Receiver<(u64, u64)>,
+    thread: thread::JoinHandle<bool>,
+}
+
+impl Server {
+    fn start(backend: &'static str) -> Server {
+        let (started, server) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let any = "127.0.0.1:0".parse().unwrap();
+            let config = Config::default().with(|c| {
+                c.listen = vec![any; 3];
+                // Of the client that does not read.
+                c.drain_timeout = Duration::from_millis(50);
+            });
+            let mut server = AnyMechanism::new(backend, &config).unwrap();
+            let (mut tenants, mut memories) = (Vec::new(), Vec::new());
+            let mut landing = Landing::new();
+            for _ in 0..2 {
+                let handler = handler();
+                memories.push(Arc::downgrade(handler.memory()));
+                let (count, size) = BUFFERS;
+                let add = |buffers| server.add_buffers(buffers);
+                tenants.push(landing.bind(handler, count, size, add).unwrap());
+            }
+            server.set_listener_group(Listener(0), tenants[0].group()).unwrap();
+            let (events, posted) = mpsc::channel();
+            // The tenant of the second listener is chosen for each connection.
+            let second = tenants[1].group();
+            let landing = landing
+                .choosing(move |_, at| (at == Listener(1)).then_some(second))
+                .posting(move |_, kind, value| events.send((kind, value)).unwrap());
+            let addresses = server.addresses().to_vec();
+            started.send((addresses, server.remote(), tenants, memories, posted)).unwrap();
+            let run = || server.run(Hooked::new(Echo, landing)).unwrap();
+            catch_unwind(AssertUnwindSafe(run)).is_ok()
+        });
+        let (addresses, remote, tenants, memories, events) = server.recv().unwrap();
+        Server { addresses, remote, tenants, memories, events, thread }
+    }
+
+    fn connect(&self, listener: usize) -> TcpStream {
+        let client = TcpStream::connect(self.addresses[listener]).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        client.set_nodelay(true).unwrap();
+        client
+    }
+
+    /// Stops the server, and returns whether it ended without a panic. Then its memory is unmapped; after a
+    /// panic it may stay, as a ring may still receive into it.
+    fn stop(self) -> bool {
+        self.remote.stop();
+        let is_ok = self.thread.join().unwrap();
+        for memory in &self.memories {
+            assert!(!is_ok || memory.upgrade().is_none(), "the memory of a handler leaks");
+        }
+        is_ok
+    }
+}
+
+/// Sends a message of this length that begins with `first`, and expects it `times` times.
+fn echo(client: &mut TcpStream, first: u8, len: usize, times: usize) {
+    let message: Vec<u8> = (0..len).map(|n| first.wrapping_add((n * 3) as u8)).collect();
+    client.write_all(&message).unwrap();
+    for _ in 0..times {
+        let mut answer = vec![0; len];
+        client.read_exact(&mut answer).unwrap();
+        assert!(answer == message, "another answer to {first}");
+    }
+}
+
+#[test]
+fn messages_land_in_the_handlers_memory_and_replies_leave_from_it() {
+    side_by_side(|backend| {
+        let server = Server::start(backend);
+        let mut clients: Vec<_> = (0..3).map(|listener| server.connect(listener)).collect();
+        for _ in 0..50 {
+            for client in &mut clients {
+                echo(client, 0, LEN, 1);
+                echo(client, 1, LEN, 1);
+            }
+        }
+        let expected = [100, 100, 0, 0, 0, 100, 0, 0];
+        for tenant in &server.tenants {
+            assert_eq!(numbers(tenant), expected, "{backend}: no byte is copied");
+        }
+        // From the module's own memory, and short ones, they are copied; the application gets the rest.
+        echo(&mut clients[0], 2, LEN, 1);
+        echo(&mut clients[0], 0, 10, 1);
+        echo(&mut clients[0], 1, 10, 1);
+        echo(&mut clients[0], 3, LEN, 1);
+        let copied = LEN as u64 + 20;
+        assert_eq!(numbers(&server.tenants[0]), [104, 103, 0, 1, 0, 100, 3, copied]);
+        // Four replies to one message, in order: its buffer leaves with the last that lies in it.
+        echo(&mut clients[0], 4, LEN, 4);
+        let copied = copied + 2 * LEN as u64;
+        assert_eq!(numbers(&server.tenants[0]), [105, 104, 0, 1, 0, 102, 5, copied]);
+        clients[0].write_all(&[5; LEN]).unwrap();
+        // While the handler is off, the application answers.
+        echo(&mut clients[1], 0, LEN, 1);
+        server.tenants[1].set_on(false);
+        echo(&mut clients[1], 0, LEN, 1);
+        server.tenants[1].set_on(true);
+        echo(&mut clients[1], 1, LEN, 1);
+        assert_eq!(numbers(&server.tenants[1]), [103, 102, 0, 1, 0, 102, 0, 0]);
+        let events: Vec<_> = server.events.try_iter().collect();
+        // None of a message that was passed on.
+        assert!(events.iter().all(|(kind, slot)| *kind != 3 && *slot < BUFFERS.0.into()));
+        assert_eq!(events.iter().filter(|(kind, _)| *kind == 1).count(), 102);
+        drop(clients);
+        assert!(server.stop());
+    });
+}
+
+/// Returns the counters in the order of their declaration.
+fn numbers(tenant: &Tenant) -> [u64; 8] {
+    let LandingCounters {
+        landed,
+        handled,
+        discarded,
+        passed,
+        aborted,
+        replies_lent,
+        replies_copied,
+        bytes_copied,
+        ..
+    } = tenant.counters();
+    [landed, handled, discarded, passed, aborted, replies_lent, replies_copied, bytes_copied]
+}
+
+#[test]
+fn memory_outlives_receives_and_replies_in_flight() {
+    side_by_side(|backend| {
+        for panics in [false, true] {
+            let server = Server::start(backend);
+            // Receives in flight; and replies that no client reads, until the slots are used up.
+            let mut clients: Vec<_> = (0..6).map(|n| server.connect(n % 2)).collect();
+            for (n, client) in clients.iter_mut().enumerate() {
+                echo(client, (n % 2) as u8, LEN, 1);
+            }
+            let mut silent = server.connect(0);
+            silent.set_nonblocking(true).unwrap();
+            let message = [1; LEN];
+            let mut refused = 0;
+            while refused < 100 {
+                match silent.write(&message) {
+                    Ok(_) => refused = 0,
+                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                        refused += 1;
+                        thread::yield_now();
+                    }
+                    // The server ended the connection, as it queued too much for it.
+                    Err(_) => break,
+                }
+            }
+            if panics {
+                let mut client = server.connect(2);
+                client.write_all(b"!").unwrap();
+                let _ = client.read(&mut [0]);
+            }
+            assert_eq!(server.stop(), !panics, "{backend}");
+            drop(clients);
+        }
+    });
+}
+
+#[test]
+fn handler_is_bound_once_and_its_buffers_fit_its_area() {
+    let mut landing = Landing::new();
+    let none = |_| Err(BufferError::TooMany);
+    let too_many = landing.bind(handler(), 256, 2048, none).unwrap_err();
+    let needed = 256 * (2048 + 64);
+    let error = BufferError::TooSmall { needed, len: 256 << 10 };
+    assert_eq!(too_many, BindError::Buffers(error));
+    assert_eq!(landing.bind(handler(), 3, 1, none).unwrap_err(), BufferError::Count(3).into());
+    assert_eq!(landing.bind(handler(), 4, 1, none).unwrap_err(), BufferError::TooMany.into());
+    let mut bound = handler();
+    bound.take_areas().unwrap();
+    // The area belongs to the kernel, so nothing else is copied to it.
+    let outcome = bound.handle_copy(b"message", 0, std::time::Instant::now());
+    assert_eq!(outcome, Outcome::Passed(Pass::Elsewhere));
+    let error = landing.bind(bound, 4, 512, none).unwrap_err();
+    assert_eq!(error, BindError::Taken);
+    assert!(error.to_string().contains("another instance"));
+}
+
+mod simulated {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+
+    use evring::{EventLoop, Mode};
+    use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
+
+    use super::*;
+
+    const BYTES: usize = 600;
+
+    /// Sends bytes that name any place, in any pieces, and reads the echo.
+    struct Client {
+        line: Option<PeerConn>,
+        bytes: Vec<u8>,
+        sent: usize,
+        received: Vec<u8>,
+        piece: usize,
+    }
+
+    impl Peer for Client {
+        fn step(&mut self, net: &mut Net<'_>) -> Next {
+            let Some(line) = &self.line else {
+                self.line = net.connect("10.0.0.1:7".parse().unwrap());
+                return Next::After(Duration::from_millis(1));
+            };
+            if self.sent < BYTES {
+                let end = (self.sent + self.piece).min(BYTES);
+                let sent = net.send(line, &self.bytes[self.sent..end]);
+                self.sent += sent;
+                if sent == 0 && net.is_disrupted(line) {
+                    net.close(self.line.take().expect("just used"));
+                    return Next::Done;
+                }
+                if self.sent == BYTES {
+                    net.finish(line);
+                }
+            }
+            loop {
+                let result = net.receive(line, 100, &mut self.received);
+                if !self.bytes.starts_with(&self.received) {
+                    net.fail(format!("another echo: {}", self.received.escape_ascii()));
+                }
+                match result {
+                    ReceiveResult::Bytes(_) => {}
+                    ReceiveResult::Nothing if self.sent < BYTES => {
+                        return Next::After(Duration::from_millis(1));
+                    }
+                    ReceiveResult::Nothing => return Next::Wait,
+                    ReceiveResult::End if self.received.len() == BYTES => break,
+                    _ if net.is_disrupted(line) => break,
+                    got => {
+                        net.fail(format!("{got:?} after {} bytes", self.received.len()));
+                        break;
+                    }
+                }
+            }
+            net.close(self.line.take().expect("just used"));
+            Next::Done
+        }
+
+        fn waits_for(&self) -> String {
+            "the echo".to_owned()
+        }
+    }
+
+    #[test]
+    fn every_byte_is_echoed_once_and_in_order() {
+        let wasm = wat::parse_str(ECHO).unwrap();
+        let ash = Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap();
+        let total = Rc::new(RefCell::new(LandingCounters::default()));
+        for seed in 0..200u64 {
+            let machine = Machine::new(&Plan::default().with(|p| p.seed = seed));
+            let listen = vec!["10.0.0.1:7".parse().unwrap()];
+            let config = Config::default().with(|c| c.listen = listen);
+            let kernel =
+                SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
+            let mut server = EventLoop::new(kernel, &config).unwrap();
+            let remote = server.remote();
+            let mut landing = Landing::new();
+            let handler = ash.instantiate(seed).unwrap();
+            let memory = Arc::downgrade(handler.memory());
+            let add = |buffers| server.add_buffers(buffers);
+            let tenant = landing.bind(handler, 4, 128, add).unwrap();
+            server.set_listener_group(Listener(0), tenant.group()).unwrap();
+            for client in 0..3 {
+                // Places 0 to 3, as the others do not echo once.
+                let bytes = (0..BYTES).map(|n| (n * 5 + client) as u8 & !4).collect();
+                let piece = 1 + (seed as usize * 37 + client * 11) % 200;
+                let received = Vec::new();
+                machine.add_peer(Client { line: None, bytes, sent: 0, received, piece });
+            }
+            machine.on_end(move || remote.stop());
+            let result = server.run(Hooked::new(Echo, landing));
+            assert_eq!(machine.verdict().failure, None, "seed {seed}");
+            result.unwrap();
+            drop(machine);
+            assert!(memory.upgrade().is_none(), "seed {seed}: the memory of the handler leaks");
+            let counters = tenant.counters();
+            let mut total = total.borrow_mut();
+            total.handled += counters.handled;
+            total.passed += counters.passed;
+            total.replies_lent += counters.replies_lent;
+        }
+        let total = *total.borrow();
+        assert!(total.handled > 1_000 && total.passed > 1_000, "{total:?}");
+        assert!(total.replies_lent > 100, "{total:?}");
+    }
+}
