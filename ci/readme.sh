@@ -42,10 +42,10 @@ check() {
             served 300 cargo run --release
             grep -q evring "$work/page"
             ;;
-        "cargo run --release -- --root DIR")
+        "cargo run --release -- DIR")
             mkdir -p "$work/root"
             echo "its index" >"$work/root/index.html"
-            served 60 cargo run --release -- --root "$work/root"
+            served 60 cargo run --release -- "$work/root"
             cmp "$work/page" "$work/root/index.html"
             ;;
         "cargo run --release -p kv -- -p 11211")
@@ -62,7 +62,7 @@ check() {
             ;;
         "cargo build --release -p evring-httpd --no-default-features --features cli,uring,epoll") $1 --quiet ;;
         "cargo build --profile dist -p evring-httpd") ;; # takes minutes
-        "cargo install evring-httpd" | "httpd --root DIR") ;; # ci/packages.sh
+        "cargo install evring-httpd" | "httpd DIR") ;; # ci/packages.sh
         "cargo lab list") lab list >"$work/experiments" ;;
         "cargo lab tables" | "cargo lab") ;; # ci/lab.sh
         "cargo lab load "*) lab load --help >/dev/null ;; # ci/lab.sh

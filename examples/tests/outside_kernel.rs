@@ -85,7 +85,7 @@ fn web_server_serves_files_and_listings() {
     fs::write(root.path().join("small"), &small).unwrap();
     fs::write(root.path().join("big"), &big).unwrap();
     let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
-    let server = Server::start(config, || Site::new(Some(Root(0))).autoindex(true));
+    let server = Server::start(config, || Site::new(Some(Root(0))).listing(true));
     for _ in 0..2 {
         for (path, content) in [("/small", &small), ("/big", &big)] {
             let reply = get(server.address, path);

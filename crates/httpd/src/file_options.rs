@@ -6,7 +6,7 @@ use crate::compression::Compression;
 /// Settings for files.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-#[cfg_attr(feature = "cli", derive(clap::Args))]
+#[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Files"))]
 pub struct FileOptions {
     /// Serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of `a.css`, to clients
     /// that accept the coding, even if older than the plain file
@@ -24,7 +24,7 @@ pub struct FileOptions {
 
     /// List the files of a directory that has no index.html
     #[cfg_attr(feature = "cli", arg(long))]
-    pub autoindex: bool,
+    pub listing: bool,
 
     /// Send `Cache-Control: max-age` with files, so that caches use them this long without revalidation
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS"))]
@@ -40,7 +40,7 @@ impl Default for FileOptions {
     fn default() -> Self {
         FileOptions {
             precompressed: true,
-            autoindex: false,
+            listing: false,
             max_age: None,
             #[cfg(feature = "compression")]
             compression: Compression::default(),

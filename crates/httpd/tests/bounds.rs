@@ -376,7 +376,7 @@ fn listing_beyond_the_maximum_is_marked_incomplete() {
     on_backends(
         |_| true,
         root.path(),
-        &["--autoindex"],
+        &["--listing"],
         |name, serving| {
             let page = String::from_utf8(serving.connect().get("/").body).unwrap();
             assert_eq!(page.matches("<tr>").count(), MAX_ENTRIES, "{name}");
@@ -394,7 +394,7 @@ fn unread_listings_count_as_buffered_bytes() {
     for n in 0..20_000 {
         fs::write(root.path().join(format!("{long}{n}")), "").unwrap();
     }
-    let arguments = ["--autoindex", "--max-buffered", MAX_HELD, "--status"];
+    let arguments = ["--listing", "--max-buffered", MAX_HELD, "--status"];
     let all = std::env::var_os("EXHAUSTIVE").is_some();
     on_backends(
         |name| all || ["uring", "epoll", "tokio"].contains(&name),

@@ -25,8 +25,8 @@ fn tree() -> TempDir {
     root
 }
 
-fn stage(root: &Path, autoindex: bool) -> Stage {
-    Stage::with(Site::new(Some(Root(0))).autoindex(autoindex), root)
+fn stage(root: &Path, listing: bool) -> Stage {
+    Stage::with(Site::new(Some(Root(0))).listing(listing), root)
 }
 
 fn send(stage: &mut Stage, method: &str, target: &str) -> ParsedResponse {

@@ -119,7 +119,7 @@ fn start_errors_are_one_line() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let file = file.path().to_str().unwrap();
     let cases: [(&[&str], &str); 5] = [
-        (&["--listen", &taken], &taken),
+        (&["--listen", &taken], "or choose another port"),
         (&["--listen", &taken, "--workers", "2"], &taken),
         (&["--listen", "127.0.0.1:0", "--root", "/does/not/exist"], "/does/not/exist"),
         (&["--listen", "127.0.0.1:0", "--root", file], file),
@@ -152,12 +152,77 @@ fn invalid_flags_are_rejected() {
         &["--cache-size", "much"],
         &["--min-rate", "0"],
         &["--json"],
-        &["extra"],
+        &["one", "two"],
+        &["one", "--root", "two"],
+        &["--port", "1", "--listen", "127.0.0.1:0"],
+        &["--tls-cert", "a.pem"],
     ] {
         assert_eq!(output(arguments).status.code(), Some(2), "{arguments:?}");
     }
     let text = String::from_utf8(output(&["--shutdown-timeout", "-1"]).stderr).unwrap();
     assert!(text.contains("seconds above 0"), "{text}");
+}
+
+#[test]
+fn directory_and_port_are_enough() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.txt"), "text").unwrap();
+    let serving = Serving::start(&[root.path().to_str().unwrap(), "-p", "0"]);
+    assert!(serving.address.ip().is_loopback());
+    assert!(serving.before.contains("--listing"), "{}", serving.before);
+    assert_eq!(serving.connect().get("/a.txt").body, b"text");
+    assert_eq!(serving.connect().get("/").status, 404);
+    let serving = Serving::start(&[root.path().to_str().unwrap(), "--listing", "--listen", ":0"]);
+    assert!(serving.address.ip().is_unspecified());
+    assert_eq!(serving.before, "");
+    let address = SocketAddr::from(([127, 0, 0, 1], serving.address.port()));
+    let page = Client::new(TcpStream::connect(address).unwrap()).get("/");
+    assert!(String::from_utf8(page.body).unwrap().contains("a.txt"));
+}
+
+#[test]
+fn file_of_settings_and_variables_configure_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.txt"), "text").unwrap();
+    let (root, file) = (dir.path().to_str().unwrap(), dir.path().join("httpd.toml"));
+    let text =
+        format!("listen = ['127.0.0.1:0']\nroot = {root:?}\nworkers = 2\nbackend = 'epoll'\n");
+    std::fs::write(&file, text).unwrap();
+    let file = file.to_str().unwrap();
+    let serving = Serving::start(&["--config", file]);
+    assert!(serving.line.contains("(backend epoll, 2 workers)"), "{}", serving.line);
+    assert_eq!(serving.connect().get("/a.txt").body, b"text");
+    let mut command = httpd(&["--workers", "1"]);
+    command.env("EVRING_HTTPD_CONFIG", file).env("EVRING_HTTPD_BACKEND", "poll");
+    let serving = Serving::of(command);
+    assert!(serving.line.contains("(backend poll, 1 worker)"), "{}", serving.line);
+}
+
+#[test]
+fn settings_are_checked_without_serving() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("httpd.toml");
+    let path = file.to_str().unwrap();
+    let check = |text: &str| {
+        std::fs::write(&file, text).unwrap();
+        let output = output(&["--config", path, "--check-config"]);
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(check("workers = 2\n"), (Some(0), "the settings are valid\n".to_owned()));
+    let cases = [
+        ("\nworkers = 0", "httpd.toml:2:11: `workers`"),
+        ("lisen = 1", "httpd.toml:1:1: there is no setting `lisen`; did you mean `listen`?"),
+        ("root = '/does/not/exist'", "/does/not/exist"),
+        ("tls-cert = '/a.pem'\ntls-key = '/b.pem'", "cannot read /a.pem"),
+    ];
+    for (text, reason) in cases {
+        let (code, error) = check(text);
+        assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
+        assert!(error.starts_with("httpd: ") && error.contains(reason), "{error}");
+    }
+    let output = output(&["--config", "/does/not/exist.toml"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("/does/not/exist.toml: cannot read it"), "{text}");
 }
 
 #[test]
@@ -173,7 +238,7 @@ fn help_lists_every_flag() {
         "--json",
         "--lab",
         "--no-precompressed",
-        "--autoindex",
+        "--listing",
         "--follow-symlinks",
         "--max-age",
         "--max-headers",

@@ -146,7 +146,7 @@ limits.max_body_bytes = 5;
 #[test]
 fn directory_path_ending_in_dots_was_not_found() {
     let root = site(&[("sub/a", b""), ("sub/inner/b", b"")]);
-    let mut stage = Stage::with(Site::new(Some(Root(0))).autoindex(true), root.path());
+    let mut stage = Stage::with(Site::new(Some(Root(0))).listing(true), root.path());
     let page = |stage: &mut Stage, target: &str| {
         let response = get(stage, target);
         assert_eq!(response.status, 200, "{target}");

@@ -1,22 +1,50 @@
 //! Command-line flags.
 
+use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use clap::Parser;
-use evring_httpd::{AccessLog, Builder, Config, Options};
+use evring_httpd::{AccessLog, Addresses, Builder, Config, Options};
 use tracing::level_filters::LevelFilter;
 
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
 
+/// What stands below the help.
+const EXAMPLES: &str = "\
+Examples:
+  httpd public -p 8000                    serves ./public at http://127.0.0.1:8000
+  httpd public --listing --listen :8000   lists directories, for all clients of the network
+  httpd public --tls-self-signed          tries TLS on this machine
+  httpd --config /etc/httpd.toml          serves by a file of settings
+  httpd --config httpd.toml --check-config";
+
 /// evring's web server: HTTP/1.1 on any event mechanism of Linux
 ///
-/// Serves the files below --root, or evring's page without it. On SIGTERM or SIGINT the server stops
+/// Serves the files below DIR, or evring's page without it. On SIGTERM or SIGINT the server stops
 /// accepting, finishes the responses in progress within --shutdown-timeout, and exits. A second
 /// signal exits at once.
 #[derive(Debug, Parser)]
-#[command(version, max_term_width = 100, allow_negative_numbers = true)]
+#[command(version, max_term_width = 100, allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
+    /// Directory to serve, as --root; without it, only evring's page is served
+    #[arg(value_name = "DIR", conflicts_with = "root")]
+    directory: Option<PathBuf>,
+
+    /// Port to listen on for clients on this machine, as --listen 127.0.0.1:PORT
+    #[arg(short, long, value_name = "PORT", conflicts_with = "listen")]
+    port: Option<u16>,
+
+    /// File of settings, in TOML: the names of flags without `--`, and their values. Flags and environment variables
+    /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Check the settings and the files that they name, and exit
+    #[arg(long)]
+    pub(crate) check_config: bool,
+
     /// List the event mechanisms, with the reason if one is unavailable, and exit
     #[arg(long)]
     pub(crate) list_backends: bool,
@@ -27,17 +55,32 @@ pub(crate) struct Arguments {
 
     /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
     /// answered with an error
-    #[arg(long, value_name = "LEVEL", default_value = "warn")]
+    #[arg(long, value_name = "LEVEL", default_value = "warn", help_heading = "Logging")]
     pub(crate) log_level: LevelFilter,
 
     #[command(flatten)]
-    pub(crate) options: Options,
+    options: Options,
 }
 
 impl Arguments {
-    /// Returns the descriptors that the flags ask for.
+    /// Returns the options of the server.
+    pub(crate) fn into_options(self) -> Options {
+        let Arguments { directory, port, mut options, .. } = self;
+        options.root = directory.or(options.root);
+        if let Some(port) = port {
+            options.listen = vec![Addresses::from(SocketAddr::from(([127, 0, 0, 1], port)))];
+        }
+        options
+    }
+}
+
+/// The server that the settings ask for.
+pub(crate) struct Settings(pub(crate) Options);
+
+impl Settings {
+    /// Returns the descriptors that the settings ask for.
     pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
-        let Options { workers, listen, tls, connections, limits, .. } = &self.options;
+        let Options { workers, listen, tls, connections, limits, .. } = &self.0;
         let listen = listen.iter().chain(&tls.redirect_from);
         DescriptorDemand {
             workers: *workers,
@@ -54,7 +97,7 @@ impl Arguments {
         budget: DescriptorBudget,
         reopen: &Arc<AtomicBool>,
     ) -> Builder {
-        let mut options = self.options.clone();
+        let mut options = self.0.clone();
         options.workers = budget.workers;
         options.connections.max_connections = budget.connections;
         options.limits.max_open_files = budget.open_files as usize;
@@ -78,7 +121,7 @@ mod tests {
 
     #[test]
     fn flags_have_the_defaults_of_the_library() {
-        let arguments = Arguments::parse_from(["httpd"]);
-        assert_eq!(format!("{:#?}", arguments.options), format!("{:#?}", Options::default()));
+        let options = Arguments::parse_from(["httpd"]).into_options();
+        assert_eq!(format!("{options:#?}"), format!("{:#?}", Options::default()));
     }
 }

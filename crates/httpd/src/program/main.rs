@@ -1,8 +1,10 @@
 //! The program `httpd`.
 
+mod advice;
 mod arguments;
 mod backends;
 mod descriptors;
+mod settings;
 mod stderr;
 
 use std::io::IsTerminal;
@@ -11,18 +13,24 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
 
-use clap::Parser;
-use evring_httpd::Server;
 use evring_httpd::evring_tls::Certificates;
+use evring_httpd::{Builder, Server};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
-use arguments::Arguments;
+use arguments::Settings;
 use stderr::Stderr;
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let arguments = match settings::parse(&arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            eprintln!("httpd: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     if arguments.list_backends {
         return backends::list(arguments.json);
     }
@@ -40,7 +48,9 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     Stderr::log_panics();
-    let outcome = serve(&arguments, &stderr);
+    let is_check = arguments.check_config;
+    let settings = Settings(arguments.into_options());
+    let outcome = if is_check { check(&settings, &stderr) } else { serve(&settings, &stderr) };
     if let Err(error) = &outcome {
         stderr.print(&format!("httpd: {error}"));
     }
@@ -48,16 +58,25 @@ fn main() -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Checks the files that the settings name.
+fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
+    Builder::from(settings.0.clone()).check()?;
+    stderr.print("the settings are valid");
+    Ok(())
+}
+
 /// Serves until a signal arrives.
-fn serve(arguments: &Arguments, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = exit_at_second_signal()?;
-    let (backend, note) = backends::choose(&arguments.options.backend)?;
+    let (backend, note) = backends::choose(&settings.0.backend)?;
     let reopen = Arc::default();
     for signal in [SIGHUP, SIGUSR1] {
         signal_hook::flag::register(signal, Arc::clone(&reopen))?;
     }
-    let budget = arguments.descriptor_demand().budget_of_process()?;
-    let server = arguments.server(&backend, budget, &reopen).start()?;
+    let budget = settings.descriptor_demand().budget_of_process()?;
+    let server = settings.server(&backend, budget, &reopen).start();
+    let server = server.map_err(advice::with_advice)?;
+    advice::warn_of_directory(&settings.0);
     if let Some(note) = note {
         stderr.print(&note);
     }

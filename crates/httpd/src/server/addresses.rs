@@ -1,12 +1,13 @@
 //! Addresses to listen on.
 
 use std::fmt;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, ToSocketAddrs};
+use std::path::Path;
 use std::str::FromStr;
 
 /// The socket addresses that a text such as `localhost:8080` names; at least one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Addresses(pub(crate) Vec<SocketAddr>);
+pub struct Addresses(Vec<SocketAddr>);
 
 impl Addresses {
     /// Returns the socket addresses.
@@ -15,17 +16,35 @@ impl Addresses {
     }
 }
 
+impl From<SocketAddr> for Addresses {
+    fn from(address: SocketAddr) -> Self {
+        Addresses(vec![address])
+    }
+}
+
 impl FromStr for Addresses {
     type Err = String;
 
+    /// Parses an address or host name with a port, or only `:PORT` for all interfaces.
     fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(Ok(port)) = text.strip_prefix(':').map(str::parse) {
+            let all = all_interfaces().map(|address| SocketAddr::new(address, port));
+            return Ok(Addresses(all.collect()));
+        }
         let resolved = text.to_socket_addrs().map(|addresses| Addresses(addresses.collect()));
         resolved.map_err(|error| {
             format!(
-                "expected ADDR:PORT, such as 0.0.0.0:8080, [::]:8080 or localhost:8080: {error}"
+                "expected ADDR:PORT, such as 0.0.0.0:8080, localhost:8080 or :8080 for all interfaces: {error}"
             )
         })
     }
+}
+
+/// Returns the addresses of all interfaces, of IPv4 and, if this machine has it, of IPv6.
+fn all_interfaces() -> impl Iterator<Item = IpAddr> {
+    let has_ipv6 = Path::new("/proc/net/if_inet6").exists();
+    let ipv6 = has_ipv6.then_some(IpAddr::from(Ipv6Addr::UNSPECIFIED));
+    [IpAddr::from(Ipv4Addr::UNSPECIFIED)].into_iter().chain(ipv6)
 }
 
 impl fmt::Display for Addresses {

@@ -15,6 +15,8 @@ use evring_tls::CertificateError;
 pub enum Error {
     /// An address is invalid, or its name cannot be resolved.
     Address(io::Error),
+    /// A directory to serve cannot be read.
+    Root(PathBuf, io::Error),
     /// The access log cannot be opened.
     Log(PathBuf, io::Error),
     /// A mechanism could not start.
@@ -51,6 +53,9 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Address(error) => write!(f, "cannot resolve the listen address: {error}"),
+            Error::Root(path, error) => {
+                write!(f, "cannot read the directory {}: {error}", path.display())
+            }
             Error::Log(path, error) => {
                 write!(f, "cannot open the access log {}: {error}", path.display())
             }
@@ -78,6 +83,7 @@ impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             Error::Address(error)
+            | Error::Root(_, error)
             | Error::Log(_, error)
             | Error::Thread(error)
             | Error::Signals(error) => Some(error),

@@ -206,9 +206,9 @@ impl Builder {
         Builder { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
     }
 
-    /// See [`Site::autoindex`].
-    pub fn autoindex(self, on: bool) -> Self {
-        Builder { file_options: FileOptions { autoindex: on, ..self.file_options }, ..self }
+    /// See [`Site::listing`].
+    pub fn listing(self, on: bool) -> Self {
+        Builder { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
     }
 
     /// See [`Site::max_age`].
@@ -389,6 +389,25 @@ impl Builder {
             let tenant = module.tenant.unwrap_or(number as u64);
             self.sandbox.push(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant));
         }
+        Ok(())
+    }
+
+    /// Checks the settings, and the files that they name, without starting the server.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(conflict) = self.conflict {
+            return Err(Error::Conflict(conflict));
+        }
+        for root in &self.config.roots {
+            std::fs::read_dir(root).map_err(|error| Error::Root(root.clone(), error))?;
+        }
+        if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
+            return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
+        }
+        #[cfg(feature = "tls")]
+        self.tls.load(0)?;
         Ok(())
     }
 

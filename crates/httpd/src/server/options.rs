@@ -25,21 +25,21 @@ use crate::server::tls::TlsOptions;
 #[non_exhaustive]
 pub struct Options {
     /// Directory to serve; without it, only evring's page is served
-    #[cfg_attr(feature = "cli", arg(long, value_name = "DIR"))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "DIR"))]
     pub root: Option<PathBuf>,
 
-    /// Address or host name, and port, to listen on, such as 0.0.0.0:80 for all IPv4 interfaces; can be
-    /// repeated. Port 0 selects a free port
-    #[cfg_attr(feature = "cli", arg(long, value_name = "ADDR:PORT", default_values_t = Options::default().listen))]
+    /// Address or host name, and port, to listen on; `:80` is port 80 of all interfaces; can be repeated. Port 0
+    /// selects a free port
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "ADDR:PORT", default_values_t = Options::default().listen))]
     pub listen: Vec<Addresses>,
 
     /// Event mechanism, one of --list-backends. `auto` selects uring, or epoll if io_uring is not
     /// available
-    #[cfg_attr(feature = "cli", arg(long, value_name = "NAME", default_value_t = Options::default().backend))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "NAME", default_value_t = Options::default().backend))]
     pub backend: String,
 
     /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Options::default().workers, value_parser = clap::value_parser!(u16).range(1..=1024)))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = clap::value_parser!(u16).range(1..=1024)))]
     pub workers: u16,
 
     /// Settings for files
@@ -55,24 +55,24 @@ pub struct Options {
     /// read into memory ahead of the client (deferred event delivery); `dns`, from the kernel's page cache, without
     /// waiting for the disk (disk-to-network splicing);
     /// `auto`, the best for each file
-    #[cfg_attr(feature = "cli", arg(long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,
 
     /// Follow symbolic links that are absolute or lead out of --root
-    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Files", long))]
     pub follow_symlinks: bool,
 
     /// Add /spin?us=N, /bytes?n=N and /echo for experiments; do not expose them to the public
-    #[cfg_attr(feature = "cli", arg(long, alias = "lab"))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, alias = "lab"))]
     pub lab_routes: bool,
 
     /// File to append the access log to, one line per response in the combined format; `-` for standard
     /// output. SIGHUP or SIGUSR1 reopens it, for log rotation
-    #[cfg_attr(feature = "cli", arg(long, value_name = "FILE"))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FILE"))]
     pub access_log: Option<PathBuf>,
 
     /// Serve metrics at /.httpd/status.json; always enabled without --root
-    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long))]
     pub status: bool,
 
     /// Handler in a sandbox, a WebAssembly module that sees requests first and may answer them: those
@@ -81,7 +81,11 @@ pub struct Options {
     #[cfg(feature = "sandbox")]
     #[cfg_attr(
         feature = "cli",
-        arg(long = "handler", value_name = "FILE.wasm[,path=/PREFIX][,tenant=N]")
+        arg(
+            long = "handler",
+            help_heading = "Server",
+            value_name = "FILE.wasm[,path=/PREFIX][,tenant=N]"
+        )
     )]
     pub handlers: Vec<HandlerModule>,
 
@@ -101,29 +105,29 @@ pub struct Options {
 pub struct ConnectionLimits {
     /// Maximum connections per worker, fewer if the descriptor limit is too low; further ones wait in
     /// the listen backlog
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = ConnectionLimits::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22)))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22)))]
     pub max_connections: u32,
 
     /// Maximum connections per client address and worker; further ones are reset. An IPv6 /64 network
     /// counts as one address. Unlimited by default, as many clients may share an address
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
     pub max_connections_per_address: Option<u32>,
 
     /// Length of the listen backlog
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = ConnectionLimits::default().backlog))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().backlog))]
     pub backlog: u32,
 
     /// Under overload, maximum time that connections wait in the listen backlog: it is limited to the
     /// connections that are served in this time. 0 disables admission control
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_queue_delay), value_parser = flags::seconds_or_none))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_queue_delay), value_parser = flags::seconds_or_none))]
     pub max_queue_delay: Duration,
 
     /// Under overload, connections that have waited longer than this are reset without being served
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_wait), value_parser = flags::seconds))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_wait), value_parser = flags::seconds))]
     pub max_wait: Duration,
 
     /// Under overload, accept the newest connections first
-    #[cfg_attr(feature = "cli", arg(long))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long))]
     pub newest_first: bool,
 
     /// Maximum bytes buffered per worker, received or to be sent, without bodies and files; a
@@ -140,7 +144,7 @@ impl Default for Options {
     fn default() -> Self {
         Options {
             root: None,
-            listen: vec![Addresses(vec![SocketAddr::from(([127, 0, 0, 1], 8080))])],
+            listen: vec![Addresses::from(SocketAddr::from(([127, 0, 0, 1], 8080)))],
             backend: "auto".to_owned(),
             workers: 1,
             files: FileOptions::default(),

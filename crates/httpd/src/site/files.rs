@@ -378,7 +378,7 @@ impl Files {
                 let status = Status::of(&error);
                 let is_directory = file.name().ends_with(b"/");
                 let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
-                if self.options.autoindex && has_no_index {
+                if self.options.listing && has_no_index {
                     file.step = LookupStep::List;
                     return LookupResult::NextStep;
                 }

@@ -151,8 +151,8 @@ impl Site {
 
     /// Enables listings of directories without an `index.html`. Disabled by default.
     #[must_use]
-    pub fn autoindex(mut self, on: bool) -> Self {
-        self.files.options.autoindex = on;
+    pub fn listing(mut self, on: bool) -> Self {
+        self.files.options.listing = on;
         self
     }
 

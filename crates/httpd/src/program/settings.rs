@@ -1,0 +1,336 @@
+//! The program's settings: flags, environment variables and a file, which give the same settings by the same names.
+//!
+//! A setting on the command line takes precedence over an environment variable, this one over the file, and the
+//! file over the default. Values of variables and of the file are parsed as those of flags are, so each setting has
+//! one definition.
+
+use std::ffi::OsString;
+use std::fmt;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use clap::error::ErrorKind;
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use crate::arguments::Arguments;
+
+/// The prefix of environment variables.
+const PREFIX: &str = "EVRING_HTTPD_";
+
+/// Flags that are no settings: they cannot be in a file or a variable.
+const NOT_SETTINGS: [&str; 6] =
+    ["config", "check-config", "list-backends", "json", "help", "version"];
+
+/// Returns the settings of the process; `arguments` begin with the program's name. Exits if the flags are wrong, or
+/// for `--help` and `--version`.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
+    let matches = command().get_matches_from(arguments);
+    let given = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+    let Some(file) = &given.config else { return Ok(given) };
+    let from_file = FileSettings::read(file)?.flags(&matches);
+    // Before the arguments, so that messages name these as the user gave them.
+    let (program, rest) = arguments.split_at(1.min(arguments.len()));
+    let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
+    let matches =
+        command().try_get_matches_from(all).map_err(|error| FileError::whole(file, &error))?;
+    Arguments::from_arg_matches(&matches).map_err(|error| FileError::whole(file, &error))
+}
+
+/// Returns the definitions of all flags, with their environment variables.
+pub(crate) fn command() -> Command {
+    Arguments::command().mut_args(|arg| match arg.get_long() {
+        Some(long) if !NOT_SETTINGS.contains(&long) => {
+            let variable = format!("{PREFIX}{}", long.replace('-', "_").to_uppercase());
+            arg.env(variable).hide_env(true)
+        }
+        Some("config") => arg.env(format!("{PREFIX}CONFIG")).hide_env(true),
+        _ => arg,
+    })
+}
+
+/// The settings of a file, in its order.
+struct FileSettings {
+    settings: Vec<Setting>,
+}
+
+struct Setting {
+    /// The flag's identifier.
+    id: String,
+    /// Flags as on a command line.
+    flags: Vec<String>,
+}
+
+impl FileSettings {
+    /// Reads a file, and checks each setting by itself.
+    fn read(path: &Path) -> Result<Self, FileError> {
+        let error = |at, reason: String| FileError { path: path.to_owned(), at, reason };
+        let text =
+            fs::read_to_string(path).map_err(|e| error(None, format!("cannot read it: {e}")))?;
+        let table = DeTable::parse(&text).map_err(|e| {
+            error(e.span().map(|span| position(&text, &span)), e.message().to_owned())
+        })?;
+        let command = command();
+        let mut settings = Vec::new();
+        for (key, value) in in_order(table.get_ref()) {
+            let name = key.get_ref().as_ref();
+            let at = |span: Range<usize>| Some(position(&text, &span));
+            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
+            let arg = arg.filter(|_| !NOT_SETTINGS.contains(&name));
+            let Some(arg) = arg else {
+                return Err(error(at(key.span()), unknown(name)));
+            };
+            let flags = flags(arg, name, value.get_ref()).and_then(|flags| check(flags, name));
+            let flags = flags.map_err(|reason| error(at(value.span()), reason))?;
+            settings.push(Setting { id: arg.get_id().to_string(), flags });
+        }
+        Ok(FileSettings { settings })
+    }
+
+    /// Returns the flags for the settings that neither the command line nor a variable has.
+    fn flags(self, given: &ArgMatches) -> impl Iterator<Item = OsString> {
+        let is_given = |id: &str| {
+            let source = given.value_source(id);
+            matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
+        };
+        let settings: Vec<_> = self
+            .settings
+            .into_iter()
+            .filter(|setting| match &setting.id[..] {
+                // `-p PORT` and `DIR` replace the addresses and the root of the file.
+                "listen" => !is_given("listen") && !is_given("port"),
+                "root" => !is_given("root") && !is_given("directory"),
+                id => !is_given(id),
+            })
+            .collect();
+        settings.into_iter().flat_map(|setting| setting.flags).map(OsString::from)
+    }
+}
+
+/// Returns the entries of a table in the order of the file.
+fn in_order<'a, 'i>(
+    table: &'a DeTable<'i>,
+) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
+    let mut entries: Vec<_> = table.iter().collect();
+    entries.sort_by_key(|(key, _)| key.span().start);
+    entries
+}
+
+fn unknown(name: &str) -> String {
+    let suggestion = command().try_get_matches_from(["httpd", &format!("--{name}")]).err();
+    let suggestion = suggestion.and_then(|error| {
+        let found = error.get(clap::error::ContextKind::SuggestedArg)?.to_string();
+        found.strip_prefix("--").map(|name| format!("; did you mean `{name}`?"))
+    });
+    format!("there is no setting `{name}`{}", suggestion.unwrap_or_default())
+}
+
+/// Returns a setting as flags.
+fn flags(arg: &Arg, name: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
+    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
+    let flag = |text: String| format!("--{name}={text}");
+    match value {
+        DeValue::Boolean(on) if is_switch => {
+            Ok(on.then(|| format!("--{name}")).into_iter().collect())
+        }
+        _ if is_switch => Err(format!("`{name}` is true or false")),
+        DeValue::Array(values) if matches!(arg.get_action(), ArgAction::Append) => {
+            values.iter().map(|value| scalar(name, value.get_ref()).map(flag)).collect()
+        }
+        value => scalar(name, value).map(|text| vec![flag(text)]),
+    }
+}
+
+fn scalar(name: &str, value: &DeValue<'_>) -> Result<String, String> {
+    match value {
+        DeValue::String(text) => Ok(text.to_string()),
+        DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
+        DeValue::Float(number) => Ok(number.as_str().to_owned()),
+        DeValue::Array(_) => Err(format!("`{name}` has one value")),
+        _ => Err(format!("`{name}` is a text or a number")),
+    }
+}
+
+/// Checks the flags of one setting as if they were all.
+fn check(flags: Vec<String>, name: &str) -> Result<Vec<String>, String> {
+    let outcome = command()
+        .try_get_matches_from(["httpd"].into_iter().chain(flags.iter().map(String::as_str)));
+    match outcome {
+        Err(error)
+            if !matches!(
+                error.kind(),
+                ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
+            ) =>
+        {
+            Err(format!("`{name}`: {}", reason(&error)))
+        }
+        _ => Ok(flags),
+    }
+}
+
+/// Returns the first line of a message, without its prefix.
+fn reason(error: &clap::Error) -> String {
+    let text = error.render().to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+}
+
+/// Returns line and column of the start of a span, from 1.
+fn position(text: &str, span: &Range<usize>) -> (usize, usize) {
+    let before = &text[..span.start.min(text.len())];
+    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
+    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
+}
+
+/// The reason why the settings of a file cannot be used.
+#[derive(Debug)]
+pub(crate) struct FileError {
+    path: PathBuf,
+    /// Line and column.
+    at: Option<(usize, usize)>,
+    reason: String,
+}
+
+impl FileError {
+    /// The settings contradict each other, or the flags.
+    fn whole(path: &Path, error: &clap::Error) -> Self {
+        FileError { path: path.to_owned(), at: None, reason: reason(error) }
+    }
+}
+
+impl fmt::Display for FileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.path.display())?;
+        if let Some((line, column)) = self.at {
+            write!(f, ":{line}:{column}")?;
+        }
+        write!(f, ": {}", self.reason)
+    }
+}
+
+impl std::error::Error for FileError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        fs::write(file.path(), text).unwrap();
+        file
+    }
+
+    fn parsed(text: &str, arguments: &[&str]) -> Result<Arguments, String> {
+        let file = file(text);
+        let arguments = ["httpd", "--config", file.path().to_str().unwrap()]
+            .iter()
+            .chain(arguments)
+            .map(OsString::from)
+            .collect::<Vec<_>>();
+        parse(&arguments).map_err(|error| {
+            let text = error.to_string();
+            text.replace(file.path().to_str().unwrap(), "FILE")
+        })
+    }
+
+    #[test]
+    fn file_gives_settings_and_the_command_line_takes_precedence() {
+        let text = "root = '/srv'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\n\
+                    listen = ['127.0.0.1:1', '127.0.0.1:2']\nfollow-symlinks = false\n";
+        let options = parsed(text, &[]).unwrap().into_options();
+        assert_eq!(options.root.as_deref(), Some(Path::new("/srv")));
+        assert!(options.files.listing && !options.follow_symlinks);
+        assert_eq!((options.workers, options.listen.len()), (3, 2));
+        assert_eq!(options.limits.header_timeout.as_millis(), 2500);
+        let options = parsed(text, &["--workers", "2", "--listen", "127.0.0.1:3"]).unwrap();
+        let options = options.into_options();
+        assert_eq!((options.workers, options.listen.len()), (2, 1));
+        let options = parsed(text, &["/other", "-p", "4"]).unwrap().into_options();
+        assert_eq!(options.root.as_deref(), Some(Path::new("/other")));
+        assert_eq!(options.listen[0].to_string(), "127.0.0.1:4");
+    }
+
+    #[test]
+    fn errors_name_line_column_and_reason() {
+        let cases = [
+            (
+                "workers = 1\nlisen = 'a'\n",
+                "FILE:2:1: there is no setting `lisen`; did you mean `listen`?",
+            ),
+            ("config = 'a'", "FILE:1:1: there is no setting `config`"),
+            (
+                "workers = 0",
+                "FILE:1:11: `workers`: invalid value '0' for '--workers <N>': 0 is not in 1..=1024",
+            ),
+            ("\n  workers = 'x'", "FILE:2:13: `workers`: invalid value 'x'"),
+            ("workers = [1, 2]", "FILE:1:11: `workers` has one value"),
+            ("listing = 1", "FILE:1:11: `listing` is true or false"),
+            ("listen = [[1]]", "FILE:1:10: `listen` has one value"),
+            ("root = 1979-05-27", "FILE:1:8: `root` is a text or a number"),
+            ("workers = ", "FILE:1:11: "),
+            ("workers = 1\nworkers = 2", "FILE:2:1: duplicate key"),
+            ("tls-cert = 'a'", "FILE: the following required arguments were not provided"),
+        ];
+        for (text, expected) in cases {
+            let error = parsed(text, &[]).unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+    }
+
+    /// Returns the flags that are settings, sorted as in the help.
+    fn settings() -> Vec<Arg> {
+        let is_setting = |arg: &Arg| {
+            arg.get_long().is_some_and(|long| !NOT_SETTINGS.contains(&long) && long != "port")
+        };
+        command().get_arguments().filter(|arg| is_setting(arg)).cloned().collect()
+    }
+
+    /// Returns a setting as a line of TOML: its default, or else the name of its value.
+    fn line(arg: &Arg) -> String {
+        let name = arg.get_long().unwrap();
+        let defaults: Vec<_> =
+            arg.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
+        let value = match (arg.get_action(), &defaults[..]) {
+            (ArgAction::SetTrue | ArgAction::SetFalse, _) => "false".to_owned(),
+            (ArgAction::Append, []) => "[]".to_owned(),
+            (ArgAction::Append, values) => format!("{values:?}"),
+            (_, [value]) if value.parse::<f64>().is_ok() => (*value).to_owned(),
+            (_, [value]) => format!("{value:?}"),
+            _ => "".to_owned(),
+        };
+        format!("#{name} = {value}")
+    }
+
+    #[test]
+    fn example_has_every_setting_with_its_default() {
+        let example = include_str!("../../httpd.toml");
+        let missing: Vec<_> = settings()
+            .iter()
+            .map(line)
+            .filter(|line| !example.lines().any(|other| other.starts_with(line)))
+            .collect();
+        assert!(missing.is_empty(), "httpd.toml lacks:\n{}", missing.join("\n"));
+        let mut lines = 0;
+        for (number, text) in example.lines().enumerate() {
+            // A comment has a space behind its sign, a setting that is not in use has none.
+            let setting =
+                text.strip_prefix('#').filter(|rest| !rest.is_empty() && !rest.starts_with(' '));
+            let Some(setting) = setting else {
+                assert!(
+                    text.is_empty() || text.starts_with('#'),
+                    "line {} is in use: {text}",
+                    number + 1
+                );
+                continue;
+            };
+            if let Err(error) = parsed(setting, &[]) {
+                assert!(error.contains("required arguments"), "line {}: {error}", number + 1);
+            }
+            lines += 1;
+        }
+        assert_eq!(lines, settings().len(), "settings that do not exist");
+    }
+}
