@@ -321,13 +321,8 @@ bugs! {
 
     /// Each small part of a queue keeps its own memory.
     SmallPartsKept, "crates/shared-ring/src/gather.rs":
-        "if bytes.len() <= Self::COPY_MAX_BYTES
-            || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size()
-        {" =>
-        "if !PLANTED
-            && (bytes.len() <= Self::COPY_MAX_BYTES
-                || bytes.len() * Self::MIN_FILL_DIVISOR < bytes.buffer_size())
-        {";
+        "len > Self::COPY_MAX_BYTES && len * Self::MIN_FILL_DIVISOR >= buffer_size" =>
+        "PLANTED || len > Self::COPY_MAX_BYTES && len * Self::MIN_FILL_DIVISOR >= buffer_size";
 
     /// A list that was large keeps its memory when it is empty.
     ListStaysLarge, "crates/shared-ring/src/gather.rs":
