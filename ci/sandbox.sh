@@ -1,0 +1,8 @@
+#!/usr/bin/env bash
+# Runs generated hostile modules in the sandbox, by default for two minutes: ci/sandbox.sh [SECONDS]; an hour is
+# ci/sandbox.sh 3600.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# With the features of the workspace, so that cargo builds no dependency again.
+ASH_SANDBOX_SECONDS=${1:-120} cargo test --workspace --quiet --test generated_modules -- --nocapture
