@@ -223,6 +223,22 @@ impl Builder {
         Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
+    /// Sets all settings of files.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{FileOptions, Server};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut options = FileOptions::default();
+    ///     options.fallback = Some("index.html".parse()?);
+    ///     options.mime_types.push("gltf=model/gltf+json".parse()?);
+    ///     Ok(Server::builder().files("public").file_options(options).run()?)
+    /// }
+    /// ```
+    pub fn file_options(self, file_options: FileOptions) -> Self {
+        Builder { file_options, ..self }
+    }
+
     /// Compresses files on the fly, see [`Compression`]. The default is not to.
     #[cfg(feature = "compression")]
     pub fn compression(self, compression: Compression) -> Self {
@@ -323,6 +339,7 @@ impl Builder {
         if let Some(conflict) = self.conflict {
             return Err(Error::Conflict(conflict));
         }
+        self.check_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
@@ -442,12 +459,23 @@ impl Builder {
         for root in &self.config.roots {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.clone(), error))?;
         }
+        self.check_pages()?;
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
         }
         #[cfg(feature = "tls")]
         self.tls.load(0)?;
         Ok(())
+    }
+
+    /// Checks that the pages below the root can be read.
+    fn check_pages(&self) -> Result<(), Error> {
+        let Some(page) = &self.file_options.fallback else { return Ok(()) };
+        let Some(root) = self.config.roots.first() else {
+            return Err(Error::Conflict("a fallback page needs a directory of files"));
+        };
+        let path = root.join(page.path());
+        std::fs::File::open(&path).map(drop).map_err(|error| Error::Page(path, error))
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike
@@ -469,7 +497,7 @@ impl Builder {
     ) -> Result<Worker, Error> {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
-        let (limits, file_options) = (self.limits.clone(), self.file_options);
+        let (limits, file_options) = (self.limits.clone(), self.file_options.clone());
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
@@ -495,7 +523,6 @@ impl Builder {
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
-            (site.handlers.routes, site.files.options) = (routes, file_options);
             #[cfg(feature = "compression")]
             {
                 site.files.compressor = compressor_threads.map(|threads| {
@@ -503,6 +530,7 @@ impl Builder {
                 });
             }
             site.context.measures = measures || log.is_some();
+            (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
             #[cfg(feature = "sandbox")]
