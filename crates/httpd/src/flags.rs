@@ -21,6 +21,18 @@ pub(crate) fn seconds_or_none(text: &str) -> Result<Duration, String> {
     time.ok_or_else(|| "expected a number of seconds, such as 30 or 0.5".to_owned())
 }
 
+/// Parses a number of worker threads, or `auto` for one per processor that the process may use.
+pub(crate) fn workers(text: &str) -> Result<u16, String> {
+    let number = match text {
+        "auto" => {
+            std::thread::available_parallelism().ok().and_then(|n| u16::try_from(n.get()).ok())
+        }
+        _ => text.parse().ok(),
+    };
+    let number = number.filter(|number| (1..=1024).contains(number));
+    number.ok_or_else(|| "expected a number from 1 to 1024, or `auto`".to_owned())
+}
+
 /// Formats a time as [`seconds`] parses it.
 pub(crate) fn text(time: Duration) -> String {
     time.as_secs_f64().to_string()

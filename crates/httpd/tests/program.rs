@@ -4,6 +4,7 @@ mod serving;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::process::Output;
 use std::thread;
@@ -197,6 +198,28 @@ fn server_serves_during_the_drain_delay() {
     // A second signal does not wait.
     serving.signal(Signal::TERM);
     assert_eq!(serving.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
+fn service_manager_is_notified() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let receive = || {
+        let mut message = [0; 1024];
+        let n = manager.recv(&mut message).unwrap();
+        String::from_utf8(message[..n].to_vec()).unwrap()
+    };
+    let mut command = httpd(&["-p", "0", "--workers", "auto"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let serving = Serving::of(command);
+    let message = receive();
+    assert!(message.contains("READY=1\n"), "{message}");
+    assert!(message.contains(&format!("STATUS={}", serving.line.trim_end())), "{message}");
+    serving.signal(Signal::TERM);
+    assert!(receive().contains("STOPPING=1"));
+    serving.expect_success();
 }
 
 #[test]

@@ -16,6 +16,7 @@ use std::time::Duration;
 
 use evring_httpd::evring_tls::Certificates;
 use evring_httpd::{Builder, Server};
+use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
@@ -88,7 +89,9 @@ fn serve(
     if let Some(note) = note {
         stderr.print(&note);
     }
-    stderr.print(&ready_line(&server, budget.workers));
+    let ready = ready_line(&server, budget.workers);
+    stderr.print(&ready);
+    notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -99,6 +102,7 @@ fn serve(
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
         handle.drain();
+        notify_manager(&[NotifyState::Stopping]);
         thread::sleep(drain_delay);
         info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
@@ -111,6 +115,13 @@ fn serve(
         );
     }
     Ok(())
+}
+
+/// Tells the service manager, if the process has one, what it does (sd_notify(3)).
+fn notify_manager(states: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(states) {
+        warn!("cannot notify the service manager: {error}");
+    }
 }
 
 /// Returns the message that connections are accepted.

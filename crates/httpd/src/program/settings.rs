@@ -263,7 +263,7 @@ mod tests {
             ("config = 'a'", "FILE:1:1: there is no setting `config`"),
             (
                 "workers = 0",
-                "FILE:1:11: `workers`: invalid value '0' for '--workers <N>': 0 is not in 1..=1024",
+                "FILE:1:11: `workers`: invalid value '0' for '--workers <N>': expected a number from 1",
             ),
             ("\n  workers = 'x'", "FILE:2:13: `workers`: invalid value 'x'"),
             ("workers = [1, 2]", "FILE:1:11: `workers` has one value"),

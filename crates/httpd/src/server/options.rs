@@ -39,8 +39,9 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "NAME", default_value_t = Options::default().backend))]
     pub backend: String,
 
-    /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections
-    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = clap::value_parser!(u16).range(1..=1024)))]
+    /// Worker threads, each with its own listening socket (SO_REUSEPORT) and connections; `auto` is one per
+    /// processor
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = flags::workers))]
     pub workers: u16,
 
     /// Settings for files
