@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shared_ring::{BufferSizes, GatherList, Listing, SymlinkPolicy};
+use shared_ring::{BufferSizes, GatherList, ListeningSocket, Listing, SymlinkPolicy};
 
 use crate::driver::{
     Connection, MAX_DEFERRED_READS, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory,
@@ -33,6 +33,9 @@ const LISTS_PER_CONNECTION: usize = 3;
 pub struct Config {
     /// Addresses to listen on; port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
+    /// Sockets that listen already, at addresses in `listen`: of a service manager, or of the process before. The
+    /// mechanism takes them when it is set up. They stay open as long as clones exist.
+    pub inherited: Vec<ListeningSocket>,
     /// Root directories for file operations, indexed by [`Root`](crate::Root).
     pub roots: Vec<PathBuf>,
     /// The roots under which the application may open files for writing; none by default.
@@ -91,6 +94,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             listen: Vec::new(),
+            inherited: Vec::new(),
             roots: Vec::new(),
             writable_roots: Vec::new(),
             symlinks: SymlinkPolicy::Beneath,

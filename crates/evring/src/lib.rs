@@ -85,8 +85,8 @@ pub use shared_ring::Mode;
 pub use shared_ring::interest;
 pub use shared_ring::{
     Access, BufferError, BufferGroup, BufferMemory, BufferPool, BufferSizes, Counters, File,
-    FileKind, FileOutcome, FileWrite, KernelError, Listing, Metadata, Place, RxBuf, SymlinkPolicy,
-    WriteAt,
+    FileKind, FileOutcome, FileWrite, KernelError, ListenOptions, ListeningSocket, Listing,
+    Metadata, Place, RxBuf, SymlinkPolicy, WriteAt,
 };
 pub use tail::Tail;
 

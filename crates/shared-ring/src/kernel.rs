@@ -8,8 +8,8 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::{
-    BufferError, BufferGroup, BufferPool, Completion, Errno, File, Op, Outcome, Socket,
-    SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Errno, File, ListeningSocket, Op, Outcome,
+    Socket, SubmitError, Submitted, Token, Waker,
 };
 
 /// Completions, oldest first.
@@ -107,6 +107,15 @@ pub trait Host {
         at: SocketAddr,
         options: &ListenOptions,
     ) -> io::Result<(Socket, SocketAddr)>;
+
+    /// Takes a socket that listens already.
+    ///
+    /// # Errors
+    /// Those of dup(2); a simulated machine cannot take sockets of the real one.
+    fn adopt(&mut self, socket: ListeningSocket) -> io::Result<Socket> {
+        drop(socket);
+        Err(io::ErrorKind::Unsupported.into())
+    }
 
     /// Accepts one connection as a non-blocking socket.
     ///

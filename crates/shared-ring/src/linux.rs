@@ -15,8 +15,8 @@ use rustix::thread::gettid;
 use crate::nonblocking::{self, Blocking, FileRange};
 use crate::offload::OffloadThreads;
 use crate::{
-    BufferSizes, CallJob, Fd, File, FileJob, FileOutcome, Host, ListenOptions, Metadata, Socket,
-    System, WakeSignal, Waker,
+    BufferSizes, CallJob, Fd, File, FileJob, FileOutcome, Host, ListenOptions, ListeningSocket,
+    Metadata, Socket, System, WakeSignal, Waker,
 };
 
 /// This machine.
@@ -40,24 +40,23 @@ pub(crate) fn take(socket: Socket) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
 }
 
-impl Linux {
-    fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Result<OwnedFd> {
-        let family = match address {
-            SocketAddr::V4(_) => AddressFamily::INET,
-            SocketAddr::V6(_) => AddressFamily::INET6,
-        };
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
-        // Accepted sockets inherit these.
-        sockopt::set_tcp_nodelay(&fd, true)?;
-        if let Some(bytes) = buffers.send {
-            sockopt::set_socket_send_buffer_size(&fd, bytes)?;
-        }
-        if let Some(bytes) = buffers.receive {
-            sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
-        }
-        Ok(fd)
+/// Creates a TCP socket for addresses of this family.
+pub(crate) fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // Accepted sockets inherit these.
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    if let Some(bytes) = buffers.send {
+        sockopt::set_socket_send_buffer_size(&fd, bytes)?;
     }
+    if let Some(bytes) = buffers.receive {
+        sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
+    }
+    Ok(fd)
 }
 
 /// Sets `TCP_NOTSENT_LOWAT`, which rustix lacks.
@@ -75,7 +74,7 @@ fn set_unsent_limit(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-fn clamp(backlog: u32) -> i32 {
+pub(crate) fn clamp(backlog: u32) -> i32 {
     i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
@@ -115,18 +114,13 @@ impl Host for Linux {
         at: SocketAddr,
         options: &ListenOptions,
     ) -> io::Result<(Socket, SocketAddr)> {
-        let fd = Self::socket_for(at, options.buffers)?;
-        sockopt::set_socket_reuseaddr(&fd, true)?;
-        if options.reuse_port {
-            sockopt::set_socket_reuseport(&fd, true)?;
-        }
-        if at.is_ipv6() {
-            sockopt::set_ipv6_v6only(&fd, true)?;
-        }
-        net::bind(&fd, &at)?;
-        net::listen(&fd, clamp(options.backlog))?;
-        let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
-        Ok((fd.into(), address))
+        let socket = ListeningSocket::bind(at, options)?;
+        let address = socket.address();
+        Ok((socket.into_descriptor()?.into(), address))
+    }
+
+    fn adopt(&mut self, socket: ListeningSocket) -> io::Result<Socket> {
+        socket.into_descriptor().map(Socket::from)
     }
 
     #[inline]
@@ -145,7 +139,7 @@ impl Host for Linux {
         from: Option<IpAddr>,
         buffers: BufferSizes,
     ) -> io::Result<Socket> {
-        let fd = Self::socket_for(peer, buffers)?;
+        let fd = socket_for(peer, buffers)?;
         if let Some(address) = from {
             choose_port_later(&fd)?;
             net::bind(&fd, &SocketAddr::new(address, 0))?;

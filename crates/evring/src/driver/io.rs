@@ -180,7 +180,8 @@ impl<K: Submit> Io<K> {
         let defers = send_policy.as_ref().is_some_and(|policy| policy.defers_reads());
         Io {
             kernel,
-            config: config.clone(),
+            // The sockets have been taken; clones would keep them open after the stop.
+            config: Config { inherited: Vec::new(), ..config.clone() },
             connections: Table::default(),
             vacant: Vec::new(),
             open: 0,

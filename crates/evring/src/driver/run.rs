@@ -19,8 +19,13 @@ pub(crate) fn open_listeners(
     options.buffers = config.socket_buffers;
     let mut listeners: Vec<ListenerState> = Vec::new();
     let mut addresses = Vec::new();
+    let mut inherited = config.inherited.clone();
     for at in &config.listen {
-        match host.listen(*at, &options) {
+        let opened = match inherited.iter().position(|socket| socket.address() == *at) {
+            Some(n) => host.adopt(inherited.swap_remove(n)).map(|socket| (socket, *at)),
+            None => host.listen(*at, &options),
+        };
+        match opened {
             Ok((socket, address)) => {
                 listeners.push(ListenerState::new(listeners.len() as u32, socket, config.backlog));
                 addresses.push(address);

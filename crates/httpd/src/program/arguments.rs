@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Parser;
+use evring_httpd::evring::ListeningSocket;
 use evring_httpd::{AccessLog, Addresses, Builder, Config, Options};
 use tracing::level_filters::LevelFilter;
 
@@ -31,7 +32,8 @@ Examples:
 ///
 /// Serves the files below DIR, or evring's page without it. On SIGTERM or SIGINT the server stops
 /// accepting, finishes the responses in progress within --shutdown-timeout, and exits. A second
-/// signal exits at once.
+/// signal exits at once. SIGHUP reads certificates again and reopens the access log. SIGUSR2 starts the program
+/// again, passes the sockets on, and stops this process when the other one listens.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -90,6 +92,17 @@ impl Arguments {
 pub(crate) struct Settings(pub(crate) Options);
 
 impl Settings {
+    /// Listens at the addresses of inherited sockets, unless the settings have others.
+    pub(crate) fn listen_at(&mut self, sockets: &[ListeningSocket]) {
+        if sockets.is_empty() || self.0.listen != Options::default().listen {
+            return;
+        }
+        let mut addresses: Vec<_> = sockets.iter().map(ListeningSocket::address).collect();
+        addresses.sort();
+        addresses.dedup();
+        self.0.listen = addresses.into_iter().map(Addresses::from).collect();
+    }
+
     /// Returns the descriptors that the settings ask for.
     pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
         let Options { workers, listen, tls, connections, limits, .. } = &self.0;

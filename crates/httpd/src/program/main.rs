@@ -6,6 +6,7 @@ mod backends;
 mod descriptors;
 mod settings;
 mod stderr;
+mod upgrade;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
@@ -15,16 +16,18 @@ use std::thread;
 use std::time::Duration;
 
 use evring_httpd::evring_tls::Certificates;
-use evring_httpd::{Builder, Server};
+use evring_httpd::{Builder, Handle, Server};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 
 use arguments::Settings;
 use stderr::Stderr;
+use upgrade::Inheritance;
 
 fn main() -> ExitCode {
+    let inheritance = Inheritance::take();
     let arguments: Vec<_> = std::env::args_os().collect();
     let arguments = match settings::parse(&arguments) {
         Ok(arguments) => arguments,
@@ -54,7 +57,9 @@ fn main() -> ExitCode {
     let settings = Settings(arguments.into_options());
     let outcome = match is_check {
         true => check(&settings, &stderr),
-        false => serve(&settings, drain_delay, &stderr),
+        false => inheritance
+            .map_err(Into::into)
+            .and_then(|inherited| serve(settings, inherited, drain_delay, &stderr)),
     };
     if let Err(error) = &outcome {
         stderr.print(&format!("httpd: {error}"));
@@ -72,7 +77,8 @@ fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error:
 
 /// Serves until a signal arrives.
 fn serve(
-    settings: &Settings,
+    mut settings: Settings,
+    mut inherited: Inheritance,
     drain_delay: Duration,
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
@@ -83,15 +89,23 @@ fn serve(
         signal_hook::flag::register(signal, Arc::clone(&reopen))?;
     }
     let budget = settings.descriptor_demand().budget_of_process()?;
-    let server = settings.server(&backend, budget, &reopen).start();
+    settings.listen_at(&inherited.sockets);
+    let sockets = std::mem::take(&mut inherited.sockets);
+    let server = settings.server(&backend, budget, &reopen).inherit(sockets).start();
     let server = server.map_err(advice::with_advice)?;
     advice::warn_of_directory(&settings.0);
     if let Some(note) = note {
         stderr.print(&note);
     }
+    upgrade_at_signal(server.handle())?;
     let ready = ready_line(&server, budget.workers);
     stderr.print(&ready);
-    notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
+    // A successor is the service's main process from now on.
+    let pid = NotifyState::MainPid(std::process::id());
+    match inherited.report_ready() {
+        true => notify_manager(&[pid, NotifyState::Ready, NotifyState::Status(&ready)]),
+        false => notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]),
+    }
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -133,6 +147,24 @@ fn ready_line(server: &Server, workers: u16) -> String {
         "listening on {} (backend {backend}, {workers} worker{plural})",
         addresses.join(" and ")
     )
+}
+
+/// Starts a successor at SIGUSR2, and stops the server when it listens.
+fn upgrade_at_signal(handle: Handle) -> std::io::Result<()> {
+    let mut signals = Signals::new([SIGUSR2])?;
+    thread::Builder::new().name("upgrade".to_owned()).spawn(move || {
+        for _ in signals.forever() {
+            match upgrade::start_successor(&handle) {
+                Ok(()) => break,
+                Err(error) => error!("no upgrade, this process goes on: {error}"),
+            }
+        }
+        info!("another process serves; finishing the responses in progress");
+        handle.drain();
+        thread::sleep(upgrade::LEAVE_TIME);
+        handle.stop();
+    })?;
+    Ok(())
 }
 
 /// Reads the certificates again at SIGHUP. If they cannot be used, the old ones stay.

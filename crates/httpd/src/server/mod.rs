@@ -17,13 +17,16 @@ use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "sandbox")]
 use ash_sandbox::sandbox;
-use evring::{AnyMechanism, Config, KernelError, RemoteHandle, Root, StartError, Stats};
+use evring::{
+    AnyMechanism, Config, KernelError, ListenOptions, ListeningSocket, RemoteHandle, Root,
+    StartError, Stats,
+};
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
 use tracing::info;
@@ -276,6 +279,13 @@ impl Builder {
         Builder { metrics_listen: Some(vec![at]), ..self }
     }
 
+    /// Sets sockets that listen already: of a service manager, or of the process before. The server uses them at
+    /// their addresses, and listens there if it has no other address.
+    pub fn inherit(mut self, sockets: Vec<ListeningSocket>) -> Self {
+        self.config.inherited = sockets;
+        self
+    }
+
     /// Sets the configuration of the mechanism. Its addresses come before those of
     /// [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
     /// `min_rate` other than the default is that of the limits, too.
@@ -287,7 +297,10 @@ impl Builder {
         if config.min_rate != default.min_rate {
             self.limits.min_rate = config.min_rate;
         }
-        self.config = config.with(|c| c.roots = self.config.roots);
+        self.config = config.with(|c| {
+            c.roots = self.config.roots;
+            c.inherited.extend(self.config.inherited);
+        });
         self.add_roots(roots);
         self
     }
@@ -344,6 +357,12 @@ impl Builder {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
         if self.listen.is_empty() && self.config.listen.is_empty() {
+            self.config.listen =
+                self.config.inherited.iter().map(ListeningSocket::address).collect();
+            self.config.listen.sort();
+            self.config.listen.dedup();
+        }
+        if self.listen.is_empty() && self.config.listen.is_empty() {
             self.listen = Builder::from(Options::default()).listen;
         }
         for addresses in std::mem::take(&mut self.listen) {
@@ -360,8 +379,10 @@ impl Builder {
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
         if self.config.reuse_port && !shares_addresses {
+            let given = &self.config.inherited;
+            let is_new = |at: &&SocketAddr| !given.iter().any(|socket| is_at(socket, at));
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
-            self.config.listen.iter().try_for_each(is_free)?;
+            self.config.listen.iter().filter(is_new).try_for_each(is_free)?;
         }
         self.log_memory();
         #[cfg(feature = "sandbox")]
@@ -388,12 +409,17 @@ impl Builder {
         #[cfg(feature = "metrics")]
         let monitor = self.start_monitor(&metrics, &stop)?;
         let mut workers: Vec<Worker> = Vec::new();
+        let given = std::mem::take(&mut self.config.inherited);
         for n in 0..self.workers.into() {
-            let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
+            let sockets = self.listening_sockets(&given, n)?;
             // For port 0, all workers use the port of the first one.
-            self.config.listen.clone_from(&worker.addresses);
+            self.config.listen = sockets.iter().map(ListeningSocket::address).collect();
+            stop.sockets.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&sockets);
+            self.config.inherited = sockets;
+            let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
             workers.push(worker);
         }
+        self.config.inherited.clear();
         let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
         let _ = stop.remotes.set(remotes);
         for worker in &workers {
@@ -424,12 +450,38 @@ impl Builder {
         config.max_connections = 64;
         let server = Server::builder()
             .backend(backend)
+            .inherit(self.config.inherited.clone())
             .config(config)
             .status(false)
             .route("/metrics", monitor::metrics(metrics.clone()))
             .route("/healthz", |_: Request| "alive\n")
             .route("/readyz", monitor::readiness(Arc::clone(&stop.drains)));
-        Ok(Some(Box::new(server.start()?)))
+        let server = server.start()?;
+        let sockets = server.stop.listening_sockets();
+        stop.sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(sockets);
+        Ok(Some(Box::new(server)))
+    }
+
+    /// Returns the sockets of a worker: those that were given for its addresses, or new ones.
+    fn listening_sockets(
+        &self,
+        given: &[ListeningSocket],
+        worker: usize,
+    ) -> Result<Vec<ListeningSocket>, Error> {
+        let mut options = ListenOptions::new(self.config.backlog);
+        options.reuse_port = self.config.reuse_port;
+        options.buffers = self.config.socket_buffers;
+        let socket = |at: &SocketAddr| {
+            let same = given.iter().filter(|socket| is_at(socket, at));
+            if let Some(socket) = same.cycle().nth(worker) {
+                return Ok(socket.clone());
+            }
+            let bind = || {
+                ListeningSocket::bind(*at, &options).map_err(|error| StartError::Listen(*at, error))
+            };
+            retry_while_in_use(bind).map_err(Error::Start)
+        };
+        self.config.listen.iter().map(socket).collect()
     }
 
     /// Loads the handlers that were given as files.
@@ -503,6 +555,7 @@ impl Builder {
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
         let status = self.status;
+        let drains = Arc::clone(&stop.drains);
         #[cfg(feature = "metrics")]
         let measures = self.metrics_listen.is_some();
         #[cfg(not(feature = "metrics"))]
@@ -515,12 +568,14 @@ impl Builder {
             #[cfg(feature = "sandbox")]
             let sandbox = Sandbox::new(&handlers)
                 .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
-            let mechanism = retry_while_in_use(|| AnyMechanism::new(&backend, &config))
-                .map_err(Error::Start)?;
+            let mechanism = AnyMechanism::new(&backend, &config).map_err(Error::Start)?;
+            let has_root = !config.roots.is_empty();
+            // Its clones of the sockets would keep them open.
+            drop(config);
             let addresses = mechanism.addresses().to_vec();
             let _ = ready.send((addresses.clone(), mechanism.name(), mechanism.remote()));
             let _stop = StopOnDrop(stop);
-            let root = (!config.roots.is_empty()).then_some(Root(0));
+            let root = has_root.then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
             #[cfg(feature = "compression")]
@@ -529,6 +584,7 @@ impl Builder {
                     Compressor::new(file_options.compression, threads, &mechanism.remote())
                 });
             }
+            site.context.drains = Some(drains);
             site.context.measures = measures || log.is_some();
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
@@ -566,6 +622,12 @@ fn serve(
         Ok(()) => run().map_err(Error::Kernel),
         Err(_) => Ok(Stats::default()),
     }
+}
+
+/// Returns whether a socket listens at an address; port 0 is any port.
+fn is_at(socket: &ListeningSocket, at: &SocketAddr) -> bool {
+    let address = socket.address();
+    address == *at || at.port() == 0 && address.ip() == at.ip()
 }
 
 /// Checks that no other process listens on an address. With SO_REUSEPORT, workers would share it
@@ -633,19 +695,28 @@ pub struct Handle {
     remotes: Arc<OnceLock<Vec<RemoteHandle>>>,
     /// The server is about to stop.
     drains: Arc<AtomicBool>,
+    /// Clones of the sockets of all workers, until the server stops.
+    sockets: Arc<Mutex<Vec<ListeningSocket>>>,
 }
 
 impl Handle {
     /// Announces that the server is about to stop: `/readyz` answers with 503 from now on, so that load balancers
-    /// send new clients elsewhere. All requests are still served.
+    /// send new clients elsewhere. All requests are still served, with `Connection: close`.
     pub fn drain(&self) {
         self.drains.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns clones of the listening sockets, to be passed to another process; none after a stop.
+    pub fn listening_sockets(&self) -> Vec<ListeningSocket> {
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Stops the server: it closes its listeners and idle connections; other connections have
     /// [`Config::drain_timeout`] to finish. Further calls have no effect.
     pub fn stop(&self) {
         self.drain();
+        // The workers accept what waits in the queues, and close them.
+        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
         self.remotes.get().into_iter().flatten().for_each(RemoteHandle::stop);
     }
 }

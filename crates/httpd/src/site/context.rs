@@ -2,6 +2,8 @@
 
 use std::mem::take;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use evring::{Close, Commands, Cx};
@@ -26,12 +28,21 @@ pub(crate) struct Context {
     pub(crate) log: Option<LogSender>,
     /// Whether the time of each request is measured, for the log or the metrics.
     pub(crate) measures: bool,
+    /// Set when connections are to end after their next response.
+    pub(crate) drains: Option<Arc<AtomicBool>>,
 }
 
 impl Context {
     pub(crate) fn new() -> Self {
         let (limits, responder) = (Limits::default(), Responder::new());
-        Context { limits, responder, metrics: Metrics::new(1), log: None, measures: false }
+        Context {
+            limits,
+            responder,
+            metrics: Metrics::new(1),
+            log: None,
+            measures: false,
+            drains: None,
+        }
     }
 
     /// Sends a response that has only a status. Returns whether the next request may be processed.
@@ -70,6 +81,12 @@ impl Context {
         if status >= 400 || self.measures {
             self.log_response(state, status, logged);
         }
+    }
+
+    /// Returns whether connections are to end after their next response.
+    #[inline]
+    pub(crate) fn drains(&self) -> bool {
+        self.drains.as_ref().is_some_and(|drains| drains.load(Ordering::Relaxed))
     }
 
     /// Records that a request has arrived.

@@ -205,7 +205,8 @@ impl Site {
     ) -> bool {
         x.state.requests += 1;
         let max_requests = self.context.limits.max_keep_alive_requests;
-        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
+        let is_last =
+            x.state.requests >= max_requests || x.io.is_stopping() || self.context.drains();
         let options = ResponseOptions::new(request, remaining, is_last);
         #[cfg(feature = "tls")]
         if x.state.redirects {

@@ -172,8 +172,10 @@ impl SignalSource for SignalQueue {
     }
 
     fn forget(&mut self, fd: Fd) {
-        // In a child of fork(2), the descriptor is a copy of one that signals the parent.
-        if self.process.is_current() {
+        // In a child of fork(2), the descriptor is a copy of one that signals the parent. A listening socket that was
+        // passed to another process signals that one.
+        if self.process.is_current() && signals_to_this_thread(borrow(&fd)) == Ok(true) {
+            self.system_calls += 1;
             // It was watched, so this cannot fail.
             let _ = self.set_async(fd, false);
         }

@@ -1,0 +1,148 @@
+//! Sockets from a service manager, and upgrades of the running program.
+#![cfg(feature = "cli")]
+
+mod serving;
+
+use std::fs;
+use std::io::{BufRead, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use command_fds::{CommandFdExt, FdMapping};
+use evring_httpd::evring::backends;
+use rustix::process::{Pid, Signal, kill_process};
+use serving::Client;
+use serving::program::{Serving, httpd};
+
+/// Upgrades for each mechanism, unless `UPGRADES` says another number.
+const UPGRADES: usize = 3;
+
+const CLIENTS: usize = 4;
+
+/// Returns the child of a process.
+fn child_of(parent: Pid) -> Option<Pid> {
+    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let child = pids.find(|pid| {
+        // After the name, which ends with a parenthesis: the state, then the parent (proc_pid_stat(5)).
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
+        let found = fields.split_whitespace().nth(1).and_then(|ppid| ppid.parse().ok());
+        found == Some(parent.as_raw_nonzero().get())
+    })?;
+    Pid::from_raw(child)
+}
+
+/// Makes requests until told to stop, on connections that the server may end with a response only.
+fn request(at: SocketAddr, stop: &AtomicBool, requests: &AtomicU64) {
+    let connect = || Client::new(TcpStream::connect(at).unwrap());
+    let mut client = connect();
+    while !stop.load(Ordering::Relaxed) {
+        let response = client.get("/a.txt");
+        assert_eq!((response.status, &response.body[..]), (200, &b"text"[..]));
+        requests.fetch_add(1, Ordering::Relaxed);
+        if response.field("Connection") == Some("close") {
+            client = connect();
+        }
+    }
+}
+
+#[test]
+fn no_request_fails_while_successors_take_over() {
+    let upgrades = std::env::var("UPGRADES").map_or(UPGRADES, |n| n.parse().unwrap());
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.txt"), "text").unwrap();
+    for backend in backends().iter().filter(|backend| backend.available.is_ok()) {
+        let root = dir.path().to_str().unwrap();
+        let mut serving = Serving::start(&[
+            "--listen",
+            "127.0.0.1:0",
+            "--root",
+            root,
+            "--listing",
+            "--backend",
+            backend.name,
+            "--workers",
+            "2",
+        ]);
+        let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
+        let mut process = Pid::from_child(&serving.child);
+        thread::scope(|scope| {
+            for _ in 0..CLIENTS {
+                scope.spawn(|| request(serving.address, &stop, &requests));
+            }
+            for n in 0..upgrades {
+                kill_process(process, Signal::USR2).unwrap();
+                let mut line = String::new();
+                serving.errors.read_line(&mut line).unwrap();
+                assert_eq!(line, serving.line, "upgrade {n}");
+                process = child_of(process).expect("no successor");
+                let before = requests.load(Ordering::Relaxed);
+                while requests.load(Ordering::Relaxed) < before + 100 {
+                    thread::yield_now();
+                }
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        kill_process(process, Signal::TERM).unwrap();
+        // Ends when all processes have ended.
+        let mut output = String::new();
+        serving.errors.read_to_string(&mut output).unwrap();
+        assert_eq!((serving.child.wait().unwrap().code(), &*output), (Some(0), ""));
+        println!("{}: {} requests", backend.name, requests.into_inner());
+    }
+}
+
+#[test]
+fn program_that_cannot_start_again_goes_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("httpd.toml");
+    fs::write(&file, "listen = ['127.0.0.1:0']\n").unwrap();
+    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    fs::write(&file, "workers = 0\n").unwrap();
+    serving.signal(Signal::USR2);
+    let (mut reason, mut line) = (String::new(), String::new());
+    serving.errors.read_line(&mut reason).unwrap();
+    assert!(reason.contains("httpd.toml:1:11: `workers`"), "{reason}");
+    serving.errors.read_line(&mut line).unwrap();
+    assert!(line.contains("this process goes on: the new process ended"), "{line}");
+    assert_eq!(serving.connect().get("/").status, 200);
+    fs::write(&file, "listen = ['127.0.0.1:0']\n").unwrap();
+    serving.signal(Signal::USR2);
+    line.clear();
+    serving.errors.read_line(&mut line).unwrap();
+    assert_eq!(line, serving.line, "a second try works");
+    let successor = child_of(Pid::from_child(&serving.child)).expect("no successor");
+    assert!(serving.child.wait().unwrap().success());
+    assert_eq!(serving.connect().get("/").status, 200);
+    kill_process(successor, Signal::TERM).unwrap();
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
+fn sockets_of_a_service_manager_are_used() {
+    let (one, two) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0"));
+    let sockets = [one.unwrap(), two.unwrap()];
+    let addresses = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
+    command.env("LISTEN_FDS", "2");
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    let mappings = sockets.into_iter().zip(3..);
+    let mappings =
+        mappings.map(|(socket, child_fd)| FdMapping { parent_fd: socket.into(), child_fd });
+    command.fd_mappings(mappings.collect()).unwrap();
+    let serving = Serving::of(command);
+    for address in addresses {
+        assert!(serving.line.contains(&address.to_string()), "{}", serving.line);
+        let mut client = Client::new(TcpStream::connect(address).unwrap());
+        assert_eq!(client.get("/").status, 200);
+    }
+    // A descriptor that is no listening socket.
+    let mut command = httpd(&[]);
+    command.env("EVRING_HTTPD_INHERITED", "1");
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("the inherited descriptor 3 cannot be used"), "{text}");
+}

@@ -1,0 +1,72 @@
+//! Listening sockets that several kernels, or a process and its successor, use.
+
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use rustix::net::{self, sockopt};
+
+use crate::ListenOptions;
+use crate::linux::{clamp, socket_for};
+
+/// A TCP socket that listens. Clones share it; connections wait in its queue as long as one exists.
+#[derive(Clone, Debug)]
+pub struct ListeningSocket {
+    fd: Arc<OwnedFd>,
+    address: SocketAddr,
+}
+
+impl ListeningSocket {
+    /// Creates a socket that listens at an address; port 0 selects a free port. A socket of IPv6 does not
+    /// accept connections of IPv4.
+    ///
+    /// # Errors
+    /// Those of socket(2), bind(2) and listen(2).
+    pub fn bind(at: SocketAddr, options: &ListenOptions) -> io::Result<Self> {
+        let fd = socket_for(at, options.buffers)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        if options.reuse_port {
+            sockopt::set_socket_reuseport(&fd, true)?;
+        }
+        if at.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        net::bind(&fd, &at)?;
+        net::listen(&fd, clamp(options.backlog))?;
+        let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
+        Ok(ListeningSocket { fd: Arc::new(fd), address })
+    }
+
+    /// Returns the address.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Returns the descriptor, if no clone exists, or another one of the same socket.
+    pub(crate) fn into_descriptor(self) -> io::Result<OwnedFd> {
+        Arc::try_unwrap(self.fd).or_else(|shared| shared.try_clone())
+    }
+}
+
+impl TryFrom<OwnedFd> for ListeningSocket {
+    type Error = io::Error;
+
+    /// Takes a socket that another program has created, such as a service manager.
+    fn try_from(fd: OwnedFd) -> io::Result<Self> {
+        if !sockopt::socket_acceptconn(&fd)? {
+            let reason = "the socket does not listen";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
+        }
+        let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        sockopt::set_tcp_nodelay(&fd, true)?;
+        Ok(ListeningSocket { fd: Arc::new(fd), address })
+    }
+}
+
+impl AsFd for ListeningSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
