@@ -12,7 +12,7 @@ pub(crate) mod tls;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -27,6 +27,7 @@ use tracing::info;
 
 #[cfg(feature = "compression")]
 use crate::compression::{Compression, CompressionLevels};
+use crate::error_page::{ErrorPage, LoadedPage};
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
 use crate::server::error::Error;
@@ -67,6 +68,8 @@ pub struct Builder {
     routes: Routes,
     limits: Limits,
     file_options: FileOptions,
+    /// The pages of errors, once the server starts.
+    loaded_error_pages: Vec<LoadedPage>,
     status: Option<bool>,
     log: Option<AccessLog>,
     config: Config,
@@ -99,6 +102,7 @@ impl From<Options> for Builder {
             routes: Routes::default(),
             limits,
             file_options: files,
+            loaded_error_pages: Vec::new(),
             status: options.status.then_some(true),
             log: options.access_log.map(AccessLog::from),
             config,
@@ -326,6 +330,7 @@ impl Builder {
             return Err(Error::Conflict(conflict));
         }
         self.check_pages()?;
+        self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
@@ -431,12 +436,31 @@ impl Builder {
 
     /// Checks that the pages below the root can be read.
     fn check_pages(&self) -> Result<(), Error> {
-        let Some(page) = &self.file_options.fallback else { return Ok(()) };
-        let Some(root) = self.config.roots.first() else {
-            return Err(Error::Conflict("a fallback page needs a directory of files"));
-        };
-        let path = root.join(page.path());
+        self.load_error_pages()?;
+        let FileOptions { fallback, redirects, .. } = &self.file_options;
+        let Some(page) = fallback else { return Ok(()) };
+        if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
+            return Err(Error::Conflict("the fallback page is redirected; exclude it or move it"));
+        }
+        let path = self.pages_root()?.join(page.path());
         std::fs::File::open(&path).map(drop).map_err(|error| Error::Page(path, error))
+    }
+
+    /// Reads the pages of errors.
+    fn load_error_pages(&self) -> Result<Vec<LoadedPage>, Error> {
+        let FileOptions { error_pages, mime_types, .. } = &self.file_options;
+        let load = |error_page: &ErrorPage| {
+            let root = self.pages_root()?;
+            let page = error_page.load(root, mime_types);
+            page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))
+        };
+        error_pages.iter().map(load).collect()
+    }
+
+    /// Returns the directory of the pages that the server sends by itself.
+    fn pages_root(&self) -> Result<&Path, Error> {
+        let root = self.config.roots.first().map(PathBuf::as_path);
+        root.ok_or(Error::Conflict("fallback and error pages need a directory of files"))
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike
@@ -463,7 +487,7 @@ impl Builder {
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
-        let status = self.status;
+        let (status, error_pages) = (self.status, self.loaded_error_pages.clone());
         #[cfg(feature = "sandbox")]
         let handlers = self.sandbox.clone();
         let (start, may_start) = channel();
@@ -489,6 +513,7 @@ impl Builder {
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
+            site.context.responder.error_pages = error_pages;
             #[cfg(feature = "sandbox")]
             {
                 site.sandbox = sandbox;
