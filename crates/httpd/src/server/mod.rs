@@ -304,6 +304,9 @@ impl Builder {
             .saturating_add(log)
             .saturating_mul(self.workers.into())
             .saturating_add(compressed)
+            .saturating_add(
+                self.file_options.error_pages.len().saturating_mul(ErrorPage::MAX_BYTES),
+            )
     }
 
     /// Logs the maximum memory and its parts.
