@@ -2,9 +2,11 @@
 
 #[cfg(feature = "compression")]
 use crate::compression::Compression;
+use crate::mime_type::MimeType;
+use crate::page_path::PagePath;
 
 /// Settings for files.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Files"))]
 pub struct FileOptions {
@@ -22,13 +24,23 @@ pub struct FileOptions {
     )]
     pub precompressed: bool,
 
-    /// List the files of a directory that has no index.html
+    /// List the files of a directory that has no index.html, in JSON for clients that prefer it
+    /// (`Accept: application/json`)
     #[cfg_attr(feature = "cli", arg(long))]
     pub listing: bool,
 
     /// Send `Cache-Control: max-age` with files, so that caches use them this long without revalidation
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS"))]
     pub max_age: Option<u32>,
+
+    /// Page, a path below --root, that is sent with 200 if a browser navigates to a path without a file: for
+    /// applications that route in the browser. Requests for other types than HTML get 404
+    #[cfg_attr(feature = "cli", arg(long, value_name = "PATH"))]
+    pub fallback: Option<PagePath>,
+
+    /// Media type of files with this extension; can be repeated
+    #[cfg_attr(feature = "cli", arg(long = "mime-type", value_name = "EXTENSION=TYPE"))]
+    pub mime_types: Vec<MimeType>,
 
     /// Compression on the fly
     #[cfg(feature = "compression")]
@@ -42,6 +54,8 @@ impl Default for FileOptions {
             precompressed: true,
             listing: false,
             max_age: None,
+            fallback: None,
+            mime_types: Vec::new(),
             #[cfg(feature = "compression")]
             compression: Compression::default(),
         }

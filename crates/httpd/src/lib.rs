@@ -24,6 +24,8 @@ mod flags;
 pub mod fuzzing;
 mod limits;
 mod message;
+mod mime_type;
+mod page_path;
 mod response;
 mod server;
 mod site;
@@ -40,6 +42,8 @@ pub use evring_tls;
 pub use file_options::FileOptions;
 pub use http;
 pub use limits::Limits;
+pub use mime_type::MimeType;
+pub use page_path::PagePath;
 pub use server::addresses::Addresses;
 pub use server::error::Error;
 #[cfg(feature = "sandbox")]
@@ -57,7 +61,7 @@ pub use site::into_handler::{IntoHandler, kind};
 pub use site::into_response::IntoResponse;
 #[cfg(feature = "json")]
 pub use site::json::{Json, JsonError, from_json};
-pub use site::log::AccessLog;
+pub use site::log::{AccessLog, LogFormat};
 pub use site::methods::{Methods, delete, get, patch, post, put};
 pub use site::middleware::{Next, wrap};
 pub use site::params::{PathParams, param};

@@ -6,10 +6,12 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 9] = [
+const LAYERS: [&str; 11] = [
     "flags",
     "limits",
     "message",
+    "mime_type",
+    "page_path",
     "decision",
     "compression",
     "file_options",

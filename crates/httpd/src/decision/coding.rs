@@ -123,7 +123,7 @@ fn choose_from<'a>(fields: impl Iterator<Item = &'a [u8]>, available: Codings) -
 }
 
 /// Parses a weight such as `q=0.8`, in thousandths.
-fn weight(parameter: &[u8]) -> Option<u16> {
+pub(crate) fn weight(parameter: &[u8]) -> Option<u16> {
     let (name, value) = parameter.split_at_checked(2)?;
     if !name.eq_ignore_ascii_case(b"q=") {
         return None;

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::decision::coding::{Coding, Codings};
 use crate::decision::conditions::Validators;
+use crate::mime_type::MimeType;
 
 /// Header fields that describe a representation.
 #[derive(Clone, Debug, Default)]
@@ -37,10 +38,10 @@ impl RepresentationHeaders {
         validators: Validators,
         coding: Option<Coding>,
         codings: Codings,
-        max_age: Option<u32>,
+        (mime_types, max_age): (&[MimeType], Option<u32>),
     ) -> Self {
         RepresentationHeaders {
-            content_type: content_type(path),
+            content_type: content_type(path, mime_types),
             validators: Some(validators),
             coding,
             varies: !codings.is_empty(),
@@ -63,9 +64,9 @@ impl RepresentationHeaders {
 
 /// Returns whether compression makes files of a path's type smaller.
 #[cfg(feature = "compression")]
-pub(crate) fn is_compressible(path: &Path) -> bool {
-    let guess = mime_guess::from_path(path);
-    let essence = guess.first_raw().unwrap_or("application/octet-stream");
+pub(crate) fn is_compressible(path: &Path, mime_types: &[MimeType]) -> bool {
+    let essence = essence(path, mime_types);
+    let essence = essence.split(';').next().unwrap_or_default().trim_ascii_end();
     let is_structured_text = essence.ends_with("+json") || essence.ends_with("+xml");
     essence.starts_with("text/")
         || is_structured_text
@@ -85,14 +86,22 @@ pub(crate) fn is_compressible(path: &Path) -> bool {
         )
 }
 
-fn content_type(path: &Path) -> String {
-    let guess = mime_guess::from_path(path);
-    let essence = match guess.first_raw().unwrap_or("application/octet-stream") {
-        // RFC 9239.
-        "application/javascript" => "text/javascript",
-        other => other,
-    };
+/// Returns the media type of a path: that of the settings, which may have parameters, or else the usual one.
+fn essence<'a>(path: &Path, mime_types: &'a [MimeType]) -> &'a str {
+    MimeType::find(mime_types, path).unwrap_or_else(|| {
+        match mime_guess::from_path(path).first_raw().unwrap_or("application/octet-stream") {
+            // RFC 9239.
+            "application/javascript" => "text/javascript",
+            other => other,
+        }
+    })
+}
+
+/// Returns the Content-Type of a path. Texts are in UTF-8, unless the settings name a charset.
+pub(crate) fn content_type(path: &Path, mime_types: &[MimeType]) -> String {
+    let essence = essence(path, mime_types);
     let is_text = essence.starts_with("text/") || essence == "image/svg+xml";
+    let is_text = is_text && !essence.contains(';');
     let charset = if is_text { "; charset=utf-8" } else { "" };
     format!("{essence}{charset}")
 }

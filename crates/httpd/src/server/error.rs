@@ -17,6 +17,8 @@ pub enum Error {
     Address(io::Error),
     /// A directory to serve cannot be read.
     Root(PathBuf, io::Error),
+    /// A page below the root, such as the fallback, cannot be read.
+    Page(PathBuf, io::Error),
     /// The access log cannot be opened.
     Log(PathBuf, io::Error),
     /// A mechanism could not start.
@@ -56,6 +58,9 @@ impl fmt::Display for Error {
             Error::Root(path, error) => {
                 write!(f, "cannot read the directory {}: {error}", path.display())
             }
+            Error::Page(path, error) => {
+                write!(f, "cannot read the page {}: {error}", path.display())
+            }
             Error::Log(path, error) => {
                 write!(f, "cannot open the access log {}: {error}", path.display())
             }
@@ -85,6 +90,7 @@ impl std::error::Error for Error {
             Error::Address(error)
             | Error::Root(_, error)
             | Error::Log(_, error)
+            | Error::Page(_, error)
             | Error::Thread(error)
             | Error::Signals(error) => Some(error),
             // These are displayed as they are.

@@ -4,6 +4,8 @@
 pub(crate) mod addresses;
 pub(crate) mod error;
 mod lab;
+#[cfg(feature = "metrics")]
+mod monitor;
 pub(crate) mod options;
 #[cfg(feature = "signals")]
 mod signals;
@@ -13,6 +15,7 @@ pub(crate) mod tls;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -69,6 +72,8 @@ pub struct Builder {
     file_options: FileOptions,
     status: Option<bool>,
     log: Option<AccessLog>,
+    #[cfg(feature = "metrics")]
+    metrics_listen: Option<Vec<SocketAddr>>,
     config: Config,
     #[cfg(feature = "tls")]
     tls: TlsOptions,
@@ -100,7 +105,9 @@ impl From<Options> for Builder {
             limits,
             file_options: files,
             status: options.status.then_some(true),
-            log: options.access_log.map(AccessLog::from),
+            log: options.access_log.map(|to| AccessLog { format: options.log_format, ..to.into() }),
+            #[cfg(feature = "metrics")]
+            metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
             config,
             #[cfg(feature = "tls")]
             tls: options.tls,
@@ -216,6 +223,22 @@ impl Builder {
         Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
     }
 
+    /// Sets all settings of files.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{FileOptions, Server};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut options = FileOptions::default();
+    ///     options.fallback = Some("index.html".parse()?);
+    ///     options.mime_types.push("gltf=model/gltf+json".parse()?);
+    ///     Ok(Server::builder().files("public").file_options(options).run()?)
+    /// }
+    /// ```
+    pub fn file_options(self, file_options: FileOptions) -> Self {
+        Builder { file_options, ..self }
+    }
+
     /// Compresses files on the fly, see [`Compression`]. The default is not to.
     #[cfg(feature = "compression")]
     pub fn compression(self, compression: Compression) -> Self {
@@ -244,6 +267,13 @@ impl Builder {
     /// Enables the access log in the combined format, one line per response.
     pub fn access_log(self, to: AccessLog) -> Self {
         Builder { log: Some(to), ..self }
+    }
+
+    /// Serves `/metrics` in the text format of OpenMetrics, `/healthz` and `/readyz` at an address of their own,
+    /// without TLS. `/readyz` answers with 503 after [`Handle::drain`].
+    #[cfg(feature = "metrics")]
+    pub fn metrics_listen(self, at: SocketAddr) -> Self {
+        Builder { metrics_listen: Some(vec![at]), ..self }
     }
 
     /// Sets the configuration of the mechanism. Its addresses come before those of
@@ -309,6 +339,7 @@ impl Builder {
         if let Some(conflict) = self.conflict {
             return Err(Error::Conflict(conflict));
         }
+        self.check_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
@@ -354,6 +385,8 @@ impl Builder {
             self.compressor_threads = Some(threads);
         }
         let mut senders = senders.into_iter();
+        #[cfg(feature = "metrics")]
+        let monitor = self.start_monitor(&metrics, &stop)?;
         let mut workers: Vec<Worker> = Vec::new();
         for n in 0..self.workers.into() {
             let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
@@ -362,7 +395,7 @@ impl Builder {
             workers.push(worker);
         }
         let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
-        let _ = stop.0.set(remotes);
+        let _ = stop.remotes.set(remotes);
         for worker in &workers {
             // A worker that has failed meanwhile returns its error from `wait`.
             let _ = worker.start.send(());
@@ -371,9 +404,32 @@ impl Builder {
             workers,
             stop,
             writer,
+            #[cfg(feature = "metrics")]
+            monitor,
             #[cfg(feature = "tls")]
             tls: self.loaded_tls.take(),
         })
+    }
+
+    /// Starts the server of the metrics, if there is one.
+    #[cfg(feature = "metrics")]
+    fn start_monitor(
+        &self,
+        metrics: &Metrics,
+        stop: &Handle,
+    ) -> Result<Option<Box<Server>>, Error> {
+        let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
+        let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        let mut config = Config::default().with(|c| c.listen = listen);
+        config.max_connections = 64;
+        let server = Server::builder()
+            .backend(backend)
+            .config(config)
+            .status(false)
+            .route("/metrics", monitor::metrics(metrics.clone()))
+            .route("/healthz", |_: Request| "alive\n")
+            .route("/readyz", monitor::readiness(Arc::clone(&stop.drains)));
+        Ok(Some(Box::new(server.start()?)))
     }
 
     /// Loads the handlers that were given as files.
@@ -403,12 +459,23 @@ impl Builder {
         for root in &self.config.roots {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.clone(), error))?;
         }
+        self.check_pages()?;
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
         }
         #[cfg(feature = "tls")]
         self.tls.load(0)?;
         Ok(())
+    }
+
+    /// Checks that the pages below the root can be read.
+    fn check_pages(&self) -> Result<(), Error> {
+        let Some(page) = &self.file_options.fallback else { return Ok(()) };
+        let Some(root) = self.config.roots.first() else {
+            return Err(Error::Conflict("a fallback page needs a directory of files"));
+        };
+        let path = root.join(page.path());
+        std::fs::File::open(&path).map(drop).map_err(|error| Error::Page(path, error))
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike
@@ -430,12 +497,16 @@ impl Builder {
     ) -> Result<Worker, Error> {
         let (backend, config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
-        let (limits, file_options) = (self.limits.clone(), self.file_options);
+        let (limits, file_options) = (self.limits.clone(), self.file_options.clone());
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
         let status = self.status;
+        #[cfg(feature = "metrics")]
+        let measures = self.metrics_listen.is_some();
+        #[cfg(not(feature = "metrics"))]
+        let measures = false;
         #[cfg(feature = "sandbox")]
         let handlers = self.sandbox.clone();
         let (start, may_start) = channel();
@@ -452,13 +523,14 @@ impl Builder {
             let root = (!config.roots.is_empty()).then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
-            (site.handlers.routes, site.files.options) = (routes, file_options);
             #[cfg(feature = "compression")]
             {
                 site.files.compressor = compressor_threads.map(|threads| {
                     Compressor::new(file_options.compression, threads, &mechanism.remote())
                 });
             }
+            site.context.measures = measures || log.is_some();
+            (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
             #[cfg(feature = "sandbox")]
@@ -524,6 +596,8 @@ pub struct Server {
     stop: Handle,
     /// Outlives the workers.
     writer: Option<LogWriter>,
+    #[cfg(feature = "metrics")]
+    monitor: Option<Box<Server>>,
     #[cfg(feature = "tls")]
     tls: Option<LoadedTls>,
 }
@@ -555,13 +629,24 @@ struct Worker {
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Handle(Arc<OnceLock<Vec<RemoteHandle>>>);
+pub struct Handle {
+    remotes: Arc<OnceLock<Vec<RemoteHandle>>>,
+    /// The server is about to stop.
+    drains: Arc<AtomicBool>,
+}
 
 impl Handle {
+    /// Announces that the server is about to stop: `/readyz` answers with 503 from now on, so that load balancers
+    /// send new clients elsewhere. All requests are still served.
+    pub fn drain(&self) {
+        self.drains.store(true, Ordering::Relaxed);
+    }
+
     /// Stops the server: it closes its listeners and idle connections; other connections have
     /// [`Config::drain_timeout`] to finish. Further calls have no effect.
     pub fn stop(&self) {
-        self.0.get().into_iter().flatten().for_each(RemoteHandle::stop);
+        self.drain();
+        self.remotes.get().into_iter().flatten().for_each(RemoteHandle::stop);
     }
 }
 
@@ -608,6 +693,12 @@ impl Server {
             return "https";
         }
         "http"
+    }
+
+    /// Returns the addresses of the metrics.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_addresses(&self) -> &[SocketAddr] {
+        self.monitor.as_ref().map_or(&[], |monitor| monitor.addresses())
     }
 
     /// Returns the name of the mechanism.

@@ -32,7 +32,8 @@ impl Files {
         if let Some(compressor) = &self.compressor
             && file.coding.is_none()
         {
-            compressor.add_codings(file.paths.plain.as_path(), len, &mut file.codings);
+            let path = (file.paths.plain.as_path(), &self.options.mime_types[..]);
+            compressor.add_codings(path, len, &mut file.codings);
         }
     }
 

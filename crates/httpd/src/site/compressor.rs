@@ -15,6 +15,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use crate::compression::{Compression, CompressionLevels};
 use crate::decision::coding::{Coding, Codings};
 use crate::decision::representation::is_compressible;
+use crate::mime_type::MimeType;
 use crate::site::pool::Pool;
 
 /// Tag of the wake-ups.
@@ -130,9 +131,14 @@ impl Compressor {
     }
 
     /// Adds the codings in which a file is compressed.
-    pub(crate) fn add_codings(&self, path: &Path, len: u64, codings: &mut Codings) {
+    pub(crate) fn add_codings(
+        &self,
+        (path, mime_types): (&Path, &[MimeType]),
+        len: u64,
+        codings: &mut Codings,
+    ) {
         let Compression { levels, min_bytes, max_bytes, .. } = self.options;
-        if !(min_bytes..=max_bytes.into()).contains(&len) || !is_compressible(path) {
+        if !(min_bytes..=max_bytes.into()).contains(&len) || !is_compressible(path, mime_types) {
             return;
         }
         for coding in Coding::ALL {

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use evring::{Access, Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
 use tracing::error;
 
+use crate::decision::accept::{is_navigation, prefers_json};
 use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
 use crate::decision::options::ResponseOptions;
@@ -345,7 +346,7 @@ impl Files {
                     let sent = context.responder.redirect((x.io, x.id), target, file.options);
                     LookupResult::Answered(x.state.record(sent))
                 }
-                _ => LookupResult::Answered(context.send_error(x, Status::NOT_FOUND, file.options)),
+                _ => self.fail(context, x, file, request, Status::NOT_FOUND),
             },
             (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => {
                 let content = match bytes.get(..meta.len as usize) {
@@ -360,15 +361,18 @@ impl Files {
                 self.collect(context, x, file, read, &bytes)
             }
             (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
-                let representation = RepresentationHeaders::uncached("text/html; charset=utf-8");
-                let (page, clock) = (listing::page(file.name(), listing), &context.responder.clock);
+                let (content_type, page) = match prefers_json(request) {
+                    true => ("application/json", listing::json(file.name(), listing)),
+                    false => ("text/html; charset=utf-8", listing::page(file.name(), listing)),
+                };
+                let representation = RepresentationHeaders::uncached(content_type);
+                let clock = &context.responder.clock;
                 let mut prepared = PreparedResponse::uncached(representation, &page, clock);
                 let sent = prepared.send(x.io, x.id, clock, file.options);
                 LookupResult::Answered(x.state.record(sent))
             }
             (LookupStep::List, Err(error)) => {
-                let status = Status::of(&error);
-                LookupResult::Answered(context.send_error(x, status, file.options))
+                self.fail(context, x, file, request, Status::of(&error))
             }
             (_, Err(error)) => {
                 if file.coding.is_some() {
@@ -386,14 +390,47 @@ impl Files {
                 if is_server_error {
                     error!("cannot read {:?}: {error}", file.paths.plain.as_path());
                 }
-                let options = if is_server_error { file.options.ending() } else { file.options };
-                LookupResult::Answered(context.send_error(x, status, options))
+                if is_server_error {
+                    file.options = file.options.ending();
+                }
+                self.fail(context, x, file, request, status)
             }
             _ => {
                 let options = file.options.ending();
                 LookupResult::Answered(context.send_error(x, Status::INTERNAL, options))
             }
         }
+    }
+
+    /// Answers a request for a file that cannot be sent: with the fallback page, or an error.
+    fn fail(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        file: &mut FileLookup,
+        request: &Request<'_>,
+        status: Status,
+    ) -> LookupResult {
+        let fallback =
+            self.options.fallback.as_ref().filter(|_| {
+                status == Status::NOT_FOUND && !file.is_fallback && is_navigation(request)
+            });
+        let lookup =
+            fallback.and_then(|page| FileLookup::open(page.canonical(), None, file.options).ok());
+        let Some(mut lookup) = lookup else {
+            return LookupResult::Answered(context.send_error(x, status, file.options));
+        };
+        lookup.is_fallback = true;
+        *file = lookup;
+        match self.cache.find(file.name(), x.io.now()) {
+            CacheLookup::Fresh(..) => return self.answer_revalidated(context, x, file, request),
+            CacheLookup::Stale(..) => file.step = LookupStep::Revalidate,
+            CacheLookup::Miss if self.options.precompressed => {
+                file.step = LookupStep::Sibling { at: 0, revalidates: false };
+            }
+            CacheLookup::Miss => {}
+        }
+        LookupResult::NextStep
     }
 
     /// Revalidates the cache entry of a large file that was just opened. Returns true if another
@@ -483,9 +520,10 @@ impl Files {
     ) -> LookupResult {
         let (is_stable, is_dated) = (validators.is_stable, validators.is_dated);
         let path = file.paths.plain.as_path();
-        let (codings, max_age) = (file.codings, self.options.max_age);
+        let codings = file.codings;
+        let rules = (&self.options.mime_types[..], self.options.max_age);
         let representation =
-            RepresentationHeaders::of_file(path, validators, file.coding, codings, max_age);
+            RepresentationHeaders::of_file(path, validators, file.coding, codings, rules);
         let clock = &context.responder.clock;
         let is_complete = !matches!(content, FileContent::Unstable(_));
         let mut prepared = match content {

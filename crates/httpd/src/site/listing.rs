@@ -1,6 +1,7 @@
 //! Directory listings.
 
 use std::cmp::Ordering;
+use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
 use evring::{FileKind, Listing, Metadata};
@@ -20,10 +21,8 @@ const STYLE: &str = ":root{color-scheme:light dark}\
 
 /// Returns the page for a directory; `name` is the target's path, which ends in a slash.
 pub(crate) fn page(name: &[u8], listing: Listing) -> Vec<u8> {
-    let mut entries = listing.entries;
-    entries
-        .retain(|(name, meta)| !name.as_bytes().starts_with(b".") && meta.kind != FileKind::Other);
-    entries.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
+    let is_complete = listing.is_complete;
+    let entries = visible(listing);
     let title = escape_html(&String::from_utf8_lossy(&path::decoded(name)));
     let mut out = Vec::with_capacity(1024 + entries.len() * 160);
     put(
@@ -54,11 +53,45 @@ pub(crate) fn page(name: &[u8], listing: Listing) -> Vec<u8> {
         }
     }
     out.extend_from_slice(b"</table>\n");
-    if !listing.is_complete {
+    if !is_complete {
         let max = Listing::MAX_ENTRIES;
         put(&mut out, format_args!("<p>The directory has more than {max} entries.\n"));
     }
     out
+}
+
+/// Returns the listing in JSON: `entries` have a name, a link relative to the directory, a type, the time of the last
+/// change, and files a size in bytes. A directory with too many entries is not `complete`. Bytes of names that are
+/// not UTF-8 are replaced; the links have them.
+pub(crate) fn json(name: &[u8], listing: Listing) -> Vec<u8> {
+    let is_complete = listing.is_complete;
+    let entries = visible(listing);
+    let mut out = Vec::with_capacity(256 + entries.len() * 160);
+    let path = escape_json(&String::from_utf8_lossy(&path::decoded(name)));
+    put(&mut out, format_args!("{{\"path\":\"{path}\",\"entries\":["));
+    for (at, (name, meta)) in entries.iter().enumerate() {
+        let link = percent_encode(name.as_bytes(), NAME);
+        let text = escape_json(&name.to_string_lossy());
+        let date = HttpDate::from(meta.modified().max(std::time::UNIX_EPOCH));
+        let comma = if at > 0 { "," } else { "" };
+        put(&mut out, format_args!("{comma}\n{{\"name\":\"{text}\",\"href\":\"./{link}"));
+        match meta.kind {
+            FileKind::Directory => out.extend_from_slice(b"/\",\"type\":\"directory\""),
+            _ => put(&mut out, format_args!("\",\"type\":\"file\",\"size\":{}", meta.len)),
+        }
+        put(&mut out, format_args!(",\"modified\":\"{date}\"}}"));
+    }
+    put(&mut out, format_args!("\n],\"complete\":{is_complete}}}\n"));
+    out
+}
+
+/// Returns the entries that are shown, sorted.
+fn visible(listing: Listing) -> Vec<(OsString, Metadata)> {
+    let mut entries = listing.entries;
+    entries
+        .retain(|(name, meta)| !name.as_bytes().starts_with(b".") && meta.kind != FileKind::Other);
+    entries.sort_by(|a, b| order(&a.1, &b.1).then_with(|| a.0.cmp(&b.0)));
+    entries
 }
 
 /// Orders directories before files.
@@ -75,6 +108,19 @@ fn escape_html(text: &str) -> String {
             '>' => escaped += "&gt;",
             '"' => escaped += "&quot;",
             c if c.is_control() => escaped.push('\u{fffd}'),
+            c => escaped.push(c),
+        }
+    }
+    escaped
+}
+
+/// Escapes text for a string in JSON (RFC 8259, section 7).
+fn escape_json(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => escaped.extend(['\\', c]),
+            c if c < ' ' => escaped += &format!("\\u{:04x}", u32::from(c)),
             c => escaped.push(c),
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct FileLookup {
     pub(crate) codings: Codings,
     /// Whether the plain file is sent to a client that would accept a coding.
     pub(crate) only_plain: bool,
+    /// Whether this is the fallback page, instead of a file that does not exist.
+    pub(crate) is_fallback: bool,
     pub(crate) options: ResponseOptions,
     pub(crate) step: LookupStep,
 }
@@ -84,6 +86,7 @@ impl FileLookup {
             coding,
             codings: Codings::default(),
             only_plain: false,
+            is_fallback: false,
             options,
             step: LookupStep::Revalidate,
         }
@@ -112,6 +115,7 @@ impl FileLookup {
             coding: None,
             codings: Codings::default(),
             only_plain: false,
+            is_fallback: false,
             options,
             step: LookupStep::Open,
         })
