@@ -67,7 +67,7 @@ pub use site::into_handler::{IntoHandler, kind};
 pub use site::into_response::IntoResponse;
 #[cfg(feature = "json")]
 pub use site::json::{Json, JsonError, from_json};
-pub use site::log::AccessLog;
+pub use site::log::{AccessLog, LogFormat};
 pub use site::methods::{Methods, delete, get, patch, post, put};
 pub use site::middleware::{Next, wrap};
 pub use site::params::{PathParams, param};

@@ -181,6 +181,25 @@ fn directory_and_port_are_enough() {
 }
 
 #[test]
+fn server_serves_during_the_drain_delay() {
+    let flags =
+        ["--listen", "127.0.0.1:0", "--metrics-listen", "127.0.0.1:0", "--log-level", "info"];
+    let mut serving = Serving::start(&[&flags[..], &["--drain-delay", "600"]].concat());
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    let (_, address) = line.split_once("metrics at http://").expect("no address of the metrics");
+    let address = address.trim_end().strip_suffix("/metrics").unwrap().to_owned();
+    let readiness = || Client::new(TcpStream::connect(&*address).unwrap()).get("/readyz").status;
+    assert_eq!(readiness(), 200);
+    serving.signal(Signal::TERM);
+    while readiness() != 503 {}
+    assert_eq!(serving.connect().get("/").status, 200);
+    // A second signal does not wait.
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.child.wait().unwrap().code(), Some(1));
+}
+
+#[test]
 fn file_of_settings_and_variables_configure_the_server() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("a.txt"), "text").unwrap();

@@ -4,12 +4,19 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::Duration;
 
 use clap::Parser;
 use evring_httpd::{AccessLog, Addresses, Builder, Config, Options};
 use tracing::level_filters::LevelFilter;
 
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
+
+/// Parses a time in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
+    time.ok_or_else(|| "expected a number of seconds, such as 30 or 0.5".to_owned())
+}
 
 /// What stands below the help.
 const EXAMPLES: &str = "\
@@ -52,6 +59,11 @@ pub(crate) struct Arguments {
     /// Print the list as JSON
     #[arg(long, requires = "list_backends")]
     pub(crate) json: bool,
+
+    /// Time for which the server still serves after SIGTERM or SIGINT, while /readyz answers with 503 so that load
+    /// balancers send new clients elsewhere
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds, help_heading = "Limits")]
+    pub(crate) drain_delay: Duration,
 
     /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
     /// answered with an error
@@ -102,7 +114,11 @@ impl Settings {
         options.connections.max_connections = budget.connections;
         options.limits.max_open_files = budget.open_files as usize;
         options.status |= options.root.is_none();
-        let log = options.access_log.take().map(AccessLog::from);
+        let log = options.access_log.take().map(|to| {
+            let mut log = AccessLog::from(to);
+            log.format = options.log_format;
+            log
+        });
         let config = Config::from(&options).with(|c| c.max_file_ops = budget.max_file_ops);
         let server = Builder::from(options).backend(backend).config(config);
         match log {

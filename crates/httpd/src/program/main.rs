@@ -12,6 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::thread;
+use std::time::Duration;
 
 use evring_httpd::evring_tls::Certificates;
 use evring_httpd::{Builder, Server};
@@ -48,9 +49,12 @@ fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .init();
     Stderr::log_panics();
-    let is_check = arguments.check_config;
+    let (is_check, drain_delay) = (arguments.check_config, arguments.drain_delay);
     let settings = Settings(arguments.into_options());
-    let outcome = if is_check { check(&settings, &stderr) } else { serve(&settings, &stderr) };
+    let outcome = match is_check {
+        true => check(&settings, &stderr),
+        false => serve(&settings, drain_delay, &stderr),
+    };
     if let Err(error) = &outcome {
         stderr.print(&format!("httpd: {error}"));
     }
@@ -66,7 +70,11 @@ fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error:
 }
 
 /// Serves until a signal arrives.
-fn serve(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
+fn serve(
+    settings: &Settings,
+    drain_delay: Duration,
+    stderr: &Stderr,
+) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = exit_at_second_signal()?;
     let (backend, note) = backends::choose(&settings.0.backend)?;
     let reopen = Arc::default();
@@ -81,12 +89,17 @@ fn serve(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error:
         stderr.print(&note);
     }
     stderr.print(&ready_line(&server, budget.workers));
+    for at in server.metrics_addresses() {
+        info!("metrics at http://{at}/metrics");
+    }
     if let Some(certificates) = server.certificates() {
         reload_at_hangup(certificates)?;
     }
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
+        handle.drain();
+        thread::sleep(drain_delay);
         info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
     })?;

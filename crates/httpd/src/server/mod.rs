@@ -4,6 +4,8 @@
 pub(crate) mod addresses;
 pub(crate) mod error;
 mod lab;
+#[cfg(feature = "metrics")]
+mod monitor;
 pub(crate) mod options;
 #[cfg(feature = "signals")]
 mod signals;
@@ -13,6 +15,7 @@ pub(crate) mod tls;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
@@ -72,6 +75,8 @@ pub struct Builder {
     loaded_error_pages: Vec<LoadedPage>,
     status: Option<bool>,
     log: Option<AccessLog>,
+    #[cfg(feature = "metrics")]
+    metrics_listen: Option<Vec<SocketAddr>>,
     config: Config,
     #[cfg(feature = "tls")]
     tls: TlsOptions,
@@ -104,7 +109,9 @@ impl From<Options> for Builder {
             file_options: files,
             loaded_error_pages: Vec::new(),
             status: options.status.then_some(true),
-            log: options.access_log.map(AccessLog::from),
+            log: options.access_log.map(|to| AccessLog { format: options.log_format, ..to.into() }),
+            #[cfg(feature = "metrics")]
+            metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
             config,
             #[cfg(feature = "tls")]
             tls: options.tls,
@@ -266,6 +273,13 @@ impl Builder {
         Builder { log: Some(to), ..self }
     }
 
+    /// Serves `/metrics` in the text format of OpenMetrics, `/healthz` and `/readyz` at an address of their own,
+    /// without TLS. `/readyz` answers with 503 after [`Handle::drain`].
+    #[cfg(feature = "metrics")]
+    pub fn metrics_listen(self, at: SocketAddr) -> Self {
+        Builder { metrics_listen: Some(vec![at]), ..self }
+    }
+
     /// Sets the configuration of the mechanism. Its addresses come before those of
     /// [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
     /// `min_rate` other than the default is that of the limits, too.
@@ -379,6 +393,8 @@ impl Builder {
             self.compressor_threads = Some(threads);
         }
         let mut senders = senders.into_iter();
+        #[cfg(feature = "metrics")]
+        let monitor = self.start_monitor(&metrics, &stop)?;
         let mut workers: Vec<Worker> = Vec::new();
         for n in 0..self.workers.into() {
             let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
@@ -387,7 +403,7 @@ impl Builder {
             workers.push(worker);
         }
         let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
-        let _ = stop.0.set(remotes);
+        let _ = stop.remotes.set(remotes);
         for worker in &workers {
             // A worker that has failed meanwhile returns its error from `wait`.
             let _ = worker.start.send(());
@@ -396,9 +412,32 @@ impl Builder {
             workers,
             stop,
             writer,
+            #[cfg(feature = "metrics")]
+            monitor,
             #[cfg(feature = "tls")]
             tls: self.loaded_tls.take(),
         })
+    }
+
+    /// Starts the server of the metrics, if there is one.
+    #[cfg(feature = "metrics")]
+    fn start_monitor(
+        &self,
+        metrics: &Metrics,
+        stop: &Handle,
+    ) -> Result<Option<Box<Server>>, Error> {
+        let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
+        let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        let mut config = Config::default().with(|c| c.listen = listen);
+        config.max_connections = 64;
+        let server = Server::builder()
+            .backend(backend)
+            .config(config)
+            .status(false)
+            .route("/metrics", monitor::metrics(metrics.clone()))
+            .route("/healthz", |_: Request| "alive\n")
+            .route("/readyz", monitor::readiness(Arc::clone(&stop.drains)));
+        Ok(Some(Box::new(server.start()?)))
     }
 
     /// Loads the handlers that were given as files.
@@ -491,6 +530,10 @@ impl Builder {
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
         let (status, error_pages) = (self.status, self.loaded_error_pages.clone());
+        #[cfg(feature = "metrics")]
+        let measures = self.metrics_listen.is_some();
+        #[cfg(not(feature = "metrics"))]
+        let measures = false;
         #[cfg(feature = "sandbox")]
         let handlers = self.sandbox.clone();
         let (start, may_start) = channel();
@@ -513,6 +556,7 @@ impl Builder {
                     Compressor::new(file_options.compression, threads, &mechanism.remote())
                 });
             }
+            site.context.measures = measures || log.is_some();
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
@@ -580,6 +624,8 @@ pub struct Server {
     stop: Handle,
     /// Outlives the workers.
     writer: Option<LogWriter>,
+    #[cfg(feature = "metrics")]
+    monitor: Option<Box<Server>>,
     #[cfg(feature = "tls")]
     tls: Option<LoadedTls>,
 }
@@ -611,13 +657,24 @@ struct Worker {
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Handle(Arc<OnceLock<Vec<RemoteHandle>>>);
+pub struct Handle {
+    remotes: Arc<OnceLock<Vec<RemoteHandle>>>,
+    /// The server is about to stop.
+    drains: Arc<AtomicBool>,
+}
 
 impl Handle {
+    /// Announces that the server is about to stop: `/readyz` answers with 503 from now on, so that load balancers
+    /// send new clients elsewhere. All requests are still served.
+    pub fn drain(&self) {
+        self.drains.store(true, Ordering::Relaxed);
+    }
+
     /// Stops the server: it closes its listeners and idle connections; other connections have
     /// [`Config::drain_timeout`] to finish. Further calls have no effect.
     pub fn stop(&self) {
-        self.0.get().into_iter().flatten().for_each(RemoteHandle::stop);
+        self.drain();
+        self.remotes.get().into_iter().flatten().for_each(RemoteHandle::stop);
     }
 }
 
@@ -664,6 +721,12 @@ impl Server {
             return "https";
         }
         "http"
+    }
+
+    /// Returns the addresses of the metrics.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_addresses(&self) -> &[SocketAddr] {
+        self.monitor.as_ref().map_or(&[], |monitor| monitor.addresses())
     }
 
     /// Returns the name of the mechanism.

@@ -16,6 +16,7 @@ use crate::limits::Limits;
 use crate::server::addresses::Addresses;
 #[cfg(feature = "tls")]
 use crate::server::tls::TlsOptions;
+use crate::site::log::LogFormat;
 
 /// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
 ///
@@ -70,6 +71,16 @@ pub struct Options {
     /// output. SIGHUP or SIGUSR1 reopens it, for log rotation
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FILE"))]
     pub access_log: Option<PathBuf>,
+
+    /// Format of the access log: `combined`, as of Apache and nginx, or `json`, with the time of each response
+    #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FORMAT", value_enum, default_value_t = Options::default().log_format))]
+    pub log_format: LogFormat,
+
+    /// Address to listen on for /metrics in the format of Prometheus, /healthz, and /readyz, which turns to 503 when
+    /// the server is about to stop
+    #[cfg(feature = "metrics")]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "ADDR:PORT"))]
+    pub metrics_listen: Option<Addresses>,
 
     /// Serve metrics at /.httpd/status.json; always enabled without --root
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long))]
@@ -154,6 +165,9 @@ impl Default for Options {
             follow_symlinks: false,
             lab_routes: false,
             access_log: None,
+            log_format: LogFormat::default(),
+            #[cfg(feature = "metrics")]
+            metrics_listen: None,
             status: false,
             #[cfg(feature = "sandbox")]
             handlers: Vec::new(),

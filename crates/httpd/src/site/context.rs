@@ -2,6 +2,7 @@
 
 use std::mem::take;
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use evring::{Close, Commands, Cx};
 use tracing::{Level, debug, enabled};
@@ -23,12 +24,14 @@ pub(crate) struct Context {
     pub(crate) responder: Responder,
     pub(crate) metrics: Metrics,
     pub(crate) log: Option<LogSender>,
+    /// Whether the time of each request is measured, for the log or the metrics.
+    pub(crate) measures: bool,
 }
 
 impl Context {
     pub(crate) fn new() -> Self {
         let (limits, responder) = (Limits::default(), Responder::new());
-        Context { limits, responder, metrics: Metrics::new(1), log: None }
+        Context { limits, responder, metrics: Metrics::new(1), log: None, measures: false }
     }
 
     /// Sends a response that has only a status. Returns whether the next request may be processed.
@@ -64,19 +67,38 @@ impl Context {
             return;
         }
         self.metrics.own().count_response(status, state.last_body_bytes);
-        if status >= 400 || self.log.is_some() {
+        if status >= 400 || self.measures {
             self.log_response(state, status, logged);
         }
     }
 
+    /// Records that a request has arrived.
+    #[inline]
+    pub(crate) fn begin(&self, state: &mut State, now: Instant) {
+        if self.measures
+            && let Some(observed) = &mut state.observed
+        {
+            observed.since = Some(now);
+        }
+    }
+
     #[inline(never)]
-    fn log_response(&mut self, state: &State, status: u16, logged: LoggedRequest<'_>) {
+    fn log_response(&mut self, state: &mut State, status: u16, logged: LoggedRequest<'_>) {
         if status >= 400 {
             log_error_response(status, logged);
         }
+        let observed = state.observed.as_deref_mut();
+        let peer = observed.as_ref().and_then(|observed| observed.peer);
+        let since = observed.and_then(|observed| observed.since.take());
+        // The turn's time is that of its beginning.
+        let time = since.map(|since| Instant::now().saturating_duration_since(since));
+        if let Some(time) = time {
+            self.metrics.own().count_time(time);
+        }
         if let Some(log) = &mut self.log {
-            let (peer, body) = (state.peer.as_deref().map(SocketAddr::ip), state.last_body_bytes);
-            let entry = Entry { peer, date: self.responder.clock.stamp(), logged, status, body };
+            let (peer, body) = (peer.as_ref().map(SocketAddr::ip), state.last_body_bytes);
+            let date = self.responder.clock.stamp();
+            let entry = Entry { peer, date, logged, status, body, time };
             if !log.write(&entry) {
                 self.metrics.own().log_lines_lost.add(1);
             }
@@ -85,10 +107,11 @@ impl Context {
 
     /// Returns the address of a connection's client.
     pub(crate) fn client_addr(&self, x: &mut Cx<'_, impl Commands, State>) -> Option<SocketAddr> {
-        if x.state.peer.is_none() {
-            x.state.peer = x.io.peer_addr(x.id).map(Box::new);
+        let observed = x.state.observed.get_or_insert_default();
+        if observed.peer.is_none() {
+            observed.peer = x.io.peer_addr(x.id);
         }
-        x.state.peer.as_deref().copied()
+        observed.peer
     }
 
     /// Returns whether requests are logged, so that their heads have to be kept.

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle, Thread};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use rtrb::{Consumer, Producer, RingBuffer};
 use tracing::{error, warn};
@@ -26,6 +26,7 @@ pub(crate) struct LogSender {
     woken: bool,
     /// Buffer for one line.
     line: Vec<u8>,
+    format: LogFormat,
 }
 
 pub(crate) struct Entry<'a> {
@@ -35,6 +36,20 @@ pub(crate) struct Entry<'a> {
     pub(crate) status: u16,
     /// Bytes of the response's body.
     pub(crate) body: u64,
+    /// Time from the request to its response.
+    pub(crate) time: Option<Duration>,
+}
+
+/// The format of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[non_exhaustive]
+pub enum LogFormat {
+    /// The combined format, as of Apache and nginx.
+    #[default]
+    Combined,
+    /// An object of JSON per line, with the time that the response took.
+    Json,
 }
 
 #[derive(Clone, Copy)]
@@ -55,10 +70,13 @@ impl<'a> LoggedRequest<'a> {
 const MAX_INVALID_LINE_BYTES: usize = 256;
 
 impl LogSender {
-    /// Queues a line in the combined format. Returns false if the ring is full.
+    /// Queues a line. Returns false if the ring is full.
     pub(crate) fn write(&mut self, entry: &Entry<'_>) -> bool {
         self.line.clear();
-        entry.put(&mut self.line);
+        match self.format {
+            LogFormat::Combined => entry.put(&mut self.line),
+            LogFormat::Json => entry.put_json(&mut self.line),
+        }
         let Ok(mut chunk) = self.ring.write_chunk(self.line.len()) else { return false };
         let (first, second) = chunk.as_mut_slices();
         let (start, end) = self.line.split_at(first.len());
@@ -114,6 +132,54 @@ impl Entry<'_> {
     }
 }
 
+impl Entry<'_> {
+    /// Appends an object with the fields of the combined format and the time in microseconds.
+    fn put_json(&self, out: &mut Vec<u8>) {
+        let date = std::str::from_utf8(self.date).unwrap_or_default();
+        let time = date.parse::<httpdate::HttpDate>().map(SystemTime::from);
+        let seconds = time.unwrap_or(SystemTime::UNIX_EPOCH).duration_since(SystemTime::UNIX_EPOCH);
+        put(out, format_args!("{{\"time\":{}", seconds.unwrap_or_default().as_secs()));
+        if let Some(peer) = self.peer {
+            put(out, format_args!(",\"client\":\"{peer}\""));
+        }
+        match self.logged {
+            LoggedRequest::Request(request) => {
+                put_json_text(out, "method", request.name);
+                put_json_text(out, "target", request.target);
+                for (name, field) in
+                    [("host", "host"), ("referer", "referer"), ("user_agent", "user-agent")]
+                {
+                    if let Some(value) = request.one(field) {
+                        put_json_text(out, name, value);
+                    }
+                }
+            }
+            LoggedRequest::Bytes([]) => {}
+            LoggedRequest::Bytes(bytes) => {
+                put_json_text(out, "invalid", &bytes[..bytes.len().min(MAX_INVALID_LINE_BYTES)]);
+            }
+        }
+        put(out, format_args!(",\"status\":{},\"bytes\":{}", self.status, self.body));
+        if let Some(time) = self.time {
+            put(out, format_args!(",\"microseconds\":{}", time.as_micros()));
+        }
+        out.extend_from_slice(b"}\n");
+    }
+}
+
+/// Appends a member with bytes from a client. Bytes other than those of printable ASCII are escaped, as if each were
+/// a character of Latin-1.
+fn put_json_text(out: &mut Vec<u8>, name: &str, bytes: &[u8]) {
+    put(out, format_args!(",\"{name}\":\""));
+    for &byte in bytes {
+        match byte {
+            b'"' | b'\\' | 0x7f.. | ..b' ' => put(out, format_args!("\\u{byte:04x}")),
+            _ => out.push(byte),
+        }
+    }
+    out.push(b'"');
+}
+
 /// Writes bytes from a client, escaped so that they cannot forge fields or lines.
 fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
     for &byte in bytes {
@@ -138,6 +204,8 @@ pub struct AccessLog {
     pub path: Option<PathBuf>,
     /// When set, the file is reopened, for example after log rotation; the flag is cleared.
     pub reopen: Arc<AtomicBool>,
+    /// The format of the lines.
+    pub format: LogFormat,
 }
 
 impl From<PathBuf> for AccessLog {
@@ -166,6 +234,7 @@ impl LogWriter {
         workers: usize,
         metrics: Metrics,
     ) -> io::Result<(Self, Vec<LogSender>)> {
+        let format = to.format;
         let mut target = LogTarget::open(to, metrics)?;
         let (producers, mut rings): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| RingBuffer::new(Self::BUFFER_BYTES)).unzip();
@@ -183,7 +252,7 @@ impl LogWriter {
         })?;
         let lines = |ring| {
             let writer = thread.thread().clone();
-            LogSender { ring, writer, woken: false, line: Vec::with_capacity(512) }
+            LogSender { ring, writer, woken: false, line: Vec::with_capacity(512), format }
         };
         let lines = producers.into_iter().map(lines).collect();
         Ok((LogWriter { thread: Some(thread) }, lines))
@@ -283,6 +352,10 @@ mod tests {
     use crate::message::request::{HeadMemory, parse};
 
     fn line(head: &str) -> String {
+        line_in(LogFormat::Combined, head)
+    }
+
+    fn line_in(format: LogFormat, head: &str) -> String {
         let mut memory = HeadMemory::new();
         let parsed = parse(head.as_bytes(), &mut memory, &Limits::default());
         let logged = match &parsed {
@@ -292,7 +365,12 @@ mod tests {
         let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
         let peer = Some([192, 0, 2, 1].into());
         let mut out = Vec::new();
-        Entry { peer, date, logged, status: 200, body: 12 }.put(&mut out);
+        let time = Some(Duration::from_micros(34));
+        let entry = Entry { peer, date, logged, status: 200, body: 12, time };
+        match format {
+            LogFormat::Combined => entry.put(&mut out),
+            LogFormat::Json => entry.put_json(&mut out),
+        }
         String::from_utf8(out).unwrap()
     }
 
@@ -308,6 +386,26 @@ mod tests {
         assert_eq!(line(""), expected("-"));
         assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
         assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(MAX_INVALID_LINE_BYTES)));
+    }
+
+    #[test]
+    #[cfg(feature = "cli")]
+    fn lines_of_json_are_objects_whatever_a_client_sends() {
+        let head =
+            "GET /a?b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u\"\\\u{e9}\r\n\r\n";
+        let value = |head| {
+            let line = line_in(LogFormat::Json, head);
+            assert_eq!(line.matches('\n').count(), 1, "{line}");
+            serde_json::from_str::<serde_json::Value>(&line).unwrap()
+        };
+        let expected = serde_json::json!({
+            "time": 784_111_777, "client": "192.0.2.1", "method": "GET", "target": "/a?b",
+            "host": "h", "referer": "http://r/", "user_agent": "u\"\\\u{c3}\u{a9}",
+            "status": 200, "bytes": 12, "microseconds": 34,
+        });
+        assert_eq!(value(head), expected);
+        assert_eq!(value("\u{0}\"\r\n\r\n")["invalid"], "\u{0}\"\r\n\r\n");
+        assert_eq!(value("").get("invalid"), None);
     }
 
     #[test]

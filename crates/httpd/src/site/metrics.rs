@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use evring::{Commands, Stats};
 use tracing::warn;
@@ -33,7 +33,10 @@ impl Counter {
 macro_rules! counts {
     ($($(#[$meta:meta])* $name:ident,)*) => {
         #[derive(Debug, Default)]
-        pub(crate) struct WorkerMetrics { $($(#[$meta])* pub(crate) $name: Counter,)* }
+        pub(crate) struct WorkerMetrics {
+            $($(#[$meta])* pub(crate) $name: Counter,)*
+            pub(crate) times: Times,
+        }
 
         impl WorkerMetrics {
             /// Returns the sums over all workers, with their names.
@@ -109,7 +112,26 @@ counts! {
     sandbox_aborts,
 }
 
+/// Upper bounds of the times of responses, in microseconds.
+const TIME_BOUNDS: [u64; 12] =
+    [100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 100_000, 500_000, 2_500_000, 10_000_000];
+
+/// The times of responses, by their bounds; the last count is of those above all.
+#[derive(Debug, Default)]
+pub(crate) struct Times {
+    counts: [Counter; TIME_BOUNDS.len() + 1],
+    sum_us: Counter,
+}
+
 impl WorkerMetrics {
+    /// Counts the time of a response.
+    pub(crate) fn count_time(&self, time: Duration) {
+        let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+        let at = TIME_BOUNDS.partition_point(|bound| *bound < us);
+        self.times.counts[at].add(1);
+        self.times.sum_us.add(us);
+    }
+
     #[inline]
     pub(crate) fn count_response(&self, status: u16, body: u64) {
         let class = match status {
@@ -198,6 +220,25 @@ impl Metrics {
     #[inline]
     pub(crate) fn own(&self) -> &WorkerMetrics {
         &self.all[self.own]
+    }
+
+    /// Returns the sums over all workers, with their names.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn sums(&self) -> impl Iterator<Item = (&'static str, u64)> {
+        WorkerMetrics::sums(&self.all)
+    }
+
+    /// Returns the numbers of responses by time, as pairs of a bound in seconds and the number up to it and above
+    /// the one before, and the sum of the times in seconds.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn times(&self) -> (Vec<(f64, u64)>, f64) {
+        let sum = |counter: fn(&Times, usize) -> u64, at| {
+            self.all.iter().map(|worker| counter(&worker.times, at)).sum::<u64>()
+        };
+        let bounds = TIME_BOUNDS.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
+        let counts = |at| sum(|times, at| times.counts[at].get(), at);
+        let pairs = bounds.enumerate().map(|(at, bound)| (bound, counts(at))).collect();
+        (pairs, sum(|times, _| times.sum_us.get(), 0) as f64 / 1e6)
     }
 
     /// Returns the sums over all workers as JSON, with the backend, version and uptime.

@@ -498,6 +498,7 @@ impl Site {
                     let len = request.head.len();
                     x.state.scanned = 0;
                     x.state.read_deadline_armed = false;
+                    self.context.begin(x.state, x.io.now());
                     let proceed = self.answer(x, &request, bytes.len() - len);
                     self.context.count(x.state, LoggedRequest::Request(&request));
                     rx.consume(len);
@@ -602,7 +603,7 @@ impl Application for Site {
             self.seeded = true;
             self.context.metrics.set_started(x.io.now());
         }
-        if self.context.log.is_some() {
+        if self.context.measures {
             self.context.client_addr(&mut x);
         }
         x.state.read_deadline_armed = true;

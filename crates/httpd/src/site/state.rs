@@ -1,6 +1,7 @@
 //! The state of a connection, and what its request waits for.
 
 use std::net::SocketAddr;
+use std::time::Instant;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::body::Body;
@@ -19,8 +20,8 @@ pub struct State {
     pub(crate) work: Option<Box<PendingWork>>,
     /// Unsent bytes when the deadline was set; 0 if there were none or they do not matter.
     pub(crate) unsent: u64,
-    /// The client's address, once it was needed.
-    pub(crate) peer: Option<Box<SocketAddr>>,
+    /// What handlers, the log and the metrics need.
+    pub(crate) observed: Option<Box<Observed>>,
     /// Bytes of the last response's body, and its status; 0 once counted.
     pub(crate) last_body_bytes: u64,
     pub(crate) last_status: u16,
@@ -36,6 +37,15 @@ pub struct State {
     /// Requests are redirected to https.
     #[cfg(feature = "tls")]
     pub(crate) redirects: bool,
+}
+
+/// What handlers, the log and the metrics know of a connection.
+#[derive(Debug, Default)]
+pub(crate) struct Observed {
+    /// The client's address.
+    pub(crate) peer: Option<SocketAddr>,
+    /// The time at which the request in hand had arrived.
+    pub(crate) since: Option<Instant>,
 }
 
 impl State {

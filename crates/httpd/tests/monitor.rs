@@ -1,0 +1,98 @@
+//! Metrics, and whether the server is alive and ready, on a listener of their own.
+#![cfg(feature = "metrics")]
+
+mod serving;
+
+use std::collections::HashMap;
+use std::fs;
+use std::net::TcpStream;
+
+use evring_httpd::{Request, Responder, Server};
+use serving::{Client, on_every_backend};
+
+/// Returns the samples of a scrape, by their names with labels.
+fn scrape(server: &Server) -> HashMap<String, f64> {
+    let response = monitor(server).get("/metrics");
+    let kind = response.field("content-type").unwrap();
+    assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
+    let text = String::from_utf8(response.body).unwrap();
+    assert!(text.ends_with("# EOF\n"), "{text}");
+    let samples = text.lines().filter(|line| !line.starts_with('#'));
+    samples
+        .map(|line| {
+            let (name, value) = line.rsplit_once(' ').unwrap();
+            (name.to_owned(), value.parse().unwrap())
+        })
+        .collect()
+}
+
+fn monitor(server: &Server) -> Client {
+    Client::new(TcpStream::connect(server.metrics_addresses()[0]).unwrap())
+}
+
+fn connect(server: &Server) -> Client {
+    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
+}
+
+#[test]
+fn metrics_count_responses_bytes_and_times() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a"), [7; 1000]).unwrap();
+    on_every_backend(|backend| {
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .files(dir.path())
+            .route("/later", |_: Request, responder: Responder| {
+                std::thread::spawn(move || responder.respond("later"));
+            })
+            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .start()
+            .unwrap();
+        let mut client = connect(&server);
+        for _ in 0..5 {
+            assert_eq!(client.get("/a").status, 200);
+        }
+        assert_eq!(client.get("/later").status, 200);
+        assert_eq!(client.get("/missing").status, 404);
+        assert_eq!(client.get("/metrics").status, 404, "only on their own listener");
+        let samples = scrape(&server);
+        assert_eq!(samples["evring_responses_total{class=\"2xx\"}"], 6.0);
+        assert_eq!(samples["evring_responses_total{class=\"4xx\"}"], 2.0);
+        assert_eq!(samples["evring_response_time_seconds_count"], 8.0);
+        assert_eq!(samples["evring_response_time_seconds_bucket{le=\"+Inf\"}"], 8.0);
+        assert!(samples["evring_response_time_seconds_sum"] > 0.0);
+        assert!(samples["evring_body_bytes_total"] >= 5005.0);
+        assert!(samples.contains_key("evring_system_calls_total"));
+        assert!(samples.contains_key("evring_connections_open"));
+    });
+}
+
+#[test]
+fn server_is_not_ready_while_it_drains_but_serves() {
+    let server = Server::builder()
+        .listen("127.0.0.1:0")
+        .route("/", |_: Request| "served")
+        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .start()
+        .unwrap();
+    assert_eq!(monitor(&server).get("/healthz").status, 200);
+    assert_eq!(monitor(&server).get("/readyz").status, 200);
+    server.handle().drain();
+    assert_eq!(monitor(&server).get("/readyz").status, 503);
+    assert_eq!(monitor(&server).get("/healthz").status, 200);
+    assert_eq!(connect(&server).get("/").body, b"served");
+}
+
+#[test]
+fn monitor_serves_nothing_else() {
+    let server = Server::builder()
+        .listen("127.0.0.1:0")
+        .route("/", |_: Request| "served")
+        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .start()
+        .unwrap();
+    for target in ["/", "/.httpd/status.json", "/metrics/x"] {
+        assert_eq!(monitor(&server).get(target).status, 404, "{target}");
+    }
+}
