@@ -59,6 +59,8 @@
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
 //! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
 //! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
+//! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
+//! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
 //! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `count` and `reply` are additions |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
 //! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
@@ -81,7 +83,8 @@
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time |
 //!
-//! What this crate does not do: it has no upcalls, and receives no messages: `evring::Landing` does. It does not compose
+//! What this crate does not do: it has no upcalls across a protection boundary, and receives no
+//! messages: `evring::Landing` does. It does not compose
 //! protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;

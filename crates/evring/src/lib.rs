@@ -55,6 +55,7 @@ mod mailbox;
 mod mechanisms;
 mod multiplexer;
 mod others;
+mod owner;
 mod rx;
 mod send_policy;
 mod tail;
@@ -77,6 +78,7 @@ pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
 pub use others::Others;
+pub use owner::{Notification, NotificationRing, Notifier, OwnerError, OwnerThread};
 pub use rx::Rx;
 pub use send_policy::{DefaultSendPolicy, SendPolicy, SendResult, SendState, SendStep};
 #[cfg(feature = "io-uring")]

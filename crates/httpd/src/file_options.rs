@@ -2,8 +2,11 @@
 
 #[cfg(feature = "compression")]
 use crate::compression::Compression;
+use crate::error_page::ErrorPage;
+use crate::header_rule::HeaderRule;
 use crate::mime_type::MimeType;
 use crate::page_path::PagePath;
+use crate::redirect::Redirect;
 
 /// Settings for files.
 #[derive(Clone, Debug)]
@@ -42,6 +45,21 @@ pub struct FileOptions {
     #[cfg_attr(feature = "cli", arg(long = "mime-type", value_name = "EXTENSION=TYPE"))]
     pub mime_types: Vec<MimeType>,
 
+    /// Header field to send with files and listings: with all of them, with those of a path, of which one that ends
+    /// in a slash stands for everything below it, or with those of an extension (`*.pdf`); can be repeated. A
+    /// Cache-Control replaces that of --max-age
+    #[cfg_attr(feature = "cli", arg(long = "header", value_name = "[PATH ]NAME: VALUE"))]
+    pub headers: Vec<HeaderRule>,
+
+    /// Redirect a path, or everything below a path that ends in a slash; can be repeated. The status is 301 by
+    /// default, or else 302, 303, 307 or 308. The rest of the path is appended if both end in a slash
+    #[cfg_attr(feature = "cli", arg(long = "redirect", value_name = "PATH=TARGET[,STATUS]"))]
+    pub redirects: Vec<Redirect>,
+
+    /// Page, a path below --root, to send with a status from 400 to 599; can be repeated. Pages are read at the start
+    #[cfg_attr(feature = "cli", arg(long = "error-page", value_name = "STATUS=PATH"))]
+    pub error_pages: Vec<ErrorPage>,
+
     /// Compression on the fly
     #[cfg(feature = "compression")]
     #[cfg_attr(feature = "cli", command(flatten))]
@@ -56,6 +74,9 @@ impl Default for FileOptions {
             max_age: None,
             fallback: None,
             mime_types: Vec::new(),
+            headers: Vec::new(),
+            redirects: Vec::new(),
+            error_pages: Vec::new(),
             #[cfg(feature = "compression")]
             compression: Compression::default(),
         }

@@ -17,15 +17,18 @@
 #[cfg(feature = "compression")]
 mod compression;
 mod decision;
+mod error_page;
 mod file_options;
 #[cfg(feature = "cli")]
 mod flags;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
+mod header_rule;
 mod limits;
 mod message;
 mod mime_type;
 mod page_path;
+mod redirect;
 mod response;
 mod server;
 mod site;
@@ -35,15 +38,18 @@ pub use ash_sandbox::sandbox;
 pub use bytes;
 #[cfg(feature = "compression")]
 pub use compression::{Compression, CompressionLevels};
+pub use error_page::ErrorPage;
 pub use evring;
 pub use evring::{Config, Root};
 #[cfg(feature = "tls")]
 pub use evring_tls;
 pub use file_options::FileOptions;
+pub use header_rule::HeaderRule;
 pub use http;
 pub use limits::Limits;
 pub use mime_type::MimeType;
 pub use page_path::PagePath;
+pub use redirect::Redirect;
 pub use server::addresses::Addresses;
 pub use server::error::Error;
 #[cfg(feature = "sandbox")]

@@ -1,4 +1,5 @@
-//! What is sent by rules of the settings, on every mechanism: fallback pages, media types, listings in JSON.
+//! What is sent by rules of the settings, on every mechanism: fallback and error pages, media types, header
+//! fields, redirects, listings in JSON.
 
 mod serving;
 
@@ -6,7 +7,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use evring_httpd::{Error, FileOptions, Server};
+use evring_httpd::{Error, ErrorPage, FileOptions, Server};
 use serving::{Client, ParsedResponse, on_every_backend};
 use tempfile::TempDir;
 
@@ -99,8 +100,21 @@ fn server_without_its_pages_does_not_start() {
         assert!(matches!(error, Error::Page(..)), "{error}");
         assert!(error.to_string().contains("none.html: No such file"), "{error}");
     }
+    let with_error_page = options(|o| o.error_pages = vec!["404=/none.html".parse().unwrap()]);
+    let error = builder().files(root.path()).file_options(with_error_page).check().unwrap_err();
+    assert!(matches!(error, Error::Page(..)), "{error}");
+    fs::write(root.path().join("long.html"), vec![b'a'; ErrorPage::MAX_BYTES + 1]).unwrap();
+    let too_long = options(|o| o.error_pages = vec!["404=/long.html".parse().unwrap()]);
+    let error = builder().files(root.path()).file_options(too_long).start().unwrap_err();
+    assert!(error.to_string().ends_with("error pages have at most 1 MiB"), "{error}");
+    let redirected = options(|o| {
+        o.fallback = Some("/app.html".parse().unwrap());
+        o.redirects = vec!["/app.html=/".parse().unwrap()];
+    });
+    let error = builder().files(root.path()).file_options(redirected).start().unwrap_err();
+    assert!(matches!(error, Error::Conflict(_)), "{error}");
     let error = builder().file_options(with("/app.html")).start().unwrap_err();
-    assert_eq!(error.to_string(), "a fallback page needs a directory of files");
+    assert_eq!(error.to_string(), "fallback and error pages need a directory of files");
 }
 
 #[test]
@@ -148,5 +162,106 @@ fn listing_is_json_for_clients_that_prefer_it() {
             let page = request(&mut client, "GET /data/", fields);
             assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"), "{fields}");
         }
+    });
+}
+
+#[test]
+fn errors_have_their_pages() {
+    let root = tree();
+    fs::write(root.path().join("404.html"), "<h1>nothing here</h1>").unwrap();
+    let long = "x".repeat(100_000);
+    fs::write(root.path().join("405.txt"), &long).unwrap();
+    on_every_backend(|backend| {
+        let pages = ["404=/404.html", "405=/405.txt", "400=/404.html", "414=/405.txt"];
+        let pages = pages.iter().map(|text| text.parse().unwrap()).collect();
+        let server = start(backend, root.path(), options(|o| o.error_pages = pages));
+        let mut client = connect(&server);
+        for path in ["/none", "/.git", "/data/", "/none/"] {
+            let page = request(&mut client, &format!("GET {path}"), "");
+            assert_eq!((page.status, &page.body[..]), (404, &b"<h1>nothing here</h1>"[..]));
+            assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
+        }
+        let head = request(&mut client, "HEAD /none", "");
+        assert_eq!((head.status, head.field("Content-Length")), (404, Some("21")));
+        let page = request(&mut client, "GET /404.html", "");
+        assert_eq!((page.status, &page.body[..]), (200, &b"<h1>nothing here</h1>"[..]));
+        // The connection ends after each of these; the page is complete.
+        let post = request(&mut client, "POST /app.html", "Content-Length: 0\r\n");
+        assert_eq!((post.status, post.body.len()), (405, long.len()));
+        assert!(post.field("Allow").is_some());
+        client.expect_end();
+        let mut client = connect(&server);
+        client.send(b"nonsense\r\n\r\n");
+        let page = client.response(true);
+        assert_eq!((page.status, &page.body[..]), (400, &b"<h1>nothing here</h1>"[..]));
+        client.expect_end();
+        let mut client = connect(&server);
+        client.send_rejected(format!("GET /{long} HTTP/1.1\r\n").as_bytes());
+        let page = client.response(true);
+        assert_eq!((page.status, page.body.len()), (414, long.len()));
+    });
+}
+
+#[test]
+fn files_have_the_fields_of_the_settings() {
+    let root = tree();
+    on_every_backend(|backend| {
+        let rules = [
+            "X-Frame-Options: DENY",
+            "/data/ Cache-Control: no-cache",
+            "*.html Content-Security-Policy: default-src 'self'",
+        ];
+        let options = options(|o| {
+            o.headers = rules.iter().map(|text| text.parse().unwrap()).collect();
+            (o.max_age, o.listing) = (Some(60), true);
+        });
+        let server = start(backend, root.path(), options);
+        let mut client = connect(&server);
+        for fields in ["", "", "Range: bytes=0-0\r\n", "If-None-Match: *\r\n"] {
+            let page = request(&mut client, "GET /app.html", fields);
+            let field = |name| page.field(name);
+            assert!([200, 206, 304].contains(&page.status), "{}", page.status);
+            assert_eq!(field("X-Frame-Options"), Some("DENY"), "{fields}");
+            assert_eq!(field("Content-Security-Policy"), Some("default-src 'self'"), "{fields}");
+            assert_eq!(field("Cache-Control"), Some("max-age=60"), "{fields}");
+        }
+        let file = request(&mut client, "GET /data/a.gltf", "");
+        assert_eq!(file.field("X-Frame-Options"), Some("DENY"));
+        assert_eq!(file.field("Content-Security-Policy"), None);
+        assert_eq!(file.head.matches("Cache-Control").count(), 1, "{}", file.head);
+        assert_eq!(file.field("Cache-Control"), Some("no-cache"));
+        let list = request(&mut client, "GET /data/", "");
+        assert_eq!((list.status, list.field("Cache-Control")), (200, Some("no-cache")));
+        assert_eq!(request(&mut client, "GET /none", "").field("X-Frame-Options"), None);
+    });
+}
+
+#[test]
+fn redirected_paths_have_a_location() {
+    let root = tree();
+    let rules = ["/old=/app.html", "/o/=https://example.org/n/,308", "/app=/app.html,302"];
+    on_every_backend(|backend| {
+        let redirects = rules.iter().map(|text| text.parse().unwrap()).collect();
+        let server = start(backend, root.path(), options(|o| o.redirects = redirects));
+        let mut client = connect(&server);
+        for (line, status, location) in [
+            ("GET /old?a=b", 301, "/app.html?a=b"),
+            ("HEAD /old", 301, "/app.html"),
+            ("GET /x/..//ol%64", 301, "/app.html"),
+            ("GET /o/a%20b/?c", 308, "https://example.org/n/a%20b/?c"),
+            ("PUT /o/a", 308, "https://example.org/n/a"),
+            ("OPTIONS /app", 302, "/app.html"),
+        ] {
+            let response = request(&mut client, line, "");
+            assert_eq!(response.status, status, "{line}");
+            assert_eq!(response.field("Location"), Some(location), "{line}");
+        }
+        assert_eq!(request(&mut client, "GET /app.html", "").status, 200);
+        assert_eq!(request(&mut client, "GET /older", "").status, 404);
+        // The body is not read, so the connection ends.
+        client.send(b"POST /old HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
+        let response = client.response(true);
+        assert_eq!((response.status, response.field("Connection")), (301, Some("close")));
+        client.expect_end();
     });
 }

@@ -6,13 +6,16 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 14] = [
     "flags",
     "limits",
     "message",
     "mime_type",
     "page_path",
+    "header_rule",
+    "redirect",
     "decision",
+    "error_page",
     "compression",
     "file_options",
     "response",

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use crate::decision::coding::{Coding, Codings};
 use crate::decision::conditions::Validators;
+use crate::header_rule::HeaderRule;
 use crate::mime_type::MimeType;
 
 /// Header fields that describe a representation.
@@ -16,6 +17,8 @@ pub(crate) struct RepresentationHeaders {
     /// Whether another client may get another coding.
     pub(crate) varies: bool,
     pub(crate) caching: Caching,
+    /// Further fields, as they are sent.
+    pub(crate) fields: Vec<u8>,
 }
 
 /// The Cache-Control of a response.
@@ -46,12 +49,22 @@ impl RepresentationHeaders {
             coding,
             varies: !codings.is_empty(),
             caching: max_age.map_or(Caching::Unspecified, Caching::MaxAge),
+            fields: Vec::new(),
         }
     }
 
     /// Returns the fields of content that changes with every response.
     pub(crate) fn uncached(content_type: &str) -> Self {
         RepresentationHeaders { caching: Caching::NoStore, ..Self::plain(content_type) }
+    }
+
+    /// Adds the fields that the rules have for a file, of which clients request the canonical path `name`. A
+    /// Cache-Control of the rules replaces the usual one.
+    pub(crate) fn with_fields(mut self, rules: &[HeaderRule], name: &[u8], path: &Path) -> Self {
+        if HeaderRule::put_all(rules, name, path, &mut self.fields) {
+            self.caching = Caching::Unspecified;
+        }
+        self
     }
 
     pub(crate) fn plain(content_type: &str) -> Self {

@@ -11,8 +11,10 @@ impl Status {
     pub(crate) const NO_CONTENT: Self = Status(204, "No Content");
     pub(crate) const PARTIAL: Self = Status(206, "Partial Content");
     pub(crate) const MOVED: Self = Status(301, "Moved Permanently");
+    pub(crate) const FOUND: Self = Status(302, "Found");
+    pub(crate) const SEE_OTHER: Self = Status(303, "See Other");
     pub(crate) const NOT_MODIFIED: Self = Status(304, "Not Modified");
-    #[cfg(feature = "tls")]
+    pub(crate) const TEMPORARY: Self = Status(307, "Temporary Redirect");
     pub(crate) const PERMANENT: Self = Status(308, "Permanent Redirect");
     pub(crate) const BAD_REQUEST: Self = Status(400, "Bad Request");
     pub(crate) const FORBIDDEN: Self = Status(403, "Forbidden");

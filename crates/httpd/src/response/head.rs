@@ -77,6 +77,7 @@ pub(super) fn put_validators(out: &mut Vec<u8>, headers: &RepresentationHeaders)
         Caching::NoStore => out.extend_from_slice(b"Cache-Control: no-store\r\n"),
         Caching::MaxAge(n) => put(out, format_args!("Cache-Control: max-age={n}\r\n")),
     }
+    out.extend_from_slice(&headers.fields);
 }
 
 /// Writes all fields except Content-Type.

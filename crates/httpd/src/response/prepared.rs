@@ -98,7 +98,7 @@ impl PreparedResponse {
             Content::Inline | Content::File(_) => 0,
             Content::Memory(bytes) => bytes.len(),
         };
-        self.bytes.len() + content
+        self.bytes.len() + self.representation.fields.len() + content
     }
 
     /// Returns whether the body is an open file.

@@ -5,6 +5,7 @@ use evring::{Chunk, Commands, ConnId};
 use crate::decision::options::ResponseOptions;
 use crate::decision::plan::Plan;
 use crate::decision::representation::RepresentationHeaders;
+use crate::error_page::LoadedPage;
 use crate::message::request::Request;
 use crate::message::status::Status;
 use crate::response::clock::Clock;
@@ -18,11 +19,17 @@ pub(crate) struct Responder {
     pub(crate) clock: Clock,
     /// Buffer for the heads of less frequent responses.
     pub(crate) scratch: Vec<u8>,
+    /// Pages that replace the text of a status.
+    pub(crate) error_pages: Vec<LoadedPage>,
 }
 
 impl Responder {
     pub(crate) fn new() -> Self {
-        Responder { clock: Clock::new(), scratch: Vec::with_capacity(1024) }
+        Responder {
+            clock: Clock::new(),
+            scratch: Vec::with_capacity(1024),
+            error_pages: Vec::new(),
+        }
     }
 
     /// Answers a request with a prepared response, or the part that it requests.
@@ -104,15 +111,14 @@ impl Responder {
         self.send_status(to, Status::MOVED, &location, options)
     }
 
-    /// Sends a redirect, which keeps the method, with a Location field.
-    #[cfg(feature = "tls")]
+    /// Sends a redirect with a Location field.
     pub(crate) fn redirect_to(
         &mut self,
         to: (&mut impl Commands, ConnId),
-        location: &[u8],
+        (status, location): (Status, &[u8]),
         options: ResponseOptions,
     ) -> Sent {
-        self.send_status(to, Status::PERMANENT, location, options)
+        self.send_status(to, status, location, options)
     }
 
     /// Sends a response that has only a status and optional header fields.
@@ -127,6 +133,18 @@ impl Responder {
         out.clear();
         begin_head(out, status, &self.clock);
         out.extend_from_slice(fields);
+        if let Some(page) = self.error_pages.iter().rfind(|page| page.status == code) {
+            put(out, format_args!("Content-Type: {}\r\n", page.content_type));
+            put_length(out, page.body.len() as u64);
+            end_head(out, options);
+            let mut queued = io.send(to, Chunk::Copy(out));
+            let sends_body = options.body && !page.body.is_empty();
+            if sends_body {
+                queued = io.send(to, Chunk::Shared(page.body.clone()));
+            }
+            let body_bytes = if sends_body { page.body.len() as u64 } else { 0 };
+            return Sent::new(status, body_bytes, queued).close(io, to, options);
+        }
         let has_body = status != Status::NO_CONTENT;
         let len = b"000 \n".len() + phrase.len();
         if has_body {

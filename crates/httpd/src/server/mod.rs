@@ -14,7 +14,7 @@ pub(crate) mod tls;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -33,6 +33,7 @@ use tracing::info;
 
 #[cfg(feature = "compression")]
 use crate::compression::{Compression, CompressionLevels};
+use crate::error_page::{ErrorPage, LoadedPage};
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
 use crate::server::error::Error;
@@ -73,6 +74,8 @@ pub struct Builder {
     routes: Routes,
     limits: Limits,
     file_options: FileOptions,
+    /// The pages of errors, once the server starts.
+    loaded_error_pages: Vec<LoadedPage>,
     status: Option<bool>,
     log: Option<AccessLog>,
     #[cfg(feature = "metrics")]
@@ -107,6 +110,7 @@ impl From<Options> for Builder {
             routes: Routes::default(),
             limits,
             file_options: files,
+            loaded_error_pages: Vec::new(),
             status: options.status.then_some(true),
             log: options.access_log.map(|to| AccessLog { format: options.log_format, ..to.into() }),
             #[cfg(feature = "metrics")]
@@ -327,6 +331,9 @@ impl Builder {
             .saturating_add(log)
             .saturating_mul(self.workers.into())
             .saturating_add(compressed)
+            .saturating_add(
+                self.file_options.error_pages.len().saturating_mul(ErrorPage::MAX_BYTES),
+            )
     }
 
     /// Logs the maximum memory and its parts.
@@ -353,6 +360,7 @@ impl Builder {
             return Err(Error::Conflict(conflict));
         }
         self.check_pages()?;
+        self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
@@ -522,12 +530,31 @@ impl Builder {
 
     /// Checks that the pages below the root can be read.
     fn check_pages(&self) -> Result<(), Error> {
-        let Some(page) = &self.file_options.fallback else { return Ok(()) };
-        let Some(root) = self.config.roots.first() else {
-            return Err(Error::Conflict("a fallback page needs a directory of files"));
-        };
-        let path = root.join(page.path());
+        self.load_error_pages()?;
+        let FileOptions { fallback, redirects, .. } = &self.file_options;
+        let Some(page) = fallback else { return Ok(()) };
+        if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
+            return Err(Error::Conflict("the fallback page is redirected; exclude it or move it"));
+        }
+        let path = self.pages_root()?.join(page.path());
         std::fs::File::open(&path).map(drop).map_err(|error| Error::Page(path, error))
+    }
+
+    /// Reads the pages of errors.
+    fn load_error_pages(&self) -> Result<Vec<LoadedPage>, Error> {
+        let FileOptions { error_pages, mime_types, .. } = &self.file_options;
+        let load = |error_page: &ErrorPage| {
+            let root = self.pages_root()?;
+            let page = error_page.load(root, mime_types);
+            page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))
+        };
+        error_pages.iter().map(load).collect()
+    }
+
+    /// Returns the directory of the pages that the server sends by itself.
+    fn pages_root(&self) -> Result<&Path, Error> {
+        let root = self.config.roots.first().map(PathBuf::as_path);
+        root.ok_or(Error::Conflict("fallback and error pages need a directory of files"))
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike
@@ -554,7 +581,7 @@ impl Builder {
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
-        let status = self.status;
+        let (status, error_pages) = (self.status, self.loaded_error_pages.clone());
         let drains = Arc::clone(&stop.drains);
         #[cfg(feature = "metrics")]
         let measures = self.metrics_listen.is_some();
@@ -589,6 +616,7 @@ impl Builder {
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
+            site.context.responder.error_pages = error_pages;
             #[cfg(feature = "sandbox")]
             {
                 site.sandbox = sandbox;

@@ -365,7 +365,11 @@ impl Files {
                     true => ("application/json", listing::json(file.name(), listing)),
                     false => ("text/html; charset=utf-8", listing::page(file.name(), listing)),
                 };
-                let representation = RepresentationHeaders::uncached(content_type);
+                let representation = RepresentationHeaders::uncached(content_type).with_fields(
+                    &self.options.headers,
+                    file.name(),
+                    file.paths.plain.as_path(),
+                );
                 let clock = &context.responder.clock;
                 let mut prepared = PreparedResponse::uncached(representation, &page, clock);
                 let sent = prepared.send(x.io, x.id, clock, file.options);
@@ -523,7 +527,8 @@ impl Files {
         let codings = file.codings;
         let rules = (&self.options.mime_types[..], self.options.max_age);
         let representation =
-            RepresentationHeaders::of_file(path, validators, file.coding, codings, rules);
+            RepresentationHeaders::of_file(path, validators, file.coding, codings, rules)
+                .with_fields(&self.options.headers, file.name(), path);
         let clock = &context.responder.clock;
         let is_complete = !matches!(content, FileContent::Unstable(_));
         let mut prepared = match content {

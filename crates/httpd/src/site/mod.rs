@@ -69,6 +69,7 @@ use crate::message::request::{
     Expects, HeadMemory, KeptHead, Method, Request, is_still_partial, parse,
 };
 use crate::message::status::Status;
+use crate::redirect::Redirect;
 use crate::response::prepared::PreparedResponse;
 use crate::site::cache::Cache;
 use crate::site::context::Context;
@@ -243,7 +244,11 @@ impl Site {
         let location = self.redirect.as_ref().and_then(|redirect| redirect.location(request));
         match location {
             Some(location) => {
-                let sent = self.context.responder.redirect_to((x.io, x.id), &location, options);
+                let sent = self.context.responder.redirect_to(
+                    (x.io, x.id),
+                    (Status::PERMANENT, &location),
+                    options,
+                );
                 x.state.record(sent)
             }
             None => self.context.send_error(x, Status::BAD_REQUEST, options.ending()),
@@ -281,6 +286,9 @@ impl Site {
             let body = (Body::default(), options);
             return self.handlers.call(&mut self.context, x, request, body, route);
         }
+        if let Some(proceed) = self.redirect(x, (&name, query), options) {
+            return proceed;
+        }
         if *name == *STATUS.as_bytes() && self.shows_status() {
             return self.show_status(x, options);
         }
@@ -295,6 +303,20 @@ impl Site {
             return self.answer_page(x, request, lookup.paths.plain.as_path(), options);
         }
         self.files.look_up(&mut self.context, x, request, lookup)
+    }
+
+    /// Answers a request for a canonical path that is redirected. Returns `None` if it is not, else whether the next
+    /// request may be processed.
+    fn redirect(
+        &mut self,
+        x: &mut Cx<'_, impl Commands, State>,
+        (name, query): (&[u8], Option<&[u8]>),
+        options: ResponseOptions,
+    ) -> Option<bool> {
+        let (status, location) = Redirect::find(&self.files.options.redirects, name, query)?;
+        let redirect = (status, &location[..]);
+        let sent = self.context.responder.redirect_to((x.io, x.id), redirect, options);
+        Some(x.state.record(sent))
     }
 
     /// Without a root: answers with evring's page, at `/` only.
@@ -349,10 +371,15 @@ impl Site {
             return Err(Status::BAD_REQUEST);
         }
         match path::split(request.target) {
-            Ok((path, _)) => {
-                if let Some(route) = self.handlers.routes.find(&path::canonical(path)) {
+            Ok((path, query)) => {
+                let name = path::canonical(path);
+                if let Some(route) = self.handlers.routes.find(&name) {
                     let body = (body, options);
                     return Ok(self.handlers.call(&mut self.context, x, request, body, route));
+                }
+                let options = if body.is_open() { options.ending() } else { options };
+                if let Some(proceed) = self.redirect(x, (&name, query), options) {
+                    return Ok(proceed);
                 }
             }
             // CONNECT has an authority as its target, OPTIONS may have an asterisk.

@@ -1,0 +1,149 @@
+//! Header fields that are sent with files.
+
+use std::path::Path;
+use std::str::FromStr;
+
+use http::{HeaderName, HeaderValue};
+
+use crate::message::path;
+
+/// A header field of files and listings, for all of them or some: `X-Frame-Options: DENY`, `/assets/ Cache-Control:
+/// max-age=31536000, immutable`, or `*.pdf Content-Disposition: attachment`. A path that ends in a slash matches
+/// everything below it. Errors, redirects and the responses of handlers do not have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HeaderRule {
+    files: Pattern,
+    name: HeaderName,
+    /// The field as it is sent.
+    line: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Pattern {
+    All,
+    /// The canonical path of a target.
+    Path(Vec<u8>),
+    /// The end of a file's name, with its dot.
+    Extension(String),
+}
+
+/// Fields that the server determines itself.
+const OWN: [&str; 14] = [
+    "accept-ranges",
+    "connection",
+    "content-encoding",
+    "content-length",
+    "content-range",
+    "content-type",
+    "date",
+    "etag",
+    "keep-alive",
+    "last-modified",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "upgrade",
+];
+
+impl HeaderRule {
+    /// Writes the fields for a file, of which a client requests the canonical path `name`. Returns whether one of them
+    /// is Cache-Control.
+    pub(crate) fn put_all(rules: &[Self], name: &[u8], file: &Path, out: &mut Vec<u8>) -> bool {
+        let mut has_caching = false;
+        for rule in rules.iter().filter(|rule| rule.files.matches(name, file)) {
+            out.extend_from_slice(rule.line.as_bytes());
+            has_caching |= rule.name == http::header::CACHE_CONTROL;
+        }
+        has_caching
+    }
+}
+
+impl Pattern {
+    fn matches(&self, name: &[u8], file: &Path) -> bool {
+        match self {
+            Pattern::All => true,
+            Pattern::Path(path) => name == path || path.ends_with(b"/") && name.starts_with(path),
+            Pattern::Extension(end) => {
+                file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())
+            }
+        }
+    }
+}
+
+impl FromStr for HeaderRule {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || {
+            "expected a field, such as `X-Frame-Options: DENY`, or files and a field, such as `/assets/ \
+             Cache-Control: no-cache`"
+                .to_owned()
+        };
+        let (files, field) = match text.split_once(' ') {
+            Some((files, field)) if files.starts_with(['/', '*']) => (Some(files), field),
+            _ => (None, text),
+        };
+        let files = match files {
+            None => Pattern::All,
+            Some(path) if path.starts_with('/') => {
+                let mut encoded = Vec::new();
+                path::encode(path.as_bytes(), &mut encoded);
+                Pattern::Path(path::canonical(&encoded).into_owned())
+            }
+            Some(end) => match end.strip_prefix('*') {
+                Some(end) if end.len() > 1 && end.starts_with('.') && !end.contains(['/', '*']) => {
+                    Pattern::Extension(end.to_owned())
+                }
+                _ => return Err("expected a path or an extension, such as `*.pdf`".to_owned()),
+            },
+        };
+        let (name, value) = field.split_once(':').ok_or_else(error)?;
+        let (name, value) = (name.trim(), value.trim());
+        let parsed = HeaderName::from_bytes(name.as_bytes()).map_err(|_| error())?;
+        HeaderValue::from_str(value).map_err(|_| error())?;
+        if OWN.contains(&parsed.as_str()) {
+            return Err(format!("the server determines {name} itself"));
+        }
+        Ok(HeaderRule { files, name: parsed, line: format!("{name}: {value}\r\n") })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(rules: &[&str], name: &str, file: &str) -> (String, bool) {
+        let rules: Vec<HeaderRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let mut out = Vec::new();
+        let caching = HeaderRule::put_all(&rules, name.as_bytes(), Path::new(file), &mut out);
+        (String::from_utf8(out).unwrap(), caching)
+    }
+
+    #[test]
+    fn rules_match_paths_and_extensions() {
+        let rules = ["A:b", "/x/ Cache-Control: no-cache", "*.html C: d: e", "/y z F: g"];
+        assert!("/y z F: g".parse::<HeaderRule>().is_err(), "`z F` is no name");
+        let rules = &rules[..3];
+        let cases = [
+            ("/", "index.html", ("A: b\r\nC: d: e\r\n", false)),
+            ("/x", "x", ("A: b\r\n", false)),
+            ("/x/", "x/index.html", ("A: b\r\nCache-Control: no-cache\r\nC: d: e\r\n", true)),
+            ("/x/a.css", "x/a.css", ("A: b\r\nCache-Control: no-cache\r\n", true)),
+        ];
+        for (name, file, (expected, caching)) in cases {
+            assert_eq!(fields(rules, name, file), (expected.to_owned(), caching), "{name}");
+        }
+        assert_eq!(fields(&["/a%b A: b"], "/a%25b", "a%b").0, "A: b\r\n");
+    }
+
+    #[test]
+    fn bad_rules_are_rejected() {
+        for text in
+            ["", "A", "A b: c", ": a", "A: b\r\nC: d", "* A: b", "*.a/b A: b", "ETag: a", "/a"]
+        {
+            assert!(text.parse::<HeaderRule>().is_err(), "{text}");
+        }
+        let error = "/a Content-Length: 5".parse::<HeaderRule>().unwrap_err();
+        assert_eq!(error, "the server determines Content-Length itself");
+    }
+}

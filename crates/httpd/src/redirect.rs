@@ -1,0 +1,137 @@
+//! Redirects of paths.
+
+use std::str::FromStr;
+
+use crate::message::path;
+use crate::message::status::Status;
+
+/// A redirect: `/old=/new`, `/old/=https://example.org/new/`, or, with a status other than 301, `/old=/new,307`.
+///
+/// A path that ends in a slash matches everything below it. If the target ends in a slash, too, the rest of the path is
+/// appended. The query stays, unless the target has one. Handlers take precedence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Redirect {
+    /// The canonical path.
+    from: Vec<u8>,
+    to: String,
+    status: Status,
+}
+
+/// The statuses of redirects.
+const STATUSES: [Status; 5] =
+    [Status::MOVED, Status::FOUND, Status::SEE_OTHER, Status::TEMPORARY, Status::PERMANENT];
+
+impl Redirect {
+    /// Returns the status and the Location field for a request by the first redirect that matches its canonical path.
+    pub(crate) fn find(
+        redirects: &[Self],
+        name: &[u8],
+        query: Option<&[u8]>,
+    ) -> Option<(Status, Vec<u8>)> {
+        let redirect = redirects.iter().find(|redirect| redirect.matches(name))?;
+        let rest = &name[redirect.from.len()..];
+        let mut location = b"Location: ".to_vec();
+        location.extend_from_slice(redirect.to.as_bytes());
+        if redirect.to.ends_with('/') {
+            // A path that has no canonical form may begin with a slash, which would name another host.
+            path::resolve(name).ok().or((rest.is_empty()).then(Default::default))?;
+            location.extend_from_slice(rest);
+        }
+        if let Some(query) = query.filter(|_| !redirect.to.contains('?')) {
+            location.push(b'?');
+            location.extend_from_slice(query);
+        }
+        location.extend_from_slice(b"\r\n");
+        Some((redirect.status, location))
+    }
+
+    /// Returns whether the redirect applies to a canonical path.
+    pub(crate) fn matches(&self, name: &[u8]) -> bool {
+        name == self.from || self.from.ends_with(b"/") && name.starts_with(&self.from)
+    }
+}
+
+impl FromStr for Redirect {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let error = || "expected a path and its target, such as /old=/new".to_owned();
+        let (from, to) = text.split_once('=').ok_or_else(error)?;
+        let (to, status) = match to.rsplit_once(',') {
+            Some((to, status)) if status.len() == 3 && status.parse::<u16>().is_ok() => {
+                let found = STATUSES.into_iter().find(|known| status == known.0.to_string());
+                (to, found.ok_or("expected the status 301, 302, 303, 307 or 308")?)
+            }
+            _ => (to, Status::MOVED),
+        };
+        let is_path = to.starts_with('/') && !to.starts_with("//");
+        let is_target = is_path || to.starts_with("https://") || to.starts_with("http://");
+        let is_uri = to.bytes().all(|b| b.is_ascii_graphic() && !b"\"<>\\^`{|}".contains(&b));
+        if !from.starts_with('/') || !is_target || !is_uri {
+            return Err(error());
+        }
+        let mut encoded = Vec::new();
+        path::encode(from.as_bytes(), &mut encoded);
+        let from = path::canonical(&encoded).into_owned();
+        let redirect = Redirect { from, to: to.to_owned(), status };
+        let to_path = to.split(['?', '#']).next().unwrap_or_default();
+        if is_path && redirect.matches(&path::canonical(to_path.as_bytes())) {
+            return Err(format!("`{to}` would be redirected again, for ever"));
+        }
+        Ok(redirect)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(rules: &[&str], name: &str, query: Option<&str>) -> Option<(u16, String)> {
+        let rules: Vec<Redirect> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        let found = Redirect::find(&rules, name.as_bytes(), query.map(str::as_bytes));
+        found.map(|(status, location)| (status.0, String::from_utf8(location).unwrap()))
+    }
+
+    #[test]
+    fn first_redirect_that_matches_gives_the_location() {
+        let rules =
+            ["/a=/b", "/c/=https://example.org/d/,308", "/e/=/f?g,302", "/h/=/,307", "/i j=/k"];
+        let cases = [
+            ("/a", None, Some((301, "/b"))),
+            ("/a", Some("x=y"), Some((301, "/b?x=y"))),
+            ("/a/", None, None),
+            ("/c/", None, Some((308, "https://example.org/d/"))),
+            ("/c/x/y", Some("z"), Some((308, "https://example.org/d/x/y?z"))),
+            ("/c", None, None),
+            ("/e/x", Some("z"), Some((302, "/f?g"))),
+            ("/h/x", None, Some((307, "/x"))),
+            ("/i%20j", None, Some((301, "/k"))),
+            ("/h//example.org/%zz", None, None),
+        ];
+        for (name, query, expected) in cases {
+            let expected = expected.map(|(status, to)| (status, format!("Location: {to}\r\n")));
+            assert_eq!(found(&rules, name, query), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn bad_redirects_are_rejected() {
+        for text in [
+            "",
+            "/a",
+            "a=/b",
+            "/a=b",
+            "/a=",
+            "/a=//b",
+            "/a=/b,304",
+            "/a=/b c",
+            "/a=/b\r\nX: y",
+            "/a=/a",
+            "/a/=/a/b",
+            "/=/b",
+            "/a=ftp://b",
+        ] {
+            assert!(text.parse::<Redirect>().is_err(), "{text}");
+        }
+    }
+}
