@@ -56,6 +56,7 @@ fn navigations_without_a_file_get_the_fallback_page() {
             let page = request(&mut client, &format!("GET {path}"), NAVIGATION);
             assert_eq!((page.status, &page.body[..]), (200, &b"<h1>app</h1>"[..]), "{path}");
             assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
+            assert!(page.head.contains("\r\nVary: Accept\r\n"), "{}", page.head);
         }
         let head = request(&mut client, "HEAD /users/7", NAVIGATION);
         assert_eq!((head.status, head.field("Content-Length")), (200, Some("12")));
@@ -67,7 +68,8 @@ fn navigations_without_a_file_get_the_fallback_page() {
         assert_eq!(request(&mut client, "GET /users", &fields).status, 304);
         for fields in ["", "Accept: */*\r\n", "Accept: image/png\r\n", "Accept: text/html;q=0\r\n"]
         {
-            assert_eq!(request(&mut client, "GET /none.js", fields).status, 404, "{fields}");
+            let missing = request(&mut client, "GET /none.js", fields);
+            assert_eq!((missing.status, missing.field("Vary")), (404, Some("Accept")), "{fields}");
         }
         assert_eq!(request(&mut client, "GET /data/a.gltf", NAVIGATION).body, b"{}");
         assert_eq!(request(&mut client, "GET /.git", NAVIGATION).status, 404);

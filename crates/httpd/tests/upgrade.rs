@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread;
+use std::thread::{self, ScopedJoinHandle};
 
 use command_fds::{CommandFdExt, FdMapping};
 use evring_httpd::evring::backends;
@@ -69,9 +69,9 @@ fn no_request_fails_while_successors_take_over() {
         let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut process = Pid::from_child(&serving.child);
         thread::scope(|scope| {
-            for _ in 0..CLIENTS {
-                scope.spawn(|| request(serving.address, &stop, &requests));
-            }
+            let (address, stop, requests) = (serving.address, &stop, &requests);
+            let spawn = |_| scope.spawn(move || request(address, stop, requests));
+            let clients: Vec<_> = (0..CLIENTS).map(spawn).collect();
             for n in 0..upgrades {
                 kill_process(process, Signal::USR2).unwrap();
                 let mut line = String::new();
@@ -80,6 +80,10 @@ fn no_request_fails_while_successors_take_over() {
                 process = child_of(process).expect("no successor");
                 let before = requests.load(Ordering::Relaxed);
                 while requests.load(Ordering::Relaxed) < before + 100 {
+                    if clients.iter().any(ScopedJoinHandle::is_finished) {
+                        stop.store(true, Ordering::Relaxed);
+                        panic!("a request failed");
+                    }
                     thread::yield_now();
                 }
             }

@@ -16,6 +16,8 @@ pub(crate) struct RepresentationHeaders {
     pub(crate) coding: Option<Coding>,
     /// Whether another client may get another coding.
     pub(crate) varies: bool,
+    /// Whether the same path gives something else to a client that accepts other types.
+    pub(crate) varies_by_type: bool,
     pub(crate) caching: Caching,
     /// Further fields, as they are sent.
     pub(crate) fields: Vec<u8>,
@@ -49,6 +51,7 @@ impl RepresentationHeaders {
             coding,
             varies: !codings.is_empty(),
             caching: max_age.map_or(Caching::Unspecified, Caching::MaxAge),
+            varies_by_type: false,
             fields: Vec::new(),
         }
     }

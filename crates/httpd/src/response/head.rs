@@ -72,6 +72,9 @@ pub(super) fn put_validators(out: &mut Vec<u8>, headers: &RepresentationHeaders)
     if headers.varies {
         out.extend_from_slice(b"Vary: Accept-Encoding\r\n");
     }
+    if headers.varies_by_type {
+        out.extend_from_slice(b"Vary: Accept\r\n");
+    }
     match headers.caching {
         Caching::Unspecified => {}
         Caching::NoStore => out.extend_from_slice(b"Cache-Control: no-store\r\n"),

@@ -21,6 +21,8 @@ pub(crate) struct Responder {
     pub(crate) scratch: Vec<u8>,
     /// Pages that replace the text of a status.
     pub(crate) error_pages: Vec<LoadedPage>,
+    /// Whether clients that accept HTML get a page instead of 404.
+    pub(crate) has_fallback: bool,
 }
 
 impl Responder {
@@ -29,6 +31,7 @@ impl Responder {
             clock: Clock::new(),
             scratch: Vec::with_capacity(1024),
             error_pages: Vec::new(),
+            has_fallback: false,
         }
     }
 
@@ -87,6 +90,7 @@ impl Responder {
             Status::METHOD | Status::NO_CONTENT => "Allow: GET, HEAD, OPTIONS\r\n",
             // The shortage is usually brief.
             Status::BUSY => "Retry-After: 1\r\n",
+            Status::NOT_FOUND if self.has_fallback => "Vary: Accept\r\n",
             _ => "",
         };
         self.send_status(to, status, field.as_bytes(), options)

@@ -613,6 +613,7 @@ impl Builder {
             }
             site.context.drains = Some(drains);
             site.context.measures = measures || log.is_some();
+            site.context.responder.has_fallback = file_options.fallback.is_some();
             (site.handlers.routes, site.files.options) = (routes, file_options);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;

@@ -526,9 +526,12 @@ impl Files {
         let path = file.paths.plain.as_path();
         let codings = file.codings;
         let rules = (&self.options.mime_types[..], self.options.max_age);
-        let representation =
-            RepresentationHeaders::of_file(path, validators, file.coding, codings, rules)
-                .with_fields(&self.options.headers, file.name(), path);
+        let fallback = self.options.fallback.as_ref();
+        let representation = RepresentationHeaders {
+            varies_by_type: fallback.is_some_and(|page| page.canonical() == file.name()),
+            ..RepresentationHeaders::of_file(path, validators, file.coding, codings, rules)
+                .with_fields(&self.options.headers, file.name(), path)
+        };
         let clock = &context.responder.clock;
         let is_complete = !matches!(content, FileContent::Unstable(_));
         let mut prepared = match content {

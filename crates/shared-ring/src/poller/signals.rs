@@ -155,12 +155,17 @@ impl SignalSource for SignalQueue {
 
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
         let number = self.first + libc::c_int::from(mark);
-        self.system_calls += 2;
+        self.system_calls += 3;
         // SAFETY: passes numbers.
         if unsafe { libc::fcntl(fd.raw(), F_SETSIG, number) } < 0 {
             return Err(io::Error::last_os_error());
         }
         signal_to_this_thread(borrow(&fd))?;
+        // SAFETY: asks for flags.
+        if unsafe { libc::fcntl(fd.raw(), libc::F_GETFL) } & libc::O_ASYNC != 0 {
+            // A socket of another process: its signals have the number of the descriptor there.
+            self.set_async(fd, false)?;
+        }
         self.set_async(fd, true)
     }
 
