@@ -42,7 +42,6 @@ use crate::server::options::HandlerModule;
 use crate::server::options::Options;
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, TlsOptions};
-use crate::site::Site;
 #[cfg(feature = "compression")]
 use crate::site::compressor::{Compressor, CompressorThreads};
 use crate::site::handler::Request;
@@ -55,6 +54,7 @@ use crate::site::request_body::RequestBody;
 use crate::site::routes::Routes;
 #[cfg(feature = "sandbox")]
 use crate::site::sandbox::{Sandbox, SandboxedHandler};
+use crate::site::{DRAIN_TAG, Site};
 
 /// Configures a server; created by [`Server::builder`].
 ///
@@ -582,7 +582,6 @@ impl Builder {
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
         let (status, error_pages) = (self.status, self.loaded_error_pages.clone());
-        let drains = Arc::clone(&stop.drains);
         #[cfg(feature = "metrics")]
         let measures = self.metrics_listen.is_some();
         #[cfg(not(feature = "metrics"))]
@@ -611,7 +610,6 @@ impl Builder {
                     Compressor::new(file_options.compression, threads, &mechanism.remote())
                 });
             }
-            site.context.drains = Some(drains);
             site.context.measures = measures || log.is_some();
             site.context.responder.has_fallback = file_options.fallback.is_some();
             (site.handlers.routes, site.files.options) = (routes, file_options);
@@ -733,6 +731,10 @@ impl Handle {
     /// send new clients elsewhere. All requests are still served, with `Connection: close`.
     pub fn drain(&self) {
         self.drains.store(true, Ordering::Relaxed);
+        for worker in self.remotes.get().into_iter().flatten() {
+            // A worker with so many wake-ups pending is told by the stop.
+            let _ = worker.wake(DRAIN_TAG);
+        }
     }
 
     /// Returns clones of the listening sockets, to be passed to another process; none after a stop.

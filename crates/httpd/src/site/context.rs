@@ -2,8 +2,6 @@
 
 use std::mem::take;
 use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use evring::{Close, Commands, Cx};
@@ -28,21 +26,12 @@ pub(crate) struct Context {
     pub(crate) log: Option<LogSender>,
     /// Whether the time of each request is measured, for the log or the metrics.
     pub(crate) measures: bool,
-    /// Set when connections are to end after their next response.
-    pub(crate) drains: Option<Arc<AtomicBool>>,
 }
 
 impl Context {
     pub(crate) fn new() -> Self {
         let (limits, responder) = (Limits::default(), Responder::new());
-        Context {
-            limits,
-            responder,
-            metrics: Metrics::new(1),
-            log: None,
-            measures: false,
-            drains: None,
-        }
+        Context { limits, responder, metrics: Metrics::new(1), log: None, measures: false }
     }
 
     /// Sends a response that has only a status. Returns whether the next request may be processed.
@@ -83,10 +72,9 @@ impl Context {
         }
     }
 
-    /// Returns whether connections are to end after their next response.
-    #[inline]
-    pub(crate) fn drains(&self) -> bool {
-        self.drains.as_ref().is_some_and(|drains| drains.load(Ordering::Relaxed))
+    /// Ends each connection with its next response, from now on.
+    pub(crate) fn drain(&mut self) {
+        self.limits.max_keep_alive_requests = 0;
     }
 
     /// Records that a request has arrived.

@@ -106,6 +106,9 @@ pub struct Site {
     pub(crate) redirect: Option<HttpsRedirect>,
 }
 
+/// Tag of the wake-up after which each connection ends with its next response.
+pub(crate) const DRAIN_TAG: u64 = u64::from_be_bytes(*b"draining");
+
 /// The path of the server's metrics.
 const STATUS: &str = "/.httpd/status.json";
 
@@ -206,8 +209,7 @@ impl Site {
     ) -> bool {
         x.state.requests += 1;
         let max_requests = self.context.limits.max_keep_alive_requests;
-        let is_last =
-            x.state.requests >= max_requests || x.io.is_stopping() || self.context.drains();
+        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
         let options = ResponseOptions::new(request, remaining, is_last);
         #[cfg(feature = "tls")]
         if x.state.redirects {
@@ -700,6 +702,7 @@ impl Application for Site {
             wakers::TAG => self.handlers.woken(&mut self.context, io, all),
             #[cfg(feature = "compression")]
             compressor::TAG => self.files.woken(&mut self.context, io, all),
+            DRAIN_TAG => self.context.drain(),
             _ => {}
         }
     }
