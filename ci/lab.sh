@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks the servers that the lab compares: each serves the same files and greeting, closes a
-# connection on request, and causes no failures in the load generator. Before that, checks the tables
-# of measurements in the pages.
+# connection on request, and causes no failures in the load generator; the caches send replies of the
+# same lengths. Before that, checks the tables of measurements in the pages.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -11,6 +11,7 @@ need nginx nginx-light
 need lighttpd lighttpd
 need haproxy haproxy
 need h2o h2o
+need memcached memcached
 
 cargo build --quiet -p lab
 # Instructions of our server and of nginx, by callgrind where valgrind is installed.
@@ -71,4 +72,32 @@ for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     wait "$pid" 2>/dev/null || true
     pid=
     echo "$server: identical bytes, no failures"
+done
+
+# The client knows the length of each reply, and waits for a missing byte until it fails.
+mkdir "$work/empty"
+for server in "app epoll" "memcached epoll"; do
+    read -r what mechanism <<<"$server"
+    for load in "kv 1" "kv-gets 16" "kv-multiget 16"; do
+        read -r requests batch <<<"$load"
+        mkfifo "$work/in"
+        "$lab" serve --what "$what" --mechanism "$mechanism" --work "$requests" --root "$work/empty" \
+            <"$work/in" >"$work/out" 2>"$work/err" &
+        pid=$!
+        exec 3>"$work/in"
+        rm "$work/in"
+        for _ in $(seq 100); do
+            address=$(head -n 1 "$work/out")
+            [ -n "$address" ] && (exec 4<>"/dev/tcp/${address%:*}/${address#*:}") 2>/dev/null && break
+            kill -0 "$pid" || { cat "$work/err" >&2; exit 1; }
+            sleep 0.05
+        done
+        echo $((12000 * batch)) | "$lab" client --connect "$address" --work "$requests" --batch "$batch" \
+            --connections 8 --reply-bytes 0 >/dev/null
+        exec 3>&-
+        kill "$pid" 2>/dev/null || true
+        wait "$pid" 2>/dev/null || true
+        pid=
+    done
+    echo "$server: the expected replies"
 done

@@ -1,4 +1,4 @@
-//! The client of the `floors` experiment: a minimal closed loop over several connections.
+//! The client of `floors` and other experiments: a minimal closed loop over several connections.
 //!
 //! Each iteration receives all replies that have arrived, then sends the next requests, so the
 //! server finds several at once.
@@ -14,7 +14,8 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::command::Client as Options;
+use crate::cache;
+use crate::command::{Client as Options, Workload};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, Window, pin};
 
@@ -46,12 +47,41 @@ struct Client {
     queue: OwnedFd,
     to: SocketAddr,
     connections: Vec<Connection>,
-    /// A batch of requests.
-    request: Vec<u8>,
-    batch: u64,
-    /// The length of the reply, if the connection stays open after it.
-    reply_bytes: Option<usize>,
+    /// The batches of requests, which are sent in turn.
+    batches: Vec<Batch>,
+    next_batch: usize,
+    /// Requests in a batch.
+    batch_len: u64,
+    /// Whether each batch has its own connection.
+    close: bool,
     buffer: Vec<u8>,
+}
+
+/// Requests that are sent at once.
+pub(crate) struct Batch {
+    pub(crate) bytes: Vec<u8>,
+    /// The length of the reply.
+    pub(crate) reply_bytes: usize,
+}
+
+impl Batch {
+    /// Returns the batches of a workload.
+    fn all(options: &Options) -> Vec<Batch> {
+        let Options { path, reply_bytes, .. } = options;
+        let field = if options.close { "Connection: close\r\n" } else { "" };
+        let same = |request: &[u8]| {
+            vec![Batch { bytes: request.repeat(options.batch), reply_bytes: *reply_bytes }]
+        };
+        match options.work {
+            Workload::Echo => same(&Workload::ECHO),
+            Workload::File => {
+                same(format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n").as_bytes())
+            }
+            Workload::Kv => cache::mixed(),
+            Workload::KvGets => cache::gets(options.batch),
+            Workload::KvMultiget => cache::multigets(options.batch),
+        }
+    }
 }
 
 struct Connection {
@@ -67,14 +97,17 @@ impl Client {
         for i in 0..options.connections {
             connections.push(connect(options.connect, &queue, i)?);
         }
-        let request = options.work.request(&options.path, options.close).repeat(options.batch);
+        if matches!(options.work, Workload::Kv | Workload::KvGets | Workload::KvMultiget) {
+            cache::fill(options.connect)?;
+        }
         Ok(Client {
             queue,
             to: options.connect,
             connections,
-            request,
-            batch: options.batch as u64,
-            reply_bytes: (!options.close).then_some(options.reply_bytes),
+            batches: Batch::all(options),
+            next_batch: 0,
+            batch_len: options.batch as u64,
+            close: options.close,
             buffer: vec![0; 64 * 1024],
         })
     }
@@ -91,7 +124,7 @@ impl Client {
                 && let Some(i) = idle.pop()
             {
                 self.send_request(i)?;
-                sent += self.batch;
+                sent += self.batch_len;
             }
             events.clear();
             let room = rustix::buffer::spare_capacity(&mut events);
@@ -103,7 +136,7 @@ impl Client {
             for event in &events {
                 let i = { event.data }.u64() as usize;
                 if self.receive(i)? {
-                    answered += self.batch;
+                    answered += self.batch_len;
                     idle.push(i);
                 }
             }
@@ -117,9 +150,11 @@ impl Client {
 
     fn send_request(&mut self, i: usize) -> Result<(), Failure> {
         let connection = &mut self.connections[i];
-        connection.remaining = self.reply_bytes.unwrap_or(usize::MAX);
-        match send(&connection.stream, &self.request, SendFlags::NOSIGNAL) {
-            Ok(n) if n == self.request.len() => Ok(()),
+        let batch = &self.batches[self.next_batch];
+        self.next_batch = (self.next_batch + 1) % self.batches.len();
+        connection.remaining = if self.close { usize::MAX } else { batch.reply_bytes };
+        match send(&connection.stream, &batch.bytes, SendFlags::NOSIGNAL) {
+            Ok(n) if n == batch.bytes.len() => Ok(()),
             Ok(_) => Err(Failure::Run("a request was sent only partly".to_owned())),
             Err(error) => Err(Failure::new("cannot send a request", error)),
         }
@@ -129,7 +164,7 @@ impl Client {
     fn receive(&mut self, i: usize) -> Result<bool, Failure> {
         let connection = &mut self.connections[i];
         let n = match recv(&connection.stream, &mut self.buffer[..], RecvFlags::DONTWAIT) {
-            Ok((0, _)) if self.reply_bytes.is_none() => {
+            Ok((0, _)) if self.close => {
                 self.connections[i] = connect(self.to, &self.queue, i)?;
                 return Ok(true);
             }

@@ -160,7 +160,7 @@ pub(crate) struct Client {
     pub(crate) work: Workload,
     #[arg(long)]
     pub(crate) connections: usize,
-    /// The length of the reply to each batch
+    /// The length of the reply to each batch; a cache's replies have their own lengths
     #[arg(long)]
     pub(crate) reply_bytes: usize,
     /// The path of the file to request
@@ -201,6 +201,8 @@ pub(crate) enum ServerKind {
     Delivery,
     /// A blocking thread for each connection; the mechanism is `read-write` or `sendfile`.
     Plain,
+    /// memcached.
+    Memcached,
 }
 
 /// The requests that a server receives.
@@ -210,6 +212,12 @@ pub(crate) enum Workload {
     Echo,
     /// Serve a file of 12 bytes over HTTP.
     File,
+    /// Nine `get` and one `set` in ten requests to a cache, one at a time.
+    Kv,
+    /// 16 `get` lines at once.
+    KvGets,
+    /// One `get` line with 16 keys.
+    KvMultiget,
 }
 
 impl Workload {
@@ -221,22 +229,22 @@ impl Workload {
         match self {
             Workload::Echo => "echo",
             Workload::File => "file",
+            Workload::Kv => "kv",
+            Workload::KvGets => "kv-gets",
+            Workload::KvMultiget => "kv-multiget",
+        }
+    }
+
+    /// Returns the number of requests that a client sends at once; each key of a `get` line is one.
+    pub(crate) fn batch(self) -> usize {
+        match self {
+            Workload::Echo | Workload::File | Workload::Kv => 1,
+            Workload::KvGets | Workload::KvMultiget => 16,
         }
     }
 
     /// The bytes to echo.
     pub(crate) const ECHO: [u8; 64] = [b'e'; 64];
-
-    /// Returns a request, for `path` if it is one for a file.
-    pub(crate) fn request(self, path: &str, close: bool) -> Vec<u8> {
-        let field = if close { "Connection: close\r\n" } else { "" };
-        match self {
-            Workload::Echo => Workload::ECHO.to_vec(),
-            Workload::File => {
-                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n").into_bytes()
-            }
-        }
-    }
 }
 
 impl Serve {
@@ -263,6 +271,7 @@ impl ServerKind {
             ServerKind::Proxy => "proxy",
             ServerKind::Delivery => "delivery",
             ServerKind::Plain => "plain",
+            ServerKind::Memcached => "memcached",
         }
     }
 }

@@ -45,6 +45,8 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("flexsc-syscalls", "adaptive_over_direct_worst", AtMost(1.25)),
     ("flexsc-syscalls", "completion_instructions_10000_over_100", AtMost(1.02)),
     ("flexsc-syscalls", "completion_10000_over_100", AtMost(1.3)),
+    ("flexsc-kv", "kv_over_memcached", AtLeast(1.0)),
+    ("flexsc-kv", "kv_over_memcached_16", AtLeast(1.5)),
     ("flexsc-files", "stat_over_tokio_fs", AtLeast(4.0)),
     ("flexsc-files", "stat_over_std", AtLeast(1.2)),
     ("flexsc-threads", "green_over_os", AtLeast(1.5)),

@@ -1,6 +1,7 @@
 //! The lab measures the mechanisms on this machine.
 
 mod allocator;
+mod cache;
 mod client;
 mod command;
 mod experiments;

@@ -54,6 +54,19 @@ fn missing_load_generator_is_reported_with_its_package() {
 }
 
 #[test]
+fn missing_memcached_is_reported_with_its_package() {
+    let empty = tempfile::tempdir().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lab"))
+        .args(["run", "flexsc-kv", "--quick"])
+        .env("PATH", empty.path())
+        .output()
+        .expect("the lab runs");
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("memcached is not installed (Debian package: memcached)"), "{text}");
+}
+
+#[test]
 fn send_dequeue_compares_send_with_every_method() {
     let folder = tempfile::tempdir().unwrap();
     let json = folder.path().join("outcome.json");

@@ -8,6 +8,7 @@ mod ecem;
 mod fairness;
 mod flexsc_files;
 mod flexsc_interference;
+mod flexsc_kv;
 mod flexsc_syscalls;
 mod flexsc_threads;
 mod floors;
@@ -85,6 +86,7 @@ pub(crate) const ALL: &[Experiment] = &[
     preempt::EXPERIMENT,
     flexsc_syscalls::EXPERIMENT,
     flexsc_interference::EXPERIMENT,
+    flexsc_kv::EXPERIMENT,
     flexsc_files::EXPERIMENT,
     flexsc_threads::EXPERIMENT,
     ecem::ded::EXPERIMENT,

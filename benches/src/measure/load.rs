@@ -33,10 +33,10 @@ pub(crate) struct ClientWork<'a> {
 }
 
 impl ClientWork<'_> {
-    /// Returns single requests of a workload on open connections.
+    /// Returns the usual batches of a workload on open connections.
     pub(crate) fn new(work: Workload, connections: usize, reply_bytes: usize) -> Self {
         let path = Workload::PATH;
-        ClientWork { work, path, connections, batch: 1, reply_bytes, close: false }
+        ClientWork { work, path, connections, batch: work.batch(), reply_bytes, close: false }
     }
 }
 

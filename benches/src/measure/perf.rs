@@ -1,9 +1,12 @@
-//! CPU profiles, by perf.
+//! CPU profiles and numbers of system calls, by perf.
 
-use std::fs;
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::{Pid, Signal};
 
 use crate::failure::Failure;
@@ -11,6 +14,9 @@ use crate::outcome;
 
 /// Samples per second of CPU time; a prime, to avoid aliasing with periodic work.
 const RATE: &str = "4999";
+
+/// Maximum time for perf to start or stop counting.
+const TIMEOUT: Timespec = Timespec { tv_sec: 20, tv_nsec: 0 };
 
 /// An installed perf.
 #[derive(Debug)]
@@ -58,6 +64,100 @@ impl Perf {
         let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn();
         Ok(Recording { child: child.map_err(|e| Failure::new("cannot start perf", e))?, file })
     }
+
+    /// Counts the system calls of some processes while `run` runs.
+    ///
+    /// # Errors
+    /// If perf may not use the kernel's tracepoints, which usually requires root.
+    pub(crate) fn system_calls(
+        &self,
+        processes: &[u32],
+        run: impl FnOnce() -> Result<(), Failure>,
+    ) -> Result<u64, Failure> {
+        let mut counting = Counting::start(processes)?;
+        counting.command("enable")?;
+        run()?;
+        counting.command("disable")?;
+        counting.end()
+    }
+}
+
+/// A perf that counts system calls on command.
+#[derive(Debug)]
+struct Counting {
+    child: Child,
+    commands: File,
+    replies: File,
+    /// The common part of the names of its files.
+    prefix: PathBuf,
+}
+
+impl Counting {
+    fn start(processes: &[u32]) -> Result<Self, Failure> {
+        let prefix = outcome::directory()?.join(format!("perf-{}", std::process::id()));
+        let (commands, replies) = (prefix.with_extension("in"), prefix.with_extension("out"));
+        let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
+        // Opened for both, so that no open waits for the other side.
+        let opened = [fifo(&commands)?, fifo(&replies)?];
+        let child = Command::new("perf")
+            .args(["stat", "--event", "raw_syscalls:sys_enter", "--field-separator", ","])
+            .args(["--pid", &processes.join(","), "--delay", "-1", "--output"])
+            .arg(prefix.with_extension("calls"))
+            .arg(format!("--control=fifo:{},{}", commands.display(), replies.display()))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(|e| Failure::new("cannot start perf", e))?;
+        let [commands, replies] = opened;
+        Ok(Counting { child, commands, replies, prefix })
+    }
+
+    /// Gives a command, and waits until perf has executed it.
+    fn command(&mut self, command: &str) -> Result<(), Failure> {
+        writeln!(self.commands, "{command}")?;
+        let mut events = [PollFd::new(&self.replies, PollFlags::IN)];
+        if poll(&mut events, Some(&TIMEOUT)).map_err(io::Error::from)? == 0 {
+            return Err(Failure::Run("perf cannot count system calls; run as root".to_owned()));
+        }
+        // `ack`, a line end and a zero.
+        let mut reply = [0; 16];
+        rustix::io::read(&self.replies, &mut reply).map_err(io::Error::from)?;
+        Ok(())
+    }
+
+    /// Returns the count.
+    fn end(mut self) -> Result<u64, Failure> {
+        // perf writes its file on SIGINT.
+        rustix::process::kill_process(Pid::from_child(&self.child), Signal::INT)
+            .map_err(io::Error::from)?;
+        self.child.wait()?;
+        let text = fs::read_to_string(self.prefix.with_extension("calls"))?;
+        counted(&text).ok_or_else(|| Failure::Run(format!("perf counted nothing: {text}")))
+    }
+}
+
+impl Drop for Counting {
+    fn drop(&mut self) {
+        // perf has already ended, unless something failed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for extension in ["in", "out", "calls"] {
+            let _ = fs::remove_file(self.prefix.with_extension(extension));
+        }
+    }
+}
+
+/// Makes a FIFO and opens it.
+fn fifo(path: &Path) -> Result<File, Failure> {
+    let _ = fs::remove_file(path);
+    mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).map_err(io::Error::from)?;
+    Ok(File::options().read(true).write(true).open(path)?)
+}
+
+/// Parses a line such as `1234,,raw_syscalls:sys_enter,5678,100.00,,`.
+fn counted(text: &str) -> Option<u64> {
+    let line = text.lines().find(|line| line.contains("raw_syscalls:sys_enter"))?;
+    line.split(',').next()?.parse().ok()
 }
 
 impl Recording {
@@ -109,6 +209,13 @@ fn parse(report: &str) -> Vec<Share> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn count_of_system_calls_is_parsed() {
+        let text = "# started on Monday\n\n1234,,raw_syscalls:sys_enter,5678,100.00,,\n";
+        assert_eq!(counted(text), Some(1234));
+        assert_eq!(counted("<not counted>,,raw_syscalls:sys_enter,0,100.00,,\n"), None);
+    }
 
     #[test]
     fn shares_are_parsed() {

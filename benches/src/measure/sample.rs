@@ -14,6 +14,20 @@ pub(crate) struct Sample {
 }
 
 impl Sample {
+    /// Makes `count` requests, and returns their cost without allocations. No other request is in
+    /// flight.
+    pub(crate) fn take(server: &Server, load: &mut Load, count: u64) -> Result<Self, Failure> {
+        let cpu = server.cpu()?;
+        let window = load.requests(count)?;
+        Ok(Sample {
+            requests: window.requests,
+            seconds: window.seconds,
+            server_ns: server.cpu()?.since(&cpu),
+            client_ns: window.cpu_ns,
+            allocations: 0,
+        })
+    }
+
     /// Returns the CPU time of the server per request.
     pub(crate) fn cpu_ns(&self) -> f64 {
         self.server_ns as f64 / self.requests as f64
@@ -76,16 +90,9 @@ impl UnderLoad {
 
     /// Makes `count` requests, and returns their cost. No other request is in flight.
     pub(crate) fn measure(&mut self, count: u64) -> Result<Sample, Failure> {
-        let (counts, cpu) = (self.server.counts()?, self.server.cpu()?);
-        let window = self.load.requests(count)?;
-        let spent = self.server.cpu()?.since(&cpu);
-        Ok(Sample {
-            requests: window.requests,
-            seconds: window.seconds,
-            server_ns: spent,
-            client_ns: window.cpu_ns,
-            allocations: self.server.counts()?.allocations - counts.allocations,
-        })
+        let before = self.server.counts()?.allocations;
+        let sample = Sample::take(&self.server, &mut self.load, count)?;
+        Ok(Sample { allocations: self.server.counts()?.allocations - before, ..sample })
     }
 
     /// Stops both. Returns the system calls per request, from the server's start to its end.

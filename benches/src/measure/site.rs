@@ -87,6 +87,8 @@ impl Site {
         match work {
             Workload::Echo => Workload::ECHO.len(),
             Workload::File => self.reply_bytes,
+            // The client knows the length of each.
+            Workload::Kv | Workload::KvGets | Workload::KvMultiget => 0,
         }
     }
 }

@@ -6,6 +6,7 @@ mod haproxy;
 mod hyper;
 mod lighttpd;
 mod may_minihttp;
+mod memcached;
 mod nginx;
 mod plain;
 
@@ -36,6 +37,9 @@ pub(crate) use external::named;
 
 /// Maximum time for a server to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The memory limit of a cache: the default of both.
+const CACHE_BYTES: usize = 64 << 20;
 
 /// Serves until the end of standard input, then prints its counters.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
@@ -74,6 +78,9 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
         (Workload::File, None) => {
             return Err(Failure::Request("missing option --reply".to_owned()));
         }
+        (Workload::Kv | Workload::KvGets | Workload::KvMultiget, _) => {
+            return Err(Failure::Request("no floor is a cache".to_owned()));
+        }
     };
     let listener = listen(options)?;
     let handle = listener.try_clone()?;
@@ -97,6 +104,10 @@ fn application(options: &Serve) -> Result<Value, Failure> {
     match options.work {
         Workload::Echo => on_mechanism(options, examples::Echo),
         Workload::File => on_mechanism(options, evring_httpd::Site::new(Some(Root(0)))),
+        Workload::Kv | Workload::KvGets | Workload::KvMultiget => {
+            let kv = kv::Kv::with_memory(CACHE_BYTES, 0);
+            on_mechanism(options, kv.map_err(|e| Failure::new("the cache", e))?)
+        }
     }
 }
 

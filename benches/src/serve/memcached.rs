@@ -1,0 +1,33 @@
+//! memcached as a server under test.
+
+use std::path::Path;
+
+use super::CACHE_BYTES;
+use super::external::Origin::Installed;
+use super::external::{self, External, Start};
+use crate::failure::Failure;
+
+/// See the module.
+pub(super) const MEMCACHED: External = External {
+    name: "memcached",
+    origin: Installed {
+        program: "memcached",
+        package: "memcached",
+        // `memcached 1.6.18`
+        version: |program| {
+            let line = external::first_line(program, &["-V"])?;
+            Ok(line.rsplit(' ').next().unwrap_or("").to_owned())
+        },
+    },
+    configure,
+};
+
+fn configure(start: &Start<'_>, _: &Path) -> Result<Vec<String>, Failure> {
+    let (ip, port) = (start.address.ip(), start.address.port());
+    let (threads, backlog, memory) = (start.workers, start.backlog, CACHE_BYTES >> 20);
+    // As root it demands a user; to change it would also cancel the signal at the end of the lab.
+    let line = format!(
+        "-u root -B ascii -U 0 -l {ip} -p {port} -t {threads} -m {memory} -c 15000 -b {backlog}"
+    );
+    Ok(line.split(' ').map(str::to_owned).collect())
+}
