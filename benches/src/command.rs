@@ -199,6 +199,8 @@ pub(crate) enum ServerKind {
     Proxy,
     /// This project's web server with a policy for sending files: `MECHANISM/POLICY`.
     Delivery,
+    /// This project's web server with further settings: `MECHANISM/SETTING`.
+    Variant,
     /// A blocking thread for each connection; the mechanism is `read-write` or `sendfile`.
     Plain,
     /// memcached.
@@ -270,6 +272,7 @@ impl ServerKind {
             ServerKind::MayMinihttp => "may-minihttp",
             ServerKind::Proxy => "proxy",
             ServerKind::Delivery => "delivery",
+            ServerKind::Variant => "variant",
             ServerKind::Plain => "plain",
             ServerKind::Memcached => "memcached",
         }

@@ -3,6 +3,7 @@
 mod ash;
 mod banga_cost;
 mod cold;
+mod contestants;
 mod cpu_profile;
 mod ecem;
 mod fairness;
@@ -24,6 +25,7 @@ mod servers;
 mod simulate;
 mod sweep;
 mod system_call;
+mod web;
 
 pub(crate) use servers::{DEFAULT, is_external};
 
@@ -91,6 +93,9 @@ pub(crate) const ALL: &[Experiment] = &[
     flexsc_threads::EXPERIMENT,
     ecem::ded::EXPERIMENT,
     ecem::dns::EXPERIMENT,
+    web::tls::EXPERIMENT,
+    web::compress::EXPERIMENT,
+    web::observed::EXPERIMENT,
     simulate::EXPERIMENT,
     ash::rtt::EXPERIMENT,
     ash::copies::EXPERIMENT,

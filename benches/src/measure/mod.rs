@@ -28,6 +28,6 @@ pub(crate) use perf::{Perf, Recording, Share};
 pub(crate) use quota::{Quota, join, remove_all};
 pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject};
-pub(crate) use site::{HELLO, Site, fetch};
+pub(crate) use site::{CERTIFICATE, HELLO, KEY, Site, fetch};
 pub(crate) use trial::{SOURCES, Trial, Trials, busy_option, load};
 pub(crate) use wrk::{Requests, Wrk, WrkObservation};

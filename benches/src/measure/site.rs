@@ -15,6 +15,10 @@ use crate::outcome;
 /// The line that fills the files.
 pub(crate) const HELLO: &str = "Hello world\n";
 
+/// The file of the certificate for TLS, and that of its key.
+pub(crate) const CERTIFICATE: &str = "cert.pem";
+pub(crate) const KEY: &str = "key.pem";
+
 /// Names and lengths of the files.
 const FILES: [(&str, usize); 8] = [
     ("hello.txt", HELLO.len()),
@@ -72,6 +76,11 @@ impl Site {
     pub(crate) fn add(&self, name: &str, length: usize) -> Result<(), Failure> {
         let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
         Ok(fs::write(self.root.join(name), &lines[..length])?)
+    }
+
+    /// Creates a file with these contents.
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> Result<(), Failure> {
+        Ok(fs::write(self.root.join(name), contents)?)
     }
 
     pub(super) fn root(&self) -> &Path {

@@ -21,7 +21,7 @@ use ash_sandbox::sandbox::{Policy, Sandboxer};
 use evring::{
     Admission, AnyMechanism, Application, BufferSizes, Config, FileDelivery, Root, Stats,
 };
-use evring_httpd::{Limits, SandboxedHandler};
+use evring_httpd::{Builder, Compression, Limits, SandboxedHandler, TlsOptions};
 use examples::{Proxy, Timeouts};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -31,7 +31,7 @@ use crate::allocator;
 use crate::command::{Serve, ServerKind, Workload};
 use crate::failure::Failure;
 use crate::floors::{self, Task};
-use crate::measure::{HELLO, join, pin, raise_descriptors};
+use crate::measure::{CERTIFICATE, HELLO, KEY, join, pin, raise_descriptors};
 
 pub(crate) use external::named;
 
@@ -57,6 +57,7 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
         ServerKind::App => application(options)?,
         ServerKind::Httpd => httpd(options, &options.mechanism, FileDelivery::default())?,
         ServerKind::Delivery => delivery(options)?,
+        ServerKind::Variant => variant(options)?,
         ServerKind::Plain => plain(options)?,
         ServerKind::Proxy => proxy(options)?,
         other => {
@@ -143,10 +144,38 @@ fn admission(options: &Serve) -> Option<Admission> {
 /// Runs the web server with a policy for sending files.
 fn delivery(options: &Serve) -> Result<Value, Failure> {
     let unknown = |error| Failure::Request(error);
-    let split = options.mechanism.split_once('/');
-    let (mechanism, policy) =
-        split.ok_or_else(|| unknown("expected MECHANISM/POLICY".to_owned()))?;
+    let (mechanism, policy) = split(options)?;
     httpd(options, mechanism, policy.parse().map_err(unknown)?)
+}
+
+/// Returns the parts of `MECHANISM/POLICY` or `MECHANISM/SETTING`.
+fn split(options: &Serve) -> Result<(&str, &str), Failure> {
+    let expected = || Failure::Request("expected a mechanism, a slash and a setting".to_owned());
+    options.mechanism.split_once('/').ok_or_else(expected)
+}
+
+/// Runs the web server with a setting: `tls` with the certificate of the site, `gzip` at nginx's default level without
+/// a cache, `observed` with metrics and an access log, or `plain`.
+fn variant(options: &Serve) -> Result<Value, Failure> {
+    let (mechanism, setting) = split(options)?;
+    let (root, policy) = (options.root()?, FileDelivery::default());
+    let server = web_server(options, mechanism, policy)?;
+    let server = match setting {
+        "plain" => server,
+        "tls" => server.tls(TlsOptions::files(root.join(CERTIFICATE), root.join(KEY))),
+        "gzip" => {
+            let mut compression = Compression::default();
+            compression.levels = "gzip:1".parse().map_err(Failure::Request)?;
+            let mut limits = unlimited();
+            limits.cache_bytes = 0;
+            server.compression(compression).limits(limits)
+        }
+        "observed" => server
+            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .access_log(root.join("access.log").into()),
+        other => return Err(Failure::Request(format!("there is no setting `{other}`"))),
+    };
+    run_web_server(options, mechanism, server)
 }
 
 /// Runs a blocking thread for each connection.
@@ -166,8 +195,20 @@ fn plain(options: &Serve) -> Result<Value, Failure> {
     Ok(json!({ "system_calls": 0 }))
 }
 
-/// Runs the web server, configured as its program configures it, with a handler.
+/// Runs the web server with a policy for sending files.
 fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value, Failure> {
+    run_web_server(options, mechanism, web_server(options, mechanism, policy)?)
+}
+
+/// Returns limits without one for the requests of a connection.
+fn unlimited() -> Limits {
+    let mut limits = Limits::default();
+    limits.max_keep_alive_requests = u32::MAX;
+    limits
+}
+
+/// Returns the web server, configured as its program configures it, with a handler.
+fn web_server(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Builder, Failure> {
     let config = Config::default().with(|c| {
         c.send_policy = policy.send_policy();
         c.socket_buffers = BufferSizes { send: options.send_buffer, receive: None };
@@ -175,13 +216,11 @@ fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value
         c.admission = admission(options);
         c.max_connections = 15_000;
     });
-    let mut limits = Limits::default();
-    limits.max_keep_alive_requests = u32::MAX;
     let mut server = evring_httpd::Server::builder()
         .listen("127.0.0.1:0")
         .backend(mechanism)
         .config(config)
-        .limits(limits)
+        .limits(unlimited())
         .files(options.root()?)
         .workers(options.cores.len() as u16)
         .lab_routes()
@@ -189,6 +228,10 @@ fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value
     if let Some(path) = &options.handler {
         server = server.sandbox(sandboxed(path)?);
     }
+    Ok(server)
+}
+
+fn run_web_server(options: &Serve, mechanism: &str, server: Builder) -> Result<Value, Failure> {
     let server = server.start();
     let ended = |e| Failure::new(mechanism, e);
     let server = server.map_err(ended)?;

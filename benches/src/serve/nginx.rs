@@ -31,7 +31,7 @@ struct Configuration {
     server: &'static str,
 }
 
-const CONFIGURATIONS: [Configuration; 3] = [
+const CONFIGURATIONS: [Configuration; 5] = [
     // Debian's nginx.conf, which lists `multi_accept on` as a comment, without its access log, which
     // no other server writes.
     Configuration {
@@ -47,6 +47,21 @@ const CONFIGURATIONS: [Configuration; 3] = [
         events: "worker_connections 15000; multi_accept on;",
         http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000;",
         server: "location = /1m.txt { sendfile on; tcp_nopush on; }",
+    },
+    // TLS as tuned, with the certificate of the site, and without a cache of sessions, as no client resumes one.
+    Configuration {
+        name: "tls",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000; \
+               ssl_session_cache none;",
+        server: "ssl_certificate {root}/cert.pem; ssl_certificate_key {root}/key.pem;",
+    },
+    Configuration {
+        name: "gzip",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000; \
+               gzip on; gzip_comp_level 1;",
+        server: "",
     },
     // Many large files at a time.
     Configuration {
@@ -69,6 +84,8 @@ fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
     let file = prefix.join("nginx.conf");
     let (prefix, root, hello) = (prefix.display(), start.root.display(), start.hello.trim_end());
     let send_buffer = start.send_buffer.map_or(String::new(), |bytes| format!(" sndbuf={bytes}"));
+    let server = server.replace("{root}", &root.to_string());
+    let tls = if start.mechanism == "tls" { " ssl" } else { "" };
     let (address, workers, backlog) = (start.address, start.workers, start.backlog);
     let text = format!(
         r#"{user}
@@ -78,7 +95,7 @@ pid {prefix}/pid;
 error_log stderr;
 events {{ {events} }}
 http {{
-    types {{ text/plain txt; }}
+    types {{ text/plain txt; text/html html; }}
     access_log off;
     client_body_temp_path {prefix}/body;
     proxy_temp_path {prefix}/proxy;
@@ -87,7 +104,7 @@ http {{
     scgi_temp_path {prefix}/scgi;
     {http}
     server {{
-        listen {address} backlog={backlog}{send_buffer};
+        listen {address}{tls} backlog={backlog}{send_buffer};
         root {root};
         {server}
         location = /hello {{ return 200 "{hello}\n"; }}

@@ -14,71 +14,8 @@ use std::time::Instant;
 
 use ash_sandbox::sandbox::{Handler, Policy, Sandboxer};
 
-use super::Context;
+use super::contestants::{Contestant, bars, ratio, run_rounds, values};
 use crate::failure::Failure;
-use crate::outcome::{Outcome, X};
-use crate::statistics::{ratios, spread};
-
-/// A contestant of an experiment: measures itself once in each round.
-struct Contestant<'a> {
-    name: String,
-    measure: Box<dyn FnMut() -> Result<f64, Failure> + 'a>,
-    /// One value per round.
-    values: Vec<f64>,
-}
-
-impl<'a> Contestant<'a> {
-    fn new(
-        name: impl Into<String>,
-        measure: impl FnMut() -> Result<f64, Failure> + 'a,
-    ) -> Contestant<'a> {
-        Contestant { name: name.into(), measure: Box::new(measure), values: Vec::new() }
-    }
-}
-
-/// Runs all contestants in each round, in the order of the round.
-fn run_rounds(
-    cx: &Context,
-    rounds: usize,
-    contestants: &mut [Contestant<'_>],
-) -> Result<(), Failure> {
-    cx.progress.set_length((rounds * contestants.len()) as u64);
-    for mut round in cx.rounds(rounds) {
-        for i in round.order(contestants.len()) {
-            let contestant = &mut contestants[i];
-            cx.progress.set_message(contestant.name.clone());
-            contestant.values.push((contestant.measure)()?);
-            cx.progress.inc(1);
-        }
-    }
-    Ok(())
-}
-
-/// Returns the values of the contestant `name`.
-fn values<'a>(contestants: &'a [Contestant<'_>], name: &str) -> &'a [f64] {
-    let named = contestants.iter().find(|contestant| contestant.name == name);
-    named.map_or(&[], |contestant| &contestant.values)
-}
-
-/// Adds the ratio of the times of two contestants.
-fn ratio(
-    outcome: &mut Outcome,
-    name: &str,
-    mechanism: &str,
-    all: &[Contestant<'_>],
-    (above, below): (&str, &str),
-) {
-    outcome.ratio(name, mechanism, ratios(values(all, above), values(all, below)));
-}
-
-/// Adds a bar for each contestant.
-fn bars(outcome: &mut Outcome, figure: &str, unit: &str, name: &str, all: &[Contestant<'_>]) {
-    for contestant in all {
-        if let Some(y) = spread(&contestant.values) {
-            outcome.point(figure, unit, name, X::Name(contestant.name.clone()), y);
-        }
-    }
-}
 
 /// Returns the nanoseconds of one of `turns` executions.
 fn ns_each(turns: usize, mut once: impl FnMut()) -> f64 {
