@@ -57,6 +57,8 @@ pub use server::options::HandlerModule;
 pub use server::options::{ConnectionLimits, Options};
 #[cfg(feature = "tls")]
 pub use server::tls::TlsOptions;
+#[cfg(feature = "user")]
+pub use server::user::User;
 pub use server::{Builder, Handle, Server};
 pub use site::Site;
 pub use site::constant::constant;

@@ -11,6 +11,8 @@ pub(crate) mod options;
 mod signals;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+#[cfg(feature = "user")]
+pub(crate) mod user;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
@@ -42,6 +44,8 @@ use crate::server::options::HandlerModule;
 use crate::server::options::Options;
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, TlsOptions};
+#[cfg(feature = "user")]
+use crate::server::user::User;
 #[cfg(feature = "compression")]
 use crate::site::compressor::{Compressor, CompressorThreads};
 use crate::site::handler::Request;
@@ -71,6 +75,8 @@ pub struct Builder {
     listen: Vec<io::Result<Vec<SocketAddr>>>,
     backend: String,
     workers: u16,
+    #[cfg(feature = "user")]
+    user: Option<User>,
     routes: Routes,
     limits: Limits,
     file_options: FileOptions,
@@ -107,6 +113,8 @@ impl From<Options> for Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             backend,
             workers: workers.max(1),
+            #[cfg(feature = "user")]
+            user: options.user,
             routes: Routes::default(),
             limits,
             file_options: files,
@@ -149,6 +157,13 @@ impl Builder {
     /// Sets the number of worker threads; the default is 1.
     pub fn workers(self, n: u16) -> Self {
         Builder { workers: n.max(1), ..self }
+    }
+
+    /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
+    /// access log. Also other threads of the process become this user's.
+    #[cfg(feature = "user")]
+    pub fn user(self, user: User) -> Self {
+        Builder { user: Some(user), ..self }
     }
 
     /// Serves the files below a directory, which must exist when the server starts.
@@ -418,10 +433,18 @@ impl Builder {
         let monitor = self.start_monitor(&metrics, &stop)?;
         let mut workers: Vec<Worker> = Vec::new();
         let given = std::mem::take(&mut self.config.inherited);
+        let mut sockets = Vec::new();
         for n in 0..self.workers.into() {
-            let sockets = self.listening_sockets(&given, n)?;
+            let of_worker = self.listening_sockets(&given, n)?;
             // For port 0, all workers use the port of the first one.
-            self.config.listen = sockets.iter().map(ListeningSocket::address).collect();
+            self.config.listen = of_worker.iter().map(ListeningSocket::address).collect();
+            sockets.push(of_worker);
+        }
+        #[cfg(feature = "user")]
+        if let Some(user) = &self.user {
+            user.assume().map_err(|error| Error::User(user.clone(), error))?;
+        }
+        for (n, sockets) in sockets.into_iter().enumerate() {
             stop.sockets.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&sockets);
             self.config.inherited = sockets;
             let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
