@@ -84,6 +84,7 @@ pub struct RemoteHandle(Arc<Shared>);
 struct Shared {
     waker: Waker,
     stop: AtomicBool,
+    retire: AtomicBool,
     tags: Mutex<VecDeque<u64>>,
 }
 
@@ -93,7 +94,8 @@ impl RemoteHandle {
 
     pub(crate) fn new(waker: Waker) -> Self {
         let tags = Mutex::new(VecDeque::with_capacity(Self::MAX_TAGS));
-        RemoteHandle(Arc::new(Shared { waker, stop: AtomicBool::new(false), tags }))
+        let (stop, retire) = (AtomicBool::new(false), AtomicBool::new(false));
+        RemoteHandle(Arc::new(Shared { waker, stop, retire, tags }))
     }
 
     /// Requests a call of [`Application::woken`] with `tag`. If [`RemoteHandle::MAX_TAGS`] wake-ups are
@@ -116,8 +118,20 @@ impl RemoteHandle {
         self.0.waker.wake();
     }
 
+    /// Closes the listeners. [`Multiplexer::run`] returns when the last connection has closed: none is closed
+    /// for it, and there is no time limit. Connections in the backlogs are accepted while there is room; further
+    /// ones stay there, for other owners of the sockets ([`Config::inherited`]). [`RemoteHandle::stop`] may follow.
+    pub fn retire(&self) {
+        self.0.retire.store(true, Ordering::Release);
+        self.0.waker.wake();
+    }
+
     pub(crate) fn stopped(&self) -> bool {
         self.0.stop.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn retired(&self) -> bool {
+        self.0.retire.load(Ordering::Acquire)
     }
 
     pub(crate) fn next_tag(&self) -> Option<u64> {

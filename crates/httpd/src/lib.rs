@@ -50,16 +50,17 @@ pub use limits::Limits;
 pub use mime_type::MimeType;
 pub use page_path::PagePath;
 pub use redirect::Redirect;
+pub use server::Builder;
 pub use server::addresses::Addresses;
 pub use server::error::Error;
 #[cfg(feature = "sandbox")]
 pub use server::options::HandlerModule;
 pub use server::options::{ConnectionLimits, Options};
+pub use server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 pub use server::tls::TlsOptions;
 #[cfg(feature = "user")]
 pub use server::user::User;
-pub use server::{Builder, Handle, Server};
 pub use site::Site;
 pub use site::constant::constant;
 pub use site::deferred::Responder;

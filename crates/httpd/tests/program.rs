@@ -399,7 +399,7 @@ fn failed_reopening_of_the_access_log_is_reported_and_the_old_file_kept() {
     let mut serving = Serving::start(&arguments);
     std::fs::rename(&inner, &moved).unwrap();
     for _ in 0..2 {
-        serving.signal(Signal::HUP);
+        serving.signal(Signal::USR1);
         serving.line.clear();
         serving.errors.read_line(&mut serving.line).unwrap();
         assert!(serving.line.contains("cannot reopen the access log"), "{}", serving.line);

@@ -20,18 +20,19 @@ const UPGRADES: usize = 3;
 
 const CLIENTS: usize = 4;
 
-/// Returns the child of a process.
-fn child_of(parent: Pid) -> Option<Pid> {
+/// Returns the process that was started with `argument` and is not in `seen`, and adds it there. The process before may
+/// have ended.
+fn successor(argument: &str, seen: &mut Vec<Pid>) -> Pid {
     let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let child = pids.find(|pid| {
-        // After the name, which ends with a parenthesis: the state, then the parent (proc_pid_stat(5)).
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-        let fields = stat.rsplit_once(')').map_or("", |(_, fields)| fields);
-        let found = fields.split_whitespace().nth(1).and_then(|ppid| ppid.parse().ok());
-        found == Some(parent.as_raw_nonzero().get())
-    })?;
-    Pid::from_raw(child)
+    let found = pids.find(|pid| {
+        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let has_argument = line.split(|b| *b == 0).any(|text| text == argument.as_bytes());
+        has_argument && seen.iter().all(|other| other.as_raw_nonzero().get() != *pid)
+    });
+    let pid = found.and_then(Pid::from_raw).expect("no successor");
+    seen.push(pid);
+    pid
 }
 
 /// Makes requests until told to stop, on connections that the server may end with a response only.
@@ -68,6 +69,7 @@ fn no_request_fails_while_successors_take_over() {
         ]);
         let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
         let mut process = Pid::from_child(&serving.child);
+        let mut seen = vec![process];
         thread::scope(|scope| {
             let (address, stop, requests) = (serving.address, &stop, &requests);
             let spawn = |_| scope.spawn(move || request(address, stop, requests));
@@ -77,7 +79,7 @@ fn no_request_fails_while_successors_take_over() {
                 let mut line = String::new();
                 serving.errors.read_line(&mut line).unwrap();
                 assert_eq!(line, serving.line, "upgrade {n}");
-                process = child_of(process).expect("no successor");
+                process = successor(root, &mut seen);
                 let before = requests.load(Ordering::Relaxed);
                 while requests.load(Ordering::Relaxed) < before + 100 {
                     if clients.iter().any(ScopedJoinHandle::is_finished) {
@@ -117,7 +119,8 @@ fn program_that_cannot_start_again_goes_on() {
     line.clear();
     serving.errors.read_line(&mut line).unwrap();
     assert_eq!(line, serving.line, "a second try works");
-    let successor = child_of(Pid::from_child(&serving.child)).expect("no successor");
+    let file = file.to_str().unwrap();
+    let successor = successor(file, &mut vec![Pid::from_child(&serving.child)]);
     assert!(serving.child.wait().unwrap().success());
     assert_eq!(serving.connect().get("/").status, 200);
     kill_process(successor, Signal::TERM).unwrap();

@@ -76,6 +76,8 @@ pub(crate) struct Io<K: Submit> {
     /// Time of the next search for idle connections.
     pub(crate) next_search: Instant,
     pub(crate) stopping: bool,
+    /// The listeners are closed, and the connections go on.
+    pub(crate) retiring: bool,
     /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
     pub(crate) stats: Stats,
@@ -213,6 +215,7 @@ impl<K: Submit> Io<K> {
             deferred_reads: defers.then(|| deferred_reads(config)),
             next_search: now,
             stopping: false,
+            retiring: false,
             drain_deadline: None,
             stats: Stats::default(),
         }
@@ -279,8 +282,7 @@ impl<K: Submit> Io<K> {
     pub(crate) fn update_admission(&mut self) {
         let (now, full) = (self.kernel.now(), !self.has_room());
         let Some(limits) = self.load.end_turn(now, self.deferred.len(), full) else { return };
-        // The listeners of a stopping server are closed.
-        if self.stopping {
+        if self.is_ending() {
             return;
         }
         let each = limits.waiting.map(|total| (total / self.listeners.len().max(1) as u32).max(1));
@@ -288,6 +290,11 @@ impl<K: Submit> Io<K> {
             listener.limit_per_turn(limits.per_turn, &mut self.kernel);
             listener.fit_backlog(each, &mut self.kernel);
         }
+    }
+
+    /// Returns whether the listeners are closed, or about to be.
+    pub(crate) fn is_ending(&self) -> bool {
+        self.stopping || self.retiring
     }
 
     /// Returns whether no file operation is in flight.

@@ -360,9 +360,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Accepts if there is room; otherwise cancels the accepts.
     pub(crate) fn service_listeners(&mut self) {
         let now = self.io.kernel.now();
-        let full = !self.io.accepts();
+        let (full, ending) = (!self.io.accepts(), self.io.is_ending());
         for listener in &mut self.io.listeners {
-            if self.io.stopping {
+            if ending {
                 listener.close(&mut self.io.kernel);
             } else if !full {
                 listener.resume(&mut self.io.kernel, now);
@@ -381,6 +381,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let Some(tag) = self.remote.next_tag() else { break };
             self.app.woken(&mut self.io, self.states.all(), tag);
             self.flush();
+        }
+        if self.remote.retired() && !self.io.is_ending() {
+            self.retire();
         }
         if self.remote.stopped() && !self.io.stopping {
             self.stop();
@@ -422,14 +425,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Returns whether a stopping server is done, or out of time.
+    /// Returns whether a server that stops or retires is done, or out of time.
     pub(crate) fn is_done(&self) -> bool {
         if self.io.drain_deadline.is_some_and(|at| self.io.kernel.now() >= at + FILE_OP_GRACE) {
             return true;
         }
         let io = &self.io;
         let empty = io.open == 0 && io.deferred.is_empty();
-        io.stopping
+        io.is_ending()
             && empty
             && io.has_no_file_ops()
             && io.listeners.iter().all(ListenerState::is_closed)

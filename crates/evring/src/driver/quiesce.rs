@@ -15,12 +15,10 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_ENDED: usize = 64;
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Closes the listeners and is_open the application about every connection.
+    /// Closes the listeners and asks the application about every connection.
     pub(super) fn stop(&mut self) {
         self.io.stopping = true;
-        for listener in 0..self.io.listeners.len() {
-            self.accept_waiting(listener);
-        }
+        self.accept_waiting();
         for slot in 0..self.io.connections.len() as u32 {
             let connection = self.io.connection(slot);
             if connection.close.is_some() {
@@ -37,15 +35,30 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Accepts the connections in a listener's backlog, as closing the listener would reset them. If there
-    /// is no room, resets and counts them.
-    fn accept_waiting(&mut self, listener: usize) {
+    /// Closes the listeners; the connections go on.
+    pub(super) fn retire(&mut self) {
+        self.io.retiring = true;
+        self.accept_waiting();
+    }
+
+    /// Accepts the connections in the backlogs, as closing the listeners would reset them.
+    fn accept_waiting(&mut self) {
+        for listener in 0..self.io.listeners.len() {
+            self.accept_waiting_at(listener);
+        }
+    }
+
+    /// Accepts the connections in a listener's backlog. If there is no room, a server that stops resets and counts
+    /// them; one that retires leaves them to other owners of the socket.
+    fn accept_waiting_at(&mut self, listener: usize) {
         let length = self.io.listeners[listener].length();
         // The kernel queues one more connection than the backlog.
         for _ in 0..=length {
             let state = &self.io.listeners[listener];
             let has_room = !state.is_off() && self.io.accepts();
-            let Some(socket) = state.socket() else { return };
+            let Some(socket) = state.socket().filter(|_| has_room || self.io.stopping) else {
+                return;
+            };
             match self.io.kernel.host_mut().accept(socket) {
                 Ok(peer) if !has_room => {
                     self.io.stats.reset_at_stop += 1;

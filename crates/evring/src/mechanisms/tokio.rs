@@ -444,7 +444,7 @@ impl<A: Application + 'static> Server<A> {
         let before = self.driver.borrow().until(None);
         let result = self.step(step);
         let driver = self.driver.borrow();
-        if driver.io.stopping || driver.until(None) != before {
+        if driver.io.is_ending() || driver.until(None) != before {
             self.changed.notify_one();
         }
         result

@@ -2,13 +2,10 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use clap::Parser;
-use evring_httpd::evring::ListeningSocket;
-use evring_httpd::{AccessLog, Addresses, Builder, Config, Options};
+use evring_httpd::{Addresses, Builder, Config, Options};
 use tracing::level_filters::LevelFilter;
 
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
@@ -32,8 +29,8 @@ Examples:
 ///
 /// Serves the files below DIR, or evring's page without it. On SIGTERM or SIGINT the server stops
 /// accepting, finishes the responses in progress within --shutdown-timeout, and exits. A second
-/// signal exits at once. SIGHUP reads certificates again and reopens the access log. SIGUSR2 starts the program
-/// again, passes the sockets on, and stops this process when the other one listens.
+/// signal exits at once. SIGHUP reads the settings and certificates again, and reopens the access log. SIGUSR2 starts
+/// the program again and passes the sockets on; this process ends with its last connection.
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -93,14 +90,19 @@ pub(crate) struct Settings(pub(crate) Options);
 
 impl Settings {
     /// Listens at the addresses of inherited sockets, unless the settings have others.
-    pub(crate) fn listen_at(&mut self, sockets: &[ListeningSocket]) {
-        if sockets.is_empty() || self.0.listen != Options::default().listen {
+    pub(crate) fn listen_at(&mut self, inherited: &[SocketAddr]) {
+        let Options { listen, tls, metrics_listen, .. } = &mut self.0;
+        if *listen != Options::default().listen {
             return;
         }
-        let mut addresses: Vec<_> = sockets.iter().map(ListeningSocket::address).collect();
+        let others = tls.redirect_from.iter().chain(metrics_listen.as_ref());
+        let others: Vec<_> = others.flat_map(Addresses::as_slice).collect();
+        let mut addresses: Vec<_> = inherited.iter().filter(|at| !others.contains(at)).collect();
         addresses.sort();
         addresses.dedup();
-        self.0.listen = addresses.into_iter().map(Addresses::from).collect();
+        if !addresses.is_empty() {
+            *listen = addresses.into_iter().copied().map(Addresses::from).collect();
+        }
     }
 
     /// Returns the descriptors that the settings ask for.
@@ -115,32 +117,15 @@ impl Settings {
         }
     }
 
-    /// Configures the server on `backend`, within `budget`. Setting `reopen` reopens its access log.
-    pub(crate) fn server(
-        &self,
-        backend: &str,
-        budget: DescriptorBudget,
-        reopen: &Arc<AtomicBool>,
-    ) -> Builder {
+    /// Configures the server on `backend`, within `budget`.
+    pub(crate) fn server(&self, backend: &str, budget: DescriptorBudget) -> Builder {
         let mut options = self.0.clone();
         options.workers = budget.workers;
         options.connections.max_connections = budget.connections;
         options.limits.max_open_files = budget.open_files as usize;
         options.status |= options.root.is_none();
-        let log = options.access_log.take().map(|to| {
-            let mut log = AccessLog::from(to);
-            log.format = options.log_format;
-            log
-        });
         let config = Config::from(&options).with(|c| c.max_file_ops = budget.max_file_ops);
-        let server = Builder::from(options).backend(backend).config(config);
-        match log {
-            Some(mut log) => {
-                log.reopen = Arc::clone(reopen);
-                server.access_log(log)
-            }
-            None => server,
-        }
+        Builder::from(options).backend(backend).config(config)
     }
 }
 

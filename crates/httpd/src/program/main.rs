@@ -4,32 +4,35 @@ mod advice;
 mod arguments;
 mod backends;
 mod descriptors;
+mod reload;
 mod settings;
 mod stderr;
 mod upgrade;
 
 use std::io::IsTerminal;
 use std::process::ExitCode;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::Duration;
 
-use evring_httpd::evring_tls::Certificates;
+use evring_httpd::evring::ListeningSocket;
 use evring_httpd::{Builder, Handle, Server};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
 
 use arguments::Settings;
+use reload::Reload;
 use stderr::Stderr;
 use upgrade::Inheritance;
 
 fn main() -> ExitCode {
     let inheritance = Inheritance::take();
-    let arguments: Vec<_> = std::env::args_os().collect();
-    let arguments = match settings::parse(&arguments) {
+    let command_line: Vec<_> = std::env::args_os().collect();
+    let arguments = match settings::parse(&command_line) {
         Ok(arguments) => arguments,
         Err(error) => {
             eprintln!("httpd: {error}");
@@ -46,20 +49,26 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    tracing_subscriber::fmt()
-        .with_max_level(arguments.log_level)
+    let (filter, log_level) = tracing_subscriber::reload::Layer::new(arguments.log_level);
+    let format = tracing_subscriber::fmt::layer()
         .with_writer(stderr.clone())
         .with_target(false)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+        .with_ansi(std::io::stderr().is_terminal());
+    tracing_subscriber::registry().with(filter).with(format).init();
     Stderr::log_panics();
-    let (is_check, drain_delay) = (arguments.check_config, arguments.drain_delay);
+    let is_check = arguments.check_config;
+    let reload = Reload {
+        arguments: command_line,
+        inherited: Vec::new(),
+        log_level,
+        drain_delay: Arc::new(Mutex::new(arguments.drain_delay)),
+    };
     let settings = Settings(arguments.into_options());
     let outcome = match is_check {
         true => check(&settings, &stderr),
         false => inheritance
             .map_err(Into::into)
-            .and_then(|inherited| serve(settings, inherited, drain_delay, &stderr)),
+            .and_then(|inherited| serve(settings, inherited, reload, &stderr)),
     };
     if let Err(error) = &outcome {
         stderr.print(&format!("httpd: {error}"));
@@ -79,19 +88,17 @@ fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error:
 fn serve(
     mut settings: Settings,
     mut inherited: Inheritance,
-    drain_delay: Duration,
+    mut reload: Reload,
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = exit_at_second_signal()?;
+    let reload_signals = Reload::signals()?;
     let (backend, note) = backends::choose(&settings.0.backend)?;
-    let reopen = Arc::default();
-    for signal in [SIGHUP, SIGUSR1] {
-        signal_hook::flag::register(signal, Arc::clone(&reopen))?;
-    }
     let budget = settings.descriptor_demand().budget_of_process()?;
-    settings.listen_at(&inherited.sockets);
     let sockets = std::mem::take(&mut inherited.sockets);
-    let server = settings.server(&backend, budget, &reopen).inherit(sockets).start();
+    reload.inherited = sockets.iter().map(ListeningSocket::address).collect();
+    settings.listen_at(&reload.inherited);
+    let server = settings.server(&backend, budget).inherit(sockets).start();
     let server = server.map_err(advice::with_advice)?;
     advice::warn_of_directory(&settings.0);
     if let Some(note) = note {
@@ -109,15 +116,13 @@ fn serve(
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
-    if let Some(certificates) = server.certificates() {
-        reload_at_hangup(certificates)?;
-    }
+    reload.clone().at_signals(reload_signals, server.handle())?;
     let handle = server.handle();
     thread::Builder::new().name("signals".to_owned()).spawn(move || {
         signals.forever().next();
         handle.drain();
         notify_manager(&[NotifyState::Stopping]);
-        thread::sleep(drain_delay);
+        thread::sleep(reload.drain_delay());
         info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
     })?;
@@ -149,7 +154,7 @@ fn ready_line(server: &Server, workers: u16) -> String {
     )
 }
 
-/// Starts a successor at SIGUSR2, and stops the server when it listens.
+/// Starts a successor at SIGUSR2. When it listens, the server ends with its last connection.
 fn upgrade_at_signal(handle: Handle) -> std::io::Result<()> {
     let mut signals = Signals::new([SIGUSR2])?;
     thread::Builder::new().name("upgrade".to_owned()).spawn(move || {
@@ -160,23 +165,7 @@ fn upgrade_at_signal(handle: Handle) -> std::io::Result<()> {
             }
         }
         info!("another process serves; finishing the responses in progress");
-        handle.drain();
-        thread::sleep(upgrade::LEAVE_TIME);
-        handle.stop();
-    })?;
-    Ok(())
-}
-
-/// Reads the certificates again at SIGHUP. If they cannot be used, the old ones stay.
-fn reload_at_hangup(certificates: Arc<Certificates>) -> std::io::Result<()> {
-    let mut signals = Signals::new([SIGHUP])?;
-    thread::Builder::new().name("certificates".to_owned()).spawn(move || {
-        for _ in signals.forever() {
-            match certificates.reload() {
-                Ok(()) => info!("certificates reloaded"),
-                Err(error) => error!("the certificates stay as they were: {error}"),
-            }
-        }
+        handle.retire();
     })?;
     Ok(())
 }

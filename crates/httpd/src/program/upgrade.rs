@@ -1,16 +1,14 @@
 //! Sockets from a service manager, and the upgrade to another process without losing a connection.
 //!
 //! At SIGUSR2 the program starts itself again, with the file that its name now leads to, and passes its listening
-//! sockets on. When the successor listens, this process answers with `Connection: close` for a while, stops
-//! accepting, finishes its responses and exits. Connections that nobody has accepted stay in the queues of
-//! the sockets.
+//! sockets on. When the successor listens, this process stops accepting, ends each connection with its next response,
+//! and exits after the last one. Connections that were not accepted stay in the queues of the sockets.
 
 use std::env;
 use std::io::{self, ErrorKind, PipeReader, Read, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
 use evring_httpd::Handle;
@@ -25,9 +23,6 @@ const FIRST: RawFd = 3;
 
 /// Maximum time for a successor to listen.
 const START_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
-
-/// Time for which clients with open connections hear that these end with the next response.
-pub(crate) const LEAVE_TIME: Duration = Duration::from_secs(1);
 
 /// What this process got from another one.
 #[derive(Default)]

@@ -34,6 +34,8 @@ pub enum Error {
     Thread(io::Error),
     /// Two settings contradict each other.
     Conflict(&'static str),
+    /// The server stops or retires, so that its settings cannot be replaced.
+    Ended,
     /// The handlers of signals could not be installed.
     Signals(io::Error),
     /// The process cannot run as this user.
@@ -75,6 +77,7 @@ impl fmt::Display for Error {
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Conflict(reason) => f.write_str(reason),
+            Error::Ended => f.write_str("the server ends, so its settings cannot change"),
             Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
             #[cfg(feature = "user")]
             Error::User(user, error) => {
@@ -106,7 +109,7 @@ impl std::error::Error for Error {
             // These are displayed as they are.
             Error::Start(error) => error.source(),
             Error::Kernel(error) => error.source(),
-            Error::Panic | Error::Conflict(_) => None,
+            Error::Panic | Error::Conflict(_) | Error::Ended => None,
             #[cfg(feature = "user")]
             Error::User(_, error) => Some(error),
             #[cfg(feature = "tls")]

@@ -3,10 +3,12 @@
 
 pub(crate) mod addresses;
 pub(crate) mod error;
+mod generation;
 mod lab;
 #[cfg(feature = "metrics")]
 mod monitor;
 pub(crate) mod options;
+pub(crate) mod running;
 #[cfg(feature = "signals")]
 mod signals;
 #[cfg(feature = "tls")]
@@ -16,21 +18,19 @@ pub(crate) mod user;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 #[cfg(feature = "sandbox")]
 use ash_sandbox::sandbox;
 use evring::{
-    AnyMechanism, Config, KernelError, ListenOptions, ListeningSocket, RemoteHandle, Root,
-    StartError, Stats,
+    AnyMechanism, Config, KernelError, ListenOptions, ListeningSocket, Root, StartError, Stats,
 };
-#[cfg(feature = "tls")]
-use evring_tls::Certificates;
 use tracing::info;
 
 #[cfg(feature = "compression")]
@@ -39,16 +39,23 @@ use crate::error_page::{ErrorPage, LoadedPage};
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
 use crate::server::error::Error;
+use crate::server::generation::{Generation, Worker};
 #[cfg(feature = "sandbox")]
 use crate::server::options::HandlerModule;
 use crate::server::options::Options;
+#[cfg(feature = "metrics")]
+use crate::server::running::Monitor;
+use crate::server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, TlsOptions};
 #[cfg(feature = "user")]
 use crate::server::user::User;
+use crate::site::Site;
 #[cfg(feature = "compression")]
 use crate::site::compressor::{Compressor, CompressorThreads};
 use crate::site::handler::Request;
+#[cfg(feature = "tls")]
+use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
 use crate::site::log::{AccessLog, LogSender, LogWriter};
@@ -58,7 +65,6 @@ use crate::site::request_body::RequestBody;
 use crate::site::routes::Routes;
 #[cfg(feature = "sandbox")]
 use crate::site::sandbox::{Sandbox, SandboxedHandler};
-use crate::site::{DRAIN_TAG, Site};
 
 /// Configures a server; created by [`Server::builder`].
 ///
@@ -370,7 +376,16 @@ impl Builder {
     ///
     /// # Errors
     /// If an address, the mechanism, the access log or a thread cannot be set up.
-    pub fn start(mut self) -> Result<Server, Error> {
+    pub fn start(self) -> Result<Server, Error> {
+        let handle = Handle::default();
+        handle.0.metrics.set_started(Instant::now());
+        self.start_generation(&handle)?;
+        Ok(Server::new(handle))
+    }
+
+    /// Starts workers that serve in the place of those before.
+    fn start_generation(mut self, handle: &Handle) -> Result<(), Error> {
+        let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(conflict) = self.conflict {
             return Err(Error::Conflict(conflict));
         }
@@ -384,6 +399,10 @@ impl Builder {
                 self.config.inherited.iter().map(ListeningSocket::address).collect();
             self.config.listen.sort();
             self.config.listen.dedup();
+            #[cfg(feature = "tls")]
+            self.config
+                .listen
+                .retain(|at| !self.tls.redirecting_addresses().any(|other| other == *at));
         }
         if self.listen.is_empty() && self.config.listen.is_empty() {
             self.listen = Builder::from(Options::default()).listen;
@@ -401,24 +420,23 @@ impl Builder {
         // The same progress rule for open and closing connections.
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
+        let inherited = std::mem::take(&mut self.config.inherited);
+        let given = sockets_for(&self.config.listen, &inherited);
         if self.config.reuse_port && !shares_addresses {
-            let given = &self.config.inherited;
-            let is_new = |at: &&SocketAddr| !given.iter().any(|socket| is_at(socket, at));
+            let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
-            self.config.listen.iter().filter(is_new).try_for_each(is_free)?;
+            new.map(|(_, at)| at).try_for_each(is_free)?;
         }
         self.log_memory();
         #[cfg(feature = "sandbox")]
         self.load_modules()?;
-        let stop = Handle::default();
-        let metrics = Metrics::new(self.workers.into());
-        metrics.set_started(Instant::now());
+        let metrics = &handle.0.metrics;
         let (writer, senders) = match self.log.take() {
             None => (None, Vec::new()),
             Some(to) => {
                 let path = to.path.clone().unwrap_or_default();
                 let (writer, senders) =
-                    LogWriter::start(to, self.workers.into(), metrics.of_writer())
+                    LogWriter::start(to, self.workers.into(), metrics.another())
                         .map_err(|error| Error::Log(path, error))?;
                 (Some(writer), senders)
             }
@@ -429,90 +447,93 @@ impl Builder {
             self.compressor_threads = Some(threads);
         }
         let mut senders = senders.into_iter();
-        #[cfg(feature = "metrics")]
-        let monitor = self.start_monitor(&metrics, &stop)?;
-        let mut workers: Vec<Worker> = Vec::new();
-        let given = std::mem::take(&mut self.config.inherited);
+        let mut generation = Generation {
+            workers: Vec::new(),
+            addresses: Vec::new(),
+            is_current: Arc::default(),
+            sockets: Vec::new(),
+            writer,
+            #[cfg(feature = "tls")]
+            tls: self.loaded_tls.clone(),
+        };
         let mut sockets = Vec::new();
         for n in 0..self.workers.into() {
             let of_worker = self.listening_sockets(&given, n)?;
             // For port 0, all workers use the port of the first one.
-            self.config.listen = of_worker.iter().map(ListeningSocket::address).collect();
+            self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
             sockets.push(of_worker);
         }
         #[cfg(feature = "user")]
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
-        for (n, sockets) in sockets.into_iter().enumerate() {
-            stop.sockets.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(&sockets);
-            self.config.inherited = sockets;
-            let worker = self.start_worker(stop.clone(), metrics.of(n), senders.next())?;
-            workers.push(worker);
+        for sockets in sockets {
+            generation.sockets.extend(sockets.iter().flatten().cloned());
+            let stop = StopOnDrop {
+                handle: handle.clone(),
+                is_current: Arc::clone(&generation.is_current),
+            };
+            let worker = self.start_worker(sockets, stop, metrics.another(), senders.next())?;
+            generation.workers.push(worker);
         }
-        self.config.inherited.clear();
-        let remotes = workers.iter().map(|worker| worker.remote.clone()).collect();
-        let _ = stop.remotes.set(remotes);
-        for worker in &workers {
-            // A worker that has failed meanwhile returns its error from `wait`.
-            let _ = worker.start.send(());
-        }
-        Ok(Server {
-            workers,
-            stop,
-            writer,
-            #[cfg(feature = "metrics")]
-            monitor,
-            #[cfg(feature = "tls")]
-            tls: self.loaded_tls.take(),
-        })
+        generation.addresses = std::mem::take(&mut self.config.listen);
+        #[cfg(feature = "metrics")]
+        self.update_monitor(handle, inherited)?;
+        metrics.set_workers(self.workers.into());
+        handle.0.replace(generation)
     }
 
-    /// Starts the server of the metrics, if there is one.
+    /// Starts, replaces or stops the server of the metrics.
     #[cfg(feature = "metrics")]
-    fn start_monitor(
-        &self,
-        metrics: &Metrics,
-        stop: &Handle,
-    ) -> Result<Option<Box<Server>>, Error> {
-        let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
+    fn update_monitor(&self, handle: &Handle, given: Vec<ListeningSocket>) -> Result<(), Error> {
+        if handle.0.has_monitor(self.metrics_listen.as_deref()) {
+            return Ok(());
+        }
+        let Some(listen) = self.metrics_listen.clone() else {
+            handle.0.set_monitor(None);
+            return Ok(());
+        };
         let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
-        let mut config = Config::default().with(|c| c.listen = listen);
+        let mut config = Config::default().with(|c| c.listen = listen.clone());
         config.max_connections = 64;
         let server = Server::builder()
             .backend(backend)
-            .inherit(self.config.inherited.clone())
+            .inherit(given)
             .config(config)
             .status(false)
-            .route("/metrics", monitor::metrics(metrics.clone()))
+            .route("/metrics", monitor::metrics(handle.0.metrics.clone()))
             .route("/healthz", |_: Request| "alive\n")
-            .route("/readyz", monitor::readiness(Arc::clone(&stop.drains)));
-        let server = server.start()?;
-        let sockets = server.stop.listening_sockets();
-        stop.sockets.lock().unwrap_or_else(PoisonError::into_inner).extend(sockets);
-        Ok(Some(Box::new(server)))
+            .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
+        handle.0.set_monitor(Some(Monitor { listen, server: server.start()? }));
+        Ok(())
     }
 
-    /// Returns the sockets of a worker: those that were given for its addresses, or new ones.
+    /// Returns the sockets of a worker for each address: those that were given, or a new one. If there are more
+    /// than workers, a worker has several.
     fn listening_sockets(
         &self,
-        given: &[ListeningSocket],
+        given: &[Vec<ListeningSocket>],
         worker: usize,
-    ) -> Result<Vec<ListeningSocket>, Error> {
+    ) -> Result<Vec<Vec<ListeningSocket>>, Error> {
         let mut options = ListenOptions::new(self.config.backlog);
         options.reuse_port = self.config.reuse_port;
         options.buffers = self.config.socket_buffers;
-        let socket = |at: &SocketAddr| {
-            let same = given.iter().filter(|socket| is_at(socket, at));
-            if let Some(socket) = same.cycle().nth(worker) {
-                return Ok(socket.clone());
+        let sockets = |(at, given): (&SocketAddr, &Vec<ListeningSocket>)| {
+            if !given.is_empty() {
+                let first = worker % given.len();
+                return Ok(given
+                    .iter()
+                    .skip(first)
+                    .step_by(self.workers.into())
+                    .cloned()
+                    .collect());
             }
             let bind = || {
                 ListeningSocket::bind(*at, &options).map_err(|error| StartError::Listen(*at, error))
             };
-            retry_while_in_use(bind).map_err(Error::Start)
+            retry_while_in_use(bind).map(|socket| vec![socket]).map_err(Error::Start)
         };
-        self.config.listen.iter().map(socket).collect()
+        self.config.listen.iter().zip(given).map(sockets).collect()
     }
 
     /// Loads the handlers that were given as files.
@@ -589,16 +610,22 @@ impl Builder {
         self.start()?.wait().map(drop)
     }
 
-    /// Starts a worker and returns when it listens. Mechanisms cannot move between threads, so the
-    /// worker creates its own.
+    /// Starts a worker, with its sockets for each address, and returns when it listens. Mechanisms cannot move
+    /// between threads, so the worker creates its own.
     fn start_worker(
         &self,
-        stop: Handle,
+        sockets: Vec<Vec<ListeningSocket>>,
+        stop: StopOnDrop,
         metrics: Metrics,
         log: Option<LogSender>,
     ) -> Result<Worker, Error> {
-        let (backend, config, routes) =
+        #[cfg(feature = "tls")]
+        let redirect =
+            self.loaded_tls.as_ref().map(|tls| redirect(&sockets, tls.first_redirecting));
+        let (backend, mut config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
+        config.inherited = sockets.into_iter().flatten().collect();
+        config.listen = config.inherited.iter().map(ListeningSocket::address).collect();
         let (limits, file_options) = (self.limits.clone(), self.file_options.clone());
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
@@ -621,9 +648,8 @@ impl Builder {
             let has_root = !config.roots.is_empty();
             // Its clones of the sockets would keep them open.
             drop(config);
-            let addresses = mechanism.addresses().to_vec();
-            let _ = ready.send((addresses.clone(), mechanism.name(), mechanism.remote()));
-            let _stop = StopOnDrop(stop);
+            let _ = ready.send((mechanism.name(), mechanism.remote()));
+            let _stop = stop;
             let root = has_root.then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
@@ -645,7 +671,7 @@ impl Builder {
             }
             #[cfg(feature = "tls")]
             {
-                site.redirect = tls.as_ref().map(|tls| tls.redirect(addresses[0].port()));
+                site.redirect = redirect;
                 serve(|| tls::run(mechanism, site, tls.map(|tls| tls.config)), &may_start)
             }
             #[cfg(not(feature = "tls"))]
@@ -653,9 +679,7 @@ impl Builder {
         });
         let thread = thread.map_err(Error::Thread)?;
         match is_ready.recv() {
-            Ok((addresses, backend, remote)) => {
-                Ok(Worker { addresses, backend, remote, start, thread })
-            }
+            Ok((backend, remote)) => Ok(Worker { backend, remote, start, thread: Some(thread) }),
             Err(_) => {
                 Err(thread.join().map_or(Error::Panic, |end| end.err().unwrap_or(Error::Panic)))
             }
@@ -674,10 +698,37 @@ fn serve(
     }
 }
 
-/// Returns whether a socket listens at an address; port 0 is any port.
-fn is_at(socket: &ListeningSocket, at: &SocketAddr) -> bool {
-    let address = socket.address();
-    address == *at || at.port() == 0 && address.ip() == at.ip()
+/// Returns the given sockets for each address, each once. Port 0 is any port for which there are sockets.
+fn sockets_for(listen: &[SocketAddr], given: &[ListeningSocket]) -> Vec<Vec<ListeningSocket>> {
+    let mut groups: Vec<(SocketAddr, Vec<ListeningSocket>)> = Vec::new();
+    for socket in given {
+        let at = socket.address();
+        let same = match groups.iter_mut().find(|group| group.0 == at) {
+            Some((_, same)) => same,
+            None => {
+                groups.push((at, vec![socket.clone()]));
+                continue;
+            }
+        };
+        if !same.iter().any(|other| other.as_fd().as_raw_fd() == socket.as_fd().as_raw_fd()) {
+            same.push(socket.clone());
+        }
+    }
+    let mut take = |at: &SocketAddr| {
+        let found = groups.iter().position(|(other, _)| {
+            other == at || at.port() == 0 && other.ip() == at.ip() && !listen.contains(other)
+        });
+        found.map_or(Vec::new(), |n| groups.remove(n).1)
+    };
+    listen.iter().map(&mut take).collect()
+}
+
+/// Returns what a site needs to redirect to https, from its listeners at the addresses from number `first`.
+#[cfg(feature = "tls")]
+fn redirect(sockets: &[Vec<ListeningSocket>], first: usize) -> HttpsRedirect {
+    let count = |sockets: &[Vec<ListeningSocket>]| sockets.iter().flatten().count() as u16;
+    let listeners = count(&sockets[..first])..count(sockets);
+    HttpsRedirect { listeners, port: sockets[0][0].address().port() }
 }
 
 /// Checks that no other process listens on an address. With SO_REUSEPORT, workers would share it
@@ -701,86 +752,17 @@ fn retry_while_in_use<T>(start: impl Fn() -> Result<T, StartError>) -> Result<T,
     start()
 }
 
-/// A running server. Dropping it stops it and waits until it has ended.
-#[derive(Debug)]
-pub struct Server {
-    workers: Vec<Worker>,
-    stop: Handle,
-    /// Outlives the workers.
-    writer: Option<LogWriter>,
-    #[cfg(feature = "metrics")]
-    monitor: Option<Box<Server>>,
-    #[cfg(feature = "tls")]
-    tls: Option<LoadedTls>,
+/// Stops a server when one of its current workers ends, also by a panic.
+struct StopOnDrop {
+    handle: Handle,
+    is_current: Arc<AtomicBool>,
 }
-
-#[derive(Debug)]
-struct Worker {
-    addresses: Vec<SocketAddr>,
-    backend: &'static str,
-    remote: RemoteHandle,
-    /// Starts serving. If it is dropped instead, the worker ends.
-    start: Sender<()>,
-    thread: JoinHandle<Result<Stats, Error>>,
-}
-
-/// Stops a server from any thread.
-///
-/// ```no_run
-/// use evring_httpd::Server;
-///
-/// fn main() -> Result<(), evring_httpd::Error> {
-///     let server = Server::builder().files("public").start()?;
-///     let handle = server.handle();
-///     std::thread::spawn(move || {
-///         // on a signal, for example:
-///         handle.stop();
-///     });
-///     server.wait()?; // returns when all connections are closed
-///     Ok(())
-/// }
-/// ```
-#[derive(Clone, Debug, Default)]
-pub struct Handle {
-    remotes: Arc<OnceLock<Vec<RemoteHandle>>>,
-    /// The server is about to stop.
-    drains: Arc<AtomicBool>,
-    /// Clones of the sockets of all workers, until the server stops.
-    sockets: Arc<Mutex<Vec<ListeningSocket>>>,
-}
-
-impl Handle {
-    /// Announces that the server is about to stop: `/readyz` answers with 503 from now on, so that load balancers
-    /// send new clients elsewhere. All requests are still served, with `Connection: close`.
-    pub fn drain(&self) {
-        self.drains.store(true, Ordering::Relaxed);
-        for worker in self.remotes.get().into_iter().flatten() {
-            // A worker with so many wake-ups pending is told by the stop.
-            let _ = worker.wake(DRAIN_TAG);
-        }
-    }
-
-    /// Returns clones of the listening sockets, to be passed to another process; none after a stop.
-    pub fn listening_sockets(&self) -> Vec<ListeningSocket> {
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clone()
-    }
-
-    /// Stops the server: it closes its listeners and idle connections; other connections have
-    /// [`Config::drain_timeout`] to finish. Further calls have no effect.
-    pub fn stop(&self) {
-        self.drain();
-        // The workers accept what waits in the queues, and close them.
-        self.sockets.lock().unwrap_or_else(PoisonError::into_inner).clear();
-        self.remotes.get().into_iter().flatten().for_each(RemoteHandle::stop);
-    }
-}
-
-/// Stops the other workers when one ends, also by a panic.
-struct StopOnDrop(Handle);
 
 impl Drop for StopOnDrop {
     fn drop(&mut self) {
-        self.0.stop();
+        if self.is_current.load(Ordering::Relaxed) {
+            self.handle.stop();
+        }
     }
 }
 
@@ -789,72 +771,19 @@ impl Server {
     pub fn builder() -> Builder {
         Builder { listen: Vec::new(), ..Builder::from(Options::default()) }
     }
-
-    /// Returns the addresses that the server listens on, without those that redirect to https.
-    pub fn addresses(&self) -> &[SocketAddr] {
-        let all = self.workers.first().map_or(&[][..], |worker| &worker.addresses);
-        #[cfg(feature = "tls")]
-        let all = self.tls.as_ref().map_or(all, |tls| &all[..tls.redirecting.start.into()]);
-        all
-    }
-
-    /// Returns the addresses that redirect to https.
-    #[cfg(feature = "tls")]
-    pub fn redirecting_addresses(&self) -> &[SocketAddr] {
-        let all = self.workers.first().map_or(&[][..], |worker| &worker.addresses);
-        self.tls.as_ref().map_or(&[], |tls| &all[tls.redirecting.start.into()..])
-    }
-
-    /// Returns the certificates of a server with TLS, which can be read again while it runs.
-    #[cfg(feature = "tls")]
-    pub fn certificates(&self) -> Option<Arc<Certificates>> {
-        self.tls.as_ref().map(|tls| Arc::clone(&tls.certificates))
-    }
-
-    /// Returns the scheme of the server's URLs, `http` or `https`.
-    pub fn scheme(&self) -> &'static str {
-        #[cfg(feature = "tls")]
-        if self.tls.is_some() {
-            return "https";
-        }
-        "http"
-    }
-
-    /// Returns the addresses of the metrics.
-    #[cfg(feature = "metrics")]
-    pub fn metrics_addresses(&self) -> &[SocketAddr] {
-        self.monitor.as_ref().map_or(&[], |monitor| monitor.addresses())
-    }
-
-    /// Returns the name of the mechanism.
-    pub fn backend(&self) -> &'static str {
-        self.workers.first().map_or("", |worker| worker.backend)
-    }
-
-    /// Returns a handle that stops the server.
-    pub fn handle(&self) -> Handle {
-        self.stop.clone()
-    }
-
-    /// Waits until the server has stopped and all connections are closed. Returns each worker's
-    /// statistics.
-    ///
-    /// # Errors
-    /// If a worker failed; the other workers are stopped, too.
-    pub fn wait(mut self) -> Result<Vec<Stats>, Error> {
-        self.join()
-    }
-
-    fn join(&mut self) -> Result<Vec<Stats>, Error> {
-        let ends: Vec<_> = self.workers.drain(..).map(|worker| worker.thread.join()).collect();
-        drop(self.writer.take());
-        ends.into_iter().map(|end| end.unwrap_or(Err(Error::Panic))).collect()
-    }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        self.stop.stop();
-        let _ = self.join();
+impl Handle {
+    /// Replaces the settings of the server. New workers take its listening sockets, then those before them stop
+    /// accepting, and end when their last connections have closed: these keep the old settings, and end with their
+    /// next response. No connection is lost. Until all have ended, the server needs memory for both; of more than
+    /// four generations of workers, the oldest is stopped.
+    ///
+    /// A builder without addresses keeps those of the server.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`], and if the server ends; then its settings stay.
+    pub fn reload(&self, builder: Builder) -> Result<(), Error> {
+        builder.inherit(self.0.sockets()).start_generation(self)
     }
 }

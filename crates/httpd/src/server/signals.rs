@@ -5,8 +5,9 @@ use std::thread;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::server::Builder;
 use crate::server::error::Error;
-use crate::server::{Builder, Server};
+use crate::server::running::Server;
 
 impl Builder {
     /// Starts the server, and stops it at SIGTERM or SIGINT; see [`Server::wait_until_signal`].

@@ -1,7 +1,6 @@
 //! TLS of a server.
 
 use std::net::SocketAddr;
-use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,7 +15,6 @@ use tracing::warn;
 use crate::server::addresses::Addresses;
 use crate::server::error::Error;
 use crate::site::Site;
-use crate::site::https_redirect::HttpsRedirect;
 
 /// The response to a request that comes without TLS.
 const REPLY_TO_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
@@ -94,8 +92,8 @@ impl TlsOptions {
 
     /// Reads the certificates; `None` without TLS.
     ///
-    /// The listeners that redirect come after `listeners` others.
-    pub(crate) fn load(&self, listeners: usize) -> Result<Option<LoadedTls>, Error> {
+    /// The addresses that redirect come after `addresses` others.
+    pub(crate) fn load(&self, addresses: usize) -> Result<Option<LoadedTls>, Error> {
         if !self.is_enabled() {
             let needs_tls = !self.redirect_from.is_empty() || self.client_ca.is_some();
             return match needs_tls || !self.keys.is_empty() {
@@ -115,26 +113,17 @@ impl TlsOptions {
         let roots = self.client_ca.as_deref().map(client_roots).transpose()?;
         let config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;
         let config = TlsConfig::from(config).reply_to_plain(REPLY_TO_PLAIN);
-        let end = listeners + self.redirecting_addresses().count();
-        let redirecting = u16::try_from(listeners).ok().zip(u16::try_from(end).ok());
-        let (start, end) = redirecting.ok_or(Error::Conflict("too many addresses to listen on"))?;
-        Ok(Some(LoadedTls { certificates, config, redirecting: start..end }))
+        Ok(Some(LoadedTls { certificates, config, first_redirecting: addresses }))
     }
 }
 
-/// Certificates that were read, and the listeners that redirect.
+/// Certificates that were read, and the addresses that redirect.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadedTls {
     pub(crate) certificates: Arc<Certificates>,
     pub(crate) config: TlsConfig,
-    pub(crate) redirecting: Range<u16>,
-}
-
-impl LoadedTls {
-    /// Returns what a site needs to redirect to the listener with TLS at `port`.
-    pub(crate) fn redirect(&self, port: u16) -> HttpsRedirect {
-        HttpsRedirect { listeners: self.redirecting.clone(), port }
-    }
+    /// Index of the first address that redirects.
+    pub(crate) first_redirecting: usize,
 }
 
 /// Runs a site with TLS, except at the listeners that redirect; or without.

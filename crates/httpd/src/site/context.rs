@@ -31,7 +31,7 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new() -> Self {
         let (limits, responder) = (Limits::default(), Responder::new());
-        Context { limits, responder, metrics: Metrics::new(1), log: None, measures: false }
+        Context { limits, responder, metrics: Metrics::default(), log: None, measures: false }
     }
 
     /// Sends a response that has only a status. Returns whether the next request may be processed.

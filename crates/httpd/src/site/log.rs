@@ -194,6 +194,8 @@ fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     thread: Option<JoinHandle<()>>,
+    /// Set to reopen the file.
+    reopens: Arc<AtomicBool>,
 }
 
 /// Destination of the access log; the default is standard output.
@@ -202,8 +204,6 @@ pub(crate) struct LogWriter {
 pub struct AccessLog {
     /// File to append to; `None` selects standard output.
     pub path: Option<PathBuf>,
-    /// When set, the file is reopened, for example after log rotation; the flag is cleared.
-    pub reopen: Arc<AtomicBool>,
     /// The format of the lines.
     pub format: LogFormat,
 }
@@ -235,7 +235,8 @@ impl LogWriter {
         metrics: Metrics,
     ) -> io::Result<(Self, Vec<LogSender>)> {
         let format = to.format;
-        let mut target = LogTarget::open(to, metrics)?;
+        let reopens = Arc::default();
+        let mut target = LogTarget::open(to, Arc::clone(&reopens), metrics)?;
         let (producers, mut rings): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| RingBuffer::new(Self::BUFFER_BYTES)).unzip();
         let name = "access log".to_owned();
@@ -255,7 +256,12 @@ impl LogWriter {
             LogSender { ring, writer, woken: false, line: Vec::with_capacity(512), format }
         };
         let lines = producers.into_iter().map(lines).collect();
-        Ok((LogWriter { thread: Some(thread) }, lines))
+        Ok((LogWriter { thread: Some(thread), reopens }, lines))
+    }
+
+    /// Makes the thread open the file again, for example after log rotation.
+    pub(crate) fn reopen(&self) {
+        self.reopens.store(true, Ordering::Relaxed);
     }
 }
 
@@ -280,6 +286,7 @@ impl Drop for LogWriter {
 
 struct LogTarget {
     to: AccessLog,
+    reopens: Arc<AtomicBool>,
     file: Option<File>,
     metrics: Metrics,
     /// Lines lost since writing began to fail; `None` while it succeeds.
@@ -287,15 +294,15 @@ struct LogTarget {
 }
 
 impl LogTarget {
-    fn open(to: AccessLog, metrics: Metrics) -> io::Result<Self> {
+    fn open(to: AccessLog, reopens: Arc<AtomicBool>, metrics: Metrics) -> io::Result<Self> {
         let file = to.path.as_deref().map(append).transpose()?;
-        Ok(LogTarget { to, file, metrics, lost: None })
+        Ok(LogTarget { to, reopens, file, metrics, lost: None })
     }
 
     /// Writes a worker's lines. Lines that cannot be written are lost and counted; the first
     /// failure and the recovery are logged.
     fn write(&mut self, ring: &mut Consumer<u8>) {
-        if self.to.reopen.swap(false, Ordering::Relaxed)
+        if self.reopens.swap(false, Ordering::Relaxed)
             && let Some(path) = &self.to.path
         {
             match append(path) {
@@ -410,10 +417,10 @@ mod tests {
 
     #[test]
     fn log_write_error_was_reported_at_each_write() {
-        let metrics = Metrics::new(1).of_writer();
+        let metrics = Metrics::default();
         let path = Some(PathBuf::from("/dev/full"));
         let to = AccessLog { path, ..AccessLog::default() };
-        let mut target = LogTarget::open(to, metrics.clone()).unwrap();
+        let mut target = LogTarget::open(to, Arc::default(), metrics.clone()).unwrap();
         let (mut lines, mut ring) = RingBuffer::new(100);
         let mut write = |target: &mut LogTarget, text: &[u8]| {
             let mut chunk = lines.write_chunk(text.len()).unwrap();

@@ -1,8 +1,8 @@
 //! Metrics of a server.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use evring::{Commands, Stats};
@@ -39,10 +39,24 @@ macro_rules! counts {
         }
 
         impl WorkerMetrics {
-            /// Returns the sums over all workers, with their names.
-            fn sums(all: &[Arc<WorkerMetrics>]) -> impl Iterator<Item = (&'static str, u64)> {
-                [$((stringify!($name), all.iter().map(|counts| counts.$name.get()).sum())),*]
-                    .into_iter()
+            /// Returns the sums over threads that have ended and others, with their names.
+            fn sums(
+                ended: &WorkerMetrics,
+                threads: &[Arc<WorkerMetrics>],
+            ) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+                let sum = |counter: fn(&WorkerMetrics) -> u64| {
+                    counter(ended) + threads.iter().map(|thread| counter(thread)).sum::<u64>()
+                };
+                [$((stringify!($name), sum(|counts| counts.$name.get()))),*].into_iter()
+            }
+
+            /// Adds the counters of a thread that has ended.
+            fn absorb(&self, ended: &WorkerMetrics) {
+                $(self.$name.add(ended.$name.get());)*
+                self.times.absorb(&ended.times);
+                // These are no counters.
+                self.backlog.set(0);
+                self.service_rate.set(0);
             }
         }
     };
@@ -125,6 +139,21 @@ pub(crate) struct Times {
     sum_us: Counter,
 }
 
+impl Times {
+    fn absorb(&self, ended: &Times) {
+        for (sum, count) in self.counts.iter().zip(&ended.counts) {
+            sum.add(count.get());
+        }
+        self.sum_us.add(ended.sum_us.get());
+    }
+}
+
+impl Registry {
+    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WorkerMetrics>>> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl WorkerMetrics {
     /// Counts the time of a response.
     pub(crate) fn count_time(&self, time: Duration) {
@@ -190,53 +219,76 @@ impl WorkerMetrics {
     }
 }
 
-/// The metrics of all workers of a server, and of the thread that writes its log.
+/// The metrics of a thread, and those of all threads of its server.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    all: Arc<[Arc<WorkerMetrics>]>,
-    started: Arc<OnceLock<Instant>>,
-    /// Index of this worker's metrics.
-    own: usize,
+    all: Arc<Registry>,
+    /// Those of this thread.
+    own: Arc<WorkerMetrics>,
+}
+
+/// The metrics of the threads of a server: its workers, and those that write its log.
+#[derive(Debug, Default)]
+struct Registry {
+    threads: Mutex<Vec<Arc<WorkerMetrics>>>,
+    /// The sums of the threads that have ended.
+    ended: WorkerMetrics,
+    workers: AtomicUsize,
+    started: OnceLock<Instant>,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let all = Registry { workers: AtomicUsize::new(1), ..Registry::default() };
+        Metrics { all: all.into(), own: Arc::default() }.another()
+    }
 }
 
 impl Metrics {
-    /// Creates the metrics for a number of workers; returns those of the first one.
-    pub(crate) fn new(workers: usize) -> Self {
-        let all = (0..=workers.max(1)).map(|_| Arc::default()).collect();
-        Metrics { all, started: Arc::default(), own: 0 }
+    /// Returns metrics for another thread of the server.
+    pub(crate) fn another(&self) -> Self {
+        let mut threads = self.all.lock();
+        threads.retain(|thread| {
+            let is_used = Arc::strong_count(thread) > 1;
+            if !is_used {
+                self.all.ended.absorb(thread);
+            }
+            is_used
+        });
+        let own = Arc::default();
+        threads.push(Arc::clone(&own));
+        drop(threads);
+        Metrics { all: Arc::clone(&self.all), own }
+    }
+
+    /// Sets the number of workers.
+    pub(crate) fn set_workers(&self, workers: usize) {
+        self.all.workers.store(workers, Ordering::Relaxed);
     }
 
     /// Records when the server started; the first call counts.
     pub(crate) fn set_started(&self, now: Instant) {
-        self.started.get_or_init(|| now);
-    }
-
-    /// Returns the metrics of the thread that writes the log, which come last.
-    pub(crate) fn of_writer(&self) -> Self {
-        self.of(self.all.len() - 1)
-    }
-
-    pub(crate) fn of(&self, worker: usize) -> Self {
-        Metrics { own: worker, ..self.clone() }
+        self.all.started.get_or_init(|| now);
     }
 
     #[inline]
     pub(crate) fn own(&self) -> &WorkerMetrics {
-        &self.all[self.own]
+        &self.own
     }
 
-    /// Returns the sums over all workers, with their names.
-    #[cfg(feature = "metrics")]
+    /// Returns the sums over all threads, with their names.
     pub(crate) fn sums(&self) -> impl Iterator<Item = (&'static str, u64)> {
-        WorkerMetrics::sums(&self.all)
+        WorkerMetrics::sums(&self.all.ended, &self.all.lock())
     }
 
     /// Returns the numbers of responses by time, as pairs of a bound in seconds and the number up to it and above
     /// the one before, and the sum of the times in seconds.
     #[cfg(feature = "metrics")]
     pub(crate) fn times(&self) -> (Vec<(f64, u64)>, f64) {
+        let (threads, ended) = (self.all.lock(), &self.all.ended);
         let sum = |counter: fn(&Times, usize) -> u64, at| {
-            self.all.iter().map(|worker| counter(&worker.times, at)).sum::<u64>()
+            let of_threads: u64 = threads.iter().map(|thread| counter(&thread.times, at)).sum();
+            of_threads + counter(&ended.times, at)
         };
         let bounds = TIME_BOUNDS.iter().map(|us| *us as f64 / 1e6).chain([f64::INFINITY]);
         let counts = |at| sum(|times, at| times.counts[at].get(), at);
@@ -246,14 +298,15 @@ impl Metrics {
 
     /// Returns the sums over all workers as JSON, with the backend, version and uptime.
     pub(crate) fn json(&self, backend: &str, now: Instant) -> String {
-        let started = self.started.get().copied().unwrap_or(now);
+        let started = self.all.started.get().copied().unwrap_or(now);
         let uptime_ms = now.saturating_duration_since(started).as_millis();
-        let (workers, version) = (self.all.len() - 1, env!("CARGO_PKG_VERSION"));
+        let workers = self.all.workers.load(Ordering::Relaxed);
+        let version = env!("CARGO_PKG_VERSION");
         let mut text = format!(
             "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\
              \"uptime_ms\":{uptime_ms}"
         );
-        for (name, sum) in WorkerMetrics::sums(&self.all) {
+        for (name, sum) in self.sums() {
             let _ = write!(text, ",\"{name}\":{sum}");
         }
         text.push('}');

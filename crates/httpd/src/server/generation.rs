@@ -1,0 +1,77 @@
+//! Workers that serve with the same settings.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::Sender;
+use std::thread::JoinHandle;
+
+use evring::{ListeningSocket, RemoteHandle, Stats};
+
+use crate::server::error::Error;
+#[cfg(feature = "tls")]
+use crate::server::tls::LoadedTls;
+use crate::site::DRAIN_TAG;
+use crate::site::log::LogWriter;
+
+/// A thread that serves.
+#[derive(Debug)]
+pub(crate) struct Worker {
+    pub(crate) backend: &'static str,
+    pub(crate) remote: RemoteHandle,
+    /// Starts serving. If it is dropped instead, the worker ends.
+    pub(crate) start: Sender<()>,
+    /// Taken by the thread that waits for it.
+    pub(crate) thread: Option<JoinHandle<Result<Stats, Error>>>,
+}
+
+/// Workers that serve with the same settings, until others replace them.
+#[derive(Debug)]
+pub(crate) struct Generation {
+    pub(crate) workers: Vec<Worker>,
+    /// The addresses of the listeners, those that redirect to https last.
+    pub(crate) addresses: Vec<SocketAddr>,
+    /// Whether these workers accept connections: the server ends with them.
+    pub(crate) is_current: Arc<AtomicBool>,
+    /// Clones of the sockets of all workers, while they accept.
+    pub(crate) sockets: Vec<ListeningSocket>,
+    /// Outlives the workers.
+    pub(crate) writer: Option<LogWriter>,
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<LoadedTls>,
+}
+
+impl Generation {
+    /// Makes the workers serve.
+    pub(crate) fn start(&self) {
+        self.is_current.store(true, Ordering::Relaxed);
+        for worker in &self.workers {
+            // A worker that has failed meanwhile returns its error from `wait`.
+            let _ = worker.start.send(());
+        }
+    }
+
+    /// Ends each connection with its next response.
+    pub(crate) fn drain(&self) {
+        for worker in &self.workers {
+            // A worker with so many wake-ups pending is told when it stops or retires.
+            let _ = worker.remote.wake(DRAIN_TAG);
+        }
+    }
+
+    /// Stops accepting. The workers end when their last connections have closed.
+    pub(crate) fn retire(&mut self) {
+        self.is_current.store(false, Ordering::Relaxed);
+        self.drain();
+        self.workers.iter().for_each(|worker| worker.remote.retire());
+        self.sockets.clear();
+    }
+
+    /// Stops the workers.
+    pub(crate) fn stop(&mut self) {
+        self.drain();
+        // The workers accept what waits in the queues, and close them.
+        self.sockets.clear();
+        self.workers.iter().for_each(|worker| worker.remote.stop());
+    }
+}

@@ -1,0 +1,278 @@
+//! A running server, and its control from any thread.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+
+use evring::{ListeningSocket, Stats};
+#[cfg(feature = "tls")]
+use evring_tls::Certificates;
+
+use crate::server::error::Error;
+use crate::server::generation::Generation;
+use crate::site::metrics::Metrics;
+
+/// A running server. Dropping it stops it and waits until it has ended.
+#[derive(Debug, Default)]
+pub struct Server {
+    handle: Handle,
+}
+
+/// Stops a server from any thread, or changes its settings.
+///
+/// ```no_run
+/// use evring_httpd::Server;
+///
+/// fn main() -> Result<(), evring_httpd::Error> {
+///     let server = Server::builder().files("public").start()?;
+///     let handle = server.handle();
+///     std::thread::spawn(move || {
+///         // on a signal, for example:
+///         handle.stop();
+///     });
+///     server.wait()?; // returns when all connections are closed
+///     Ok(())
+/// }
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct Handle(pub(crate) Arc<Shared>);
+
+/// What the handles of a server share.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    /// The server is about to stop.
+    pub(crate) drains: Arc<AtomicBool>,
+    pub(crate) metrics: Metrics,
+    /// Held while a generation starts.
+    pub(crate) starting: Mutex<()>,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Oldest first. All but the last one retire.
+    generations: VecDeque<Generation>,
+    /// No generation may follow.
+    ends: bool,
+    #[cfg(feature = "metrics")]
+    monitor: Option<Monitor>,
+}
+
+/// The server of the metrics, and the addresses that it was set to listen on.
+#[cfg(feature = "metrics")]
+#[derive(Debug)]
+pub(crate) struct Monitor {
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) server: Server,
+}
+
+impl Shared {
+    /// Maximum number of generations. If there are more, the oldest one is stopped.
+    const MAX_GENERATIONS: usize = 4;
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes a generation serve in the place of the one before.
+    ///
+    /// # Errors
+    /// If the server ends. The generation has not served.
+    pub(crate) fn replace(&self, generation: Generation) -> Result<(), Error> {
+        let mut state = self.lock();
+        if state.ends {
+            return Err(Error::Ended);
+        }
+        generation.start();
+        state.generations.iter_mut().for_each(Generation::retire);
+        state.generations.push_back(generation);
+        if state.generations.len() > Self::MAX_GENERATIONS {
+            state.generations[0].stop();
+        }
+        Ok(())
+    }
+
+    /// Returns clones of the sockets of the workers; none after a stop.
+    pub(crate) fn sockets(&self) -> Vec<ListeningSocket> {
+        let state = self.lock();
+        let current = state.generations.back().filter(|_| !state.ends);
+        current.map_or(Vec::new(), |generation| generation.sockets.clone())
+    }
+
+    /// Takes the threads of the oldest generation; `None` at the end of the server.
+    fn oldest_threads(&self) -> Option<Vec<JoinHandle<Result<Stats, Error>>>> {
+        let mut state = self.lock();
+        let Some(oldest) = state.generations.front_mut() else {
+            state.ends = true;
+            return None;
+        };
+        Some(oldest.workers.iter_mut().filter_map(|worker| worker.thread.take()).collect())
+    }
+
+    fn remove_oldest(&self) -> Option<Generation> {
+        self.lock().generations.pop_front()
+    }
+
+    /// Returns whether the metrics are served at these addresses.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn has_monitor(&self, listen: Option<&[SocketAddr]>) -> bool {
+        self.lock().monitor.as_ref().map(|monitor| &monitor.listen[..]) == listen
+    }
+
+    /// Replaces the server of the metrics.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn set_monitor(&self, monitor: Option<Monitor>) {
+        let before = std::mem::replace(&mut self.lock().monitor, monitor);
+        // Without the lock: it stops.
+        drop(before);
+    }
+}
+
+impl Handle {
+    /// Announces that the server is about to stop: `/readyz` answers with 503 from now on, so that load balancers
+    /// send new clients elsewhere. All requests are still served, with `Connection: close`.
+    pub fn drain(&self) {
+        self.0.drains.store(true, Ordering::Relaxed);
+        self.0.lock().generations.iter().for_each(Generation::drain);
+    }
+
+    /// Returns clones of the listening sockets, to be passed to another process; none after a stop.
+    pub fn listening_sockets(&self) -> Vec<ListeningSocket> {
+        #[cfg_attr(not(feature = "metrics"), expect(unused_mut))]
+        let mut sockets = self.0.sockets();
+        #[cfg(feature = "metrics")]
+        if let Some(monitor) = &self.0.lock().monitor
+            && !sockets.is_empty()
+        {
+            sockets.extend(monitor.server.handle.listening_sockets());
+        }
+        sockets
+    }
+
+    /// Stops accepting, for good: another process does. The server ends when the last connection has closed; each
+    /// ends with its next response.
+    pub fn retire(&self) {
+        self.0.drains.store(true, Ordering::Relaxed);
+        let mut state = self.0.lock();
+        state.ends = true;
+        state.generations.iter_mut().for_each(Generation::retire);
+        #[cfg(feature = "metrics")]
+        if let Some(monitor) = &state.monitor {
+            monitor.server.handle.retire();
+        }
+    }
+
+    /// Stops the server: it closes its listeners and idle connections; other connections have
+    /// [`Config::drain_timeout`](evring::Config::drain_timeout) to finish. Further calls have no effect.
+    pub fn stop(&self) {
+        self.0.drains.store(true, Ordering::Relaxed);
+        let mut state = self.0.lock();
+        state.ends = true;
+        state.generations.iter_mut().for_each(Generation::stop);
+    }
+
+    /// Opens the access log again, for example after its file was renamed.
+    pub fn reopen_log(&self) {
+        let state = self.0.lock();
+        for generation in &state.generations {
+            if let Some(writer) = &generation.writer {
+                writer.reopen();
+            }
+        }
+    }
+}
+
+impl Server {
+    pub(crate) fn new(handle: Handle) -> Self {
+        Server { handle }
+    }
+
+    /// Returns the addresses that the server listens on, without those that redirect to https.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.of_current(|generation| {
+            #[cfg(feature = "tls")]
+            if let Some(tls) = &generation.tls {
+                return generation.addresses[..tls.first_redirecting].to_vec();
+            }
+            generation.addresses.clone()
+        })
+    }
+
+    /// Returns the addresses that redirect to https.
+    #[cfg(feature = "tls")]
+    pub fn redirecting_addresses(&self) -> Vec<SocketAddr> {
+        self.of_current(|generation| {
+            let tls = generation.tls.as_ref();
+            tls.map_or(Vec::new(), |tls| generation.addresses[tls.first_redirecting..].to_vec())
+        })
+    }
+
+    /// Returns the certificates of a server with TLS, which can be read again while it runs.
+    #[cfg(feature = "tls")]
+    pub fn certificates(&self) -> Option<Arc<Certificates>> {
+        self.of_current(|generation| {
+            generation.tls.as_ref().map(|tls| Arc::clone(&tls.certificates))
+        })
+    }
+
+    /// Returns the scheme of the server's URLs, `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        #[cfg(feature = "tls")]
+        if self.certificates().is_some() {
+            return "https";
+        }
+        "http"
+    }
+
+    /// Returns the addresses of the metrics.
+    #[cfg(feature = "metrics")]
+    pub fn metrics_addresses(&self) -> Vec<SocketAddr> {
+        let state = self.handle.0.lock();
+        state.monitor.as_ref().map_or(Vec::new(), |monitor| monitor.server.addresses())
+    }
+
+    /// Returns the name of the mechanism.
+    pub fn backend(&self) -> &'static str {
+        self.of_current(|generation| generation.workers.first().map_or("", |worker| worker.backend))
+    }
+
+    /// Returns a handle that stops the server.
+    pub fn handle(&self) -> Handle {
+        self.handle.clone()
+    }
+
+    /// Waits until the server has stopped and all connections are closed. Returns each worker's
+    /// statistics, also of workers that a reload has replaced.
+    ///
+    /// # Errors
+    /// If a worker failed; the other workers are stopped, too.
+    pub fn wait(mut self) -> Result<Vec<Stats>, Error> {
+        self.join()
+    }
+
+    fn join(&mut self) -> Result<Vec<Stats>, Error> {
+        let mut ends = Vec::new();
+        while let Some(threads) = self.handle.0.oldest_threads() {
+            ends.extend(
+                threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panic))),
+            );
+            drop(self.handle.0.remove_oldest());
+        }
+        #[cfg(feature = "metrics")]
+        self.handle.0.set_monitor(None);
+        ends.into_iter().collect()
+    }
+
+    fn of_current<T: Default>(&self, value: impl FnOnce(&Generation) -> T) -> T {
+        self.handle.0.lock().generations.back().map_or_else(T::default, value)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.handle.stop();
+        let _ = self.join();
+    }
+}

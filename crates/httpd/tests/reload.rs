@@ -1,0 +1,289 @@
+//! Servers whose settings are replaced while they serve.
+
+mod serving;
+
+use std::fs;
+use std::io::{BufRead, Read};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
+
+use evring_httpd::{Builder, Config, Request, Server};
+use serving::{Client, on_every_backend};
+
+/// Reloads for each mechanism, unless `RELOADS` says another number.
+const RELOADS: usize = 5;
+
+const CLIENTS: usize = 3;
+
+/// Returns a builder of a server that answers with its version.
+fn version(backend: &str, workers: u16, version: usize) -> Builder {
+    let text = version.to_string();
+    // Workers that are replaced have no time limit.
+    let config = Config::default().with(|c| c.drain_timeout = Duration::ZERO);
+    let builder = Server::builder().config(config).backend(backend).workers(workers);
+    builder.route("/", move |_: Request| text.clone())
+}
+
+fn connect(at: SocketAddr) -> Client {
+    Client::new(TcpStream::connect(at).unwrap())
+}
+
+/// Makes requests until told to stop, on connections that the server may end with a response only.
+fn request(at: SocketAddr, stop: &AtomicBool, requests: &AtomicU64) {
+    let mut client = connect(at);
+    while !stop.load(Ordering::Relaxed) {
+        let response = client.get("/");
+        assert_eq!(response.status, 200);
+        requests.fetch_add(1, Ordering::Relaxed);
+        if response.field("Connection") == Some("close") {
+            client.expect_end();
+            client = connect(at);
+        }
+    }
+}
+
+/// Returns a connection to a worker that answers with this version. Those before may accept for a while.
+fn connect_to_version(at: SocketAddr, version: usize) -> Client {
+    loop {
+        let mut client = connect(at);
+        if client.get("/").body == version.to_string().as_bytes() {
+            return client;
+        }
+    }
+}
+
+#[test]
+fn no_request_fails_while_settings_are_replaced() {
+    let reloads = std::env::var("RELOADS").map_or(RELOADS, |n| n.parse().unwrap());
+    on_every_backend(|backend| {
+        let listen = Config::default().with(|c| c.listen = vec![([127, 0, 0, 1], 0).into()]);
+        let server = version(backend, 2, 0).config(listen).start().unwrap();
+        let (address, handle) = (server.addresses()[0], server.handle());
+        let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            let spawn = |_| scope.spawn(|| request(address, &stop, &requests));
+            let clients: Vec<_> = (0..CLIENTS).map(spawn).collect();
+            for n in 1..=reloads {
+                // The number of workers changes, too: from 2 to 1, 2 and 3.
+                handle.reload(version(backend, (n % 3) as u16 + 1, n)).unwrap();
+                let before = requests.load(Ordering::Relaxed);
+                while requests.load(Ordering::Relaxed) < before + 30 {
+                    if clients.iter().any(ScopedJoinHandle::is_finished) {
+                        stop.store(true, Ordering::Relaxed);
+                        panic!("a request failed on {backend}");
+                    }
+                    thread::yield_now();
+                }
+                connect_to_version(address, n);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        assert_eq!(server.addresses(), [address], "{backend}");
+        handle.stop();
+        let stats = server.wait().unwrap();
+        assert!(stats.len() >= reloads, "{backend}: the workers of each generation");
+        assert_eq!(stats.iter().map(|stats| stats.reset_at_stop).sum::<u64>(), 0, "{backend}");
+    });
+}
+
+#[test]
+fn connection_keeps_its_settings_until_its_next_response() {
+    on_every_backend(|backend| {
+        let server = version(backend, 1, 0).listen("127.0.0.1:0").start().unwrap();
+        let (address, handle) = (server.addresses()[0], server.handle());
+        let mut early = connect(address);
+        assert_eq!(early.get("/").body, b"0");
+        handle.reload(version(backend, 1, 1)).unwrap();
+        connect_to_version(address, 1);
+        // The worker may hear of its successor after the next request.
+        loop {
+            let response = early.get("/");
+            assert_eq!(response.body, b"0", "{backend}");
+            if response.field("Connection") == Some("close") {
+                break;
+            }
+        }
+        early.expect_end();
+        handle.stop();
+        assert_eq!(server.wait().unwrap().len(), 2, "{backend}");
+    });
+}
+
+#[test]
+fn settings_that_cannot_be_used_leave_the_old_ones() {
+    let server = version("auto", 1, 0).listen("127.0.0.1:0").start().unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    let mut early = connect(address);
+    assert_eq!(early.get("/").body, b"0");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap();
+    for builder in [
+        Server::builder().files("/does/not/exist"),
+        Server::builder().backend("no such mechanism"),
+        Server::builder().listen(at),
+        Server::builder().workers(3).listen(at),
+    ] {
+        handle.reload(builder).unwrap_err();
+        let response = early.get("/");
+        assert_eq!((&response.body[..], response.field("Connection")), (&b"0"[..], None));
+        assert_eq!(connect(address).get("/").body, b"0");
+    }
+    handle.stop();
+    server.wait().unwrap();
+    let error = handle.reload(version("auto", 1, 1)).unwrap_err();
+    assert!(error.to_string().contains("the server ends"), "{error}");
+}
+
+#[test]
+fn oldest_of_too_many_generations_is_stopped() {
+    let server = version("auto", 1, 0).listen("127.0.0.1:0").start().unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    let mut idle = Vec::new();
+    for n in 0..4 {
+        idle.push(connect_to_version(address, n));
+        handle.reload(version("auto", 1, n + 1)).unwrap();
+    }
+    // Four generations may be there: that of the first client is the fifth.
+    idle[0].expect_reset();
+    for (n, client) in idle.iter_mut().enumerate().skip(1) {
+        assert_eq!(client.get("/").body, n.to_string().as_bytes());
+    }
+    handle.stop();
+    server.wait().unwrap();
+}
+
+#[test]
+fn addresses_can_change() {
+    let server = version("auto", 2, 0).listen("127.0.0.1:0").start().unwrap();
+    let (before, handle) = (server.addresses()[0], server.handle());
+    handle.reload(version("auto", 2, 1).listen("127.0.0.2:0").listen(before)).unwrap();
+    let [added, kept] = server.addresses()[..] else { panic!("{:?}", server.addresses()) };
+    assert_eq!(kept, before);
+    connect_to_version(added, 1);
+    connect_to_version(kept, 1);
+    handle.reload(version("auto", 2, 2).listen(added)).unwrap();
+    connect_to_version(added, 2);
+    while TcpStream::connect(before).is_ok() {}
+    handle.stop();
+    server.wait().unwrap();
+}
+
+#[test]
+#[cfg(feature = "metrics")]
+fn metrics_count_all_generations() {
+    let metrics = "127.0.0.1:0".parse().unwrap();
+    let builder = |n| version("auto", 1, n).metrics_listen(metrics);
+    let server = builder(0).listen("127.0.0.1:0").start().unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    let monitor = server.metrics_addresses();
+    for n in 0..8 {
+        connect_to_version(address, n);
+        handle.reload(builder(n + 1)).unwrap();
+    }
+    assert_eq!(server.metrics_addresses(), monitor, "the listener of the metrics stays");
+    let text = String::from_utf8(connect(monitor[0]).get("/metrics").body).unwrap();
+    let count =
+        text.lines().find_map(|line| line.strip_prefix("evring_responses_total{class=\"2xx\"} "));
+    assert!(count.unwrap().parse::<u64>().unwrap() >= 8, "{text}");
+    handle.reload(version("auto", 1, 9)).unwrap();
+    assert!(server.metrics_addresses().is_empty());
+    assert!(TcpStream::connect(monitor[0]).is_err());
+}
+
+#[cfg(feature = "cli")]
+mod program {
+    use rustix::process::Signal;
+
+    use super::serving::program::Serving;
+    use super::*;
+
+    /// A program with a file of settings.
+    struct Configured {
+        dir: tempfile::TempDir,
+        serving: Serving,
+    }
+
+    impl Configured {
+        /// Starts the program; `DIR` stands for a directory.
+        fn start(settings: &str, arguments: &[&str]) -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            fs::write(dir.path().join("a.txt"), "text").unwrap();
+            let file = dir.path().join("httpd.toml");
+            fs::write(&file, settings.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+            let file = file.to_str().unwrap();
+            let arguments: Vec<_> = ["--config", file].iter().chain(arguments).copied().collect();
+            Configured { serving: Serving::start(&arguments), dir }
+        }
+
+        fn reload(&self, settings: &str) {
+            let settings = settings.replace("DIR", self.dir.path().to_str().unwrap());
+            fs::write(self.dir.path().join("httpd.toml"), settings).unwrap();
+            self.serving.signal(Signal::HUP);
+        }
+
+        /// Returns the next line of standard error.
+        fn line(&mut self) -> String {
+            let mut line = String::new();
+            self.serving.errors.read_line(&mut line).unwrap();
+            line
+        }
+    }
+
+    #[test]
+    fn hangup_reads_the_settings_again() {
+        let mut program =
+            Configured::start("listen = ['127.0.0.1:0']\nroot = 'DIR'\nlog-level = 'info'\n", &[]);
+        assert_eq!(program.serving.connect().get("/").status, 404);
+        program.reload("listen = ['127.0.0.1:0']\nroot = 'DIR'\nlisting = true\nworkers = 3\n");
+        while program.serving.connect().get("/").status != 200 {}
+        assert_eq!(program.serving.connect().get("/a.txt").body, b"text");
+        program.serving.signal(Signal::TERM);
+        let mut rest = String::new();
+        program.serving.errors.read_to_string(&mut rest).unwrap();
+        assert!(
+            !rest.contains("shutting down"),
+            "the log level is that of the new settings: {rest}"
+        );
+        assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn wrong_settings_are_reported_and_the_old_ones_stay() {
+        let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR'\n";
+        let mut program = Configured::start(settings, &["--listing"]);
+        let cases = [
+            ("root = 'DIR'\nlisen = []\n", ":2:1: there is no setting `lisen`"),
+            ("root = 'DIR/none'\n", "cannot read the directory"),
+            ("root = 'DIR'\ntls-cert = ['a']\ntls-key = ['b']\n", "cannot read a"),
+            ("listen = ['192.0.2.1:1']\nroot = 'DIR'\n", "192.0.2.1:1"),
+        ];
+        for (settings, reason) in cases {
+            program.reload(settings);
+            let line = program.line();
+            assert!(line.contains("the settings stay as they were: "), "{line}");
+            assert!(line.contains(reason), "{line}");
+            assert_eq!(program.serving.connect().get("/").status, 200, "as by the command line");
+        }
+        program.serving.signal(Signal::TERM);
+        assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn downloads_outlive_a_reload() {
+        let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nshutdown-timeout = 0.1\n";
+        let mut program = Configured::start(settings, &["--log-level", "info"]);
+        let content = vec![b'x'; 30 << 20];
+        fs::write(program.dir.path().join("large"), &content).unwrap();
+        let mut client = program.serving.connect();
+        client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+        program.reload(settings);
+        while !program.line().contains("settings reloaded") {}
+        assert_eq!(program.serving.connect().get("/a.txt").status, 200);
+        let response = client.response(true);
+        assert_eq!((response.status, response.body.len()), (200, content.len()));
+        program.serving.signal(Signal::TERM);
+        assert!(program.serving.child.wait().unwrap().success());
+    }
+}
