@@ -12,6 +12,7 @@ use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
 use crate::file_options::FileOptions;
 #[cfg(feature = "cli")]
 use crate::flags;
+use crate::host_options::HostOptions;
 use crate::limits::Limits;
 use crate::server::addresses::Addresses;
 #[cfg(feature = "tls")]
@@ -109,6 +110,10 @@ pub struct Options {
     )]
     pub handlers: Vec<HandlerModule>,
 
+    /// Virtual hosts other than the first, which has the root and the settings for files of these options.
+    #[cfg_attr(feature = "cli", arg(skip))]
+    pub hosts: Vec<HostOptions>,
+
     /// Limits of connections
     #[cfg_attr(feature = "cli", command(flatten))]
     pub connections: ConnectionLimits,
@@ -187,6 +192,7 @@ impl Default for Options {
             status: false,
             #[cfg(feature = "sandbox")]
             handlers: Vec::new(),
+            hosts: Vec::new(),
             connections: ConnectionLimits::default(),
             limits: Limits::default(),
         }
