@@ -41,6 +41,9 @@ pub enum Error {
     /// The process cannot run as this user.
     #[cfg(feature = "user")]
     User(User, io::Error),
+    /// A file of users cannot be read.
+    #[cfg(feature = "basic-auth")]
+    Users(PathBuf, io::Error),
     /// A certificate cannot be used.
     #[cfg(feature = "tls")]
     Certificate(CertificateError),
@@ -83,6 +86,10 @@ impl fmt::Display for Error {
             Error::User(user, error) => {
                 write!(f, "cannot run as the user {user}: {error}")
             }
+            #[cfg(feature = "basic-auth")]
+            Error::Users(path, error) => {
+                write!(f, "cannot read the users of {}: {error}", path.display())
+            }
             #[cfg(feature = "tls")]
             Error::Certificate(error) => error.fmt(f),
             #[cfg(feature = "sandbox")]
@@ -112,6 +119,8 @@ impl std::error::Error for Error {
             Error::Panic | Error::Conflict(_) | Error::Ended => None,
             #[cfg(feature = "user")]
             Error::User(_, error) => Some(error),
+            #[cfg(feature = "basic-auth")]
+            Error::Users(_, error) => Some(error),
             #[cfg(feature = "tls")]
             Error::Certificate(error) => error.source(),
             #[cfg(feature = "sandbox")]

@@ -34,6 +34,8 @@ use evring::{
 };
 use tracing::info;
 
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::{BasicAuth, Realm};
 #[cfg(feature = "compression")]
 use crate::compression::{Compression, CompressionLevels};
 use crate::decision::options::HostIndex;
@@ -63,6 +65,8 @@ use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
 use crate::site::log::{AccessLog, LogSender, LogWriter};
+#[cfg(feature = "basic-auth")]
+use crate::site::login::{LoginThreads, Logins};
 use crate::site::metrics::Metrics;
 use crate::site::middleware::{Around, Next};
 use crate::site::request_body::RequestBody;
@@ -85,6 +89,11 @@ pub struct Builder {
     listen: Vec<io::Result<Vec<SocketAddr>>>,
     backend: String,
     workers: u16,
+    #[cfg(feature = "basic-auth")]
+    basic_auth: Vec<BasicAuth>,
+    /// What verifies passwords, once the server starts.
+    #[cfg(feature = "basic-auth")]
+    login_threads: Option<LoginThreads>,
     #[cfg(feature = "user")]
     user: Option<User>,
     routes: Routes,
@@ -125,6 +134,10 @@ impl From<Options> for Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             backend,
             workers: workers.max(1),
+            #[cfg(feature = "basic-auth")]
+            basic_auth: options.basic_auth,
+            #[cfg(feature = "basic-auth")]
+            login_threads: None,
             #[cfg(feature = "user")]
             user: options.user,
             routes: Routes::default(),
@@ -170,6 +183,31 @@ impl Builder {
     /// Sets the number of worker threads; the default is 1.
     pub fn workers(self, n: u16) -> Self {
         Builder { workers: n.max(1), ..self }
+    }
+
+    /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly.
+    ///
+    /// ```no_run
+    /// use evring_httpd::Server;
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let auth = "/etc/httpd.users,path=/private".parse()?;
+    ///     Ok(Server::builder().files("public").basic_auth(auth).run()?)
+    /// }
+    /// ```
+    #[cfg(feature = "basic-auth")]
+    pub fn basic_auth(mut self, auth: BasicAuth) -> Self {
+        self.basic_auth.push(auth);
+        self
+    }
+
+    /// Reads the files of users.
+    #[cfg(feature = "basic-auth")]
+    fn load_realms(&self) -> Result<Vec<Realm>, Error> {
+        let load = |auth: &BasicAuth| {
+            auth.load().map_err(|error| Error::Users(auth.file().to_owned(), error))
+        };
+        self.basic_auth.iter().map(load).collect()
     }
 
     /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
@@ -470,6 +508,11 @@ impl Builder {
             let threads = CompressorThreads::start(self.workers.into()).map_err(Error::Thread)?;
             self.compressor_threads = Some(threads);
         }
+        #[cfg(feature = "basic-auth")]
+        if !self.basic_auth.is_empty() {
+            let threads = LoginThreads::start(self.load_realms()?, self.workers.into());
+            self.login_threads = Some(threads.map_err(Error::Thread)?);
+        }
         let mut senders = senders.into_iter();
         let mut generation = Generation {
             workers: Vec::new(),
@@ -587,6 +630,8 @@ impl Builder {
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
+        #[cfg(feature = "basic-auth")]
+        self.load_realms()?;
         self.check_pages()?;
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
@@ -683,6 +728,8 @@ impl Builder {
         let hosts = self.hosts.clone();
         let first_root = config.roots.len() as u16;
         config.roots.extend(hosts.iter().map(|host| host.root.clone()));
+        #[cfg(feature = "basic-auth")]
+        let login_threads = self.login_threads.clone();
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
@@ -713,6 +760,11 @@ impl Builder {
                 site.files.compressor = compressor_threads.map(|threads| {
                     Compressor::new(file_options.compression, threads, &mechanism.remote())
                 });
+            }
+            #[cfg(feature = "basic-auth")]
+            {
+                site.logins =
+                    login_threads.map(|threads| Logins::new(threads, &mechanism.remote()));
             }
             site.context.measures = measures || log.is_some();
             site.files.hosts.first_mut().options = file_options;

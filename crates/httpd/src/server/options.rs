@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
 
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::BasicAuth;
 use crate::file_options::FileOptions;
 #[cfg(feature = "cli")]
 use crate::flags;
@@ -52,6 +54,15 @@ pub struct Options {
     #[cfg(feature = "user")]
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "USER[:GROUP]"))]
     pub user: Option<User>,
+
+    /// Ask clients for a name and a password of a file with lines USER:HASH, as `htpasswd -B` writes them: for all
+    /// paths, or those at and below one; can be repeated. Read at the start and at SIGHUP. Passwords need TLS
+    #[cfg(feature = "basic-auth")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(help_heading = "Server", long, value_name = "FILE[,path=/PREFIX][,realm=NAME]")
+    )]
+    pub basic_auth: Vec<BasicAuth>,
 
     /// Settings for files
     #[cfg_attr(feature = "cli", command(flatten))]
@@ -177,6 +188,8 @@ impl Default for Options {
             listen: vec![Addresses::from(SocketAddr::from(([127, 0, 0, 1], 8080)))],
             backend: "auto".to_owned(),
             workers: 1,
+            #[cfg(feature = "basic-auth")]
+            basic_auth: Vec::new(),
             #[cfg(feature = "user")]
             user: None,
             files: FileOptions::default(),

@@ -83,6 +83,9 @@ counts! {
     /// its limit.
     rejected_bodies,
     rejected_files,
+    /// Requests refused with 401, and with 503 as too many passwords were being verified.
+    refused_logins,
+    rejected_logins,
     /// Files that were compressed, and files sent plain as the threads or the memory for compressed files were
     /// busy.
     compressed_files,
