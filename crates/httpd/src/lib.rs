@@ -24,6 +24,7 @@ mod flags;
 #[cfg(any(fuzzing, test))]
 pub mod fuzzing;
 mod header_rule;
+mod host_options;
 mod limits;
 mod message;
 mod mime_type;
@@ -45,6 +46,7 @@ pub use evring::{Config, Root};
 pub use evring_tls;
 pub use file_options::FileOptions;
 pub use header_rule::HeaderRule;
+pub use host_options::{HostName, HostOptions};
 pub use http;
 pub use limits::Limits;
 pub use mime_type::MimeType;
@@ -59,6 +61,8 @@ pub use server::options::{ConnectionLimits, Options};
 pub use server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 pub use server::tls::TlsOptions;
+#[cfg(feature = "user")]
+pub use server::user::User;
 pub use site::Site;
 pub use site::constant::constant;
 pub use site::deferred::Responder;

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 15] = [
     "flags",
     "limits",
     "message",
@@ -18,6 +18,7 @@ const LAYERS: [&str; 14] = [
     "error_page",
     "compression",
     "file_options",
+    "host_options",
     "response",
     "site",
     "server",

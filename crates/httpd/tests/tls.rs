@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evring_httpd::evring_tls::rustls;
-use evring_httpd::{Limits, Server, TlsOptions};
+use evring_httpd::{HostOptions, Limits, Server, TlsOptions};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
@@ -233,6 +233,29 @@ fn certificate_is_chosen_by_name_and_read_again() {
         assert_ne!(third, first);
         assert_eq!(body(&get(&mut open, "/a").unwrap()), b"a", "a connection ended");
     });
+}
+
+#[test]
+fn virtual_host_has_its_own_certificate() {
+    let authority = Authority::new();
+    let dir = tempfile::tempdir().unwrap();
+    for (name, root) in [("localhost", "first"), ("example.org", "second")] {
+        fs::create_dir(dir.path().join(root)).unwrap();
+        fs::write(dir.path().join(root).join("a"), name).unwrap();
+    }
+    let mut host = HostOptions::new("example.org".parse().unwrap(), dir.path().join("second"));
+    host.certificate = Some(authority.write("second", &["example.org"]));
+    let server = Server::builder().listen("127.0.0.1:0").files(dir.path().join("first")).host(host);
+    let server = server.tls(authority.options("first", &["localhost"])).start().unwrap();
+    let config = Arc::new(authority.trusting(BOTH));
+    for name in ["localhost", "example.org"] {
+        let mut connection = connect(&server, &config, name);
+        let request = format!("GET /a HTTP/1.1\r\nHost: {name}\r\nConnection: close\r\n\r\n");
+        connection.write_all(request.as_bytes()).unwrap();
+        let mut response = Vec::new();
+        connection.read_to_end(&mut response).unwrap();
+        assert_eq!(body(&response), name.as_bytes());
+    }
 }
 
 #[test]

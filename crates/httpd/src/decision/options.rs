@@ -15,7 +15,13 @@ pub(crate) struct ResponseOptions {
     pub(crate) close: Close,
     /// Whether the request is HTTP/1.0.
     pub(crate) is_http10: bool,
+    /// The host that the request names.
+    pub(crate) host: HostIndex,
 }
+
+/// The number of a virtual host; 0 is the default one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct HostIndex(pub(crate) u16);
 
 impl ResponseOptions {
     /// Returns the options for a response to `request`; `remaining` bytes have arrived after its
@@ -27,6 +33,7 @@ impl ResponseOptions {
             persistence: request.persistence,
             close: Close::Flush,
             is_http10: request.is_http10,
+            host: HostIndex::default(),
         };
         // A reset caused by further bytes would destroy the last response, so linger.
         let sends_more = remaining > 0 || request.framing != Framing::Length(0);
@@ -44,6 +51,7 @@ impl ResponseOptions {
             persistence: Persistence::Close,
             close: Close::Linger,
             is_http10: false,
+            host: HostIndex::default(),
         }
     }
 

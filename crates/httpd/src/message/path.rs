@@ -32,6 +32,13 @@ fn path_or_root(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"/" } else { path }
 }
 
+/// Returns the authority of a target in absolute form, such as `host:80` of `http://host:80/path`.
+pub(crate) fn authority(target: &[u8]) -> Option<&[u8]> {
+    let tail = after_authority(target).ok()?;
+    let start = memchr::memmem::find(target, b"://")? + 3;
+    Some(&target[start..target.len() - tail.len()])
+}
+
 /// Returns the path and query of `http://host/path?query`.
 fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
     let is_scheme = |scheme: &[u8]| {

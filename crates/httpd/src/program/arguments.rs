@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use evring_httpd::{Addresses, Builder, Config, Options};
+use evring_httpd::{Addresses, Builder, Config, HostOptions, Options};
 use tracing::level_filters::LevelFilter;
 
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
@@ -74,6 +74,11 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
+    /// Sets the virtual hosts.
+    pub(crate) fn set_hosts(&mut self, hosts: Vec<HostOptions>) {
+        self.options.hosts = hosts;
+    }
+
     /// Returns the options of the server.
     pub(crate) fn into_options(self) -> Options {
         let Arguments { directory, port, mut options, .. } = self;
@@ -107,11 +112,12 @@ impl Settings {
 
     /// Returns the descriptors that the settings ask for.
     pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
-        let Options { workers, listen, tls, connections, limits, .. } = &self.0;
+        let Options { workers, listen, tls, hosts, connections, limits, .. } = &self.0;
         let listen = listen.iter().chain(&tls.redirect_from);
         DescriptorDemand {
             workers: *workers,
-            listeners: listen.map(|addresses| addresses.as_slice().len() as u64).sum(),
+            listeners: listen.map(|addresses| addresses.as_slice().len() as u64).sum::<u64>()
+                + hosts.len() as u64,
             connections: connections.max_connections,
             open_files: u32::try_from(limits.max_open_files).unwrap_or(u32::MAX),
         }
@@ -123,7 +129,7 @@ impl Settings {
         options.workers = budget.workers;
         options.connections.max_connections = budget.connections;
         options.limits.max_open_files = budget.open_files as usize;
-        options.status |= options.root.is_none();
+        options.status |= options.root.is_none() && options.hosts.is_empty();
         let config = Config::from(&options).with(|c| c.max_file_ops = budget.max_file_ops);
         Builder::from(options).backend(backend).config(config)
     }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DescriptorDemand {
     pub(crate) workers: u16,
-    /// Listening addresses per worker.
+    /// Listening addresses and roots of virtual hosts, per worker.
     pub(crate) listeners: u64,
     pub(crate) connections: u32,
     /// Open files per worker that are being sent.
@@ -59,6 +59,12 @@ const MIN_PER_WORKER: u64 = 8;
 /// Maximum number of file operations in flight per worker.
 const MAX_FILE_OPS: u64 = 256;
 
+/// Returns the number of open descriptors of the process.
+pub(crate) fn open_descriptors() -> u64 {
+    // Reading the directory takes one itself.
+    fs::read_dir("/proc/self/fd").map_or(8, |list| list.count() as u64 - 1)
+}
+
 impl DescriptorDemand {
     /// Distributes `limit` descriptors, of which `open` are in use. Files get a quarter of each
     /// worker's descriptors; connections never use that part.
@@ -95,11 +101,13 @@ impl DescriptorDemand {
         })
     }
 
-    /// Raises the limit and distributes this process' descriptors. Logs it if the demand is not met.
-    pub(crate) fn budget_of_process(self) -> Result<DescriptorBudget, TooFewDescriptors> {
+    /// Raises the limit and distributes this process' descriptors, of which `open` are not those of workers. Logs it
+    /// if the demand is not met.
+    pub(crate) fn budget_of_process(
+        self,
+        open: u64,
+    ) -> Result<DescriptorBudget, TooFewDescriptors> {
         let limit = raise_limit();
-        // Reading the directory takes one itself.
-        let open = fs::read_dir("/proc/self/fd").map_or(8, |list| list.count() as u64 - 1);
         let budget = self.budget(limit, open)?;
         let (requested, granted) = (self.connections, budget.connections);
         let is_significant =

@@ -4,6 +4,7 @@ mod advice;
 mod arguments;
 mod backends;
 mod descriptors;
+mod hosts;
 mod reload;
 mod settings;
 mod stderr;
@@ -25,6 +26,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use arguments::Settings;
+use descriptors::open_descriptors;
 use reload::Reload;
 use stderr::Stderr;
 use upgrade::Inheritance;
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
     let reload = Reload {
         arguments: command_line,
         inherited: Vec::new(),
+        open: 0,
         log_level,
         drain_delay: Arc::new(Mutex::new(arguments.drain_delay)),
     };
@@ -94,7 +97,8 @@ fn serve(
     let mut signals = exit_at_second_signal()?;
     let reload_signals = Reload::signals()?;
     let (backend, note) = backends::choose(&settings.0.backend)?;
-    let budget = settings.descriptor_demand().budget_of_process()?;
+    reload.open = open_descriptors();
+    let budget = settings.descriptor_demand().budget_of_process(reload.open)?;
     let sockets = std::mem::take(&mut inherited.sockets);
     reload.inherited = sockets.iter().map(ListeningSocket::address).collect();
     settings.listen_at(&reload.inherited);

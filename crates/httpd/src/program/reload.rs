@@ -24,6 +24,8 @@ use crate::{backends, notify_manager, settings};
 pub(crate) struct Reload {
     /// The command line.
     pub(crate) arguments: Vec<OsString>,
+    /// The number of descriptors that were open before the first workers started.
+    pub(crate) open: u64,
     /// The addresses of the sockets that were given to the process.
     pub(crate) inherited: Vec<SocketAddr>,
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
@@ -82,7 +84,7 @@ impl Reload {
         let of_program = (arguments.log_level, arguments.drain_delay);
         let mut settings = Settings(arguments.into_options());
         let (backend, _) = backends::choose(&settings.0.backend)?;
-        let budget = settings.descriptor_demand().budget_of_process()?;
+        let budget = settings.descriptor_demand().budget_of_process(self.open)?;
         settings.listen_at(&self.inherited);
         let builder = settings.server(&backend, budget);
         builder.check()?;

@@ -17,6 +17,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::arguments::Arguments;
+use crate::hosts;
 
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
@@ -31,13 +32,17 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     let matches = command().get_matches_from(arguments);
     let given = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let Some(file) = &given.config else { return Ok(given) };
-    let from_file = FileSettings::read(file)?.flags(&matches);
+    let FileSettings { settings, hosts } = FileSettings::read(file)?;
+    let from_file = flags_not_given(settings, &matches);
     // Before the arguments, so that messages name these as the user gave them.
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
-    let matches =
-        command().try_get_matches_from(all).map_err(|error| FileError::whole(file, &error))?;
-    Arguments::from_arg_matches(&matches).map_err(|error| FileError::whole(file, &error))
+    let whole = |error| FileError::whole(file, &error);
+    let matches = command().try_get_matches_from(all).map_err(whole)?;
+    let mut arguments = Arguments::from_arg_matches(&matches).map_err(whole)?;
+    let hosts = hosts.into_iter().map(|settings| hosts::options(&settings, &matches));
+    arguments.set_hosts(hosts.collect::<Result<_, _>>().map_err(whole)?);
+    Ok(arguments)
 }
 
 /// Returns the definitions of all flags, with their environment variables.
@@ -55,13 +60,15 @@ pub(crate) fn command() -> Command {
 /// The settings of a file, in its order.
 struct FileSettings {
     settings: Vec<Setting>,
+    /// Those of each virtual host.
+    hosts: Vec<Vec<Setting>>,
 }
 
-struct Setting {
+pub(crate) struct Setting {
     /// The flag's identifier.
-    id: String,
+    pub(crate) id: String,
     /// Flags as on a command line.
-    flags: Vec<String>,
+    pub(crate) flags: Vec<String>,
 }
 
 impl FileSettings {
@@ -70,44 +77,62 @@ impl FileSettings {
         let error = |at, reason: String| FileError { path: path.to_owned(), at, reason };
         let text =
             fs::read_to_string(path).map_err(|e| error(None, format!("cannot read it: {e}")))?;
-        let table = DeTable::parse(&text).map_err(|e| {
+        let at =
+            |(span, reason): (Range<usize>, String)| error(Some(position(&text, &span)), reason);
+        let mut table = DeTable::parse(&text).map_err(|e| {
             error(e.span().map(|span| position(&text, &span)), e.message().to_owned())
         })?;
-        let command = command();
-        let mut settings = Vec::new();
-        for (key, value) in in_order(table.get_ref()) {
-            let name = key.get_ref().as_ref();
-            let at = |span: Range<usize>| Some(position(&text, &span));
-            let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
-            let arg = arg.filter(|_| !NOT_SETTINGS.contains(&name));
-            let Some(arg) = arg else {
-                return Err(error(at(key.span()), unknown(name)));
-            };
-            let flags = flags(arg, name, value.get_ref()).and_then(|flags| check(flags, name));
-            let flags = flags.map_err(|reason| error(at(value.span()), reason))?;
-            settings.push(Setting { id: arg.get_id().to_string(), flags });
-        }
-        Ok(FileSettings { settings })
+        let tables = table.get_mut().remove("host");
+        let hosts = tables.map_or(Ok(Vec::new()), |tables| hosts::read(&tables)).map_err(at)?;
+        let settings = read_table(table.get_ref(), &command(), &NOT_SETTINGS).map_err(at)?;
+        Ok(FileSettings { settings, hosts })
     }
+}
 
-    /// Returns the flags for the settings that neither the command line nor a variable has.
-    fn flags(self, given: &ArgMatches) -> impl Iterator<Item = OsString> {
-        let is_given = |id: &str| {
-            let source = given.value_source(id);
-            matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-        };
-        let settings: Vec<_> = self
-            .settings
-            .into_iter()
-            .filter(|setting| match &setting.id[..] {
-                // `-p PORT` and `DIR` replace the addresses and the root of the file.
-                "listen" => !is_given("listen") && !is_given("port"),
-                "root" => !is_given("root") && !is_given("directory"),
-                id => !is_given(id),
-            })
-            .collect();
-        settings.into_iter().flat_map(|setting| setting.flags).map(OsString::from)
+/// Returns the settings of a table, each of which is a flag of `command`.
+///
+/// # Errors
+/// The position of a setting, and why it cannot be used.
+pub(crate) fn read_table(
+    table: &DeTable<'_>,
+    command: &Command,
+    excluded: &[&str],
+) -> Result<Vec<Setting>, (Range<usize>, String)> {
+    let mut settings = Vec::new();
+    for (key, value) in in_order(table) {
+        let name = key.get_ref().as_ref();
+        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
+        let arg = arg.filter(|_| !excluded.contains(&name));
+        let Some(arg) = arg else { return Err((key.span(), unknown(name, command))) };
+        let flags = flags(arg, name, value.get_ref());
+        let flags = flags.and_then(|flags| check(flags, name, command));
+        let flags = flags.map_err(|reason| (value.span(), reason))?;
+        settings.push(Setting { id: arg.get_id().to_string(), flags });
     }
+    Ok(settings)
+}
+
+/// Returns the flags for the settings that neither the command line nor a variable has.
+fn flags_not_given(
+    settings: Vec<Setting>,
+    given: &ArgMatches,
+) -> impl Iterator<Item = OsString> + use<> {
+    let settings: Vec<_> = settings
+        .into_iter()
+        .filter(|setting| match &setting.id[..] {
+            // `-p PORT` and `DIR` replace the addresses and the root of the file.
+            "listen" => !is_given(given, "listen") && !is_given(given, "port"),
+            "root" => !is_given(given, "root") && !is_given(given, "directory"),
+            id => !is_given(given, id),
+        })
+        .collect();
+    settings.into_iter().flat_map(|setting| setting.flags).map(OsString::from)
+}
+
+/// Returns whether a flag or its variable was given.
+pub(crate) fn is_given(matches: &ArgMatches, id: &str) -> bool {
+    let source = matches.value_source(id);
+    matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
 }
 
 /// Returns the entries of a table in the order of the file.
@@ -119,8 +144,8 @@ fn in_order<'a, 'i>(
     entries
 }
 
-fn unknown(name: &str) -> String {
-    let suggestion = command().try_get_matches_from(["httpd", &format!("--{name}")]).err();
+fn unknown(name: &str, command: &Command) -> String {
+    let suggestion = command.clone().try_get_matches_from(["httpd", &format!("--{name}")]).err();
     let suggestion = suggestion.and_then(|error| {
         let found = error.get(clap::error::ContextKind::SuggestedArg)?.to_string();
         found.strip_prefix("--").map(|name| format!("; did you mean `{name}`?"))
@@ -155,8 +180,9 @@ fn scalar(name: &str, value: &DeValue<'_>) -> Result<String, String> {
 }
 
 /// Checks the flags of one setting as if they were all.
-fn check(flags: Vec<String>, name: &str) -> Result<Vec<String>, String> {
-    let outcome = command()
+fn check(flags: Vec<String>, name: &str, command: &Command) -> Result<Vec<String>, String> {
+    let outcome = command
+        .clone()
         .try_get_matches_from(["httpd"].into_iter().chain(flags.iter().map(String::as_str)));
     match outcome {
         Err(error)
@@ -172,7 +198,7 @@ fn check(flags: Vec<String>, name: &str) -> Result<Vec<String>, String> {
 }
 
 /// Returns the first line of a message, without its prefix.
-fn reason(error: &clap::Error) -> String {
+pub(crate) fn reason(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let line = text.lines().next().unwrap_or_default();
     line.strip_prefix("error: ").unwrap_or(line).to_owned()
@@ -273,6 +299,25 @@ mod tests {
             ("workers = ", "FILE:1:11: "),
             ("workers = 1\nworkers = 2", "FILE:2:1: duplicate key"),
             ("tls-cert = 'a'", "FILE: the following required arguments were not provided"),
+            ("host = 1", "FILE:1:8: hosts are tables: `[[host]]`"),
+            ("[host]\nname = 'a'", "FILE:1:1: hosts are tables: `[[host]]`"),
+            ("[[host]]\nname = 'a'", "FILE:1:1: host: a setting is missing: --root <DIR>"),
+            ("[[host]]\nroot = 'a'", "FILE:1:1: host: a setting is missing: --name <NAME>"),
+            ("[[host]]\nname = 'a:1'\nroot = 'a'", "FILE:2:8: `name`: invalid value 'a:1'"),
+            (
+                "[[host]]\nlistin = true",
+                "FILE:2:1: there is no setting `listin`; did you mean `listing`?",
+            ),
+            ("[[host]]\nworkers = 1", "FILE:2:1: there is no setting `workers`"),
+            ("[[host]]\ncompress = true", "FILE:2:1: `compress` is a setting of the whole server"),
+            (
+                "[[host]]\nname = 'a'\nroot = 'b'\n[[host]]\nname = 'A'\nroot = 'c'",
+                "FILE:4:1: host: there are two hosts with the name a",
+            ),
+            (
+                "[[host]]\nname = 'a'\nroot = 'b'\ntls-cert = 'c'",
+                "FILE:1:1: host: a setting is missing: --tls-key <FILE>",
+            ),
         ];
         for (text, expected) in cases {
             let error = parsed(text, &[]).unwrap_err();
@@ -306,7 +351,11 @@ mod tests {
 
     #[test]
     fn example_has_every_setting_with_its_default() {
-        let example = include_str!("../../httpd.toml");
+        let (example, hosts) =
+            include_str!("../../httpd.toml").split_once("#[[host]]").expect("an example of a host");
+        let host: Vec<_> = hosts.lines().filter_map(|line| line.strip_prefix('#')).collect();
+        let host = parsed(&format!("[[host]]\n{}", host.join("\n")), &[]).unwrap();
+        assert_eq!(host.into_options().hosts.len(), 1);
         let missing: Vec<_> = settings()
             .iter()
             .map(line)

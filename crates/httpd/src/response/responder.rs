@@ -2,7 +2,7 @@
 
 use evring::{Chunk, Commands, ConnId};
 
-use crate::decision::options::ResponseOptions;
+use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::plan::Plan;
 use crate::decision::representation::RepresentationHeaders;
 use crate::error_page::LoadedPage;
@@ -19,10 +19,10 @@ pub(crate) struct Responder {
     pub(crate) clock: Clock,
     /// Buffer for the heads of less frequent responses.
     pub(crate) scratch: Vec<u8>,
-    /// Pages that replace the text of a status.
-    pub(crate) error_pages: Vec<LoadedPage>,
-    /// Whether clients that accept HTML get a page instead of 404.
-    pub(crate) has_fallback: bool,
+    /// Pages that replace the text of a status at a host.
+    pub(crate) error_pages: Vec<(HostIndex, LoadedPage)>,
+    /// The hosts where clients that accept HTML get a page instead of 404.
+    pub(crate) with_fallback: Vec<HostIndex>,
 }
 
 impl Responder {
@@ -31,7 +31,7 @@ impl Responder {
             clock: Clock::new(),
             scratch: Vec::with_capacity(1024),
             error_pages: Vec::new(),
-            has_fallback: false,
+            with_fallback: Vec::new(),
         }
     }
 
@@ -90,7 +90,7 @@ impl Responder {
             Status::METHOD | Status::NO_CONTENT => "Allow: GET, HEAD, OPTIONS\r\n",
             // The shortage is usually brief.
             Status::BUSY => "Retry-After: 1\r\n",
-            Status::NOT_FOUND if self.has_fallback => "Vary: Accept\r\n",
+            Status::NOT_FOUND if self.with_fallback.contains(&options.host) => "Vary: Accept\r\n",
             _ => "",
         };
         self.send_status(to, status, field.as_bytes(), options)
@@ -137,7 +137,9 @@ impl Responder {
         out.clear();
         begin_head(out, status, &self.clock);
         out.extend_from_slice(fields);
-        if let Some(page) = self.error_pages.iter().rfind(|page| page.status == code) {
+        let is_page =
+            |(host, page): &&(HostIndex, LoadedPage)| *host == options.host && page.status == code;
+        if let Some((_, page)) = self.error_pages.iter().rfind(is_page) {
             put(out, format_args!("Content-Type: {}\r\n", page.content_type));
             put_length(out, page.body.len() as u64);
             end_head(out, options);

@@ -13,7 +13,10 @@ pub(crate) mod running;
 mod signals;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+#[cfg(feature = "user")]
+pub(crate) mod user;
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::fd::{AsFd, AsRawFd};
@@ -33,8 +36,10 @@ use tracing::info;
 
 #[cfg(feature = "compression")]
 use crate::compression::{Compression, CompressionLevels};
+use crate::decision::options::HostIndex;
 use crate::error_page::{ErrorPage, LoadedPage};
 use crate::file_options::FileOptions;
+use crate::host_options::HostOptions;
 use crate::limits::Limits;
 use crate::server::error::Error;
 use crate::server::generation::{Generation, Worker};
@@ -46,10 +51,13 @@ use crate::server::running::Monitor;
 use crate::server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, TlsOptions};
+#[cfg(feature = "user")]
+use crate::server::user::User;
 use crate::site::Site;
 #[cfg(feature = "compression")]
 use crate::site::compressor::{Compressor, CompressorThreads};
 use crate::site::handler::Request;
+use crate::site::hosts::FileHost;
 #[cfg(feature = "tls")]
 use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
@@ -77,11 +85,15 @@ pub struct Builder {
     listen: Vec<io::Result<Vec<SocketAddr>>>,
     backend: String,
     workers: u16,
+    #[cfg(feature = "user")]
+    user: Option<User>,
     routes: Routes,
     limits: Limits,
     file_options: FileOptions,
-    /// The pages of errors, once the server starts.
-    loaded_error_pages: Vec<LoadedPage>,
+    /// The virtual hosts other than the first.
+    hosts: Vec<HostOptions>,
+    /// The pages of errors by host, once the server starts.
+    loaded_error_pages: Vec<(HostIndex, LoadedPage)>,
     status: Option<bool>,
     log: Option<AccessLog>,
     #[cfg(feature = "metrics")]
@@ -113,9 +125,12 @@ impl From<Options> for Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             backend,
             workers: workers.max(1),
+            #[cfg(feature = "user")]
+            user: options.user,
             routes: Routes::default(),
             limits,
             file_options: files,
+            hosts: options.hosts,
             loaded_error_pages: Vec::new(),
             status: options.status.then_some(true),
             log: options.access_log.map(|to| AccessLog { format: options.log_format, ..to.into() }),
@@ -157,10 +172,33 @@ impl Builder {
         Builder { workers: n.max(1), ..self }
     }
 
+    /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
+    /// access log. Also other threads of the process become this user's.
+    #[cfg(feature = "user")]
+    pub fn user(self, user: User) -> Self {
+        Builder { user: Some(user), ..self }
+    }
+
     /// Serves the files below a directory, which must exist when the server starts.
     /// [`Config::symlinks`] determines which symbolic links are followed.
     pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
         self.add_roots(vec![root.into()]);
+        self
+    }
+
+    /// Adds a virtual host, for requests that name it. Other requests get the files of [`Builder::files`]. Handlers
+    /// are the same for all hosts.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{HostOptions, Server};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let docs = HostOptions::new("docs.example.org".parse()?, "docs");
+    ///     Ok(Server::builder().files("public").host(docs).run()?)
+    /// }
+    /// ```
+    pub fn host(mut self, host: HostOptions) -> Self {
+        self.hosts.push(host);
         self
     }
 
@@ -338,7 +376,8 @@ impl Builder {
             .saturating_mul(self.workers.into())
             .saturating_add(compressed)
             .saturating_add(
-                self.file_options.error_pages.len().saturating_mul(ErrorPage::MAX_BYTES),
+                self.pages().map(|(_, files)| files.error_pages.len()).sum::<usize>()
+                    * ErrorPage::MAX_BYTES,
             )
     }
 
@@ -397,7 +436,7 @@ impl Builder {
         }
         #[cfg(feature = "tls")]
         {
-            self.loaded_tls = self.tls.load(self.config.listen.len())?;
+            self.loaded_tls = self.load_tls()?;
             self.config.listen.extend(self.tls.redirecting_addresses());
         }
         let shares_addresses = self.config.reuse_port;
@@ -441,10 +480,18 @@ impl Builder {
             #[cfg(feature = "tls")]
             tls: self.loaded_tls.clone(),
         };
+        let mut sockets = Vec::new();
         for n in 0..self.workers.into() {
-            let sockets = self.listening_sockets(&given, n)?;
+            let of_worker = self.listening_sockets(&given, n)?;
             // For port 0, all workers use the port of the first one.
-            self.config.listen = sockets.iter().map(|same| same[0].address()).collect();
+            self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
+            sockets.push(of_worker);
+        }
+        #[cfg(feature = "user")]
+        if let Some(user) = &self.user {
+            user.assume().map_err(|error| Error::User(user.clone(), error))?;
+        }
+        for sockets in sockets {
             generation.sockets.extend(sockets.iter().flatten().cloned());
             let stop = StopOnDrop {
                 handle: handle.clone(),
@@ -537,45 +584,74 @@ impl Builder {
         if let Some(conflict) = self.conflict {
             return Err(Error::Conflict(conflict));
         }
-        for root in &self.config.roots {
-            std::fs::read_dir(root).map_err(|error| Error::Root(root.clone(), error))?;
+        for root in self.pages().filter_map(|(root, _)| root) {
+            std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
         self.check_pages()?;
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
         }
         #[cfg(feature = "tls")]
-        self.tls.load(0)?;
+        self.load_tls()?;
         Ok(())
     }
 
-    /// Checks that the pages below the root can be read.
-    fn check_pages(&self) -> Result<(), Error> {
-        self.load_error_pages()?;
-        let FileOptions { fallback, redirects, .. } = &self.file_options;
-        let Some(page) = fallback else { return Ok(()) };
-        if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
-            return Err(Error::Conflict("the fallback page is redirected; exclude it or move it"));
+    /// Reads the certificates of all hosts.
+    #[cfg(feature = "tls")]
+    fn load_tls(&self) -> Result<Option<LoadedTls>, Error> {
+        let mut tls = self.tls.clone();
+        for (certificate, key) in self.hosts.iter().filter_map(|host| host.certificate.clone()) {
+            tls.certificates.push(certificate);
+            tls.keys.push(key);
         }
-        let path = self.pages_root()?.join(page.path());
-        std::fs::File::open(&path).map(drop).map_err(|error| Error::Page(path, error))
+        tls.load(self.config.listen.len())
+    }
+
+    /// Checks that the hosts have names of their own, and that the pages below their roots can be read.
+    fn check_pages(&self) -> Result<(), Error> {
+        let mut names = HashSet::new();
+        for host in &self.hosts {
+            if host.names.is_empty() || !host.names.iter().all(|name| names.insert(name)) {
+                return Err(Error::Conflict("each virtual host needs names of its own"));
+            }
+        }
+        if self.hosts.len() >= usize::from(u16::MAX) {
+            return Err(Error::Conflict("a server has fewer than 65535 virtual hosts"));
+        }
+        self.load_error_pages()?;
+        for (root, files) in self.pages() {
+            let FileOptions { fallback, redirects, .. } = files;
+            let Some(page) = fallback else { continue };
+            if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
+                let reason = "the fallback page is redirected; exclude it or move it";
+                return Err(Error::Conflict(reason));
+            }
+            let path = root.ok_or(NO_ROOT)?.join(page.path());
+            std::fs::File::open(&path).map_err(|error| Error::Page(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
+    fn pages(&self) -> impl Iterator<Item = (Option<&Path>, &FileOptions)> {
+        let first = self.config.roots.first().map(PathBuf::as_path);
+        let others = self.hosts.iter().map(|host| (Some(&*host.root), &host.files));
+        [(first, &self.file_options)].into_iter().chain(others)
     }
 
     /// Reads the pages of errors.
-    fn load_error_pages(&self) -> Result<Vec<LoadedPage>, Error> {
-        let FileOptions { error_pages, mime_types, .. } = &self.file_options;
-        let load = |error_page: &ErrorPage| {
-            let root = self.pages_root()?;
-            let page = error_page.load(root, mime_types);
-            page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))
-        };
-        error_pages.iter().map(load).collect()
-    }
-
-    /// Returns the directory of the pages that the server sends by itself.
-    fn pages_root(&self) -> Result<&Path, Error> {
-        let root = self.config.roots.first().map(PathBuf::as_path);
-        root.ok_or(Error::Conflict("fallback and error pages need a directory of files"))
+    fn load_error_pages(&self) -> Result<Vec<(HostIndex, LoadedPage)>, Error> {
+        let mut all = Vec::new();
+        for (index, (root, files)) in self.pages().enumerate() {
+            for error_page in &files.error_pages {
+                let root = root.ok_or(NO_ROOT)?;
+                let page = error_page.load(root, &files.mime_types);
+                let page =
+                    page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))?;
+                all.push((HostIndex(index as u16), page));
+            }
+        }
+        Ok(all)
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike
@@ -604,6 +680,9 @@ impl Builder {
         config.inherited = sockets.into_iter().flatten().collect();
         config.listen = config.inherited.iter().map(ListeningSocket::address).collect();
         let (limits, file_options) = (self.limits.clone(), self.file_options.clone());
+        let hosts = self.hosts.clone();
+        let first_root = config.roots.len() as u16;
+        config.roots.extend(hosts.iter().map(|host| host.root.clone()));
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
@@ -622,12 +701,11 @@ impl Builder {
             let sandbox = Sandbox::new(&handlers)
                 .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
             let mechanism = AnyMechanism::new(&backend, &config).map_err(Error::Start)?;
-            let has_root = !config.roots.is_empty();
             // Its clones of the sockets would keep them open.
             drop(config);
             let _ = ready.send((mechanism.name(), mechanism.remote()));
             let _stop = stop;
-            let root = has_root.then_some(Root(0));
+            let root = (first_root > 0).then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
             #[cfg(feature = "compression")]
@@ -637,8 +715,13 @@ impl Builder {
                 });
             }
             site.context.measures = measures || log.is_some();
-            site.context.responder.has_fallback = file_options.fallback.is_some();
-            (site.handlers.routes, site.files.options) = (routes, file_options);
+            site.files.hosts.first_mut().options = file_options;
+            for (n, host) in hosts.into_iter().enumerate() {
+                let root = Some(Root(first_root + n as u16));
+                site.files.hosts.add(&host.names, FileHost { root, options: host.files });
+            }
+            site.context.responder.with_fallback = site.files.hosts.with_fallback();
+            site.handlers.routes = routes;
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
             site.context.responder.error_pages = error_pages;
@@ -663,6 +746,9 @@ impl Builder {
         }
     }
 }
+
+/// The error of pages of a host without files.
+const NO_ROOT: Error = Error::Conflict("fallback and error pages need a directory of files");
 
 /// Serves when started; if another worker could not start, the channel is closed and it ends.
 fn serve(

@@ -12,10 +12,13 @@ use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
 use crate::file_options::FileOptions;
 #[cfg(feature = "cli")]
 use crate::flags;
+use crate::host_options::HostOptions;
 use crate::limits::Limits;
 use crate::server::addresses::Addresses;
 #[cfg(feature = "tls")]
 use crate::server::tls::TlsOptions;
+#[cfg(feature = "user")]
+use crate::server::user::User;
 use crate::site::log::LogFormat;
 
 /// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
@@ -43,6 +46,12 @@ pub struct Options {
     /// processor
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = flags::workers))]
     pub workers: u16,
+
+    /// User, and group if not the user's own, to run as once the server listens and has read the certificates and
+    /// opened the access log. At SIGHUP this user has to be able to read and open them
+    #[cfg(feature = "user")]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "USER[:GROUP]"))]
+    pub user: Option<User>,
 
     /// Settings for files
     #[cfg_attr(feature = "cli", command(flatten))]
@@ -101,6 +110,10 @@ pub struct Options {
     )]
     pub handlers: Vec<HandlerModule>,
 
+    /// Virtual hosts other than the first, which has the root and the settings for files of these options.
+    #[cfg_attr(feature = "cli", arg(skip))]
+    pub hosts: Vec<HostOptions>,
+
     /// Limits of connections
     #[cfg_attr(feature = "cli", command(flatten))]
     pub connections: ConnectionLimits,
@@ -124,6 +137,11 @@ pub struct ConnectionLimits {
     /// counts as one address. Unlimited by default, as many clients may share an address
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
     pub max_connections_per_address: Option<u32>,
+
+    /// Maximum connections per client network and worker, an IPv4 /24 or an IPv6 /64; further ones are reset.
+    /// Unlimited by default
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
+    pub max_connections_per_network: Option<u32>,
 
     /// Length of the listen backlog
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().backlog))]
@@ -159,6 +177,8 @@ impl Default for Options {
             listen: vec![Addresses::from(SocketAddr::from(([127, 0, 0, 1], 8080)))],
             backend: "auto".to_owned(),
             workers: 1,
+            #[cfg(feature = "user")]
+            user: None,
             files: FileOptions::default(),
             #[cfg(feature = "tls")]
             tls: TlsOptions::default(),
@@ -172,6 +192,7 @@ impl Default for Options {
             status: false,
             #[cfg(feature = "sandbox")]
             handlers: Vec::new(),
+            hosts: Vec::new(),
             connections: ConnectionLimits::default(),
             limits: Limits::default(),
         }
@@ -184,6 +205,7 @@ impl Default for ConnectionLimits {
         ConnectionLimits {
             max_connections: config.max_connections,
             max_connections_per_address: config.max_per_address,
+            max_connections_per_network: config.max_per_network,
             backlog: config.backlog,
             max_queue_delay: admission.max_queue_delay,
             max_wait: admission.max_wait,
@@ -212,6 +234,7 @@ impl From<&Options> for Config {
             c.send_policy = file_delivery.send_policy();
             c.max_connections = connections.max_connections;
             c.max_per_address = connections.max_connections_per_address;
+            c.max_per_network = connections.max_connections_per_network;
             c.backlog = connections.backlog;
             c.admission = (!connections.max_queue_delay.is_zero()).then_some(admission);
             c.max_buffered_bytes = connections.max_buffered_bytes;

@@ -101,6 +101,9 @@ impl TlsOptions {
                 false => Ok(None),
             };
         }
+        if self.self_signed && !self.certificates.is_empty() {
+            return Err(Error::Conflict("a self-signed certificate is made, and others are given"));
+        }
         let certificates = if self.self_signed {
             warn!("the certificate for localhost was made for this run; clients do not trust it");
             Certificates::self_signed(&["localhost", "127.0.0.1", "::1"])?

@@ -9,6 +9,7 @@ use evring::{FilePath, Metadata};
 use foldhash::fast::FixedState;
 
 use crate::decision::coding::{Coding, Codings};
+use crate::decision::options::HostIndex;
 use crate::limits::Limits;
 use crate::response::prepared::PreparedResponse;
 
@@ -27,13 +28,29 @@ pub(crate) struct Cache {
 }
 
 /// Suffixes of the cache keys of coded files; no target contains a NUL.
-pub(crate) const KEY_SUFFIXES: [&[u8]; 3] = [b"\0br", b"\0zst", b"\0gz"];
+const CODING_SUFFIXES: [&[u8]; 3] = [b"\0br", b"\0zst", b"\0gz"];
 
-/// Writes the cache key of a coded file.
-pub(crate) fn put_coded_key(out: &mut Vec<u8>, name: &[u8], coding: Coding) {
+/// Length of the part of a key that names a virtual host other than the first.
+const HOST_SUFFIX_BYTES: usize = 4;
+
+/// Writes the cache key of a target: the target itself for a plain file of the first host.
+pub(crate) fn put_key(out: &mut Vec<u8>, name: &[u8], host: HostIndex, coding: Option<Coding>) {
     out.clear();
     out.extend_from_slice(name);
-    out.extend_from_slice(KEY_SUFFIXES[coding as usize]);
+    if host != HostIndex::default() {
+        let [high, low] = host.0.to_be_bytes();
+        out.extend_from_slice(&[0, b'h', high, low]);
+    }
+    if let Some(coding) = coding {
+        out.extend_from_slice(CODING_SUFFIXES[coding as usize]);
+    }
+}
+
+/// Returns the length of the target in a key.
+pub(crate) fn target_len(key: &[u8], host: HostIndex, coding: Option<Coding>) -> usize {
+    let coding = coding.map_or(0, |coding| CODING_SUFFIXES[coding as usize].len());
+    let host = if host == HostIndex::default() { 0 } else { HOST_SUFFIX_BYTES };
+    key.len() - host - coding
 }
 
 /// A response and the file it was made from.

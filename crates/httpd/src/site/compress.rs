@@ -32,7 +32,7 @@ impl Files {
         if let Some(compressor) = &self.compressor
             && file.coding.is_none()
         {
-            let path = (file.paths.plain.as_path(), &self.options.mime_types[..]);
+            let path = (file.paths.plain.as_path(), &self.options(file).mime_types[..]);
             compressor.add_codings(path, len, &mut file.codings);
         }
     }

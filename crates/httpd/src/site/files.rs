@@ -11,17 +11,18 @@ use tracing::error;
 use crate::decision::accept::{is_navigation, prefers_json};
 use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
-use crate::decision::options::ResponseOptions;
+use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::representation::RepresentationHeaders;
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
 use crate::message::request::{KeptHead, Request};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
-use crate::site::cache::{Cache, CacheLookup, Source, put_coded_key};
+use crate::site::cache::{Cache, CacheLookup, Source, put_key};
 #[cfg(feature = "compression")]
 use crate::site::compressor::Compressor;
 use crate::site::context::Context;
+use crate::site::hosts::{FileHost, Hosts};
 use crate::site::listing;
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
@@ -47,8 +48,7 @@ impl Drop for OpenFileSlot {
 /// Finds, caches and sends files.
 #[derive(Debug)]
 pub(crate) struct Files {
-    pub(crate) root: Option<Root>,
-    pub(crate) options: FileOptions,
+    pub(crate) hosts: Hosts,
     pub(crate) cache: Cache,
     /// Buffer for keys of the cache.
     pub(super) key: Vec<u8>,
@@ -69,8 +69,7 @@ impl Files {
 
     pub(crate) fn new(root: Option<Root>, limits: &Limits) -> Self {
         Files {
-            root,
-            options: FileOptions::default(),
+            hosts: Hosts::new(FileHost { root, options: FileOptions::default() }),
             cache: Cache::new(limits),
             key: Vec::with_capacity(256),
             spare: (0..Self::INITIAL_SPARE).map(|_| Box::default()).collect(),
@@ -78,6 +77,11 @@ impl Files {
             #[cfg(feature = "compression")]
             compressor: None,
         }
+    }
+
+    /// Returns the settings for the file of a lookup.
+    pub(super) fn options(&self, lookup: &FileLookup) -> &FileOptions {
+        &self.hosts.get(lookup.options.host).options
     }
 
     /// Answers a GET or HEAD if its target is a key of the cache. Returns whether the next request may
@@ -90,7 +94,14 @@ impl Files {
         request: &Request<'_>,
         options: ResponseOptions,
     ) -> Option<bool> {
-        match self.cache.find(request.target, x.io.now()) {
+        let found = match options.host {
+            HostIndex(0) => self.cache.find(request.target, x.io.now()),
+            host => {
+                put_key(&mut self.key, request.target, host, None);
+                self.cache.find(&self.key, x.io.now())
+            }
+        };
+        match found {
             CacheLookup::Fresh(prepared, codings) => {
                 if request.conditional || request.has_accept_encoding && !codings.is_empty() {
                     let cached = (request.target, codings);
@@ -120,17 +131,12 @@ impl Files {
         (name, codings): (&[u8], Codings),
     ) -> Option<bool> {
         let coding = choose(request, codings);
-        let name = match coding {
-            Some(coding) => {
-                put_coded_key(&mut self.key, name, coding);
-                &self.key
-            }
-            None => name,
-        };
-        let revalidation = request.has("if-range").then(|| self.cache.paths(name)).flatten();
+        put_key(&mut self.key, name, options.host, coding);
+        let key = &self.key;
+        let revalidation = request.has("if-range").then(|| self.cache.paths(key)).flatten();
         let found = match revalidation {
             Some((target, paths)) => CacheLookup::Stale(target, paths),
-            None => self.cache.find(name, x.io.now()),
+            None => self.cache.find(key, x.io.now()),
         };
         match found {
             CacheLookup::Fresh(prepared, _) => {
@@ -155,7 +161,9 @@ impl Files {
         request: &Request<'_>,
         mut lookup: FileLookup,
     ) -> bool {
-        match self.cache.find(lookup.name(), x.io.now()) {
+        let precompressed = self.options(&lookup).precompressed;
+        lookup.put_key(&mut self.key);
+        match self.cache.find(&self.key, x.io.now()) {
             CacheLookup::Fresh(_, codings) => {
                 let (options, cached) = (lookup.options, (lookup.name(), codings));
                 if let Some(proceed) = self.answer_cached(context, x, request, options, cached) {
@@ -165,7 +173,7 @@ impl Files {
                 lookup.coding = choose(request, codings);
             }
             CacheLookup::Stale(..) => lookup.step = LookupStep::Revalidate,
-            CacheLookup::Miss if self.options.precompressed => {
+            CacheLookup::Miss if precompressed => {
                 lookup.step = LookupStep::Sibling { at: 0, revalidates: false };
             }
             CacheLookup::Miss => {}
@@ -196,7 +204,8 @@ impl Files {
 
     /// Submits the file operation of the current step.
     fn submit(&self, x: &mut Cx<'_, impl Commands, State>, work: Box<PendingWork>) {
-        let (Some(root), PendingWork::File(lookup, _)) = (self.root, &*work) else { return };
+        let PendingWork::File(lookup, _) = &*work else { return };
+        let Some(root) = self.hosts.get(lookup.options.host).root else { return };
         let op = match lookup.step {
             LookupStep::Revalidate => FileOp::Stat((root, lookup.path())),
             #[cfg(feature = "compression")]
@@ -276,7 +285,7 @@ impl Files {
                 let same = |source: &Source| source.is_dated && Some(source.meta) == meta;
                 file.put_key(&mut self.key);
                 let is_same = self.cache.revalidate(&self.key, same, x.io.now());
-                let check_siblings = self.options.precompressed && file.coding.is_none();
+                let check_siblings = self.options(file).precompressed && file.coding.is_none();
                 file.step = match is_same {
                     true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
                     true => return self.answer_revalidated(context, x, file, request),
@@ -295,7 +304,8 @@ impl Files {
                 }
                 let codings = file.codings;
                 let same = |source: &Source| source.codings.precompressed() == codings;
-                if revalidates && self.cache.revalidate(file.name(), same, x.io.now()) {
+                file.put_key(&mut self.key);
+                if revalidates && self.cache.revalidate(&self.key, same, x.io.now()) {
                     return self.answer_revalidated(context, x, file, request);
                 }
                 file.step = LookupStep::Open;
@@ -366,7 +376,7 @@ impl Files {
                     false => ("text/html; charset=utf-8", listing::page(file.name(), listing)),
                 };
                 let representation = RepresentationHeaders::uncached(content_type).with_fields(
-                    &self.options.headers,
+                    &self.options(file).headers,
                     file.name(),
                     file.paths.plain.as_path(),
                 );
@@ -386,7 +396,7 @@ impl Files {
                 let status = Status::of(&error);
                 let is_directory = file.name().ends_with(b"/");
                 let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
-                if self.options.listing && has_no_index {
+                if self.options(file).listing && has_no_index {
                     file.step = LookupStep::List;
                     return LookupResult::NextStep;
                 }
@@ -416,7 +426,7 @@ impl Files {
         status: Status,
     ) -> LookupResult {
         let fallback =
-            self.options.fallback.as_ref().filter(|_| {
+            self.options(file).fallback.as_ref().filter(|_| {
                 status == Status::NOT_FOUND && !file.is_fallback && is_navigation(request)
             });
         let lookup =
@@ -426,10 +436,12 @@ impl Files {
         };
         lookup.is_fallback = true;
         *file = lookup;
-        match self.cache.find(file.name(), x.io.now()) {
+        let precompressed = self.options(file).precompressed;
+        file.put_key(&mut self.key);
+        match self.cache.find(&self.key, x.io.now()) {
             CacheLookup::Fresh(..) => return self.answer_revalidated(context, x, file, request),
             CacheLookup::Stale(..) => file.step = LookupStep::Revalidate,
-            CacheLookup::Miss if self.options.precompressed => {
+            CacheLookup::Miss if precompressed => {
                 file.step = LookupStep::Sibling { at: 0, revalidates: false };
             }
             CacheLookup::Miss => {}
@@ -525,12 +537,18 @@ impl Files {
         let (is_stable, is_dated) = (validators.is_stable, validators.is_dated);
         let path = file.paths.plain.as_path();
         let codings = file.codings;
-        let rules = (&self.options.mime_types[..], self.options.max_age);
-        let fallback = self.options.fallback.as_ref();
+        let rules = self.options(file);
+        let (types, fallback) = (&rules.mime_types[..], rules.fallback.as_ref());
         let representation = RepresentationHeaders {
             varies_by_type: fallback.is_some_and(|page| page.canonical() == file.name()),
-            ..RepresentationHeaders::of_file(path, validators, file.coding, codings, rules)
-                .with_fields(&self.options.headers, file.name(), path)
+            ..RepresentationHeaders::of_file(
+                path,
+                validators,
+                file.coding,
+                codings,
+                (types, rules.max_age),
+            )
+            .with_fields(&rules.headers, file.name(), path)
         };
         let clock = &context.responder.clock;
         let is_complete = !matches!(content, FileContent::Unstable(_));

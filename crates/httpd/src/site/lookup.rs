@@ -10,7 +10,7 @@ use crate::decision::conditions::Validators;
 use crate::decision::options::ResponseOptions;
 use crate::message::path;
 use crate::message::status::Status;
-use crate::site::cache::{KEY_SUFFIXES, Paths, put_coded_key};
+use crate::site::cache::{Paths, put_key, target_len};
 #[cfg(feature = "compression")]
 use crate::site::compressor::Reservation;
 
@@ -78,9 +78,8 @@ impl FileLookup {
         coding: Option<Coding>,
         options: ResponseOptions,
     ) -> Self {
-        let suffix = coding.map_or(0, |coding| KEY_SUFFIXES[coding as usize].len());
         FileLookup {
-            name_len: target.len() - suffix,
+            name_len: target_len(&target, options.host, coding),
             target,
             paths,
             coding,
@@ -140,13 +139,7 @@ impl FileLookup {
 
     /// Writes the file's key in the cache, in the current coding.
     pub(crate) fn put_key(&self, out: &mut Vec<u8>) {
-        match self.coding {
-            Some(coding) => put_coded_key(out, self.name(), coding),
-            None => {
-                out.clear();
-                out.extend_from_slice(self.name());
-            }
-        }
+        put_key(out, self.name(), self.options.host, self.coding);
     }
 
     /// Falls back to the plain file, as there is none in the coding.
@@ -163,7 +156,7 @@ impl FileLookup {
     }
 
     pub(crate) fn query(&self) -> Option<&[u8]> {
-        self.target.get(self.name_len + 1..)
+        self.target[self.name_len..].strip_prefix(b"?")
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod guard;
 pub(crate) mod handler;
 pub(crate) mod handlers;
 pub(crate) mod head;
+pub(crate) mod hosts;
 #[cfg(feature = "tls")]
 pub(crate) mod https_redirect;
 pub(crate) mod into_handler;
@@ -58,7 +59,7 @@ use evring::{
 };
 use tracing::debug;
 
-use crate::decision::options::ResponseOptions;
+use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::plan::{check_file_method, is_plain};
 use crate::decision::representation::RepresentationHeaders;
 use crate::limits::Limits;
@@ -149,14 +150,14 @@ impl Site {
     /// Enabled by default.
     #[must_use]
     pub fn precompressed(mut self, on: bool) -> Self {
-        self.files.options.precompressed = on;
+        self.files.hosts.first_mut().options.precompressed = on;
         self
     }
 
     /// Enables listings of directories without an `index.html`. Disabled by default.
     #[must_use]
     pub fn listing(mut self, on: bool) -> Self {
-        self.files.options.listing = on;
+        self.files.hosts.first_mut().options.listing = on;
         self
     }
 
@@ -164,7 +165,7 @@ impl Site {
     /// caching to heuristics.
     #[must_use]
     pub fn max_age(mut self, seconds: Option<u32>) -> Self {
-        self.files.options.max_age = seconds;
+        self.files.hosts.first_mut().options.max_age = seconds;
         self
     }
 
@@ -175,9 +176,15 @@ impl Site {
         Site { status: Some(on), ..self }
     }
 
+    /// Returns whether a host serves files.
+    fn has_root(&self, host: HostIndex) -> bool {
+        self.files.hosts.get(host).root.is_some()
+    }
+
     /// Returns whether the metrics and evring's page are enabled.
     fn shows_status(&self) -> bool {
-        self.status.unwrap_or(self.files.root.is_none() && self.handlers.routes.is_empty())
+        let has_files = self.files.hosts.count() > 1 || self.has_root(HostIndex::default());
+        self.status.unwrap_or(!has_files && self.handlers.routes.is_empty())
     }
 
     /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also
@@ -210,7 +217,10 @@ impl Site {
         x.state.requests += 1;
         let max_requests = self.context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
-        let options = ResponseOptions::new(request, remaining, is_last);
+        let mut options = ResponseOptions::new(request, remaining, is_last);
+        if self.files.hosts.count() > 1 {
+            options.host = self.files.hosts.find(request);
+        }
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return self.redirect_to_https(x, request, options);
@@ -301,7 +311,7 @@ impl Site {
             }
             Err(status) => return self.context.send_error(x, status, options.ending()),
         };
-        if self.files.root.is_none() {
+        if !self.has_root(options.host) {
             return self.answer_page(x, request, lookup.paths.plain.as_path(), options);
         }
         self.files.look_up(&mut self.context, x, request, lookup)
@@ -315,7 +325,8 @@ impl Site {
         (name, query): (&[u8], Option<&[u8]>),
         options: ResponseOptions,
     ) -> Option<bool> {
-        let (status, location) = Redirect::find(&self.files.options.redirects, name, query)?;
+        let (status, location) =
+            Redirect::find(&self.files.hosts.get(options.host).options.redirects, name, query)?;
         let redirect = (status, &location[..]);
         let sent = self.context.responder.redirect_to((x.io, x.id), redirect, options);
         Some(x.state.record(sent))
