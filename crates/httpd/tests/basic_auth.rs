@@ -134,7 +134,7 @@ fn requests_behind_a_password_are_answered_in_order_with_their_bodies() {
 
 #[test]
 fn requests_get_503_while_too_many_passwords_are_verified() {
-    let root = tree(9);
+    let root = tree(8);
     on_every_backend(|backend| {
         let server = server(backend, root.path()).start().unwrap();
         let mut clients: Vec<_> = (0..96).map(|_| connect(&server)).collect();
