@@ -11,7 +11,7 @@ use crate::basic_auth::{Credentials, Realm};
 use crate::decision::options::ResponseOptions;
 use crate::message::request::{Framing, Request};
 use crate::message::status::Status;
-use crate::site::Site;
+use crate::site::context::Context;
 use crate::site::pool::Pool;
 use crate::site::state::{PendingWork, State};
 
@@ -148,26 +148,26 @@ pub(crate) enum Login {
     Waits,
 }
 
-impl Site {
+impl Logins {
     /// Decides on a request, after whose head `remaining` bytes have arrived, and answers it if it is refused.
-    pub(crate) fn check_login(
+    pub(crate) fn decide(
         &mut self,
+        context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         request: &Request<'_>,
         remaining: usize,
     ) -> Login {
-        let Some(logins) = &mut self.logins else { return Login::Granted };
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return Login::Granted;
         }
         let was_wrong = std::mem::take(&mut x.state.has_wrong_password);
-        let access = logins.check(x.id, request, was_wrong);
+        let access = self.check(x.id, request, was_wrong);
         let realm = match access {
             Access::Granted => return Login::Granted,
             Access::Waits => {
                 x.io.set_receiving(x.id, false);
-                x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.progress_interval));
+                x.io.set_deadline(x.id, Some(x.io.now() + context.limits.progress_interval));
                 x.state.work = Some(Box::new(PendingWork::Login));
                 return Login::Waits;
             }
@@ -175,30 +175,29 @@ impl Site {
             Access::Busy => None,
         };
         x.state.requests += 1;
-        let max_requests = self.context.limits.max_keep_alive_requests;
+        let max_requests = context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
         let has_body = request.framing != Framing::Length(0);
         let options = ResponseOptions::new(request, remaining, is_last);
         let options = if has_body { options.ending() } else { options };
-        let (context, metrics) = (&mut self.context.responder, self.context.metrics.own());
+        let (responder, metrics) = (&mut context.responder, context.metrics.own());
         let sent = match realm {
             Some(realm) => {
                 metrics.refused_logins.add(1);
-                let challenge = &logins.threads.realms[realm].challenge;
-                context.send_status((x.io, x.id), Status::UNAUTHORIZED, challenge, options)
+                let challenge = &self.threads.realms[realm].challenge;
+                responder.send_status((x.io, x.id), Status::UNAUTHORIZED, challenge, options)
             }
             None => {
                 metrics.rejected_logins.add(1);
-                context.send_error((x.io, x.id), Status::BUSY, options)
+                responder.send_error((x.io, x.id), Status::BUSY, options)
             }
         };
         Login::Answered(x.state.record(sent))
     }
 
     /// Goes on with the requests whose passwords were verified.
-    pub(crate) fn continue_logins(&mut self, io: &mut impl Commands, mut all: Others<'_, State>) {
-        let Some(logins) = &mut self.logins else { return };
-        for Verified { id, is_right, .. } in logins.take_results() {
+    pub(crate) fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, State>) {
+        for Verified { id, is_right, .. } in self.take_results() {
             let Some(state) = all.get(io, id) else { continue };
             if state.work.take_if(|work| matches!(**work, PendingWork::Login)).is_some() {
                 state.has_wrong_password = !is_right;

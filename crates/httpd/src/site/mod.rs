@@ -523,7 +523,14 @@ impl Site {
                     x.state.read_deadline_armed = false;
                     self.context.begin(x.state, x.io.now());
                     #[cfg(feature = "basic-auth")]
-                    let proceed = match self.check_login(x, &request, bytes.len() - len) {
+                    let login = match &mut self.logins {
+                        Some(logins) => {
+                            logins.decide(&mut self.context, x, &request, bytes.len() - len)
+                        }
+                        None => Login::Granted,
+                    };
+                    #[cfg(feature = "basic-auth")]
+                    let proceed = match login {
                         Login::Granted => self.answer(x, &request, bytes.len() - len),
                         Login::Answered(proceed) => proceed,
                         Login::Waits => return Received::Waits,
@@ -735,7 +742,11 @@ impl Application for Site {
             #[cfg(feature = "compression")]
             compressor::TAG => self.files.woken(&mut self.context, io, all),
             #[cfg(feature = "basic-auth")]
-            login::TAG => self.continue_logins(io, all),
+            login::TAG => {
+                if let Some(logins) = &mut self.logins {
+                    logins.woken(io, all);
+                }
+            }
             DRAIN_TAG => self.context.drain(),
             _ => {}
         }
