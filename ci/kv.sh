@@ -10,6 +10,7 @@ need memcached memcached
 need memccapable libmemcached-tools
 # Debian's interpreter finds Debian's packages, even if others are installed.
 python=/usr/bin/python3
+tool=/usr/share/memcached/scripts/memcached-tool
 $python -c 'import pymemcache' 2>/dev/null || need python3-pymemcache python3-pymemcache
 
 if [ "${1:-}" = --model ]; then
@@ -76,11 +77,17 @@ for backend in $("$kv" --list-backends); do
     echo "some bytes of $backend" >"$work/file"
     memccp --servers="127.0.0.1:$port" "$work/file"
     [ "$(memccat --servers="127.0.0.1:$port" file)" = "some bytes of $backend" ]
+    memcping --servers="127.0.0.1:$port"
+    memcexist --servers="127.0.0.1:$port" file
+    memctouch --servers="127.0.0.1:$port" --expire=100 file
+    memcstat --servers="127.0.0.1:$port" | grep 'curr_items: [1-9]' >/dev/null
+    # The classes of items: number, size, age, pages, count ...; there is one.
+    timeout 20 "$tool" "127.0.0.1:$port" display | grep -E '^ +1 +128B +0s +1 +[1-9]' >/dev/null
     memcrm --servers="127.0.0.1:$port" file
     ! memccat --servers="127.0.0.1:$port" file >/dev/null 2>&1
     memcslap --servers="127.0.0.1:$port" --concurrency=4 --execute-number=200 --test=get >"$work/slap"
     $python ci/kv-client.py "$port"
-    echo "kv $backend: memccapable ($(grep -c '\[pass\]' "$work/capable") passed), memccat, memcslap, pymemcache"
+    echo "kv $backend: memccapable ($(grep -c '\[pass\]' "$work/capable") passed), memccat and others, memcached-tool, memcslap, pymemcache"
     stop
 done
 echo "ok"

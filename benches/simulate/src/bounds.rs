@@ -100,7 +100,11 @@ fn check_stop(machine: &Machine, config: &Config, stop_time: &StopTime) {
 /// Fails the run if a server ended late, or did not count each accepted connection once.
 pub(super) fn check_end(machine: &Machine, config: &Config, stop_time: &StopTime, stats: &Stats) {
     let accepted = machine.accepted();
-    let counted = stats.accepted + stats.rejected_addresses + stats.abandoned + stats.reset_at_stop;
+    let counted = stats.accepted
+        + stats.rejected_addresses
+        + stats.rejected_networks
+        + stats.abandoned
+        + stats.reset_at_stop;
     if accepted != counted {
         machine.fail(format!("of {accepted} connections, the server has counted {counted}"));
     }
@@ -131,6 +135,7 @@ fn exceeded(
         + MAX_OPEN_FILES;
     let buffers = usize::from(used.buffers) * 3 / 4;
     let per_address = config.max_per_address.map_or(0, |max| max as usize);
+    let per_network = config.max_per_network.map_or(0, |max| max as usize);
     let operations = 3 * usage.connections + usage.file_ops + usage.listeners;
     let bounds = [
         ("connections", usage.connections, connections),
@@ -149,6 +154,8 @@ fn exceeded(
         ("operations in flight", used.operations, operations),
         ("memory counter errors", usage.miscounted, 0),
         ("connections of an address", usage.largest_share, per_address),
+        ("connections of a network", usage.largest_network, per_network),
+        ("counters of networks", usage.network_shares, usage.with_share),
         ("counters of addresses", usage.shares, usage.with_share),
         ("connections without a counter", usage.with_share, usage.shares),
         ("open files", used.files, files),

@@ -170,6 +170,8 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         2..5 => Some(bounds::UNREACHED_PER_ADDRESS),
         _ => None,
     };
+    // A network has clients of several addresses.
+    config.max_per_network = config.max_per_address.map(|max| max.saturating_mul(2));
     config.backlog = backlog;
     config.buffers = pick(random, [1, 4, 16, 64]) as u16;
     config.buffer_size = pick(random, [16, 64, 512, 2_048]);

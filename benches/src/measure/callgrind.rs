@@ -177,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    #[ignore = "needs memcached; ci/lab.sh runs it"]
+    fn instructions_are_counted_for_memcached() {
+        let Ok(callgrind) = Callgrind::find() else { return };
+        let site = Site::bare(b"").unwrap();
+        let (what, mechanism) = (ServerKind::Memcached, "epoll".to_owned());
+        let subject = Subject { what, mechanism, work: Workload::KvGets };
+        let count = callgrind.count(&subject, &site, 8).unwrap();
+        assert!((100.0..100_000.0).contains(&count), "{count}");
+    }
+
+    #[test]
     fn total_is_parsed_from_the_log() {
         let log = "==7== Events    : Ir\n==7== Collected : 1234567\n==7==\n";
         assert_eq!(super::collected(log), Some(1_234_567));

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use rustix::process::{Resource, getrlimit};
+
 use super::CACHE_BYTES;
 use super::external::Origin::Installed;
 use super::external::{self, External, Start};
@@ -25,9 +27,11 @@ pub(super) const MEMCACHED: External = External {
 fn configure(start: &Start<'_>, _: &Path) -> Result<Vec<String>, Failure> {
     let (ip, port) = (start.address.ip(), start.address.port());
     let (threads, backlog, memory) = (start.workers, start.backlog, CACHE_BYTES >> 20);
+    // It sets its limit of descriptors to this, and valgrind permits no other than the present one.
+    let connections = getrlimit(Resource::Nofile).maximum.unwrap_or(15_000);
     // As root it demands a user; to change it would also cancel the signal at the end of the lab.
     let line = format!(
-        "-u root -B ascii -U 0 -l {ip} -p {port} -t {threads} -m {memory} -c 15000 -b {backlog}"
+        "-u root -B ascii -U 0 -l {ip} -p {port} -t {threads} -m {memory} -c {connections} -b {backlog}"
     );
     Ok(line.split(' ').map(str::to_owned).collect())
 }

@@ -49,6 +49,9 @@ pub struct Config {
     /// its own connections, so an address may have this many on each worker. With `None`, the default, the
     /// driver does not ask for client addresses.
     pub max_per_address: Option<u32>,
+    /// Maximum number of connections per client network, an IPv4 /24 or an IPv6 /64, counted like those of an
+    /// address.
+    pub max_per_network: Option<u32>,
     /// Length of the listen backlog.
     pub backlog: u32,
     /// Admission control under overload; `None` admits every connection.
@@ -100,6 +103,7 @@ impl Default for Config {
             symlinks: SymlinkPolicy::Beneath,
             max_connections: 10_000,
             max_per_address: None,
+            max_per_network: None,
             backlog: 1024,
             admission: Some(Admission::default()),
             reuse_port: false,
@@ -186,6 +190,8 @@ impl Config {
             "max_connections must be between 1 and 4194304"
         } else if self.max_per_address == Some(0) {
             "max_per_address must be at least 1, or None for no limit"
+        } else if self.max_per_network == Some(0) {
+            "max_per_network must be at least 1, or None for no limit"
         } else if self.max_timers > 1 << 16 {
             "max_timers must be at most 65536"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {

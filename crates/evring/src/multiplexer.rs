@@ -161,6 +161,8 @@ pub struct Stats {
     pub service_rate: u32,
     /// Connections reset because their address had reached its maximum ([`Config::max_per_address`]).
     pub rejected_addresses: u64,
+    /// Connections reset because their network had reached its maximum ([`Config::max_per_network`]).
+    pub rejected_networks: u64,
     /// Connections that were reset at the stop before they were admitted.
     pub reset_at_stop: u64,
     /// Idle connections closed to make room for others.

@@ -66,8 +66,12 @@ impl Reporting {
 
     /// Connects from 127.0.0.`last`.
     fn connect_from(&self, last: u8) -> TcpStream {
+        self.connect_from_address(Ipv4Addr::new(127, 0, 0, last))
+    }
+
+    fn connect_from_address(&self, from: Ipv4Addr) -> TcpStream {
         let mut host = Linux::default();
-        let from = IpAddr::V4(Ipv4Addr::new(127, 0, 0, last));
+        let from = IpAddr::V4(from);
         let socket = host.socket(self.server.address, Some(from), BufferSizes::default()).unwrap();
         // SAFETY: the descriptor is forgotten by its former owner.
         let client = unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) };
@@ -179,6 +183,39 @@ fn closed_idle_connection_no_longer_counts_for_its_address() {
         drop((clients, again));
         let stats = server.stop();
         assert_eq!((stats.idle_closed, stats.rejected_addresses), (6, 1), "{name}");
+    });
+}
+
+#[test]
+fn connections_of_one_network_are_limited() {
+    side_by_side(|name| {
+        let both = config(Some(2)).with(|c| c.max_per_network = Some(SHARE as u32));
+        for (config, of_address) in
+            [(config(None).with(|c| c.max_per_network = Some(SHARE as u32)), 0), (both, 1)]
+        {
+            let server = Reporting::start(name, config);
+            // Two of one address, which has its maximum then if there is one, and of 19 others.
+            let hosts = [2, 2].into_iter().chain(2..21);
+            let mut clients: Vec<_> = hosts.map(|last| server.connect_from(last)).collect();
+            let served: Vec<bool> = clients.iter_mut().map(is_served).collect();
+            assert_eq!(served.iter().filter(|served| **served).count(), SHARE, "{name}");
+            // The maximum for each other network.
+            let mut others: Vec<_> = (1..4)
+                .flat_map(|network| (1..=SHARE as u8).map(move |last| (network, last)))
+                .map(|(network, last)| Ipv4Addr::new(127, 0, network, last))
+                .map(|from| server.connect_from_address(from))
+                .collect();
+            assert!(others.iter_mut().all(is_served), "{name}");
+            // A closed connection no longer counts.
+            drop(clients.remove(0));
+            server.ended.recv_timeout(TIMEOUT).expect("the connection ends");
+            assert!(is_served(&mut server.connect_from(200)), "{name}");
+            server.ended.recv_timeout(TIMEOUT).expect("the connection ends");
+            drop((clients, others));
+            let stats = server.stop();
+            assert_eq!(stats.rejected_networks, 18 - of_address, "{name}");
+            assert_eq!(stats.rejected_addresses, of_address, "{name}");
+        }
     });
 }
 

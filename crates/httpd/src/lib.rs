@@ -14,6 +14,8 @@
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and precompressed files. Malformed requests are rejected. It does not support TLS.
 
+#[cfg(feature = "basic-auth")]
+mod basic_auth;
 #[cfg(feature = "compression")]
 mod compression;
 mod decision;
@@ -36,6 +38,8 @@ mod site;
 
 #[cfg(feature = "sandbox")]
 pub use ash_sandbox::sandbox;
+#[cfg(feature = "basic-auth")]
+pub use basic_auth::BasicAuth;
 pub use bytes;
 #[cfg(feature = "compression")]
 pub use compression::{Compression, CompressionLevels};
@@ -61,6 +65,8 @@ pub use server::options::{ConnectionLimits, Options};
 pub use server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 pub use server::tls::TlsOptions;
+#[cfg(feature = "user")]
+pub use server::user::User;
 pub use site::Site;
 pub use site::constant::constant;
 pub use site::deferred::Responder;

@@ -454,6 +454,26 @@ fn connections_beyond_the_limit_per_address_are_reset() {
 }
 
 #[test]
+fn connections_beyond_the_limit_per_network_are_reset() {
+    let arguments = ["--max-connections-per-network", "3", "--status"];
+    on_every_backend(&arguments, |name, serving| {
+        // Of as many addresses.
+        let mut clients: Vec<_> = (2..22).map(|last| connect_from(last, serving)).collect();
+        for (at, client) in clients.iter_mut().enumerate() {
+            if at < 3 {
+                assert_eq!(client.get("/none").status, 404, "{name}");
+            } else {
+                client.expect_reset();
+            }
+        }
+        drop(clients.split_off(3));
+        let status = clients[0].get("/.httpd/status.json");
+        let status: Value = serde_json::from_slice(&status.body).unwrap();
+        assert_eq!(status["rejected_networks"], 17, "{name}");
+    });
+}
+
+#[test]
 fn incomplete_heads_and_bodies_time_out_with_408() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 15] = [
+const LAYERS: [&str; 16] = [
     "flags",
     "limits",
     "message",
@@ -14,6 +14,7 @@ const LAYERS: [&str; 15] = [
     "page_path",
     "header_rule",
     "redirect",
+    "basic_auth",
     "decision",
     "error_page",
     "compression",

@@ -130,6 +130,9 @@ fn items(database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
 fn slabs(database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
     let (counts, usage) = database.totals(clock);
     stat(out, "1:chunk_size", Usage::BLOCK);
+    // All memory is one page.
+    stat(out, "1:chunks_per_page", usage.max_blocks);
+    stat(out, "1:total_pages", 1);
     stat(out, "1:total_chunks", usage.max_blocks);
     stat(out, "1:used_chunks", usage.blocks);
     stat(out, "1:free_chunks", usage.max_blocks - usage.blocks);

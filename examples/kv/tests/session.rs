@@ -236,6 +236,21 @@ fn too_large_value_is_discarded_and_a_set_removes_the_old_one() {
 }
 
 #[test]
+fn memcached_tool_finds_the_statistics_that_it_shows() {
+    let mut database = database();
+    let requests = b"set a 0 0 1\r\nx\r\nstats items\r\nstats slabs\r\n";
+    let text = String::from_utf8(talk_to(&mut database, requests).0).unwrap();
+    let stat = |name: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        line.unwrap_or_else(|| panic!("no {name} in {text}")).parse::<usize>().unwrap()
+    };
+    let shown = ["items:1:number", "items:1:evicted", "items:1:outofmemory", "1:used_chunks"];
+    assert_eq!(shown.map(stat), [1, 0, 0, 1]);
+    assert_eq!((stat("1:chunk_size"), stat("1:total_pages")), (128, 1));
+    assert_eq!(stat("1:total_chunks"), stat("1:chunks_per_page"));
+}
+
+#[test]
 fn memory_is_freed_when_connections_close_midway() {
     let mut database = database();
     let used = |database: &mut Database| {

@@ -16,7 +16,7 @@ use shared_ring::{
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::defer::{DeferredReads, deferred_reads};
 use super::listener::ListenerState;
-use super::shares::{Shares, Source};
+use super::shares::{Refused, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{
@@ -64,7 +64,7 @@ pub(crate) struct Io<K: Submit> {
     /// Accepted connections that are not admitted yet, oldest first: the server is full, or newer ones come
     /// first.
     pub(crate) deferred: VecDeque<(Listener, Socket, Option<Source>)>,
-    /// Connections per source address; see [`Config::max_per_address`].
+    /// Connections per source address and network; see [`Config::max_per_address`].
     pub(crate) shares: Option<Shares>,
     pub(crate) load: LoadEstimator,
     /// `None` for the default one, which needs no call.
@@ -208,7 +208,7 @@ impl<K: Submit> Io<K> {
             revisits: VecDeque::with_capacity(PREALLOCATED),
             scratch: Vec::new(),
             deferred: VecDeque::new(),
-            shares: config.max_per_address.map(Shares::new),
+            shares: Shares::new(config.max_per_address, config.max_per_network),
             load: LoadEstimator::new(config.admission, scans_all_fds),
             send_policy,
             policy_decides_memory,
@@ -249,14 +249,14 @@ impl<K: Submit> Io<K> {
         self.open as usize + self.deferred.len() <= self.config.max_connections as usize
     }
 
-    /// Counts an accepted connection for its source address, if that is limited. Fails if the address has
-    /// reached its maximum. A connection that is already broken does not count.
-    pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, ()> {
+    /// Counts an accepted connection for its source address and network, if they are limited. Fails if one
+    /// has reached its maximum. A connection that is already broken does not count.
+    pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, Refused> {
         let Some(shares) = &mut self.shares else { return Ok(None) };
         let Some(from) = self.kernel.host().peer_addr(socket).map(Source::of) else {
             return Ok(None);
         };
-        if shares.take(from) { Ok(Some(from)) } else { Err(()) }
+        shares.take(from).map(|()| Some(from))
     }
 
     pub(crate) fn give_back_share(&mut self, from: Option<Source>) {

@@ -40,7 +40,7 @@ use crate::{
     Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
 };
 use connection::{ConnFlags, Phase};
-use shares::Source;
+use shares::{Refused, Source};
 use timers::Expired;
 
 /// A server: the application, the states of its connections, and the remaining state.
@@ -117,11 +117,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Admits a connection or defers it. Resets it if its address has reached the maximum.
+    /// Admits a connection or defers it. Resets it if its address or network has reached the maximum.
     fn accepted(&mut self, listener: Listener, socket: Socket) {
-        let Ok(from) = self.io.take_share(&socket) else {
-            self.io.stats.rejected_addresses += 1;
-            return self.reset(socket, None);
+        let from = match self.io.take_share(&socket) {
+            Ok(from) => from,
+            Err(refused) => {
+                match refused {
+                    Refused::Address => self.io.stats.rejected_addresses += 1,
+                    Refused::Network => self.io.stats.rejected_networks += 1,
+                }
+                return self.reset(socket, None);
+            }
         };
         self.io.deferred.push_back((listener, socket, from));
         if self.io.load.admit_per_turn().is_none() {

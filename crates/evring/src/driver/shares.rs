@@ -1,4 +1,4 @@
-//! Connections per source address, if that number is limited.
+//! Connections per source address and per network, if these numbers are limited.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -22,23 +22,82 @@ impl Source {
                 .map_or_else(|| network(address), |address| Source::V4(address.to_bits())),
         }
     }
+
+    /// Returns the network of an address: the /24 of an IPv4 address.
+    fn network(self) -> Self {
+        match self {
+            Source::V4(address) => Source::V4(address & !0xff),
+            Source::V6(network) => Source::V6(network),
+        }
+    }
 }
 
-/// Number of connections per source.
+/// Why a connection is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Refused {
+    /// Its address has reached the maximum.
+    Address,
+    /// Its network has reached the maximum.
+    Network,
+}
+
+/// Number of connections per source and per network.
 #[derive(Debug)]
 pub(crate) struct Shares {
+    pub(crate) addresses: Option<Counts>,
+    pub(crate) networks: Option<Counts>,
+}
+
+impl Shares {
+    /// Creates a table with maxima per source and per network. Returns `None` if there are none.
+    pub(crate) fn new(per_address: Option<u32>, per_network: Option<u32>) -> Option<Self> {
+        let shares = Shares {
+            addresses: per_address.map(Counts::new),
+            networks: per_network.map(Counts::new),
+        };
+        (shares.addresses.is_some() || shares.networks.is_some()).then_some(shares)
+    }
+
+    /// Counts a connection.
+    pub(crate) fn take(&mut self, source: Source) -> Result<(), Refused> {
+        if self.addresses.as_mut().is_some_and(|counts| !counts.take(source)) {
+            return Err(Refused::Address);
+        }
+        if self.networks.as_mut().is_some_and(|counts| !counts.take(source.network())) {
+            if let Some(counts) = &mut self.addresses {
+                counts.give_back(source);
+            }
+            return Err(Refused::Network);
+        }
+        Ok(())
+    }
+
+    /// Releases a counted connection.
+    pub(crate) fn give_back(&mut self, source: Source) {
+        if let Some(counts) = &mut self.addresses {
+            counts.give_back(source);
+        }
+        if let Some(counts) = &mut self.networks {
+            counts.give_back(source.network());
+        }
+    }
+}
+
+/// Number of connections per source, with a maximum.
+#[derive(Debug)]
+pub(crate) struct Counts {
     max: u32,
     counts: HashMap<Source, u32>,
 }
 
-impl Shares {
+impl Counts {
     /// Creates a table with a maximum per source.
-    pub(crate) fn new(max: u32) -> Self {
-        Shares { max, counts: HashMap::new() }
+    fn new(max: u32) -> Self {
+        Counts { max, counts: HashMap::new() }
     }
 
     /// Counts a connection. Returns false if the source has reached the maximum.
-    pub(crate) fn take(&mut self, source: Source) -> bool {
+    fn take(&mut self, source: Source) -> bool {
         match self.counts.entry(source) {
             Entry::Occupied(count) if *count.get() >= self.max => false,
             Entry::Occupied(mut count) => {
@@ -53,7 +112,7 @@ impl Shares {
     }
 
     /// Releases a counted connection.
-    pub(crate) fn give_back(&mut self, source: Source) {
+    fn give_back(&mut self, source: Source) {
         let Entry::Occupied(mut count) = self.counts.entry(source) else { return };
         *count.get_mut() -= 1;
         if *count.get() == 0 {
@@ -62,8 +121,9 @@ impl Shares {
     }
 
     /// Returns the number of connections of all sources together, and of the largest.
-    pub(crate) fn in_use(&self) -> (u32, u32) {
-        (self.counts.values().sum(), self.counts.values().copied().max().unwrap_or(0))
+    pub(crate) fn in_use(&self) -> (usize, usize) {
+        let counts = || self.counts.values().map(|&count| count as usize);
+        (counts().sum(), counts().max().unwrap_or(0))
     }
 }
 
@@ -85,15 +145,24 @@ mod tests {
 
     #[test]
     fn address_without_connections_takes_no_memory() {
-        let mut shares = Shares::new(2);
+        let mut shares = Shares::new(Some(2), Some(3)).unwrap();
         let (first, second) = (source("10.0.0.1"), source("10.0.0.2"));
-        assert!(shares.take(first) && shares.take(first) && shares.take(second));
-        assert!(!shares.take(first));
+        for source in [first, first, second] {
+            shares.take(source).unwrap();
+        }
+        assert_eq!(shares.take(first), Err(Refused::Address));
+        // The refused connection does not count for its address.
+        for _ in 0..3 {
+            assert_eq!(shares.take(second), Err(Refused::Network));
+        }
+        shares.take(source("10.0.1.1")).unwrap();
+        shares.give_back(source("10.0.1.1"));
         shares.give_back(first);
-        assert!(shares.take(first));
+        shares.take(first).unwrap();
         for source in [first, first, second] {
             shares.give_back(source);
         }
-        assert!(shares.counts.is_empty());
+        assert!(shares.addresses.unwrap().counts.is_empty());
+        assert!(shares.networks.unwrap().counts.is_empty());
     }
 }

@@ -17,6 +17,8 @@ impl Status {
     pub(crate) const TEMPORARY: Self = Status(307, "Temporary Redirect");
     pub(crate) const PERMANENT: Self = Status(308, "Permanent Redirect");
     pub(crate) const BAD_REQUEST: Self = Status(400, "Bad Request");
+    #[cfg(feature = "basic-auth")]
+    pub(crate) const UNAUTHORIZED: Self = Status(401, "Unauthorized");
     pub(crate) const FORBIDDEN: Self = Status(403, "Forbidden");
     pub(crate) const NOT_FOUND: Self = Status(404, "Not Found");
     pub(crate) const METHOD: Self = Status(405, "Method Not Allowed");

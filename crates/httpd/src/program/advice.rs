@@ -25,6 +25,9 @@ pub(crate) fn with_advice(error: Error) -> String {
             }
             _ => return error.to_string(),
         },
+        Error::User(_, reason) if reason.kind() == ErrorKind::PermissionDenied => {
+            "start the program as root, or without --user".to_owned()
+        }
         _ => return error.to_string(),
     };
     format!("{error}; {advice}")

@@ -126,7 +126,7 @@ impl Responder {
     }
 
     /// Sends a response that has only a status and optional header fields.
-    fn send_status(
+    pub(crate) fn send_status(
         &mut self,
         (io, to): (&mut impl Commands, ConnId),
         status: Status,

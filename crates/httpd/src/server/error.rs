@@ -10,6 +10,9 @@ use evring::{KernelError, StartError};
 #[cfg(feature = "tls")]
 use evring_tls::CertificateError;
 
+#[cfg(feature = "user")]
+use crate::server::user::User;
+
 /// The error that prevented a server from starting or terminated it.
 #[non_exhaustive]
 pub enum Error {
@@ -35,6 +38,12 @@ pub enum Error {
     Ended,
     /// The handlers of signals could not be installed.
     Signals(io::Error),
+    /// The process cannot run as this user.
+    #[cfg(feature = "user")]
+    User(User, io::Error),
+    /// A file of users cannot be read.
+    #[cfg(feature = "basic-auth")]
+    Users(PathBuf, io::Error),
     /// A certificate cannot be used.
     #[cfg(feature = "tls")]
     Certificate(CertificateError),
@@ -73,6 +82,14 @@ impl fmt::Display for Error {
             Error::Conflict(reason) => f.write_str(reason),
             Error::Ended => f.write_str("the server ends, so its settings cannot change"),
             Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
+            #[cfg(feature = "user")]
+            Error::User(user, error) => {
+                write!(f, "cannot run as the user {user}: {error}")
+            }
+            #[cfg(feature = "basic-auth")]
+            Error::Users(path, error) => {
+                write!(f, "cannot read the users of {}: {error}", path.display())
+            }
             #[cfg(feature = "tls")]
             Error::Certificate(error) => error.fmt(f),
             #[cfg(feature = "sandbox")]
@@ -100,6 +117,10 @@ impl std::error::Error for Error {
             Error::Start(error) => error.source(),
             Error::Kernel(error) => error.source(),
             Error::Panic | Error::Conflict(_) | Error::Ended => None,
+            #[cfg(feature = "user")]
+            Error::User(_, error) => Some(error),
+            #[cfg(feature = "basic-auth")]
+            Error::Users(_, error) => Some(error),
             #[cfg(feature = "tls")]
             Error::Certificate(error) => error.source(),
             #[cfg(feature = "sandbox")]

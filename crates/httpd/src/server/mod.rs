@@ -13,6 +13,8 @@ pub(crate) mod running;
 mod signals;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
+#[cfg(feature = "user")]
+pub(crate) mod user;
 
 use std::collections::HashSet;
 use std::io;
@@ -32,6 +34,8 @@ use evring::{
 };
 use tracing::info;
 
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::{BasicAuth, Realm};
 #[cfg(feature = "compression")]
 use crate::compression::{Compression, CompressionLevels};
 use crate::decision::options::HostIndex;
@@ -49,6 +53,8 @@ use crate::server::running::Monitor;
 use crate::server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, TlsOptions};
+#[cfg(feature = "user")]
+use crate::server::user::User;
 use crate::site::Site;
 #[cfg(feature = "compression")]
 use crate::site::compressor::{Compressor, CompressorThreads};
@@ -59,6 +65,8 @@ use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
 use crate::site::log::{AccessLog, LogSender, LogWriter};
+#[cfg(feature = "basic-auth")]
+use crate::site::login::{LoginThreads, Logins};
 use crate::site::metrics::Metrics;
 use crate::site::middleware::{Around, Next};
 use crate::site::request_body::RequestBody;
@@ -81,6 +89,13 @@ pub struct Builder {
     listen: Vec<io::Result<Vec<SocketAddr>>>,
     backend: String,
     workers: u16,
+    #[cfg(feature = "basic-auth")]
+    basic_auth: Vec<BasicAuth>,
+    /// What verifies passwords, once the server starts.
+    #[cfg(feature = "basic-auth")]
+    login_threads: Option<LoginThreads>,
+    #[cfg(feature = "user")]
+    user: Option<User>,
     routes: Routes,
     limits: Limits,
     file_options: FileOptions,
@@ -119,6 +134,12 @@ impl From<Options> for Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             backend,
             workers: workers.max(1),
+            #[cfg(feature = "basic-auth")]
+            basic_auth: options.basic_auth,
+            #[cfg(feature = "basic-auth")]
+            login_threads: None,
+            #[cfg(feature = "user")]
+            user: options.user,
             routes: Routes::default(),
             limits,
             file_options: files,
@@ -162,6 +183,38 @@ impl Builder {
     /// Sets the number of worker threads; the default is 1.
     pub fn workers(self, n: u16) -> Self {
         Builder { workers: n.max(1), ..self }
+    }
+
+    /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly.
+    ///
+    /// ```no_run
+    /// use evring_httpd::Server;
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let auth = "/etc/httpd.users,path=/private".parse()?;
+    ///     Ok(Server::builder().files("public").basic_auth(auth).run()?)
+    /// }
+    /// ```
+    #[cfg(feature = "basic-auth")]
+    pub fn basic_auth(mut self, auth: BasicAuth) -> Self {
+        self.basic_auth.push(auth);
+        self
+    }
+
+    /// Reads the files of users.
+    #[cfg(feature = "basic-auth")]
+    fn load_realms(&self) -> Result<Vec<Realm>, Error> {
+        let load = |auth: &BasicAuth| {
+            auth.load().map_err(|error| Error::Users(auth.file().to_owned(), error))
+        };
+        self.basic_auth.iter().map(load).collect()
+    }
+
+    /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
+    /// access log. Also other threads of the process become this user's.
+    #[cfg(feature = "user")]
+    pub fn user(self, user: User) -> Self {
+        Builder { user: Some(user), ..self }
     }
 
     /// Serves the files below a directory, which must exist when the server starts.
@@ -455,6 +508,11 @@ impl Builder {
             let threads = CompressorThreads::start(self.workers.into()).map_err(Error::Thread)?;
             self.compressor_threads = Some(threads);
         }
+        #[cfg(feature = "basic-auth")]
+        if !self.basic_auth.is_empty() {
+            let threads = LoginThreads::start(self.load_realms()?, self.workers.into());
+            self.login_threads = Some(threads.map_err(Error::Thread)?);
+        }
         let mut senders = senders.into_iter();
         let mut generation = Generation {
             workers: Vec::new(),
@@ -465,10 +523,18 @@ impl Builder {
             #[cfg(feature = "tls")]
             tls: self.loaded_tls.clone(),
         };
+        let mut sockets = Vec::new();
         for n in 0..self.workers.into() {
-            let sockets = self.listening_sockets(&given, n)?;
+            let of_worker = self.listening_sockets(&given, n)?;
             // For port 0, all workers use the port of the first one.
-            self.config.listen = sockets.iter().map(|same| same[0].address()).collect();
+            self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
+            sockets.push(of_worker);
+        }
+        #[cfg(feature = "user")]
+        if let Some(user) = &self.user {
+            user.assume().map_err(|error| Error::User(user.clone(), error))?;
+        }
+        for sockets in sockets {
             generation.sockets.extend(sockets.iter().flatten().cloned());
             let stop = StopOnDrop {
                 handle: handle.clone(),
@@ -564,6 +630,8 @@ impl Builder {
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
+        #[cfg(feature = "basic-auth")]
+        self.load_realms()?;
         self.check_pages()?;
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
@@ -660,6 +728,8 @@ impl Builder {
         let hosts = self.hosts.clone();
         let first_root = config.roots.len() as u16;
         config.roots.extend(hosts.iter().map(|host| host.root.clone()));
+        #[cfg(feature = "basic-auth")]
+        let login_threads = self.login_threads.clone();
         #[cfg(feature = "compression")]
         let compressor_threads = self.compressor_threads.clone();
         #[cfg(feature = "tls")]
@@ -690,6 +760,11 @@ impl Builder {
                 site.files.compressor = compressor_threads.map(|threads| {
                     Compressor::new(file_options.compression, threads, &mechanism.remote())
                 });
+            }
+            #[cfg(feature = "basic-auth")]
+            {
+                site.logins =
+                    login_threads.map(|threads| Logins::new(threads, &mechanism.remote()));
             }
             site.context.measures = measures || log.is_some();
             site.files.hosts.first_mut().options = file_options;

@@ -9,6 +9,8 @@ use std::time::Duration;
 
 use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
 
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::BasicAuth;
 use crate::file_options::FileOptions;
 #[cfg(feature = "cli")]
 use crate::flags;
@@ -17,6 +19,8 @@ use crate::limits::Limits;
 use crate::server::addresses::Addresses;
 #[cfg(feature = "tls")]
 use crate::server::tls::TlsOptions;
+#[cfg(feature = "user")]
+use crate::server::user::User;
 use crate::site::log::LogFormat;
 
 /// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
@@ -44,6 +48,21 @@ pub struct Options {
     /// processor
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = flags::workers))]
     pub workers: u16,
+
+    /// User, and group if not the user's own, to run as once the server listens and has read the certificates and
+    /// opened the access log. At SIGHUP this user has to be able to read and open them
+    #[cfg(feature = "user")]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "USER[:GROUP]"))]
+    pub user: Option<User>,
+
+    /// Ask clients for a name and a password of a file with lines USER:HASH, as `htpasswd -B` writes them: for all
+    /// paths, or those at and below one; can be repeated. Read at the start and at SIGHUP. Passwords need TLS
+    #[cfg(feature = "basic-auth")]
+    #[cfg_attr(
+        feature = "cli",
+        arg(help_heading = "Server", long, value_name = "FILE[,path=/PREFIX][,realm=NAME]")
+    )]
+    pub basic_auth: Vec<BasicAuth>,
 
     /// Settings for files
     #[cfg_attr(feature = "cli", command(flatten))]
@@ -130,6 +149,11 @@ pub struct ConnectionLimits {
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
     pub max_connections_per_address: Option<u32>,
 
+    /// Maximum connections per client network and worker, an IPv4 /24 or an IPv6 /64; further ones are reset.
+    /// Unlimited by default
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
+    pub max_connections_per_network: Option<u32>,
+
     /// Length of the listen backlog
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().backlog))]
     pub backlog: u32,
@@ -164,6 +188,10 @@ impl Default for Options {
             listen: vec![Addresses::from(SocketAddr::from(([127, 0, 0, 1], 8080)))],
             backend: "auto".to_owned(),
             workers: 1,
+            #[cfg(feature = "basic-auth")]
+            basic_auth: Vec::new(),
+            #[cfg(feature = "user")]
+            user: None,
             files: FileOptions::default(),
             #[cfg(feature = "tls")]
             tls: TlsOptions::default(),
@@ -190,6 +218,7 @@ impl Default for ConnectionLimits {
         ConnectionLimits {
             max_connections: config.max_connections,
             max_connections_per_address: config.max_per_address,
+            max_connections_per_network: config.max_per_network,
             backlog: config.backlog,
             max_queue_delay: admission.max_queue_delay,
             max_wait: admission.max_wait,
@@ -218,6 +247,7 @@ impl From<&Options> for Config {
             c.send_policy = file_delivery.send_policy();
             c.max_connections = connections.max_connections;
             c.max_per_address = connections.max_connections_per_address;
+            c.max_per_network = connections.max_connections_per_network;
             c.backlog = connections.backlog;
             c.admission = (!connections.max_queue_delay.is_zero()).then_some(admission);
             c.max_buffered_bytes = connections.max_buffered_bytes;

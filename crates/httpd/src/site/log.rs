@@ -12,6 +12,8 @@ use std::time::{Duration, Instant, SystemTime};
 use rtrb::{Consumer, Producer, RingBuffer};
 use tracing::{error, warn};
 
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::Credentials;
 use crate::message::request::Request;
 use crate::response::head::put;
 use crate::site::metrics::Metrics;
@@ -103,7 +105,9 @@ impl Entry<'_> {
         let date =
             |range: std::ops::Range<usize>| std::str::from_utf8(&self.date[range]).unwrap_or("-");
         let (day, month, year, time) = (date(5..7), date(8..11), date(12..16), date(17..25));
-        put(out, format_args!(" - - [{day}/{month}/{year}:{time} +0000] \""));
+        out.extend_from_slice(b" - ");
+        self.put_user(out);
+        put(out, format_args!(" [{day}/{month}/{year}:{time} +0000] \""));
         match self.logged {
             LoggedRequest::Request(request) => {
                 out.extend_from_slice(request.name);
@@ -133,6 +137,28 @@ impl Entry<'_> {
 }
 
 impl Entry<'_> {
+    /// Appends the name that the client gave for basic authentication; it is the user's unless the status is 401.
+    #[cfg(feature = "basic-auth")]
+    fn put_user(&self, out: &mut Vec<u8>) {
+        let LoggedRequest::Request(request) = self.logged else { return out.push(b'-') };
+        let credentials = Credentials::of(request);
+        let user = credentials.as_ref().map_or(&b""[..], Credentials::user);
+        if user.is_empty() {
+            out.push(b'-');
+        }
+        for byte in user {
+            match byte {
+                b' ' => out.extend_from_slice(b"\\x20"),
+                byte => put_escaped(out, &[*byte]),
+            }
+        }
+    }
+
+    #[cfg(not(feature = "basic-auth"))]
+    fn put_user(&self, out: &mut Vec<u8>) {
+        out.push(b'-');
+    }
+
     /// Appends an object with the fields of the combined format and the time in microseconds.
     fn put_json(&self, out: &mut Vec<u8>) {
         let date = std::str::from_utf8(self.date).unwrap_or_default();
@@ -144,6 +170,10 @@ impl Entry<'_> {
         }
         match self.logged {
             LoggedRequest::Request(request) => {
+                #[cfg(feature = "basic-auth")]
+                if let Some(credentials) = Credentials::of(request) {
+                    put_json_text(out, "user", credentials.user());
+                }
                 put_json_text(out, "method", request.name);
                 put_json_text(out, "target", request.target);
                 for (name, field) in

@@ -83,6 +83,9 @@ counts! {
     /// its limit.
     rejected_bodies,
     rejected_files,
+    /// Requests refused with 401, and with 503 as too many passwords were being verified.
+    refused_logins,
+    rejected_logins,
     /// Files that were compressed, and files sent plain as the threads or the memory for compressed files were
     /// busy.
     compressed_files,
@@ -95,6 +98,8 @@ counts! {
     connections_lost,
     /// Connections reset as their address was at its limit.
     rejected_addresses,
+    /// Connections reset as their network was at its limit.
+    rejected_networks,
     /// Connections in the listen queue that were reset at shutdown, as there was no room.
     reset_at_stop,
     /// Total length of the workers' listen queues, and connections that they can serve per second,
@@ -203,6 +208,7 @@ impl WorkerMetrics {
         self.accept_pauses.set(accept_pauses);
         self.connections_lost.set(stats.abandoned);
         self.rejected_addresses.set(stats.rejected_addresses);
+        self.rejected_networks.set(stats.rejected_networks);
         self.reset_at_stop.set(stats.reset_at_stop);
         self.backlog.set(stats.backlog.into());
         self.service_rate.set(stats.service_rate.into());

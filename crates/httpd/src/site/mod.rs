@@ -24,6 +24,8 @@ pub(crate) mod into_response;
 pub(crate) mod json;
 pub(crate) mod listing;
 pub(crate) mod log;
+#[cfg(feature = "basic-auth")]
+pub(crate) mod login;
 pub(crate) mod lookup;
 pub(crate) mod methods;
 pub(crate) mod metrics;
@@ -80,6 +82,8 @@ use crate::site::handlers::Handlers;
 use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
 use crate::site::log::LoggedRequest;
+#[cfg(feature = "basic-auth")]
+use crate::site::login::Login;
 use crate::site::lookup::FileLookup;
 use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
 use crate::site::wakers::Wakers;
@@ -96,6 +100,9 @@ pub struct Site {
     pub(crate) handlers: Handlers,
     #[cfg(feature = "sandbox")]
     pub(crate) sandbox: crate::site::sandbox::Sandbox,
+    /// Verifies passwords, if paths need some.
+    #[cfg(feature = "basic-auth")]
+    pub(crate) logins: Option<login::Logins>,
     pub(crate) backend: String,
     /// Whether the cache has a random hash seed.
     seeded: bool,
@@ -123,6 +130,8 @@ impl Site {
             handlers: Handlers::default(),
             #[cfg(feature = "sandbox")]
             sandbox: crate::site::sandbox::Sandbox::default(),
+            #[cfg(feature = "basic-auth")]
+            logins: None,
             backend: "unnamed".to_owned(),
             seeded: false,
             status: None,
@@ -513,6 +522,20 @@ impl Site {
                     x.state.scanned = 0;
                     x.state.read_deadline_armed = false;
                     self.context.begin(x.state, x.io.now());
+                    #[cfg(feature = "basic-auth")]
+                    let login = match &mut self.logins {
+                        Some(logins) => {
+                            logins.decide(&mut self.context, x, &request, bytes.len() - len)
+                        }
+                        None => Login::Granted,
+                    };
+                    #[cfg(feature = "basic-auth")]
+                    let proceed = match login {
+                        Login::Granted => self.answer(x, &request, bytes.len() - len),
+                        Login::Answered(proceed) => proceed,
+                        Login::Waits => return Received::Waits,
+                    };
+                    #[cfg(not(feature = "basic-auth"))]
                     let proceed = self.answer(x, &request, bytes.len() - len);
                     self.context.count(x.state, LoggedRequest::Request(&request));
                     rx.consume(len);
@@ -665,6 +688,11 @@ impl Application for Site {
             return;
         }
         let unsent = x.io.unsent_bytes(x.id);
+        #[cfg(feature = "basic-auth")]
+        if matches!(x.state.work.as_deref(), Some(PendingWork::Login)) {
+            debug!("connection reset: the password was not verified in time");
+            return x.io.close(x.id, Close::Reset);
+        }
         let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
         if waits_for_file || self.context.is_stalled(x.state.unsent, unsent) {
             // The file system hangs, or the client does not take its responses.
@@ -713,6 +741,12 @@ impl Application for Site {
             wakers::TAG => self.handlers.woken(&mut self.context, io, all),
             #[cfg(feature = "compression")]
             compressor::TAG => self.files.woken(&mut self.context, io, all),
+            #[cfg(feature = "basic-auth")]
+            login::TAG => {
+                if let Some(logins) = &mut self.logins {
+                    logins.woken(io, all);
+                }
+            }
             DRAIN_TAG => self.context.drain(),
             _ => {}
         }

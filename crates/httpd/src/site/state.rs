@@ -34,6 +34,9 @@ pub struct State {
     pub(crate) paused: bool,
     /// The deadline is that of a request being received.
     pub(crate) read_deadline_armed: bool,
+    /// The password of the request that arrives again is wrong.
+    #[cfg(feature = "basic-auth")]
+    pub(crate) has_wrong_password: bool,
     /// Requests are redirected to https.
     #[cfg(feature = "tls")]
     pub(crate) redirects: bool,
@@ -82,6 +85,9 @@ pub(crate) enum PendingWork {
     #[default]
     Done,
     File(FileLookup, KeptHead),
+    /// A password is being verified. The head has not been taken.
+    #[cfg(feature = "basic-auth")]
+    Login,
     /// Receives the body.
     Body(BodyReceipt),
     /// Waits for a handler, or sends a streamed response body.

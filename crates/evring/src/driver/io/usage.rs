@@ -9,6 +9,7 @@ use super::{Io, SPARE};
 use crate::Application;
 use crate::driver::Driver;
 use crate::driver::connection::{Connection, Phase, SendItem};
+use crate::driver::shares::Counts;
 
 /// Resource usage of a server between two callbacks: sums, and maxima per connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,10 @@ pub struct Usage {
     pub shares: usize,
     /// See [`shares`](Usage::shares).
     pub largest_share: usize,
+    /// The same for all networks; see [`Config::max_per_network`](crate::Config::max_per_network).
+    pub network_shares: usize,
+    /// See [`network_shares`](Usage::network_shares).
+    pub largest_network: usize,
     /// See [`shares`](Usage::shares).
     pub with_share: usize,
     /// Maximum of files queued per connection, and the sum of all.
@@ -94,8 +99,10 @@ impl<K: Submit> Io<K> {
         }
         self.connections.iter().for_each(|connection| usage.add(connection));
         if let Some(shares) = &self.shares {
-            let (total, largest) = shares.in_use();
-            (usage.shares, usage.largest_share) = (total as usize, largest as usize);
+            let in_use =
+                |counts: &Option<Counts>| counts.as_ref().map_or((0, 0), |counts| counts.in_use());
+            (usage.shares, usage.largest_share) = in_use(&shares.addresses);
+            (usage.network_shares, usage.largest_network) = in_use(&shares.networks);
         }
         let admitted = self.connections.iter().map(|connection| connection.from);
         let sources = admitted.chain(self.deferred.iter().map(|(_, _, from)| *from));

@@ -1,0 +1,204 @@
+//! Basic authentication (RFC 7617) of paths, by files of users.
+
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use bcrypt::HashParts;
+
+use crate::message::path;
+use crate::message::request::Request;
+
+/// Paths for which clients need a name and a password: `FILE`, `FILE,path=/prefix` or `FILE,realm=name`.
+///
+/// The file has a line `USER:HASH` per user, as `htpasswd -B` writes it. Hashes are those of bcrypt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BasicAuth {
+    file: PathBuf,
+    /// The canonical path, without a slash at its end.
+    path: Vec<u8>,
+    realm: String,
+}
+
+/// The users of a realm.
+#[derive(Debug)]
+pub(crate) struct Realm {
+    path: Vec<u8>,
+    /// The field of a 401.
+    pub(crate) challenge: Vec<u8>,
+    hashes: HashMap<Vec<u8>, String>,
+    /// A hash of the file, verified for unknown users, so that the time does not tell which names exist.
+    any: String,
+}
+
+/// A user's name and password, as a client sent them.
+#[derive(Debug)]
+pub(crate) struct Credentials {
+    bytes: Vec<u8>,
+    colon: usize,
+}
+
+/// Maximum bytes of credentials in a request, in base64.
+const MAX_BYTES: usize = 1024;
+
+/// Maximum cost of a hash: about a second of one processor.
+const MAX_COST: u32 = 14;
+
+impl BasicAuth {
+    /// Maximum bytes of a file.
+    pub const MAX_FILE_BYTES: usize = 1 << 20;
+
+    /// Returns the file of users.
+    pub fn file(&self) -> &Path {
+        &self.file
+    }
+
+    /// Reads the file.
+    pub(crate) fn load(&self) -> io::Result<Realm> {
+        let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
+        let mut text = String::new();
+        File::open(&self.file)?.take(Self::MAX_FILE_BYTES as u64 + 1).read_to_string(&mut text)?;
+        if text.len() > Self::MAX_FILE_BYTES {
+            return Err(invalid("files of users have at most 1 MiB".to_owned()));
+        }
+        let mut hashes = HashMap::new();
+        for (number, line) in text.lines().enumerate() {
+            let line = line.trim();
+            if line.is_empty() || line.starts_with('#') {
+                continue;
+            }
+            let number = number + 1;
+            let (user, hash) = line
+                .split_once(':')
+                .ok_or_else(|| invalid(format!("line {number} is not USER:HASH")))?;
+            let parts = HashParts::from_str(hash).map_err(|_| {
+                invalid(format!("line {number} has no hash of bcrypt: make it with `htpasswd -B`"))
+            })?;
+            if parts.get_cost() > MAX_COST {
+                return Err(invalid(format!(
+                    "the hash of line {number} costs more than {MAX_COST}"
+                )));
+            }
+            hashes.insert(user.as_bytes().to_vec(), hash.to_owned());
+        }
+        let any = hashes.values().next().cloned();
+        let any = any.ok_or_else(|| invalid("there is no user".to_owned()))?;
+        let challenge =
+            format!("WWW-Authenticate: Basic realm=\"{}\", charset=\"UTF-8\"\r\n", self.realm);
+        Ok(Realm { path: self.path.clone(), challenge: challenge.into_bytes(), hashes, any })
+    }
+}
+
+impl FromStr for BasicAuth {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut parts = text.split(',');
+        let file = parts.next().filter(|file| !file.is_empty()).ok_or("expected a file")?;
+        let (mut path, mut realm) = (Vec::new(), "restricted".to_owned());
+        for part in parts {
+            match part.split_once('=') {
+                Some(("path", prefix)) if prefix.starts_with('/') => {
+                    path.clear();
+                    path::encode(prefix.as_bytes(), &mut path);
+                    path = path::canonical(&path).into_owned();
+                    if path.ends_with(b"/") {
+                        path.pop();
+                    }
+                }
+                Some(("path", _)) => {
+                    return Err("expected a path that begins with a slash".to_owned());
+                }
+                Some(("realm", name))
+                    if name.bytes().all(|b| (b' '..0x7f).contains(&b) && !b"\"\\".contains(&b)) =>
+                {
+                    realm = name.to_owned();
+                }
+                _ => return Err(format!("expected path=/PREFIX or realm=NAME, not `{part}`")),
+            }
+        }
+        Ok(BasicAuth { file: file.into(), path, realm })
+    }
+}
+
+impl Realm {
+    /// Returns the number of the realm to which a request belongs, the one with the longest path.
+    pub(crate) fn find(realms: &[Realm], request: &Request<'_>) -> Option<usize> {
+        // A target without a path is refused, or has no content.
+        let (name, _) = path::split(request.target).ok()?;
+        let name = path::canonical(name);
+        let is_below = |realm: &Realm| {
+            let rest = name.strip_prefix(&realm.path[..]);
+            rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+        };
+        let all = realms.iter().enumerate().filter(|(_, realm)| is_below(realm));
+        all.max_by_key(|(_, realm)| realm.path.len()).map(|(at, _)| at)
+    }
+
+    /// Returns whether the credentials are those of a user. This takes the time of the hash.
+    pub(crate) fn verify(&self, credentials: &Credentials) -> bool {
+        let hash = self.hashes.get(credentials.user());
+        let is_right = bcrypt::verify(credentials.password(), hash.unwrap_or(&self.any));
+        is_right.unwrap_or(false) && hash.is_some()
+    }
+}
+
+impl Credentials {
+    /// Returns the credentials of a request, if it has valid ones.
+    pub(crate) fn of(request: &Request<'_>) -> Option<Self> {
+        let value = request.one("authorization")?;
+        let (scheme, rest) = value.split_at_checked("Basic ".len())?;
+        let rest = rest.trim_ascii();
+        if !scheme.eq_ignore_ascii_case(b"Basic ") || rest.len() > MAX_BYTES {
+            return None;
+        }
+        let bytes = STANDARD.decode(rest).ok()?;
+        let colon = memchr::memchr(b':', &bytes)?;
+        Some(Credentials { bytes, colon })
+    }
+
+    pub(crate) fn user(&self) -> &[u8] {
+        &self.bytes[..self.colon]
+    }
+
+    fn password(&self) -> &[u8] {
+        &self.bytes[self.colon + 1..]
+    }
+
+    pub(crate) fn as_bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_settings_and_files_are_rejected() {
+        for text in ["", ",path=/a", "f,path=a", "f,realm=\"", "f,user=b", "f,path"] {
+            assert!(text.parse::<BasicAuth>().is_err(), "{text}");
+        }
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("users");
+        let hash = bcrypt::hash("secret", 4).unwrap();
+        for (text, expected) in [
+            ("", "there is no user"),
+            ("# comment\n\nann\n", "line 3 is not USER:HASH"),
+            ("ann:secret\n", "line 1 has no hash of bcrypt: make it with `htpasswd -B`"),
+            ("ann:$apr1$a$b\n", "line 1 has no hash of bcrypt: make it with `htpasswd -B`"),
+            (
+                &format!("ann:{}", hash.replace("$04$", "$31$")),
+                "the hash of line 1 costs more than 14",
+            ),
+        ] {
+            std::fs::write(&file, text).unwrap();
+            let auth: BasicAuth = file.to_str().unwrap().parse().unwrap();
+            assert_eq!(auth.load().unwrap_err().to_string(), expected, "{text}");
+        }
+    }
+}

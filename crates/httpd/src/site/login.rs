@@ -1,0 +1,208 @@
+//! Requests that need a user's name and password.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::io;
+use std::sync::Arc;
+
+use evring::{Commands, ConnId, Cx, Mailbox, Others, RemoteHandle, Sender};
+
+use crate::basic_auth::{Credentials, Realm};
+use crate::decision::options::ResponseOptions;
+use crate::message::request::{Framing, Request};
+use crate::message::status::Status;
+use crate::site::context::Context;
+use crate::site::pool::Pool;
+use crate::site::state::{PendingWork, State};
+
+/// Tag of the wake-ups.
+pub(crate) const TAG: u64 = u64::from_be_bytes(*b"password");
+
+/// Passwords of a worker that are verified, or wait for it, at a time. Further requests get 503.
+const MAX_PENDING: usize = 32;
+
+/// Credentials that a worker remembers as right. When there are more, it forgets all.
+const MAX_KNOWN: usize = 1024;
+
+/// What the workers share: realms, and threads that verify passwords.
+#[derive(Clone, Debug)]
+pub(crate) struct LoginThreads {
+    realms: Arc<[Realm]>,
+    pool: Pool,
+}
+
+impl LoginThreads {
+    const THREADS: usize = 2;
+
+    /// Starts the threads.
+    pub(crate) fn start(realms: Vec<Realm>, workers: usize) -> io::Result<Self> {
+        let pool = Pool::new(Self::THREADS, MAX_PENDING * workers)?;
+        Ok(LoginThreads { realms: realms.into(), pool })
+    }
+}
+
+/// A keyed hash of a realm's number and credentials. Its key is a secret of the process.
+type Key = (u64, u64);
+
+/// Verifies the credentials of a worker's requests.
+#[derive(Debug)]
+pub(crate) struct Logins {
+    threads: LoginThreads,
+    mailbox: Mailbox<Verified>,
+    sender: Sender<Verified>,
+    pending: usize,
+    keys: [RandomState; 2],
+    known: HashSet<Key>,
+}
+
+/// The result for a connection.
+#[derive(Debug)]
+struct Verified {
+    id: ConnId,
+    key: Key,
+    is_right: bool,
+}
+
+/// What becomes of a request.
+enum Access {
+    Granted,
+    /// The number of the realm.
+    Refused(usize),
+    /// Too many passwords wait to be verified.
+    Busy,
+    /// The password is being verified.
+    Waits,
+}
+
+impl Logins {
+    pub(crate) fn new(threads: LoginThreads, remote: &RemoteHandle) -> Self {
+        let (mailbox, sender) = Mailbox::new(remote, TAG, MAX_PENDING);
+        let (keys, known) = ([RandomState::new(), RandomState::new()], HashSet::new());
+        Logins { threads, mailbox, sender, pending: 0, keys, known }
+    }
+
+    /// Decides on a request. `was_wrong`: its password was verified just now.
+    fn check(&mut self, id: ConnId, request: &Request<'_>, was_wrong: bool) -> Access {
+        let Some(realm) = Realm::find(&self.threads.realms, request) else {
+            return Access::Granted;
+        };
+        let credentials = Credentials::of(request).filter(|_| !was_wrong);
+        let Some(credentials) = credentials else { return Access::Refused(realm) };
+        let hash = |key: &RandomState| key.hash_one((realm, credentials.as_bytes()));
+        let key = (hash(&self.keys[0]), hash(&self.keys[1]));
+        if self.known.contains(&key) {
+            return Access::Granted;
+        }
+        if self.pending == MAX_PENDING {
+            return Access::Busy;
+        }
+        let (realms, sender) = (Arc::clone(&self.threads.realms), self.sender.clone());
+        let is_queued = self.threads.pool.post(Box::new(move || {
+            let mut result =
+                SentOnDrop { sender, verified: Some(Verified { id, key, is_right: false }) };
+            let is_right = realms[realm].verify(&credentials);
+            if let Some(verified) = &mut result.verified {
+                verified.is_right = is_right;
+            }
+        }));
+        self.pending += usize::from(is_queued);
+        if is_queued { Access::Waits } else { Access::Busy }
+    }
+
+    /// Takes the results that have arrived.
+    fn take_results(&mut self) -> Vec<Verified> {
+        let results: Vec<_> = self.mailbox.drain().collect();
+        self.pending -= results.len();
+        for verified in results.iter().filter(|verified| verified.is_right) {
+            if self.known.len() == MAX_KNOWN {
+                self.known.clear();
+            }
+            self.known.insert(verified.key);
+        }
+        results
+    }
+}
+
+/// Sends the result of a call when the call ends, also by a panic.
+struct SentOnDrop {
+    sender: Sender<Verified>,
+    verified: Option<Verified>,
+}
+
+impl Drop for SentOnDrop {
+    fn drop(&mut self) {
+        if let Some(verified) = self.verified.take() {
+            // The mailbox has room for all that are pending; if it is closed, no connection waits.
+            let _ = self.sender.send(verified);
+        }
+    }
+}
+
+/// How to go on with a request.
+pub(crate) enum Login {
+    /// It may be answered.
+    Granted,
+    /// It was answered. Whether the next request may be processed.
+    Answered(bool),
+    /// Its password is being verified. Its head arrives again after that.
+    Waits,
+}
+
+impl Logins {
+    /// Decides on a request, after whose head `remaining` bytes have arrived, and answers it if it is refused.
+    pub(crate) fn decide(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        remaining: usize,
+    ) -> Login {
+        #[cfg(feature = "tls")]
+        if x.state.redirects {
+            return Login::Granted;
+        }
+        let was_wrong = std::mem::take(&mut x.state.has_wrong_password);
+        let access = self.check(x.id, request, was_wrong);
+        let realm = match access {
+            Access::Granted => return Login::Granted,
+            Access::Waits => {
+                x.io.set_receiving(x.id, false);
+                x.io.set_deadline(x.id, Some(x.io.now() + context.limits.progress_interval));
+                x.state.work = Some(Box::new(PendingWork::Login));
+                return Login::Waits;
+            }
+            Access::Refused(realm) => Some(realm),
+            Access::Busy => None,
+        };
+        x.state.requests += 1;
+        let max_requests = context.limits.max_keep_alive_requests;
+        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
+        let has_body = request.framing != Framing::Length(0);
+        let options = ResponseOptions::new(request, remaining, is_last);
+        let options = if has_body { options.ending() } else { options };
+        let (responder, metrics) = (&mut context.responder, context.metrics.own());
+        let sent = match realm {
+            Some(realm) => {
+                metrics.refused_logins.add(1);
+                let challenge = &self.threads.realms[realm].challenge;
+                responder.send_status((x.io, x.id), Status::UNAUTHORIZED, challenge, options)
+            }
+            None => {
+                metrics.rejected_logins.add(1);
+                responder.send_error((x.io, x.id), Status::BUSY, options)
+            }
+        };
+        Login::Answered(x.state.record(sent))
+    }
+
+    /// Goes on with the requests whose passwords were verified.
+    pub(crate) fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, State>) {
+        for Verified { id, is_right, .. } in self.take_results() {
+            let Some(state) = all.get(io, id) else { continue };
+            if state.work.take_if(|work| matches!(**work, PendingWork::Login)).is_some() {
+                state.has_wrong_password = !is_right;
+                io.set_receiving(id, true);
+            }
+        }
+    }
+}

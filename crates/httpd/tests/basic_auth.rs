@@ -1,0 +1,190 @@
+//! Basic authentication, on every mechanism.
+
+mod serving;
+
+use std::fs;
+use std::net::TcpStream;
+use std::path::Path;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use evring_httpd::{AccessLog, BasicAuth, Builder, Error, Request, Server};
+use serving::{Client, on_every_backend};
+use tempfile::TempDir;
+
+/// A directory with files, and users of `/private` beside it.
+fn tree(cost: u32) -> TempDir {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("files/private")).unwrap();
+    fs::write(root.path().join("files/private/a.txt"), "secret").unwrap();
+    fs::write(root.path().join("files/privates.txt"), "public").unwrap();
+    let hash = bcrypt::hash("pass:word", cost).unwrap();
+    fs::write(root.path().join("users"), format!("# users\nann:{hash}\n")).unwrap();
+    root
+}
+
+fn auth(root: &Path, rest: &str) -> BasicAuth {
+    format!("{}{rest}", root.join("users").display()).parse().unwrap()
+}
+
+fn server(backend: &str, root: &Path) -> Builder {
+    let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(root.join("files"));
+    let server = server.route("/private/echo", |request: Request| request.into_body());
+    server.basic_auth(auth(root, ",path=/private/,realm=the staff"))
+}
+
+fn connect(server: &Server) -> Client {
+    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
+}
+
+/// A request with credentials, and a body if it is not empty.
+fn request(line: &str, credentials: Option<&str>, body: &str) -> String {
+    let field =
+        credentials.map(|text| format!("Authorization: basic {}\r\n", STANDARD.encode(text)));
+    let length = format!("Content-Length: {}\r\n", body.len());
+    let length = if body.is_empty() { "" } else { &length };
+    format!("{line} HTTP/1.1\r\nHost: a\r\n{}{length}\r\n{body}", field.unwrap_or_default())
+}
+
+fn status(client: &mut Client, line: &str, credentials: Option<&str>) -> u16 {
+    client.send(request(line, credentials, "").as_bytes());
+    client.response(!line.starts_with("HEAD")).status
+}
+
+#[test]
+fn paths_with_users_need_their_passwords() {
+    let root = tree(4);
+    on_every_backend(|backend| {
+        let server = server(backend, root.path()).start().unwrap();
+        let mut client = connect(&server);
+        client.send(request("GET /private/a.txt", None, "").as_bytes());
+        let refused = client.response(true);
+        assert_eq!(refused.status, 401, "{backend}");
+        let challenge = "Basic realm=\"the staff\", charset=\"UTF-8\"";
+        assert_eq!(refused.field("WWW-Authenticate"), Some(challenge));
+        for line in [
+            "GET /private",
+            "GET /private/",
+            "HEAD /private/a.txt",
+            "GET /%70rivate/a.txt",
+            "GET //private//a.txt",
+            "GET /x/../private/a.txt",
+            "GET /private/none",
+            "GET http://a/private/a.txt",
+            "OPTIONS /private/a.txt",
+            "GET /private/echo",
+        ] {
+            assert_eq!(status(&mut client, line, None), 401, "{backend}: {line}");
+        }
+        for wrong in ["ann:", "ann:pass:wor", "ann:pass:word\0", "bob:pass:word", "ann", ":", ""] {
+            let status = status(&mut client, "GET /private/a.txt", Some(wrong));
+            assert_eq!(status, 401, "{backend}: {wrong}");
+        }
+        assert_eq!(status(&mut client, "GET /privates.txt", None), 200, "{backend}");
+        assert_eq!(status(&mut client, "GET /privates.txt", Some("ann:no")), 200, "{backend}");
+        // Verified once, then known.
+        for _ in 0..3 {
+            client.send(request("GET /private/a.txt", Some("ann:pass:word"), "").as_bytes());
+            let response = client.response(true);
+            assert_eq!((response.status, &response.body[..]), (200, &b"secret"[..]), "{backend}");
+        }
+        assert_eq!(status(&mut client, "GET /private/a.txt", Some("ann:other")), 401, "{backend}");
+    });
+}
+
+#[test]
+fn requests_behind_a_password_are_answered_in_order_with_their_bodies() {
+    let root = tree(4);
+    on_every_backend(|backend| {
+        let server = server(backend, root.path()).start().unwrap();
+        let right = Some("ann:pass:word");
+        let mut client = connect(&server);
+        let requests = [
+            request("POST /private/echo", right, "first"),
+            request("GET /private/a.txt", Some("ann:no"), ""),
+            request("GET /privates.txt", None, ""),
+            request("POST /private/echo", right, "last"),
+        ];
+        client.send(requests.concat().as_bytes());
+        let responses =
+            [(200, "first"), (401, "401 Unauthorized\n"), (200, "public"), (200, "last")];
+        for (status, body) in responses {
+            let response = client.response(true);
+            assert_eq!(
+                (response.status, &response.body[..]),
+                (status, body.as_bytes()),
+                "{backend}"
+            );
+        }
+        // The body of a refused request is not read.
+        for wrong in [None, Some("ann:no")] {
+            let mut client = connect(&server);
+            client.send(request("POST /private/echo", wrong, "body").as_bytes());
+            let refused = client.response(true);
+            assert_eq!((refused.status, refused.field("Connection")), (401, Some("close")));
+            client.expect_end();
+        }
+        // A client that leaves before its password is verified disturbs nobody.
+        for _ in 0..8 {
+            connect(&server).send(request("GET /private/a.txt", Some("ann:gone"), "").as_bytes());
+        }
+        assert_eq!(status(&mut client, "GET /private/a.txt", right), 200, "{backend}");
+    });
+}
+
+#[test]
+fn requests_get_503_while_too_many_passwords_are_verified() {
+    let root = tree(8);
+    on_every_backend(|backend| {
+        let server = server(backend, root.path()).start().unwrap();
+        let mut clients: Vec<_> = (0..96).map(|_| connect(&server)).collect();
+        for (n, client) in clients.iter_mut().enumerate() {
+            client.send(request("GET /private/a.txt", Some(&format!("ann:{n}")), "").as_bytes());
+        }
+        // Served while the passwords are verified.
+        assert_eq!(status(&mut connect(&server), "GET /privates.txt", None), 200, "{backend}");
+        let mut counts = [0, 0];
+        for client in &mut clients {
+            let response = client.response(true);
+            match response.status {
+                401 => counts[0] += 1,
+                503 => {
+                    assert_eq!(response.field("Retry-After"), Some("1"), "{backend}");
+                    counts[1] += 1;
+                }
+                other => panic!("{backend}: {other}"),
+            }
+        }
+        assert!(counts[0] >= 32 && counts[1] > 0, "{backend}: {counts:?}");
+        assert_eq!(status(&mut clients[0], "GET /private/a.txt", Some("ann:pass:word")), 200);
+    });
+}
+
+#[test]
+fn name_of_the_user_is_logged() {
+    let root = tree(4);
+    let path = root.path().join("access.log");
+    let log = AccessLog::from(path.clone());
+    let server = server("auto", root.path()).access_log(log).start().unwrap();
+    let mut client = connect(&server);
+    assert_eq!(status(&mut client, "GET /private/a.txt", Some("ann:pass:word")), 200);
+    assert_eq!(status(&mut client, "GET /private/a.txt", Some("b \"\nc:x")), 401);
+    assert_eq!(status(&mut client, "GET /privates.txt", None), 200);
+    drop(client);
+    server.handle().stop();
+    server.wait().unwrap();
+    let text = fs::read_to_string(path).unwrap();
+    let users: Vec<_> = text.lines().map(|line| line.split(' ').nth(2).unwrap()).collect();
+    assert_eq!(users, ["ann", "b\\x20\\x22\\x0Ac", "-"], "{text}");
+}
+
+#[test]
+fn server_without_its_users_does_not_start() {
+    let root = tree(4);
+    fs::write(root.path().join("users"), "ann:plain\n").unwrap();
+    let builder = || server("auto", root.path());
+    for error in [builder().check().unwrap_err(), builder().start().unwrap_err()] {
+        assert!(matches!(error, Error::Users(..)), "{error}");
+        assert!(error.to_string().ends_with("make it with `htpasswd -B`"), "{error}");
+    }
+}

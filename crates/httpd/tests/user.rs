@@ -1,0 +1,86 @@
+//! The user that the program runs as.
+
+mod serving;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use rustix::process::geteuid;
+use serving::on_every_backend;
+use serving::program::{Serving, httpd};
+
+/// The user `nobody` of every system, and the number of `root`.
+const NOBODY: u32 = 65534;
+
+fn failure(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(!output.status.success());
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Returns the numbers in a field of each thread's proc_pid_status(5).
+fn of_threads(serving: &Serving, name: &str) -> Vec<Vec<u32>> {
+    let threads = fs::read_dir(format!("/proc/{}/task", serving.child.id())).unwrap();
+    // A thread may have ended meanwhile.
+    let fields =
+        threads.filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("status")).ok());
+    let fields = fields.map(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap().to_owned();
+        line.split_ascii_whitespace().map(|number| number.parse().unwrap()).collect()
+    });
+    fields.collect()
+}
+
+#[test]
+fn server_runs_as_the_user_on_all_threads() {
+    let root = tempfile::tempdir().unwrap();
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(root.path().join("a.txt"), "text").unwrap();
+    fs::write(root.path().join("secret.txt"), "").unwrap();
+    fs::set_permissions(root.path().join("secret.txt"), fs::Permissions::from_mode(0o600)).unwrap();
+    let path = root.path().to_str().unwrap();
+    let log = root.path().join("access.log");
+    // Without root, the own user is the only one; the groups of the process stay.
+    let is_root = geteuid().is_root();
+    let uid = if is_root { NOBODY } else { geteuid().as_raw() };
+    if !is_root {
+        println!("a change of the user is not tested: that needs root");
+    }
+    on_every_backend(|backend| {
+        let user = uid.to_string();
+        let arguments = [path, "--backend", backend, "--workers", "2", "--listen", "127.0.0.1:0"];
+        let user = ["--user", &user, "--access-log", log.to_str().unwrap(), "--compress"];
+        let serving = Serving::start(&[&arguments[..], &user[..]].concat());
+        let mut client = serving.connect();
+        assert_eq!(client.get("/a.txt").body, b"text", "{backend}");
+        let status = client.get("/secret.txt").status;
+        assert_eq!(status == 200, !is_root, "{backend}: {status}");
+        let users = of_threads(&serving, "Uid:");
+        assert!(users.len() > 3, "{backend}: {users:?}");
+        assert!(users.iter().all(|ids| *ids == [uid; 4]), "{backend}: {users:?}");
+        if is_root {
+            for name in ["Gid:", "Groups:"] {
+                let groups = of_threads(&serving, name);
+                let are_nobodys = groups.iter().flatten().all(|id| *id == NOBODY);
+                assert!(are_nobodys, "{backend}: {groups:?}");
+            }
+        }
+    });
+}
+
+#[test]
+fn users_that_cannot_be_used_are_refused() {
+    let error = failure(&mut httpd(&["--user", "no-such-user", "--check-config"]));
+    assert!(error.contains("there is no user `no-such-user`: add one"), "{error}");
+    let error = failure(&mut httpd(&["--user", "root:no-such-group", "--check-config"]));
+    assert!(error.contains("there is no group `no-such-group`: add one"), "{error}");
+    let mut as_nobody = httpd(&["--user", "root", "--listen", "127.0.0.1:0"]);
+    if geteuid().is_root() {
+        as_nobody.uid(NOBODY).gid(NOBODY);
+    }
+    let error = failure(&mut as_nobody);
+    assert!(error.contains("cannot run as the user root: Operation not permitted"), "{error}");
+    assert!(error.contains("start the program as root, or without --user"), "{error}");
+}
