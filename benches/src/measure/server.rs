@@ -155,6 +155,11 @@ impl Server {
                 "the reply to {path} has {found} bytes instead of {bytes}"
             )));
         }
+        self.count_children()
+    }
+
+    /// Counts its present children as part of it, for a server that has replied.
+    pub(crate) fn count_children(&mut self) -> Result<(), Failure> {
         self.family = family(self.child.id())?;
         Ok(())
     }

@@ -53,7 +53,7 @@ const CONFIGURATIONS: [Configuration; 5] = [
         name: "tls",
         events: "worker_connections 15000; multi_accept on;",
         http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000; \
-               ssl_session_cache none;",
+               ssl_session_cache none; ssl_protocols TLSv1.2 TLSv1.3;",
         server: "ssl_certificate {root}/cert.pem; ssl_certificate_key {root}/key.pem;",
     },
     Configuration {

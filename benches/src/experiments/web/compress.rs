@@ -49,12 +49,13 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     for (name, what, setting) in
         [("nginx", ServerKind::Nginx, "gzip"), (DEFAULT, ServerKind::Variant, &*ours)]
     {
-        let server = start(what, setting, &site)?;
+        let mut server = start(what, setting, &site)?;
         let request = |n| get(&format!("/{n}.html"), "Accept-Encoding: gzip\r\n");
         let all_requests = (0..CONNECTIONS).map(request).collect();
         let field = "content-encoding: gzip";
         let mut client = Client::new(server.address(), None, all_requests, field)?;
         client.requests(10)?;
+        server.count_children()?;
         let pieces = requests * CONNECTIONS as u64;
         all.push(Contestant::new(name, move || {
             us_each(&server, pieces, || client.requests(requests))
@@ -63,6 +64,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     run_rounds(cx, rounds, &mut all)?;
     bars(&mut outcome, FIGURE, "us", "server", &all);
     ratio(&mut outcome, "gzip_vs_nginx_cpu", DEFAULT, &all, (DEFAULT, "nginx"));
+    drop(all);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)

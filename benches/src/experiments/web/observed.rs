@@ -39,10 +39,11 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let mut all = Vec::new();
     for name in ["plain", "observed"] {
-        let server = start(ServerKind::Variant, &format!("{DEFAULT}/{name}"), &site)?;
+        let mut server = start(ServerKind::Variant, &format!("{DEFAULT}/{name}"), &site)?;
         let all_requests = vec![get("/1k.txt", "User-Agent: lab\r\n"); CONNECTIONS];
         let mut client = Client::new(server.address(), None, all_requests, "content-length: 1024")?;
         client.requests(10)?;
+        server.count_children()?;
         let pieces = requests * CONNECTIONS as u64;
         all.push(Contestant::new(name, move || {
             us_each(&server, pieces, || client.requests(requests))
@@ -51,6 +52,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     run_rounds(cx, rounds, &mut all)?;
     bars(&mut outcome, FIGURE, "us", "server", &all);
     ratio(&mut outcome, "observed_vs_plain_cpu", DEFAULT, &all, ("observed", "plain"));
+    drop(all);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)

@@ -27,6 +27,7 @@ const CONNECTIONS: usize = 64;
 /// Rounds, new connections in a round, and requests on each open connection.
 const QUICK: (usize, u64, u64) = (5, 200, 40);
 const FULL: (usize, u64, u64) = (15, 1_000, 300);
+const WARM_UP: u64 = 10;
 
 const HANDSHAKE: &str = "CPU time of the server per connection with one request";
 const REQUEST: &str = "CPU time of the server per request, 1 KiB";
@@ -49,24 +50,28 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let ours = format!("{DEFAULT}/tls");
     let all = [("nginx", ServerKind::Nginx, "tls"), (DEFAULT, ServerKind::Variant, &*ours)];
-    let servers = all.map(|(_, what, setting)| start(what, setting, &site));
-    let [nginx, our_server] = servers;
-    let (nginx, our_server) = (nginx?, our_server?);
-    let named = [("nginx", &nginx), (DEFAULT, &our_server)];
-    let mut handshakes = named.map(|(name, server)| {
-        let config = &config;
-        Contestant::new(name, move || {
-            us_each(server, connections, || connect(server, config, connections))
+    let mut servers = Vec::new();
+    for (name, what, setting) in all {
+        let mut server = start(what, setting, &site)?;
+        connect(&server, &config, WARM_UP)?;
+        server.count_children()?;
+        servers.push((name, server));
+    }
+    let mut handshakes: Vec<_> = servers
+        .iter()
+        .map(|(name, server)| {
+            let work = || connect(server, &config, connections);
+            Contestant::new(*name, move || us_each(server, connections, work))
         })
-    });
+        .collect();
     run_rounds(cx, rounds, &mut handshakes)?;
     let mut clients = Vec::new();
-    for (name, server) in named {
+    for (name, server) in &servers {
         let request = get("/1k.txt", "");
         let all = vec![request; CONNECTIONS];
         let mut client = Client::new(server.address(), Some(&config), all, "content-length: 1024")?;
-        client.requests(10)?;
-        clients.push((name, server, client));
+        client.requests(WARM_UP)?;
+        clients.push((*name, server, client));
     }
     let mut open: Vec<_> = clients
         .iter_mut()
@@ -81,6 +86,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     // Connections per second of CPU time are the inverse of its time per connection.
     ratio(&mut outcome, "handshakes_vs_nginx", DEFAULT, &handshakes, ("nginx", DEFAULT));
     ratio(&mut outcome, "file1k_tls_vs_nginx_cpu", DEFAULT, &open, (DEFAULT, "nginx"));
+    drop((handshakes, open));
+    drop(clients);
+    drop(servers);
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
