@@ -26,7 +26,7 @@ use super::kv::KvModel;
 use super::origin::Origin;
 use super::pattern::add_files;
 use super::script::Script;
-use super::stop::Stopper;
+use super::stop::{End, Stopper};
 use super::talker::{Client, Shared};
 use super::wild::{self, Wild, WildModel};
 use super::{bounds, buffers};
@@ -222,8 +222,12 @@ fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHa
             }
         }
     }
-    let stops = case.plan.seed.is_multiple_of(4);
-    machine.add_peer(Stopper::new(remote, SERVER, shared, stops));
+    let end = match case.plan.seed % 16 {
+        0 | 4 | 8 | 12 => End::Stop,
+        2 => End::Retire,
+        _ => End::None,
+    };
+    machine.add_peer(Stopper::new(remote, SERVER, shared, end));
 }
 
 /// The parameters of a run, before its server is chosen.

@@ -1,4 +1,4 @@
-//! A peer that stops the server while clients are connected.
+//! A peer that stops or retires the server while clients are connected.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -8,25 +8,27 @@ use evring_sim::{Net, Next, Peer, PeerConn};
 
 use super::talker::Shared;
 
-/// Wakes the server from time to time, and may stop it.
+/// What happens to a server before all clients have ended.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum End {
+    None,
+    Stop,
+    Retire,
+}
+
+/// Wakes the server from time to time, and may end it.
 pub(super) struct Stopper {
     remote: RemoteHandle,
     server: SocketAddr,
     shared: Shared,
-    /// Stops the server instead of only waking it.
-    stops: bool,
+    end: End,
     /// A connection opened at the moment of the stop.
     conn: Option<PeerConn>,
 }
 
 impl Stopper {
-    pub(super) fn new(
-        remote: RemoteHandle,
-        server: SocketAddr,
-        shared: &Shared,
-        stops: bool,
-    ) -> Self {
-        Stopper { remote, server, shared: shared.clone(), stops, conn: None }
+    pub(super) fn new(remote: RemoteHandle, server: SocketAddr, shared: &Shared, end: End) -> Self {
+        Stopper { remote, server, shared: shared.clone(), end, conn: None }
     }
 }
 
@@ -39,7 +41,13 @@ impl Peer for Stopper {
             return Next::Done;
         }
         self.remote.wake(net.below(9) as u64);
-        if self.stops && net.once_in(8) {
+        if self.end == End::Retire && net.once_in(8) {
+            net.note(|| "retires the server".to_owned());
+            self.shared.retiring.set(true);
+            self.remote.retire();
+            self.end = End::None;
+        }
+        if self.end == End::Stop && net.once_in(8) {
             if net.once_in(2) {
                 self.conn = net.connect(self.server);
             }

@@ -64,6 +64,8 @@ const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 pub(super) struct Shared {
     /// The server is stopping while clients are connected.
     pub(super) stopping: Rc<Cell<bool>>,
+    /// The server accepts no further connections, and those that it has served go on.
+    pub(super) retiring: Rc<Cell<bool>>,
     /// The server has no room for all clients: it closes idle connections, even if a request is in
     /// transit on one.
     pub(super) crowded: Rc<Cell<bool>>,
@@ -126,7 +128,7 @@ impl<D: ProtocolModel> Client<D> {
     }
 
     fn open(&mut self, net: &mut Net<'_>) -> Next {
-        if net.is_late() || self.shared.stopping.get() {
+        if net.is_late() || self.shared.stopping.get() || self.shared.retiring.get() {
             return Next::Done;
         }
         let Some(conn) = net.connect(self.server) else {
@@ -154,6 +156,8 @@ impl<D: ProtocolModel> Client<D> {
         self.model.is_excused(net)
             || evicted
             || self.shared.stopping.get()
+            // It was in the backlog, for which there was no room.
+            || self.shared.retiring.get() && !self.is_served
             || net.is_disrupted(conn)
     }
 

@@ -1,15 +1,18 @@
 //! The user that the program runs as.
+#![cfg(feature = "cli")]
 
 mod serving;
 
 use std::fs;
+use std::io::BufRead;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use rustix::process::geteuid;
-use serving::on_every_backend;
+use rustix::process::{Signal, geteuid};
 use serving::program::{Serving, httpd};
+use serving::{Client, on_every_backend};
 
 /// The user `nobody` of every system, and the number of `root`.
 const NOBODY: u32 = 65534;
@@ -68,6 +71,44 @@ fn server_runs_as_the_user_on_all_threads() {
             }
         }
     });
+}
+
+#[test]
+fn metrics_below_port_1024_were_bound_after_the_change_of_the_user() {
+    if !geteuid().is_root() {
+        return println!("not tested: ports below 1024 need root");
+    }
+    let is_free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
+    let at = format!("127.0.0.1:{}", (600..1024).find(is_free).expect("no free port"));
+    let user = NOBODY.to_string();
+    let arguments = ["--listen", "127.0.0.1:0", "--user", &user, "--metrics-listen", &at];
+    let serving = Serving::start(&arguments);
+    let mut client = Client::new(TcpStream::connect(&at).unwrap());
+    assert_eq!(client.get("/healthz").status, 200);
+    assert!(of_threads(&serving, "Uid:").iter().all(|ids| *ids == [NOBODY; 4]));
+}
+
+#[test]
+fn settings_are_read_again_as_the_user() {
+    let root = tempfile::tempdir().unwrap();
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let (file, path) = (root.path().join("httpd.toml"), root.path().to_str().unwrap());
+    let uid = if geteuid().is_root() { NOBODY } else { geteuid().as_raw() };
+    let settings = format!("listen = ['127.0.0.1:0']\nroot = '{path}'\nuser = '{uid}'\n");
+    fs::write(&file, &settings).unwrap();
+    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    assert_eq!(serving.connect().get("/").status, 404);
+    fs::write(&file, settings.clone() + "listing = true\n").unwrap();
+    serving.signal(Signal::HUP);
+    while serving.connect().get("/").status != 200 {}
+    fs::write(&file, settings.replace(&uid.to_string(), "bin")).unwrap();
+    serving.signal(Signal::HUP);
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    assert!(line.contains("the settings stay as they were: cannot run as the user bin"), "{line}");
+    assert_eq!(serving.connect().get("/").status, 200);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
 }
 
 #[test]

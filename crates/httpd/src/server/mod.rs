@@ -530,6 +530,10 @@ impl Builder {
             self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
             sockets.push(of_worker);
         }
+        #[cfg(feature = "metrics")]
+        let keeps_monitor = handle.0.has_monitor(self.metrics_listen.as_deref());
+        #[cfg(feature = "metrics")]
+        let monitor = if keeps_monitor { None } else { self.start_monitor(handle, inherited)? };
         #[cfg(feature = "user")]
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
@@ -544,22 +548,23 @@ impl Builder {
             generation.workers.push(worker);
         }
         generation.addresses = std::mem::take(&mut self.config.listen);
-        #[cfg(feature = "metrics")]
-        self.update_monitor(handle, inherited)?;
         metrics.set_workers(self.workers.into());
-        handle.0.replace(generation)
+        handle.0.replace(generation)?;
+        #[cfg(feature = "metrics")]
+        if !keeps_monitor {
+            handle.0.set_monitor(monitor);
+        }
+        Ok(())
     }
 
-    /// Starts, replaces or stops the server of the metrics.
+    /// Starts the server of the metrics, if there is one.
     #[cfg(feature = "metrics")]
-    fn update_monitor(&self, handle: &Handle, given: Vec<ListeningSocket>) -> Result<(), Error> {
-        if handle.0.has_monitor(self.metrics_listen.as_deref()) {
-            return Ok(());
-        }
-        let Some(listen) = self.metrics_listen.clone() else {
-            handle.0.set_monitor(None);
-            return Ok(());
-        };
+    fn start_monitor(
+        &self,
+        handle: &Handle,
+        given: Vec<ListeningSocket>,
+    ) -> Result<Option<Monitor>, Error> {
+        let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
         let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
         let mut config = Config::default().with(|c| c.listen = listen.clone());
         config.max_connections = 64;
@@ -571,8 +576,7 @@ impl Builder {
             .route("/metrics", monitor::metrics(handle.0.metrics.clone()))
             .route("/healthz", |_: Request| "alive\n")
             .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
-        handle.0.set_monitor(Some(Monitor { listen, server: server.start()? }));
-        Ok(())
+        Ok(Some(Monitor { listen, server: server.start()? }))
     }
 
     /// Returns the sockets of a worker for each address: those that were given, or a new one. If there are more
