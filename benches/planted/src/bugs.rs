@@ -53,6 +53,11 @@ bugs! {
         "self.generation == id.generation()" =>
         "(self.generation == id.generation() || PLANTED)";
 
+    /// A server that retires resets its connections.
+    RetireResets, "crates/evring/src/driver/quiesce.rs":
+        "self.io.retiring = true;" =>
+        "self.io.retiring = true; if PLANTED { self.stop_now(); }";
+
     /// A slot is reused without a new generation.
     GenerationKept, "crates/evring/src/driver/io.rs":
         "connection.generation.wrapping_add(1)" =>

@@ -222,8 +222,8 @@ fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHa
             }
         }
     }
-    let end = match case.plan.seed % 16 {
-        0 | 4 | 8 | 12 => End::Stop,
+    let end = match case.plan.seed % 8 {
+        0 | 4 => End::Stop,
         2 => End::Retire,
         _ => End::None,
     };
