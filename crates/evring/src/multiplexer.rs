@@ -85,6 +85,8 @@ struct Shared {
     waker: Waker,
     stop: AtomicBool,
     retire: AtomicBool,
+    /// All listeners are closed.
+    listeners_closed: AtomicBool,
     tags: Mutex<VecDeque<u64>>,
 }
 
@@ -94,8 +96,13 @@ impl RemoteHandle {
 
     pub(crate) fn new(waker: Waker) -> Self {
         let tags = Mutex::new(VecDeque::with_capacity(Self::MAX_TAGS));
-        let (stop, retire) = (AtomicBool::new(false), AtomicBool::new(false));
-        RemoteHandle(Arc::new(Shared { waker, stop, retire, tags }))
+        RemoteHandle(Arc::new(Shared {
+            waker,
+            stop: AtomicBool::new(false),
+            retire: AtomicBool::new(false),
+            listeners_closed: AtomicBool::new(false),
+            tags,
+        }))
     }
 
     /// Requests a call of [`Application::woken`] with `tag`. If [`RemoteHandle::MAX_TAGS`] wake-ups are
@@ -124,6 +131,15 @@ impl RemoteHandle {
     pub fn retire(&self) {
         self.0.retire.store(true, Ordering::Release);
         self.0.waker.wake();
+    }
+
+    /// Returns whether the listeners are closed, after [`RemoteHandle::retire`] or [`RemoteHandle::stop`].
+    pub fn are_listeners_closed(&self) -> bool {
+        self.0.listeners_closed.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_listeners_closed(&self) {
+        self.0.listeners_closed.store(true, Ordering::Release);
     }
 
     pub(crate) fn stopped(&self) -> bool {

@@ -4,6 +4,7 @@ mod server;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::thread;
 use std::time::Duration;
 
 use evring::{Application, Chunk, Close, Commands, Config, Cx, ListenOptions, ListeningSocket, Rx};
@@ -57,8 +58,12 @@ fn connections_go_on_and_the_last_one_ends_the_server() {
         let server = Server::start(name, config(), || Echo);
         let mut clients: Vec<_> = (0..3).map(|_| server.connect()).collect();
         clients.iter_mut().for_each(expect_echo);
+        assert!(!server.remote.are_listeners_closed(), "{name}");
         server.remote.retire();
         wait_until_closed(server.address);
+        while !server.remote.are_listeners_closed() {
+            thread::yield_now();
+        }
         clients.iter_mut().for_each(expect_echo);
         while let Some(mut client) = clients.pop() {
             assert!(!server.thread.is_finished(), "{name}");

@@ -44,7 +44,7 @@ fn request(at: SocketAddr, stop: &AtomicBool, requests: &AtomicU64) {
     }
 }
 
-/// Returns a connection to a worker that answers with this version. Those before may accept for a while.
+/// Returns a connection to a worker that answers with this version.
 fn connect_to_version(at: SocketAddr, version: usize) -> Client {
     loop {
         let mut client = connect(at);

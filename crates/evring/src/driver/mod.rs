@@ -373,6 +373,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     u64::from(listener.cancel_accept(&mut self.io.kernel));
             }
         }
+        if ending && self.io.listeners.iter().all(ListenerState::is_closed) {
+            self.remote.set_listeners_closed();
+        }
     }
 
     /// Handles a wake-up by another thread.

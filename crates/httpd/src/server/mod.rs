@@ -893,8 +893,8 @@ impl Server {
 }
 
 impl Handle {
-    /// Replaces the settings of the server. New workers take its listening sockets, then those before them stop
-    /// accepting, and end when their last connections have closed: these keep the old settings, and end with their
+    /// Replaces the settings of the server. New workers take its listening sockets, when those before them have stopped
+    /// accepting. These end when their last connections have closed, which keep the old settings and end with their
     /// next response. No connection is lost. Until all have ended, the server needs memory for both; of more than
     /// four generations of workers, the oldest is stopped.
     ///

@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::JoinHandle;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
 
-use evring::{ListeningSocket, Stats};
+use evring::{ListeningSocket, RemoteHandle, Stats};
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
 
@@ -76,7 +77,11 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Makes a generation serve in the place of the one before.
+    /// Maximum time for the workers before to stop accepting. One may be busy in a handler.
+    const RETIRE_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// Makes a generation serve in the place of the one before, which stops accepting first: with some mechanisms, one
+    /// thread at a time can wait for a socket's connections.
     ///
     /// # Errors
     /// If the server ends. The generation has not served.
@@ -85,11 +90,23 @@ impl Shared {
         if state.ends {
             return Err(Error::Ended);
         }
-        generation.start();
-        state.generations.iter_mut().for_each(Generation::retire);
+        let mut before = Vec::new();
+        for old in &mut state.generations {
+            old.retire();
+            before.extend(old.workers.iter().map(|worker| worker.remote.clone()));
+        }
+        // At once, as the server ends with its last generation.
         state.generations.push_back(generation);
         if state.generations.len() > Self::MAX_GENERATIONS {
             state.generations[0].stop();
+        }
+        drop(state);
+        let until = Instant::now() + Self::RETIRE_TIMEOUT;
+        while !before.iter().all(RemoteHandle::are_listeners_closed) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(1));
+        }
+        if let Some(generation) = self.lock().generations.back() {
+            generation.start();
         }
         Ok(())
     }
