@@ -80,8 +80,9 @@ fn check_addresses(machine: &Machine, usage: &Usage, max: usize, refuses: bool) 
     if largest > max {
         machine.fail(format!("a client has {largest} connections, at most {max}"));
     }
-    // A connection counts until it is closed. A stop may refuse several and end others in one step.
-    if refuses && !usage.stopping && of_last + usage.closing < max {
+    // A connection counts until it is closed. A server that ends accepts all waiting connections in one step:
+    // the last one it closed need not be the one that it refused.
+    if refuses && !usage.ending && of_last + usage.closing < max {
         machine.fail(format!("a client is refused that has {of_last} of {max} connections"));
     }
 }

@@ -149,6 +149,21 @@ impl Client {
         self.response(true)
     }
 
+    /// Repeats a GET until its entity tag identifies the file and not only one response: a file just
+    /// written may change without a new change time. Returns the tag.
+    pub(crate) fn stable_tag(&mut self, request: &str) -> String {
+        let mut tag = || {
+            self.send(request.as_bytes());
+            self.response(true).field("ETag").unwrap().to_owned()
+        };
+        loop {
+            let first = tag();
+            if tag() == first {
+                return first;
+            }
+        }
+    }
+
     pub(crate) fn response(&mut self, has_body: bool) -> ParsedResponse {
         let end = self.receive_until(|bytes| bytes.windows(4).position(|w| w == b"\r\n\r\n"));
         let head: Vec<u8> = self.received.drain(..end + 4).collect();

@@ -16,6 +16,8 @@ use crate::driver::shares::Counts;
 pub struct Usage {
     /// The server is stopping.
     pub stopping: bool,
+    /// The server is stopping or retiring: its listeners are closed or closing.
+    pub ending: bool,
     /// Connections, including those that are connecting or closing.
     pub connections: usize,
     /// Accepted connections that are not admitted.
@@ -83,6 +85,7 @@ impl<K: Submit> Io<K> {
     fn usage(&self) -> Usage {
         let mut usage = Usage {
             stopping: self.stopping,
+            ending: self.is_ending(),
             rejected_addresses: self.stats.rejected_addresses,
             connections: self.open as usize,
             deferred: self.deferred.len(),
