@@ -17,6 +17,13 @@ use serving::{Client, on_every_backend};
 /// The user `nobody` of every system, and the number of `root`.
 const NOBODY: u32 = 65534;
 
+/// Returns a directory that all users can read.
+fn readable_dir() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    dir
+}
+
 fn failure(command: &mut Command) -> String {
     let output = command.output().unwrap();
     assert!(!output.status.success());
@@ -38,8 +45,7 @@ fn of_threads(serving: &Serving, name: &str) -> Vec<Vec<u32>> {
 
 #[test]
 fn server_runs_as_the_user_on_all_threads() {
-    let root = tempfile::tempdir().unwrap();
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let root = readable_dir();
     fs::write(root.path().join("a.txt"), "text").unwrap();
     fs::write(root.path().join("secret.txt"), "").unwrap();
     fs::set_permissions(root.path().join("secret.txt"), fs::Permissions::from_mode(0o600)).unwrap();
@@ -90,8 +96,7 @@ fn metrics_below_port_1024_were_bound_after_the_change_of_the_user() {
 
 #[test]
 fn settings_are_read_again_as_the_user() {
-    let root = tempfile::tempdir().unwrap();
-    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let root = readable_dir();
     let (file, path) = (root.path().join("httpd.toml"), root.path().to_str().unwrap());
     let uid = if geteuid().is_root() { NOBODY } else { geteuid().as_raw() };
     let settings = format!("listen = ['127.0.0.1:0']\nroot = '{path}'\nuser = '{uid}'\n");
@@ -117,7 +122,15 @@ fn users_that_cannot_be_used_are_refused() {
     assert!(error.contains("there is no user `no-such-user`: add one"), "{error}");
     let error = failure(&mut httpd(&["--user", "root:no-such-group", "--check-config"]));
     assert!(error.contains("there is no group `no-such-group`: add one"), "{error}");
-    let mut as_nobody = httpd(&["--user", "root", "--listen", "127.0.0.1:0"]);
+    // A copy, as the program's directory may be closed to other users. Another process makes it: here, the children
+    // of other tests would inherit the open file, and a file that is open for writing cannot be executed.
+    let dir = readable_dir();
+    let copy = dir.path().join("httpd");
+    assert!(
+        Command::new("cp").arg(httpd(&[]).get_program()).arg(&copy).status().unwrap().success()
+    );
+    let mut as_nobody = Command::new(copy);
+    as_nobody.args(["--user", "root", "--listen", "127.0.0.1:0"]);
     if geteuid().is_root() {
         as_nobody.uid(NOBODY).gid(NOBODY);
     }
