@@ -6,6 +6,7 @@ mod serving;
 use std::fs;
 use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 
@@ -20,19 +21,9 @@ const UPGRADES: usize = 3;
 
 const CLIENTS: usize = 4;
 
-/// Returns the process that was started with `argument` and is not in `seen`, and adds it there. The process before may
-/// have ended.
-fn successor(argument: &str, seen: &mut Vec<Pid>) -> Pid {
-    let processes = fs::read_dir("/proc").unwrap().filter_map(Result::ok);
-    let mut pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    let found = pids.find(|pid| {
-        let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
-        let has_argument = line.split(|b| *b == 0).any(|text| text == argument.as_bytes());
-        has_argument && seen.iter().all(|other| other.as_raw_nonzero().get() != *pid)
-    });
-    let pid = found.and_then(Pid::from_raw).expect("no successor");
-    seen.push(pid);
-    pid
+/// Returns the process whose number is in a file.
+fn process(file: &Path) -> Pid {
+    Pid::from_raw(fs::read_to_string(file).unwrap().trim_end().parse().unwrap()).unwrap()
 }
 
 /// Makes requests until told to stop, on connections that the server may end with a response only.
@@ -54,6 +45,7 @@ fn no_request_fails_while_successors_take_over() {
     let upgrades = std::env::var("UPGRADES").map_or(UPGRADES, |n| n.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.txt"), "text").unwrap();
+    let pid_file = dir.path().join("pid");
     for backend in backends().iter().filter(|backend| backend.available.is_ok()) {
         let root = dir.path().to_str().unwrap();
         let mut serving = Serving::start(&[
@@ -66,20 +58,23 @@ fn no_request_fails_while_successors_take_over() {
             backend.name,
             "--workers",
             "2",
+            "--pid-file",
+            pid_file.to_str().unwrap(),
         ]);
         let (stop, requests) = (AtomicBool::new(false), AtomicU64::new(0));
-        let mut process = Pid::from_child(&serving.child);
-        let mut seen = vec![process];
+        let mut current = Pid::from_child(&serving.child);
         thread::scope(|scope| {
             let (address, stop, requests) = (serving.address, &stop, &requests);
             let spawn = |_| scope.spawn(move || request(address, stop, requests));
             let clients: Vec<_> = (0..CLIENTS).map(spawn).collect();
             for n in 0..upgrades {
-                kill_process(process, Signal::USR2).unwrap();
+                assert_eq!(process(&pid_file), current);
+                kill_process(current, Signal::USR2).unwrap();
                 let mut line = String::new();
                 serving.errors.read_line(&mut line).unwrap();
                 assert_eq!(line, serving.line, "upgrade {n}");
-                process = successor(root, &mut seen);
+                assert_ne!(process(&pid_file), current);
+                current = process(&pid_file);
                 let before = requests.load(Ordering::Relaxed);
                 while requests.load(Ordering::Relaxed) < before + 100 {
                     if clients.iter().any(ScopedJoinHandle::is_finished) {
@@ -91,11 +86,12 @@ fn no_request_fails_while_successors_take_over() {
             }
             stop.store(true, Ordering::Relaxed);
         });
-        kill_process(process, Signal::TERM).unwrap();
+        kill_process(current, Signal::TERM).unwrap();
         // Ends when all processes have ended.
         let mut output = String::new();
         serving.errors.read_to_string(&mut output).unwrap();
         assert_eq!((serving.child.wait().unwrap().code(), &*output), (Some(0), ""));
+        assert!(!pid_file.exists());
         println!("{}: {} requests", backend.name, requests.into_inner());
     }
 }
@@ -103,9 +99,10 @@ fn no_request_fails_while_successors_take_over() {
 #[test]
 fn program_that_cannot_start_again_goes_on() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("httpd.toml");
+    let (file, pid_file) = (dir.path().join("httpd.toml"), dir.path().join("pid"));
     fs::write(&file, "listen = ['127.0.0.1:0']\n").unwrap();
-    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    let arguments = ["--config", file.to_str().unwrap(), "--pid-file", pid_file.to_str().unwrap()];
+    let mut serving = Serving::start(&arguments);
     fs::write(&file, "workers = 0\n").unwrap();
     serving.signal(Signal::USR2);
     let (mut reason, mut line) = (String::new(), String::new());
@@ -114,16 +111,15 @@ fn program_that_cannot_start_again_goes_on() {
     serving.errors.read_line(&mut line).unwrap();
     assert!(line.contains("this process goes on: the new process ended"), "{line}");
     assert_eq!(serving.connect().get("/").status, 200);
+    assert_eq!(process(&pid_file), Pid::from_child(&serving.child));
     fs::write(&file, "listen = ['127.0.0.1:0']\n").unwrap();
     serving.signal(Signal::USR2);
     line.clear();
     serving.errors.read_line(&mut line).unwrap();
     assert_eq!(line, serving.line, "a second try works");
-    let file = file.to_str().unwrap();
-    let successor = successor(file, &mut vec![Pid::from_child(&serving.child)]);
     assert!(serving.child.wait().unwrap().success());
     assert_eq!(serving.connect().get("/").status, 200);
-    kill_process(successor, Signal::TERM).unwrap();
+    kill_process(process(&pid_file), Signal::TERM).unwrap();
     serving.errors.read_to_string(&mut String::new()).unwrap();
 }
 

@@ -8,9 +8,10 @@ use std::io::BufRead;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
-use rustix::process::{Signal, geteuid};
+use rustix::process::{Pid, Signal, geteuid, kill_process};
 use serving::program::{Serving, httpd};
 use serving::{Client, on_every_backend};
 
@@ -22,6 +23,19 @@ fn readable_dir() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
     dir
+}
+
+/// Returns a command that runs a copy of the program: its own directory may be closed to other users.
+fn program_in(dir: &Path) -> Command {
+    let copy = dir.join("httpd");
+    // Copied by another process: children of other tests would inherit the open file here, and a file that is open
+    // for writing cannot be executed.
+    assert!(
+        Command::new("cp").arg(httpd(&[]).get_program()).arg(&copy).status().unwrap().success()
+    );
+    let mut command = Command::new(copy);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
 }
 
 fn failure(command: &mut Command) -> String {
@@ -114,6 +128,31 @@ fn settings_are_read_again_as_the_user() {
     assert_eq!(serving.connect().get("/").status, 200);
     serving.signal(Signal::TERM);
     serving.expect_success();
+}
+
+#[test]
+fn successor_that_runs_as_the_user_replaces_the_pid_file() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
+    }
+    let dir = readable_dir();
+    let pid_file = dir.path().join("pid");
+    let mut command = program_in(dir.path());
+    let user = NOBODY.to_string();
+    command.args(["--listen", "127.0.0.1:0", "--user", &user, "--pid-file"]).arg(&pid_file);
+    let mut serving = Serving::of(command);
+    let pid = || fs::read_to_string(&pid_file).unwrap();
+    assert_eq!(pid(), format!("{}\n", serving.child.id()));
+    serving.signal(Signal::USR2);
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    assert_eq!(line, serving.line);
+    assert!(serving.child.wait().unwrap().success());
+    let successor = Pid::from_raw(pid().trim_end().parse().unwrap()).unwrap();
+    kill_process(successor, Signal::TERM).unwrap();
+    serving.errors.read_line(&mut line).unwrap();
+    // The user may write the file, but not remove it.
+    assert_eq!(pid(), "");
 }
 
 #[test]

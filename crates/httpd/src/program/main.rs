@@ -5,12 +5,14 @@ mod arguments;
 mod backends;
 mod descriptors;
 mod hosts;
+mod pid_file;
 mod reload;
 mod settings;
 mod stderr;
 mod upgrade;
 
 use std::io::IsTerminal;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
@@ -27,6 +29,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use arguments::Settings;
 use descriptors::open_descriptors;
+use pid_file::PidFile;
 use reload::Reload;
 use stderr::Stderr;
 use upgrade::Inheritance;
@@ -66,12 +69,13 @@ fn main() -> ExitCode {
         log_level,
         drain_delay: Arc::new(Mutex::new(arguments.drain_delay)),
     };
+    let pid_file = arguments.pid_file.clone();
     let settings = Settings(arguments.into_options());
     let outcome = match is_check {
         true => check(&settings, &stderr),
         false => inheritance
             .map_err(Into::into)
-            .and_then(|inherited| serve(settings, inherited, reload, &stderr)),
+            .and_then(|inherited| serve(settings, pid_file, inherited, reload, &stderr)),
     };
     if let Err(error) = &outcome {
         stderr.print(&format!("httpd: {error}"));
@@ -90,6 +94,7 @@ fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error:
 /// Serves until a signal arrives.
 fn serve(
     mut settings: Settings,
+    pid_file: Option<PathBuf>,
     mut inherited: Inheritance,
     mut reload: Reload,
     stderr: &Stderr,
@@ -102,6 +107,8 @@ fn serve(
     let sockets = std::mem::take(&mut inherited.sockets);
     reload.inherited = sockets.iter().map(ListeningSocket::address).collect();
     settings.listen_at(&reload.inherited);
+    let user = settings.0.user.as_ref();
+    let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
     let server = settings.server(&backend, budget).inherit(sockets).start();
     let server = server.map_err(advice::with_advice)?;
     advice::warn_of_directory(&settings.0);
@@ -109,6 +116,9 @@ fn serve(
         stderr.print(&note);
     }
     upgrade_at_signal(server.handle())?;
+    if let Some(file) = &pid_file {
+        file.write()?;
+    }
     let ready = ready_line(&server, budget.workers);
     stderr.print(&ready);
     // A successor is the service's main process from now on.

@@ -17,6 +17,11 @@ pub struct User {
 }
 
 impl User {
+    /// Returns the number of the user.
+    pub fn uid(&self) -> u32 {
+        self.uid.as_raw()
+    }
+
     /// Changes the user, the group and the supplementary groups of the process, of all its threads: the C library
     /// does so (nptl(7)). Does nothing if the process has this user and group already.
     pub(crate) fn assume(&self) -> io::Result<()> {
