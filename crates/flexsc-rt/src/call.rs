@@ -12,6 +12,9 @@ pub enum Executor {
     Threads,
     /// io_uring. Calls for which the ring or the kernel has no operation are made by a syscall thread.
     Ring,
+    /// The owner and the syscall threads at a time: the entries of a batch are divided by pages, and the owner
+    /// takes back what no thread has begun. With one active thread at most, the owner alone.
+    Shared,
 }
 
 /// What a call may wait for.

@@ -1,8 +1,8 @@
 //! Chooses the executor of a bounded call from the costs that were measured.
 //!
 //! Costs are kept for each call number, kind of object and batch depth. A cost is the time that
-//! passes for the owner, for each call; that of a batch on threads or in the ring is shared out. All
-//! calls of one row in one batch have the same executor. Of the calls in place one in 64 is
+//! passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
+//! shared out. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is
 //! measured, of the other batches one in 16. A trial gives one batch to another executor.
 
 use crate::call::{Executor, Kind};
@@ -41,7 +41,8 @@ const MAX_CHANGE: f32 = 8.0;
 const IMPOSSIBLE: f32 = f32::INFINITY;
 
 /// The executors, in the order of trials.
-const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Ring, Executor::Threads];
+const EXECUTORS: [Executor; 4] =
+    [Executor::InPlace, Executor::Ring, Executor::Threads, Executor::Shared];
 
 /// How deep a batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,7 +80,7 @@ pub(crate) struct Choices {
     /// For each number and kind its row plus one, or 0.
     rows: Box<[u8]>,
     costs: Vec<[Costs; DEPTHS]>,
-    unknown: Costs,
+    unknown: [Costs; DEPTHS],
 }
 
 /// What is known of one kind of call at one depth.
@@ -102,14 +103,20 @@ struct Costs {
 }
 
 impl Choices {
-    /// Creates a table without costs. Without threads, no call is given to them.
-    pub(crate) fn new(threads: bool) -> Self {
-        let mut unknown = Costs::UNKNOWN;
-        if !threads {
-            unknown.ns[Executor::Threads as usize] = IMPOSSIBLE;
+    /// Creates a table without costs. Without threads, no call is given to them; with one active thread, no batch
+    /// is shared.
+    pub(crate) fn new(active_threads: usize) -> Self {
+        let mut unknown = [Costs::UNKNOWN; DEPTHS];
+        for (depth, costs) in unknown.iter_mut().enumerate() {
+            if active_threads < 1 {
+                costs.ns[Executor::Threads as usize] = IMPOSSIBLE;
+            }
+            if active_threads < 2 || depth == Depth::Single as usize {
+                costs.ns[Executor::Shared as usize] = IMPOSSIBLE;
+            }
         }
         let mut costs = Vec::with_capacity(MAX_ROWS);
-        costs.push([unknown; DEPTHS]);
+        costs.push(unknown);
         Choices { rows: vec![0; (NUMBERS + 1) * Kind::COUNT].into_boxed_slice(), costs, unknown }
     }
 
@@ -128,7 +135,7 @@ impl Choices {
         if self.costs.len() == MAX_ROWS {
             return Row::default();
         }
-        self.costs.push([self.unknown; DEPTHS]);
+        self.costs.push(self.unknown);
         self.rows[place] = self.costs.len() as u8;
         Row(self.rows[place] - 1)
     }
@@ -223,13 +230,21 @@ impl Costs {
         self.trial_every = (self.trial_every * 2).min(TRIAL_EVERY.1);
         let last = EXECUTORS.iter().position(|other| *other == self.trial).unwrap_or(0);
         let others = EXECUTORS.iter().cycle().skip(last + 1).take(EXECUTORS.len());
-        let possible = |other: &&Executor| self.ns[**other as usize] != IMPOSSIBLE;
+        let possible =
+            |other: &&Executor| self.ns[**other as usize] != IMPOSSIBLE && self.may_try(**other);
         if let Some(trial) = others.filter(possible).find(|other| **other != self.best) {
             self.trial = *trial;
             // Threads and ring show what they can do only with several calls. In place one is
             // enough; more could keep the owner for long.
             self.trial_left = if *trial == Executor::InPlace { 1 } else { u32::MAX };
         }
+    }
+
+    /// Returns whether a trial does not keep the owner for long.
+    fn may_try(&self, executor: Executor) -> bool {
+        let is_slow =
+            self.slow >= MAX_SLOW_CALLS || self.ns[Executor::InPlace as usize] > MAX_IN_PLACE_NS;
+        executor != Executor::Shared || !is_slow
     }
 
     fn report(&mut self, executor: Executor, ns: f32) {
@@ -241,7 +256,7 @@ impl Costs {
         } else {
             known.min(ns * MAX_CHANGE) * 0.75 + ns.min(known * MAX_CHANGE) * 0.25
         };
-        if executor == Executor::InPlace {
+        if let Executor::InPlace | Executor::Shared = executor {
             self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
             if self.slow > 0 {
                 self.until_measured = 1;
@@ -290,19 +305,23 @@ mod tests {
         choices: Choices,
         row: Row,
         batch: u32,
-        ns: [u64; 3],
+        ns: [u64; 4],
     }
 
     impl Run {
         fn new(in_place: u64, threads: u64, ring: u64) -> Self {
-            let mut choices = Choices::new(true);
+            Run::with_shared(in_place, threads, ring, None)
+        }
+
+        fn with_shared(in_place: u64, threads: u64, ring: u64, shared: Option<u64>) -> Self {
+            let mut choices = Choices::new(if shared.is_some() { 2 } else { 1 });
             let row = choices.row(0, Kind::Disk);
-            Run { choices, row, batch: 0, ns: [in_place, threads, ring] }
+            Run { choices, row, batch: 0, ns: [in_place, threads, ring, shared.unwrap_or(0)] }
         }
 
         /// Returns the number of calls that each executor has made.
-        fn batches(&mut self, batches: u32, calls: u32) -> [u32; 3] {
-            let mut made = [0; 3];
+        fn batches(&mut self, batches: u32, calls: u32) -> [u32; 4] {
+            let mut made = [0; 4];
             let depth = Depth::of(calls as usize);
             for _ in 0..batches {
                 self.batch += 1;
@@ -322,10 +341,10 @@ mod tests {
 
     #[test]
     fn cheap_calls_stay_in_place_and_trials_become_rare() {
-        let [_, threads, ring] = Run::new(100, 5_000, 1_000).batches(1 << 14, 64);
+        let [_, threads, ring, _] = Run::new(100, 5_000, 1_000).batches(1 << 14, 64);
         assert_eq!((threads, ring), (5 * 64, 5 * 64));
         // A call alone costs more everywhere else.
-        let [_, threads, ring] = Run::new(100, 5_000, 300).batches(1 << 20, 1);
+        let [_, threads, ring, _] = Run::new(100, 5_000, 300).batches(1 << 20, 1);
         assert_eq!((threads, ring), (5, 5));
     }
 
@@ -333,26 +352,45 @@ mod tests {
     fn calls_that_are_cheapest_in_the_ring_go_there() {
         let mut run = Run::new(100, 5_000, 60);
         run.batches(100, 32);
-        let [in_place, threads, ring] = run.batches(1 << 14, 32);
+        let [in_place, threads, ring, _] = run.batches(1 << 14, 32);
         assert!(in_place <= 10 && threads <= 10 * 32 && ring > 500_000, "{in_place} {threads}");
         // They return when it has become slower.
         run.ns[2] = 400;
         run.batches(100, 32);
-        let [_, threads, ring] = run.batches(100, 32);
+        let [_, threads, ring, _] = run.batches(100, 32);
         assert!(threads + ring <= 2 * 32, "{threads} {ring}");
         // At another depth nothing was learnt yet.
-        assert_eq!(run.batches(100, 1), [100, 0, 0]);
+        assert_eq!(run.batches(100, 1), [100, 0, 0, 0]);
     }
 
     #[test]
     fn slow_calls_move_to_threads_and_return() {
         let mut run = Run::new(1_000_000, 1_000_000, 2_000_000);
-        assert_eq!(run.batches(10, 32), [3, 317, 0]);
+        assert_eq!(run.batches(10, 32), [3, 317, 0, 0]);
         // The disk has got faster.
-        run.ns = [100, 5_000, 1_000];
+        run.ns = [100, 5_000, 1_000, 0];
         run.batches(1 << 12, 32);
         let [in_place, ..] = run.batches(100, 32);
         assert!(in_place >= 98 * 32, "{in_place}");
+    }
+
+    #[test]
+    fn batches_are_shared_with_the_threads_where_that_costs_less() {
+        let mut run = Run::with_shared(1_000, 5_000, 1_000, Some(600));
+        run.batches(1 << 8, 64);
+        let [in_place, _, _, shared] = run.batches(1 << 10, 64);
+        assert!(in_place < 64 && shared > 60_000, "{in_place} {shared}");
+        // The other cores have other work.
+        run.ns[3] = 1_500;
+        run.batches(1 << 8, 64);
+        let [in_place, ..] = run.batches(100, 64);
+        assert!(in_place >= 98 * 64, "{in_place}");
+        // A call alone cannot be shared.
+        run.ns[3] = 1;
+        assert_eq!(run.batches(1 << 13, 1)[3], 0);
+        // Calls that keep the owner for long are not shared.
+        let mut run = Run::with_shared(1_000_000, 1_000_000, 2_000_000, Some(1));
+        assert_eq!(run.batches(1 << 10, 32)[3], 0);
     }
 
     #[test]
@@ -360,20 +398,20 @@ mod tests {
         let mut run = Run::new(1_000_000, 5_000, 5_000);
         run.batches(1, 1);
         run.ns[0] = 100;
-        assert_eq!(run.batches(500, 1), [500, 0, 0]);
+        assert_eq!(run.batches(500, 1), [500, 0, 0, 0]);
     }
 
     #[test]
     fn slow_calls_move_to_the_ring_if_it_costs_least() {
         let mut run = Run::new(1_000_000, 1_000_000, 10_000);
         run.batches(100, 32);
-        assert_eq!(run.batches(10, 32), [0, 0, 320]);
+        assert_eq!(run.batches(10, 32), [0, 0, 320, 0]);
         // Without threads, too.
         let mut run = Run::new(1_000_000, 1, 10_000);
-        run.choices = Choices::new(false);
+        run.choices = Choices::new(0);
         run.row = run.choices.row(0, Kind::Disk);
         run.batches(100, 32);
-        assert_eq!(run.batches(10, 32), [0, 0, 320]);
+        assert_eq!(run.batches(10, 32), [0, 0, 320, 0]);
     }
 
     #[test]
@@ -397,7 +435,7 @@ mod tests {
 
     #[test]
     fn calls_beyond_the_rows_share_one() {
-        let mut choices = Choices::new(true);
+        let mut choices = Choices::new(1);
         let first = choices.row(0, Kind::Disk);
         assert_ne!(first, choices.row(0, Kind::Memory));
         assert_eq!(choices.row(u32::MAX, Kind::Other), choices.row(100_000, Kind::Other));

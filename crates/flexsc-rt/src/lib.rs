@@ -13,7 +13,7 @@
 //!
 //! # Executors
 //!
-//! The paper's syscall threads are part of its kernel. Here, whoever is cheapest executes a call:
+//! The paper's syscall threads are part of its kernel. Here, the executor that costs least makes a call:
 //!
 //! - **In place** ([`Executor::InPlace`]): the owner of the pages, at the next wait, in one run for
 //!   all posted calls. An entry costs a few nanoseconds beside the call.
@@ -23,10 +23,13 @@
 //! - **The ring** ([`Executor::Ring`]): io_uring, set up when a call is first given to it. A call for
 //!   which the ring or the kernel has no operation is made by another executor;
 //!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] tells why there is no ring.
+//! - **Shared** ([`Executor::Shared`]): owner and syscall threads make the calls of a batch at a time, each from
+//!   pages of its own; the owner takes back what no thread has begun. So one user thread keeps several cores
+//!   busy, if these have nothing else to do.
 //! - Calls that wait for a descriptor need no thread: they wait in an epoll set, and are made in
 //!   place when it is ready. So 10,000 reads of idle sockets occupy no thread.
 //!
-//! Which of the three makes a bounded call is learnt from measured costs, for each number, kind of
+//! Which of the four makes a bounded call is learnt from measured costs, for each number, kind of
 //! object and batch depth: calls begin in place, and from time to time one batch tries another
 //! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it.
 //! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.

@@ -184,6 +184,14 @@ struct Measured {
     since: Instant,
 }
 
+/// A batch whose time is to be reported when the owner has made its part.
+#[derive(Clone, Copy, Debug)]
+struct MeasuredBatch {
+    row: Row,
+    depth: Depth,
+    since: Instant,
+}
+
 /// Syscall pages, registered by one thread, their owner.
 ///
 /// [`Pages::post`] fills in an entry and enters no kernel; [`Pages::wait`] has all posted calls
@@ -208,6 +216,12 @@ pub struct Pages {
     dirty: Vec<u32>,
     /// Entries that are done without a thread.
     done: VecDeque<u32>,
+    /// Entries of the batch that the owner shares with threads, and takes back.
+    given: Vec<u32>,
+    /// The shared batch that is measured.
+    measured_batch: Option<MeasuredBatch>,
+    /// Pages of a shared batch in turn: one of the owner, the others of the active threads.
+    lanes: usize,
     /// The owner's end of the queue of completions.
     head: u64,
     readiness: Readiness,
@@ -251,9 +265,13 @@ impl Pages {
             row: Row::default(),
             measured: None,
         };
+        let lanes = if threads.is_some() { config.active_threads.max(1) } else { 1 };
         Ok(Pages {
-            choices: Choices::new(threads.is_some()),
+            choices: Choices::new(if threads.is_some() { lanes } else { 0 }),
             threads,
+            given: Vec::with_capacity(entries),
+            measured_batch: None,
+            lanes,
             max_indefinite: usize::from(config.threads).saturating_sub(1).max(1),
             reserve: (config.reserve as usize).min(entries - 1),
             executor: config.executor,
@@ -349,6 +367,9 @@ impl Pages {
             return None;
         }
         let pinned = call.pinned.or(self.executor.filter(|_| bounded));
+        if pinned == Some(Executor::Shared) && !bounded {
+            return Some(Executor::Threads);
+        }
         if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
             // A call that waits for a descriptor needs no thread.
             let on_thread = matches!(call.waits, Waits::Bounded | Waits::Indefinitely);
@@ -398,7 +419,8 @@ impl Pages {
         if !self.process.is_current() {
             return Err(Error::InChild);
         }
-        let depth = Depth::of(self.batch.len());
+        let calls = self.batch.len();
+        let depth = Depth::of(calls);
         self.batch_number = self.batch_number.wrapping_add(1);
         // First those for threads, so that these begin meanwhile.
         let mut in_place = 0;
@@ -425,6 +447,11 @@ impl Pages {
                 measure = self.choices.report(row, depth, Executor::InPlace, time_ns);
             }
         }
+        self.take_back();
+        if let Some(MeasuredBatch { row, depth, since }) = self.measured_batch.take() {
+            let time_ns = since.elapsed().as_nanos() as u64 / calls as u64;
+            self.choices.report(row, depth, Executor::Shared, time_ns);
+        }
         self.batch.clear();
         // Calls in place that have to be made by a thread after all.
         self.publish();
@@ -449,7 +476,13 @@ impl Pages {
                 if choice.executor == Executor::Ring && !self.ring_makes(index, depth) {
                     return Some(false);
                 }
-                if choice.measured {
+                if choice.executor == Executor::Shared {
+                    if choice.measured && self.measured_batch.is_none() {
+                        let row = self.slots[index as usize].row;
+                        self.measured_batch =
+                            Some(MeasuredBatch { row, depth, since: Instant::now() });
+                    }
+                } else if choice.measured {
                     let calls = self.batch.len() as u32;
                     let measured = Measured { depth, calls, since: Instant::now() };
                     self.slots[index as usize].measured = Some(measured);
@@ -475,11 +508,29 @@ impl Pages {
             self.ring.queue.push_back(index);
             return None;
         }
-        if executor == Executor::InPlace || self.threads.is_none() {
+        let is_owners =
+            executor == Executor::Shared && (index as usize / ENTRIES).is_multiple_of(self.lanes);
+        if executor == Executor::InPlace || self.threads.is_none() || is_owners {
             return Some(false);
+        }
+        if executor == Executor::Shared {
+            self.given.push(index);
         }
         self.assign_thread(index);
         None
+    }
+
+    /// Makes the calls of a shared batch that no thread has begun.
+    #[inline]
+    fn take_back(&mut self) {
+        // The threads begin with the first ones.
+        while let Some(index) = self.given.pop() {
+            let submitted = &self.shared.submitted[index as usize / ENTRIES];
+            if !submitted.is_empty() && submitted.withdraw(index as usize % ENTRIES) {
+                self.counters.on_threads -= 1;
+                self.execute_in_place(index);
+            }
+        }
     }
 
     /// Returns whether the ring can make a posted call, which it was chosen for.
@@ -590,7 +641,8 @@ impl Pages {
         if let Some(threads) = &self.threads
             && !self.dirty.is_empty()
         {
-            threads.submit(&mut self.dirty, &mut self.masks);
+            let owner_works = !self.given.is_empty();
+            threads.submit(&mut self.dirty, &mut self.masks, owner_works);
         }
     }
 

@@ -119,15 +119,16 @@ impl Threads {
         }))
     }
 
-    /// Submits entries of pages, each a mask, and sets the masks to 0.
-    pub(crate) fn submit(&self, pages: &mut Vec<u32>, masks: &mut [u64]) {
+    /// Submits entries of pages, each a mask, and sets the masks to 0. An owner that makes calls itself meanwhile
+    /// counts as an active thread.
+    pub(crate) fn submit(&self, pages: &mut Vec<u32>, masks: &mut [u64], owner_works: bool) {
         let mut work = self.0.lock();
         for page in pages.drain(..) {
             let mask = std::mem::take(&mut masks[page as usize]);
             self.0.shared.submitted[page as usize].submit(mask);
             work.queue_page(page);
         }
-        Pool::wake(&self.0, work);
+        Pool::wake(&self.0, work, usize::from(owner_works));
     }
 
     /// Interrupts the call of an entry, of which the status is `Cancel`.
@@ -180,9 +181,9 @@ impl Pool {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes or starts threads for the pages that wait, as far as threads may be active.
-    fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>) {
-        let room = pool.max_active.saturating_sub(work.active);
+    /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`.
+    fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) {
+        let room = pool.max_active.saturating_sub(work.active + others);
         let wanted = work.queue.len().min(room);
         for _ in 0..wanted.min(work.idle) {
             pool.queued.notify_one();
@@ -310,7 +311,7 @@ impl Pool {
             idle_beats = if work.active > 0 || cancelling { 0 } else { idle_beats + 1 };
             let queued = !work.queue.is_empty();
             if queued {
-                Pool::wake(&self, work);
+                Pool::wake(&self, work, 0);
                 work = self.lock();
             }
         }

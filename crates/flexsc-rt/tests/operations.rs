@@ -18,7 +18,8 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 /// Runs a test with each executor of bounded calls, and with the choice by cost.
 fn each_executor(test: impl Fn(&mut EventLoop)) {
-    for executor in [Some(Executor::InPlace), Some(Executor::Threads), None] {
+    for executor in [Some(Executor::InPlace), Some(Executor::Threads), Some(Executor::Shared), None]
+    {
         let mut config = Config::default();
         config.executor = executor;
         let mut events = EventLoop::new(&config).expect("pages");

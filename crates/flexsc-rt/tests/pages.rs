@@ -11,7 +11,8 @@ use std::time::Duration;
 use flexsc_rt::{Busy, Call, Config, Direction, EntryId, Executor, Pages, Waits};
 use support::{Pipe, complete, post, raise_descriptor_limit, read_of, register};
 
-const EXECUTORS: [Executor; 3] = [Executor::InPlace, Executor::Threads, Executor::Ring];
+const EXECUTORS: [Executor; 4] =
+    [Executor::InPlace, Executor::Threads, Executor::Ring, Executor::Shared];
 
 fn errno(result: &io::Result<usize>) -> Option<i32> {
     result.as_ref().err().and_then(io::Error::raw_os_error)
@@ -44,6 +45,40 @@ fn calls_about_the_calling_thread_run_in_place() {
     // SAFETY: it returns a number.
     assert_eq!(complete(&mut pages, id).unwrap(), unsafe { libc::gettid() } as usize);
     assert_eq!(pages.counters().threads_started, 0);
+}
+
+#[test]
+fn shared_batch_is_made_by_the_owner_and_threads() {
+    let mut config = Config::default();
+    config.active_threads = 2;
+    let mut pages = register(config.clone());
+    let pipe = Pipe::new();
+    let mut bytes = [0; 32];
+    for byte in &mut bytes {
+        // Entries are given away from two pages in turn: the writes are the owner's, which must not wait for a thread;
+        // a thread that begins a read waits for the owner.
+        post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Shared));
+        let read = pipe.blocking_read_of(std::slice::from_mut(byte)).waits(Waits::Bounded);
+        post(&mut pages, &read.pinned(Executor::Shared));
+    }
+    let mut made = 0;
+    while made < 64 {
+        pages.wait(None).unwrap();
+        while let Some(completion) = pages.next() {
+            assert_eq!(completion.result.unwrap(), 1);
+            made += 1;
+        }
+    }
+    assert_eq!(bytes, [b'x'; 32]);
+    let counters = pages.counters();
+    assert_eq!(counters.in_place + counters.on_threads, 64, "{counters:?}");
+    assert!(counters.in_place >= 32 && counters.threads_started >= 1, "{counters:?}");
+    // One active thread at most is the owner.
+    config.active_threads = 1;
+    let mut pages = register(config);
+    let id = post(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]).pinned(Executor::Shared));
+    assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
+    assert_eq!((pages.counters().in_place, pages.counters().threads_started), (1, 0));
 }
 
 #[test]

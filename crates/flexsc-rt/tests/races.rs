@@ -146,7 +146,12 @@ impl Race {
 }
 
 fn executor() -> impl Strategy<Value = Option<Executor>> {
-    prop_oneof![Just(None), Just(Some(Executor::Threads)), Just(Some(Executor::Ring))]
+    prop_oneof![
+        Just(None),
+        Just(Some(Executor::Threads)),
+        Just(Some(Executor::Ring)),
+        Just(Some(Executor::Shared))
+    ]
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
