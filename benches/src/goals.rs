@@ -63,6 +63,8 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("tls", "file1k_tls_vs_nginx_cpu", AtMost(0.80)),
     ("compress", "gzip_vs_nginx_cpu", AtMost(1.0)),
     ("observed", "observed_vs_plain_cpu", AtMost(1.08)),
+    ("reload", "failed_requests_epoll", AtMost(0.0)),
+    ("reload", "failed_requests", AtMost(0.0)),
     ("simulate", "completions_per_min_millions", AtLeast(20.0)),
     ("ash-rtt", "dispatch_ns", AtMost(60.0)),
     ("ash-rtt", "suspended_user_over_ash", AtLeast(1.8)),

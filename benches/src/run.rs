@@ -1,7 +1,9 @@
 //! `lab list` and `lab run`.
 
+use std::fs::{self, File};
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
-use std::{fs, io, process, thread};
+use std::{io, process, thread};
 
 use httpdate::fmt_http_date;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -49,7 +51,7 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     }
     // An unwritable file fails before the measurement, not after.
     if let Some(path) = &options.json {
-        fs::write(path, "")
+        check_writable(path)
             .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
     }
     if experiment.own_network {
@@ -90,6 +92,13 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     say(format_args!("saved to {}; `lab report` draws it", path.display()))?;
     saved?;
     missed(&outcome).map_or(Ok(()), Err)
+}
+
+/// Checks that a file can be written, and leaves it as it is.
+fn check_writable(path: &Path) -> io::Result<()> {
+    let is_new = !path.exists();
+    File::options().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
 }
 
 /// Returns the failure that names the missed goals, if there are any.

@@ -96,6 +96,7 @@ pub(crate) const ALL: &[Experiment] = &[
     web::tls::EXPERIMENT,
     web::compress::EXPERIMENT,
     web::observed::EXPERIMENT,
+    web::reload::EXPERIMENT,
     simulate::EXPERIMENT,
     ash::rtt::EXPERIMENT,
     ash::copies::EXPERIMENT,

@@ -72,6 +72,11 @@ impl Site {
         Ok(site)
     }
 
+    /// Returns the directory of the files.
+    pub(crate) fn root(&self) -> &Path {
+        &self.root
+    }
+
     /// Creates another file.
     pub(crate) fn add(&self, name: &str, length: usize) -> Result<(), Failure> {
         let lines = HELLO.as_bytes().repeat(length / HELLO.len() + 1);
@@ -81,10 +86,6 @@ impl Site {
     /// Creates a file with these contents.
     pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> Result<(), Failure> {
         Ok(fs::write(self.root.join(name), contents)?)
-    }
-
-    pub(super) fn root(&self) -> &Path {
-        &self.root
     }
 
     pub(super) fn reply(&self) -> &Path {
@@ -109,8 +110,23 @@ impl Drop for Site {
     }
 }
 
-/// Makes one request. Returns the reply, which must have status 200.
+/// Requests a file. Returns the reply, which must have status 200.
+///
+/// Our servers give files that were just written a longer entity tag, for one reply only; the reply is one with the
+/// later tag.
 pub(crate) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
+    let mut reply = fetch_once(server, path)?;
+    loop {
+        let next = fetch_once(server, path)?;
+        let is_settled = field(&reply, "etag") == field(&next, "etag");
+        reply = next;
+        if is_settled {
+            return Ok(reply);
+        }
+    }
+}
+
+fn fetch_once(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
     let mut stream = TcpStream::connect(server.address())?;
     stream.set_read_timeout(Some(Duration::from_secs(5)))?;
     // Sent in one piece, as some servers reply after the first and close.
@@ -142,11 +158,17 @@ pub(crate) fn fetch(server: &Server, path: &str) -> Result<Vec<u8>, Failure> {
 
 /// Returns the length of a reply, once its head is complete.
 fn length(reply: &[u8]) -> Option<usize> {
+    let (end, length) = field(reply, "content-length")?;
+    Some(end + length.parse::<usize>().ok()?)
+}
+
+/// Returns the length of a reply's head, once it is complete, and the value of a field in it.
+fn field(reply: &[u8], name: &str) -> Option<(usize, String)> {
     let mut fields = [httparse::EMPTY_HEADER; 32];
     let mut head = httparse::Response::new(&mut fields);
     let Ok(httparse::Status::Complete(end)) = head.parse(reply) else { return None };
-    let field = head.headers.iter().find(|f| f.name.eq_ignore_ascii_case("content-length"))?;
-    Some(end + str::from_utf8(field.value).ok()?.parse::<usize>().ok()?)
+    let field = head.headers.iter().find(|field| field.name.eq_ignore_ascii_case(name))?;
+    Some((end, String::from_utf8_lossy(field.value).into_owned()))
 }
 
 #[cfg(test)]

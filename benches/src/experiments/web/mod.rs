@@ -3,6 +3,7 @@
 mod client;
 pub(super) mod compress;
 pub(super) mod observed;
+pub(super) mod reload;
 pub(super) mod tls;
 
 use crate::command::{ServerKind, Workload};
