@@ -70,6 +70,10 @@ pub(crate) struct Run {
     /// End within a minute, with less precision
     #[arg(long)]
     pub(crate) quick: bool,
+    /// Begin no further round after this time; a goal counts as met with five rounds at least [default: 1770, or 42
+    /// with --quick]
+    #[arg(long, value_name = "SECONDS")]
+    pub(crate) max_time: Option<u32>,
     /// Also write the outcome to this file; docs/results/ID.json is the place of published results
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::process::Command;
-use std::thread::available_parallelism;
 
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +25,7 @@ impl Machine {
         versions.extend(profile().map(|profile| ("profile".to_owned(), profile)));
         Machine {
             cpu: cpu().unwrap_or_else(unknown),
-            cores: available_parallelism().map_or(1, usize::from),
+            cores: cores().unwrap_or(1),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             rustc: None,
             versions,
@@ -37,10 +36,9 @@ impl Machine {
     pub(crate) fn with_tools() -> Self {
         let mut machine = Machine::here();
         machine.rustc = first_line("rustc", &["--version"]);
-        let commit = first_line("git", &["describe", "--always", "--dirty"]);
         let valgrind = first_line("valgrind", &["--version"]);
         let valgrind = valgrind.map(|version| version.trim_start_matches("valgrind-").to_owned());
-        machine.versions.extend(commit.map(|v| ("commit".to_owned(), v)));
+        machine.versions.extend(commit().map(|v| ("commit".to_owned(), v)));
         machine.versions.extend(valgrind.map(|v| ("valgrind".to_owned(), v)));
         machine
     }
@@ -61,6 +59,22 @@ fn cpu() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|l| l.starts_with("model name") || l.starts_with("Model"))?;
     Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Returns the number of cores of the machine; this thread may be pinned to one.
+fn cores() -> Option<usize> {
+    let text = fs::read_to_string("/proc/stat").ok()?;
+    Some(text.lines().filter(|line| line.starts_with("cpu") && !line.starts_with("cpu ")).count())
+}
+
+/// Returns the commit of the sources, with a note if they were changed. Results and pages do not change what is
+/// measured.
+fn commit() -> Option<String> {
+    let commit = first_line("git", &["rev-parse", "--short", "HEAD"])?;
+    let sources = [":/", ":(top,exclude)docs", ":(top,exclude)*.md"];
+    let changed =
+        first_line("git", &[&["diff", "--name-only", "HEAD", "--"], &sources[..]].concat());
+    Some(if changed.is_some() { commit + "-dirty" } else { commit })
 }
 
 fn first_line(program: &str, arguments: &[&str]) -> Option<String> {

@@ -67,9 +67,9 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
             .expect("the template is well-formed"),
     );
     // A full run may end earlier than this.
-    let seconds = if options.quick { 42 } else { 1_770 };
+    let seconds = options.max_time.unwrap_or(if options.quick { 42 } else { 1_770 });
     let seed = seed.unwrap_or_else(|| fastrand::u32(..).into());
-    let deadline = Instant::now() + Duration::from_secs(seconds);
+    let deadline = Instant::now() + Duration::from_secs(seconds.into());
     let (quick, simulation) = (options.quick, options.simulation.clone());
     let cx = Context { quick, deadline, seed, progress, simulation };
     let mut outcome = (experiment.run)(&cx)?;
