@@ -8,7 +8,7 @@ use std::thread;
 use planted::{BUGS, Bug, VARIABLE, copy_with_bugs};
 
 /// Number of seeds within which every bug must be found.
-const SEEDS: u64 = 1_000;
+const SEEDS: u64 = 4_000;
 
 /// The directory of the copy.
 const COPY: &str = concat!(env!("CARGO_TARGET_TMPDIR"), "/planted");

@@ -414,7 +414,8 @@ impl Pages {
     /// Submits the posted calls: executes calls in place, and hands others to threads.
     ///
     /// # Errors
-    /// In a child of fork(2).
+    /// In a child of fork(2), or if the kernel refuses to enter the ring; the calls for other executors are made, and
+    /// those for the ring stay queued.
     pub fn submit(&mut self) -> Result<(), Error> {
         if !self.process.is_current() {
             return Err(Error::InChild);
@@ -432,7 +433,7 @@ impl Pages {
             }
         }
         self.publish();
-        self.enter_ring()?;
+        let entered = self.enter_ring();
         let mut measure = false;
         for next in 0..in_place {
             let index = self.batch[next];
@@ -455,7 +456,7 @@ impl Pages {
         self.batch.clear();
         // Calls in place that have to be made by a thread after all.
         self.publish();
-        Ok(())
+        entered
     }
 
     /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
