@@ -103,12 +103,8 @@ impl<A: Application, T: Transform> Layer<A, T> {
     }
 
     /// Calls the application, then sends the bytes that it wrote into reserved memory.
-    fn call<C: Commands>(
-        &mut self,
-        io: &mut C,
-        f: impl FnOnce(&mut A, &mut LayerCommands<'_, C, T>),
-    ) {
-        f(&mut self.inner, &mut LayerCommands { io, sessions: &mut self.sessions });
+    fn call(&mut self, io: &mut dyn Commands, f: impl FnOnce(&mut A, &mut LayerCommands<'_, T>)) {
+        f(&mut self.inner, &mut LayerCommands { io: &mut *io, sessions: &mut self.sessions });
         self.sessions.send_reserved(io);
     }
 
@@ -249,13 +245,13 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
 }
 
 /// Writes the bytes of a [`Transform`] to a connection.
-struct Wire<'a, C> {
-    io: &'a mut C,
+struct Wire<'a> {
+    io: &'a mut dyn Commands,
     to: ConnId,
     queued: Option<usize>,
 }
 
-impl<C: Commands> Write for Wire<'_, C> {
+impl Write for Wire<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.queued = Some(self.io.send(self.to, evring::Chunk::Copy(bytes)));
         Ok(bytes.len())

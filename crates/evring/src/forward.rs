@@ -46,7 +46,7 @@ macro_rules! forward {
         /// ```
         pub trait Forward {
             /// The commands inside.
-            type Inner: Commands;
+            type Inner: Commands + ?Sized;
 
             /// Returns the commands inside.
             fn inner(&self) -> &Self::Inner;

@@ -37,7 +37,7 @@ impl<T: Transform> Sessions<T> {
         self.slots[id.slot() as usize].take()
     }
 
-    pub(super) fn send_reserved(&mut self, io: &mut impl Commands) {
+    pub(super) fn send_reserved(&mut self, io: &mut dyn Commands) {
         while let Some(id) = self.reserved.pop() {
             if let Some(session) = self.get(id) {
                 session.pump(io);
@@ -46,20 +46,21 @@ impl<T: Transform> Sessions<T> {
     }
 }
 
-/// Forwards commands with the bytes transformed.
-pub(super) struct LayerCommands<'a, C, T> {
-    pub io: &'a mut C,
+/// Forwards commands with the bytes transformed. The commands inside are an object, so that an application in
+/// a layer is compiled once for all mechanisms.
+pub(super) struct LayerCommands<'a, T> {
+    pub io: &'a mut (dyn Commands + 'a),
     pub sessions: &'a mut Sessions<T>,
 }
 
-impl<C: Commands, T: Transform> Forward for LayerCommands<'_, C, T> {
-    type Inner = C;
+impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
+    type Inner = dyn Commands + 'a;
 
-    fn inner(&self) -> &C {
+    fn inner(&self) -> &Self::Inner {
         self.io
     }
 
-    fn inner_mut(&mut self) -> &mut C {
+    fn inner_mut(&mut self) -> &mut Self::Inner {
         self.io
     }
 

@@ -79,7 +79,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Decodes received bytes. Returns whether to call the application.
-    pub(super) fn received(&mut self, io: &mut impl Commands, rx: &mut Rx<'_>) -> bool {
+    pub(super) fn received(&mut self, io: &mut dyn Commands, rx: &mut Rx<'_>) -> bool {
         if self.reason.is_some() {
             rx.consume(rx.bytes().len());
             return false;
@@ -129,7 +129,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Pauses or resumes receiving.
-    pub(super) fn receive(&mut self, io: &mut impl Commands, on: bool) {
+    pub(super) fn receive(&mut self, io: &mut dyn Commands, on: bool) {
         if self.paused != on {
             return;
         }
@@ -144,7 +144,7 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    pub(super) fn close(&mut self, io: &mut impl Commands, how: Close) {
+    pub(super) fn close(&mut self, io: &mut dyn Commands, how: Close) {
         if abruptness(Some(how)) <= abruptness(self.closing) {
             return;
         }
@@ -156,7 +156,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Executes the requested close once all bytes are sealed.
-    fn finish(&mut self, io: &mut impl Commands) {
+    fn finish(&mut self, io: &mut dyn Commands) {
         let Some(how) = self.closing else { return };
         if abruptness(Some(how)) <= abruptness(self.closed) {
             return;
@@ -170,7 +170,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Closes the connection for a reason of the layer.
-    pub(super) fn fail(&mut self, io: &mut impl Commands, reason: CloseReason, how: Close) {
+    pub(super) fn fail(&mut self, io: &mut dyn Commands, reason: CloseReason, how: Close) {
         if self.reason.is_some() {
             return;
         }

@@ -12,7 +12,7 @@ use crate::layer::order::{bytes_of, owned};
 
 impl<T: Transform> Session<T> {
     /// Seals a chunk or queues it. Returns the number of buffered bytes.
-    pub(in crate::layer) fn send(&mut self, io: &mut impl Commands, chunk: Chunk<'_>) -> usize {
+    pub(in crate::layer) fn send(&mut self, io: &mut dyn Commands, chunk: Chunk<'_>) -> usize {
         if !self.app_may_send() {
             return 0;
         }
@@ -28,7 +28,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Queues `n` bytes, which the caller fills before the next command for this connection.
-    pub(in crate::layer) fn reserve(&mut self, io: &mut impl Commands, n: usize) -> &mut [u8] {
+    pub(in crate::layer) fn reserve(&mut self, io: &mut dyn Commands, n: usize) -> &mut [u8] {
         if self.app_may_send() {
             self.pump(io);
             self.enqueue(io, Chunk::Received(RxBuf::from(vec![0; n])));
@@ -43,7 +43,7 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    fn enqueue(&mut self, io: &mut impl Commands, chunk: Chunk<'static>) {
+    fn enqueue(&mut self, io: &mut dyn Commands, chunk: Chunk<'static>) {
         self.held += bytes_of(&chunk).len();
         self.queue.push_back(chunk);
         if self.held > MAX_HELD {
@@ -59,7 +59,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Seals queued chunks, starts to read a file, or closes at the end of the queue.
-    pub(in crate::layer) fn pump(&mut self, io: &mut impl Commands) {
+    pub(in crate::layer) fn pump(&mut self, io: &mut dyn Commands) {
         while !self.reading && self.transform.ready() {
             match self.queue.pop_front() {
                 None => break,
@@ -89,7 +89,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Handles the result of a file read.
-    pub(in crate::layer) fn read(&mut self, io: &mut impl Commands, result: io::Result<RxBuf>) {
+    pub(in crate::layer) fn read(&mut self, io: &mut dyn Commands, result: io::Result<RxBuf>) {
         self.reading = false;
         let Some(Chunk::File(_, range)) = self.queue.front_mut() else { return };
         match result {
@@ -104,7 +104,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Handles the notification that the mechanism's queue has drained.
-    pub(in crate::layer) fn drained(&mut self, io: &mut impl Commands) {
+    pub(in crate::layer) fn drained(&mut self, io: &mut dyn Commands) {
         self.below_is_full = false;
         self.pump(io);
     }
@@ -115,7 +115,7 @@ impl<T: Transform> Session<T> {
         drained && mem::take(&mut self.full)
     }
 
-    fn seal(&mut self, io: &mut impl Commands, plain: &[u8]) {
+    fn seal(&mut self, io: &mut dyn Commands, plain: &[u8]) {
         for piece in plain.chunks(PIECE) {
             if let Err(error) = self.transform.seal(piece) {
                 return self.fail(io, CloseReason::Failed(error), Close::Reset);
@@ -125,7 +125,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Sends the bytes that the transform has ready.
-    pub(super) fn flush(&mut self, io: &mut impl Commands) {
+    pub(super) fn flush(&mut self, io: &mut dyn Commands) {
         let mut wire = Wire { io, to: self.id, queued: None };
         let result = self.transform.wire(&mut wire);
         if let Some(queued) = wire.queued {
