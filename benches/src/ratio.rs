@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::run::number;
+use crate::say::number;
 use crate::statistics::{median_interval, spread};
 
 /// Fewer rounds do not decide whether a goal was met.

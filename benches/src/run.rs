@@ -18,7 +18,7 @@ use crate::goals;
 use crate::measure::{enter_own_network, remove_all};
 use crate::outcome::{self, Outcome};
 use crate::ratio::{Met, Ratio};
-use crate::say::say;
+use crate::say::{number, say};
 
 /// Lists the experiments.
 pub(crate) fn list(options: &List) -> Result<(), Failure> {
@@ -172,16 +172,6 @@ fn summary(outcome: &Outcome) -> String {
     lines.join("\n")
 }
 
-/// Formats a number with its significant digits.
-pub(crate) fn number(value: f64) -> String {
-    match value.abs() {
-        0.0 => "0".to_owned(),
-        size if size < 0.001 => format!("{value:.1e}"),
-        size if size < 100.0 => format!("{value:.3}"),
-        _ => format!("{value:.0}"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -202,11 +192,5 @@ mod tests {
         let text = failure.to_string();
         assert!(text.contains("kernel_entries_per_event_loaded: 0.060 (0.060 to 0.070, 5 rounds); goal: at most 0.05"), "{text}");
         assert!(!text.contains("wait_mode"), "{text}");
-    }
-
-    #[test]
-    fn numbers_have_few_digits() {
-        let all = [0.0, 0.000_012, 1.0487, 99.5, 12_345.6].map(number);
-        assert_eq!(all, ["0", "1.2e-5", "1.049", "99.500", "12346"]);
     }
 }

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use load_generator::{RequestRecord, Stats};
 
 use super::observation::{Observation, Times};
-use crate::run::number;
+use crate::say::number;
 
 /// Returns the summary.
 pub(super) fn summary(observation: &Observation) -> String {

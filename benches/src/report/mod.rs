@@ -1,5 +1,6 @@
 //! `lab report`: the last runs as one self-contained HTML file.
 
+mod markup;
 mod page;
 mod plot;
 mod regime;

@@ -1,11 +1,12 @@
 //! The HTML page: text and tables.
 
+use super::markup::{escape, positions};
 use super::{plot, regime};
 use crate::experiments;
 use crate::failure::Failure;
-use crate::outcome::{Outcome, Series, X};
+use crate::outcome::{Outcome, Series};
 use crate::ratio::Ratio;
-use crate::run::number;
+use crate::say::number;
 
 /// Light or dark, according to the reader's system.
 const STYLE: &str = "
@@ -194,21 +195,6 @@ fn table(page: &mut String, series: &[&Series]) {
     *page += "\n</table></div></details>\n";
 }
 
-/// Returns every position on the axis: numbers in order, names in order of appearance.
-pub(super) fn positions<'a>(series: &[&'a Series]) -> Vec<&'a X> {
-    let mut positions: Vec<&X> = Vec::new();
-    for point in series.iter().flat_map(|s| &s.points) {
-        if !positions.contains(&&point.x) {
-            positions.push(&point.x);
-        }
-    }
-    positions.sort_by(|a, b| match (a, b) {
-        (X::Number(a), X::Number(b)) => a.total_cmp(b),
-        _ => std::cmp::Ordering::Equal,
-    });
-    positions
-}
-
 /// Returns the text with an initial capital letter.
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
@@ -229,22 +215,10 @@ fn prose(text: &str) -> String {
     html
 }
 
-pub(super) fn escape(text: &str) -> String {
-    let mut safe = String::with_capacity(text.len());
-    for c in text.chars() {
-        match c {
-            '&' => safe += "&amp;",
-            '<' => safe += "&lt;",
-            '"' => safe += "&quot;",
-            c => safe.push(c),
-        }
-    }
-    safe
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::outcome::X;
     use crate::statistics::spread;
 
     #[test]

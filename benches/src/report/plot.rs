@@ -7,10 +7,10 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use super::page::{escape, positions};
+use super::markup::{escape, positions};
 use crate::failure::Failure;
 use crate::outcome::{Series, X};
-use crate::run::number;
+use crate::say::number;
 
 /// Readable on light and dark backgrounds, and distinguishable without red and green.
 const PALETTE: [RGBColor; 16] = [

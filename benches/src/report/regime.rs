@@ -3,7 +3,7 @@
 use crate::experiments::{DEFAULT, is_external};
 use crate::outcome::{Outcome, X};
 
-use super::page::escape;
+use super::markup::escape;
 
 /// A workload, and the location of its figure.
 struct Row {

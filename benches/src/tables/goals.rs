@@ -5,7 +5,7 @@ use crate::experiments;
 use crate::goals;
 use crate::outcome::Outcome;
 use crate::ratio::Met;
-use crate::run::number;
+use crate::say::number;
 
 pub(super) fn table(results: &[Outcome]) -> String {
     let mut text =

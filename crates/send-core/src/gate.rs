@@ -21,6 +21,7 @@ use std::thread;
 use shared_ring::author::Process;
 
 use crate::context::Context;
+use crate::notification;
 use crate::per_thread::PerThread;
 use crate::posts::PostQueue;
 use crate::signals;
@@ -336,7 +337,7 @@ impl Gate {
     pub(crate) fn unmask(&self) {
         if self.masked.swap(false, Ordering::Relaxed) {
             add(&self.counters.unmasked, 1);
-            signals::unblock_notification();
+            notification::unblock();
         }
     }
 
@@ -358,7 +359,7 @@ impl Gate {
         if may_be_blocked && !self.masked.load(Ordering::Relaxed) && self.is_of_this_process() {
             self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
             add(&self.counters.mask_rechecks, 1);
-            signals::unblock_notification();
+            notification::unblock();
         }
     }
 
@@ -428,7 +429,7 @@ impl Gate {
         self.open();
         if !self.masked.load(Ordering::Relaxed) {
             // Events that arrived meanwhile may have caused the mask to be raised.
-            context.unblock(signals::NOTIFICATION);
+            context.unblock(notification::NOTIFICATION);
         }
     }
 
@@ -454,14 +455,14 @@ impl Gate {
         match context {
             Some(context) if !notifies => {
                 // No group interrupts, so one interrupt is enough: block the signal.
-                context.block(signals::NOTIFICATION);
+                context.block(notification::NOTIFICATION);
                 self.masked.store(true, Ordering::Relaxed);
                 self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
                 add(&self.counters.masked, 1);
             }
             // The handler may have raised the mask.
             Some(context) => {
-                context.unblock(signals::NOTIFICATION);
+                context.unblock(notification::NOTIFICATION);
                 self.masked.store(false, Ordering::Relaxed);
             }
             None if notifies => self.unmask(),
@@ -586,7 +587,7 @@ pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
     let gate = unsafe { CURRENT.get::<Gate>().as_ref() };
     match gate.filter(|gate| gate.is_of_this_process()) {
         Some(gate) => {
-            if signal != signals::NOTIFICATION {
+            if signal != notification::NOTIFICATION {
                 if signals::owner(signal) != gate.posts.thread() {
                     return signals::forward(signal);
                 }
@@ -595,7 +596,7 @@ pub(crate) fn interrupted(signal: i32, context: Context<'_>) {
             }
             gate.interrupt(context);
         }
-        None if signal == signals::NOTIFICATION => {}
+        None if signal == notification::NOTIFICATION => {}
         None => signals::forward(signal),
     }
 }

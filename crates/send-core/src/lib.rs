@@ -124,6 +124,7 @@ mod group;
 mod handler;
 #[cfg(feature = "ring")]
 pub mod kernel;
+mod notification;
 mod notifier;
 mod per_thread;
 mod posts;

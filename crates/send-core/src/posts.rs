@@ -6,7 +6,7 @@ use shared_ring::Waker;
 use shared_ring::author::Process;
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use crate::{PostError, signals};
+use crate::{PostError, notification};
 
 /// Posted events until their thread takes them.
 #[derive(Debug)]
@@ -146,7 +146,7 @@ impl PostQueue {
         self.values.push(value).map_err(PostError::Full)?;
         let state = self.state.fetch_or(NOTIFIED, Ordering::SeqCst);
         if state & NOTIFIED == 0 {
-            signals::notify(self.thread);
+            notification::notify(self.thread);
         }
         // Also if it was notified already: the thread may have taken an event before its poster
         // notified, so that the notification had no effect.

@@ -1,7 +1,6 @@
 //! Signals: interruption of threads, and signals as events.
 //!
-//! One handler receives all signals of this crate. `SIGIO` is the notification signal: a standard
-//! signal, of which the kernel queues one, however often it is sent.
+//! One handler receives all signals of this crate.
 //!
 //! A child of fork(2) inherits the process' handlers, but the signals are not events of the child.
 //! Their former actions are restored at once (pthread_atfork(3)). In a child unknown to the C
@@ -12,15 +11,12 @@ use std::mem;
 use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
 
-use rustix::thread::gettid;
 use shared_ring::author::Process;
 
 use crate::Error;
 use crate::context::Context;
 use crate::gate::{self, SIGNAL_COUNT};
-
-/// The notification signal.
-pub(crate) const NOTIFICATION: i32 = libc::SIGIO;
+use crate::notification::{NOTIFICATION, send, send_to_this_thread, unblock};
 
 /// Claims of the signals that this crate handles.
 static CLAIMS: [Claim; SIGNAL_COUNT] = [const { Claim::new() }; SIGNAL_COUNT];
@@ -165,36 +161,8 @@ pub(crate) fn begin_notification(thread: i32) -> Result<(), Error> {
         former(NOTIFICATION)?;
         install(NOTIFICATION)?;
     }
-    unblock_notification();
+    unblock();
     Ok(())
-}
-
-/// Unblocks the notification signal in the calling thread. Returns whether it was blocked.
-pub(crate) fn unblock_notification() -> bool {
-    // SAFETY: plain C structures for which all zero bytes are a valid value.
-    let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = unsafe { mem::zeroed() };
-    // SAFETY: `set` and `before` are live signal sets. No call fails for an existing signal.
-    unsafe {
-        libc::sigaddset(&mut set, NOTIFICATION);
-        libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, &mut before);
-        libc::sigismember(&before, NOTIFICATION) == 1
-    }
-}
-
-/// Interrupts a thread of this process.
-pub(crate) fn notify(thread: i32) {
-    send(thread, NOTIFICATION);
-}
-
-/// Sends a signal to the calling thread. May be called in a signal handler.
-pub(crate) fn send_to_this_thread(signal: i32) {
-    send(gettid().as_raw_nonzero().get(), signal);
-}
-
-fn send(thread: i32, signal: i32) {
-    // SAFETY: passes numbers. If the thread has ended meanwhile, there is no harm: the signal has a
-    // handler in all threads.
-    unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), thread, signal) };
 }
 
 /// Makes a signal the event of a thread that has a block.

@@ -16,7 +16,7 @@ use rustix::param::page_size;
 use shared_ring::author::Process;
 
 use crate::per_thread::PerThread;
-use crate::{Error, code, gate, signals};
+use crate::{Error, code, gate, notification};
 
 /// Minimum stack size in bytes: wasmtime's requirement, far more than a handler needs.
 const MIN_STACK_BYTES: usize = 64 * 1024;
@@ -75,7 +75,7 @@ extern "C" fn on_segv(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
         // SAFETY: it only installs the default action.
         unsafe { libc::sigaction(signal, &default, ptr::null_mut()) };
         if !is_fault {
-            signals::send_to_this_thread(signal);
+            notification::send_to_this_thread(signal);
         }
     } else if before.sa_flags & libc::SA_SIGINFO != 0 {
         type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use shared_ring::author::Process;
 
-use crate::{Error, signals};
+use crate::{Error, notification};
 
 /// Maximum period, one year; longer ones are clamped to it.
 const MAX_PERIOD: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -33,7 +33,7 @@ impl Timer {
         // SAFETY: a plain C structure for which all zero bytes are a valid value.
         let mut event: libc::sigevent = unsafe { mem::zeroed() };
         event.sigev_notify = libc::SIGEV_THREAD_ID;
-        event.sigev_signo = signals::NOTIFICATION;
+        event.sigev_signo = notification::NOTIFICATION;
         event.sigev_notify_thread_id = thread;
         let mut id = ptr::null_mut();
         // SAFETY: `event` is read, and `id` written, during the call.

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::linux::borrow;
+use crate::descriptor::borrow;
 use crate::nonblocking::Blocking;
 use crate::{Access, Fd, PathAt};
 

@@ -151,6 +151,12 @@ impl Fd {
     }
 }
 
+/// Borrows a descriptor of this machine by its number.
+pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
+    // SAFETY: the code that made the `Fd` promised that it is open while it is used (`Fd::lent`).
+    unsafe { BorrowedFd::borrow_raw(fd.raw()) }
+}
+
 impl fmt::Debug for Fd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "fd {}", self.0)

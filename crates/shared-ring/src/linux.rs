@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::thread::gettid;
 
+use crate::descriptor::borrow;
 use crate::nonblocking::{self, Blocking, FileRange};
 use crate::offload::OffloadThreads;
 use crate::{
@@ -22,11 +23,6 @@ use crate::{
 /// This machine.
 #[derive(Clone, Debug, Default)]
 pub struct Linux(());
-
-pub(crate) fn borrow(fd: &Fd) -> BorrowedFd<'_> {
-    // SAFETY: the code that made the `Fd` promised that it is open while it is used (`Fd::lent`).
-    unsafe { BorrowedFd::borrow_raw(fd.raw()) }
-}
 
 /// Borrows a socket of this machine.
 fn lend(socket: &Socket) -> BorrowedFd<'_> {

@@ -13,7 +13,7 @@ use rustix::fs;
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::beneath;
-use crate::linux::borrow;
+use crate::descriptor::borrow;
 use crate::{
     Access, BufferPool, Fd, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf, Socket,
     System, WhenCold, WriteAt,

@@ -180,7 +180,7 @@ impl AsRawFd for Waker {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::linux::borrow;
+    use crate::descriptor::borrow;
 
     fn readable(waker: &Waker) -> bool {
         rustix::io::read(borrow(&waker.fd()), &mut [0; 8]).is_ok()

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::Mask;
 use crate::Fd;
-use crate::linux::borrow;
+use crate::descriptor::borrow;
 
 /// Reports events of descriptors: the kernel's end of the reverse-mapping lists.
 pub trait HintSource {

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use super::edges;
 use super::{Error, Interests, Mask, state_of};
 use crate::Fd;
-use crate::linux::borrow;
+use crate::descriptor::borrow;
 use crate::table::Table;
 
 /// Interests of every thread that has joined or will join. An event goes to one of them: the first

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 
 use super::{Poller, Readiness};
 use crate::Fd;
-use crate::linux::borrow;
+use crate::descriptor::borrow;
 use crate::table::Table;
 
 /// epoll, level-triggered: reports readiness as long as it lasts.

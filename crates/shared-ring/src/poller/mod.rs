@@ -187,7 +187,8 @@ mod tests {
     use rustix::io::{read, write};
 
     use crate::Socket;
-    use crate::linux::{borrow, take};
+    use crate::descriptor::borrow;
+    use crate::linux::take;
 
     fn pair() -> (Fd, Fd) {
         let (a, b) = UnixStream::pair().unwrap();

@@ -8,7 +8,8 @@ use std::ptr;
 use std::time::Duration;
 
 use super::{Readiness, timespec};
-use crate::linux::{borrow, signal_to_this_thread, signals_to_this_thread};
+use crate::descriptor::borrow;
+use crate::linux::{signal_to_this_thread, signals_to_this_thread};
 use crate::{Fd, Process};
 
 /// A bounded queue of signals that report events of descriptors.
