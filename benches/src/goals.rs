@@ -19,6 +19,8 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("peers", "pipelined_vs_nginx_cpu", AtMost(0.15)),
     ("peers", "pipelined_vs_nginx_rps", AtLeast(4.0)),
     ("peers", "conn_vs_nginx_cpu", AtMost(0.95)),
+    ("peers", "file64k_vs_nginx_cpu", AtMost(0.95)),
+    ("peers", "file1m_vs_nginx_cpu", AtMost(0.95)),
     ("peers", "file64k_vs_nginx_rps", AtLeast(1.0)),
     ("peers", "file1m_vs_nginx_rps", AtLeast(1.0)),
     ("load-check", "rate_vs_h2load", Within(0.95, 1.05)),

@@ -94,6 +94,12 @@ impl Proxy {
         Proxy { connect_late: true, ..self }
     }
 
+    /// Limits the number of connections in pairs to less than [`MAX_PAIRED`](Self::MAX_PAIRED).
+    #[must_use]
+    pub fn with_max_paired(self, max: usize) -> Self {
+        Proxy { pairs: PairTable::new(max.min(Self::MAX_PAIRED)), ..self }
+    }
+
     /// Opens the other connection of a pair.
     fn pair(&mut self, x: &mut Cx<'_, impl Commands, ProxyState>) {
         if self.pairs.len() + 2 > self.pairs.max() {

@@ -54,6 +54,27 @@ fn message_split_at_any_byte_is_echoed() {
 }
 
 #[test]
+fn client_beyond_the_maximum_of_pairs_is_reset() {
+    assert_eq!(Proxy::MAX_PAIRED, 32_768);
+    on_each(|backend| {
+        let upstream_server = Server::start(backend, config(), || Echo);
+        let upstream = upstream_server.address;
+        let server = Server::start(backend, config(), move || {
+            Proxy::new(upstream, Timeouts::default()).with_max_paired(4)
+        });
+        let mut clients = [Client::connect(server.address), Client::connect(server.address)];
+        clients.iter_mut().for_each(|client| client.ask(b"hello", b"hello"));
+        match TcpStream::connect(server.address) {
+            Ok(third) => Client(third).expect_last(b"", End::Reset),
+            Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
+        }
+        clients.iter_mut().for_each(|client| client.ask(b"again", b"again"));
+        server.stop();
+        upstream_server.stop();
+    });
+}
+
+#[test]
 fn late_connect_waits_for_the_first_bytes() {
     on_each(|backend| {
         let (listener, upstream) = listen();

@@ -71,7 +71,7 @@ pub(crate) struct Connection {
     pub(crate) connecting: bool,
     pub(crate) receiving: bool,
     pub(crate) sending: bool,
-    /// Index of the session, and of its next request.
+    /// Index of the session, and of its next request. For a slow client, the index of its request.
     pub(crate) session: usize,
     pub(crate) index: u64,
     /// The client's think time before the next request is running.

@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-use crate::{Arrivals, Session};
+use crate::{Arrivals, Request, Session};
 
 /// Description of the load to generate.
 #[derive(Clone, Debug)]
@@ -27,12 +27,19 @@ pub struct Plan {
     pub idle_connections: u32,
     /// Slow clients in addition to the load.
     pub slow: Option<SlowClients>,
+    /// The requests of slow clients, in turn. If empty, each makes the first request of the first session.
+    pub slow_requests: Vec<Request>,
+    /// Time over which the first requests of slow clients are spread.
+    pub slow_spread: Duration,
     /// Length of the warm-up before the measurement period.
     pub warm_up: Duration,
     /// In an open loop, multiplies the rate during the warm-up.
     pub burst: f64,
-    /// Length of the measurement period. The load continues until every measured request has ended.
+    /// Length of the measurement period.
     pub duration: Duration,
+    /// The load continues until every measured request has ended. Otherwise it ends with the measurement period,
+    /// and requests without a reply are not counted.
+    pub drain: bool,
     /// Length of an interval of the time series.
     pub interval: Duration,
     /// Maximum number of open connections.
@@ -48,9 +55,9 @@ pub struct Plan {
 /// Slow clients. They are counted separately from the load.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlowClients {
-    /// Clients that send the first request of the first session and receive the reply slowly.
+    /// Clients that send a request and receive the reply slowly.
     pub readers: u32,
-    /// Clients that send this request one byte at a time.
+    /// Clients that send a request one byte at a time.
     pub senders: u32,
     /// Rate of each client, in bytes per second; at least 1.
     pub bytes_per_second: u32,
@@ -127,9 +134,12 @@ impl Default for Plan {
             sources: Vec::new(),
             idle_connections: 0,
             slow: None,
+            slow_requests: Vec::new(),
+            slow_spread: Duration::ZERO,
             warm_up: Duration::from_secs(1),
             burst: 1.0,
             duration: Duration::from_secs(10),
+            drain: true,
             interval: Duration::from_secs(1),
             max_open: 10_000,
             busy_poll: false,
@@ -216,8 +226,10 @@ impl Plan {
                 return invalid(format!("the {name} must be greater than 0 and at most a day"));
             }
         }
-        if self.warm_up > MAX_DURATION {
-            return invalid("the warm-up must be at most a day".to_owned());
+        for (name, time) in [("warm-up", self.warm_up), ("spread", self.slow_spread)] {
+            if time > MAX_DURATION {
+                return invalid(format!("the {name} must be at most a day"));
+            }
         }
         if self.interval < Duration::from_millis(1) || self.interval > MAX_DURATION {
             return invalid("the interval must be between a millisecond and a day".to_owned());

@@ -135,6 +135,8 @@ pub struct Stats {
     pub replies: u64,
     /// Body bytes of the successful replies.
     pub body_bytes: u64,
+    /// Bytes received in the measurement period, by slow clients too, whether or not their replies ended in it.
+    pub received_bytes: u64,
     /// Failed requests.
     pub errors: ErrorCounts,
     /// Failed requests by status, for statuses of 400 or more other than 503.
@@ -210,6 +212,7 @@ impl Stats {
             connects: 0,
             replies: 0,
             body_bytes: 0,
+            received_bytes: 0,
             errors: ErrorCounts::default(),
             statuses: BTreeMap::new(),
             skipped: 0,

@@ -93,6 +93,7 @@ pub(crate) const ALL: &[Experiment] = &[
     flexsc_threads::EXPERIMENT,
     ecem::ded::EXPERIMENT,
     ecem::dns::EXPERIMENT,
+    ecem::policies::EXPERIMENT,
     web::tls::EXPERIMENT,
     web::compress::EXPERIMENT,
     web::observed::EXPERIMENT,

@@ -31,6 +31,9 @@ pub(crate) struct Observation {
     pub(crate) due_per_second: f64,
     pub(crate) replies_per_second: f64,
     pub(crate) body_bytes: u64,
+    /// Bytes received in the measurement period.
+    #[serde(default)]
+    pub(crate) received_bytes: u64,
     /// Connections established.
     pub(crate) connects: u64,
     /// Failed requests by error.
@@ -177,6 +180,7 @@ impl Observation {
             due_per_second: stats.due_rate(),
             replies_per_second: stats.reply_rate(),
             body_bytes: stats.body_bytes,
+            received_bytes: stats.received_bytes,
             connects: stats.connects,
             failed: errors_by_name(&stats.errors),
             statuses: stats.statuses.clone(),

@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::net::{IpAddr, UdpSocket};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
@@ -62,6 +62,10 @@ pub(crate) struct Load {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     warm_up: Duration,
 
+    /// End with the measurement period, instead of waiting for the replies to its requests
+    #[arg(long)]
+    no_drain: bool,
+
     /// Multiplies the rate during the warm-up, to measure how the server recovers
     #[arg(long, value_name = "TIMES", default_value_t = 1.0, requires = "rate")]
     burst: f64,
@@ -85,6 +89,14 @@ pub(crate) struct Load {
     /// Additional clients that send their requests slowly, one byte at a time
     #[arg(long, value_name = "N", default_value_t = 0)]
     slow_senders: u32,
+
+    /// Session file with the requests of slow clients, which make them in turn. Default: the first request
+    #[arg(long, value_name = "FILE")]
+    slow_sessions: Option<PathBuf>,
+
+    /// Time over which the first requests of slow clients are spread
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds)]
+    slow_spread: Duration,
 
     /// Rate of each slow client, in bytes per second
     #[arg(long, value_name = "BYTES", default_value_t = 1000)]
@@ -213,6 +225,13 @@ fn is_host(field: &str) -> bool {
     field.split_once(':').is_some_and(|(name, _)| name.eq_ignore_ascii_case("host"))
 }
 
+/// Reads a session file.
+fn session_file(path: &Path, host: &str, fields: &str) -> Result<Vec<Session>, Failure> {
+    let failure = |message: String| Failure::Request(format!("{}: {message}", path.display()));
+    let text = fs::read_to_string(path).map_err(|e| failure(e.to_string()))?;
+    parse_sessions(&text, host, fields).map_err(|e| failure(e.to_string()))
+}
+
 impl Load {
     /// Returns the plan for the options.
     pub(super) fn plan(&self) -> Result<Plan, Failure> {
@@ -251,7 +270,10 @@ impl Load {
                 senders: self.slow_senders,
                 bytes_per_second: self.slow_rate,
             }),
+            slow_requests: self.slow_requests(&target)?,
+            slow_spread: self.slow_spread,
             warm_up: self.warm_up,
+            drain: !self.no_drain,
             burst: self.burst,
             duration: self.duration,
             interval: self.interval,
@@ -276,10 +298,7 @@ impl Load {
         let host_field = hosts.last().and_then(|field| field.split_once(':'));
         let host = host_field.map_or(target.host.as_str(), |(_, host)| host.trim());
         if let Some(path) = &self.sessions {
-            let failure =
-                |message: String| Failure::Request(format!("{}: {message}", path.display()));
-            let text = fs::read_to_string(path).map_err(|e| failure(e.to_string()))?;
-            return parse_sessions(&text, host, &fields).map_err(|e| failure(e.to_string()));
+            return session_file(path, host, &fields);
         }
         let request = Request::new(&self.method, &target.path, host, &fields);
         let requests = vec![request.with_expected_len(self.expect)];
@@ -296,6 +315,13 @@ impl Load {
             (None, _) => Session::FOREVER,
         };
         Ok(vec![Session { requests, rounds }])
+    }
+
+    /// Returns the requests of slow clients, if there is a file of them.
+    fn slow_requests(&self, target: &Target) -> Result<Vec<Request>, Failure> {
+        let Some(path) = &self.slow_sessions else { return Ok(Vec::new()) };
+        let sessions = session_file(path, &target.host, "")?;
+        Ok(sessions.into_iter().flat_map(|session| session.requests).collect())
     }
 
     /// Returns the maximum number of connections: the requested one, or the descriptor limit.

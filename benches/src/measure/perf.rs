@@ -65,6 +65,11 @@ impl Perf {
         Ok(Recording { child: child.map_err(|e| Failure::new("cannot start perf", e))?, file })
     }
 
+    /// Prepares to count the system calls of some processes and of the threads that they start.
+    pub(crate) fn count_system_calls(&self, processes: &[u32]) -> Result<Counting, Failure> {
+        Counting::new(processes)
+    }
+
     /// Counts the system calls of some processes while `run` runs.
     ///
     /// # Errors
@@ -74,17 +79,17 @@ impl Perf {
         processes: &[u32],
         run: impl FnOnce() -> Result<(), Failure>,
     ) -> Result<u64, Failure> {
-        let mut counting = Counting::start(processes)?;
-        counting.command("enable")?;
+        let mut counting = self.count_system_calls(processes)?;
+        counting.start()?;
         run()?;
-        counting.command("disable")?;
+        counting.pause()?;
         counting.end()
     }
 }
 
 /// A perf that counts system calls on command.
 #[derive(Debug)]
-struct Counting {
+pub(crate) struct Counting {
     child: Child,
     commands: File,
     replies: File,
@@ -93,7 +98,7 @@ struct Counting {
 }
 
 impl Counting {
-    fn start(processes: &[u32]) -> Result<Self, Failure> {
+    fn new(processes: &[u32]) -> Result<Self, Failure> {
         let prefix = outcome::directory()?.join(format!("perf-{}", std::process::id()));
         let (commands, replies) = (prefix.with_extension("in"), prefix.with_extension("out"));
         let processes: Vec<_> = processes.iter().map(u32::to_string).collect();
@@ -112,6 +117,19 @@ impl Counting {
         Ok(Counting { child, commands, replies, prefix })
     }
 
+    /// Starts to count.
+    ///
+    /// # Errors
+    /// If perf may not use the kernel's tracepoints, which usually requires root.
+    pub(crate) fn start(&mut self) -> Result<(), Failure> {
+        self.command("enable")
+    }
+
+    /// Stops to count.
+    pub(crate) fn pause(&mut self) -> Result<(), Failure> {
+        self.command("disable")
+    }
+
     /// Gives a command, and waits until perf has executed it.
     fn command(&mut self, command: &str) -> Result<(), Failure> {
         writeln!(self.commands, "{command}")?;
@@ -126,7 +144,7 @@ impl Counting {
     }
 
     /// Returns the count.
-    fn end(mut self) -> Result<u64, Failure> {
+    pub(crate) fn end(mut self) -> Result<u64, Failure> {
         // perf writes its file on SIGINT.
         rustix::process::kill_process(Pid::from_child(&self.child), Signal::INT)
             .map_err(io::Error::from)?;

@@ -82,6 +82,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) send_buffer: Option<usize>,
     /// The module of a handler in a sandbox, for our web server.
     pub(crate) handler: Option<&'a Path>,
+    /// Whether the site's files leave the page cache before the load.
+    pub(crate) evict: bool,
 }
 
 impl Server {
@@ -209,21 +211,24 @@ impl Server {
         Ok(Switches::of(&self.family)?)
     }
 
-    /// Returns its resident memory (VmRSS), in bytes.
+    /// Returns the resident memory (VmRSS) of its processes, in bytes.
     pub(crate) fn resident(&self) -> Result<u64, Failure> {
         self.memory("VmRSS:")
     }
 
-    /// Returns the peak of its resident memory (VmHWM), in bytes.
+    /// Returns the peaks of the resident memory (VmHWM) of its processes, in bytes.
     pub(crate) fn peak(&self) -> Result<u64, Failure> {
         self.memory("VmHWM:")
     }
 
     fn memory(&self, field: &str) -> Result<u64, Failure> {
-        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id()))?;
-        let line = text.lines().find_map(|l| l.strip_prefix(field));
-        let kib = line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok());
-        kib.map(|k| k * 1024).ok_or_else(|| Failure::Run(format!("no {field} in /proc")))
+        let of = |process: &u32| -> Result<u64, Failure> {
+            let text = fs::read_to_string(format!("/proc/{process}/status"))?;
+            let line = text.lines().find_map(|l| l.strip_prefix(field));
+            let kib = line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok());
+            kib.map(|k| k * 1024).ok_or_else(|| Failure::Run(format!("no {field} in /proc")))
+        };
+        self.family.iter().map(of).sum()
     }
 
     /// Stops it, and returns its report.

@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use rustix::fs::{Advice, fadvise};
+
 use super::{Server, Subject};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
@@ -86,6 +88,24 @@ impl Site {
     /// Creates a file with these contents.
     pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) -> Result<(), Failure> {
         Ok(fs::write(self.root.join(name), contents)?)
+    }
+
+    /// Creates another file, which is on the disk and can leave the page cache.
+    pub(crate) fn add_cold(&self, name: &str, length: usize) -> Result<(), Failure> {
+        self.add(name, length)?;
+        Ok(fs::File::open(self.root.join(name))?.sync_data()?)
+    }
+
+    /// Makes the files that are on the disk leave the page cache.
+    pub(crate) fn evict(&self) -> Result<(), Failure> {
+        for entry in fs::read_dir(&self.root)? {
+            let entry = entry?;
+            if entry.file_type()?.is_file() {
+                let file = fs::File::open(entry.path())?;
+                fadvise(&file, 0, None, Advice::DontNeed).map_err(io::Error::from)?;
+            }
+        }
+        Ok(())
     }
 
     pub(super) fn reply(&self) -> &Path {

@@ -9,7 +9,7 @@ use std::thread::available_parallelism;
 use load_generator::RunEvent;
 
 use super::server::program;
-use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Server, Site, Switches, TcpCounts};
+use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Perf, Server, Site, Switches, TcpCounts};
 use crate::failure::Failure;
 use crate::load::{Observation, parse_mark};
 use crate::outcome::{self, Outcome};
@@ -28,7 +28,7 @@ pub(crate) struct Trial {
     pub(crate) server_ns: u64,
     pub(crate) switches: Switches,
     pub(crate) tcp: TcpCounts,
-    /// Growth of the memory of the server's process, from its start to the peak.
+    /// Growth of the memory of the server's processes, from its start to the peak.
     pub(crate) memory_bytes: u64,
 }
 
@@ -41,6 +41,11 @@ impl Trial {
     /// Returns the bodies of good replies, in megabytes per second.
     pub(crate) fn megabytes(&self) -> f64 {
         self.observed.body_bytes as f64 / 1e6 / self.observed.seconds
+    }
+
+    /// Returns the megabytes received per second, also of replies that ended later.
+    pub(crate) fn received_megabytes(&self) -> f64 {
+        self.observed.received_bytes as f64 / 1e6 / self.observed.seconds
     }
 
     /// Returns a value per good reply, if there was one.
@@ -58,9 +63,9 @@ impl Trial {
         self.per_reply((self.switches.voluntary + self.switches.involuntary) as f64)
     }
 
-    /// Returns a value per megabyte of good replies, if there was one.
+    /// Returns a value per megabyte received, if there was one.
     fn per_megabyte(&self, of: f64) -> Option<f64> {
-        (self.observed.body_bytes > 0).then(|| of * 1e6 / self.observed.body_bytes as f64)
+        (self.observed.received_bytes > 0).then(|| of * 1e6 / self.observed.received_bytes as f64)
     }
 
     /// Returns the CPU time of the server per megabyte.
@@ -71,6 +76,16 @@ impl Trial {
     /// Returns the context switches of the server per megabyte.
     pub(crate) fn switches_per_megabyte(&self) -> Option<f64> {
         self.per_megabyte((self.switches.voluntary + self.switches.involuntary) as f64)
+    }
+
+    /// Returns the context switches of the server to wait, per megabyte.
+    pub(crate) fn voluntary_per_megabyte(&self) -> Option<f64> {
+        self.per_megabyte(self.switches.voluntary as f64)
+    }
+
+    /// Returns the context switches of the server by preemption, per megabyte.
+    pub(crate) fn involuntary_per_megabyte(&self) -> Option<f64> {
+        self.per_megabyte(self.switches.involuntary as f64)
     }
 
     /// Returns the mean time of good replies, in milliseconds.
@@ -140,6 +155,9 @@ impl<'a> Trials<'a> {
         loop {
             let mut server = Server::start_under(&peer.subject(), self.site, conditions)?;
             server.check_reply(path, bytes)?;
+            if conditions.evict {
+                self.site.evict()?;
+            }
             let resident = server.resident()?;
             let mut trial = run(&server, path, &args)?;
             trial.memory_bytes = server.peak()?.saturating_sub(resident);
@@ -160,6 +178,33 @@ impl<'a> Trials<'a> {
             }
             self.discarded += 1;
             attempt += 1;
+        }
+    }
+
+    /// Counts the system calls of `peer` for each megabyte received, in a run like those of [`run`](Self::run).
+    pub(crate) fn system_calls(
+        &mut self,
+        perf: &Perf,
+        peer: Peer,
+        conditions: &Conditions<'_>,
+        (path, bytes): (&str, usize),
+        args: &[&str],
+    ) -> Result<f64, Failure> {
+        let mut server = Server::start_under(&peer.subject(), self.site, conditions)?;
+        server.check_reply(path, bytes)?;
+        if conditions.evict {
+            self.site.evict()?;
+        }
+        let mut counting = perf.count_system_calls(server.family())?;
+        let url = format!("http://{}{path}", server.address());
+        let observed = load(&url, args, |moment| match moment {
+            RunEvent::MeasurementStart => counting.start(),
+            _ => counting.pause(),
+        })?;
+        let calls = counting.end()? as f64;
+        match observed.received_bytes {
+            0 => Err(Failure::Run("nothing was received".to_owned())),
+            bytes => Ok(calls * 1e6 / bytes as f64),
         }
     }
 

@@ -31,7 +31,7 @@ struct Configuration {
     server: &'static str,
 }
 
-const CONFIGURATIONS: [Configuration; 5] = [
+const CONFIGURATIONS: [Configuration; 8] = [
     // Debian's nginx.conf, which lists `multi_accept on` as a comment, without its access log, which
     // no other server writes.
     Configuration {
@@ -69,6 +69,29 @@ const CONFIGURATIONS: [Configuration; 5] = [
         events: "worker_connections 15000; multi_accept on;",
         http: "sendfile on; tcp_nopush on; open_file_cache max=1000 inactive=60s; \
                keepalive_requests 1000000000;",
+        server: "",
+    },
+    // The same, with threads that read.
+    Configuration {
+        name: "aio",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile on; aio threads; tcp_nopush on; open_file_cache max=1000 inactive=60s; \
+               keepalive_requests 1000000000;",
+        server: "",
+    },
+    // Threads read files of 1 MiB and more past the page cache.
+    Configuration {
+        name: "directio",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile on; aio threads; directio 1m; output_buffers 2 256k; tcp_nopush on; \
+               open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000;",
+        server: "",
+    },
+    // Through the memory of the server.
+    Configuration {
+        name: "copy",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000;",
         server: "",
     },
 ];

@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::mpsc::{SendError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use rustix::fs::sendfile;
@@ -33,17 +35,36 @@ impl Method {
     }
 }
 
-/// Serves the files of a directory until the listener is shut down.
+/// Serves the files of a directory until the listener is shut down. A thread that has ended a connection takes another
+/// one, so that the costs of all connections can be read from the threads.
 pub(super) fn serve(listener: &TcpListener, root: &Path, method: Method) {
+    let idle = Arc::new(Mutex::new(Vec::<Sender<TcpStream>>::new()));
     for stream in listener.incoming() {
         let Ok(stream) = stream else { return };
-        let root = root.to_owned();
-        // It ends with its connection.
-        thread::spawn(move || connection(stream, &root, method));
+        let thread = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        // An idle thread waits, so it has not ended.
+        let stream = match thread {
+            Some(thread) => match thread.send(stream) {
+                Ok(()) => continue,
+                Err(SendError(stream)) => stream,
+            },
+            None => stream,
+        };
+        let (root, idle) = (root.to_owned(), Arc::clone(&idle));
+        thread::spawn(move || {
+            let mut next = Some(stream);
+            while let Some(stream) = next.take() {
+                // An error ends its connection.
+                let _ = connection(stream, &root, method);
+                let (sender, streams) = channel();
+                idle.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
+                next = streams.recv().ok();
+            }
+        });
     }
 }
 
-/// Answers the requests of a connection. An error ends it.
+/// Answers the requests of a connection.
 fn connection(mut stream: TcpStream, root: &Path, method: Method) -> io::Result<()> {
     let mut buffer = vec![0; BUFFER_BYTES];
     let mut request = Vec::new();

@@ -8,19 +8,22 @@
 //! | data is sent in the context that handles the acknowledgement | 4 | the kernel of `shared-ring` sends, in the turn in which the socket has room; neither application nor policy runs |
 //! | arrival of an ACK | 4 | `POLLOUT`: the peer has acknowledged so much that a third of the send buffer is free |
 //! | as many bytes as were acknowledged | 4 | as many as sendfile(2) takes |
-//! | not in the page cache: return, try again at the next ACK | 5.2 | the part is read asynchronously; the end of that read sends it, so that no ACK is needed |
+//! | the optimum timing | 4 | if a client is steady, `Dns` waits until half of the socket is empty, and sends for many connections at once |
+//! | not in the page cache: return, try again at the next ACK | 5.2 | the part and the next one are read asynchronously; the end of the first read sends it, so that no ACK is needed |
 //!
 //! What is in the page cache is sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
 //! byte for pieces of 4 to 256 KiB, with twice the system calls; reading into memory and sending took two to
-//! three times as much. So a policy reads only if the part is not cached, or has to pass through memory.
+//! three times as much. So a policy reads into memory only if the bytes have to pass through it. A part that is not
+//! cached is read into the page cache.
 //!
 //! The policies leave `TCP_NOTSENT_LOWAT` alone. With a send buffer that the kernel sizes, and a client that takes
 //! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte; with a limit of 16 KiB 16.5 times, with 128 KiB 10.9
 //! times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the limit made no difference.
 
-use std::collections::HashSet;
-use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
+use std::time::{Duration, Instant};
+use std::{fmt, mem};
 
 use crate::{ConnId, SendPolicy, SendResult, SendState, SendStep};
 
@@ -36,8 +39,9 @@ pub enum FileDelivery {
     /// Deferred event delivery: files are read into memory ahead of the client, at most 64 KiB, and sent when
     /// the socket has room. What the application reads is held back in the same way.
     Ded,
-    /// Disk-to-network splicing: files are sent from the page cache whenever the socket has room, without
-    /// waiting for the disk. A part that is not cached is read meanwhile.
+    /// Disk-to-network splicing: files are sent from the page cache when the socket has room, or, for a client that
+    /// receives at a steady rate, when half of the socket is empty, together with others. A part that is not cached is
+    /// read meanwhile.
     Dns,
 }
 
@@ -91,7 +95,7 @@ const READ: u32 = 32 * 1024;
 /// Number of bytes in memory from which on a connection reads no further.
 const READ_AHEAD: usize = 2 * READ as usize;
 
-/// Number of bytes of a piece that is sent though it may not be cached, as memory for reads is short.
+/// Number of bytes of a piece that is sent from the file by [`Ded`], as memory for reads is short.
 const SMALL_PIECE: u32 = 16 * 1024;
 
 /// Deferred event delivery.
@@ -117,32 +121,41 @@ impl SendPolicy for Ded {
 /// Disk-to-network splicing.
 #[derive(Default)]
 struct Dns {
-    /// Connections whose next piece is not in the page cache.
-    cold: HashSet<ConnId>,
+    /// The pace of each connection that sends a file, by its slot.
+    paces: Vec<Pace>,
     defers_reads: bool,
+}
+
+impl Dns {
+    fn pace(&mut self, id: ConnId) -> &mut Pace {
+        let slot = id.slot() as usize;
+        if self.paces.len() <= slot {
+            self.paces.resize(slot + 1, Pace::default());
+        }
+        let pace = &mut self.paces[slot];
+        if pace.generation != id.generation() {
+            *pace = Pace { generation: id.generation(), ..Pace::default() };
+        }
+        pace
+    }
 }
 
 impl SendPolicy for Dns {
     fn next(&mut self, state: &SendState<'_>) -> SendStep {
-        if state.file_bytes.is_none() || !self.cold.remove(&state.id) {
-            return SendStep::SendCached { max_file_bytes: PIECE };
+        const STEP: SendStep = SendStep::Send { max_file_bytes: PIECE };
+        let Some(left) = state.file_bytes else { return STEP };
+        let pace = self.pace(state.id);
+        if left > pace.left {
+            pace.begin();
         }
-        match state.can_read {
-            true => SendStep::Read { max_bytes: 2 * READ },
-            false => SendStep::Send { max_file_bytes: SMALL_PIECE },
-        }
+        pace.left = left;
+        let time = state.is_full.then(|| pace.full(state.now, || state.unacked_bytes()));
+        time.flatten().map_or(STEP, SendStep::Pause)
     }
 
     fn completed(&mut self, id: ConnId, result: SendResult) {
-        if result == SendResult::Cold {
-            self.cold.insert(id);
-        }
-    }
-
-    fn closed(&mut self, id: ConnId) {
-        // Most servers have no cold files.
-        if !self.cold.is_empty() {
-            self.cold.remove(&id);
+        if let SendResult::File(n) = result {
+            self.pace(id).taken += u64::from(n);
         }
     }
 
@@ -152,5 +165,123 @@ impl SendPolicy for Dns {
 
     fn defers_reads(&self) -> bool {
         self.defers_reads
+    }
+}
+
+/// Minimum and maximum time until a connection sends again. For shorter times it waits for room.
+const PAUSES: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_millis(100);
+
+/// How fast a client takes a file.
+///
+/// The kernel reports that a socket has room when a third of it is free: often, and for each socket alone. If a client
+/// takes bytes at a steady rate, it is known when half of what the socket holds will be gone. A connection pauses until
+/// then, and many continue at once.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pace {
+    generation: u32,
+    /// Bytes left of the file.
+    left: u64,
+    /// When the socket was full last.
+    full_at: Option<Instant>,
+    /// Bytes that it has taken since.
+    taken: u64,
+    /// Bytes per second before that; 0 if unknown.
+    rate: f64,
+}
+
+impl Pace {
+    /// Begins a file.
+    fn begin(&mut self) {
+        *self = Pace { generation: self.generation, ..Pace::default() };
+    }
+
+    /// Returns how long to pause, as the socket is full; `None` to wait for room.
+    fn full(&mut self, now: Instant, held_bytes: impl FnOnce() -> u64) -> Option<Duration> {
+        let Some(full_at) = self.full_at else {
+            // The bytes that filled the socket say nothing about the client.
+            self.taken = 0;
+            self.full_at = Some(now);
+            return None;
+        };
+        let elapsed = now.saturating_duration_since(full_at);
+        if elapsed.is_zero() {
+            // Another send of this turn, for which the client made room meanwhile.
+            return None;
+        }
+        self.full_at = Some(now);
+        let taken = mem::take(&mut self.taken);
+        let rate = taken as f64 / elapsed.as_secs_f64();
+        let before = mem::replace(&mut self.rate, rate);
+        if rate > 2.0 * before || before > 2.0 * rate {
+            return None;
+        }
+        let held = held_bytes();
+        if held - held / 4 < taken {
+            // It was nearly empty, so the client may be faster than that.
+            return None;
+        }
+        let time = Duration::try_from_secs_f64(held as f64 / 2.0 / rate).ok()?;
+        (time >= *PAUSES.start()).then_some(time.min(*PAUSES.end()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MILLIS: Duration = Duration::from_millis(1);
+
+    /// Returns the pauses of a client that takes `taken` bytes each `step`, from a socket of 100,000 bytes.
+    fn pauses<const N: usize>(taken: [u64; N], step: Duration) -> [Option<Duration>; N] {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        taken.map(|n| {
+            now += step;
+            pace.taken = n;
+            pace.full(now, || 100_000)
+        })
+    }
+
+    #[test]
+    fn steady_client_is_left_alone_until_half_of_the_socket_is_empty() {
+        let expected = Some(Duration::from_millis(20));
+        assert_eq!(
+            pauses([9, 25_000, 25_000, 20_000, 25_000], 10 * MILLIS)[..3],
+            [None, None, expected]
+        );
+        assert_eq!(pauses([9, 25_000, 20_000], 10 * MILLIS)[2], Some(25 * MILLIS));
+    }
+
+    #[test]
+    fn unsteady_client_and_empty_socket_wait_for_room() {
+        assert_eq!(
+            pauses([9, 20_000, 41_000, 41_000], 10 * MILLIS)[2],
+            None,
+            "it has become faster"
+        );
+        assert_eq!(
+            pauses([9, 41_000, 20_000, 41_000], 10 * MILLIS)[2],
+            None,
+            "it has become slower"
+        );
+        assert_eq!(pauses([9, 76_000, 76_000], 10 * MILLIS)[2], None, "nearly empty");
+    }
+
+    #[test]
+    fn sends_of_one_turn_count_together() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut full = |at, taken| {
+            pace.taken += taken;
+            pace.full(start + at * MILLIS, || 100_000)
+        };
+        assert_eq!([full(0, 90_000), full(0, 5_000)], [None, None]);
+        assert_eq!([full(10, 20_000), full(10, 5_000)], [None, None]);
+        assert_eq!(full(20, 20_000), Some(20 * MILLIS));
+    }
+
+    #[test]
+    fn pauses_are_neither_short_nor_long() {
+        assert_eq!(pauses([9, 70_000, 70_000], Duration::from_micros(100))[2], None);
+        assert_eq!(pauses([9, 1, 1], 100 * MILLIS)[2], Some(*PAUSES.end()));
+        assert_eq!(pauses([9, 0, 0], 100 * MILLIS)[2], None, "nothing was taken");
     }
 }

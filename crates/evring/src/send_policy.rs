@@ -1,5 +1,7 @@
 //! The policy of sending: how much of a connection's queue is sent at a time, how, and when.
 
+use std::time::{Duration, Instant};
+
 use crate::ConnId;
 
 /// Decides when the driver sends the front of a connection's queue, how it sends a file, and how much of it at a
@@ -45,6 +47,10 @@ pub struct SendState<'a> {
     /// connections together hold less than half of
     /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
     pub can_read: bool,
+    /// Whether the socket took only a part of the last piece of a file. After a pause this is not known, and false.
+    pub is_full: bool,
+    /// The time at which the turn began.
+    pub now: Instant,
     pub(crate) unacked_bytes: &'a dyn Fn() -> u64,
 }
 
@@ -80,6 +86,9 @@ pub enum SendStep {
     /// Ask again when the socket has room. It may have room now, so a policy asks for that only after a
     /// send.
     WaitForRoom,
+    /// Ask again after this time, or up to a quarter earlier: pauses of several connections end at once, so that the
+    /// worker wakes up less often.
+    Pause(Duration),
     /// Ask again in the next turn.
     Yield,
 }

@@ -17,6 +17,9 @@ use serving::{Client, Server};
 /// Downloads for each policy and mechanism, unless `DOWNLOADS` says another number.
 const DOWNLOADS: usize = 20;
 
+/// Downloads for each policy on all mechanisms together, if the variable `EXHAUSTIVE` is set.
+const ALL_DOWNLOADS: usize = 10_000;
+
 /// Clients at a time.
 const CLIENTS: usize = 4;
 
@@ -119,7 +122,12 @@ fn download(server: &Server, random: &mut Random, files: &[File]) {
 
 #[test]
 fn random_downloads_are_exact_on_every_policy_and_mechanism() {
-    let each: usize = std::env::var("DOWNLOADS").map_or(DOWNLOADS, |n| n.parse().unwrap());
+    let available = backends().iter().filter(|backend| backend.available.is_ok()).count();
+    let default = match std::env::var_os("EXHAUSTIVE") {
+        Some(_) => ALL_DOWNLOADS.div_ceil(available),
+        None => DOWNLOADS,
+    };
+    let each: usize = std::env::var("DOWNLOADS").map_or(default, |n| n.parse().unwrap());
     let root = tempfile::tempdir().unwrap();
     let write = |len: usize| write(&root.path().join(name(len)), contents(len));
     let files = SIZES.map(write);
@@ -222,5 +230,23 @@ fn client_that_never_reads_does_not_delay_others() {
         if policy == FileDelivery::Ded {
             assert!(stats.read_ahead >= (LARGE / 32_768) as u64, "{backend}: {}", stats.read_ahead);
         }
+    });
+}
+
+#[test]
+fn evicted_file_is_read_in_parts_and_sent_exactly() {
+    // A directory in memory keeps its files cached.
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    on_all(|policy, backend| {
+        let path = format!("{policy}-{backend}.bin");
+        let file = write(&root.path().join(&path), contents(LARGE));
+        evict(&file);
+        let server = start(policy, backend, root.path());
+        let response = server.connect().get(&format!("/{path}"));
+        assert!(response.body == contents(LARGE), "{policy} {backend}");
+        let reads = server.stop().kernel.cold_file_reads;
+        // `ded` and `flexsc` read into memory.
+        let prefetches = policy != FileDelivery::Ded && backend != "flexsc";
+        assert!(!prefetches || reads != 1, "{policy} {backend}: the file was read at once");
     });
 }

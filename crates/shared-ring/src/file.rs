@@ -1,12 +1,14 @@
 //! Open files and their metadata.
 
 use std::any::Any;
+use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
+use crate::cached::CachedParts;
 use crate::{Fd, Socket};
 
 /// An open file or directory. Clones share it, and dropping the last one closes it.
@@ -15,7 +17,14 @@ pub struct File(Rc<Handle>);
 
 struct Handle {
     fd: Fd,
+    cached: Cell<CachedParts>,
     _owner: Owner,
+}
+
+impl Handle {
+    fn new(fd: Fd, owner: Owner) -> Rc<Self> {
+        Rc::new(Handle { fd, cached: Cell::default(), _owner: owner })
+    }
 }
 
 /// Closes the descriptor when dropped.
@@ -26,9 +35,13 @@ enum Owner {
 }
 
 impl File {
+    /// Sends of a file know for a second whether a block of this size is in the page cache. Parts that end with a
+    /// block need fewer system calls.
+    pub const BLOCK_BYTES: u64 = 256 * 1024;
+
     /// Returns the open file of another machine. `owner` closes the descriptor when dropped.
     pub fn of(opened: Socket, owner: impl Any) -> Self {
-        File(Rc::new(Handle { fd: opened.number(), _owner: Owner::Other(Box::new(owner)) }))
+        File(Handle::new(opened.number(), Owner::Other(Box::new(owner))))
     }
 
     /// Attaches a value to the file. It is dropped after the file, with the last clone of the
@@ -36,7 +49,7 @@ impl File {
     #[must_use]
     pub fn with(self, value: impl Any) -> Self {
         let fd = self.fd();
-        File(Rc::new(Handle { fd, _owner: Owner::Other(Box::new((self, value))) }))
+        File(Handle::new(fd, Owner::Other(Box::new((self, value)))))
     }
 
     /// Returns whether another clone exists.
@@ -48,12 +61,17 @@ impl File {
     pub(crate) fn fd(&self) -> Fd {
         self.0.fd
     }
+
+    /// Returns the parts that were found in the page cache, for all clones.
+    pub(crate) fn cached(&self) -> &Cell<CachedParts> {
+        &self.0.cached
+    }
 }
 
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> Self {
         let number = Fd::from_raw(fd.as_raw_fd());
-        File(Rc::new(Handle { fd: number, _owner: Owner::Linux(fd) }))
+        File(Handle::new(number, Owner::Linux(fd)))
     }
 }
 

@@ -29,6 +29,7 @@ pub mod author;
 mod beneath;
 mod buffer;
 mod buffer_group;
+mod cached;
 mod call;
 mod descriptor;
 mod engine;

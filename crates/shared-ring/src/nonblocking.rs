@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -13,10 +14,11 @@ use rustix::fs;
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::beneath;
+use crate::cached::CachedParts;
 use crate::descriptor::borrow;
 use crate::{
-    Access, BufferPool, Fd, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf, Socket,
-    System, WhenCold, WriteAt,
+    Access, BufferPool, Fd, File, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf,
+    Socket, System, WhenCold, WriteAt,
 };
 
 /// Whether a file operation may block on the disk.
@@ -115,21 +117,38 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
 }
 
 /// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`.
-/// With [`Blocking::NoBlock`], the range must be cached ([`System::is_cold`]). SIGPIPE must be ignored, as it is in
-/// Rust programs.
+/// With [`Blocking::NoBlock`], the range must be cached ([`System::is_cold`]), now or a second ago. SIGPIPE must be
+/// ignored, as it is in Rust programs.
 ///
 /// # Errors
 /// Those of sendfile(2), and [`SendFileError::Cold`].
 pub fn send_file(
     system: &mut impl System,
     fd: Fd,
-    part: FileRange,
+    (file, offset, len): (&File, u64, u32),
     disk: Blocking,
 ) -> Result<u32, SendFileError> {
-    if disk == Blocking::NoBlock && system.is_cold(part) {
+    let part = FileRange { file: file.fd(), offset, len };
+    if disk == Blocking::NoBlock && is_part_cold(system, file, part) {
         return Err(SendFileError::Cold);
     }
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
+}
+
+/// Returns whether a part of a file is cold, as found now or a second ago.
+fn is_part_cold(system: &mut impl System, file: &File, part: FileRange) -> bool {
+    let (mut cached, now) = (file.cached().get(), system.clock());
+    if cached.contains(&part.range(), now) {
+        return false;
+    }
+    let to_find = CachedParts::part_to_find(&part.range());
+    let len = (to_find.end - to_find.start) as u32;
+    let is_cold = system.is_cold(FileRange { offset: to_find.start, len, ..part });
+    if !is_cold {
+        cached.add(&to_find, now);
+        file.cached().set(cached);
+    }
+    is_cold
 }
 
 /// A range of a file.
@@ -149,8 +168,13 @@ impl FileRange {
         self.offset..self.offset.saturating_add(self.len.into())
     }
 
+    /// Returns this part and as much again.
+    pub(crate) fn and_next(self) -> Self {
+        FileRange { len: self.len.saturating_mul(2), ..self }
+    }
+
     /// Where its last byte is.
-    fn last(&self) -> u64 {
+    pub(crate) fn last(&self) -> u64 {
         self.offset + u64::from(self.len).saturating_sub(1)
     }
 }
@@ -179,14 +203,16 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> S
             Err(errno) => SendAttempt::Done(Outcome::Failed(errno, Some(data))),
         },
         Op::SendFile { fd, ref file, offset, len, when_cold } => {
-            let part = FileRange { file: file.fd(), offset, len };
-            match send_file(system, fd, part, disk) {
+            match send_file(system, fd, (file, offset, len), disk) {
                 Ok(n) => SendAttempt::Done(Outcome::SentFile(n)),
                 Err(SendFileError::Failed(Errno::AGAIN)) => SendAttempt::Full(op),
                 Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
                     SendAttempt::Done(Outcome::Cold)
                 }
-                Err(SendFileError::Cold) => SendAttempt::Cold(op, part),
+                Err(SendFileError::Cold) => {
+                    let part = FileRange { file: file.fd(), offset, len };
+                    SendAttempt::Cold(op, part)
+                }
                 Err(SendFileError::Failed(errno)) => {
                     SendAttempt::Done(Outcome::Failed(errno, None))
                 }
@@ -198,20 +224,17 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> S
 
 /// Returns whether reading a part of a file would block, as far as the file system reports it.
 ///
-/// preadv2(2) with `RWF_NOWAIT` tells it for the first and the last byte. cachestat(2) finds a gap between
-/// them, for half the time of one such read. It cannot replace both: it counts a page as cached whose read
-/// has only begun. Where it is not permitted (before Linux 6.5; other users' files), a gap blocks.
+/// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` tells for the first and the last byte whether their
+/// reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page, alone.
+/// Where cachestat(2) is not permitted (before Linux 6.5; other users' files), a gap blocks.
 pub(crate) fn is_cold(part: FileRange) -> bool {
-    is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last()) || has_gap(part)
+    has_gap(part) || is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last())
 }
 
 /// Returns whether pages of a part are missing in the page cache (cachestat(2)); false if that is unknown.
 fn has_gap(part: FileRange) -> bool {
     let page_bytes = rustix::param::page_size() as u64;
     let pages = part.last() / page_bytes - part.offset / page_bytes + 1;
-    if pages <= 2 {
-        return false;
-    }
     let range = [part.offset, part.len.into()];
     let mut counts = [0_u64; 5];
     // SAFETY: the kernel reads a `cachestat_range`, two integers, and writes a `cachestat`, five.
@@ -219,6 +242,18 @@ fn has_gap(part: FileRange) -> bool {
         libc::syscall(SYS_CACHESTAT, part.file.raw(), range.as_ptr(), counts.as_mut_ptr(), 0)
     };
     result == 0 && counts[0] < pages
+}
+
+/// Begins to read a part of a file into the page cache.
+///
+/// The kernel then reads nothing else ahead: with the windows of fast disks, several megabytes, that takes
+/// milliseconds of the event loop's time, for bytes that a slow client may never get.
+pub(crate) fn prefetch(part: FileRange) {
+    let file = borrow(&part.file);
+    // Without these hints, the read that follows waits longer.
+    let _ = fs::fadvise(file, 0, None, fs::Advice::Random);
+    let len = NonZeroU64::new(part.len.into());
+    let _ = fs::fadvise(file, part.offset, len, fs::Advice::WillNeed);
 }
 
 /// The number of cachestat(2), the same on all architectures but alpha.

@@ -40,6 +40,10 @@ impl<K: Kernel> Generator<'_, K> {
         self.open += 1;
         let connection = &mut self.connections[slot as usize];
         connection.begin(role, socket);
+        if role.is_slow() {
+            connection.session = self.next_slow;
+            self.next_slow = (self.next_slow + 1) % self.plan.slow_requests.len().max(1);
+        }
         let Some(fd) = connection.fd() else { unreachable!("it has just begun") };
         connection.connecting = true;
         self.post(
@@ -102,7 +106,10 @@ impl<K: Kernel> Generator<'_, K> {
             Role::Idle => self.stats.idle += 1,
             Role::SlowReader | Role::SlowSender => {
                 self.stats.slow += 1;
-                self.slow_continue(slot, generation);
+                match self.setup_pending {
+                    0 => self.slow_continue(slot, generation),
+                    _ => self.slow_begin(slot),
+                }
             }
         }
         if self.setup_pending > 0 {
@@ -113,6 +120,9 @@ impl<K: Kernel> Generator<'_, K> {
     }
 
     pub(super) fn received(&mut self, slot: u32, bytes: &RxBuf) {
+        if self.is_measured(self.now) {
+            self.stats.received_bytes += bytes.len() as u64;
+        }
         if self.connections[slot as usize].role.is_slow() {
             return self.slow_received(slot, bytes);
         }

@@ -79,6 +79,8 @@ pub struct Generator<'a, K> {
     next_session: usize,
     next_index: u64,
     next_source: usize,
+    /// Index of the next request of slow clients.
+    next_slow: usize,
     /// Idle persistent connections: slot and generation.
     idle: VecDeque<(u32, u32)>,
     /// Due times of requests that wait for an idle connection.
@@ -137,6 +139,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
             next_session: 0,
             next_index: 0,
             next_source: 0,
+            next_slow: 0,
             idle: VecDeque::new(),
             queued: VecDeque::new(),
             deadlines: Deadlines::default(),
@@ -257,9 +260,12 @@ impl<'a, K: Kernel> Generator<'a, K> {
         }
     }
 
-    /// Returns whether every measured request has ended. Until then the load continues, because a
-    /// server that only drains its last requests would be less loaded than before.
+    /// Returns whether every measured request has ended, unless the plan ends the load before. Until then it
+    /// continues, because a server that only drains its last requests would be less loaded than before.
     fn is_finished(&self) -> bool {
+        if !self.plan.drain {
+            return self.now >= self.measure_end;
+        }
         let all_due =
             self.arrivals.as_ref().is_none_or(|m| self.start_time + m.next() >= self.measure_end);
         self.now >= self.measure_end && self.measured_pending == 0 && all_due

@@ -20,10 +20,19 @@ impl<K: Kernel> Generator<'_, K> {
         self.timers.push(Reverse((self.now + after, Timer::Slow(slot, generation))));
     }
 
+    /// Begins a slow client, when its part of the spread is over.
+    pub(super) fn slow_begin(&mut self, slot: u32) {
+        let count = self.plan.slow.map_or(1, |slow| slow.readers + slow.senders).max(1);
+        let number = (self.stats.slow - 1) as u32 % count;
+        self.schedule_slow(slot, self.plan.slow_spread * number / count);
+    }
+
     /// Continues a slow client: a sender sends its next byte; a reader sends its request or
     /// receives again.
     pub(super) fn slow_continue(&mut self, slot: u32, generation: u32) {
-        let Some((spec, _)) = self.plan.sessions[0].at(0) else { return };
+        let number = self.connections[slot as usize].session;
+        let first = self.plan.sessions[0].requests.first();
+        let Some(spec) = self.plan.slow_requests.get(number).or(first) else { return };
         let connection = &mut self.connections[slot as usize];
         if connection.generation != generation || connection.phase != Phase::Open {
             return;

@@ -1,7 +1,8 @@
 //! Deferred event delivery.
 
-use super::super::servers::DEFAULT;
+use super::super::servers::{self, DEFAULT};
 use super::super::{Context, Experiment};
+use super::{COMPARED, Cache, Case, Entry, NUMBERS, Setting, Speed};
 use crate::failure::Failure;
 use crate::measure::{Peer, Trial};
 use crate::outcome::Outcome;
@@ -18,16 +19,46 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 const DED: Peer = Peer::Delivery(DEFAULT, "ded");
 const PLAIN: Peer = Peer::Plain("read-write");
+const NGINX: Peer = Peer::Nginx("copy");
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
-    let contestants = [PLAIN, DED, Peer::Delivery("epoll", "ded")];
-    let mut downloads = super::run(cx, EXPERIMENT.id, &contestants, Outcome::new(EXPERIMENT.id))?;
-    downloads.ratio("context_switches_over_plain", DED, PLAIN, Trial::switches_per_megabyte);
-    downloads.ratio("rate_over_plain", DED, PLAIN, |trial| Some(trial.megabytes()));
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    let mut peers = vec![PLAIN, DED, Peer::Delivery("epoll", "ded")];
+    match servers::note(NGINX, false, &mut outcome) {
+        Ok(()) => peers.push(NGINX),
+        Err(failure) => outcome.notes.push(format!("{failure}.")),
+    }
+    let entry = |clients, cache, speed| Entry::new(clients, cache, speed, &peers);
+    let mut setting = Setting {
+        id: EXPERIMENT.id,
+        compared: vec![entry(COMPARED, Cache::Cached, Speed::Fast)],
+        more: Vec::new(),
+    };
+    if !cx.quick {
+        setting.more.extend(NUMBERS.map(|n| entry(n, Cache::Cached, Speed::Fast)));
+        setting
+            .more
+            .extend([10, 30, 60, COMPARED, 1_000].map(|n| entry(n, Cache::Cold, Speed::Fast)));
+        setting
+            .more
+            .extend([COMPARED, 1_000, 5_000].map(|n| entry(n, Cache::Cached, Speed::Limited)));
+    }
+    let site = super::site(cx.quick)?;
+    let mut downloads = super::run(cx, &site, &setting, outcome)?;
+    let case = Case::new(COMPARED, Cache::Cached, Speed::Fast);
+    downloads.ratio(
+        "context_switches_over_plain",
+        (DED, PLAIN),
+        case,
+        Trial::switches_per_megabyte,
+    );
+    downloads.ratio("rate_over_plain", (DED, PLAIN), case, |t| Some(t.received_megabytes()));
+    downloads.ratio("cpu_per_mb_over_plain", (DED, PLAIN), case, Trial::cpu_us_per_megabyte);
     let mut outcome = downloads.outcome;
     outcome.paper(
-        "Context switches against concurrent downloads",
-        "ECEM, figure 13a: about 20 % fewer with deferred event delivery, except with 10 connections.",
+        "Voluntary context switches against concurrent downloads",
+        "ECEM, figure 13a: about 20 % fewer context switches with deferred event delivery, except with 10 \
+         connections.",
     );
     outcome.paper(
         "Rate against concurrent downloads",

@@ -2,6 +2,7 @@
 
 use super::super::servers::{self, DEFAULT};
 use super::super::{Context, Experiment};
+use super::{COMPARED, Cache, Case, Entry, NUMBERS, Setting, Speed, beside};
 use crate::failure::Failure;
 use crate::measure::{Peer, Trial};
 use crate::outcome::Outcome;
@@ -9,8 +10,8 @@ use crate::outcome::Outcome;
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "ecem-dns",
-    title: "downloads of 10 MB from the page cache, with disk-to-network splicing: rate, response times, \
-            context switches",
+    title: "downloads of 10 MB, in the page cache and not, with disk-to-network splicing: rate, response times, \
+            context switches; small requests beside them",
     source: "ECEM, section 6, figures 13b and 14, table 3",
     own_network: false,
     run,
@@ -19,24 +20,70 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const DNS: Peer = Peer::Delivery(DEFAULT, "dns");
 const EPOLL: Peer = Peer::Delivery("epoll", "plain");
 const PLAIN: Peer = Peer::Plain("sendfile");
-const NGINX: Peer = Peer::Nginx("downloads");
+const NGINX: [Peer; 3] = [NGINX_SENDFILE, NGINX_AIO, Peer::Nginx("directio")];
+const NGINX_SENDFILE: Peer = Peer::Nginx("downloads");
+const NGINX_AIO: Peer = Peer::Nginx("aio");
+
+const CACHED: Case = Case::new(COMPARED, Cache::Cached, Speed::Fast);
+const COLD: Case = Case::new(COMPARED, Cache::Cold, Speed::Fast);
+const LIMITED: Case = Case::new(COMPARED, Cache::Cached, Speed::Limited);
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
-    let mut contestants = vec![PLAIN, EPOLL, Peer::Delivery(DEFAULT, "plain"), DNS];
-    match servers::note(NGINX, false, &mut outcome) {
-        Ok(()) => contestants.push(NGINX),
-        Err(failure) => outcome.notes.push(format!("{failure}.")),
+    let mut nginx = NGINX.to_vec();
+    if let Err(failure) = servers::note(NGINX_SENDFILE, false, &mut outcome) {
+        outcome.notes.push(format!("{failure}."));
+        nginx.clear();
     }
-    let mut downloads = super::run(cx, EXPERIMENT.id, &contestants, outcome)?;
-    downloads.ratio("context_switches_over_plain", DNS, PLAIN, Trial::switches_per_megabyte);
-    downloads.ratio("context_switches_over_epoll", DNS, EPOLL, Trial::switches_per_megabyte);
-    downloads.ratio("cached_cpu_per_mb_over_nginx", DNS, NGINX, Trial::cpu_us_per_megabyte);
-    downloads.memory("memory_per_download_kb", DNS);
+    let few = [&[PLAIN, EPOLL, DNS][..], &nginx].concat();
+    let others = [Peer::Delivery("epoll", "dns"), Peer::Delivery(DEFAULT, "ded")];
+    let all = [&few[..], &others].concat();
+    let entry = |case: Case, peers: &[Peer]| Entry { case, peers: peers.to_vec() };
+    let compared = if cx.quick { &few } else { &all };
+    let mut setting = Setting {
+        id: EXPERIMENT.id,
+        compared: vec![entry(CACHED, compared), entry(COLD, &few), entry(LIMITED, &few)],
+        more: Vec::new(),
+    };
+    if !cx.quick {
+        let more = |n, cache, speed| Entry::new(n, cache, speed, &few);
+        setting.more.extend(NUMBERS.map(|n| more(n, Cache::Cached, Speed::Fast)));
+        setting.more.extend([10, 30, 60, 1_000].map(|n| more(n, Cache::Cold, Speed::Fast)));
+        setting.more.extend([1_000, 5_000].map(|n| more(n, Cache::Cached, Speed::Limited)));
+        setting.more.push(more(COMPARED, Cache::Cold, Speed::Limited));
+    }
+    let site = super::site(cx.quick)?;
+    // Before the downloads, which may use all the time.
+    let servers = [&[DNS][..], &nginx[..nginx.len().min(2)]].concat();
+    let beside = beside::run(cx, &site, &servers, &mut outcome);
+    let mut downloads = super::run(cx, &site, &setting, outcome)?;
+    let switches = Trial::switches_per_megabyte;
+    downloads.ratio("context_switches_over_plain", (DNS, PLAIN), CACHED, switches);
+    downloads.ratio("context_switches_over_epoll", (DNS, EPOLL), CACHED, switches);
+    downloads.ratio("context_switches_over_epoll_limited", (DNS, EPOLL), LIMITED, switches);
+    let rate: super::results::Figure = |trial| Some(trial.received_megabytes());
+    downloads.ratio("rate_over_plain", (DNS, PLAIN), CACHED, rate);
+    downloads.ratio("cold_rate_over_plain", (DNS, PLAIN), COLD, rate);
+    let cpu = Trial::cpu_us_per_megabyte;
+    if let Some(best) = downloads.lowest(&nginx, LIMITED, cpu) {
+        downloads.ratio("cpu_per_mb_over_nginx", (DNS, best), LIMITED, cpu);
+        downloads.outcome.notes.push(format!(
+            "`cpu_per_mb_over_nginx` compares with {best}, which needs the least for clients with a limited rate."
+        ));
+    }
+    if let Some(best) = downloads.lowest(&nginx, CACHED, cpu) {
+        downloads.ratio("cpu_per_mb_over_nginx_fast", (DNS, best), CACHED, cpu);
+    }
+    if !nginx.is_empty() {
+        downloads.ratio("cold_rate_over_nginx_sendfile", (DNS, NGINX_SENDFILE), COLD, rate);
+        downloads.ratio("cold_rate_over_nginx_aio", (DNS, NGINX_AIO), COLD, rate);
+    }
+    downloads.memory("memory_per_download_kb", DNS, &[CACHED, COLD]);
     let mut outcome = downloads.outcome;
+    beside.report(DNS, &mut outcome);
     outcome.paper(
-        "Context switches against concurrent downloads",
-        "ECEM, figure 13b: up to 17 % fewer with disk-to-network splicing.",
+        "Voluntary context switches against concurrent downloads",
+        "ECEM, figure 13b: up to 17 % fewer context switches with disk-to-network splicing.",
     );
     outcome.paper(
         "Mean response time against concurrent downloads",

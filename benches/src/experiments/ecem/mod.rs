@@ -1,140 +1,326 @@
 //! Downloads by many clients: event pairs of disk and network.
 
+mod beside;
 pub(super) mod ded;
 pub(super) mod dns;
+pub(super) mod policies;
+mod results;
+
+use std::fmt;
 
 use super::Context;
 use crate::failure::Failure;
-use crate::measure::{Conditions, OtherPrograms, Peer, Site, Trial, Trials};
-use crate::outcome::{Outcome, X};
-use crate::statistics::{ratios, spread};
+use crate::measure::{Conditions, OtherPrograms, Peer, Perf, Site, Trial, Trials};
+use crate::outcome::Outcome;
+use results::{Downloads, Run};
 
-/// Numbers of concurrent downloads; ratios are those of the one that the paper ends with.
-const FULL: [u32; 6] = [10, 30, 60, 120, 1_000, 5_000];
-const QUICK: [u32; 1] = [120];
+/// Numbers of concurrent downloads besides [`COMPARED`], that with which the paper ends and whose ratios have goals.
+const NUMBERS: [u32; 5] = [10, 30, 60, 1_000, 5_000];
 const COMPARED: u32 = 120;
 const ROUNDS: usize = 5;
 
-const FILE: (&str, usize) = ("/10m.bin", 10 << 20);
-/// Small enough that even a busy machine ends some downloads in a second.
-const QUICK_FILE: (&str, usize) = ("/256k.bin", 256 << 10);
+/// Length of each file of a download.
+const FILE_BYTES: usize = 10 << 20;
+/// The files, and how many of them are not cached: more than servers send in a run.
+const FILES: Files = Files { name: "10m", bytes: FILE_BYTES, cold: 256 };
+const QUICK_FILES: Files = Files { cold: 128, ..FILES };
+/// A file for requests beside the downloads.
+const SMALL: (&str, usize) = ("/1k.txt", 1 << 10);
 
-const NOTES: [&str; 3] = [
-    "A closed loop: each client downloads the file again and again on its connection. The file is in the \
-     page cache. The server runs on core 0, the load generator on core 1.",
+/// Send buffer of every server's sockets, in bytes; the kernel doubles it.
+const SEND_BUFFER: usize = 64 * 1024;
+
+/// Bytes per second of a client with a limited rate, and of all of them.
+const LIMIT: u32 = 400_000;
+const LIMIT_OF_ALL: u32 = 48_000_000;
+
+const NOTES: [&str; 6] = [
+    "A closed loop: each client downloads a file of 10 MB again and again. The server runs on core 0, the load \
+     generator on core 1. Rates are those of the bytes that arrive in the measurement period, also of downloads that \
+     end later. The mean response time is the number of clients times the length of the file, over the rate \
+     (Little's law), as most downloads last longer than the measurement.",
     "`SO_SNDBUF` is 64 KiB (the kernel doubles it) for all servers, as a larger buffer has fewer context \
      switches.",
-    "`plain` has a blocking thread for each connection, where the paper has a process. Numbers of context \
-     switches are those of all threads, voluntary and involuntary, for each megabyte sent.",
+    "`plain` has a blocking thread for each connection, where the paper has a process. Context switches are those of \
+     all threads of a server.",
+    "Files that are not cached: up to 256 files leave the page cache before each run; each client begins with another \
+     file, and none is sent twice while the run lasts. The host of a virtual machine may have them in its memory.",
+    "Clients with a limited rate receive 400 KB per second (all together at most 48 MB), in pieces of about 4 KB, with \
+     a receive buffer of 4 KiB; they begin within half a second.",
+    "Memory is the growth of the resident memory of all processes of a server to its peak, over the number of clients.",
 ];
 
-/// What a contestant did: the number of downloads at a time, and the trial.
-struct Run {
-    round: usize,
+/// Where the files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cache {
+    Cached,
+    Cold,
+}
+
+/// How fast the clients receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Speed {
+    Fast,
+    Limited,
+}
+
+/// The downloads of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Case {
     clients: u32,
-    trial: Trial,
+    cache: Cache,
+    speed: Speed,
 }
 
-/// The runs of all contestants.
-struct Downloads {
-    contestants: Vec<(Peer, Vec<Run>)>,
-    rounds: usize,
-    outcome: Outcome,
-}
+impl Case {
+    const fn new(clients: u32, cache: Cache, speed: Speed) -> Self {
+        Case { clients, cache, speed }
+    }
 
-/// Runs all contestants with all numbers of clients.
-fn run(
-    cx: &Context,
-    id: &'static str,
-    contestants: &[Peer],
-    outcome: Outcome,
-) -> Result<Downloads, Failure> {
-    let site = Site::bare(b"")?;
-    let file = if cx.quick { QUICK_FILE } else { FILE };
-    site.add(&file.0[1..], file.1)?;
-    let conditions = Conditions { send_buffer: Some(64 * 1024), ..Conditions::default() };
-    let mut trials = Trials::new(&site, if cx.quick { 1 } else { 2 });
-    let others = OtherPrograms::watch()?;
-    let (numbers, rounds) = if cx.quick { (&QUICK[..], 1) } else { (&FULL[..], ROUNDS) };
-    let contestants = contestants.iter().map(|peer| (*peer, Vec::new())).collect();
-    let mut downloads = Downloads { contestants, rounds, outcome };
-    cx.progress.set_length((rounds * numbers.len() * downloads.contestants.len()) as u64);
-    for mut round in cx.rounds(rounds) {
-        trials.set_seed(round.load_seed);
-        for clients in numbers {
-            for i in round.order(downloads.contestants.len()) {
-                let (peer, runs) = &mut downloads.contestants[i];
-                cx.progress.inc(1);
-                if cx.is_late() {
-                    trials.note_skipped();
-                    continue;
-                }
-                cx.progress.set_message(format!("{peer}: {clients} downloads"));
-                let count = clients.to_string();
-                let (warm_up, seconds) = if cx.quick { ("0.2", "1") } else { ("1", "5") };
-                let times = ["--warm-up", warm_up, "--duration", seconds, "--timeout", "60"];
-                let args = [&["--connections", &count][..], &times].concat();
-                match trials.run(*peer, &conditions, file, &args) {
-                    Ok(trial) => {
-                        runs.push(Run { round: round.number, clients: *clients, trial });
-                    }
-                    Err(failure) => {
-                        let what = format!("{id}: {peer}, {clients} downloads, failed: {failure}.");
-                        downloads.outcome.notes.push(what);
-                    }
-                }
-            }
+    /// Returns the words that distinguish its figures from those of fast clients and cached files.
+    fn suffix(self) -> &'static str {
+        match (self.cache, self.speed) {
+            (Cache::Cached, Speed::Fast) => "",
+            (Cache::Cold, Speed::Fast) => ", files not cached",
+            (Cache::Cached, Speed::Limited) => ", clients with a limited rate",
+            (Cache::Cold, Speed::Limited) => ", files not cached, clients with a limited rate",
         }
     }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} downloads{}", self.clients, self.suffix())
+    }
+}
+
+/// A case, and the servers that are measured with it.
+struct Entry {
+    case: Case,
+    peers: Vec<Peer>,
+}
+
+impl Entry {
+    fn new(clients: u32, cache: Cache, speed: Speed, peers: &[Peer]) -> Self {
+        Entry { case: Case::new(clients, cache, speed), peers: peers.to_vec() }
+    }
+}
+
+/// The entries of an experiment.
+struct Setting {
+    id: &'static str,
+    /// Those whose ratios have goals, measured in every round.
+    compared: Vec<Entry>,
+    /// The others, measured once.
+    more: Vec<Entry>,
+}
+
+/// Files of one length: one that is cached, and those that leave the page cache before each run.
+#[derive(Clone, Copy)]
+struct Files {
+    name: &'static str,
+    bytes: usize,
+    /// Number of files that are not cached.
+    cold: usize,
+}
+
+impl Files {
+    /// Creates the files, and session files for the load.
+    fn create(&self, site: &Site) -> Result<(), Failure> {
+        site.add(&self.cached()[1..], self.bytes)?;
+        let cold: Vec<_> = (0..self.cold).map(|i| format!("{}-{i}.bin", self.name)).collect();
+        cold.iter().try_for_each(|name| site.add_cold(name, self.bytes))?;
+        // A session for each file, so that each client begins with another one.
+        let sessions = cold.iter().map(|name| format!("/{name}\n\n")).collect::<String>();
+        site.write(&self.sessions(Cache::Cold), sessions)?;
+        site.write(&self.sessions(Cache::Cached), self.cached() + "\n")
+    }
+
+    fn cached(&self) -> String {
+        format!("/{}.bin", self.name)
+    }
+
+    /// Returns the name of the session file.
+    fn sessions(&self, cache: Cache) -> String {
+        match cache {
+            Cache::Cached => format!("{}-cached.sessions", self.name),
+            Cache::Cold => format!("{}-cold.sessions", self.name),
+        }
+    }
+}
+
+/// Runs downloads under load.
+struct Runner<'a> {
+    site: &'a Site,
+    files: Files,
+    trials: Trials<'a>,
+    quick: bool,
+    seed: u64,
+}
+
+impl<'a> Runner<'a> {
+    fn new(cx: &Context, site: &'a Site) -> Self {
+        let trials = Trials::new(site, if cx.quick { 1 } else { 2 });
+        Runner { site, files: FILES, trials, quick: cx.quick, seed: 1 }
+    }
+
+    /// Returns the path of the load with its length, and the options of the load.
+    fn load(&self, case: Case) -> ((String, usize), Vec<String>) {
+        let Case { clients, cache, speed } = case;
+        let mut args: Vec<String> = ["--timeout", "60", "--no-drain"].map(str::to_owned).into();
+        let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
+        let sessions = self.site.root().join(self.files.sessions(cache)).display().to_string();
+        let (warm_up, seconds) = match (cache, self.quick) {
+            // The files of a longer run would not suffice.
+            (Cache::Cold, _) if speed == Speed::Fast => {
+                ("0", if self.quick { "0.4" } else { "0.8" })
+            }
+            (_, true) if speed == Speed::Limited => ("1.2", "0.6"),
+            (_, true) => ("0.3", "0.5"),
+            (_, false) if speed == Speed::Limited => ("2", "1.2"),
+            (_, false) if clients > 500 => ("1", "2"),
+            (_, false) => ("0.5", "1.2"),
+        };
+        add("--warm-up", warm_up.to_owned());
+        add("--duration", seconds.to_owned());
+        let path = match (speed, cache) {
+            (Speed::Fast, Cache::Cached) => {
+                add("--connections", clients.to_string());
+                (self.files.cached(), self.files.bytes)
+            }
+            (Speed::Fast, Cache::Cold) => {
+                add("--connections", clients.to_string());
+                add("--sessions", sessions);
+                (SMALL.0.to_owned(), SMALL.1)
+            }
+            (Speed::Limited, _) => {
+                add("--rate", "10".to_owned());
+                add("--slow-readers", clients.to_string());
+                add("--slow-rate", LIMIT.min(LIMIT_OF_ALL / clients).to_string());
+                add("--slow-sessions", sessions);
+                add("--slow-spread", "0.5".to_owned());
+                (SMALL.0.to_owned(), SMALL.1)
+            }
+        };
+        (path, args)
+    }
+
+    fn conditions(case: Case) -> Conditions<'static> {
+        Conditions {
+            send_buffer: Some(SEND_BUFFER),
+            evict: case.cache == Cache::Cold,
+            ..Conditions::default()
+        }
+    }
+
+    fn run(&mut self, peer: Peer, case: Case) -> Result<Trial, Failure> {
+        let ((path, bytes), args) = self.load(case);
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        self.trials.set_seed(self.seed);
+        self.trials.run(peer, &Self::conditions(case), (&path, bytes), &args)
+    }
+
+    /// Counts the system calls for each megabyte.
+    fn system_calls(&mut self, perf: &Perf, peer: Peer, case: Case) -> Result<f64, Failure> {
+        let ((path, bytes), args) = self.load(case);
+        let args: Vec<_> = args.iter().map(String::as_str).collect();
+        self.trials.system_calls(perf, peer, &Self::conditions(case), (&path, bytes), &args)
+    }
+}
+
+/// Returns a site with the files.
+fn site(quick: bool) -> Result<Site, Failure> {
+    let site = Site::bare(b"")?;
+    if quick { QUICK_FILES } else { FILES }.create(&site)?;
+    Ok(site)
+}
+
+/// Runs all entries.
+fn run(
+    cx: &Context,
+    site: &Site,
+    setting: &Setting,
+    outcome: Outcome,
+) -> Result<Downloads, Failure> {
+    let mut runner = Runner::new(cx, site);
+    let others = OtherPrograms::watch()?;
+    let rounds = if cx.quick { 1 } else { ROUNDS };
+    let mut downloads = Downloads { runs: Vec::new(), rounds, outcome };
+    let count = |entries: &[Entry]| entries.iter().map(|e| e.peers.len()).sum::<usize>();
+    cx.progress.set_length((rounds * count(&setting.compared) + count(&setting.more)) as u64);
+    for mut round in cx.rounds(rounds) {
+        runner.seed = round.load_seed;
+        for entry in &setting.compared {
+            let order = round.order(entry.peers.len());
+            run_entry(cx, setting.id, &mut runner, entry, (round.number, &order), &mut downloads);
+        }
+    }
+    for entry in &setting.more {
+        let order: Vec<_> = (0..entry.peers.len()).collect();
+        run_entry(cx, setting.id, &mut runner, entry, (rounds, &order), &mut downloads);
+    }
     downloads.figures();
+    if !cx.quick {
+        count_system_calls(cx, &mut runner, &setting.compared, &mut downloads);
+    }
     downloads.outcome.notes.extend(others.note()?);
-    trials.report(&mut downloads.outcome);
+    runner.trials.report(&mut downloads.outcome);
     downloads.outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(downloads)
 }
 
-impl Downloads {
-    fn figures(&mut self) {
-        for (peer, runs) in &self.contestants {
-            let mut numbers: Vec<_> = runs.iter().map(|run| run.clients).collect();
-            numbers.sort_unstable();
-            numbers.dedup();
-            for clients in numbers {
-                let mut add = |figure: &str, unit: &str, of: fn(&Trial) -> Option<f64>| {
-                    let these = runs.iter().filter(|run| run.clients == clients);
-                    let values: Vec<_> = these.filter_map(|run| of(&run.trial)).collect();
-                    if let Some(y) = spread(&values) {
-                        let (figure, x) =
-                            (format!("{figure} against concurrent downloads"), f64::from(clients));
-                        self.outcome.point(&figure, unit, &peer.to_string(), X::Number(x), y);
-                    }
-                };
-                add("Mean response time", "ms", Trial::mean_ms);
-                add("Rate", "MB/s", |trial| Some(trial.megabytes()));
-                add("Context switches", "per MB", Trial::switches_per_megabyte);
-                add("Server CPU", "us per MB", Trial::cpu_us_per_megabyte);
+fn run_entry(
+    cx: &Context,
+    id: &str,
+    runner: &mut Runner<'_>,
+    entry: &Entry,
+    (round, order): (usize, &[usize]),
+    downloads: &mut Downloads,
+) {
+    for i in order {
+        let (peer, case) = (entry.peers[*i], entry.case);
+        cx.progress.inc(1);
+        // The first round is never skipped.
+        if round > 0 && cx.is_late() {
+            runner.trials.note_skipped();
+            continue;
+        }
+        cx.progress.set_message(format!("{peer}: {case}"));
+        match runner.run(peer, case) {
+            Ok(trial) => downloads.runs.push(Run { peer, round, case, trial }),
+            Err(failure) => {
+                let what = format!("{id}: {peer}, {case}, failed: {failure}.");
+                downloads.outcome.notes.push(what);
             }
         }
     }
+}
 
-    /// Adds the ratio of a figure of two contestants with [`COMPARED`] downloads.
-    fn ratio(&mut self, name: &str, above: Peer, below: Peer, of: fn(&Trial) -> Option<f64>) {
-        let values = |peer: Peer, round| {
-            let (_, runs) = self.contestants.iter().find(|(each, _)| *each == peer)?;
-            let run = runs.iter().find(|run| (run.round, run.clients) == (round, COMPARED))?;
-            of(&run.trial)
-        };
-        let pairs = (0..self.rounds).filter_map(|r| values(above, r).zip(values(below, r)));
-        let (over, under): (Vec<_>, Vec<_>) = pairs.unzip();
-        self.outcome.ratio(name.to_owned(), &above.to_string(), ratios(&over, &under));
-    }
-
-    /// Adds the memory that each of [`COMPARED`] downloads takes, in KiB.
-    fn memory(&mut self, name: &str, peer: Peer) {
-        let (_, runs) = self.contestants.iter().find(|(each, _)| *each == peer).expect("it runs");
-        let these = runs.iter().filter(|run| run.clients == COMPARED);
-        let each = |run: &Run| run.trial.memory_bytes as f64 / 1024.0 / f64::from(COMPARED);
-        let values = these.map(each).collect();
-        self.outcome.ratio(name.to_owned(), &peer.to_string(), values);
+/// Counts the system calls of each server, where perf is installed.
+fn count_system_calls(
+    cx: &Context,
+    runner: &mut Runner<'_>,
+    entries: &[Entry],
+    downloads: &mut Downloads,
+) {
+    let perf = match Perf::find() {
+        Ok(perf) => perf,
+        Err(failure) => return downloads.outcome.notes.push(format!("{failure}.")),
+    };
+    for Entry { case, peers } in entries {
+        for peer in peers {
+            if cx.is_late() {
+                runner.trials.note_skipped();
+                continue;
+            }
+            cx.progress.set_message(format!("system calls of {peer}: {case}"));
+            match runner.system_calls(&perf, *peer, *case) {
+                Ok(calls) => downloads.add_system_calls(*peer, *case, calls),
+                Err(failure) => {
+                    let what = format!("System calls of {peer}, {case}: {failure}.");
+                    downloads.outcome.notes.push(what);
+                }
+            }
+        }
     }
 }

@@ -29,7 +29,7 @@ pub(crate) enum Phase {
 bitflags! {
     /// Flags of a connection.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub(crate) struct ConnFlags: u16 {
+    pub(crate) struct ConnFlags: u32 {
         /// A receive is in flight.
         const RECEIVING = 1;
         /// A send is in flight.
@@ -63,6 +63,10 @@ bitflags! {
         const QUIESCING = 1 << 14;
         /// A receive has begun, so the buffer group is fixed.
         const GROUP_FIXED = 1 << 15;
+        /// The socket took only a part of the last piece of a file.
+        const SOCKET_FULL = 1 << 16;
+        /// The policy has the connection send nothing for a time.
+        const SEND_PAUSED = 1 << 17;
     }
 }
 
@@ -240,6 +244,8 @@ pub(crate) struct Connection {
     pub(crate) files: u32,
     /// One of them reads the first bytes of the first queued file.
     pub(crate) is_reading_ahead: bool,
+    /// Length of the last piece of a file that was submitted.
+    pub(crate) piece_bytes: u32,
     /// Reads of the application are held back.
     pub(crate) defers_reads: bool,
     /// Bytes queued or in the send in flight, without files.
@@ -268,6 +274,7 @@ impl Default for Connection {
             unsent: None,
             files: 0,
             is_reading_ahead: false,
+            piece_bytes: 0,
             defers_reads: false,
             queued: 0,
             over_send: 0,

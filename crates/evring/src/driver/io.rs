@@ -16,6 +16,7 @@ use shared_ring::{
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::defer::{DeferredReads, deferred_reads};
 use super::listener::ListenerState;
+use super::pause::Pauses;
 use super::shares::{Refused, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
@@ -59,6 +60,8 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) dirty: Vec<u32>,
     /// Connections to revisit in this turn.
     pub(crate) revisits: VecDeque<ConnId>,
+    /// Connections that the policy has pause.
+    pub(crate) pauses: Pauses,
     /// Receives bytes reserved for a closed connection.
     scratch: Vec<u8>,
     /// Accepted connections that are not admitted yet, oldest first: the server is full, or newer ones come
@@ -206,6 +209,7 @@ impl<K: Submit> Io<K> {
             held: 0,
             dirty: Vec::with_capacity(PREALLOCATED),
             revisits: VecDeque::with_capacity(PREALLOCATED),
+            pauses: Pauses::default(),
             scratch: Vec::new(),
             deferred: VecDeque::new(),
             shares: Shares::new(config.max_per_address, config.max_per_network),

@@ -17,6 +17,7 @@ mod connection;
 mod defer;
 mod io;
 mod listener;
+mod pause;
 mod quiesce;
 mod receive;
 mod run;
@@ -291,6 +292,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             self.flush();
         }
+        self.end_pauses();
         for _ in 0..self.io.finished_file_ops.len() {
             let Some((work, outcome)) = self.io.finished_file_ops.pop_front() else { break };
             if let Some(work) = self.io.wanted(work) {

@@ -1,7 +1,7 @@
 //! Sending of queued bytes.
 
 use shared_ring::{
-    Errno, Fd, FileOutcome, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token,
+    Errno, Fd, File, FileOutcome, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token,
     WhenCold,
 };
 
@@ -27,8 +27,11 @@ fn next_send(
 ) -> Option<Op> {
     if let SendItem::File(file, range) = connection.queue.front()? {
         let max = u64::from(max_file_bytes.clamp(1, MAX_FILE_BYTES));
+        let max = max.min(File::BLOCK_BYTES - range.start % File::BLOCK_BYTES);
         let len = (range.end - range.start).min(max) as u32;
-        return Some(Op::SendFile { fd, file: file.clone(), offset: range.start, len, when_cold });
+        let op = Op::SendFile { fd, file: file.clone(), offset: range.start, len, when_cold };
+        connection.piece_bytes = len;
+        return Some(op);
     }
     connection.take_list().map(|data| Op::Send { fd, data })
 }
@@ -50,6 +53,8 @@ impl<K: Submit> Io<K> {
             queued_bytes: connection.queued,
             file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
             can_read: self.can_read_ahead(slot),
+            is_full: connection.has(ConnFlags::SOCKET_FULL),
+            now: self.kernel.now(),
             unacked_bytes: &unacked_bytes,
         };
         self.send_policy.as_mut().map_or(DefaultSendPolicy::STEP, |policy| policy.next(&state))
@@ -62,9 +67,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn send(&mut self, slot: u32) {
         for _ in 0..SENDS {
             let connection = self.io.connection(slot);
-            let (false, Some(fd)) = (connection.has(ConnFlags::SENDING), connection.fd()) else {
-                return;
-            };
+            let waits = connection.flags.intersects(ConnFlags::SENDING | ConnFlags::SEND_PAUSED);
+            let (false, Some(fd)) = (waits, connection.fd()) else { return };
             if connection.queue.is_empty() {
                 return self.all_sent(slot);
             }
@@ -88,6 +92,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     continue;
                 }
                 SendStep::WaitForRoom => Some(Op::Writable { fd }),
+                SendStep::Pause(time) => return self.io.pause_send(slot, time),
                 SendStep::Yield => break,
             };
             let Some(op) = op else { return };
@@ -142,6 +147,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if connection.phase == Phase::Ending {
             return;
         }
+        connection.flags.set(ConnFlags::SOCKET_FULL, n < connection.piece_bytes.into());
         if let Some(SendItem::File(_, range)) = connection.queue.front_mut() {
             range.start += n;
             if range.is_empty() {

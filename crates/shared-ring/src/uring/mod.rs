@@ -352,8 +352,8 @@ impl<R: Ring> UringKernel<R> {
         };
         self.counters.system_calls += 1;
         entry.state.memory = Memory::None;
-        let part = FileRange { file: file.fd(), offset, len };
-        let outcome = match nonblocking::send_file(&mut self.system, fd, part, disk) {
+        let outcome = match nonblocking::send_file(&mut self.system, fd, (file, offset, len), disk)
+        {
             Ok(n) => Outcome::SentFile(n),
             Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);
@@ -365,6 +365,8 @@ impl<R: Ring> UringKernel<R> {
             }
             Err(SendFileError::Cold) => {
                 self.counters.cold_file_reads += 1;
+                let part = FileRange { file: file.fd(), offset, len };
+                self.system.prefetch(part.and_next());
                 entry.state.memory = Memory::Bytes(Vec::new());
                 self.arm(token);
                 return Submitted::InFlight;

@@ -1,0 +1,232 @@
+//! A disk error (EIO) in the middle of a file that is sent: the reply is cut and the connection closed, on the
+//! simulated machine and with a real file.
+
+mod server;
+
+use std::ffi::c_void;
+use std::fs::File as StdFile;
+use std::io::{self, Read, Write};
+use std::os::fd::OwnedFd;
+use std::ptr::null_mut;
+use std::sync::mpsc::{self, Sender};
+use std::time::Duration;
+
+use evring::{
+    Access, Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, Cx, EventLoop,
+    File, FileDelivery, FileOp, FileOutcome, FilePath, Mode, Root, Rx,
+};
+use evring_sim::{
+    Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel,
+};
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::Errno;
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+use server::{Server, TIMEOUT, side_by_side};
+
+const FILE_BYTES: usize = 600_000;
+const EIO: i32 = Errno::IO.raw_os_error();
+
+fn contents() -> Vec<u8> {
+    (0..FILE_BYTES).map(|at| (at % 251) as u8).collect()
+}
+
+/// Sends a file to each client, and reports why connections close.
+struct SendsFile(Sender<Option<i32>>);
+
+impl Application for SendsFile {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        match done {
+            Ok(FileOutcome::Opened(opened)) => {
+                x.io.send(x.id, Chunk::File(opened.0, 0..FILE_BYTES as u64));
+                x.io.close(x.id, Close::Flush);
+            }
+            _ => x.io.close(x.id, Close::Reset),
+        }
+    }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
+        let errno = match reason {
+            CloseReason::Failed(error) => error.raw_os_error(),
+            _ => None,
+        };
+        // The receiver may be gone.
+        let _ = self.0.send(errno);
+    }
+}
+
+/// A client that receives the file, or a part of it.
+#[derive(Default)]
+struct Client {
+    line: Option<PeerConn>,
+    received: Vec<u8>,
+    result: Option<Sender<usize>>,
+}
+
+impl Peer for Client {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        let Some(line) = &self.line else {
+            let Some(line) = net.connect("10.0.0.1:7".parse().unwrap()) else {
+                return Next::After(Duration::from_millis(1));
+            };
+            net.send(&line, b"x");
+            self.line = Some(line);
+            return Next::Ready;
+        };
+        match net.receive(line, 10_000, &mut self.received) {
+            ReceiveResult::Bytes(_) => return Next::Ready,
+            ReceiveResult::Nothing => return Next::Wait,
+            _ if contents().starts_with(&self.received) => {}
+            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
+        }
+        net.close(self.line.take().expect("just used"));
+        self.result.take().unwrap().send(self.received.len()).unwrap();
+        Next::Done
+    }
+
+    fn waits_for(&self) -> String {
+        "a file".to_owned()
+    }
+}
+
+/// Returns the number of bytes that arrived, and the error with which the connection ended.
+fn simulated(policy: FileDelivery, seed: u64) -> (usize, Option<i32>) {
+    let plan = Plan::default().with(|p| {
+        p.seed = seed;
+        p.faults = Faults::NONE.with(Fault::DiskError);
+        // Every other run has an error, unless it ends before.
+        p.max_faults = seed % 2;
+        p.room = Some(20_000);
+        p.steps = 1_000_000;
+    });
+    let machine = Machine::new(&plan);
+    machine.add_file("site/file", contents());
+    let config = Config::default().with(|c| {
+        c.listen = vec!["10.0.0.1:7".parse().unwrap()];
+        c.roots = vec!["/site".into()];
+        c.send_policy = policy.send_policy();
+    });
+    let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
+    let server = EventLoop::new(kernel, &config).unwrap();
+    let remote = server.remote();
+    let ((length, arrived), (reason, closed)) = (mpsc::channel(), mpsc::channel());
+    machine.add_peer(Client { result: Some(length), ..Client::default() });
+    machine.on_end(move || remote.stop());
+    let result = server.run(SendsFile(reason));
+    assert_eq!(machine.verdict().failure, None, "{policy}, seed {seed}");
+    result.unwrap();
+    (arrived.recv().unwrap(), closed.recv().unwrap())
+}
+
+#[test]
+fn injected_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
+    for policy in FileDelivery::ALL {
+        let (mut cut, mut complete) = (0, 0);
+        for seed in 0..100 {
+            match simulated(policy, seed) {
+                (FILE_BYTES, None) => complete += 1,
+                (1.., Some(errno)) => {
+                    assert_eq!(errno, EIO, "{policy}, seed {seed}");
+                    cut += 1;
+                }
+                // The error was in the open, or in the first read.
+                (0, _) => {}
+                other => panic!("{policy}, seed {seed}: {other:?}"),
+            }
+        }
+        assert!(cut >= 3 && complete >= 50, "{policy}: {cut} cut, {complete} complete");
+    }
+}
+
+/// Memory of this process, whose last page can't be read.
+struct Memory {
+    start: *mut c_void,
+    len: usize,
+}
+
+// SAFETY: only the kernel reads the memory.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// Maps a file with this length, and a page behind its end.
+    fn new(len: usize) -> Self {
+        let file = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+        let mut file = StdFile::from(file);
+        file.write_all(&vec![b'm'; len]).unwrap();
+        let mapped = len + rustix::param::page_size();
+        // SAFETY: a new mapping, which only the kernel reads.
+        let start =
+            unsafe { mmap(null_mut(), mapped, ProtFlags::READ, MapFlags::SHARED, &file, 0) };
+        Memory { start: start.unwrap(), len: mapped }
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // SAFETY: nothing else uses the mapping.
+        unsafe { munmap(self.start, self.len) }.unwrap();
+    }
+}
+
+/// Sends a part of /proc/self/mem, whose reads fail with EIO where memory can't be read.
+struct SendsMemory {
+    memory: Memory,
+    closed: Sender<Option<i32>>,
+}
+
+impl Application for SendsMemory {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.take().is_empty() {
+            return;
+        }
+        let file = File::from(OwnedFd::from(StdFile::open("/proc/self/mem").unwrap()));
+        let start = self.memory.start as u64;
+        x.io.send(x.id, Chunk::File(file, start..start + self.memory.len as u64));
+        x.io.close(x.id, Close::Flush);
+    }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
+        let errno = match reason {
+            CloseReason::Failed(error) => error.raw_os_error(),
+            _ => None,
+        };
+        self.closed.send(errno).unwrap();
+    }
+}
+
+/// Only `ded` reads files into memory; sendfile(2) does not take this one.
+#[test]
+fn real_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
+    // A multiple of what is read at a time.
+    const READABLE: usize = 128 * 1024;
+    side_by_side(|name| {
+        let (sender, closed) = mpsc::channel();
+        let config = Config::default().with(|config| {
+            config.listen = vec![([127, 0, 0, 1], 0).into()];
+            config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
+            config.send_policy = FileDelivery::Ded.send_policy();
+        });
+        let memory = Memory::new(READABLE);
+        let server = Server::start(name, config, move || SendsMemory { memory, closed: sender });
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        let mut got = Vec::new();
+        // A reset may destroy bytes that have arrived.
+        let _ = client.read_to_end(&mut got);
+        assert!(got.len() <= READABLE && got.iter().all(|byte| *byte == b'm'), "{name}");
+        let errno = closed.recv_timeout(TIMEOUT).unwrap();
+        assert_eq!(errno, Some(EIO), "{name}, after {} bytes", got.len());
+        server.stop();
+    });
+}
