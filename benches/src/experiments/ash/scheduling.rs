@@ -10,7 +10,7 @@ use crate::measure::{SERVER_CORE, pin};
 /// A policy of sched(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// `SCHED_OTHER`, as every thread starts.
+    /// `SCHED_OTHER`, with the default slice.
     Normal,
     /// `SCHED_BATCH`: wake-ups do not preempt.
     Batch,
@@ -37,7 +37,7 @@ impl Policy {
     /// Sets the policy of this thread.
     pub(super) fn apply(self) -> io::Result<()> {
         let (policy, priority, runtime_ns) = match self {
-            Policy::Normal => return Ok(()),
+            Policy::Normal => (libc::SCHED_OTHER, 0, 0),
             Policy::Batch => (libc::SCHED_BATCH, 0, 0),
             Policy::Slice => (libc::SCHED_OTHER, 0, 100_000),
             Policy::RealTime => (libc::SCHED_FIFO, 1, 0),

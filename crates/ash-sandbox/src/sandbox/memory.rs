@@ -56,7 +56,7 @@ pub(crate) struct Areas {
 impl HandlerMemory {
     /// Maps `own` bytes and the areas behind them at the start of a range of `reserved` bytes for the
     /// handler. `own` is a multiple of the page size.
-    fn new(own: usize, areas: Areas, reserved: usize) -> io::Result<Self> {
+    pub(crate) fn new(own: usize, areas: Areas, reserved: usize) -> io::Result<Self> {
         let Areas { replies, messages } = areas;
         let len = own + replies + messages;
         if reserved <= len {
@@ -176,7 +176,7 @@ unsafe impl LinearMemory for Linear {
 /// Creates memories, and hands the last one to the instance that it was created for.
 #[derive(Debug)]
 pub(crate) struct Memories {
-    areas: Areas,
+    pub(crate) areas: Areas,
     last: Mutex<Option<Arc<HandlerMemory>>>,
 }
 
