@@ -54,6 +54,9 @@ pub(crate) enum Command {
     /// Run the client: makes the number of requests given by each line of standard input
     #[command(hide = true)]
     Client(Client),
+    /// Compute until killed, on the server's core
+    #[command(hide = true)]
+    Spin,
     /// Answer upcalls with the number of messages; standard input is a stream to the server
     #[command(hide = true)]
     Upcalls,

@@ -21,7 +21,8 @@ const DISCARDED: i32 = 2;
 ///
 /// While the process has a message, the driver keeps it, and the connection is paused; other connections go
 /// on. If the process does not handle it, answers too late, or ends, the application gets the message as it
-/// arrived. The process gets the messages that arrive meanwhile in one batch.
+/// arrived. The process gets the messages that arrive meanwhile in one batch, but none of a connection that the
+/// application has paused.
 ///
 /// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first.
 ///
@@ -327,6 +328,8 @@ impl ReceiveHook for Upcalls {
         let deadline = now + self.channel.policy().timeout;
         // No message is submitted without a timer that ends its upcall.
         if !is_on
+            // The application has paused it, and only the application may resume it.
+            || !io.is_receiving(id)
             || self.channel.refusal(rx.bytes().len()).is_some()
             || !self.is_armed && !self.arm(io, Some(deadline))
         {

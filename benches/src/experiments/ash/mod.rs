@@ -8,7 +8,7 @@ pub(super) mod procs;
 pub(crate) mod remote_write;
 pub(super) mod rtt;
 pub(super) mod sandbox;
-mod scheduling;
+pub(crate) mod scheduling;
 pub(crate) mod server;
 pub(super) mod web;
 

@@ -56,7 +56,8 @@ const STATES: [(&str, State); 3] =
     [("polling", State::Polling), ("suspended", State::Suspended), ("idle", State::Idle)];
 
 const NOTES: [&str; 6] = [
-    "Server on core 0, client on core 1, one message of 8 bytes at a time over loopback TCP. `user level`: the \
+    "Server on core 0, client on core 1, one message of 8 bytes at a time over loopback TCP; the client polls its \
+     socket, so that the wake-up of its core, the same for all, is not in the times. `user level`: the \
      server hands the message to a thread of the application on the same core, and sends its reply. \
      `upcall`: another process, through a shared ring (5.6). `unsafe`: a native handler of the same dispatch as \
      the sandboxed one.",
@@ -65,12 +66,12 @@ const NOTES: [&str; 6] = [
      real-time (SCHED_FIFO, priority 1), as is the process for upcalls; the application's thread is normal. \
      `same_policy_user_over_ash` has both threads normal.",
     "`polling`: the application looks for messages all the time, and the thread of the ring preempts it. \
-     `suspended`: it sleeps, and four busy threads share the core. `idle`: it sleeps, and so does the core, \
+     `suspended`: it sleeps, and four busy processes share the core. `idle`: it sleeps, and so does the core, \
      whose wake-up hides most of the difference.",
     "A round's value is the median of its round trips, with a new server.",
     "Dispatch: a handler that does nothing is called and returns, with the accounting of its budget; the \
      message lies in its memory.",
-    "`polling_ash_over_in_kernel` is not measured (table 6-1): this kernel runs no handler of a program but BPF.",
+    "Table 6-1's application in the kernel is not measured (table 6-1): this kernel runs no handler of a program but BPF.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -98,7 +99,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 /// Returns the policy of the thread of the ring: real-time, where it is permitted.
-fn owner_policy(outcome: &mut Outcome) -> Policy {
+pub(super) fn owner_policy(outcome: &mut Outcome) -> Policy {
     match std::thread::spawn(|| Policy::RealTime.apply()).join() {
         Ok(Ok(())) => Policy::RealTime,
         _ => {
@@ -114,7 +115,7 @@ fn owner_policy(outcome: &mut Outcome) -> Policy {
 fn contestant(name: String, setup: Setup, busy: usize, round_trips: usize) -> Contestant<'static> {
     Contestant::new(name, move || {
         let mut server = Server::with(setup)?;
-        let _busy = Busy::start(busy);
+        let _busy = Busy::start(busy)?;
         server.round_trips(WARM_UP, Duration::ZERO)?;
         Ok(median(&server.round_trips(round_trips, Duration::ZERO)?))
     })

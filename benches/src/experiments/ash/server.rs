@@ -17,6 +17,8 @@ use evring::{
     AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Mailbox, Others,
     ReceiveHook, RemoteHandle, Rx, Upcalls,
 };
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use super::super::DEFAULT;
 use super::scheduling::Policy;
@@ -26,6 +28,8 @@ use crate::measure::{SERVER_CORE, pin, program};
 
 /// The length of a message and of its reply.
 const BYTES: usize = 8;
+/// Longer than any reply takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The message for the endless handler, of one byte.
 const RUNAWAY: [u8; 1] = [b'!'];
 
@@ -88,11 +92,22 @@ impl Server {
         Ok(Server { remote, address, stream, stopped_ns, thread: Some(thread) })
     }
 
-    /// Sends a message, and returns the time until the reply.
+    /// Sends a message, and returns the time until the reply. The client polls its socket, so that the wake-up of
+    /// its core, which is the same for all placements, is not in the time.
     pub(super) fn round_trip(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
         self.stream.write_all(&[1; BYTES])?;
-        self.stream.read_exact(&mut [0; BYTES])?;
+        let (mut reply, mut len) = ([0; BYTES], 0);
+        while len < BYTES {
+            match recv(&self.stream, &mut reply[len..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Failure::Run("the server has closed".to_owned())),
+                Ok((_, received)) => len += received,
+                Err(Errno::AGAIN | Errno::INTR) if start.elapsed() < TIMEOUT => {
+                    std::hint::spin_loop();
+                }
+                Err(error) => return Err(std::io::Error::from(error).into()),
+            }
+        }
         Ok(start.elapsed())
     }
 
@@ -144,7 +159,7 @@ impl Runaway {
 fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
@@ -206,18 +221,23 @@ fn next(waiting: &mpsc::Receiver<ConnId>, polls: bool) -> Option<ConnId> {
 }
 
 /// The process for upcalls: this program, as another process with the core and the policy of the server.
-struct UpcallProcess(Child);
+pub(super) struct UpcallProcess(Child);
 
 impl UpcallProcess {
     fn start(remote: &RemoteHandle) -> Result<(Self, Upcalls), Failure> {
+        let (process, channel) = UpcallProcess::spawn()?;
+        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
+        Ok((process, upcalls))
+    }
+
+    /// Starts the process, with the core and the policy of this thread.
+    pub(super) fn spawn() -> Result<(Self, Channel), Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(program()?);
         command.arg("upcalls").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let process = UpcallProcess(command.spawn()?);
         let channel = Channel::new(ours, upcall::Policy::default());
-        let channel = channel.map_err(|e| Failure::new("upcalls", e))?;
-        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
-        Ok((process, upcalls))
+        Ok((process, channel.map_err(|e| Failure::new("upcalls", e))?))
     }
 }
 

@@ -406,7 +406,9 @@ impl Handler {
                 None
             }
             (Bound::Cyclic, Loops::Epoch(_)) => {
-                self.module().map(|store| store.set_epoch_deadline(TICKS));
+                if let Some(store) = self.module() {
+                    store.set_epoch_deadline(TICKS);
+                }
                 Some(Instant::now())
             }
         }

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
 use wasmtime::{Caller, Linker, Trap};
@@ -192,16 +193,28 @@ impl Host {
 
     #[inline]
     pub(crate) fn copy(&mut self, to: i32, from: i32, len: i32) -> i32 {
-        let (Some((_, from)), Some((memory, to))) =
-            (self.readable(from, len), self.writable(to, len))
-        else {
-            return FAULT;
-        };
-        let (from, len) = (memory.host_pointer(from.start), from.len());
-        // SAFETY: both ranges are in the memory, and only this thread accesses them: the handler
-        // waits for this call, and the kernel has finished with the message.
-        unsafe { from.copy_to(memory.host_pointer(to.start), len) };
+        let Some((memory, to)) = self.writable(to, len) else { return FAULT };
+        if let Some((_, from)) = self.readable(from, len) {
+            let (from, len) = (memory.host_pointer(from.start), from.len());
+            // SAFETY: both ranges are in the memory, and only this thread accesses them: the handler
+            // waits for this call, and the kernel has finished with the message.
+            unsafe { from.copy_to(memory.host_pointer(to.start), len) };
+            return OK;
+        }
+        let Some(from) = memory.in_table(from as u32, len as u32) else { return FAULT };
+        // What the handler reads before the call, such as a version, is older than the bytes, and what it reads
+        // after it is newer.
+        fence(Ordering::Acquire);
+        // SAFETY: the bytes are in the table, which the other range does not overlap. The application may change
+        // them meanwhile; then they are any bytes, which the handler detects by its marks.
+        unsafe { from.copy_to_nonoverlapping(memory.host_pointer(to.start), to.len()) };
+        fence(Ordering::Acquire);
         OK
+    }
+
+    fn table(&self) -> i32 {
+        let offset = self.memory.as_ref().and_then(|memory| memory.table_offset());
+        offset.map_or(FAULT, |offset| offset as i32)
     }
 
     fn fill(&mut self, to: i32, value: i32, len: i32) -> i32 {
@@ -292,7 +305,7 @@ fn in_place_of_instruction(
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
         ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, REPLY,
-        SEND, WRITE_APPLY,
+        SEND, TABLE, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
@@ -353,6 +366,10 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
             return EXHAUSTED;
         }
         caller.data_mut().reply(len)
+    })?;
+    linker.func_wrap(MODULE, TABLE.name, |mut caller: Caller<'_, Host>| {
+        charge(&mut caller, &TABLE, 0);
+        caller.data().table()
     })?;
     linker.func_wrap(MODULE, COPY_MEMORY.name, |mut caller: Caller<'_, Host>, to, from, len| {
         in_place_of_instruction(&mut caller, &COPY_MEMORY, len, |host| host.copy(to, from, len))

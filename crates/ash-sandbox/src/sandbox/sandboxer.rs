@@ -15,7 +15,7 @@ use super::handler::{Code, Handler};
 use super::host::{self, Host};
 use super::memory::{Areas, Creator, Memories};
 use super::rewrite::rewrite;
-use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection};
+use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection, SharedTable};
 
 /// Maximum number of reply slots, which are the bits of a set.
 const MAX_SLOTS: u16 = 64;
@@ -185,7 +185,7 @@ impl Sandboxer {
         }
         let areas = self.memories.areas;
         let reserved = memory_bytes + areas.replies + areas.messages + page;
-        let memory = HandlerMemory::new(memory_bytes, areas, reserved);
+        let memory = HandlerMemory::new(memory_bytes, areas, None, reserved);
         let memory = memory.map_err(|e| Rejection::new(Reason::Memory(e.to_string())))?;
         let host = Box::new(Host::new(tenant, false, &self.policy));
         let code = Code::Native { host, entry: Box::new(entry) };
@@ -221,6 +221,22 @@ impl Ash {
     /// # Errors
     /// If the memory cannot be mapped.
     pub fn instantiate(&self, tenant: u64) -> Result<Handler, Rejection> {
+        self.instance(tenant, None)
+    }
+
+    /// Creates an instance as [`instantiate`](Self::instantiate) does, that reads a table of the application.
+    ///
+    /// # Errors
+    /// If the memory cannot be mapped.
+    pub fn instantiate_with(
+        &self,
+        tenant: u64,
+        table: &Arc<SharedTable>,
+    ) -> Result<Handler, Rejection> {
+        self.instance(tenant, Some(Arc::clone(table)))
+    }
+
+    fn instance(&self, tenant: u64, table: Option<Arc<SharedTable>>) -> Result<Handler, Rejection> {
         let policy = Arc::clone(&self.policy);
         let is_cyclic = self.analysis.bound == Bound::Cyclic;
         let has_fuel = is_cyclic && policy.loops == Loops::Fuel;
@@ -237,7 +253,7 @@ impl Ash {
         let instantiate = || linker.instantiate(&mut store, &self.module);
         let (instance, memory) = self
             .memories
-            .with(instantiate)
+            .with(table, instantiate)
             .map_err(|error| Rejection::new(Reason::Memory(format!("{error:#}"))))?;
         let entry = instance.get_typed_func(&mut store, ENTRY);
         let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;

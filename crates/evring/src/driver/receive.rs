@@ -26,15 +26,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Lets the application intercept a message, unless it has the beginning of it, or has paused: then the
-    /// connection is not to be resumed for the message. Returns the rest.
+    /// Lets the application intercept a message, unless it has the beginning of it. Returns the rest.
     #[inline]
     fn intercept(&mut self, slot: u32, bytes: RxBuf) -> Option<RxBuf> {
-        if !A::INTERCEPTS {
-            return Some(bytes);
-        }
-        let connection = self.io.connection(slot);
-        if !connection.tail.is_empty() || connection.has(ConnFlags::PAUSED) {
+        if !A::INTERCEPTS || !self.io.connection(slot).tail.is_empty() {
             return Some(bytes);
         }
         let id = self.io.conn(slot);
