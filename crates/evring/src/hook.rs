@@ -28,6 +28,12 @@ pub trait ReceiveHook {
         true
     }
 
+    /// Returns whether the hook holds a message of a connection. When the server stops, the application is asked to
+    /// close the connection only after the hook has resumed it.
+    fn holds(&self, id: ConnId) -> bool {
+        false
+    }
+
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake). Returns whether that was for the
     /// hook, and not for the application.
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
@@ -59,6 +65,10 @@ impl<H: ReceiveHook> ReceiveHook for Option<H> {
 
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         self.as_mut().is_none_or(|hook| hook.offered(io, id, rx))
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        self.as_ref().is_some_and(|hook| hook.holds(id))
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
@@ -94,6 +104,10 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
 
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         self.0.offered(io, id, rx) && self.1.offered(io, id, rx)
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        self.0.holds(id) || self.1.holds(id)
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
@@ -174,7 +188,9 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.inner.stopping(x);
+        if !self.hook.holds(x.id) {
+            self.inner.stopping(x);
+        }
     }
 
     fn is_idle(&self, state: &A::State) -> bool {

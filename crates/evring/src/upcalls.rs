@@ -365,6 +365,11 @@ impl ReceiveHook for Upcalls {
         }
     }
 
+    fn holds(&self, id: ConnId) -> bool {
+        let connection = self.connections.get(id.slot() as usize);
+        connection.is_some_and(|connection| matches!(connection.message, Message::Submitted(_)))
+    }
+
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
         if tag == self.tag {
             self.take_answers(io);

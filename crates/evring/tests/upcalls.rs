@@ -11,6 +11,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -25,6 +26,8 @@ use server::{TIMEOUT, side_by_side};
 
 /// Says to the program of this test that it is the process of upcalls.
 const PROCESS: &str = "EVRING_TEST_UPCALLS";
+/// The file for which messages that begin with `w` wait.
+const GO: &str = "EVRING_TEST_UPCALLS_GO";
 
 /// The process, which the tests start. On its own it does nothing.
 #[test]
@@ -47,6 +50,14 @@ fn handle(upcall: &mut ash_sandbox::upcall::Upcall<'_>) -> i32 {
         Some(b'd') => 2,
         Some(b'a') => -1,
         Some(b'x') => std::process::exit(0),
+        Some(b'w') => {
+            let go = env::var_os(GO).unwrap();
+            while !Path::new(&go).exists() {
+                thread::yield_now();
+            }
+            upcall.send(b"waited");
+            1
+        }
         Some(b's') => loop {
             thread::park();
         },
@@ -81,15 +92,18 @@ struct Server {
     upcalls: UpcallHandle,
     process: Child,
     events: mpsc::Receiver<(u64, u64)>,
+    go: tempfile::TempDir,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
     fn start(mechanism: &'static str, policy: Policy) -> Server {
         let (ours, theirs) = UnixStream::pair().unwrap();
+        let go = tempfile::tempdir().unwrap();
         let process = Command::new(env::current_exe().unwrap())
             .args(["--exact", "process_of_the_other_tests"])
             .env(PROCESS, "1")
+            .env(GO, go.path().join("go"))
             .stdin(OwnedFd::from(theirs))
             .stdout(Stdio::null())
             .spawn()
@@ -109,7 +123,7 @@ impl Server {
             server.run(Hooked::new(Echo, upcalls)).unwrap();
         });
         let (addresses, remote, upcalls) = parts.recv().unwrap();
-        Server { addresses, remote, upcalls, process, events, thread: Some(thread) }
+        Server { addresses, remote, upcalls, process, events, go, thread: Some(thread) }
     }
 
     fn connect(&self, listener: usize) -> TcpStream {
@@ -239,5 +253,22 @@ fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
         server.upcalls.enable();
         ask(&mut client, "hello", "app:hello");
         assert_eq!(server.upcalls.counters().expired, 3);
+    });
+}
+
+#[test]
+fn stop_waits_for_the_answer_to_a_message() {
+    side_by_side(|mechanism| {
+        let server = Server::start(mechanism, patient());
+        let mut client = server.connect(0);
+        client.write_all(b"wait").unwrap();
+        while server.upcalls.counters().submitted == 0 {
+            thread::yield_now();
+        }
+        server.remote.stop();
+        std::fs::write(server.go.path().join("go"), b"").unwrap();
+        let mut all = String::new();
+        client.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "waited");
     });
 }
