@@ -54,6 +54,54 @@ pub(crate) enum Command {
     /// Run the client: makes the number of requests given by each line of standard input
     #[command(hide = true)]
     Client(Client),
+    /// Compute until killed, on the server's core
+    #[command(hide = true)]
+    Spin,
+    /// Answer upcalls with the number of messages; standard input is a stream to the server
+    #[command(hide = true)]
+    Upcalls,
+    /// Invoke a handler that writes what messages say, for instruction counts
+    #[command(hide = true)]
+    Invoke(Invoke),
+}
+
+#[derive(Args)]
+pub(crate) struct Invoke {
+    #[arg(long)]
+    pub(crate) what: RemoteWrite,
+    /// The bytes of data in a message
+    #[arg(long)]
+    pub(crate) bytes: usize,
+    #[arg(long)]
+    pub(crate) count: u64,
+}
+
+/// What writes the data of a message to its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum RemoteWrite {
+    /// A handler in the sandbox.
+    Sandboxed,
+    /// An unsafe handler.
+    Unsafe,
+    /// An unsafe handler that trusts no sender.
+    Generic,
+    /// A function that nothing dispatches.
+    Function,
+    /// Nothing: an unsafe handler that returns.
+    Nothing,
+}
+
+impl RemoteWrite {
+    /// Returns the name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            RemoteWrite::Sandboxed => "sandboxed",
+            RemoteWrite::Unsafe => "unsafe",
+            RemoteWrite::Generic => "generic",
+            RemoteWrite::Function => "function",
+            RemoteWrite::Nothing => "nothing",
+        }
+    }
 }
 
 #[derive(Args)]

@@ -39,6 +39,9 @@ fn main() -> ExitCode {
         Command::Load(options) => load::load(&options),
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),
+        Command::Spin => experiments::spin(),
+        Command::Upcalls => experiments::answer_upcalls(),
+        Command::Invoke(options) => experiments::invoke(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -27,6 +27,9 @@ mod sweep;
 mod system_call;
 mod web;
 
+pub(crate) use ash::remote_write::invoke;
+pub(crate) use ash::scheduling::spin;
+pub(crate) use ash::server::answer_upcalls;
 pub(crate) use servers::{DEFAULT, is_external};
 
 use std::time::Instant;

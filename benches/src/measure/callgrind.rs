@@ -7,14 +7,17 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::process::Signal;
 
 use super::site::fetch;
-use super::{ClientWork, Conditions, Load, Requests, Server, Site, Subject};
-use crate::command::{ServerKind, Workload};
+use super::{ClientWork, Conditions, Load, Requests, Server, Site, Subject, program};
+use crate::command::{RemoteWrite, ServerKind, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
 /// Two numbers of requests. The difference of their counts excludes start and end.
 const FEW: u64 = 2_000;
 const MANY: u64 = 42_000;
+/// The same for invocations of handlers.
+const FEW_INVOCATIONS: u64 = 4_000;
+const MANY_INVOCATIONS: u64 = 24_000;
 
 /// Counts the instructions that servers execute outside the kernel.
 #[derive(Debug)]
@@ -47,6 +50,25 @@ impl Callgrind {
     ) -> Result<f64, Failure> {
         let work = ClientWork::new(subject.work, connections, site.reply_bytes(subject.work));
         between(FEW, MANY, |count| total(subject, site, count, |_| Ok(work)))
+    }
+
+    /// Returns the instructions of one invocation of a handler, with its dispatch.
+    pub(crate) fn count_invocations(
+        &self,
+        what: RemoteWrite,
+        bytes: usize,
+    ) -> Result<f64, Failure> {
+        between(FEW_INVOCATIONS, MANY_INVOCATIONS, |count| {
+            let output = Command::new("valgrind")
+                .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+                .arg(program()?)
+                .args(["invoke", "--what", what.name()])
+                .args(["--bytes", &bytes.to_string(), "--count", &count.to_string()])
+                .output()?;
+            let log = String::from_utf8_lossy(&output.stderr);
+            let no_total = || Failure::Run(format!("no total in a log of callgrind:\n{log}"));
+            collected(&log).filter(|_| output.status.success()).ok_or_else(no_total)
+        })
     }
 
     /// Returns the instructions per request of a server in comparison with others.

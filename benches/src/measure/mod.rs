@@ -27,7 +27,7 @@ pub(crate) use peer::Peer;
 pub(crate) use perf::{Perf, Recording, Share};
 pub(crate) use quota::{Quota, join, remove_all};
 pub(crate) use sample::{Sample, UnderLoad};
-pub(crate) use server::{Conditions, Server, Subject};
+pub(crate) use server::{Conditions, Server, Subject, program};
 pub(crate) use site::{CERTIFICATE, HELLO, KEY, Site, fetch};
 pub(crate) use trial::{SOURCES, Trial, Trials, busy_option, load};
 pub(crate) use wrk::{Requests, Wrk, WrkObservation};

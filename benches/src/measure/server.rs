@@ -290,7 +290,7 @@ impl Drop for Server {
 
 /// Returns the path of the lab's program. Unit tests are a different program; cargo puts the lab's in
 /// the parent of their directory.
-pub(super) fn program() -> Result<std::path::PathBuf, Failure> {
+pub(crate) fn program() -> Result<std::path::PathBuf, Failure> {
     let this = std::env::current_exe()?;
     let built = this.ancestors().nth(2).unwrap_or(Path::new("/")).join("lab");
     Ok(if this.ends_with("lab") || !built.exists() { this } else { built })

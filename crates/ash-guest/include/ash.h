@@ -41,6 +41,8 @@ ASH_CALL(post) int32_t ash_post(int64_t kind, int64_t value);
 ASH_CALL(count) int32_t ash_count(uint32_t counter, int64_t by);
 /* Returns the offset of a reply slot for so many bytes, from which they leave without a copy; or ASH_EXHAUSTED. */
 ASH_CALL(reply) int32_t ash_reply(size_t length);
+/* Returns the table that the application shares, read-only, or ASH_FAULT. It may change at any time. */
+ASH_CALL(table) int32_t ash_table(void);
 /* Ends the handler with a voluntary abort. */
 ASH_CALL(abort) _Noreturn void ash_abort(void);
 

@@ -13,6 +13,7 @@ unsafe extern "C" {
     pub(crate) safe fn post(kind: i64, value: i64) -> i32;
     pub(crate) safe fn count(counter: u32, by: i64) -> i32;
     pub(crate) safe fn reply(length: usize) -> i32;
+    pub(crate) safe fn table() -> i32;
     pub(crate) safe fn abort();
 }
 
@@ -34,6 +35,7 @@ mod absent {
         fn post(_kind: i64, _value: i64) -> i32;
         fn count(_counter: u32, _by: i64) -> i32;
         fn reply(_length: usize) -> i32;
+        fn table() -> i32;
         fn abort();
     }
 

@@ -75,6 +75,18 @@ pub fn copy(from: &[u8], to: &mut [u8]) -> Result<(), CallError> {
     CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from.as_ptr().addr(), to.len()) })
 }
 
+/// Copies bytes from the table that the application shares, which may change at any time: handler and application
+/// agree on marks, such as versions, that tell.
+///
+/// # Errors
+/// [`CallError::Fault`] if there is no table, or the bytes are not in it.
+pub fn copy_from_table(offset: usize, to: &mut [u8]) -> Result<(), CallError> {
+    let table = usize::try_from(calls::table()).map_err(|_| CallError::Fault)?;
+    let from = table.checked_add(offset).ok_or(CallError::Fault)?;
+    // SAFETY: the host writes to `to`, and checks that the others are in the table.
+    CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from, to.len()) })
+}
+
 /// Ends the handler from any depth of calls, as [`Verdict::Abort`] does: a voluntary abort.
 pub fn abort() -> ! {
     calls::abort();

@@ -1,6 +1,6 @@
 //! Application-specific safe handlers (ASHs): code of an application that runs where a message arrives, in
-//! a sandbox (the module `sandbox`); a model of when that is the fastest way to handle a message
-//! ([`model`]); and dynamic integrated layer processing ([`ilp`]): what several layers do with each byte
+//! a sandbox (the module `sandbox`), or in another process (`upcall`); a model of when that is the fastest way
+//! to handle a message ([`model`]); and dynamic integrated layer processing ([`ilp`]): what several layers do with each byte
 //! of a message (checksum it, swap its bytes, decrypt it, copy it) is composed at run time and done in one
 //! loop.
 //!
@@ -59,9 +59,15 @@
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
 //! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
 //! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
+//! | data of handler and application; a handler aborts instead of waiting | 5.4.1 | `sandbox::SharedTable` | the application writes it, handlers can only read it; marks in it take the place of locks |
 //! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
 //! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
-//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `count` and `reply` are additions |
+//! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server goes on with other connections |
+//! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
+//! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
+//! | ASHs are tested first | 5.6.2 | the hook `(evring::Landing, evring::Upcalls)` | |
+//! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch, memory and accounting of a handler |
+//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `count`, `reply` and `table` are additions |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
 //! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
 //! | `supports` | 5.5 | | not needed: indirect calls stay in the module's table |
@@ -83,14 +89,15 @@
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time |
 //!
-//! What this crate does not do: it has no upcalls across a protection boundary, and receives no
-//! messages: `evring::Landing` does. It does not compose
-//! protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
+//! What this crate does not do: it receives no messages, as `evring::Landing` and `evring::Upcalls` do. It does
+//! not compose protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;
 pub mod model;
 #[cfg(feature = "sandbox")]
 pub mod sandbox;
+#[cfg(feature = "sandbox")]
+pub mod upcall;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

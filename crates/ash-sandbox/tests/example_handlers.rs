@@ -75,6 +75,70 @@ fn echo_in_text_sends_the_message_from_where_it_landed() {
 }
 
 #[test]
+fn lock_is_acquired_once_and_the_application_gets_who_must_wait() {
+    let (mut handler, bound) = load("lock.wat");
+    assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");
+    let mut ask = |connection, message: &[u8]| {
+        let outcome = handler.handle_copy(message, connection, Instant::now());
+        let sent: Vec<u8> = handler.sent().flatten().copied().collect();
+        (outcome, sent)
+    };
+    let aborted = (Outcome::Passed(Pass::Voluntary), vec![]);
+    let passed = (Outcome::Passed(Pass::ByHandler), vec![]);
+    assert_eq!(ask(0, b"a\x05"), (Outcome::Handled, b"a\x05".to_vec()));
+    assert_eq!(ask(1, b"a\x05"), aborted, "it must not wait");
+    assert_eq!(ask(1, b"a\xff"), (Outcome::Handled, b"a\xff".to_vec()));
+    assert_eq!(ask(1, b"r\x05"), passed, "it is not its lock");
+    assert_eq!(ask(0, b"r\x05"), (Outcome::Handled, b"r\x05".to_vec()));
+    assert_eq!(ask(1, b"a\x05"), (Outcome::Handled, b"a\x05".to_vec()));
+    assert_eq!(ask(1, b"a"), passed);
+    assert_eq!(ask(1, b"q\x05"), passed);
+}
+
+/// Returns bytes of a handler's memory.
+fn bytes(handler: &Handler, start: usize, len: usize) -> Vec<u8> {
+    // SAFETY: the range is in the memory, and no handler runs.
+    unsafe { std::slice::from_raw_parts(handler.memory().host_pointer(start), len) }.to_vec()
+}
+
+#[test]
+fn remote_write_of_a_trusted_peer_reaches_any_address_of_the_handler() {
+    let (mut handler, bound) = load("remote_write.wat");
+    assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");
+    let write = |address: u32, data: &[u8]| [&address.to_le_bytes(), data].concat();
+    assert_eq!(run(&mut handler, &write(300, b"data")).0, Outcome::Handled);
+    assert_eq!(bytes(&handler, 299, 6), b"\0data\0");
+    for useless in [write(65_533, b"data"), write(u32::MAX, b"data"), b"sho".to_vec()] {
+        assert_eq!(run(&mut handler, &useless).0, Outcome::Discarded);
+    }
+}
+
+#[test]
+fn remote_write_of_others_stays_within_its_segment() {
+    let (mut handler, bound) = load("remote_write_checked.wat");
+    assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");
+    let write = |segment: u32, at: u32, size: u32, data: &[u8]| {
+        let header = [segment, at, size].map(u32::to_le_bytes);
+        [header.as_flattened(), data].concat()
+    };
+    assert_eq!(run(&mut handler, &write(0, 4092, 4, b"last")).0, Outcome::Handled);
+    assert_eq!(bytes(&handler, 0x1000 + 4091, 6), b"\0last\0");
+    assert_eq!(run(&mut handler, &write(1, 1, 4, b"data")).0, Outcome::Handled);
+    assert_eq!(bytes(&handler, 0x4000, 6), b"\0data\0");
+    for useless in [
+        write(2, 0, 4, b"data"),
+        write(0, 4093, 4, b"data"),
+        write(0, u32::MAX, 4, b"data"),
+        write(1, 0, u32::MAX, b"data"),
+        write(1, 0, 3, b"data"),
+        write(1, 65, 0, b""),
+        b"short".to_vec(),
+    ] {
+        assert_eq!(run(&mut handler, &useless).0, Outcome::Discarded, "{useless:?}");
+    }
+}
+
+#[test]
 fn hostile_handlers_are_disabled() {
     for (file, abort) in [
         ("endless.wat", Abort::TooManyOperations),

@@ -59,6 +59,9 @@ pub trait Commands {
     /// called, with the unconsumed bytes.
     fn set_receiving(&mut self, id: ConnId, on: bool);
 
+    /// Returns whether the connection is open and not paused.
+    fn is_receiving(&self, id: ConnId) -> bool;
+
     /// Sets or clears the deadline of the connection.
     fn set_deadline(&mut self, id: ConnId, at: Option<Instant>);
 

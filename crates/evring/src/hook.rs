@@ -21,8 +21,107 @@ pub trait ReceiveHook {
     /// consuming nothing.
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>);
 
+    /// The application is about to get these bytes. Returns whether it does: not if the hook holds the message
+    /// that they begin with. A hook holds a message by consuming nothing and
+    /// [pausing](Commands::set_receiving) the connection; once it resumes it, it can consume the message here.
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        true
+    }
+
+    /// Returns whether the hook holds a message of a connection. When the server stops, the application is asked to
+    /// close the connection only after the hook has resumed it.
+    fn holds(&self, id: ConnId) -> bool {
+        false
+    }
+
+    /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake). Returns whether that was for the
+    /// hook, and not for the application.
+    fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
+        false
+    }
+
+    /// A timer has expired. Returns whether it is the hook's, and not the application's.
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+        false
+    }
+
     /// A connection of either kind has closed.
     fn closed(&mut self, id: ConnId) {}
+}
+
+/// A hook, or none.
+impl<H: ReceiveHook> ReceiveHook for Option<H> {
+    fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
+        if let Some(hook) = self {
+            hook.accepted(io, id, at);
+        }
+    }
+
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        if let Some(hook) = self {
+            hook.received(io, id, rx);
+        }
+    }
+
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        self.as_mut().is_none_or(|hook| hook.offered(io, id, rx))
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        self.as_ref().is_some_and(|hook| hook.holds(id))
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
+        self.as_mut().is_some_and(|hook| hook.woken(io, tag))
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+        self.as_mut().is_some_and(|hook| hook.timer(io, timer))
+    }
+
+    fn closed(&mut self, id: ConnId) {
+        if let Some(hook) = self {
+            hook.closed(id);
+        }
+    }
+}
+
+/// Two hooks: the second one sees what the first one leaves, such as upcalls behind handlers in a sandbox (ASH,
+/// section 5.6).
+impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
+    fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
+        self.0.accepted(io, id, at);
+        self.1.accepted(io, id, at);
+    }
+
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        let len = rx.bytes().len();
+        self.0.received(io, id, rx);
+        if rx.bytes().len() == len && io.is_open(id) {
+            self.1.received(io, id, rx);
+        }
+    }
+
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        self.0.offered(io, id, rx) && self.1.offered(io, id, rx)
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        self.0.holds(id) || self.1.holds(id)
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
+        self.0.woken(io, tag) || self.1.woken(io, tag)
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+        self.0.timer(io, timer) || self.1.timer(io, timer)
+    }
+
+    fn closed(&mut self, id: ConnId) {
+        self.0.closed(id);
+        self.1.closed(id);
+    }
 }
 
 /// An application behind a [`ReceiveHook`].
@@ -61,7 +160,9 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
-        self.inner.received(x, rx);
+        if self.hook.offered(x.io, x.id, rx) {
+            self.inner.received(x, rx);
+        }
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
@@ -87,7 +188,9 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.inner.stopping(x);
+        if !self.hook.holds(x.id) {
+            self.inner.stopping(x);
+        }
     }
 
     fn is_idle(&self, state: &A::State) -> bool {
@@ -95,10 +198,14 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
-        self.inner.woken(io, all, tag);
+        if !self.hook.woken(io, tag) {
+            self.inner.woken(io, all, tag);
+        }
     }
 
     fn timer(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, timer: u32) {
-        self.inner.timer(io, all, timer);
+        if !self.hook.timer(io, timer) {
+            self.inner.timer(io, all, timer);
+        }
     }
 }

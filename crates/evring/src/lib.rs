@@ -59,6 +59,8 @@ mod owner;
 mod rx;
 mod send_policy;
 mod tail;
+#[cfg(feature = "sandbox")]
+mod upcalls;
 mod wheel;
 
 pub use admission::{Admission, Lateness, Order};
@@ -91,6 +93,8 @@ pub use shared_ring::{
     Metadata, Place, RxBuf, SymlinkPolicy, WriteAt,
 };
 pub use tail::Tail;
+#[cfg(feature = "sandbox")]
+pub use upcalls::{UpcallCounters, UpcallHandle, Upcalls};
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -3,11 +3,13 @@
 pub(super) mod copies;
 pub(super) mod dilp;
 pub(super) mod model;
+mod pages;
 pub(super) mod procs;
+pub(crate) mod remote_write;
 pub(super) mod rtt;
 pub(super) mod sandbox;
-mod scheduling;
-mod server;
+pub(crate) mod scheduling;
+pub(crate) mod server;
 pub(super) mod web;
 
 use std::time::Instant;
@@ -65,7 +67,7 @@ fn handler(body: &str) -> Result<Handler, Failure> {
 /// Returns the handler of a module in the text format.
 fn load(text: &str) -> Result<Handler, Failure> {
     let wasm = wat::parse_str(text).map_err(|e| Failure::new("the module of a handler", e))?;
-    let policy = Policy { operations_per_second: u64::MAX / 4, ..Policy::default() };
+    let policy = Policy { operations_per_second: remote_write::PLENTY, ..Policy::default() };
     let ash = Sandboxer::new(policy).and_then(|sandboxer| sandboxer.load(&wasm));
     ash.and_then(|ash| ash.instantiate(1)).map_err(|e| Failure::new("cannot load a handler", e))
 }

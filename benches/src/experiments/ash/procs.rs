@@ -1,4 +1,4 @@
-//! Round trips against the number of busy threads on the server's core, and a runaway handler.
+//! Round trips against the number of busy processes on the server's core, and a runaway handler.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -23,7 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
     run,
 };
 
-const FIGURE: &str = "Round trip of a remote increment, against busy threads";
+const FIGURE: &str = "Round trip of a remote increment, against busy processes";
 /// The pause of the client between two messages.
 const GAP: Duration = Duration::from_micros(50);
 /// The pause between two messages to a runaway handler.
@@ -34,7 +34,7 @@ struct Extent {
     rounds: usize,
     /// Round trips of a contestant in a round.
     round_trips: usize,
-    /// The numbers of busy threads.
+    /// The numbers of busy processes.
     busy: &'static [usize],
 }
 
@@ -53,7 +53,7 @@ const CURVES: [(&str, Placement, Policy); 5] = [
 ];
 
 const NOTES: [&str; 3] = [
-    "Server on core 0, with the busy threads, client on core 1; 50 us between two messages. `ash`: the \
+    "Server on core 0, with the busy processes, client on core 1, which polls its socket; 50 us between two messages. `ash`: the \
      handler answers where the message arrives. `user level`: a thread of the application does. The \
      policy is that of all threads of the server.",
     "A round's value is the median of its round trips.",
@@ -79,7 +79,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             };
             keys.push((curve, *busy));
             all.push(Contestant::new(format!("{curve}, {busy}"), move || {
-                let _busy = Busy::start(*busy);
+                let _busy = Busy::start(*busy)?;
                 Ok(median(&server.round_trips(extent.round_trips, GAP)?))
             }));
         }

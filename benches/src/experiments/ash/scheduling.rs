@@ -1,16 +1,17 @@
 //! Scheduling policies of the threads on the server core, and the load there.
 
-use std::io;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
+use std::io::{self, Read, Write};
+use std::process::{Child, Command, Stdio};
 
-use crate::measure::{SERVER_CORE, pin};
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+use crate::failure::Failure;
+use crate::measure::{SERVER_CORE, pin, program};
 
 /// A policy of sched(7).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
-    /// `SCHED_OTHER`, as every thread starts.
+    /// `SCHED_OTHER`, with the default slice.
     Normal,
     /// `SCHED_BATCH`: wake-ups do not preempt.
     Batch,
@@ -37,7 +38,7 @@ impl Policy {
     /// Sets the policy of this thread.
     pub(super) fn apply(self) -> io::Result<()> {
         let (policy, priority, runtime_ns) = match self {
-            Policy::Normal => return Ok(()),
+            Policy::Normal => (libc::SCHED_OTHER, 0, 0),
             Policy::Batch => (libc::SCHED_BATCH, 0, 0),
             Policy::Slice => (libc::SCHED_OTHER, 0, 100_000),
             Policy::RealTime => (libc::SCHED_FIFO, 1, 0),
@@ -60,38 +61,49 @@ impl Policy {
     }
 }
 
-/// Threads that compute on the server core until they are dropped.
-pub(super) struct Busy {
-    is_over: Arc<AtomicBool>,
-    threads: Vec<JoinHandle<()>>,
-}
+/// Processes that compute on the server core until this is dropped.
+pub(super) struct Busy(Vec<Child>);
 
 impl Busy {
-    /// Starts a number of threads.
-    pub(super) fn start(count: usize) -> Self {
-        let is_over = Arc::new(AtomicBool::new(false));
-        let spin = |is_over: Arc<AtomicBool>| {
-            // On failure, the scheduler spreads the load over the cores, which the figures show.
-            let _ = pin(&[SERVER_CORE]);
-            while !is_over.load(Ordering::Relaxed) {
-                std::hint::spin_loop();
+    /// Starts a number of processes.
+    pub(super) fn start(count: usize) -> Result<Self, Failure> {
+        let mut busy = Busy(Vec::with_capacity(count));
+        for _ in 0..count {
+            let mut command = Command::new(program()?);
+            command.arg("spin").stdin(Stdio::null()).stdout(Stdio::piped());
+            busy.0.push(command.spawn()?);
+        }
+        for process in &mut busy.0 {
+            let mut ready = [0];
+            match &mut process.stdout {
+                Some(output) => output.read_exact(&mut ready)?,
+                None => return Err(Failure::Run("a busy process has no output".to_owned())),
             }
-        };
-        let start = |_| {
-            let is_over = Arc::clone(&is_over);
-            thread::spawn(move || spin(is_over))
-        };
-        let threads = (0..count).map(start).collect();
-        Busy { is_over, threads }
+        }
+        Ok(busy)
     }
 }
 
 impl Drop for Busy {
     fn drop(&mut self) {
-        self.is_over.store(true, Ordering::Relaxed);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
+        for process in &mut self.0 {
+            let _ = process.kill();
         }
+        for process in &mut self.0 {
+            let _ = process.wait();
+        }
+    }
+}
+
+/// Computes on the server core until the parent kills this process.
+pub(crate) fn spin() -> Result<(), Failure> {
+    set_parent_process_death_signal(Some(Signal::KILL)).map_err(io::Error::from)?;
+    pin(&[SERVER_CORE])?;
+    let mut output = io::stdout();
+    output.write_all(&[1])?;
+    output.flush()?;
+    loop {
+        std::hint::spin_loop();
     }
 }
 
@@ -102,7 +114,15 @@ mod tests {
     #[test]
     fn policies_that_need_no_permission_apply() {
         for policy in [Policy::Normal, Policy::Batch, Policy::Slice] {
-            thread::spawn(move || policy.apply()).join().unwrap().unwrap();
+            std::thread::spawn(move || policy.apply()).join().unwrap().unwrap();
         }
+    }
+
+    #[test]
+    fn busy_processes_run_until_they_are_dropped() {
+        let busy = Busy::start(2).unwrap();
+        let ids: Vec<_> = busy.0.iter().map(Child::id).collect();
+        drop(busy);
+        assert!(ids.iter().all(|id| !std::path::Path::new(&format!("/proc/{id}")).exists()));
     }
 }

@@ -2,38 +2,62 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ash_sandbox::sandbox::{Handler, Outcome as Handled};
+use ash_sandbox::sandbox::{self, Handler, Outcome as Handled, Sandboxer};
+use ash_sandbox::upcall::{self, Channel, Peer, Upcall};
 use evring::{
     AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Mailbox, Others,
-    ReceiveHook, RemoteHandle, Rx,
+    ReceiveHook, RemoteHandle, Rx, Upcalls,
 };
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, recv};
 
 use super::super::DEFAULT;
 use super::scheduling::Policy;
 use super::{INCREMENT, handler};
 use crate::failure::Failure;
-use crate::measure::{SERVER_CORE, pin};
+use crate::measure::{SERVER_CORE, pin, program};
 
 /// The length of a message and of its reply.
 const BYTES: usize = 8;
+/// Longer than any reply takes.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The message for the endless handler, of one byte.
 const RUNAWAY: [u8; 1] = [b'!'];
 
 /// The place where the server increments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Placement {
-    /// A native handler, where the message arrives.
+    /// An unsafe handler: native code in the place of one in the sandbox.
     Unsafe,
     /// A handler in the sandbox, where the message arrives.
     Ash,
+    /// An upcall in process: native code, where the message arrives.
+    Upcall,
+    /// An upcall across a protection boundary: another process.
+    UpcallProcess,
     /// The application: another thread, which sleeps until the server wakes it.
     User,
+}
+
+/// How a server increments.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Setup {
+    pub(super) placement: Placement,
+    /// The policy of the server's thread, and of the process for upcalls.
+    pub(super) server: Policy,
+    /// The policy of the application's thread.
+    pub(super) application: Policy,
+    /// The application looks for messages all the time, instead of sleeping.
+    pub(super) polls: bool,
 }
 
 /// A server on the server core, with one client.
@@ -49,10 +73,15 @@ pub(super) struct Server {
 impl Server {
     /// Starts a server whose threads have this policy.
     pub(super) fn start(placement: Placement, policy: Policy) -> Result<Self, Failure> {
+        Server::with(Setup { placement, server: policy, application: policy, polls: false })
+    }
+
+    /// Starts a server.
+    pub(super) fn with(setup: Setup) -> Result<Self, Failure> {
         let (started, address) = mpsc::channel();
         let stopped_ns = Arc::new(AtomicU64::new(0));
         let stopped = Arc::clone(&stopped_ns);
-        let thread = thread::spawn(move || serve(placement, policy, &started, stopped));
+        let thread = thread::spawn(move || serve(setup, &started, stopped));
         let Ok((address, remote)) = address.recv() else {
             let result = thread.join();
             let panicked = || Err(Failure::Run("the server panicked".to_owned()));
@@ -63,11 +92,22 @@ impl Server {
         Ok(Server { remote, address, stream, stopped_ns, thread: Some(thread) })
     }
 
-    /// Sends a message, and returns the time until the reply.
+    /// Sends a message, and returns the time until the reply. The client polls its socket, so that the wake-up of
+    /// its core, which is the same for all placements, is not in the time.
     pub(super) fn round_trip(&mut self) -> Result<Duration, Failure> {
         let start = Instant::now();
         self.stream.write_all(&[1; BYTES])?;
-        self.stream.read_exact(&mut [0; BYTES])?;
+        let (mut reply, mut len) = ([0; BYTES], 0);
+        while len < BYTES {
+            match recv(&self.stream, &mut reply[len..], RecvFlags::DONTWAIT) {
+                Ok((_, 0)) => return Err(Failure::Run("the server has closed".to_owned())),
+                Ok((_, received)) => len += received,
+                Err(Errno::AGAIN | Errno::INTR) if start.elapsed() < TIMEOUT => {
+                    std::hint::spin_loop();
+                }
+                Err(error) => return Err(std::io::Error::from(error).into()),
+            }
+        }
         Ok(start.elapsed())
     }
 
@@ -119,30 +159,26 @@ impl Runaway {
 fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
     let stream = TcpStream::connect(address)?;
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(Duration::from_secs(30)))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     Ok(stream)
 }
 
 type Started = mpsc::Sender<(SocketAddr, RemoteHandle)>;
 
-fn serve(
-    placement: Placement,
-    policy: Policy,
-    started: &Started,
-    stopped_ns: Arc<AtomicU64>,
-) -> Result<(), Failure> {
+fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<(), Failure> {
+    let Setup { placement, server: policy, application, polls } = setup;
     pin(&[SERVER_CORE])?;
     policy.apply().map_err(|e| Failure::new(format_args!("the policy {policy:?}"), e))?;
     let config = Config::default().with(|c| c.listen = vec![([127, 0, 0, 1], 0).into()]);
     let server = AnyMechanism::new(DEFAULT, &config).map_err(|e| Failure::new(DEFAULT, e))?;
     let (mailbox, replies) = Mailbox::new(&server.remote(), 1, 16);
     let (messages, waiting) = mpsc::sync_channel::<ConnId>(16);
-    let application = (placement == Placement::User).then(|| {
+    let application = (placement == Placement::User || polls).then(|| {
         thread::spawn(move || {
             // It inherits the core. Without the policy, only its own figures are worse.
-            let _ = policy.apply();
+            let _ = application.apply();
             let mut count = 0u64;
-            for id in waiting {
+            while let Some(id) = next(&waiting, polls) {
                 count += 1;
                 if replies.send((id, count)).is_err() {
                     return;
@@ -151,18 +187,94 @@ fn serve(
         })
     });
     let answer = match placement {
-        Placement::Unsafe => Answer::Native(0),
-        Placement::Ash => Answer::Sandboxed(Box::new(handler(INCREMENT)?)),
-        Placement::User => Answer::Application,
+        Placement::Unsafe => Answer::Handler(Box::new(unsafe_increment()?)),
+        Placement::Ash => Answer::Handler(Box::new(handler(INCREMENT)?)),
+        Placement::Upcall => Answer::Native(0),
+        Placement::UpcallProcess | Placement::User => Answer::Nothing,
     };
+    let process =
+        (placement == Placement::UpcallProcess).then(|| UpcallProcess::start(&server.remote()));
+    let (mut process, upcalls) = process.transpose()?.unzip();
     let endless = handler("(loop $again (br $again))")?;
-    let hook = Hook { answer, endless, stopped_ns };
+    let hook = (Hook { answer, endless, stopped_ns }, upcalls);
     let _ = started.send((server.addresses()[0], server.remote()));
     let result = server.run(Hooked::new(Increment { messages, mailbox }, hook));
     if let Some(application) = application {
         let _ = application.join();
     }
+    drop(process.take());
     result.map(drop).map_err(|e| Failure::new(DEFAULT, e))
+}
+
+/// Returns the next message of the application, which sleeps or polls until there is one.
+fn next(waiting: &mpsc::Receiver<ConnId>, polls: bool) -> Option<ConnId> {
+    if !polls {
+        return waiting.recv().ok();
+    }
+    loop {
+        match waiting.try_recv() {
+            Ok(id) => return Some(id),
+            Err(TryRecvError::Empty) => std::hint::spin_loop(),
+            Err(TryRecvError::Disconnected) => return None,
+        }
+    }
+}
+
+/// The process for upcalls: this program, as another process with the core and the policy of the server.
+pub(super) struct UpcallProcess(Child);
+
+impl UpcallProcess {
+    fn start(remote: &RemoteHandle) -> Result<(Self, Upcalls), Failure> {
+        let (process, channel) = UpcallProcess::spawn()?;
+        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
+        Ok((process, upcalls))
+    }
+
+    /// Starts the process, with the core and the policy of this thread.
+    pub(super) fn spawn() -> Result<(Self, Channel), Failure> {
+        let (ours, theirs) = UnixStream::pair()?;
+        let mut command = Command::new(program()?);
+        command.arg("upcalls").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        let process = UpcallProcess(command.spawn()?);
+        let channel = Channel::new(ours, upcall::Policy::default());
+        Ok((process, channel.map_err(|e| Failure::new("upcalls", e))?))
+    }
+}
+
+impl Drop for UpcallProcess {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Answers the upcalls of a server with the number of messages, until it ends.
+pub(crate) fn answer_upcalls() -> Result<(), Failure> {
+    let failed = |e| Failure::new("upcalls", e);
+    let peer = Peer::from_stdin().map_err(failed)?;
+    let mut count = 0u64;
+    let increment = |call: &mut Upcall<'_>| {
+        count += 1;
+        i32::from(call.send(&count.to_le_bytes()))
+    };
+    peer.serve(increment).map_err(failed)
+}
+
+/// Returns an unsafe handler that does what [`INCREMENT`] does.
+fn unsafe_increment() -> Result<Handler, Failure> {
+    const COUNT: usize = 64;
+    let sandboxer = Sandboxer::new(sandbox::Policy::default());
+    let handler = sandboxer.and_then(|sandboxer| {
+        sandboxer.trust(1, 2 << 16, |calls| {
+            let (_, memory) = calls.memory();
+            let mut count = [0; BYTES];
+            count.copy_from_slice(&memory[COUNT..COUNT + BYTES]);
+            let count = u64::from_le_bytes(count).wrapping_add(1);
+            memory[COUNT..COUNT + BYTES].copy_from_slice(&count.to_le_bytes());
+            i32::from(calls.send(COUNT as u32, BYTES as u32) == 0)
+        })
+    });
+    handler.map_err(|e| Failure::new("cannot create an unsafe handler", e))
 }
 
 /// The handlers before the application.
@@ -174,8 +286,9 @@ struct Hook {
 
 enum Answer {
     Native(u64),
-    Sandboxed(Box<Handler>),
-    Application,
+    Handler(Box<Handler>),
+    /// The process for upcalls answers, or the application.
+    Nothing,
 }
 
 impl ReceiveHook for Hook {
@@ -199,7 +312,7 @@ impl ReceiveHook for Hook {
                 io.send(id, Chunk::Copy(&count.to_le_bytes()));
                 rx.consume(BYTES);
             }
-            Answer::Sandboxed(handler) => {
+            Answer::Handler(handler) => {
                 let connection = u64::from(id.slot());
                 if handler.handle_copy(rx.bytes(), connection, io.now()) == Handled::Handled {
                     for piece in handler.sent() {
@@ -208,7 +321,7 @@ impl ReceiveHook for Hook {
                     rx.consume(BYTES);
                 }
             }
-            Answer::Application => {}
+            Answer::Nothing => {}
         }
     }
 }
@@ -247,8 +360,17 @@ mod tests {
 
     #[test]
     fn every_placement_increments_and_an_endless_handler_is_stopped() {
-        for placement in [Placement::Unsafe, Placement::Ash, Placement::User] {
-            let mut server = Server::start(placement, Policy::Normal).unwrap();
+        let every = [
+            Placement::Unsafe,
+            Placement::Ash,
+            Placement::Upcall,
+            Placement::UpcallProcess,
+            Placement::User,
+        ];
+        for (placement, polls) in every.map(|placement| (placement, placement == Placement::User)) {
+            let (server, application) = (Policy::Normal, Policy::Normal);
+            let setup = Setup { placement, server, application, polls };
+            let mut server = Server::with(setup).unwrap();
             for count in 1..=3u64 {
                 server.stream.write_all(&[1; BYTES]).unwrap();
                 let mut reply = [0; BYTES];

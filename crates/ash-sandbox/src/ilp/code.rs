@@ -93,7 +93,7 @@ impl Code {
     ///
     /// As for [`interpreter::run`]; the program is the one that was compiled, and there are as many
     /// registers as it has.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn run(
         &self,
         program: &Program,
@@ -103,40 +103,50 @@ impl Code {
         len: usize,
         keystream: &[u8],
     ) {
-        match self {
-            // SAFETY: the caller's promise is the kernel's.
-            Code::Kernel(kernel) => unsafe {
-                kernel.run(registers, source, destination, len, keystream);
-            },
-            Code::Generated(generated) => {
-                let whole = len - len % UNIT_BYTES;
-                // SAFETY: the caller's promise, for the units and then for the tail. In mode Read the
-                // destination is not touched, so no pointer into it is made.
-                unsafe {
-                    generated.run(registers, source, destination, whole, keystream);
-                    if whole < len {
-                        let destination = match program.mode {
-                            Mode::Read => destination,
-                            Mode::Write => destination.add(whole),
-                        };
-                        let source = source.add(whole);
-                        let rest = len - whole;
-                        interpreter::run(
-                            program,
-                            registers,
-                            source,
-                            destination,
-                            rest,
-                            keystream,
-                            whole,
-                        );
-                    }
-                }
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Code::Kernel(kernel) => kernel.run(registers, source, destination, len, keystream),
+                other => other.run_other(program, registers, source, destination, len, keystream),
             }
+        }
+    }
+
+    /// As [`run`](Code::run), without a kernel.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Code::run).
+    #[inline(never)]
+    unsafe fn run_other(
+        &self,
+        program: &Program,
+        registers: &mut [u64],
+        source: *const u8,
+        destination: *mut u8,
+        len: usize,
+        keystream: &[u8],
+    ) {
+        let Code::Generated(generated) = self else {
             // SAFETY: the caller's promise.
-            Code::Interpreted(_) => unsafe {
+            return unsafe {
                 interpreter::run(program, registers, source, destination, len, keystream, 0);
-            },
+            };
+        };
+        let whole = len - len % UNIT_BYTES;
+        // SAFETY: the caller's promise, for the units and then for the tail. In mode Read the
+        // destination is not touched, so no pointer into it is made.
+        unsafe {
+            generated.run(registers, source, destination, whole, keystream);
+            if whole < len {
+                let destination = match program.mode {
+                    Mode::Read => destination,
+                    Mode::Write => destination.add(whole),
+                };
+                let source = source.add(whole);
+                let rest = len - whole;
+                interpreter::run(program, registers, source, destination, rest, keystream, whole);
+            }
         }
     }
 }

@@ -17,7 +17,7 @@ use std::fmt;
 
 use super::list::Program;
 use shape::Shape;
-use vector::Slots;
+use vector::{Registers, Slots};
 
 /// What the processor has to have for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ impl Tier {
 }
 
 /// Slots, registers, source, destination, length, keystream.
-type Function = unsafe fn(&Slots, &mut [u64], *const u8, *mut u8, usize, *const u8);
+type Function = unsafe fn(&Slots, Registers, *const u8, *mut u8, usize, *const u8);
 
 /// A ready-made loop, and where the list has its registers.
 pub(crate) struct Kernel {
@@ -85,7 +85,7 @@ impl Kernel {
     /// # Safety
     ///
     /// As for the interpreter's `run`, with the program that this was selected for.
-    #[inline]
+    #[inline(always)]
     pub(crate) unsafe fn run(
         &self,
         registers: &mut [u64],
@@ -96,7 +96,9 @@ impl Kernel {
     ) {
         // SAFETY: the caller's promise; the tier was detected when the kernel was selected.
         unsafe {
-            (self.function)(&self.slots, registers, source, destination, len, keystream.as_ptr());
+            let slots = &self.slots;
+            let all = Registers(registers.as_mut_ptr());
+            (self.function)(slots, all, source, destination, len, keystream.as_ptr());
         }
         for count in &self.counts {
             registers[*count] = registers[*count].wrapping_add(len as u64);

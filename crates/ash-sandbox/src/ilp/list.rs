@@ -108,6 +108,6 @@ impl PipeList {
             keystreams: self.keystreams,
         });
         let code = Code::compile(&program, prefer)?;
-        Ok(Ilp { program, code })
+        Ok(Ilp::new(program, code))
     }
 }

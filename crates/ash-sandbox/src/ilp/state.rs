@@ -36,7 +36,7 @@ impl State {
     }
 
     /// Begins another message: registers have their initial values, and no keystream has a key.
-    #[inline]
+    #[inline(always)]
     pub fn reset(&mut self) {
         // A few words, once for each message: too few for a call of memcpy.
         for (register, initial) in self.registers.iter_mut().zip(&self.program.initial) {

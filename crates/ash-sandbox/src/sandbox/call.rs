@@ -62,6 +62,8 @@ calls! {
     /// An addition to the table: returns the offset of a free reply slot, from which a reply leaves without a
     /// copy.
     REPLY = "reply" (I32) -> I32, 20;
+    /// An addition to the table: returns the offset of the table that the application shares.
+    TABLE = "table" () -> I32, 10;
     /// The sandboxer puts it in the place of the instruction `memory.copy`.
     COPY_MEMORY = "memory.copy" (I32, I32, I32), 30;
     /// The sandboxer puts it in the place of the instruction `memory.fill`.

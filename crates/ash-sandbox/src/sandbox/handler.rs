@@ -5,12 +5,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use wasmtime::{Instance, Store, Trap, TypedFunc};
+use wasmtime::{Store, Trap, TypedFunc};
 
-use super::call::ENTRY;
 use super::host::{COUNTERS, Host};
+use super::native::NativeEntry;
 use super::sandboxer::Clock;
-use super::{Area, Bound, HandlerMemory, Loops, Policy, Reason, Rejection};
+use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
 use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
@@ -107,10 +107,35 @@ pub struct Counters {
     pub operations: u64,
 }
 
+/// What runs when a message arrives.
+pub(crate) enum Code {
+    /// An instance of a module, in the sandbox.
+    Module { store: Store<Host>, entry: TypedFunc<(i32, i32, i64, i32), i32> },
+    /// An unsafe handler.
+    Native { host: Box<Host>, entry: Box<NativeEntry> },
+}
+
+impl Code {
+    #[inline]
+    fn host(&self) -> &Host {
+        match self {
+            Code::Module { store, .. } => store.data(),
+            Code::Native { host, .. } => host,
+        }
+    }
+
+    #[inline]
+    fn host_mut(&mut self) -> &mut Host {
+        match self {
+            Code::Module { store, .. } => store.data_mut(),
+            Code::Native { host, .. } => host,
+        }
+    }
+}
+
 /// An instance of a handler. It belongs to one thread at a time.
 pub struct Handler {
-    store: Store<Host>,
-    entry: TypedFunc<(i32, i32, i64, i32), i32>,
+    code: Code,
     memory: Arc<HandlerMemory>,
     policy: Arc<Policy>,
     bound: Bound,
@@ -145,8 +170,12 @@ struct Budget {
 impl Budget {
     fn refill(&mut self, now: Instant) {
         let since = self.refilled.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
-        let new = (since.as_nanos().min(1_000_000_000) as u64 as u128 * u128::from(self.per_second)
-            / 1_000_000_000) as u64;
+        let ns = since.as_nanos().min(1_000_000_000) as u64;
+        // The usual case without a division of 128 bits, as this is done for each message.
+        let new = match ns.checked_mul(self.per_second) {
+            Some(product) => product / 1_000_000_000,
+            None => (u128::from(ns) * u128::from(self.per_second) / 1_000_000_000) as u64,
+        };
         // So that a short interval is not lost by rounding.
         if new > 0 {
             self.left = (self.left + new).min(self.per_second);
@@ -157,20 +186,16 @@ impl Budget {
 
 impl Handler {
     pub(crate) fn new(
-        mut store: Store<Host>,
-        instance: Instance,
+        mut code: Code,
         memory: Arc<HandlerMemory>,
         policy: Arc<Policy>,
         bound: Bound,
         clock: Option<Arc<Clock>>,
-    ) -> Result<Self, Rejection> {
-        let entry = instance.get_typed_func(&mut store, ENTRY);
-        let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;
-        store.data_mut().set_memory(Arc::clone(&memory));
+    ) -> Self {
+        code.host_mut().set_memory(Arc::clone(&memory));
         let budget = Budget { left: 0, per_second: policy.operations_per_second, refilled: None };
-        Ok(Handler {
-            store,
-            entry,
+        Handler {
+            code,
             memory,
             policy,
             bound,
@@ -181,7 +206,7 @@ impl Handler {
             governor: None,
             areas_are_taken: false,
             _clock: clock,
-        })
+        }
     }
 
     /// Returns the memory, whose message area receives messages.
@@ -201,7 +226,7 @@ impl Handler {
 
     /// Sets the reply slots that the handler may use: bit `n` is slot `n`. At first these are all.
     pub fn set_free_slots(&mut self, slots: u64) {
-        self.store.data_mut().set_free_slots(slots);
+        self.code.host_mut().set_free_slots(slots);
     }
 
     /// Returns the policy.
@@ -212,7 +237,7 @@ impl Handler {
     /// Lets the handler apply a pipe list, and import these registers after it. Returns the number
     /// by which the handler names the list.
     pub fn add_pipes(&mut self, ilp: Ilp, registers: Vec<(PipeId, Register)>) -> u32 {
-        self.store.data_mut().add_pipes(ilp, registers)
+        self.code.host_mut().add_pipes(ilp, registers)
     }
 
     /// Switches the handler off or on. While it is off, all messages are passed to the application.
@@ -243,12 +268,12 @@ impl Handler {
 
     /// Returns the counters.
     pub fn counters(&self) -> Counters {
-        Counters { calls: self.store.data().calls, ..self.counters }
+        Counters { calls: self.code.host().calls, ..self.counters }
     }
 
     /// Returns the counters that the handler itself counts.
     pub fn own_counters(&self) -> [u64; COUNTERS] {
-        self.store.data().counters
+        self.code.host().counters
     }
 
     /// Copies a message to the message area, and handles it. For messages that were not received
@@ -287,16 +312,20 @@ impl Handler {
         self.budget.refill(now);
         if let Some(reason) = self.reason_to_skip() {
             self.counters.skipped += 1;
-            self.store.data_mut().discard();
+            self.code.host_mut().discard();
             return Outcome::Passed(reason);
         }
         self.counters.invocations += 1;
         let (offset, len) = (message.start as i32, message.len() as i32);
         let max = self.policy.max_operations;
-        self.store.data_mut().begin(message, max);
+        self.code.host_mut().begin(message, max);
         let clock = self.arm(max);
-        let result =
-            self.entry.call(&mut self.store, (offset, len, connection as i64, slot as i32));
+        let result = match &mut self.code {
+            Code::Module { store, entry } => {
+                entry.call(&mut *store, (offset, len, connection as i64, slot as i32))
+            }
+            Code::Native { host, entry } => Ok(entry(&mut NativeCalls { host, connection, slot })),
+        };
         self.charge(max, clock);
         let outcome = self.outcome(result);
         if let Some(governor) = &mut self.governor {
@@ -306,7 +335,7 @@ impl Handler {
             Outcome::Handled => self.counters.handled += 1,
             Outcome::Discarded => self.counters.discarded += 1,
             Outcome::Passed(reason) => {
-                self.store.data_mut().discard();
+                self.code.host_mut().discard();
                 match reason {
                     Pass::Voluntary => self.counters.voluntary_aborts += 1,
                     Pass::Involuntary(_) => {
@@ -322,7 +351,7 @@ impl Handler {
 
     /// Returns the ranges of the memory that the handler has sent in the last invocation, in order.
     pub fn sends(&self) -> &[Range<usize>] {
-        &self.store.data().sends
+        &self.code.host().sends
     }
 
     /// Returns the bytes that the handler has sent in the last invocation, in order.
@@ -338,7 +367,7 @@ impl Handler {
 
     /// Returns the events that the handler has posted in the last invocation: kind and value.
     pub fn events(&self) -> &[(u64, u64)] {
-        &self.store.data().events
+        &self.code.host().events
     }
 
     fn reason_to_skip(&mut self) -> Option<Pass> {
@@ -358,17 +387,28 @@ impl Handler {
         }
     }
 
+    /// Returns the engine's state of a module.
+    fn module(&mut self) -> Option<&mut Store<Host>> {
+        match &mut self.code {
+            Code::Module { store, .. } => Some(store),
+            Code::Native { .. } => None,
+        }
+    }
+
     /// Bounds the next invocation. Returns its start, if it is charged by time.
     fn arm(&mut self, max: u64) -> Option<Instant> {
         match (self.bound, self.policy.loops) {
             (Bound::Acyclic(_), _) => None,
             (Bound::Cyclic, Loops::Fuel) => {
                 // The engine counts fuel, so this cannot fail.
-                let _ = self.store.set_fuel(max.min(self.budget.left));
+                let fuel = max.min(self.budget.left);
+                self.module().map(|store| store.set_fuel(fuel));
                 None
             }
             (Bound::Cyclic, Loops::Epoch(_)) => {
-                self.store.set_epoch_deadline(TICKS);
+                if let Some(store) = self.module() {
+                    store.set_epoch_deadline(TICKS);
+                }
                 Some(Instant::now())
             }
         }
@@ -376,14 +416,15 @@ impl Handler {
 
     /// Charges the last invocation to the tenant.
     fn charge(&mut self, max: u64, start: Option<Instant>) {
-        let by_calls = max - self.store.data().operations();
+        let by_calls = max - self.code.host().operations();
         let used = match (self.bound, start) {
             (Bound::Acyclic(operations), _) => operations.max(by_calls),
             // One operation for each nanosecond.
             (Bound::Cyclic, Some(start)) => (start.elapsed().as_nanos() as u64).max(by_calls),
             (Bound::Cyclic, None) => {
                 let limit = max.min(self.budget.left);
-                (limit - self.store.get_fuel().unwrap_or(0).min(limit)).max(by_calls)
+                let fuel = self.module().and_then(|store| store.get_fuel().ok()).unwrap_or(0);
+                (limit - fuel.min(limit)).max(by_calls)
             }
         };
         self.counters.operations += used;
@@ -396,7 +437,7 @@ impl Handler {
             Ok(DISCARDED) => Outcome::Discarded,
             Ok(PASSED) => Outcome::Passed(Pass::ByHandler),
             Ok(_) => Outcome::Passed(Pass::Voluntary),
-            Err(_) if self.store.data().aborted => Outcome::Passed(Pass::Voluntary),
+            Err(_) if self.code.host().aborted => Outcome::Passed(Pass::Voluntary),
             Err(error) => Outcome::Passed(Pass::Involuntary(match error.downcast_ref() {
                 Some(Trap::OutOfFuel | Trap::Interrupt) => Abort::TooManyOperations,
                 Some(Trap::MemoryOutOfBounds) => Abort::Memory,

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
 use std::time::Instant;
 
 use wasmtime::{Caller, Linker, Trap};
@@ -140,7 +141,38 @@ impl Host {
         range.end <= memory.message_area().start || range.start >= memory.reply_area().start
     }
 
-    fn send(&mut self, offset: i32, len: i32) -> i32 {
+    /// Returns the message, and the memory that the handler may write to; for native code.
+    #[inline]
+    pub(crate) fn native_memory(&mut self) -> (&[u8], &mut [u8]) {
+        let Some(memory) = self.memory.as_deref() else { return (&[], &mut []) };
+        let (start, own) = (memory.host_pointer(0), memory.message_area().start);
+        // SAFETY: the message is in the message area, which begins where the handler's own memory ends. Only
+        // this thread accesses them: the kernel has finished with the message, and the caller borrows the
+        // host for as long.
+        unsafe {
+            let message = start.add(self.message.start).cast_const();
+            let message = std::slice::from_raw_parts(message, self.message.len());
+            (message, std::slice::from_raw_parts_mut(start, own))
+        }
+    }
+
+    /// Returns where the message is.
+    pub(crate) fn message(&self) -> Range<usize> {
+        self.message.clone()
+    }
+
+    /// Charges a call. Returns whether there were enough operations left.
+    #[inline]
+    pub(crate) fn charge(&mut self, call: &Call, bytes: u32) -> bool {
+        let cost = call.cost + call::cost_of_bytes(bytes as usize);
+        self.calls += 1;
+        let left = self.operations.checked_sub(cost);
+        self.operations = left.unwrap_or(0);
+        left.is_some()
+    }
+
+    #[inline]
+    pub(crate) fn send(&mut self, offset: i32, len: i32) -> i32 {
         let Some((_, range)) = self.readable(offset, len) else { return FAULT };
         if self.sends.len() == self.max_sends {
             return EXHAUSTED;
@@ -159,17 +191,30 @@ impl Host {
         (memory.reply_area().start + slot * self.slot_bytes) as i32
     }
 
-    fn copy(&mut self, to: i32, from: i32, len: i32) -> i32 {
-        let (Some((_, from)), Some((memory, to))) =
-            (self.readable(from, len), self.writable(to, len))
-        else {
-            return FAULT;
-        };
-        let (from, len) = (memory.host_pointer(from.start), from.len());
-        // SAFETY: both ranges are in the memory, and only this thread accesses them: the handler
-        // waits for this call, and the kernel has finished with the message.
-        unsafe { from.copy_to(memory.host_pointer(to.start), len) };
+    #[inline]
+    pub(crate) fn copy(&mut self, to: i32, from: i32, len: i32) -> i32 {
+        let Some((memory, to)) = self.writable(to, len) else { return FAULT };
+        if let Some((_, from)) = self.readable(from, len) {
+            let (from, len) = (memory.host_pointer(from.start), from.len());
+            // SAFETY: both ranges are in the memory, and only this thread accesses them: the handler
+            // waits for this call, and the kernel has finished with the message.
+            unsafe { from.copy_to(memory.host_pointer(to.start), len) };
+            return OK;
+        }
+        let Some(from) = memory.in_table(from as u32, len as u32) else { return FAULT };
+        // What the handler reads before the call, such as a version, is older than the bytes, and what it reads
+        // after it is newer.
+        fence(Ordering::Acquire);
+        // SAFETY: the bytes are in the table, which the other range does not overlap. The application may change
+        // them meanwhile; then they are any bytes, which the handler detects by its marks.
+        unsafe { from.copy_to_nonoverlapping(memory.host_pointer(to.start), to.len()) };
+        fence(Ordering::Acquire);
         OK
+    }
+
+    fn table(&self) -> i32 {
+        let offset = self.memory.as_ref().and_then(|memory| memory.table_offset());
+        offset.map_or(FAULT, |offset| offset as i32)
     }
 
     fn fill(&mut self, to: i32, value: i32, len: i32) -> i32 {
@@ -211,7 +256,7 @@ impl Host {
         value.map_or(-1, |value| value as i64)
     }
 
-    fn post(&mut self, kind: i64, value: i64) -> i32 {
+    pub(crate) fn post(&mut self, kind: i64, value: i64) -> i32 {
         if self.events.len() == self.max_events {
             return EXHAUSTED;
         }
@@ -219,7 +264,7 @@ impl Host {
         OK
     }
 
-    fn count(&mut self, counter: i32, by: i64) -> i32 {
+    pub(crate) fn count(&mut self, counter: i32, by: i64) -> i32 {
         let Some(counter) = self.counters.get_mut(counter as usize) else { return FAULT };
         *counter = counter.wrapping_add(by as u64);
         OK
@@ -229,18 +274,15 @@ impl Host {
 /// Charges a call. Returns whether there were enough operations left. When they are used up, fuel is
 /// too, so that the handler ends at its next instruction, and not within the call (section 4.1.2).
 fn charge(caller: &mut Caller<'_, Host>, call: &Call, bytes: i32) -> bool {
-    let bytes = call::cost_of_bytes(bytes as u32 as usize);
-    let cost = call.cost + bytes;
     let host = caller.data_mut();
-    host.calls += 1;
-    let left = host.operations.checked_sub(cost);
-    host.operations = left.unwrap_or(0);
+    let has_left = host.charge(call, bytes as u32);
     if host.has_fuel
         && let Ok(fuel) = caller.get_fuel()
     {
+        let cost = call.cost + call::cost_of_bytes(bytes as u32 as usize);
         let _ = caller.set_fuel(fuel.saturating_sub(cost));
     }
-    left.is_some()
+    has_left
 }
 
 /// Does what an instruction would do: it has its effect, or traps before it.
@@ -263,7 +305,7 @@ fn in_place_of_instruction(
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
         ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, REPLY,
-        SEND, WRITE_APPLY,
+        SEND, TABLE, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
@@ -324,6 +366,10 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
             return EXHAUSTED;
         }
         caller.data_mut().reply(len)
+    })?;
+    linker.func_wrap(MODULE, TABLE.name, |mut caller: Caller<'_, Host>| {
+        charge(&mut caller, &TABLE, 0);
+        caller.data().table()
     })?;
     linker.func_wrap(MODULE, COPY_MEMORY.name, |mut caller: Caller<'_, Host>, to, from, len| {
         in_place_of_instruction(&mut caller, &COPY_MEMORY, len, |host| host.copy(to, from, len))

@@ -1,6 +1,6 @@
 //! The memory of a handler: a memfd that is mapped twice. The module's own memory is followed by the message
-//! area, which can only be read in the handler's mapping, and by the reply area; the other mapping is that of
-//! the host and of the kernel.
+//! area, which can only be read in the handler's mapping, by the reply area, and by a table of the application, if
+//! it shares one, which can only be read there, too; the other mapping is that of the host and of the kernel.
 //!
 //! For wasmtime, the memory ends with the module's own. The areas are in the range behind it, which wasmtime
 //! reserves and does not check, as accesses there fault. So loads from the areas succeed, and stores to the
@@ -11,17 +11,35 @@ use std::ffi::c_void;
 use std::io;
 use std::ops::Range;
 use std::ptr::{self, NonNull};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap, mmap_anonymous, mprotect, munmap};
 use wasmtime::{LinearMemory, MemoryCreator, MemoryType};
 
+use super::SharedTable;
+
 /// A mapped address range.
 #[derive(Debug)]
-struct Mapping {
+pub(crate) struct Mapping {
     start: NonNull<c_void>,
     len: usize,
+}
+
+impl Mapping {
+    /// Takes a range that was just mapped.
+    pub(crate) fn new(start: *mut c_void, len: usize) -> io::Result<Self> {
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Mapping { start, len })
+    }
+
+    pub(crate) fn start(&self) -> *mut u8 {
+        self.start.as_ptr().cast()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
 }
 
 // SAFETY: an address range belongs to the process; the owner decides who accesses it.
@@ -44,6 +62,8 @@ pub struct HandlerMemory {
     own: usize,
     replies: usize,
     messages: usize,
+    /// A table of the application, behind the areas.
+    table: Option<Arc<SharedTable>>,
 }
 
 /// The sizes of the areas behind the memory of a module, in bytes; multiples of the page size.
@@ -54,12 +74,17 @@ pub(crate) struct Areas {
 }
 
 impl HandlerMemory {
-    /// Maps `own` bytes and the areas behind them at the start of a range of `reserved` bytes for the
-    /// handler. `own` is a multiple of the page size.
-    fn new(own: usize, areas: Areas, reserved: usize) -> io::Result<Self> {
+    /// Maps `own` bytes, and the areas and the table behind them, at the start of a range of `reserved` bytes for
+    /// the handler. `own` is a multiple of the page size.
+    pub(crate) fn new(
+        own: usize,
+        areas: Areas,
+        table: Option<Arc<SharedTable>>,
+        reserved: usize,
+    ) -> io::Result<Self> {
         let Areas { replies, messages } = areas;
         let len = own + replies + messages;
-        if reserved <= len {
+        if reserved <= len + table.as_ref().map_or(0, |table| table.len()) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
         let fd = memfd_create("ash", MemfdFlags::CLOEXEC)?;
@@ -69,24 +94,26 @@ impl HandlerMemory {
             // SAFETY: a new mapping, or one that replaces a part of the range reserved below.
             unsafe { mmap(start, len, protection, flags, &fd, 0) }
         };
-        let mapping = |start, len| {
-            let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
-            Ok::<_, io::Error>(Mapping { start, len })
-        };
-        let host = mapping(map(ptr::null_mut(), MapFlags::SHARED)?, len)?;
+        let host = Mapping::new(map(ptr::null_mut(), MapFlags::SHARED)?, len)?;
         // SAFETY: a new mapping, which nothing can access.
         let range = unsafe {
             mmap_anonymous(ptr::null_mut(), reserved, ProtFlags::empty(), MapFlags::PRIVATE)
         }?;
-        let guest = mapping(range, reserved)?;
+        let guest = Mapping::new(range, reserved)?;
         map(guest.start.as_ptr(), MapFlags::SHARED | MapFlags::FIXED)?;
         let start = guest.start.as_ptr().wrapping_byte_add(own);
         // SAFETY: the area is a part of the handler's mapping, of whole pages.
         unsafe { mprotect(start, messages, MprotectFlags::READ) }?;
-        Ok(HandlerMemory { guest, host, own, replies, messages })
+        if let Some(table) = &table {
+            let start = guest.start.as_ptr().wrapping_byte_add(len);
+            let flags = MapFlags::SHARED | MapFlags::FIXED;
+            // SAFETY: it replaces a part of the reserved range, which nothing else uses.
+            unsafe { mmap(start, table.len(), ProtFlags::READ, flags, table.fd(), 0) }?;
+        }
+        Ok(HandlerMemory { guest, host, own, replies, messages, table })
     }
 
-    /// Returns the size in bytes, with the areas.
+    /// Returns the size in bytes, with the areas and without a table.
     pub fn len(&self) -> usize {
         self.own + self.replies + self.messages
     }
@@ -110,6 +137,19 @@ impl HandlerMemory {
     pub fn host_pointer(&self, offset: usize) -> *mut u8 {
         assert!(offset <= self.len(), "offset {offset} of {} bytes", self.len());
         self.host.start.as_ptr().cast::<u8>().wrapping_add(offset)
+    }
+
+    /// Returns the offset of the table, if there is one.
+    pub(crate) fn table_offset(&self) -> Option<usize> {
+        self.table.as_ref().map(|_| self.len())
+    }
+
+    /// Returns the address of bytes, if they lie in the table.
+    pub(crate) fn in_table(&self, offset: u32, len: u32) -> Option<*const u8> {
+        let table = self.table.as_ref()?;
+        let start = (offset as usize).checked_sub(self.len())?;
+        let is_inside = start + len as usize <= table.len();
+        is_inside.then(|| table.start().wrapping_add(start))
     }
 
     /// Returns the range, if it lies in the memory.
@@ -151,7 +191,8 @@ struct Linear(Arc<HandlerMemory>);
 
 // SAFETY: the handler's mapping begins with these bytes. It has the range that wasmtime asked for, and
 // stays where it is until the value is dropped. Behind the memory lie bytes that are the handler's: those of
-// the reply area, and those of the message area, where a write faults. Nothing else there can be accessed.
+// the reply area, and those of the message area and of a table, where a write faults. Nothing else there can be
+// accessed.
 unsafe impl LinearMemory for Linear {
     fn byte_size(&self) -> usize {
         self.0.own
@@ -176,31 +217,37 @@ unsafe impl LinearMemory for Linear {
 /// Creates memories, and hands the last one to the instance that it was created for.
 #[derive(Debug)]
 pub(crate) struct Memories {
-    areas: Areas,
+    pub(crate) areas: Areas,
+    /// The table of the instance that is being created.
+    table: Mutex<Option<Arc<SharedTable>>>,
     last: Mutex<Option<Arc<HandlerMemory>>>,
 }
 
 impl Memories {
     pub(crate) fn new(areas: Areas) -> Arc<Self> {
-        Arc::new(Memories { areas, last: Mutex::new(None) })
+        Arc::new(Memories { areas, table: Mutex::new(None), last: Mutex::new(None) })
     }
 
     /// Instantiates a module, and returns its memory with the instance.
     pub(crate) fn with<T>(
         &self,
+        table: Option<Arc<SharedTable>>,
         instantiate: impl FnOnce() -> wasmtime::Result<T>,
     ) -> wasmtime::Result<(T, Arc<HandlerMemory>)> {
         // Instances of other threads wait here, so that none takes another one's memory.
         static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let instance = instantiate()?;
+        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        *self.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
+        let instance = instantiate();
+        self.table.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let instance = instance?;
         let memory = self.last().take();
         let memory = memory.ok_or_else(|| wasmtime::Error::msg("the module has no memory"))?;
         Ok((instance, memory))
     }
 
     fn last(&self) -> std::sync::MutexGuard<'_, Option<Arc<HandlerMemory>>> {
-        self.last.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -219,7 +266,8 @@ unsafe impl MemoryCreator for Creator {
         guard: usize,
     ) -> Result<Box<dyn LinearMemory>, String> {
         let range = reserved.unwrap_or(minimum).max(minimum) + guard;
-        let memory = HandlerMemory::new(minimum, self.0.areas, range);
+        let table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let memory = HandlerMemory::new(minimum, self.0.areas, table, range);
         let memory = Arc::new(memory.map_err(|error| error.to_string())?);
         *self.0.last() = Some(Arc::clone(&memory));
         Ok(Box::new(Linear(memory)))

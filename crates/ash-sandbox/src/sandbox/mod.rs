@@ -56,6 +56,7 @@
 //! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
 //! | `reply(length: i32) -> i32` | an addition | returns the offset of a reply slot that no reply in flight uses |
+//! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it |
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!
@@ -81,16 +82,20 @@ mod call;
 mod handler;
 mod host;
 mod memory;
+mod native;
 mod policy;
 mod rejection;
 mod rewrite;
 mod sandboxer;
+mod table;
 
 pub use analysis::Bound;
 pub use cache::CacheError;
 pub use handler::{Abort, Counters, Handler, Outcome, Pass};
 pub use host::{COUNTERS, SLOT_GAP};
 pub use memory::{Area, HandlerMemory};
+pub use native::NativeCalls;
 pub use policy::{Loops, Policy};
 pub use rejection::{Reason, Rejection};
 pub use sandboxer::{Ash, Sandboxer};
+pub use table::{MAX_TABLE_BYTES, SharedTable};

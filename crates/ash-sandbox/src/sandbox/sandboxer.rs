@@ -10,11 +10,12 @@ use wasmtime::{Config, Engine, Linker, Module, OptLevel, Store};
 
 use super::analysis::{Analysis, analyse};
 use super::cache::{Cache, CacheError};
-use super::handler::Handler;
+use super::call::ENTRY;
+use super::handler::{Code, Handler};
 use super::host::{self, Host};
 use super::memory::{Areas, Creator, Memories};
 use super::rewrite::rewrite;
-use super::{Bound, Loops, Policy, Reason, Rejection};
+use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection, SharedTable};
 
 /// Maximum number of reply slots, which are the bits of a set.
 const MAX_SLOTS: u16 = 64;
@@ -160,6 +161,36 @@ impl Sandboxer {
         let (policy, memories) = (Arc::clone(&self.policy), Arc::clone(&self.memories));
         Ok(Ash { module, analysis, policy, memories, clock: self.clock.clone() })
     }
+
+    /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory,
+    /// calls and accounting, but without the sandbox. `entry` returns what `ash_handle` returns. Nothing
+    /// bounds its time; a panic goes to the caller.
+    ///
+    /// It tells what the sandbox costs, and serves where code of the program itself answers messages.
+    ///
+    /// # Errors
+    /// If `memory_bytes`, the size of the handler's own memory, is not of whole pages up to
+    /// [`Policy::max_memory_bytes`], or cannot be mapped.
+    pub fn trust(
+        &self,
+        tenant: u64,
+        memory_bytes: usize,
+        entry: impl FnMut(&mut NativeCalls<'_>) -> i32 + Send + 'static,
+    ) -> Result<Handler, Rejection> {
+        let page = rustix::param::page_size();
+        let max = self.policy.max_memory_bytes;
+        if memory_bytes == 0 || !memory_bytes.is_multiple_of(page) || memory_bytes > max {
+            let reason = format!("{memory_bytes} bytes are not of up to {max} in pages of {page}");
+            return Err(Reason::Memory(reason).into());
+        }
+        let areas = self.memories.areas;
+        let reserved = memory_bytes + areas.replies + areas.messages + page;
+        let memory = HandlerMemory::new(memory_bytes, areas, None, reserved);
+        let memory = memory.map_err(|e| Rejection::new(Reason::Memory(e.to_string())))?;
+        let host = Box::new(Host::new(tenant, false, &self.policy));
+        let code = Code::Native { host, entry: Box::new(entry) };
+        Ok(Handler::new(code, Arc::new(memory), Arc::clone(&self.policy), Bound::Acyclic(1), None))
+    }
 }
 
 /// A checked and compiled handler, from which each tenant makes its own instance.
@@ -190,6 +221,22 @@ impl Ash {
     /// # Errors
     /// If the memory cannot be mapped.
     pub fn instantiate(&self, tenant: u64) -> Result<Handler, Rejection> {
+        self.instance(tenant, None)
+    }
+
+    /// Creates an instance as [`instantiate`](Self::instantiate) does, that reads a table of the application.
+    ///
+    /// # Errors
+    /// If the memory cannot be mapped.
+    pub fn instantiate_with(
+        &self,
+        tenant: u64,
+        table: &Arc<SharedTable>,
+    ) -> Result<Handler, Rejection> {
+        self.instance(tenant, Some(Arc::clone(table)))
+    }
+
+    fn instance(&self, tenant: u64, table: Option<Arc<SharedTable>>) -> Result<Handler, Rejection> {
         let policy = Arc::clone(&self.policy);
         let is_cyclic = self.analysis.bound == Bound::Cyclic;
         let has_fuel = is_cyclic && policy.loops == Loops::Fuel;
@@ -206,9 +253,11 @@ impl Ash {
         let instantiate = || linker.instantiate(&mut store, &self.module);
         let (instance, memory) = self
             .memories
-            .with(instantiate)
+            .with(table, instantiate)
             .map_err(|error| Rejection::new(Reason::Memory(format!("{error:#}"))))?;
-        let clock = self.clock.clone();
-        Handler::new(store, instance, memory, policy, self.analysis.bound, clock)
+        let entry = instance.get_typed_func(&mut store, ENTRY);
+        let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;
+        let code = Code::Module { store, entry };
+        Ok(Handler::new(code, memory, policy, self.analysis.bound, self.clock.clone()))
     }
 }

@@ -759,6 +759,11 @@ impl<K: Submit> Commands for Io<K> {
         sent + connection.queued as u64 + connection.queue.file_bytes()
     }
 
+    fn is_receiving(&self, id: ConnId) -> bool {
+        let connection = self.connections.get(id.slot() as usize);
+        connection.is_some_and(|connection| connection.is(id) && !connection.has(ConnFlags::PAUSED))
+    }
+
     fn is_open(&self, id: ConnId) -> bool {
         self.connections.get(id.slot() as usize).is_some_and(|connection| connection.is(id))
     }

@@ -377,6 +377,10 @@ impl Commands for Io {
         self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
     }
 
+    fn is_receiving(&self, id: ConnId) -> bool {
+        self.is_open(id) && !self.paused
+    }
+
     fn is_open(&self, id: ConnId) -> bool {
         id == ID
     }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::Function;
 use super::fused::fused;
 use super::select::Instances;
-use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::power_of_x;
 
@@ -84,6 +84,14 @@ impl<S: Sum<Avx2<S>>> Vector for Avx2<S> {
     unsafe fn swap(self, order: __m256i) -> Avx2<S> {
         // SAFETY: see above.
         Avx2::new(unsafe { _mm256_shuffle_epi8(self.0, order) })
+    }
+    #[inline(always)]
+    unsafe fn swap_word(word: u64, order: __m256i) -> u64 {
+        // SAFETY: see above.
+        unsafe {
+            let word = _mm_cvtsi64_si128(word as i64);
+            _mm_cvtsi128_si64(_mm_shuffle_epi8(word, _mm256_castsi256_si128(order))) as u64
+        }
     }
     #[inline(always)]
     unsafe fn first_equal(self, other: Avx2<S>) -> Option<u32> {
@@ -297,7 +305,7 @@ impl Instances for Avx2<WideSum> {
 #[target_feature(enable = "avx2,sse4.2,pclmulqdq")]
 unsafe fn run<A, M, B, const WRITE: bool>(
     slots: &Slots,
-    registers: &mut [u64],
+    registers: Registers,
     source: *const u8,
     destination: *mut u8,
     len: usize,
@@ -332,7 +340,7 @@ impl Instances for Avx2<DotSum> {
 #[target_feature(enable = "avx2,avxvnni,sse4.2,pclmulqdq")]
 unsafe fn run_vnni<A, M, B, const WRITE: bool>(
     slots: &Slots,
-    registers: &mut [u64],
+    registers: Registers,
     source: *const u8,
     destination: *mut u8,
     len: usize,

@@ -1,4 +1,4 @@
-use super::vector::{BLOCK_VECTORS, MAX_BLOCKS, Slots, Stage, VECTOR_BYTES, Vector};
+use super::vector::{BLOCK_VECTORS, MAX_BLOCKS, Registers, Slots, Stage, VECTOR_BYTES, Vector};
 
 const BLOCK_BYTES: usize = BLOCK_VECTORS * VECTOR_BYTES;
 const WORD_BYTES: usize = size_of::<u64>();
@@ -11,12 +11,12 @@ const WORD_BYTES: usize = size_of::<u64>();
 /// # Safety
 ///
 /// `len` bytes can be read at `source` and, if `WRITE`, written at `destination`, which is `source` or
-/// does not overlap it; there are as many of the keystream if a stage takes it. The processor has what
-/// the tier needs.
+/// does not overlap it; there are as many of the keystream if a stage takes it, and the registers that the
+/// slots name. The processor has what the tier needs.
 #[inline(always)]
 pub(crate) unsafe fn fused<V, A, M, B, const WRITE: bool>(
     slots: &Slots,
-    registers: &mut [u64],
+    registers: Registers,
     mut source: *const u8,
     mut destination: *mut u8,
     len: usize,

@@ -4,7 +4,7 @@ use super::Function;
 use super::fused::fused;
 use super::select::Instances;
 use super::stages::swap_word;
-use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::{update_byte, update_word_by_tables};
 
@@ -52,6 +52,10 @@ impl Vector for Portable {
     #[inline(always)]
     unsafe fn swap(self, gauge: Gauge) -> Portable {
         self.map(|word| swap_word(gauge, word))
+    }
+    #[inline(always)]
+    unsafe fn swap_word(word: u64, gauge: Gauge) -> u64 {
+        swap_word(gauge, word)
     }
     #[inline(always)]
     unsafe fn first_equal(self, other: Portable) -> Option<u32> {
@@ -132,7 +136,7 @@ impl Instances for Portable {
 /// As for [`fused`].
 unsafe fn run<A: Stage<Portable>, M: Stage<Portable>, B: Stage<Portable>, const WRITE: bool>(
     slots: &Slots,
-    registers: &mut [u64],
+    registers: Registers,
     source: *const u8,
     destination: *mut u8,
     len: usize,

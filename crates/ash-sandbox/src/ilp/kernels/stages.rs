@@ -1,7 +1,7 @@
 //! The stages that kernels are composed of.
 
 use super::fused::tail_mask;
-use super::vector::{BLOCK_VECTORS, Crc, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
 use crate::ilp::Gauge;
 use crate::ilp::search::NOT_FOUND;
 
@@ -13,7 +13,7 @@ pub(crate) struct Nothing;
 
 impl<V: Vector> Stage<V> for Nothing {
     #[inline(always)]
-    unsafe fn begin(_: &Slots, _: &[u64], _: *const u8) -> Nothing {
+    unsafe fn begin(_: &Slots, _: Registers, _: *const u8) -> Nothing {
         Nothing
     }
     #[inline(always)]
@@ -33,7 +33,7 @@ impl<V: Vector> Stage<V> for Nothing {
 /// One stage after another.
 impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
     #[inline(always)]
-    unsafe fn begin(slots: &Slots, registers: &[u64], keystream: *const u8) -> (A, B) {
+    unsafe fn begin(slots: &Slots, registers: Registers, keystream: *const u8) -> (A, B) {
         // SAFETY: see above.
         unsafe { (A::begin(slots, registers, keystream), B::begin(slots, registers, keystream)) }
     }
@@ -77,7 +77,7 @@ impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
         unsafe { self.1.tail(self.0.tail(word, bytes), bytes) }
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
+    unsafe fn end(self, slots: &Slots, registers: Registers) {
         // SAFETY: see above.
         unsafe {
             self.0.end(slots, registers);
@@ -96,10 +96,9 @@ pub(crate) struct Checksum<V: Vector> {
 
 impl<V: Vector> Stage<V> for Checksum<V> {
     #[inline(always)]
-    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
+    unsafe fn begin(slots: &Slots, registers: Registers, _: *const u8) -> Self {
         // SAFETY: see above.
-        let vectors = unsafe { V::Sum::new() };
-        let sum = registers[slots.sum];
+        let (vectors, sum) = unsafe { (V::Sum::new(), registers.get(slots.sum)) };
         Checksum { words: (sum & 0xffff_ffff) + (sum >> 32), vectors }
     }
     #[inline(always)]
@@ -125,8 +124,9 @@ impl<V: Vector> Stage<V> for Checksum<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
-        registers[slots.sum] = self.words;
+    unsafe fn end(self, slots: &Slots, registers: Registers) {
+        // SAFETY: the caller's promise.
+        unsafe { registers.set(slots.sum, self.words) };
     }
 }
 
@@ -137,9 +137,9 @@ pub(crate) struct Crc32c<V: Vector> {
 
 impl<V: Vector> Stage<V> for Crc32c<V> {
     #[inline(always)]
-    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
+    unsafe fn begin(slots: &Slots, registers: Registers, _: *const u8) -> Self {
         // SAFETY: see above.
-        Crc32c { crc: unsafe { V::Crc::new(registers[slots.crc] as u32) } }
+        Crc32c { crc: unsafe { V::Crc::new(registers.get(slots.crc) as u32) } }
     }
     #[inline(always)]
     unsafe fn vector(&mut self, vector: V, _: usize) -> V {
@@ -172,8 +172,9 @@ impl<V: Vector> Stage<V> for Crc32c<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
-        registers[slots.crc] = self.crc.value().into();
+    unsafe fn end(self, slots: &Slots, registers: Registers) {
+        // SAFETY: the caller's promise.
+        unsafe { registers.set(slots.crc, self.crc.value().into()) };
     }
 }
 
@@ -200,11 +201,13 @@ impl<V: Vector> Search<V> {
 
 impl<V: Vector> Stage<V> for Search<V> {
     #[inline(always)]
-    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
-        let [found, searched, byte] =
-            [registers[slots.search], registers[slots.search + 1], registers[slots.search + 2]];
+    unsafe fn begin(slots: &Slots, registers: Registers, _: *const u8) -> Self {
         // SAFETY: see above.
-        Search { found, searched, byte, bytes: unsafe { V::splat(byte) } }
+        unsafe {
+            let [found, searched, byte] =
+                [0, 1, 2].map(|register| registers.get(slots.search + register));
+            Search { found, searched, byte, bytes: V::splat(byte) }
+        }
     }
     #[inline(always)]
     unsafe fn vector(&mut self, vector: V, _: usize) -> V {
@@ -228,9 +231,12 @@ impl<V: Vector> Stage<V> for Search<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: &mut [u64]) {
-        registers[slots.search] = self.found;
-        registers[slots.search + 1] = self.searched;
+    unsafe fn end(self, slots: &Slots, registers: Registers) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            registers.set(slots.search, self.found);
+            registers.set(slots.search + 1, self.searched);
+        }
     }
 }
 
@@ -242,7 +248,7 @@ pub(crate) struct Swap<V: Vector> {
 
 impl<V: Vector> Stage<V> for Swap<V> {
     #[inline(always)]
-    unsafe fn begin(slots: &Slots, _: &[u64], _: *const u8) -> Self {
+    unsafe fn begin(slots: &Slots, _: Registers, _: *const u8) -> Self {
         // SAFETY: see above.
         Swap { gauge: slots.swap, order: unsafe { V::order(slots.swap) } }
     }
@@ -253,13 +259,15 @@ impl<V: Vector> Stage<V> for Swap<V> {
     }
     #[inline(always)]
     unsafe fn word(&mut self, word: u64) -> u64 {
-        swap_word(self.gauge, word)
+        // SAFETY: see above.
+        unsafe { V::swap_word(word, self.order) }
     }
     #[inline(always)]
     unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
         // Words that are complete are swapped, the bytes behind them stay.
         let complete = tail_mask(bytes - bytes % self.gauge.bytes());
-        swap_word(self.gauge, word) & complete | word & !complete
+        // SAFETY: see above.
+        unsafe { V::swap_word(word, self.order) & complete | word & !complete }
     }
 }
 
@@ -285,10 +293,12 @@ pub(crate) struct Xor<V> {
 
 impl<V: Vector> Stage<V> for Xor<V> {
     #[inline(always)]
-    unsafe fn begin(slots: &Slots, registers: &[u64], _: *const u8) -> Self {
-        let stream = registers[slots.xor];
+    unsafe fn begin(slots: &Slots, registers: Registers, _: *const u8) -> Self {
         // SAFETY: see above.
-        Xor { stream, vector: unsafe { V::splat(stream) } }
+        unsafe {
+            let stream = registers.get(slots.xor);
+            Xor { stream, vector: V::splat(stream) }
+        }
     }
     #[inline(always)]
     unsafe fn vector(&mut self, vector: V, _: usize) -> V {
@@ -312,7 +322,7 @@ pub(crate) struct Keystream {
 
 impl<V: Vector> Stage<V> for Keystream {
     #[inline(always)]
-    unsafe fn begin(_: &Slots, _: &[u64], keystream: *const u8) -> Keystream {
+    unsafe fn begin(_: &Slots, _: Registers, keystream: *const u8) -> Keystream {
         Keystream { next: keystream }
     }
     #[inline(always)]

@@ -25,6 +25,30 @@ impl Default for Slots {
     }
 }
 
+/// The registers of a list, which has all those that its [`Slots`] name: they are not checked for each message.
+#[derive(Clone, Copy)]
+pub(crate) struct Registers(pub(crate) *mut u64);
+
+impl Registers {
+    /// # Safety
+    ///
+    /// The slot is one of the list whose registers these are.
+    #[inline(always)]
+    pub(crate) unsafe fn get(self, slot: usize) -> u64 {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(slot).read() }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`get`](Self::get).
+    #[inline(always)]
+    pub(crate) unsafe fn set(self, slot: usize, value: u64) {
+        // SAFETY: the caller's promise.
+        unsafe { self.0.add(slot).write(value) };
+    }
+}
+
 /// 32 bytes of the message.
 ///
 /// # Safety
@@ -50,6 +74,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn xor(self, other: Self) -> Self;
     unsafe fn order(gauge: Gauge) -> Self::Order;
     unsafe fn swap(self, order: Self::Order) -> Self;
+    /// The same for a word.
+    unsafe fn swap_word(word: u64, order: Self::Order) -> u64;
     /// The place of the first byte that is equal to the other vector's.
     unsafe fn first_equal(self, other: Self) -> Option<u32>;
 }
@@ -93,8 +119,8 @@ pub(crate) trait Stage<V: Vector>: Sized {
     ///
     /// # Safety
     ///
-    /// There are as many bytes of keystream as will pass.
-    unsafe fn begin(slots: &Slots, registers: &[u64], keystream: *const u8) -> Self;
+    /// There are as many bytes of keystream as will pass, and the registers that the slots name.
+    unsafe fn begin(slots: &Slots, registers: Registers, keystream: *const u8) -> Self;
     unsafe fn vector(&mut self, vector: V, place: usize) -> V;
     #[inline(always)]
     unsafe fn block(&mut self, block: &mut [V; BLOCK_VECTORS]) {
@@ -116,6 +142,10 @@ pub(crate) trait Stage<V: Vector>: Sized {
     /// The last 1 to 7 bytes, with zeros above them; what is returned has zeros there, too.
     unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64;
     /// Puts the registers back.
+    ///
+    /// # Safety
+    ///
+    /// There are the registers that the slots name.
     #[inline(always)]
-    unsafe fn end(self, _slots: &Slots, _registers: &mut [u64]) {}
+    unsafe fn end(self, _slots: &Slots, _registers: Registers) {}
 }

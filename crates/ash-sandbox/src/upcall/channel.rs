@@ -1,0 +1,513 @@
+//! The server's side of upcalls.
+
+use std::fmt;
+use std::io::{self, IoSlice};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::time::{Duration, Instant};
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+
+use super::shared::Shared;
+use super::{MAX_PLACES, Policy};
+
+/// Upcalls to one process, for the server. It belongs to one thread at a time.
+pub struct Channel {
+    policy: Policy,
+    shared: Shared,
+    /// Closed by the process when it ends.
+    stream: UnixStream,
+    /// Rings in the process.
+    to_peer: OwnedFd,
+    bell: Bell,
+    /// The messages in the places.
+    in_flight: [Option<InFlight>; MAX_PLACES],
+    /// The places that no message is in, nor one that the process may still work on.
+    free: u64,
+    /// The answers that were taken and not returned yet.
+    taken: u64,
+    /// What was sent in the last answer.
+    reply: Vec<u8>,
+    aborts: u32,
+    is_gone: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct InFlight {
+    deadline: Instant,
+    /// The message went to the application meanwhile.
+    is_over: bool,
+}
+
+/// Rings when the process has answers, for a thread of the server that waits.
+#[derive(Clone, Debug)]
+pub struct Bell(Arc<OwnedFd>);
+
+/// An answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Done {
+    /// The place of the message, as [`Channel::submit`] returned it.
+    pub place: usize,
+    /// What the handler returned, with the meaning of the results of `ash_handle`.
+    pub result: i32,
+    /// The event that it posted: kind and value.
+    pub event: Option<(u64, u64)>,
+}
+
+/// Why a process gets no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// All places are taken.
+    Full,
+    /// The message is longer than a place.
+    TooLong,
+    /// The process has not answered, or impossibly, too often.
+    Disabled,
+    /// The process has ended.
+    Gone,
+}
+
+/// The error that prevents upcalls to a process.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum ChannelError {
+    /// The number of places is 0 or above [`MAX_PLACES`], or places are larger than 1 MiB.
+    Policy(Policy),
+    /// The operating system has refused memory or a descriptor, or the process does not take them.
+    System(io::Error),
+}
+
+impl fmt::Display for ChannelError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ChannelError::Policy(policy) => write!(
+                f,
+                "{} places for messages of {} and replies of {} bytes; use 1 to {MAX_PLACES} places of up to \
+                 1 MiB",
+                policy.places, policy.max_message_bytes, policy.max_reply_bytes
+            ),
+            ChannelError::System(error) => {
+                write!(f, "cannot share memory with the process for upcalls: {error}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ChannelError {}
+
+impl fmt::Debug for Channel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Channel")
+            .field("free", &self.free.count_ones())
+            .field("aborts", &self.aborts)
+            .field("is_gone", &self.is_gone)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Looks for answers after which a process that only invents them has to wait.
+const MAX_LOOKS: usize = 8;
+/// Maximum size of the bytes of a message, or of a reply.
+const MAX_PLACE_BYTES: usize = 1 << 20;
+
+impl Channel {
+    /// Creates the shared memory, and sends it to the process at the other end of a stream.
+    ///
+    /// # Errors
+    /// If the policy is impossible, or the operating system refuses memory or descriptors.
+    pub fn new(stream: UnixStream, policy: Policy) -> Result<Self, ChannelError> {
+        let is_possible = (1..=MAX_PLACES).contains(&policy.places)
+            && policy.max_message_bytes.max(policy.max_reply_bytes) <= MAX_PLACE_BYTES;
+        if !is_possible {
+            return Err(ChannelError::Policy(policy));
+        }
+        let open = || -> io::Result<_> {
+            let (shared, memory) = Shared::create(&policy)?;
+            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+            let (to_peer, to_server) = (eventfd(0, flags)?, eventfd(0, flags)?);
+            let descriptors = [memory.as_fd(), to_peer.as_fd(), to_server.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let mut control = SendAncillaryBuffer::new(&mut space);
+            control.push(SendAncillaryMessage::ScmRights(&descriptors));
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            sendmsg(&stream, &[IoSlice::new(b"a")], &mut control, flags)?;
+            Ok((shared, to_peer, to_server))
+        };
+        let (shared, to_peer, to_server) = open().map_err(ChannelError::System)?;
+        let reply = Vec::with_capacity(shared.reply_bytes());
+        Ok(Channel {
+            policy,
+            shared,
+            stream,
+            to_peer,
+            bell: Bell(Arc::new(to_server)),
+            in_flight: [None; MAX_PLACES],
+            free: u64::MAX >> (MAX_PLACES - policy.places),
+            taken: 0,
+            reply,
+            aborts: 0,
+            is_gone: false,
+        })
+    }
+
+    /// Returns the policy.
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// Returns what rings when there are answers.
+    pub fn bell(&self) -> Bell {
+        self.bell.clone()
+    }
+
+    /// Returns why the process would not get a message.
+    pub fn refusal(&self, len: usize) -> Option<Refusal> {
+        if self.is_gone {
+            Some(Refusal::Gone)
+        } else if self.aborts >= self.policy.max_aborts {
+            Some(Refusal::Disabled)
+        } else if len > self.policy.max_message_bytes {
+            Some(Refusal::TooLong)
+        } else {
+            (self.free == 0).then_some(Refusal::Full)
+        }
+    }
+
+    /// Submits a message, which is copied. Returns its place, or `None` if the process does not get it:
+    /// [`refusal`](Self::refusal) says why. Makes a system call only if the process sleeps.
+    pub fn submit(&mut self, message: &[u8], connection: u64, now: Instant) -> Option<usize> {
+        if self.refusal(message.len()).is_some() {
+            return None;
+        }
+        let number = self.free.trailing_zeros() as usize;
+        self.free &= self.free - 1;
+        let place = self.shared.place(number);
+        place.connection.store(connection, Relaxed);
+        place.message_len.store(message.len() as u32, Relaxed);
+        // SAFETY: the message fits into the place, which the process does not use until it is submitted.
+        unsafe {
+            message.as_ptr().copy_to_nonoverlapping(self.shared.message(number), message.len());
+        }
+        let deadline = now + self.policy.timeout;
+        self.in_flight[number] = Some(InFlight { deadline, is_over: false });
+        let header = self.shared.header();
+        header.submitted.fetch_or(1 << number, SeqCst);
+        if header.peer_sleeps.load(SeqCst) != 0 && header.peer_sleeps.swap(0, SeqCst) != 0 {
+            // Fails only if the process has rung it to its maximum, and then it is awake.
+            let _ = rustix::io::write(&self.to_peer, &1u64.to_ne_bytes());
+        }
+        Some(number)
+    }
+
+    /// Returns the next answer. Its reply is in [`reply`](Self::reply). After `None` the bell rings for the next
+    /// one. Answers that nobody waits for, or that are impossible, are dropped.
+    pub fn next_done(&mut self) -> Option<Done> {
+        for _ in 0..MAX_LOOKS {
+            while self.taken != 0 {
+                let number = self.taken.trailing_zeros() as usize;
+                self.taken &= self.taken - 1;
+                if let Some(done) = self.finish(number) {
+                    return Some(done);
+                }
+            }
+            if !self.take_done() {
+                return None;
+            }
+        }
+        // The process invents answers faster than they are dropped. Others that may be among them are found later.
+        if self.aborts < self.policy.max_aborts {
+            self.bell.ring();
+        }
+        None
+    }
+
+    /// Takes the bits of the answers. Without any, arms the bell and looks again.
+    fn take_done(&mut self) -> bool {
+        let header = self.shared.header();
+        self.taken = header.done.swap(0, SeqCst);
+        if self.taken == 0 {
+            header.server_sleeps.store(1, SeqCst);
+            self.taken = header.done.swap(0, SeqCst);
+        }
+        self.taken != 0
+    }
+
+    /// Ends the upcall in a place that the process says is done.
+    fn finish(&mut self, number: usize) -> Option<Done> {
+        let Some(InFlight { is_over, .. }) = self.in_flight[number].take() else {
+            // The process has invented it.
+            self.aborts = self.aborts.saturating_add(1);
+            return None;
+        };
+        self.free |= 1 << number;
+        if is_over {
+            return None;
+        }
+        let place = self.shared.place(number);
+        let result = place.result.load(Acquire) as i32;
+        let event = (place.has_event.load(Relaxed) != 0)
+            .then(|| (place.kind.load(Relaxed), place.value.load(Relaxed)));
+        let len = place.reply_len.load(Relaxed) as usize;
+        self.reply.clear();
+        if len > self.shared.reply_bytes() {
+            // As a handler in the sandbox that traps: the message goes to the application.
+            self.aborts = self.aborts.saturating_add(1);
+            return Some(Done { place: number, result: -1, event: None });
+        }
+        self.aborts = 0;
+        // SAFETY: the bytes are in the place, and there is room for them. The process may write to them at the
+        // same time, which makes them any bytes.
+        unsafe {
+            let from = self.shared.reply(number).cast_const();
+            from.copy_to_nonoverlapping(self.reply.as_mut_ptr(), len);
+            self.reply.set_len(len);
+        }
+        Some(Done { place: number, result, event })
+    }
+
+    /// Returns what the process sent in the last answer.
+    pub fn reply(&self) -> &[u8] {
+        &self.reply
+    }
+
+    /// Returns the next upcall that has lasted too long, or whose process has ended, and ends it. Its place
+    /// stays taken until the process answers or ends. Call it until it returns `None`.
+    pub fn next_expired(&mut self, now: Instant) -> Option<usize> {
+        let is_gone = self.is_gone;
+        let expired = |upcall: &Option<InFlight>| {
+            upcall.is_some_and(|upcall| !upcall.is_over && (is_gone || upcall.deadline <= now))
+        };
+        let number = self.in_flight.iter().position(expired)?;
+        if let Some(upcall) = &mut self.in_flight[number] {
+            upcall.is_over = true;
+        }
+        self.aborts = self.aborts.saturating_add(1);
+        // A look for each upcall that failed, so that the others do not wait for theirs.
+        self.is_gone = self.is_gone || self.has_ended();
+        Some(number)
+    }
+
+    /// Returns when the next upcall has lasted too long.
+    pub fn deadline(&self) -> Option<Instant> {
+        let waiting = self.in_flight.iter().flatten().filter(|upcall| !upcall.is_over);
+        waiting.map(|upcall| upcall.deadline).min()
+    }
+
+    /// Ends the upcall in a place for which nobody waits any more.
+    pub fn abandon(&mut self, place: usize) {
+        if let Some(upcall) = &mut self.in_flight[place] {
+            upcall.is_over = true;
+        }
+    }
+
+    /// Enables upcalls again, after aborts have disabled them.
+    pub fn enable(&mut self) {
+        self.aborts = 0;
+    }
+
+    /// Returns whether the process has closed its end of the stream.
+    fn has_ended(&self) -> bool {
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
+        match recv(&self.stream, &mut [0; 1][..], flags) {
+            Ok((_, len)) => len == 0,
+            Err(error) => error != Errno::AGAIN && error != Errno::INTR,
+        }
+    }
+}
+
+impl Bell {
+    /// Waits until the bell rings, or for a time. Returns whether it rang.
+    ///
+    /// # Errors
+    /// If the operating system refuses to wait.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let timeout = Timespec {
+            tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
+            tv_nsec: timeout.subsec_nanos().into(),
+        };
+        let mut fds = [PollFd::new(&*self.0, PollFlags::IN)];
+        match poll(&mut fds, Some(&timeout)) {
+            Ok(0) | Err(Errno::INTR) => return Ok(false),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(rustix::io::read(&*self.0, &mut [0; 8]).is_ok())
+    }
+
+    /// Rings.
+    pub fn ring(&self) {
+        // Fails only if it has rung to its maximum.
+        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::super::Peer;
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(20);
+
+    fn policy() -> Policy {
+        Policy { places: 4, max_message_bytes: 100, max_reply_bytes: 100, ..Policy::default() }
+    }
+
+    fn pair() -> (Channel, Peer) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Channel::new(ours, policy()).unwrap(), Peer::connect(theirs).unwrap())
+    }
+
+    /// Waits for the next answer.
+    fn done(channel: &mut Channel) -> Done {
+        let bell = channel.bell();
+        loop {
+            match channel.next_done() {
+                Some(done) => return done,
+                None => assert!(bell.wait(LONG).unwrap(), "no answer"),
+            }
+        }
+    }
+
+    #[test]
+    fn batch_is_answered_with_replies_and_events() {
+        let (mut channel, peer) = pair();
+        let now = Instant::now();
+        let messages = [&b"one"[..], b"two", b"three", b"four"];
+        for (n, message) in messages.iter().enumerate() {
+            assert_eq!(channel.submit(message, n as u64, now), Some(n));
+        }
+        assert_eq!(channel.refusal(1), Some(Refusal::Full));
+        let process = thread::spawn(move || {
+            peer.serve(|upcall| {
+                let reply = upcall.message().to_ascii_uppercase();
+                assert!(upcall.send(&reply) && upcall.send(b"!"));
+                assert!(!upcall.send(&[0; 128]), "no room");
+                upcall.post(upcall.connection(), u64::from(upcall.slot()));
+                1
+            })
+        });
+        for (n, message) in messages.iter().enumerate() {
+            let event = Some((n as u64, n as u64));
+            assert_eq!(done(&mut channel), Done { place: n, result: 1, event });
+            assert_eq!(channel.reply(), [&message.to_ascii_uppercase()[..], b"!"].concat());
+        }
+        assert_eq!(channel.refusal(101), Some(Refusal::TooLong));
+        assert_eq!(channel.submit(&[0; 101], 0, now), None);
+        drop(channel);
+        process.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn late_answer_is_dropped_and_frees_its_place() {
+        let (mut channel, peer) = pair();
+        let (go, wait) = mpsc::channel::<()>();
+        let process = thread::spawn(move || {
+            peer.serve(|_| {
+                let _ = wait.recv();
+                1
+            })
+        });
+        let now = Instant::now();
+        let place = channel.submit(b"slow", 1, now).unwrap();
+        assert_eq!(channel.deadline(), Some(now + policy().timeout));
+        assert_eq!(channel.next_expired(now), None);
+        let late = now + policy().timeout;
+        assert_eq!(channel.next_expired(late), Some(place));
+        assert_eq!((channel.next_expired(late), channel.deadline()), (None, None));
+        // The process may still work on it.
+        assert_ne!(channel.submit(b"next", 2, late), Some(place));
+        drop(go);
+        assert_ne!(done(&mut channel).place, place, "nobody waits for the late answer");
+        assert_eq!(channel.free.count_ones(), 4);
+        drop(channel);
+        process.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn process_that_ends_is_noticed_when_its_message_expires() {
+        let (mut channel, peer) = pair();
+        let now = Instant::now();
+        let two = [channel.submit(b"one", 1, now), channel.submit(b"two", 2, now + LONG)];
+        drop(peer);
+        let late = now + policy().timeout;
+        // The second one does not wait for its own deadline.
+        assert_eq!([channel.next_expired(late), channel.next_expired(late)], two);
+        assert_eq!(channel.next_expired(late), None);
+        assert_eq!(channel.refusal(1), Some(Refusal::Gone));
+    }
+
+    #[test]
+    fn impossible_answers_disable_the_process_and_access_nothing_else() {
+        let (mut channel, peer) = pair();
+        let now = Instant::now();
+        let header = peer.shared.header();
+        for _ in 0..2 {
+            let place = channel.submit(b"m", 1, now).unwrap();
+            let entry = peer.shared.place(place);
+            entry.result.store(1, Relaxed);
+            entry.reply_len.store(u32::MAX, Relaxed);
+            header.submitted.store(0, SeqCst);
+            header.done.store(1 << place, SeqCst);
+            assert_eq!(channel.next_done(), Some(Done { place, result: -1, event: None }));
+            assert_eq!(channel.reply(), b"");
+        }
+        assert_eq!(channel.refusal(1), None);
+        // Places without a message, and some that do not exist.
+        header.done.store(u64::MAX, SeqCst);
+        assert_eq!(channel.next_done(), None);
+        assert_eq!(channel.refusal(1), Some(Refusal::Disabled));
+        assert_eq!(channel.submit(b"m", 1, now), None);
+        channel.enable();
+        assert!(channel.submit(b"m", 1, now).is_some());
+        assert_eq!(channel.free.count_ones(), 3);
+    }
+
+    #[test]
+    fn process_that_floods_costs_bounded_work() {
+        let (mut channel, peer) = pair();
+        let (stop, stopped) = mpsc::channel::<()>();
+        let flood = thread::spawn(move || {
+            while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
+                peer.shared.header().done.store(u64::MAX, SeqCst);
+                let _ = rustix::io::write(&peer.to_server, &u64::MAX.to_ne_bytes());
+                let _ = rustix::io::write(&peer.to_server, &(u64::MAX - 1).to_ne_bytes());
+            }
+        });
+        while channel.refusal(1) != Some(Refusal::Disabled) {
+            channel.submit(b"m", 1, Instant::now());
+            // It returns, however fast the process invents answers.
+            channel.next_done();
+        }
+        drop(stop);
+        flood.join().unwrap();
+    }
+
+    #[test]
+    fn impossible_policies_are_refused() {
+        for bad in [
+            Policy { places: 0, ..policy() },
+            Policy { places: 65, ..policy() },
+            Policy { max_reply_bytes: (1 << 20) + 1, ..policy() },
+        ] {
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            let error = Channel::new(ours, bad).unwrap_err();
+            assert!(error.to_string().contains("1 to 64 places"), "{error}");
+        }
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(theirs);
+        let error = Channel::new(ours, policy()).unwrap_err();
+        assert!(matches!(error, ChannelError::System(_)), "{error}");
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        drop(ours);
+        assert!(matches!(Peer::connect(theirs), Err(super::super::PeerError::NoMemory)));
+    }
+}

@@ -1,0 +1,80 @@
+//! Upcalls across a protection boundary (section 5.6): handlers that run in another process.
+//!
+//! The server and the process share a mapped file with a number of places for messages, and two sets of bits:
+//! the messages that are submitted, and those that are done. The process takes all submitted messages at
+//! once, so that messages that arrive together cost one switch to it. The server sleeps, or does other work,
+//! until it answers; it trusts nothing in the shared memory: numbers are masked, lengths are bounded, and a
+//! reply is copied before it is looked at. A process that dies, hangs or floods costs its messages a bounded
+//! delay, after which they go to the application.
+//!
+//! The server's side is [`Channel`], which `evring::Upcalls` drives; the other side is [`Peer`]:
+//!
+//! ```
+//! use std::os::unix::net::UnixStream;
+//! use std::time::{Duration, Instant};
+//! use ash_sandbox::upcall::{Channel, Peer, Policy};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let (ours, theirs) = UnixStream::pair()?;
+//! let mut channel = Channel::new(ours, Policy::default())?;
+//! // In another process, whose standard input is the other end: `Peer::from_stdin`.
+//! # let process = std::thread::spawn(move || {
+//! let peer = Peer::connect(theirs)?;
+//! peer.serve(|call| {
+//!     let reply = call.message().to_ascii_uppercase();
+//!     call.send(&reply);
+//!     1
+//! })
+//! # });
+//! # ;
+//! assert!(channel.submit(b"ping", 7, Instant::now()).is_some());
+//! channel.bell().wait(Duration::from_secs(10))?;
+//! let done = channel.next_done().expect("an answer");
+//! assert_eq!((done.result, channel.reply()), (1, &b"PING"[..]));
+//! # drop(channel);
+//! # process.join().unwrap()?;
+//! # Ok(())
+//! # }
+//! ```
+
+mod channel;
+mod peer;
+mod shared;
+
+pub use channel::{Bell, Channel, ChannelError, Done, Refusal};
+pub use peer::{Peer, PeerError, Upcall};
+
+use std::time::Duration;
+
+/// Maximum number of messages that a process has at a time: the bits of a set.
+pub const MAX_PLACES: usize = 64;
+
+/// Bounds of the upcalls to one process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Number of messages that the process has at a time, up to [`MAX_PLACES`]. Further ones take the normal
+    /// path.
+    pub places: usize,
+    /// Maximum length of a message in bytes. Longer ones take the normal path.
+    pub max_message_bytes: usize,
+    /// Maximum length of what the process sends in reply to a message, in bytes.
+    pub max_reply_bytes: usize,
+    /// Time after which an upcall ends and its message goes to the application, as the two clock ticks of the
+    /// thesis.
+    pub timeout: Duration,
+    /// Number of upcalls in a row without an answer, or with an impossible one, after which the process gets
+    /// no more.
+    pub max_aborts: u32,
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            places: MAX_PLACES,
+            max_message_bytes: 4096,
+            max_reply_bytes: 4096,
+            timeout: Duration::from_millis(10),
+            max_aborts: 3,
+        }
+    }
+}

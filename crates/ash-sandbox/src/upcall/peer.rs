@@ -1,0 +1,211 @@
+//! The side of the process that answers upcalls.
+
+use std::fmt;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, recvmsg};
+
+use super::shared::Shared;
+
+/// A process that answers upcalls of a server.
+#[derive(Debug)]
+pub struct Peer {
+    pub(super) shared: Shared,
+    stream: UnixStream,
+    to_peer: OwnedFd,
+    pub(super) to_server: OwnedFd,
+}
+
+/// The error of a [`Peer`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum PeerError {
+    /// The server has closed the stream before it sent its memory, or sent something else.
+    NoMemory,
+    /// The operating system has refused an operation, or the memory is not that of a server.
+    System(io::Error),
+}
+
+impl fmt::Display for PeerError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PeerError::NoMemory => f.write_str(
+                "no server has sent its memory for upcalls; start this program by one, with a stream as its \
+                 standard input",
+            ),
+            PeerError::System(error) => write!(f, "cannot answer upcalls: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for PeerError {}
+
+impl From<Errno> for PeerError {
+    fn from(error: Errno) -> Self {
+        PeerError::System(error.into())
+    }
+}
+
+/// An upcall: a message, and what the handler does with it.
+#[derive(Debug)]
+pub struct Upcall<'a> {
+    shared: &'a Shared,
+    place: usize,
+    reply_len: usize,
+}
+
+impl Peer {
+    /// Receives the memory of a server, by a stream that the server has the other end of.
+    ///
+    /// # Errors
+    /// If the server sends none, or the operating system refuses to map it.
+    pub fn connect(stream: UnixStream) -> Result<Self, PeerError> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut byte = [0];
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let message = loop {
+            match recvmsg(&stream, &mut [IoSliceMut::new(&mut byte)], &mut control, flags) {
+                Err(Errno::INTR) => {}
+                other => break other?,
+            }
+        };
+        if message.bytes == 0 || message.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(PeerError::NoMemory);
+        }
+        let mut descriptors = control.drain().flat_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let mut descriptors = descriptors.next().into_iter().flatten();
+        let (Some(memory), Some(to_peer), Some(to_server)) =
+            (descriptors.next(), descriptors.next(), descriptors.next())
+        else {
+            return Err(PeerError::NoMemory);
+        };
+        let shared = Shared::open(memory).map_err(PeerError::System)?;
+        Ok(Peer { shared, stream, to_peer, to_server })
+    }
+
+    /// Receives the memory of the server that has started this process, with a stream as its standard input.
+    ///
+    /// # Errors
+    /// As [`connect`](Self::connect).
+    pub fn from_stdin() -> Result<Self, PeerError> {
+        let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(PeerError::System)?;
+        Peer::connect(UnixStream::from(stdin))
+    }
+
+    /// Answers upcalls until the server ends. `handle` returns what `ash_handle` returns: 1 if it has handled
+    /// the message, 2 to discard it, 0 to pass it to the application; anything else is an abort.
+    ///
+    /// # Errors
+    /// If the operating system refuses to wait.
+    pub fn serve(&self, mut handle: impl FnMut(&mut Upcall<'_>) -> i32) -> Result<(), PeerError> {
+        let header = self.shared.header();
+        let places = u64::MAX >> (64 - self.shared.places());
+        loop {
+            // The whole batch, as one switch of processes has brought it.
+            let mut batch = header.submitted.swap(0, SeqCst) & places;
+            if batch == 0 {
+                header.peer_sleeps.store(1, SeqCst);
+                batch = header.submitted.swap(0, SeqCst) & places;
+                if batch == 0 {
+                    if !self.wait()? {
+                        return Ok(());
+                    }
+                    continue;
+                }
+                header.peer_sleeps.store(0, SeqCst);
+            }
+            let mut done = 0;
+            while batch != 0 {
+                let place = batch.trailing_zeros() as usize;
+                batch &= batch - 1;
+                self.answer(place, &mut handle);
+                done |= 1 << place;
+            }
+            header.done.fetch_or(done, SeqCst);
+            if header.server_sleeps.load(SeqCst) != 0 && header.server_sleeps.swap(0, SeqCst) != 0 {
+                // Fails only if it has rung to its maximum.
+                let _ = rustix::io::write(&self.to_server, &1u64.to_ne_bytes());
+            }
+        }
+    }
+
+    fn answer(&self, place: usize, handle: &mut impl FnMut(&mut Upcall<'_>) -> i32) {
+        let entry = self.shared.place(place);
+        entry.has_event.store(0, Relaxed);
+        let mut upcall = Upcall { shared: &self.shared, place, reply_len: 0 };
+        let result = handle(&mut upcall);
+        entry.reply_len.store(upcall.reply_len as u32, Relaxed);
+        entry.result.store(result.cast_unsigned(), Release);
+    }
+
+    /// Waits for the server to ring. Returns whether it still runs.
+    fn wait(&self) -> Result<bool, PeerError> {
+        let mut fds = [
+            PollFd::new(&self.to_peer, PollFlags::IN),
+            PollFd::new(&self.stream, PollFlags::IN | PollFlags::RDHUP),
+        ];
+        match poll(&mut fds, None) {
+            Ok(_) => {}
+            Err(Errno::INTR) => return Ok(true),
+            Err(error) => return Err(error.into()),
+        }
+        let (has_rung, has_ended) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
+        if has_rung {
+            let _ = rustix::io::read(&self.to_peer, &mut [0; 8]);
+        }
+        Ok(has_rung || !has_ended)
+    }
+}
+
+impl Upcall<'_> {
+    /// Returns the message.
+    pub fn message(&self) -> &[u8] {
+        let len = self.shared.place(self.place).message_len.load(Relaxed) as usize;
+        let len = len.min(self.shared.message_bytes());
+        // SAFETY: the bytes are in the place. The server writes to it before it submits the message and again
+        // when it has taken the answer, and this process has it meanwhile.
+        unsafe { std::slice::from_raw_parts(self.shared.message(self.place), len) }
+    }
+
+    /// Returns the connection.
+    pub fn connection(&self) -> u64 {
+        self.shared.place(self.place).connection.load(Relaxed)
+    }
+
+    /// Returns the slot of the shared ring that the message occupies.
+    pub fn slot(&self) -> u32 {
+        self.place as u32
+    }
+
+    /// Appends to the reply, which is sent if the message is handled. Returns whether there was room.
+    pub fn send(&mut self, bytes: &[u8]) -> bool {
+        if bytes.len() > self.shared.reply_bytes() - self.reply_len {
+            return false;
+        }
+        // SAFETY: the bytes fit into the place, which the server does not read before the answer.
+        unsafe {
+            let to = self.shared.reply(self.place).add(self.reply_len);
+            bytes.as_ptr().copy_to_nonoverlapping(to, bytes.len());
+        }
+        self.reply_len += bytes.len();
+        true
+    }
+
+    /// Posts an event to the application, if the message is handled: the last one of this upcall.
+    pub fn post(&mut self, kind: u64, value: u64) {
+        let place = self.shared.place(self.place);
+        place.kind.store(kind, Relaxed);
+        place.value.store(value, Relaxed);
+        place.has_event.store(1, Relaxed);
+    }
+}

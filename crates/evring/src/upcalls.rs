@@ -1,0 +1,404 @@
+//! Upcalls to another process, in front of an application.
+
+use std::fmt;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ash_sandbox::upcall::{Bell, Channel, Done, MAX_PLACES};
+
+use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, RemoteHandle, Rx};
+
+/// What a handler returns if it has handled the message.
+const HANDLED: i32 = 1;
+/// What it returns if the message is useless.
+const DISCARDED: i32 = 2;
+
+/// Upcalls across a protection boundary (ASH, section 5.6): a [`ReceiveHook`] whose handler runs in another
+/// process.
+///
+/// While the process has a message, the driver keeps it, and the connection is paused; other connections go
+/// on. If the process does not handle it, answers too late, or ends, the application gets the message as it
+/// arrived. The process gets the messages that arrive meanwhile in one batch, but none of a connection that the
+/// application has paused.
+///
+/// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first.
+///
+/// ```no_run
+/// use std::os::fd::OwnedFd;
+/// use std::os::unix::net::UnixStream;
+/// use std::process::Command;
+/// use ash_sandbox::upcall::{Channel, Policy};
+/// use evring::{AnyMechanism, Config, Hooked, Upcalls};
+/// # use evring::{Application, Commands, Cx, Rx};
+/// # struct Site;
+/// # impl Application for Site {
+/// #     type State = ();
+/// #     const MAX_UNCONSUMED: usize = 1;
+/// #     fn received(&mut self, _: Cx<'_, impl Commands, ()>, _: &mut Rx<'_>) {}
+/// # }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let (ours, theirs) = UnixStream::pair()?;
+/// let mut process = Command::new("./handlers").stdin(OwnedFd::from(theirs)).spawn()?;
+/// let server = AnyMechanism::new("auto", &Config::default())?;
+/// let channel = Channel::new(ours, Policy::default())?;
+/// let (upcalls, handle) = Upcalls::new(channel, &server.remote(), 1, 0)?;
+/// server.run(Hooked::new(Site, upcalls))?;
+/// println!("{:?}", handle.counters());
+/// # process.wait()?;
+/// # Ok(())
+/// # }
+/// ```
+pub struct Upcalls {
+    channel: Channel,
+    tag: u64,
+    timer: u32,
+    /// Whether the timer is set.
+    is_armed: bool,
+    /// The connections whose messages are in the places, with the lengths of the messages.
+    owners: [Option<(ConnId, usize)>; MAX_PLACES],
+    /// By slot of the connection.
+    connections: Vec<Connection>,
+    choose: Option<Box<Choose>>,
+    post: Option<Box<Post>>,
+    watch: Watch,
+    shared: Arc<Shared>,
+}
+
+type Choose = dyn FnMut(ConnId, Listener) -> bool;
+type Post = dyn FnMut(ConnId, u64, u64);
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Connection {
+    /// The process gets its messages.
+    is_bound: bool,
+    message: Message,
+}
+
+/// The message of a connection that the process has or had.
+#[derive(Clone, Copy, Debug, Default)]
+enum Message {
+    #[default]
+    None,
+    /// The process has it, in this place.
+    Submitted(usize),
+    /// The upcall is over; this many bytes of the message were handled.
+    Answered(usize),
+}
+
+/// Names [`Upcalls`], and switches them, from any thread.
+#[derive(Clone, Debug)]
+pub struct UpcallHandle(Arc<Shared>);
+
+/// Numbers of messages of [`Upcalls`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct UpcallCounters {
+    /// Messages that the process got.
+    pub submitted: u64,
+    /// Those of them that it has handled.
+    pub handled: u64,
+    /// Those that it has discarded.
+    pub discarded: u64,
+    /// Those that the application got, for any reason.
+    pub passed: u64,
+    /// Those of them that the process did not answer in time.
+    pub expired: u64,
+    /// Messages that the process did not get, as it is off, full, disabled or gone.
+    pub refused: u64,
+}
+
+#[derive(Debug)]
+struct Shared {
+    is_on: AtomicBool,
+    enable: AtomicBool,
+    submitted: AtomicU64,
+    handled: AtomicU64,
+    discarded: AtomicU64,
+    passed: AtomicU64,
+    expired: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl UpcallHandle {
+    /// Switches the upcalls off or on. While they are off, the application gets all messages.
+    pub fn set_on(&self, is_on: bool) {
+        self.0.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Enables the upcalls from the next message on, after aborts have disabled them.
+    pub fn enable(&self) {
+        self.0.enable.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> UpcallCounters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = &*self.0;
+        UpcallCounters {
+            submitted: get(&shared.submitted),
+            handled: get(&shared.handled),
+            discarded: get(&shared.discarded),
+            passed: get(&shared.passed),
+            expired: get(&shared.expired),
+            refused: get(&shared.refused),
+        }
+    }
+}
+
+/// Adds one to a counter, which only the thread of the server writes to.
+fn increment(counter: &AtomicU64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+}
+
+impl fmt::Debug for Upcalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Upcalls").field("channel", &self.channel).finish_non_exhaustive()
+    }
+}
+
+/// The thread that waits for the process, and wakes the server.
+struct Watch {
+    bell: Bell,
+    state: Arc<WatchState>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct WatchState {
+    is_over: AtomicBool,
+    /// The server was woken and has not looked yet.
+    is_pending: AtomicBool,
+}
+
+impl Watch {
+    fn start(bell: Bell, remote: RemoteHandle, tag: u64) -> io::Result<Self> {
+        let state = Arc::new(WatchState::default());
+        let (watched, its) = (bell.clone(), Arc::clone(&state));
+        let watch = move || {
+            while !its.is_over.load(Ordering::Acquire) {
+                // Without the descriptor, the timer still ends all upcalls.
+                let Ok(has_rung) = watched.wait(Duration::from_secs(60)) else { return };
+                if has_rung && !its.is_pending.swap(true, Ordering::AcqRel) && !remote.wake(tag) {
+                    // Too many wake-ups are pending: the next ring, or the timer, tries again.
+                    its.is_pending.store(false, Ordering::Release);
+                }
+            }
+        };
+        let thread = thread::Builder::new().name("upcall-bell".into()).spawn(watch)?;
+        Ok(Watch { bell, state, thread: Some(thread) })
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.state.is_over.store(true, Ordering::Release);
+        self.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Upcalls {
+    /// Creates the hook for a server, whose application does not use the wake-ups with `tag` and the timer of
+    /// this number. A thread, with the scheduling policy of the caller, waits for the process.
+    ///
+    /// # Errors
+    /// If the thread cannot be created.
+    pub fn new(
+        channel: Channel,
+        remote: &RemoteHandle,
+        tag: u64,
+        timer: u32,
+    ) -> io::Result<(Self, UpcallHandle)> {
+        let watch = Watch::start(channel.bell(), remote.clone(), tag)?;
+        let shared = Arc::new(Shared {
+            is_on: true.into(),
+            enable: false.into(),
+            submitted: 0.into(),
+            handled: 0.into(),
+            discarded: 0.into(),
+            passed: 0.into(),
+            expired: 0.into(),
+            refused: 0.into(),
+        });
+        let handle = UpcallHandle(Arc::clone(&shared));
+        let upcalls = Upcalls {
+            channel,
+            tag,
+            timer,
+            is_armed: false,
+            owners: [None; MAX_PLACES],
+            connections: Vec::new(),
+            choose: None,
+            post: None,
+            watch,
+            shared,
+        };
+        Ok((upcalls, handle))
+    }
+
+    /// Chooses the accepted connections whose messages the process gets; without it, these are all.
+    #[must_use]
+    pub fn choosing(mut self, choose: impl FnMut(ConnId, Listener) -> bool + 'static) -> Self {
+        self.choose = Some(Box::new(choose));
+        self
+    }
+
+    /// Passes the events of the process on: connection, kind and value. Without it they are dropped.
+    #[must_use]
+    pub fn posting(mut self, post: impl FnMut(ConnId, u64, u64) + 'static) -> Self {
+        self.post = Some(Box::new(post));
+        self
+    }
+
+    fn connection(&mut self, id: ConnId) -> &mut Connection {
+        let slot = id.slot() as usize;
+        if slot >= self.connections.len() {
+            self.connections.resize(slot + 1, Connection::default());
+        }
+        &mut self.connections[slot]
+    }
+
+    /// Sets the timer for the next deadline. Returns whether it could.
+    fn arm(&mut self, io: &mut impl Commands, at: Option<Instant>) -> bool {
+        let result = io.set_timer(self.timer, at);
+        self.is_armed = at.is_some() && result.is_ok();
+        result.is_ok()
+    }
+
+    /// Ends an upcall, of whose message so many bytes were handled.
+    fn end(&mut self, io: &mut impl Commands, id: ConnId, handled: usize) {
+        self.connection(id).message = Message::Answered(handled);
+        io.set_receiving(id, true);
+    }
+
+    fn answered(&mut self, io: &mut impl Commands, done: Done) {
+        let Some((id, len)) = self.owners[done.place].take() else { return };
+        match done.result {
+            HANDLED => {
+                increment(&self.shared.handled);
+                if !self.channel.reply().is_empty() {
+                    io.send(id, Chunk::Copy(self.channel.reply()));
+                }
+                if let (Some(post), Some((kind, value))) = (&mut self.post, done.event) {
+                    post(id, kind, value);
+                }
+                self.end(io, id, len);
+            }
+            DISCARDED => {
+                increment(&self.shared.discarded);
+                self.end(io, id, len);
+            }
+            _ => {
+                increment(&self.shared.passed);
+                self.end(io, id, 0);
+            }
+        }
+    }
+
+    fn take_answers(&mut self, io: &mut impl Commands) {
+        // Before the look, so that a later answer wakes again.
+        self.watch.state.is_pending.store(false, Ordering::Release);
+        while let Some(done) = self.channel.next_done() {
+            self.answered(io, done);
+        }
+    }
+}
+
+impl ReceiveHook for Upcalls {
+    fn accepted(&mut self, _: &mut impl Commands, id: ConnId, at: Listener) {
+        let is_bound = self.choose.as_mut().is_none_or(|choose| choose(id, at));
+        *self.connection(id) = Connection { is_bound, message: Message::None };
+    }
+
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        if !self.connection(id).is_bound || rx.bytes().is_empty() {
+            return;
+        }
+        if self.shared.enable.load(Ordering::Relaxed) {
+            self.shared.enable.store(false, Ordering::Relaxed);
+            self.channel.enable();
+        }
+        let is_on = self.shared.is_on.load(Ordering::Relaxed);
+        let now = io.now();
+        let deadline = now + self.channel.policy().timeout;
+        // No message is submitted without a timer that ends its upcall.
+        if !is_on
+            // The application has paused it, and only the application may resume it.
+            || !io.is_receiving(id)
+            || self.channel.refusal(rx.bytes().len()).is_some()
+            || !self.is_armed && !self.arm(io, Some(deadline))
+        {
+            return increment(&self.shared.refused);
+        }
+        let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
+        let Some(place) = self.channel.submit(rx.bytes(), connection, now) else {
+            return increment(&self.shared.refused);
+        };
+        increment(&self.shared.submitted);
+        self.owners[place] = Some((id, rx.bytes().len()));
+        self.connection(id).message = Message::Submitted(place);
+        io.set_receiving(id, false);
+    }
+
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        match self.connection(id).message {
+            Message::None => true,
+            Message::Submitted(_) => {
+                // The application has resumed it.
+                io.set_receiving(id, false);
+                false
+            }
+            Message::Answered(handled) => {
+                self.connection(id).message = Message::None;
+                rx.consume(handled);
+                if handled > 0 {
+                    // What arrived meanwhile is another message.
+                    self.received(io, id, rx);
+                }
+                matches!(self.connection(id).message, Message::None)
+            }
+        }
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        let connection = self.connections.get(id.slot() as usize);
+        connection.is_some_and(|connection| matches!(connection.message, Message::Submitted(_)))
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
+        if tag == self.tag {
+            self.take_answers(io);
+        }
+        tag == self.tag
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+        if timer != self.timer {
+            return false;
+        }
+        // An answer that has arrived is not late.
+        self.take_answers(io);
+        while let Some(place) = self.channel.next_expired(io.now()) {
+            if let Some((id, _)) = self.owners[place].take() {
+                increment(&self.shared.passed);
+                increment(&self.shared.expired);
+                self.end(io, id, 0);
+            }
+        }
+        self.arm(io, self.channel.deadline());
+        true
+    }
+
+    fn closed(&mut self, id: ConnId) {
+        if let Message::Submitted(place) = self.connection(id).message {
+            self.channel.abandon(place);
+            self.owners[place] = None;
+        }
+        *self.connection(id) = Connection::default();
+    }
+}

@@ -1,0 +1,274 @@
+//! Upcalls to another process in front of an application, on every mechanism: the process answers, dies and
+//! hangs.
+
+#![cfg(feature = "sandbox")]
+
+#[allow(dead_code, reason = "this test has a server of its own")]
+mod server;
+
+use std::env;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use ash_sandbox::upcall::{Channel, Peer, Policy};
+use evring::{
+    AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Hooked, Listener, RemoteHandle,
+    Rx, UpcallHandle, Upcalls,
+};
+use server::{TIMEOUT, side_by_side};
+
+/// Says to the program of this test that it is the process of upcalls.
+const PROCESS: &str = "EVRING_TEST_UPCALLS";
+/// The file for which messages that begin with `w` wait.
+const GO: &str = "EVRING_TEST_UPCALLS_GO";
+
+/// The process, which the tests start. On its own it does nothing.
+#[test]
+fn process_of_the_other_tests() {
+    if env::var_os(PROCESS).is_none() {
+        return;
+    }
+    Peer::from_stdin().unwrap().serve(handle).unwrap();
+}
+
+/// Does what the first byte of a message says.
+fn handle(upcall: &mut ash_sandbox::upcall::Upcall<'_>) -> i32 {
+    match upcall.message().first() {
+        Some(b'h') => {
+            let reply = [b"up:", upcall.message()].concat();
+            upcall.send(&reply);
+            upcall.post(7, reply.len() as u64);
+            1
+        }
+        Some(b'd') => 2,
+        Some(b'a') => -1,
+        Some(b'x') => std::process::exit(0),
+        Some(b'w') => {
+            let go = env::var_os(GO).unwrap();
+            while !Path::new(&go).exists() {
+                thread::yield_now();
+            }
+            upcall.send(b"waited");
+            1
+        }
+        Some(b's') => loop {
+            thread::park();
+        },
+        _ => 0,
+    }
+}
+
+/// The application: an echo server.
+struct Echo;
+
+impl Application for Echo {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 4096;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        let len = rx.bytes().len();
+        if len > 0 {
+            x.io.send(x.id, Chunk::Copy(b"app:"));
+            x.io.send(x.id, Chunk::Copy(rx.bytes()));
+            rx.consume(len);
+        }
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+/// A server with a process, and what it posts.
+struct Server {
+    addresses: Vec<SocketAddr>,
+    remote: RemoteHandle,
+    upcalls: UpcallHandle,
+    process: Child,
+    events: mpsc::Receiver<(u64, u64)>,
+    go: tempfile::TempDir,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Server {
+    fn start(mechanism: &'static str, policy: Policy) -> Server {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let go = tempfile::tempdir().unwrap();
+        let process = Command::new(env::current_exe().unwrap())
+            .args(["--exact", "process_of_the_other_tests"])
+            .env(PROCESS, "1")
+            .env(GO, go.path().join("go"))
+            .stdin(OwnedFd::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (started, parts) = mpsc::channel();
+        let (post, events) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let any = "127.0.0.1:0".parse().unwrap();
+            let config = Config::default().with(|c| c.listen = vec![any, any]);
+            let server = AnyMechanism::new(mechanism, &config).unwrap();
+            let channel = Channel::new(ours, policy).unwrap();
+            let (upcalls, handle) = Upcalls::new(channel, &server.remote(), 5, 3).unwrap();
+            started.send((server.addresses().to_vec(), server.remote(), handle)).unwrap();
+            let upcalls = upcalls
+                .choosing(|_, listener| listener == Listener(0))
+                .posting(move |_, kind, value| post.send((kind, value)).unwrap());
+            server.run(Hooked::new(Echo, upcalls)).unwrap();
+        });
+        let (addresses, remote, upcalls) = parts.recv().unwrap();
+        Server { addresses, remote, upcalls, process, events, go, thread: Some(thread) }
+    }
+
+    fn connect(&self, listener: usize) -> TcpStream {
+        let client = TcpStream::connect(self.addresses[listener]).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        client.set_nodelay(true).unwrap();
+        client
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.remote.stop();
+        let result = self.thread.take().map(JoinHandle::join);
+        // A process that sleeps would not notice the end of the server.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+        if !thread::panicking() {
+            result.unwrap().unwrap();
+        }
+    }
+}
+
+#[track_caller]
+fn ask(client: &mut TcpStream, question: &str, expected: &str) {
+    client.write_all(question.as_bytes()).unwrap();
+    let mut answer = vec![0; expected.len()];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(String::from_utf8_lossy(&answer), expected);
+}
+
+/// No test waits for it.
+fn patient() -> Policy {
+    Policy { timeout: TIMEOUT, ..Policy::default() }
+}
+
+#[test]
+fn process_answers_before_the_application_on_every_mechanism() {
+    side_by_side(|mechanism| {
+        let server = Server::start(mechanism, patient());
+        let mut client = server.connect(0);
+        ask(&mut client, "hello", "up:hello");
+        assert_eq!(server.events.recv_timeout(TIMEOUT), Ok((7, 8)));
+        ask(&mut client, "passed", "app:passed");
+        ask(&mut client, "aborted", "app:aborted");
+        // A discarded message has no answer; the next one has.
+        client.write_all(b"discarded").unwrap();
+        let since = Instant::now();
+        while server.upcalls.counters().discarded == 0 && since.elapsed() < TIMEOUT {
+            thread::yield_now();
+        }
+        ask(&mut client, "hi", "up:hi");
+        // The other listener has no upcalls.
+        ask(&mut server.connect(1), "hello", "app:hello");
+        server.upcalls.set_on(false);
+        ask(&mut client, "hello", "app:hello");
+        server.upcalls.set_on(true);
+        // Many clients at once.
+        let mut clients: Vec<_> = (0..100).map(|_| server.connect(0)).collect();
+        for client in &mut clients {
+            client.write_all(b"hey").unwrap();
+        }
+        for client in &mut clients {
+            let mut answer = [0; 6];
+            client.read_exact(&mut answer).unwrap();
+            // Beyond 64 messages at a time, the application answers.
+            assert!(&answer == b"up:hey" || &answer == b"app:he", "{}", answer.escape_ascii());
+        }
+        let counters = server.upcalls.counters();
+        assert_eq!((counters.discarded, counters.passed, counters.expired), (1, 2, 0));
+        assert_eq!(counters.submitted, counters.handled + 3);
+        // Closed by the client while the process has its message: the end comes after the answer.
+        let mut client = server.connect(0);
+        client.write_all(b"hello").unwrap();
+        client.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut all = String::new();
+        client.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "up:hello");
+    });
+}
+
+#[test]
+fn message_of_a_process_that_dies_goes_to_the_application() {
+    side_by_side(|mechanism| {
+        let timeout = Duration::from_millis(300);
+        let server = Server::start(mechanism, Policy { timeout, ..Policy::default() });
+        let mut client = server.connect(0);
+        ask(&mut client, "x marks the spot", "app:x marks the spot");
+        // Its successors do not wait.
+        for n in 0..20 {
+            ask(&mut client, &format!("hello {n}"), &format!("app:hello {n}"));
+        }
+        let counters = server.upcalls.counters();
+        assert!(counters.expired <= 3, "{counters:?}");
+        assert_eq!(counters.expired + counters.refused, 21);
+    });
+}
+
+#[test]
+fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
+    side_by_side(|mechanism| {
+        let timeout = Duration::from_millis(50);
+        let policy = Policy { timeout, max_aborts: 2, ..Policy::default() };
+        let server = Server::start(mechanism, policy);
+        let (mut client, mut other) = (server.connect(0), server.connect(0));
+        // Submitted before the process hangs, or after: both end.
+        client.write_all(b"sleep").unwrap();
+        other.write_all(b"hello").unwrap();
+        ask(&mut server.connect(1), "hello", "app:hello");
+        ask(&mut client, "", "app:sleep");
+        let mut answer = [0; 4];
+        other.read_exact(&mut answer).unwrap();
+        let answered = &answer == b"up:h";
+        other.read_exact(&mut answer).unwrap();
+        if !answered {
+            other.read_exact(&mut [0; 1]).unwrap();
+        }
+        while server.upcalls.counters().expired < 2 {
+            client.write_all(b"hello").unwrap();
+            client.read_exact(&mut [0; 9]).unwrap();
+        }
+        // Disabled: at once to the application.
+        let refused = server.upcalls.counters().refused;
+        ask(&mut client, "hello", "app:hello");
+        assert_eq!(server.upcalls.counters().refused, refused + 1);
+        // Enabled, it still hangs.
+        server.upcalls.enable();
+        ask(&mut client, "hello", "app:hello");
+        assert_eq!(server.upcalls.counters().expired, 3);
+    });
+}
+
+#[test]
+fn stop_waits_for_the_answer_to_a_message() {
+    side_by_side(|mechanism| {
+        let server = Server::start(mechanism, patient());
+        let mut client = server.connect(0);
+        client.write_all(b"wait").unwrap();
+        while server.upcalls.counters().submitted == 0 {
+            thread::yield_now();
+        }
+        server.remote.stop();
+        std::fs::write(server.go.path().join("go"), b"").unwrap();
+        let mut all = String::new();
+        client.read_to_string(&mut all).unwrap();
+        assert_eq!(all, "waited");
+    });
+}
