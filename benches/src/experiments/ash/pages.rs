@@ -174,8 +174,11 @@ impl PageServer {
                 client.read_exact(&mut reply)?;
             }
             client.shutdown(std::net::Shutdown::Write)?;
-            // The server has closed it.
-            client.read(&mut reply)?;
+            let after = client.read(&mut reply)?;
+            if after > 0 {
+                let text = format!("{after} bytes follow the last reply");
+                return Err(Failure::Run(text));
+            }
         }
         Ok(start.elapsed().as_nanos() as f64 / 1e3 / (requests * connections) as f64)
     }
