@@ -4,6 +4,7 @@ use std::ffi::c_void;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::{self, NonNull};
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fstat, ftruncate, memfd_create};
@@ -14,24 +15,25 @@ use super::{MAX_PLACES, Policy};
 /// The version of this layout, at the beginning of the memory.
 const MAGIC: u64 = u64::from_le_bytes(*b"ashupc01");
 
-/// The first bytes of the memory. Server and process write to lines of their own.
+/// The first bytes of the memory, all of them atomics, as the other side may write any of them. Server and process
+/// write to lines of their own.
 #[repr(C)]
 pub(crate) struct Header {
-    magic: u64,
-    places: u32,
-    message_bytes: u32,
-    reply_bytes: u32,
-    _line: [u32; 11],
+    magic: AtomicU64,
+    places: AtomicU32,
+    message_bytes: AtomicU32,
+    reply_bytes: AtomicU32,
+    _line: [AtomicU32; 11],
     /// The messages that were submitted, and that the process has not taken.
     pub(crate) submitted: AtomicU64,
     /// Whether the server has to ring before the process looks for messages.
     pub(crate) peer_sleeps: AtomicU32,
-    _second_line: [u32; 13],
+    _second_line: [AtomicU32; 13],
     /// The messages that are done, and that the server has not taken.
     pub(crate) done: AtomicU64,
     /// Whether the process has to ring before the server looks for answers.
     pub(crate) server_sleeps: AtomicU32,
-    _third_line: [u32; 13],
+    _third_line: [AtomicU32; 13],
 }
 
 /// A place for a message and its reply. The bytes of both follow it.
@@ -44,7 +46,7 @@ pub(crate) struct Place {
     pub(crate) has_event: AtomicU32,
     pub(crate) kind: AtomicU64,
     pub(crate) value: AtomicU64,
-    _rest_of_line: [u64; 3],
+    _rest_of_line: [AtomicU64; 3],
 }
 
 const _: () = assert!(size_of::<Header>() == 192 && size_of::<Place>() == 64);
@@ -85,21 +87,12 @@ impl Shared {
         fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         let start = map(&fd, len)?;
         let shared = Shared { start, len, places, message_bytes, reply_bytes };
-        let header = Header {
-            magic: MAGIC,
-            places: places as u32,
-            message_bytes: message_bytes as u32,
-            reply_bytes: reply_bytes as u32,
-            _line: [0; 11],
-            submitted: AtomicU64::new(0),
-            peer_sleeps: AtomicU32::new(0),
-            _second_line: [0; 13],
-            done: AtomicU64::new(0),
-            server_sleeps: AtomicU32::new(1),
-            _third_line: [0; 13],
-        };
-        // SAFETY: the memory is large enough, aligned to a page, and not shared yet.
-        unsafe { shared.start.cast::<Header>().write(header) };
+        let header = shared.header();
+        header.places.store(places as u32, Relaxed);
+        header.message_bytes.store(message_bytes as u32, Relaxed);
+        header.reply_bytes.store(reply_bytes as u32, Relaxed);
+        header.server_sleeps.store(1, Relaxed);
+        header.magic.store(MAGIC, Relaxed);
         Ok((shared, fd))
     }
 
@@ -112,19 +105,18 @@ impl Shared {
         }
         let start = map(&fd, len)?;
         let mut shared = Shared { start, len, places: 0, message_bytes: 0, reply_bytes: 0 };
-        // SAFETY: the header was written before the descriptor was sent, and these words do not change.
-        let (magic, places, message_bytes, reply_bytes) = unsafe {
-            let header = start.cast::<Header>().as_ptr();
-            ((*header).magic, (*header).places, (*header).message_bytes, (*header).reply_bytes)
-        };
-        shared.places = places as usize;
-        shared.message_bytes = message_bytes as usize;
-        shared.reply_bytes = reply_bytes as usize;
-        let is_aligned = message_bytes % 64 == 0 && reply_bytes % 64 == 0;
-        if magic != MAGIC || shared.places > MAX_PLACES || !is_aligned {
+        let header = shared.header();
+        let (magic, places) = (header.magic.load(Relaxed), header.places.load(Relaxed) as usize);
+        let message_bytes = header.message_bytes.load(Relaxed) as usize;
+        let reply_bytes = header.reply_bytes.load(Relaxed) as usize;
+        shared.places = places;
+        shared.message_bytes = message_bytes;
+        shared.reply_bytes = reply_bytes;
+        let is_aligned = message_bytes.is_multiple_of(64) && reply_bytes.is_multiple_of(64);
+        if magic != MAGIC || !(1..=MAX_PLACES).contains(&places) || !is_aligned {
             return Err(unsuitable("the memory for upcalls is of another version of this crate"));
         }
-        if shared.offset(shared.places) > len {
+        if shared.offset(places) > len {
             return Err(unsuitable("the memory for upcalls is too small for its places"));
         }
         Ok(shared)
@@ -149,7 +141,7 @@ impl Shared {
 
     #[inline]
     pub(crate) fn header(&self) -> &Header {
-        // SAFETY: the memory begins with a header, whose words that change are atomics.
+        // SAFETY: the memory begins with a header, whose words are atomics.
         unsafe { self.start.cast::<Header>().as_ref() }
     }
 
