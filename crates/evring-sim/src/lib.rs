@@ -127,7 +127,6 @@ mod state;
 mod stream;
 mod submission;
 mod trace;
-mod usage;
 mod work;
 
 pub use check::CheckedKernel;
@@ -140,7 +139,7 @@ pub use plan::{Plan, Unsupported};
 pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
 pub use signals::{SimRtSig, SimSignals};
-pub use usage::MachineUsage;
+pub use state::MachineUsage;
 
 use shared_ring::poller::Poller;
 use shared_ring::{Engine, EngineConfig, SetupError, UringConfig, UringKernel};

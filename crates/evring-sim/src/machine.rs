@@ -24,8 +24,7 @@ use crate::memory::MemoryHold;
 use crate::number;
 use crate::peer::{Net, Next, Peer};
 use crate::plan::{Plan, Unsupported};
-use crate::poller::readiness;
-use crate::state::{DescriptorKind, SimState};
+use crate::state::{DescriptorKind, MachineUsage, SimState, readiness};
 use crate::stream::Owner;
 use crate::work::SimOffload;
 
@@ -651,5 +650,23 @@ impl System for Machine {
     fn file(&self, opened: Socket) -> File {
         let owner = FileOwner(self.clone(), number::of(&opened));
         File::of(opened, owner)
+    }
+}
+
+impl Machine {
+    /// Returns the number of connections that the program has accepted so far.
+    pub fn accepted(&self) -> u64 {
+        self.state().usage.accepted
+    }
+
+    /// Returns the number of open connections of the client with most of them, and of the client
+    /// whose connection was closed last. Completions have reported these connections.
+    pub fn connections_of_clients(&self) -> [usize; 2] {
+        self.state().connections_of_clients()
+    }
+
+    /// Returns the program's current use.
+    pub fn in_use(&self) -> MachineUsage {
+        self.state().in_use()
     }
 }

@@ -12,8 +12,7 @@ use shared_ring::{Errno, Fd};
 use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::number;
-use crate::state::{DescriptorKind, SimState, WaitOutcome};
-use crate::stream::End;
+use crate::state::{SimState, WaitOutcome, readiness};
 
 /// A simulated interest set.
 pub struct SimPoller<const EDGE: bool> {
@@ -83,43 +82,6 @@ impl<const EDGE: bool> SimPoller<EDGE> {
             out.push((fd, ready));
         }
     }
-}
-
-/// Returns the readiness of a descriptor.
-pub(super) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
-    let mut ready = Readiness::empty();
-    match state.kind(fd, "poll") {
-        Ok(DescriptorKind::Listener(listener)) => {
-            let listener = *listener;
-            ready.set(Readiness::READ, state.has_pending(listener));
-        }
-        Ok(DescriptorKind::Connected(end)) => {
-            let end = *end;
-            ready = connection_readiness(state, end);
-        }
-        Ok(DescriptorKind::Refused(_)) => ready = Readiness::all(),
-        Ok(DescriptorKind::Event(counter)) => {
-            let count = counter.load(std::sync::atomic::Ordering::Acquire);
-            ready.set(Readiness::READ, count > 0);
-        }
-        _ => {}
-    }
-    ready
-}
-
-fn connection_readiness(state: &mut SimState, end: End) -> Readiness {
-    let connection = state.connection_of(end);
-    let mut ready = Readiness::empty();
-    ready.set(Readiness::READ, connection.is_readable(end.side));
-    ready.set(Readiness::WRITE, connection.is_writable(end.side));
-    let other = 1 - end.side;
-    let ended = connection.is_finished(other) && connection.unacked_bytes(other) == 0;
-    ready.set(Readiness::HANGUP, ended);
-    if connection.is_broken() || ended && connection.is_finished(end.side) {
-        ready = Readiness::all();
-    }
-    connection.arm_writable(end.side);
-    ready
 }
 
 /// poll(2).

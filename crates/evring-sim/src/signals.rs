@@ -1,18 +1,15 @@
-//! Simulated signals: a thread's queue of real-time signals, and interrupted calls.
+//! Simulated signals: the poller of real-time signals, and interrupted calls.
 
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::time::Duration;
 
-use foldhash::fast::FixedState;
 use shared_ring::author::{Signal, SignalSource};
-use shared_ring::poller::{Readiness, RtSig};
+use shared_ring::poller::RtSig;
 use shared_ring::{Errno, Fd};
 
 use crate::fault::Fault;
 use crate::machine::Machine;
-use crate::poller::readiness;
-use crate::state::{DescriptorKind, SimState, WaitOutcome};
+use crate::state::{SignalQueue, Signalling, WaitOutcome};
 
 /// The real-time signal poller on a simulated machine.
 pub type SimRtSig = RtSig<SimSignals, Machine>;
@@ -21,72 +18,8 @@ impl Machine {
     /// Creates an empty set of descriptors that signal, with a queue of at most `max` signals. A machine
     /// has one such set.
     pub fn rt_sig(&self, max: usize) -> SimRtSig {
-        self.state().signalling =
-            Signalling::Queued(SimSignalQueue { max, ..SimSignalQueue::default() });
+        self.state().signalling = Signalling::Queued(SignalQueue::new(max));
         RtSig::over(SimSignals { machine: self.clone() }, self.clone())
-    }
-}
-
-/// The signal raised for a change of a descriptor.
-pub(super) enum Signalling {
-    /// None.
-    Never,
-    /// SIGIO interrupts this thread. The program has installed a handler.
-    Interrupts,
-    /// A real-time signal is queued.
-    Queued(SimSignalQueue),
-}
-
-/// A thread's queue of real-time signals.
-#[derive(Default)]
-pub(super) struct SimSignalQueue {
-    /// The mark of each descriptor that signals.
-    marks: HashMap<Fd, u8, FixedState>,
-    signals: VecDeque<(Fd, u8, Readiness)>,
-    max: usize,
-    overflowed: bool,
-}
-
-impl SimSignalQueue {
-    /// Takes the lowest signal first, as the kernel does; SIGIO is lower than those with marks.
-    fn next(&mut self) -> Option<Signal> {
-        if std::mem::take(&mut self.overflowed) {
-            return Some(Signal::Overflow);
-        }
-        let lowest = self.signals.iter().map(|(_, mark, _)| *mark).min()?;
-        let at = self.signals.iter().position(|(_, mark, _)| *mark == lowest)?;
-        self.signals.remove(at).map(|(fd, mark, ready)| Signal::Ready(fd, mark, ready))
-    }
-}
-
-impl SimState {
-    fn queue(&mut self) -> &mut SimSignalQueue {
-        match &mut self.signalling {
-            Signalling::Queued(queue) => queue,
-            _ => unreachable!("the poller has created the queue"),
-        }
-    }
-
-    /// Queues a signal for each changed descriptor. An undrained waker counts as changed at every
-    /// call, so that only calls that block report wakers.
-    fn queue_signals(&mut self, blocks: bool) {
-        let mut wakers = Vec::new();
-        while let Some(fd) = self.take_changed() {
-            let Some(&mark) = self.queue().marks.get(&fd) else { continue };
-            if !blocks && matches!(self.kind(fd, "poll"), Ok(DescriptorKind::Event(_))) {
-                wakers.push(fd);
-                continue;
-            }
-            let ready = readiness(self, fd);
-            let queue = self.queue();
-            if queue.signals.len() < queue.max {
-                queue.signals.push_back((fd, mark, ready));
-                self.note(|| format!("{fd:?} signals {ready:?}"));
-            } else {
-                queue.overflowed = true;
-            }
-        }
-        wakers.into_iter().for_each(|fd| self.mark_changed(fd.raw() as u32));
     }
 }
 

@@ -3,10 +3,16 @@
 mod connections;
 mod descriptors;
 mod listeners;
+mod readiness;
+mod signals;
 mod time;
+mod usage;
 
 pub(crate) use descriptors::DescriptorKind;
+pub(crate) use readiness::readiness;
+pub(crate) use signals::{SignalQueue, Signalling};
 pub(crate) use time::{Event, WaitOutcome};
+pub use usage::MachineUsage;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,13 +26,12 @@ use crate::disk::FileTree;
 use crate::memory::MemoryHold;
 use crate::plan::Plan;
 use crate::rng::SimRng;
-use crate::signals::Signalling;
 use crate::stream::{Connection, End};
 use crate::trace::Trace;
-use crate::usage::UsageTracker;
 use descriptors::Descriptor;
 use listeners::Listener;
 use time::Actor;
+use usage::UsageTracker;
 
 /// The state of the simulated machine and its network.
 pub(crate) struct SimState {

@@ -5,8 +5,7 @@ use std::rc::{Rc, Weak};
 
 use shared_ring::{__private, BufferPool, Fd, GatherList, RxBuf};
 
-use crate::machine::Machine;
-use crate::state::{DescriptorKind, SimState};
+use super::{DescriptorKind, SimState};
 
 /// The program's use of a machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -33,20 +32,20 @@ pub struct MachineUsage {
 
 /// Counts that do not follow from the descriptors.
 #[derive(Default)]
-pub(super) struct UsageTracker {
+pub(crate) struct UsageTracker {
     /// Accepted connections that no completion has reported.
     unreported: Vec<Fd>,
-    pub(super) operations: usize,
-    pub(super) file_operations: usize,
+    pub(crate) operations: usize,
+    pub(crate) file_operations: usize,
     /// The groups of receive buffers that were used.
     pools: Vec<Weak<BufferPool>>,
     largest_send: usize,
     /// Number of accepted connections, except those that a kernel closed when it finished.
-    accepted: u64,
+    pub(crate) accepted: u64,
     /// A kernel is finishing.
-    pub(super) is_finishing: bool,
+    pub(crate) is_finishing: bool,
     /// The client's address of the connection that was closed last.
-    pub(super) last_closed: Option<SocketAddr>,
+    pub(crate) last_closed: Option<SocketAddr>,
 }
 
 /// Returns the part of an address that identifies a client: an IPv4 address in either form, or the
@@ -63,51 +62,33 @@ fn client(address: SocketAddr) -> [u8; 16] {
 }
 
 impl UsageTracker {
-    pub(super) fn accepted(&mut self, fd: Fd) {
+    pub(crate) fn accepted(&mut self, fd: Fd) {
         self.unreported.push(fd);
         self.accepted += 1;
     }
 
     /// Notes that a completion reported a connection, or that it was closed.
-    pub(super) fn reported(&mut self, fd: Fd) {
+    pub(crate) fn reported(&mut self, fd: Fd) {
         if let Some(at) = self.unreported.iter().position(|unreported| *unreported == fd) {
             self.unreported.swap_remove(at);
             self.accepted -= u64::from(self.is_finishing);
         }
     }
 
-    pub(super) fn received(&mut self, bytes: &RxBuf) {
+    pub(crate) fn received(&mut self, bytes: &RxBuf) {
         let pool = __private::pool(bytes);
         if !self.pools.iter().any(|known| known.as_ptr() == Rc::as_ptr(pool)) {
             self.pools.push(Rc::downgrade(pool));
         }
     }
 
-    pub(super) fn note_send(&mut self, data: &GatherList) {
+    pub(crate) fn note_send(&mut self, data: &GatherList) {
         self.largest_send = self.largest_send.max(__private::held(data));
     }
 }
 
-impl Machine {
-    /// Returns the number of connections that the program has accepted so far.
-    pub fn accepted(&self) -> u64 {
-        self.state().usage.accepted
-    }
-
-    /// Returns the number of open connections of the client with most of them, and of the client
-    /// whose connection was closed last. Completions have reported these connections.
-    pub fn connections_of_clients(&self) -> [usize; 2] {
-        self.state().connections_of_clients()
-    }
-
-    /// Returns the program's current use.
-    pub fn in_use(&self) -> MachineUsage {
-        self.state().in_use()
-    }
-}
-
 impl SimState {
-    fn connections_of_clients(&mut self) -> [usize; 2] {
+    pub(crate) fn connections_of_clients(&mut self) -> [usize; 2] {
         let is_reported = |fd: &Fd| !self.usage.unreported.contains(fd);
         let open: Vec<_> = self.accepted().filter(|(fd, _)| is_reported(fd)).collect();
         let mut clients: Vec<_> =
@@ -119,7 +100,7 @@ impl SimState {
         [largest.unwrap_or(0), of_last]
     }
 
-    fn in_use(&self) -> MachineUsage {
+    pub(crate) fn in_use(&self) -> MachineUsage {
         let usage = &self.usage;
         let pools = usage.pools.iter().filter_map(Weak::upgrade);
         let (lent, buffers) =
