@@ -174,8 +174,10 @@ impl PageServer {
                 client.read_exact(&mut reply)?;
             }
             client.shutdown(std::net::Shutdown::Write)?;
-            // The server has closed it.
-            client.read(&mut reply)?;
+            // The server closes it, too.
+            if client.read(&mut reply)? != 0 {
+                return Err(Failure::Run("a reply without a request".to_owned()));
+            }
         }
         Ok(start.elapsed().as_nanos() as f64 / 1e3 / (requests * connections) as f64)
     }

@@ -31,7 +31,7 @@ pub(super) struct Writer {
 }
 
 enum Code {
-    Handler(Handler, Range<usize>),
+    Handler(Box<Handler>, Range<usize>),
     Function { write: fn(&[u8], &mut [u8]), message: Vec<u8>, memory: Vec<u8> },
 }
 
@@ -60,7 +60,11 @@ impl Writer {
             return Err(Failure::Run("a handler of remote writes does not work".to_owned()));
         }
         let start = handler.memory().message_area().start;
-        Ok(Writer { code: Code::Handler(handler, start..start + message.len()), place, now })
+        Ok(Writer {
+            code: Code::Handler(Box::new(handler), start..start + message.len()),
+            place,
+            now,
+        })
     }
 
     /// Has a message written.
