@@ -48,8 +48,8 @@ const FOR_P99: usize = 20;
 
 const CURVES: [(&str, Placement, Policy, Duration); 6] = [
     ("ash", Placement::Ash, Policy::Normal, GAP),
-    ("ash, 100 us slice", Placement::Ash, Policy::Slice, LONG_GAP),
-    ("ash, 100 us slice, over its share", Placement::Ash, Policy::Slice, GAP),
+    ("ash, 100 us slice", Placement::Ash, Policy::Slice, GAP),
+    ("ash, 100 us slice, within its share", Placement::Ash, Policy::Slice, LONG_GAP),
     ("ash, real-time", Placement::Ash, Policy::RealTime, GAP),
     ("user level", Placement::User, Policy::Normal, GAP),
     ("user level, batch", Placement::User, Policy::Batch, GAP),
@@ -60,8 +60,8 @@ const NOTES: [&str; 4] = [
      handler answers where the message arrives. `user level`: a thread of the application does. The \
      policy is that of all threads of the server.",
     "A slice makes a thread run sooner, and not more: a fair scheduler gives one of eleven threads an eleventh of the \
-     core. With 50 us between two messages the server needs 12 us in 75, which is more, and waits for milliseconds \
-     (`over its share`). `rtt_10_over_1_slice` has 200 us between two messages. Real-time threads have no such limit.",
+     core. With 50 us between two messages the server needs about 12 us in 75; `within its share` has 200 us between \
+     two messages. Real-time threads have no such limit.",
     "A round's value is the median of its round trips.",
     "Runaway: a tenant on another connection sends a message every 10 ms to an endless handler, which is \
      enabled again each time. `runaway_stopped_ms` is the longest time of such a handler.",
@@ -99,7 +99,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     for (curve, name) in [
         ("ash", "rtt_10_over_1"),
         ("ash, 100 us slice", "rtt_10_over_1_slice"),
-        ("ash, 100 us slice, over its share", "rtt_10_over_1_slice_over_share"),
+        ("ash, 100 us slice, within its share", "rtt_10_over_1_slice_within_share"),
         ("ash, real-time", "rtt_10_over_1_realtime"),
         ("user level", "rtt_10_over_1_user"),
         ("user level, batch", "rtt_10_over_1_user_batch"),
