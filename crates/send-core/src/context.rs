@@ -37,6 +37,21 @@ impl Context<'_> {
         }
     }
 
+    /// Returns the interrupted stack pointer, on supported processors.
+    pub(crate) fn stack_pointer(&self) -> Option<usize> {
+        // SAFETY: the handler is running, so the kernel's structure exists.
+        let machine = unsafe { &(*self.raw).uc_mcontext };
+        #[cfg(target_arch = "x86_64")]
+        return Some(machine.gregs[libc::REG_RSP as usize] as usize);
+        #[cfg(target_arch = "aarch64")]
+        return Some(machine.sp as usize);
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        {
+            let _ = machine;
+            None
+        }
+    }
+
     /// Blocks a signal from when the interrupted code resumes.
     pub(crate) fn block(&mut self, signal: i32) {
         // SAFETY: the set is part of the structure, and sigaddset(3) is safe in signal handlers.

@@ -15,13 +15,15 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect, m
 use rustix::param::page_size;
 use shared_ring::author::Process;
 
+use crate::context::Context;
 use crate::per_thread::PerThread;
 use crate::{Error, code, gate, notification};
 
 /// Minimum stack size in bytes: wasmtime's requirement, far more than a handler needs.
 const MIN_STACK_BYTES: usize = 64 * 1024;
 
-/// Each thread's guard page below its stack for handlers: its lowest byte.
+/// Each thread's guard page below its stack for handlers: its lowest byte. Owners of other stacks, such as wasmtime
+/// and the standard library, have a guard page there, too.
 static GUARD: PerThread = PerThread::new();
 
 /// The former action of SIGSEGV.
@@ -57,7 +59,12 @@ extern "C" fn on_segv(signal: libc::c_int, info: *mut libc::siginfo_t, context: 
     let (at, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
     // Otherwise the signal was sent, and no instruction faults again.
     let is_fault = code > 0;
-    if is_fault && guard != 0 && (guard..guard + page_size()).contains(&at) {
+    let is_in_guard = guard != 0 && (guard..guard + page_size()).contains(&at);
+    // Below a stack of others there might be something else, where code on another stack faults.
+    // SAFETY: the context is not used after this handler.
+    let stack_pointer = unsafe { Context::from_raw(context.cast()) }.stack_pointer();
+    let around = guard.saturating_sub(page_size())..guard.saturating_add(2 * page_size());
+    if is_fault && is_in_guard && stack_pointer.is_none_or(|sp| around.contains(&sp)) {
         gate::abort_on_violation("a handler must not use more than its stack");
     }
     let Some(before) = FORMER_ACTION.get() else { process::abort() };
@@ -117,6 +124,8 @@ impl Stack {
         if let Some(base) = NonNull::new(before.ss_sp.cast::<u8>()).filter(|_| usable) {
             // SAFETY: the top of a stack is one past its end.
             let top = unsafe { base.add(before.ss_size) };
+            GUARD.set(base.as_ptr().wrapping_sub(page_size()))?;
+            handle_guard_faults()?;
             return Ok(Stack { top, mapping: None });
         }
         let guard = page_size();
@@ -158,7 +167,11 @@ impl Stack {
     }
 
     fn restore(&mut self) {
-        let Some(Mapping { memory, length, before, process }) = self.mapping.take() else { return };
+        let Some(Mapping { memory, length, before, process }) = self.mapping.take() else {
+            // The key exists, so this cannot fail.
+            let _ = GUARD.set(ptr::null::<u8>());
+            return;
+        };
         // In a child of fork(2), its own block may be using the stack.
         if process.is_current() {
             // The key exists, so this cannot fail.

@@ -60,8 +60,11 @@ impl Writer {
             return Err(Failure::Run("a handler of remote writes does not work".to_owned()));
         }
         let start = handler.memory().message_area().start;
-        let message = start..start + message.len();
-        Ok(Writer { code: Code::Handler(Box::new(handler), message), place, now })
+        Ok(Writer {
+            code: Code::Handler(Box::new(handler), start..start + message.len()),
+            place,
+            now,
+        })
     }
 
     /// Has a message written.
