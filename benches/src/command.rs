@@ -197,6 +197,8 @@ pub(crate) enum ServerKind {
     H2o,
     /// hyper on tokio.
     Hyper,
+    /// A router of axum on hyper.
+    Axum,
     /// may_minihttp.
     MayMinihttp,
     /// The example proxy, on a mechanism.
@@ -273,6 +275,7 @@ impl ServerKind {
             ServerKind::Haproxy => "haproxy",
             ServerKind::H2o => "h2o",
             ServerKind::Hyper => "hyper",
+            ServerKind::Axum => "axum",
             ServerKind::MayMinihttp => "may-minihttp",
             ServerKind::Proxy => "proxy",
             ServerKind::Delivery => "delivery",

@@ -28,6 +28,7 @@ mod system_call;
 mod web;
 
 pub(crate) use servers::{DEFAULT, is_external};
+pub(crate) use web::slow_clients::TIMEOUT as SLOW_CLIENT_TIMEOUT;
 
 use std::time::Instant;
 
@@ -97,6 +98,8 @@ pub(crate) const ALL: &[Experiment] = &[
     web::compress::EXPERIMENT,
     web::observed::EXPERIMENT,
     web::reload::EXPERIMENT,
+    web::axum::EXPERIMENT,
+    web::slow_clients::EXPERIMENT,
     simulate::EXPERIMENT,
     ash::rtt::EXPERIMENT,
     ash::copies::EXPERIMENT,
