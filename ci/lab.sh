@@ -16,7 +16,7 @@ need memcached memcached
 cargo build --quiet -p lab
 # Instructions of our server and of nginx, by callgrind where valgrind is installed.
 cargo test --quiet -p lab --bin lab -- --ignored
-for library in hyper may-minihttp; do
+for library in hyper axum may-minihttp; do
     manifest=benches/peers/$library/Cargo.toml
     cargo fmt --manifest-path "$manifest" --check
     cargo build --quiet --release --locked --manifest-path "$manifest" --target-dir target/lab/peers
@@ -34,7 +34,7 @@ head -c 8192 /dev/urandom >"$work/8k.txt"
 
 for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll" \
-    "hyper tokio" "may-minihttp may"; do
+    "hyper tokio" "axum tokio" "may-minihttp may"; do
     read -r what mechanism <<<"$server"
     # The server stops at the end of its standard input.
     mkfifo "$work/in"
@@ -51,7 +51,7 @@ for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     done
     path=/1k.txt expect=1024 files="1k 8k"
     # Libraries serve no files.
-    case $what in hyper | may-minihttp) path=/hello expect=12 files= ;; esac
+    case $what in hyper | axum | may-minihttp) path=/hello expect=12 files= ;; esac
     for name in $files; do
         curl --silent --show-error --fail "http://$address/$name.txt" | cmp - "$work/$name.txt"
     done

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Tests the servers with other programs: curl fetches a directory of 1,000 files from every mechanism,
-# through the proxy from nginx, and over TLS, and compares the bytes. Runs ci/kv.sh for the cache.
+# through the proxy from nginx, and over TLS, and compares the bytes; testssl.sh scans the TLS. Runs ci/kv.sh for the
+# cache.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -8,6 +9,7 @@ cd "$(dirname "$0")/.."
 need curl curl
 need openssl openssl
 need nginx nginx-light
+need testssl testssl.sh
 
 cargo build --release --quiet -p evring-httpd -p examples
 bin=$PWD/target/release
@@ -105,4 +107,16 @@ for backend in $backends; do
     grep -q 'ALPN protocol: http/1.1' "$work/s_client" || { cat "$work/s_client" >&2; exit 1; }
     stop
 done
+# A scanner finds nothing above "low" in versions, ciphers and known vulnerabilities. The certificate is one for tests.
+start tls-scan "$bin/httpd" --listen 127.0.0.1:0 --root "$root" --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
+testssl --quiet --warnings off --color 0 --protocols --std --pfs --server-preference --vulnerable \
+    --severity MEDIUM --jsonfile "$work/testssl.json" "$address" >"$work/testssl" 2>&1 || true
+stop
+if grep -q '"severity"' "$work/testssl.json" || ! grep -q ' Done ' "$work/testssl"; then
+    cat "$work/testssl.json" "$work/testssl" >&2
+    echo "TLS: findings above low" >&2
+    exit 1
+fi
+echo "TLS: testssl.sh has no finding above low"
+
 ci/kv.sh

@@ -245,6 +245,8 @@ pub(crate) enum ServerKind {
     H2o,
     /// hyper on tokio.
     Hyper,
+    /// A router of axum on hyper.
+    Axum,
     /// may_minihttp.
     MayMinihttp,
     /// The example proxy, on a mechanism.
@@ -321,6 +323,7 @@ impl ServerKind {
             ServerKind::Haproxy => "haproxy",
             ServerKind::H2o => "h2o",
             ServerKind::Hyper => "hyper",
+            ServerKind::Axum => "axum",
             ServerKind::MayMinihttp => "may-minihttp",
             ServerKind::Proxy => "proxy",
             ServerKind::Delivery => "delivery",

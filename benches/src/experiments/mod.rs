@@ -31,6 +31,7 @@ pub(crate) use ash::remote_write::invoke;
 pub(crate) use ash::scheduling::spin;
 pub(crate) use ash::server::answer_upcalls;
 pub(crate) use servers::{DEFAULT, is_external};
+pub(crate) use web::slow_clients::TIMEOUT as SLOW_CLIENT_TIMEOUT;
 
 use std::time::Instant;
 
@@ -101,6 +102,8 @@ pub(crate) const ALL: &[Experiment] = &[
     web::compress::EXPERIMENT,
     web::observed::EXPERIMENT,
     web::reload::EXPERIMENT,
+    web::axum::EXPERIMENT,
+    web::slow_clients::EXPERIMENT,
     simulate::EXPERIMENT,
     ash::rtt::EXPERIMENT,
     ash::copies::EXPERIMENT,

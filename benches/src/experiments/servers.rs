@@ -23,7 +23,7 @@ const EXTERNAL: [Peer; 5] = [
 
 /// Returns whether a server in a figure is not ours.
 pub(crate) fn is_external(name: &str) -> bool {
-    ["nginx", "lighttpd", "haproxy", "h2o", "hyper", "may_minihttp", "memcached"]
+    ["nginx", "lighttpd", "haproxy", "h2o", "hyper", "axum", "may_minihttp", "memcached"]
         .iter()
         .any(|external| name.starts_with(external))
 }

@@ -21,6 +21,8 @@ pub(crate) enum Peer {
     Haproxy,
     H2o,
     Hyper,
+    /// A router of axum on hyper.
+    Axum,
     MayMinihttp,
     /// The example proxy, on a mechanism.
     Proxy(&'static str),
@@ -31,7 +33,7 @@ pub(crate) enum Peer {
 }
 
 use Peer::{
-    Delivery, Floor, H2o, Haproxy, Hyper, Lighttpd, MayMinihttp, Nginx, Ours, Plain, Proxy,
+    Axum, Delivery, Floor, H2o, Haproxy, Hyper, Lighttpd, MayMinihttp, Nginx, Ours, Plain, Proxy,
 };
 
 impl Peer {
@@ -45,6 +47,7 @@ impl Peer {
             Haproxy => (ServerKind::Haproxy, "epoll"),
             H2o => (ServerKind::H2o, "epoll"),
             Hyper => (ServerKind::Hyper, "tokio"),
+            Axum => (ServerKind::Axum, "tokio"),
             MayMinihttp => (ServerKind::MayMinihttp, "may"),
             Proxy(mechanism) => (ServerKind::Proxy, mechanism),
             Plain(method) => (ServerKind::Plain, method),
@@ -88,6 +91,7 @@ impl fmt::Display for Peer {
             Haproxy => f.write_str("haproxy"),
             H2o => f.write_str("h2o"),
             Hyper => f.write_str("hyper"),
+            Axum => f.write_str("axum"),
             MayMinihttp => f.write_str("may_minihttp"),
         }
     }

@@ -55,6 +55,7 @@ pub(crate) fn named(what: ServerKind) -> Option<External> {
         ServerKind::Haproxy => Some(super::haproxy::HAPROXY),
         ServerKind::H2o => Some(super::h2o::H2O),
         ServerKind::Hyper => Some(super::hyper::HYPER),
+        ServerKind::Axum => Some(super::axum::AXUM),
         ServerKind::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
         ServerKind::Memcached => Some(super::memcached::MEMCACHED),
         _ => None,

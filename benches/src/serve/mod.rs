@@ -1,5 +1,6 @@
 //! The server under test.
 
+mod axum;
 mod external;
 mod h2o;
 mod haproxy;
@@ -21,7 +22,7 @@ use ash_sandbox::sandbox::{Policy, Sandboxer};
 use evring::{
     Admission, AnyMechanism, Application, BufferSizes, Config, FileDelivery, Root, Stats,
 };
-use evring_httpd::{Builder, Compression, Limits, SandboxedHandler, TlsOptions};
+use evring_httpd::{Builder, Compression, Head, Limits, SandboxedHandler, TlsOptions};
 use examples::{Proxy, Timeouts};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -29,6 +30,7 @@ use serde_json::{Map, Value, json};
 
 use crate::allocator;
 use crate::command::{Serve, ServerKind, Workload};
+use crate::experiments::SLOW_CLIENT_TIMEOUT;
 use crate::failure::Failure;
 use crate::floors::{self, Task};
 use crate::measure::{CERTIFICATE, HELLO, KEY, join, pin, raise_descriptors};
@@ -155,14 +157,21 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
 }
 
 /// Runs the web server with a setting: `tls` with the certificate of the site, `gzip` at nginx's default level without
-/// a cache, `observed` with metrics and an access log, or `plain`.
+/// a cache, `observed` with metrics and an access log, `router` with a router of axum, `slow` and
+/// `slow-tls` with short time-outs, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
     let (mechanism, setting) = split(options)?;
     let (root, policy) = (options.root()?, FileDelivery::default());
     let server = web_server(options, mechanism, policy)?;
     let server = match setting {
         "plain" => server,
-        "tls" => server.tls(TlsOptions::files(root.join(CERTIFICATE), root.join(KEY))),
+        "router" => {
+            let router = axum::router(HELLO);
+            server.route("/hello", router.clone()).route("/", router)
+        }
+        "tls" => server.tls(tls_of(root)),
+        "slow" => server.limits(impatient()),
+        "slow-tls" => server.limits(impatient()).tls(tls_of(root)),
         "gzip" => {
             let mut compression = Compression::default();
             compression.levels = "gzip:1".parse().map_err(Failure::Request)?;
@@ -207,6 +216,20 @@ fn unlimited() -> Limits {
     limits
 }
 
+/// Returns limits with short time-outs.
+fn impatient() -> Limits {
+    let mut limits = unlimited();
+    limits.header_timeout = SLOW_CLIENT_TIMEOUT;
+    limits.keep_alive_timeout = SLOW_CLIENT_TIMEOUT;
+    limits.progress_interval = SLOW_CLIENT_TIMEOUT;
+    limits
+}
+
+/// Returns the settings of TLS with the certificate of a site.
+fn tls_of(root: &Path) -> TlsOptions {
+    TlsOptions::files(root.join(CERTIFICATE), root.join(KEY))
+}
+
 /// Returns the web server, configured as its program configures it, with a handler.
 fn web_server(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Builder, Failure> {
     let config = Config::default().with(|c| {
@@ -224,7 +247,7 @@ fn web_server(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<
         .files(options.root()?)
         .workers(options.cores.len() as u16)
         .lab_routes()
-        .route("/hello", |_: evring_httpd::Request| HELLO);
+        .route("/hello", |_: &Head<'_>| HELLO);
     if let Some(path) = &options.handler {
         server = server.sandbox(sandboxed(path)?);
     }

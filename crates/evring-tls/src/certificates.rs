@@ -5,10 +5,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, SystemTime};
 
+use httpdate::HttpDate;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use rustls::server::{
     ClientHello, ResolvesServerCert, ServerSessionMemoryCache, WebPkiClientVerifier,
 };
@@ -26,6 +28,8 @@ pub struct Certificates {
 /// Certificates by name.
 struct Names {
     first: Arc<CertifiedKey>,
+    /// All of them, in the order of the files.
+    all: Vec<Arc<CertifiedKey>>,
     /// Host names in lower case, also wildcards such as `*.example.org`.
     by_name: HashMap<String, Arc<CertifiedKey>>,
 }
@@ -74,6 +78,22 @@ impl Certificates {
         Ok(())
     }
 
+    /// Returns the certificates from files that are not valid at a time, so that clients refuse them.
+    pub fn invalid_at(&self, time: SystemTime) -> Vec<CertificateWarning> {
+        let Ok(since) = time.duration_since(SystemTime::UNIX_EPOCH) else { return Vec::new() };
+        let (names, time) = (self.current(), UnixTime::since_unix_epoch(since));
+        let chains = self.files.iter().zip(&names.all);
+        chains
+            .flat_map(|((file, _), key)| {
+                key.cert.iter().map(move |certificate| (file, certificate))
+            })
+            .filter_map(|(file, certificate)| {
+                let reason = invalidity(certificate, time)?;
+                Some(CertificateWarning { file: file.clone(), reason })
+            })
+            .collect()
+    }
+
     /// Returns the first certificate chain, which clients without SNI get.
     pub fn first_chain(&self) -> Vec<CertificateDer<'static>> {
         self.current().first.cert.clone()
@@ -95,14 +115,14 @@ impl Names {
     fn new(keys: Vec<Arc<CertifiedKey>>) -> Option<Self> {
         let first = Arc::clone(keys.first()?);
         let mut by_name = HashMap::new();
-        for key in keys {
+        for key in &keys {
             let certificate = key.cert.first().map(webpki::EndEntityCert::try_from);
             let Some(Ok(certificate)) = certificate else { continue };
             for name in certificate.valid_dns_names() {
-                by_name.entry(name.to_ascii_lowercase()).or_insert_with(|| Arc::clone(&key));
+                by_name.entry(name.to_ascii_lowercase()).or_insert_with(|| Arc::clone(key));
             }
         }
-        Some(Names { first, by_name })
+        Some(Names { first, all: keys, by_name })
     }
 
     /// Returns the certificate for a name, which has the form of a host name in lower case.
@@ -112,6 +132,57 @@ impl Names {
             let (_, domain) = name.split_once('.')?;
             self.by_name.get(&format!("*.{domain}"))
         })
+    }
+}
+
+/// Returns why a certificate is not valid at a time.
+fn invalidity(certificate: &CertificateDer<'_>, time: UnixTime) -> Option<Invalidity> {
+    let certificate = webpki::EndEntityCert::try_from(certificate).ok()?;
+    let at = |time: UnixTime| SystemTime::UNIX_EPOCH + Duration::from_secs(time.as_secs());
+    // A path to an authority begins with the validity of the certificate; without authorities it ends there.
+    let usage = webpki::KeyUsage::server_auth();
+    match certificate.verify_for_usage(&[], &[], &[], time, usage, None, None) {
+        Err(webpki::Error::CertExpired { not_after, .. }) => {
+            Some(Invalidity::Expired(at(not_after)))
+        }
+        Err(webpki::Error::CertNotValidYet { not_before, .. }) => {
+            Some(Invalidity::NotYetValid(at(not_before)))
+        }
+        _ => None,
+    }
+}
+
+/// A certificate that clients refuse because of its time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CertificateWarning {
+    /// The file with the certificate.
+    pub file: PathBuf,
+    reason: Invalidity,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Invalidity {
+    Expired(SystemTime),
+    NotYetValid(SystemTime),
+}
+
+impl fmt::Display for CertificateWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let file = self.file.display();
+        match self.reason {
+            Invalidity::Expired(at) => write!(
+                f,
+                "the certificate in {file} expired on {}, and clients refuse it: renew it and reload",
+                HttpDate::from(at)
+            ),
+            Invalidity::NotYetValid(at) => write!(
+                f,
+                "the certificate in {file} is not valid before {}, and clients refuse it: check the clock of \
+                 this machine, or use another certificate until then",
+                HttpDate::from(at)
+            ),
+        }
     }
 }
 

@@ -15,8 +15,9 @@ use evring::{
 use inside::{LayerCommands, Sessions};
 use session::{READ_TAG, Session};
 
-/// A transformation of the bytes of one connection.
-pub trait Transform: Sized {
+/// A transformation of the bytes of one connection. The application inside finds it by
+/// [`Commands::session`](evring::Commands::session).
+pub trait Transform: Sized + 'static {
     /// Configuration shared by all connections.
     type Config;
 

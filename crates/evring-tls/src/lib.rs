@@ -18,10 +18,14 @@
 //! ```
 
 mod certificates;
+mod info;
 mod layer;
 mod session;
 
-pub use certificates::{CertificateError, Certificates, client_roots, server_config};
+pub use certificates::{
+    CertificateError, CertificateWarning, Certificates, client_roots, server_config,
+};
+pub use info::TlsInfo;
 pub use layer::{Layer, Transform};
 pub use rustls;
 pub use session::{ServerSession, Tls, TlsConfig};

@@ -1,5 +1,6 @@
 //! Commands of an application.
 
+use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
@@ -89,6 +90,13 @@ pub trait Commands {
 
     /// Returns the address of the peer while the connection is open.
     fn peer_addr(&self, id: ConnId) -> Option<SocketAddr>;
+
+    /// Returns the session that a layer around the application has for the connection, such as a session of
+    /// TLS; its type is that of the layer. The default, of mechanisms, is `None`.
+    fn session(&self, id: ConnId) -> Option<&dyn Any> {
+        let _ = id;
+        None
+    }
 
     /// Adds a group of receive buffers, whose memory the mechanism owns from now on; a
     /// [`BufferPool::over`] memory of the caller, such as a mapped file. Groups stay until the mechanism

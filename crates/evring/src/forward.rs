@@ -1,5 +1,6 @@
 //! Commands of a wrapper, which forwards those that it does not change.
 
+use std::any::Any;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
@@ -92,6 +93,7 @@ forward! {
         fn is_open(id: ConnId) -> bool;
         fn next_open(slot: u32) -> Option<ConnId>;
         fn peer_addr(id: ConnId) -> Option<SocketAddr>;
+        fn session(id: ConnId) -> Option<&dyn Any>;
         fn lateness(id: ConnId) -> Lateness;
         fn stats() -> Stats;
         fn is_stopping() -> bool;

@@ -42,9 +42,6 @@ pub(crate) struct Credentials {
     colon: usize,
 }
 
-/// Maximum bytes of credentials in a request, in base64.
-const MAX_BYTES: usize = 1024;
-
 /// Maximum cost of a hash: about a second of one processor.
 const MAX_COST: u32 = 14;
 
@@ -148,12 +145,15 @@ impl Realm {
 }
 
 impl Credentials {
+    /// Maximum bytes of credentials in a request, in base64.
+    pub(crate) const MAX_BYTES: usize = 1024;
+
     /// Returns the credentials of a request, if it has valid ones.
     pub(crate) fn of(request: &Request<'_>) -> Option<Self> {
         let value = request.one("authorization")?;
         let (scheme, rest) = value.split_at_checked("Basic ".len())?;
         let rest = rest.trim_ascii();
-        if !scheme.eq_ignore_ascii_case(b"Basic ") || rest.len() > MAX_BYTES {
+        if !scheme.eq_ignore_ascii_case(b"Basic ") || rest.len() > Self::MAX_BYTES {
             return None;
         }
         let bytes = STANDARD.decode(rest).ok()?;

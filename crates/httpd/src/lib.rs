@@ -12,7 +12,7 @@
 //! crate re-exports [`evring`] with all mechanisms.
 //!
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
-//! ranges and precompressed files. Malformed requests are rejected. It does not support TLS.
+//! ranges and precompressed files. Malformed requests are rejected. The feature `tls` adds TLS.
 
 #[cfg(feature = "basic-auth")]
 mod basic_auth;
@@ -47,7 +47,7 @@ pub use error_page::ErrorPage;
 pub use evring;
 pub use evring::{Config, Root};
 #[cfg(feature = "tls")]
-pub use evring_tls;
+pub use evring_tls::{self, TlsInfo};
 pub use file_options::FileOptions;
 pub use header_rule::HeaderRule;
 pub use host_options::{HostName, HostOptions};
@@ -68,9 +68,10 @@ pub use server::tls::TlsOptions;
 #[cfg(feature = "user")]
 pub use server::user::User;
 pub use site::Site;
+pub use site::client_info::{ClientAddr, with_client_info};
 pub use site::constant::constant;
 pub use site::deferred::Responder;
-pub use site::handler::{Answer, BodySink, ClientAddr, Handler, Request, Wait};
+pub use site::handler::{Answer, BodySink, Handler, Request, Wait};
 pub use site::head::Head;
 pub use site::into_handler::{IntoHandler, kind};
 pub use site::into_response::IntoResponse;
@@ -90,6 +91,7 @@ pub use site::sandbox::SandboxedHandler;
 pub use site::service::ServiceKind;
 pub use site::shed::shed_if_late;
 pub use site::state::State;
+pub use site::upgrade::{Upgraded, upgrade};
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -250,6 +250,11 @@ fn memory_at_full_load_scales_with_workers_and_saturates() {
     let mut unlimited = Limits::default();
     unlimited.max_body_memory = usize::MAX;
     assert_eq!(of(2, unlimited), usize::MAX);
+    #[cfg(feature = "basic-auth")]
+    {
+        let server = evring_httpd::Server::builder().basic_auth("users".parse().unwrap());
+        assert!(server.memory_at_full_load() > default + evring_httpd::BasicAuth::MAX_FILE_BYTES);
+    }
 }
 
 #[test]

@@ -268,6 +268,20 @@ fn settings_are_checked_without_serving() {
 }
 
 #[test]
+fn variable_with_a_wrong_value_is_named() {
+    let error = |variable: &str, flags: &[&str]| {
+        let output = httpd(flags).env("EVRING_HTTPD_MAX_CONNECTIONS", variable).output().unwrap();
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let text = error("none", &["--check-config"]);
+    assert!(text.starts_with("error: the variable EVRING_HTTPD_MAX_CONNECTIONS: "), "{text}");
+    assert!(text.contains("'none'"), "{text}");
+    let text = error("5", &["--max-connections", "none"]);
+    assert!(!text.contains("EVRING_HTTPD"), "{text}");
+}
+
+#[test]
 fn help_lists_every_flag() {
     let output = output(&["--help"]);
     let text = String::from_utf8(output.stdout).unwrap();

@@ -4,19 +4,21 @@
 mod serving;
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use evring_httpd::evring_tls::rustls;
-use evring_httpd::{HostOptions, Limits, Server, TlsOptions};
+use evring_httpd::{HostOptions, Limits, Request, Server, TlsInfo, TlsOptions, with_client_info};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion, RootCertStore, StreamOwned,
 };
+use serving::program::httpd;
 use serving::{Client, on_every_backend};
 
 type Connection = StreamOwned<ClientConnection, TcpStream>;
@@ -38,14 +40,32 @@ impl Authority {
     /// Signs a certificate for these names and returns it with its key.
     fn sign(&self, names: &[&str]) -> (CertificateDer<'static>, KeyPair) {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        self.sign_with(CertificateParams::new(names).unwrap())
+    }
+
+    fn sign_with(&self, params: CertificateParams) -> (CertificateDer<'static>, KeyPair) {
         let key = KeyPair::generate().unwrap();
-        let params = CertificateParams::new(names).unwrap();
         (params.signed_by(&key, &self.issuer).unwrap().der().clone(), key)
     }
 
     /// Writes a certificate for these names, and its key, to files called `name`.
     fn write(&self, name: &str, names: &[&str]) -> (PathBuf, PathBuf) {
-        let (certificate, key) = self.sign(names);
+        self.write_files(name, self.sign(names))
+    }
+
+    /// Writes a certificate for localhost that is valid in these years, and its key, to files called `name`.
+    fn write_of_years(&self, name: &str, years: Range<i32>) -> (PathBuf, PathBuf) {
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
+        self.write_files(name, self.sign_with(params))
+    }
+
+    fn write_files(
+        &self,
+        name: &str,
+        (certificate, key): (CertificateDer<'static>, KeyPair),
+    ) -> (PathBuf, PathBuf) {
         let pem = |bytes: &[u8]| {
             let mut text = String::from("-----BEGIN CERTIFICATE-----\n");
             text.push_str(&base64(bytes));
@@ -438,4 +458,153 @@ fn self_signed_server_serves() {
         assert_eq!(body(&get(&mut connection, "/a").unwrap()), b"a");
         assert_eq!(connection.conn.protocol_version(), Some(ProtocolVersion::TLSv1_3));
     }
+}
+
+/// Describes the TLS of a request's connection.
+fn describe(request: &Request) -> String {
+    let Some(tls) = request.extensions().get::<TlsInfo>() else { return "none".to_owned() };
+    let protocol = tls.protocol().map(|name| String::from_utf8_lossy(name).into_owned());
+    format!(
+        "{:?} {:?} {:?} {protocol:?} {:?} {:?}",
+        tls.version(),
+        tls.cipher_suite(),
+        tls.server_name(),
+        if tls.is_resumed() { HandshakeKind::Resumed } else { HandshakeKind::Full },
+        tls.client_certificates(),
+    )
+}
+
+#[test]
+fn handlers_learn_the_details_of_the_tls_of_their_client() {
+    let authority = Authority::new();
+    let roots = authority.file();
+    on_every_backend(|backend| {
+        let server = || {
+            Server::builder()
+                .listen("127.0.0.1:0")
+                .backend(backend)
+                .route("/waits", async |request: Request| describe(&request))
+                .route("/asks", with_client_info(|request: Request| describe(&request)))
+                .route("/", |request: Request| describe(&request))
+        };
+        let mut options = authority.options("a", &["localhost"]);
+        options.client_ca = Some(roots.clone());
+        let with_tls = server().tls(options).start().unwrap();
+        for version in BOTH {
+            let (certificate, key) = authority.sign(&["client"]);
+            let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
+            let provider = Arc::new(rustls::crypto::ring::default_provider());
+            let config = ClientConfig::builder_with_provider(provider);
+            let config = config.with_protocol_versions(&[version]).unwrap();
+            let config = config.with_root_certificates(authority.roots());
+            let mut config = config.with_client_auth_cert(vec![certificate.clone()], key).unwrap();
+            config.alpn_protocols = vec![b"http/1.1".to_vec()];
+            let config = Arc::new(config);
+            for (n, target) in ["/waits", "/asks", "/waits"].into_iter().enumerate() {
+                let mut connection = connect(&with_tls, &config, "localhost");
+                let response = get(&mut connection, target).unwrap();
+                let session = &connection.conn;
+                let kind = session.handshake_kind().unwrap();
+                assert_eq!(kind == HandshakeKind::Resumed, n > 0, "connection {n}");
+                let expected = format!(
+                    "{:?} {:?} {:?} {:?} {kind:?} {:?}",
+                    session.protocol_version().unwrap(),
+                    session.negotiated_cipher_suite().unwrap().suite(),
+                    Some("localhost"),
+                    Some("http/1.1"),
+                    [&certificate],
+                );
+                assert_eq!(String::from_utf8_lossy(body(&response)), expected);
+            }
+            let mut connection = connect(&with_tls, &config, "localhost");
+            assert_eq!(body(&get(&mut connection, "/").unwrap()), b"none", "it did not ask");
+        }
+        let without_tls = server().start().unwrap();
+        let mut client = Client::new(tcp(without_tls.addresses()[0]));
+        for target in ["/waits", "/asks", "/"] {
+            assert_eq!(client.get(target).body, b"none");
+        }
+    });
+}
+
+#[test]
+fn certificates_that_are_not_valid_now_are_reported_with_file_and_date() {
+    let authority = Authority::new();
+    let all = [("old", 2001..2003), ("new", 2500..2501), ("good", 2001..2500)];
+    let mut arguments = vec!["--listen".to_owned(), "127.0.0.1:0".to_owned()];
+    for (name, years) in all {
+        let (certificate, key) = authority.write_of_years(name, years);
+        for (flag, file) in [("--tls-cert", certificate), ("--tls-key", key)] {
+            arguments.extend([flag.to_owned(), file.to_str().unwrap().to_owned()]);
+        }
+    }
+    let expected = [
+        "old.crt expired on Wed, 01 Jan 2003 00:00:00 GMT",
+        "new.crt is not valid before Fri, 01 Jan 2500 00:00:00 GMT",
+    ];
+    let check = |text: &str| {
+        let warnings: Vec<_> =
+            text.lines().filter(|line| line.contains("clients refuse")).collect();
+        assert_eq!(warnings.len(), expected.len(), "{text}");
+        for (warning, expected) in warnings.into_iter().zip(expected) {
+            assert!(warning.contains(expected), "{warning}");
+        }
+    };
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let output = httpd(&[&arguments[..], &["--check-config"]].concat()).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && text.contains("the settings are valid"), "{text}");
+    check(&text);
+
+    let mut child = httpd(&arguments).spawn().unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines().map(Result::unwrap);
+    let before: Vec<_> = lines.take_while(|line| !line.starts_with("listening on ")).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    check(&before.join("\n"));
+}
+
+#[test]
+fn flood_of_handshakes_does_not_keep_others_from_being_served() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), authority.options("a", &["localhost"]));
+        let config = Arc::new(authority.trusting(BOTH));
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut hello = Vec::new();
+        let mut session = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        session.write_tls(&mut hello).unwrap();
+        let broken = [&hello[..], &[22, 3, 3, 0, 1, 255]].concat();
+        let status = || -> serde_json::Value {
+            let response = get(&mut connect(&server, &config, "localhost"), "/.httpd/status.json");
+            serde_json::from_slice(body(&response.unwrap())).unwrap()
+        };
+        // A third stops in the middle of the hello, a third after it, and a third breaks the protocol.
+        let mut flood = Vec::new();
+        for n in 0..300 {
+            let mut client = tcp(server.addresses()[0]);
+            let sent = [&hello[..hello.len() / 2], &hello, &broken][n % 3];
+            client.write_all(sent).unwrap();
+            flood.push(client);
+            if n % 50 == 49 {
+                let mut other = connect(&server, &config, "localhost");
+                assert_eq!(body(&get(&mut other, "/a").unwrap()), b"a");
+            }
+        }
+        // Those that break the protocol get an alert, although they stay.
+        for client in flood.iter_mut().skip(2).step_by(3) {
+            client.read_to_end(&mut Vec::new()).unwrap();
+        }
+        drop(flood);
+        // Nothing remains of them but the count.
+        let status = loop {
+            let status = status();
+            let count = |name: &str| status[name].as_u64().unwrap();
+            if count("connections_accepted") - count("connections_closed") == 1 {
+                break status;
+            }
+        };
+        assert_eq!(status["tls_errors"], 100);
+    });
 }

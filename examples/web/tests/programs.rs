@@ -6,6 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 
 use evring_httpd::evring::backends;
 use program::Program;
+use tungstenite::Message;
 
 #[test]
 fn router_of_axum_has_state_extractors_middleware_and_events() {
@@ -38,6 +39,37 @@ fn test_router(program: Program) {
     assert_eq!(answer.body.matches('x').count(), long.len());
     assert_eq!((program.get("/none").status, &*program.get("/none").body), (404, "nothing here\n"));
     program.stop();
+}
+
+#[test]
+fn websocket_in_a_router_of_axum_exchanges_messages() {
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        println!("on {}", backend.name);
+        let arguments = ["127.0.0.1:0", backend.name];
+        let program = Program::start(env!("CARGO_BIN_EXE_axum-websocket"), &arguments);
+        assert_eq!(program.get("/").status, 200);
+        assert_eq!(program.get("/chat").status, 426);
+        let url = format!("ws://{}/chat", program.address);
+        let (mut socket, response) = tungstenite::client(&url, program.connect()).unwrap();
+        assert_eq!(response.status(), 101);
+        socket.send(Message::text("hello")).unwrap();
+        assert_eq!(socket.read().unwrap(), Message::text("HELLO"));
+        let long = Message::binary(vec![b'x'; 500_000]);
+        for _ in 0..3 {
+            socket.send(long.clone()).unwrap();
+            assert_eq!(socket.read().unwrap(), long);
+        }
+        socket.send(Message::Ping("are you there?".into())).unwrap();
+        assert_eq!(socket.read().unwrap(), Message::Pong("are you there?".into()));
+        socket.close(None).unwrap();
+        assert!(matches!(socket.read().unwrap(), Message::Close(_)));
+        assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
+        // A message that is too long ends the connection.
+        let (mut socket, _) = tungstenite::client(&url, program.connect()).unwrap();
+        let end = socket.send(Message::binary(vec![0; 2 << 20])).and_then(|()| socket.read());
+        assert!(!matches!(end, Ok(Message::Binary(_))), "{end:?}");
+        program.stop();
+    }
 }
 
 #[test]

@@ -7,11 +7,11 @@ use evring::backends;
 
 use case::{Case, Measured};
 
-use super::{Context, Experiment};
+use super::{Context, DEFAULT, Experiment};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::floors;
-use crate::measure::{Callgrind, OtherPrograms, Site};
+use crate::measure::{Callgrind, OtherPrograms, PeerRequests, Requests, Site, Subject};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
@@ -51,6 +51,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     for case in &cases {
         report(case, &mut outcome);
     }
+    count_handler_instructions(cx, &site, &mut outcome);
     if let Some(bytes) = idle {
         outcome.count("idle_connection_bytes", "uring", bytes);
     }
@@ -67,7 +68,8 @@ const NOTES: [&str; 5] = [
      are taken within a round.",
     "System calls are counted by the programs themselves, from start to end, including accepts but \
      excluding tokio's own waits.",
-    "Instructions are counted outside the kernel, under valgrind, where batches are larger.",
+    "Instructions are counted outside the kernel, under valgrind, where batches are larger. Those of a handler are of \
+     the whole web server, whose handler gets the parsed head and returns 12 bytes.",
     "An idle connection has made one request. Its bytes are those that the server allocated for it; \
      kernel memory is not included.",
 ];
@@ -145,6 +147,25 @@ fn count_instructions(cx: &Context, site: &Site, cases: &mut [Case], outcome: &m
             }
         }
         cx.progress.inc(1);
+    }
+}
+
+/// Counts the instructions of a request to a handler of the web server.
+fn count_handler_instructions(cx: &Context, site: &Site, outcome: &mut Outcome) {
+    // What keeps it from being counted has been noted.
+    let Some(callgrind) = Callgrind::find().ok().filter(|_| !cx.quick) else { return };
+    let (what, mechanism, work) = (ServerKind::Httpd, DEFAULT.to_owned(), Workload::File);
+    let requests = PeerRequests {
+        path: "/hello",
+        kind: Requests::KeepAlive,
+        connections: CONNECTIONS,
+        few: 2_000,
+        many: 22_000,
+    };
+    cx.progress.set_message("instructions of a handler");
+    match callgrind.count_requests(&Subject { what, mechanism, work }, site, &requests) {
+        Ok(count) => outcome.count("handler_instructions", DEFAULT, count),
+        Err(failure) => outcome.notes.push(format!("instructions of a handler: {failure}")),
     }
 }
 

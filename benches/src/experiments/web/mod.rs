@@ -1,9 +1,11 @@
 //! The experiments on what a web server does besides sending files.
 
+pub(super) mod axum;
 mod client;
 pub(super) mod compress;
 pub(super) mod observed;
 pub(super) mod reload;
+pub(super) mod slow_clients;
 pub(super) mod tls;
 
 use crate::command::{ServerKind, Workload};

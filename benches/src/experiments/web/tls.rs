@@ -95,7 +95,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 /// Writes a certificate for localhost and its key to the site. Returns the settings of clients that trust it.
-fn certificate(site: &Site) -> Result<Arc<ClientConfig>, Failure> {
+pub(super) fn certificate(site: &Site) -> Result<Arc<ClientConfig>, Failure> {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()])
         .map_err(|e| Failure::new("the certificate", e))?;
     site.write(CERTIFICATE, made.cert.pem())?;

@@ -1,5 +1,7 @@
 //! The commands for an application inside a layer.
 
+use std::any::Any;
+
 use evring::{Chunk, Close, Commands, ConnId, Forward};
 
 use super::session::Session;
@@ -32,6 +34,12 @@ impl<T: Transform> Sessions<T> {
         self.slots.get_mut(id.slot() as usize)?.as_mut().filter(|session| session.id == id)
     }
 
+    /// Returns the transformation of a connection.
+    fn transform(&self, id: ConnId) -> Option<&T> {
+        let session = self.slots.get(id.slot() as usize)?.as_ref();
+        session.filter(|session| session.id == id).map(|session| &session.transform)
+    }
+
     pub(super) fn end(&mut self, id: ConnId) -> Option<Session<T>> {
         self.get(id)?;
         self.slots[id.slot() as usize].take()
@@ -62,6 +70,13 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
 
     fn inner_mut(&mut self) -> &mut Self::Inner {
         self.io
+    }
+
+    fn session(&self, id: ConnId) -> Option<&dyn Any> {
+        match self.sessions.transform(id) {
+            Some(transform) => Some(transform),
+            None => self.io.session(id),
+        }
     }
 
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {

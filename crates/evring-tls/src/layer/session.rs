@@ -22,7 +22,7 @@ const PIECE: usize = 16 * 1024;
 #[derive(Debug)]
 pub(super) struct Session<T> {
     pub id: ConnId,
-    transform: T,
+    pub transform: T,
 
     /// Decoded bytes that the application has not consumed.
     pub plain: Tail,

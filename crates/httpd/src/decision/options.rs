@@ -15,6 +15,8 @@ pub(crate) struct ResponseOptions {
     pub(crate) close: Close,
     /// Whether the request is HTTP/1.0.
     pub(crate) is_http10: bool,
+    /// Whether the connection may switch to another protocol.
+    pub(crate) may_upgrade: bool,
     /// The host that the request names.
     pub(crate) host: HostIndex,
 }
@@ -33,6 +35,7 @@ impl ResponseOptions {
             persistence: request.persistence,
             close: Close::Flush,
             is_http10: request.is_http10,
+            may_upgrade: request.wants_upgrade && request.framing == Framing::Length(0),
             host: HostIndex::default(),
         };
         // A reset caused by further bytes would destroy the last response, so linger.
@@ -51,6 +54,7 @@ impl ResponseOptions {
             persistence: Persistence::Close,
             close: Close::Linger,
             is_http10: false,
+            may_upgrade: false,
             host: HostIndex::default(),
         }
     }

@@ -32,6 +32,8 @@ enum BodyState {
     ChunkEnd,
     /// At the trailer fields and the empty line after them.
     Trailers,
+    /// Bytes of another protocol, up to the end of the stream.
+    Unframed,
 }
 
 #[derive(Debug, PartialEq, Eq)]
@@ -66,6 +68,11 @@ impl Body {
         Ok(Body { state, room: limits.max_body_bytes, framing: Self::FRAMING })
     }
 
+    /// Returns the decoder of bytes without framing, whose length is not limited.
+    pub(crate) fn unframed() -> Self {
+        Body { state: BodyState::Unframed, room: 0, framing: 0 }
+    }
+
     /// Returns whether the body is incomplete.
     #[inline]
     pub(crate) fn is_open(&self) -> bool {
@@ -81,6 +88,12 @@ impl Body {
             let bytes = rx.bytes();
             match &mut self.state {
                 BodyState::None => return Ok(BodyPiece::End(0)),
+                BodyState::Unframed => {
+                    return Ok(match bytes.len() {
+                        0 => BodyPiece::Partial,
+                        len => BodyPiece::Content(len),
+                    });
+                }
                 BodyState::Length(remaining) | BodyState::Chunk(remaining) if *remaining > 0 => {
                     let len = (bytes.len() as u64).min(*remaining);
                     *remaining -= len;

@@ -48,6 +48,8 @@ pub(crate) struct Request<'a> {
     pub(crate) conditional: bool,
     /// Whether there is an Accept-Encoding field.
     pub(crate) has_accept_encoding: bool,
+    /// Whether the client asks for another protocol on this connection.
+    pub(crate) wants_upgrade: bool,
     fields: Fields<'a>,
     /// The head as it arrived.
     pub(crate) head: &'a [u8],
@@ -91,7 +93,7 @@ impl<'a> Request<'a> {
 
     fn without_parts(&self) -> Request<'static> {
         let Request { method, is_http10, persistence, framing, expects, .. } = *self;
-        let Request { conditional, has_accept_encoding, .. } = *self;
+        let Request { conditional, has_accept_encoding, wants_upgrade, .. } = *self;
         Request {
             method,
             name: b"",
@@ -102,6 +104,7 @@ impl<'a> Request<'a> {
             expects,
             conditional,
             has_accept_encoding,
+            wants_upgrade,
             fields: Fields::default(),
             head: b"",
         }
@@ -276,6 +279,7 @@ fn parse_version_1<'a>(
         expects: if is_http10 { Expects::Nothing } else { headers.expects },
         conditional: headers.conditional,
         has_accept_encoding: headers.has_accept_encoding,
+        wants_upgrade: headers.upgrade && !is_http10,
         fields: Fields { parsed: fields, ..Fields::default() },
         head: &bytes[..len],
     })
@@ -311,6 +315,7 @@ struct ParsedHeaders {
     coding: Coding,
     close: bool,
     keep_alive: bool,
+    upgrade: bool,
     expects: Expects,
     conditional: bool,
     has_accept_encoding: bool,
@@ -387,6 +392,7 @@ impl ParsedHeaders {
         for option in value.split(|b| *b == b',').map(<[u8]>::trim_ascii) {
             self.close |= option.eq_ignore_ascii_case(b"close");
             self.keep_alive |= option.eq_ignore_ascii_case(b"keep-alive");
+            self.upgrade |= option.eq_ignore_ascii_case(b"upgrade");
         }
     }
 

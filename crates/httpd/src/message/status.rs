@@ -7,6 +7,7 @@ use std::io;
 pub(crate) struct Status(pub(crate) u16, pub(crate) &'static str);
 
 impl Status {
+    pub(crate) const SWITCHING: Self = Status(101, "Switching Protocols");
     pub(crate) const OK: Self = Status(200, "OK");
     pub(crate) const NO_CONTENT: Self = Status(204, "No Content");
     pub(crate) const PARTIAL: Self = Status(206, "Partial Content");
@@ -28,6 +29,7 @@ impl Status {
     pub(crate) const LINE: Self = Status(414, "URI Too Long");
     pub(crate) const RANGE: Self = Status(416, "Range Not Satisfiable");
     pub(crate) const EXPECTATION: Self = Status(417, "Expectation Failed");
+    pub(crate) const UPGRADE: Self = Status(426, "Upgrade Required");
     pub(crate) const HEAD: Self = Status(431, "Request Header Fields Too Large");
     pub(crate) const INTERNAL: Self = Status(500, "Internal Server Error");
     pub(crate) const NOT_IMPLEMENTED: Self = Status(501, "Not Implemented");

@@ -10,7 +10,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use toml::Spanned;
@@ -29,11 +29,19 @@ const NOT_SETTINGS: [&str; 6] =
 /// Returns the settings of the process; `arguments` begin with the program's name. Exits if the flags are wrong, or
 /// for `--help` and `--version`.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
-    let matches = command().get_matches_from(arguments);
+    let matches = command().try_get_matches_from(arguments);
+    let matches = matches.unwrap_or_else(|error| exit(&error, arguments));
     let given = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let Some(file) = &given.config else { return Ok(given) };
-    let FileSettings { settings, hosts } = FileSettings::read(file)?;
-    let from_file = flags_not_given(settings, &matches);
+    let FileSettings { text, settings, hosts } = FileSettings::read(file)?;
+    let settings: Vec<_> = not_given(settings, &matches).collect();
+    let roots = settings.iter().chain(hosts.iter().flatten());
+    for setting in roots.filter(|setting| setting.id == "root") {
+        let at = Some(position(&text, &setting.span));
+        let error = |reason| FileError { path: file.clone(), at, reason };
+        check_root(setting).map_err(error)?;
+    }
+    let from_file = settings.into_iter().flat_map(|setting| setting.flags).map(OsString::from);
     // Before the arguments, so that messages name these as the user gave them.
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
@@ -45,20 +53,53 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     Ok(arguments)
 }
 
+/// Prints an error of the flags and exits. If a variable has the wrong value, the message names it.
+fn exit(error: &clap::Error, arguments: &[OsString]) -> ! {
+    let name = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    let long = name.as_deref().and_then(|name| name.strip_prefix("--")?.split([' ', '=']).next());
+    let variable = long.map(variable).filter(|name| std::env::var_os(name).is_some());
+    // The same error without variables is one of the command line.
+    let without = Arguments::command().try_get_matches_from(arguments);
+    let is_of_flags = without.is_err_and(|other| reason(&other) == reason(error));
+    match variable {
+        Some(variable) if !is_of_flags => {
+            eprintln!("error: the variable {variable}: {}", reason(error));
+            std::process::exit(error.exit_code())
+        }
+        _ => error.exit(),
+    }
+}
+
+/// Checks that the directory of a setting can be read.
+fn check_root(setting: &Setting) -> Result<(), String> {
+    for directory in setting.flags.iter().filter_map(|flag| flag.strip_prefix("--root=")) {
+        fs::read_dir(directory)
+            .map_err(|error| format!("`root`: cannot read the directory {directory}: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Returns the name of a flag's variable.
+fn variable(long: &str) -> String {
+    format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
+}
+
 /// Returns the definitions of all flags, with their environment variables.
 pub(crate) fn command() -> Command {
     Arguments::command().mut_args(|arg| match arg.get_long() {
         Some(long) if !NOT_SETTINGS.contains(&long) => {
-            let variable = format!("{PREFIX}{}", long.replace('-', "_").to_uppercase());
+            let variable = variable(long);
             arg.env(variable).hide_env(true)
         }
-        Some("config") => arg.env(format!("{PREFIX}CONFIG")).hide_env(true),
+        Some("config") => arg.env(variable("config")).hide_env(true),
         _ => arg,
     })
 }
 
 /// The settings of a file, in its order.
 struct FileSettings {
+    /// The file's content.
+    text: String,
     settings: Vec<Setting>,
     /// Those of each virtual host.
     hosts: Vec<Vec<Setting>>,
@@ -69,6 +110,8 @@ pub(crate) struct Setting {
     pub(crate) id: String,
     /// Flags as on a command line.
     pub(crate) flags: Vec<String>,
+    /// The position of its value in the file.
+    span: Range<usize>,
 }
 
 impl FileSettings {
@@ -85,7 +128,8 @@ impl FileSettings {
         let tables = table.get_mut().remove("host");
         let hosts = tables.map_or(Ok(Vec::new()), |tables| hosts::read(&tables)).map_err(at)?;
         let settings = read_table(table.get_ref(), &command(), &NOT_SETTINGS).map_err(at)?;
-        Ok(FileSettings { settings, hosts })
+        drop(table);
+        Ok(FileSettings { text, settings, hosts })
     }
 }
 
@@ -107,26 +151,19 @@ pub(crate) fn read_table(
         let flags = flags(arg, name, value.get_ref());
         let flags = flags.and_then(|flags| check(flags, name, command));
         let flags = flags.map_err(|reason| (value.span(), reason))?;
-        settings.push(Setting { id: arg.get_id().to_string(), flags });
+        settings.push(Setting { id: arg.get_id().to_string(), flags, span: value.span() });
     }
     Ok(settings)
 }
 
-/// Returns the flags for the settings that neither the command line nor a variable has.
-fn flags_not_given(
-    settings: Vec<Setting>,
-    given: &ArgMatches,
-) -> impl Iterator<Item = OsString> + use<> {
-    let settings: Vec<_> = settings
-        .into_iter()
-        .filter(|setting| match &setting.id[..] {
-            // `-p PORT` and `DIR` replace the addresses and the root of the file.
-            "listen" => !is_given(given, "listen") && !is_given(given, "port"),
-            "root" => !is_given(given, "root") && !is_given(given, "directory"),
-            id => !is_given(given, id),
-        })
-        .collect();
-    settings.into_iter().flat_map(|setting| setting.flags).map(OsString::from)
+/// Returns the settings that neither the command line nor a variable has.
+fn not_given(settings: Vec<Setting>, given: &ArgMatches) -> impl Iterator<Item = Setting> {
+    settings.into_iter().filter(|setting| match &setting.id[..] {
+        // `-p PORT` and `DIR` replace the addresses and the root of the file.
+        "listen" => !is_given(given, "listen") && !is_given(given, "port"),
+        "root" => !is_given(given, "root") && !is_given(given, "directory"),
+        id => !is_given(given, id),
+    })
 }
 
 /// Returns whether a flag or its variable was given.
@@ -147,7 +184,7 @@ fn in_order<'a, 'i>(
 fn unknown(name: &str, command: &Command) -> String {
     let suggestion = command.clone().try_get_matches_from(["httpd", &format!("--{name}")]).err();
     let suggestion = suggestion.and_then(|error| {
-        let found = error.get(clap::error::ContextKind::SuggestedArg)?.to_string();
+        let found = error.get(ContextKind::SuggestedArg)?.to_string();
         found.strip_prefix("--").map(|name| format!("; did you mean `{name}`?"))
     });
     format!("there is no setting `{name}`{}", suggestion.unwrap_or_default())
@@ -264,10 +301,10 @@ mod tests {
 
     #[test]
     fn file_gives_settings_and_the_command_line_takes_precedence() {
-        let text = "root = '/srv'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\n\
+        let text = "root = '/'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\n\
                     listen = ['127.0.0.1:1', '127.0.0.1:2']\nfollow-symlinks = false\n";
         let options = parsed(text, &[]).unwrap().into_options();
-        assert_eq!(options.root.as_deref(), Some(Path::new("/srv")));
+        assert_eq!(options.root.as_deref(), Some(Path::new("/")));
         assert!(options.files.listing && !options.follow_symlinks);
         assert_eq!((options.workers, options.listen.len()), (3, 2));
         assert_eq!(options.limits.header_timeout.as_millis(), 2500);
@@ -315,6 +352,14 @@ mod tests {
                 "FILE:4:1: host: there are two hosts with the name a",
             ),
             (
+                "root = '/does/not/exist'",
+                "FILE:1:8: `root`: cannot read the directory /does/not/exist: No such file",
+            ),
+            (
+                "root = '/'\n[[host]]\nname = 'a'\n  root = '/does/not/exist'",
+                "FILE:4:10: `root`: cannot read the directory /does/not/exist: No such file",
+            ),
+            (
                 "[[host]]\nname = 'a'\nroot = 'b'\ntls-cert = 'c'",
                 "FILE:1:1: host: a setting is missing: --tls-key <FILE>",
             ),
@@ -354,7 +399,8 @@ mod tests {
         let (example, hosts) =
             include_str!("../../httpd.toml").split_once("#[[host]]").expect("an example of a host");
         let host: Vec<_> = hosts.lines().filter_map(|line| line.strip_prefix('#')).collect();
-        let host = parsed(&format!("[[host]]\n{}", host.join("\n")), &[]).unwrap();
+        let host = host.join("\n").replace("/srv/docs", "/");
+        let host = parsed(&format!("[[host]]\n{host}"), &[]).unwrap();
         assert_eq!(host.into_options().hosts.len(), 1);
         let missing: Vec<_> = settings()
             .iter()
@@ -379,7 +425,10 @@ mod tests {
                 continue;
             }
             if let Err(error) = parsed(setting, &[]) {
-                assert!(error.contains("required arguments"), "line {}: {error}", number + 1);
+                let is_expected = ["required arguments", "cannot read the directory /srv/www"]
+                    .iter()
+                    .any(|reason| error.contains(reason));
+                assert!(is_expected, "line {}: {error}", number + 1);
             }
             lines += 1;
         }

@@ -47,7 +47,7 @@ pub(crate) fn put_length(out: &mut Vec<u8>, len: u64) {
     out.extend_from_slice(b"\r\n");
 }
 
-fn put_number(out: &mut Vec<u8>, number: u64) {
+pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
 }
 

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod head;
+pub(crate) mod plain;
 pub(crate) mod prepared;
 pub(crate) mod responder;
 pub(crate) mod sent;

@@ -10,6 +10,7 @@ use crate::message::request::Request;
 use crate::message::status::Status;
 use crate::response::clock::Clock;
 use crate::response::head::{begin_head, end_head, put, put_length, put_validators};
+use crate::response::plain::PlainHeads;
 use crate::response::prepared::PreparedResponse;
 use crate::response::sent::Sent;
 
@@ -19,6 +20,8 @@ pub(crate) struct Responder {
     pub(crate) clock: Clock,
     /// Buffer for the heads of less frequent responses.
     pub(crate) scratch: Vec<u8>,
+    /// The heads of responses that have only a type and bytes.
+    pub(crate) plain: PlainHeads,
     /// Pages that replace the text of a status at a host.
     pub(crate) error_pages: Vec<(HostIndex, LoadedPage)>,
     /// The hosts where clients that accept HTML get a page instead of 404.
@@ -30,6 +33,7 @@ impl Responder {
         Responder {
             clock: Clock::new(),
             scratch: Vec::with_capacity(1024),
+            plain: PlainHeads::default(),
             error_pages: Vec::new(),
             with_fallback: Vec::new(),
         }

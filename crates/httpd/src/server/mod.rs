@@ -404,6 +404,10 @@ impl Builder {
             CompressorThreads::memory(&self.file_options.compression, self.workers.into());
         #[cfg(not(feature = "compression"))]
         let compressed = 0;
+        #[cfg(feature = "basic-auth")]
+        let logins = LoginThreads::memory(self.basic_auth.len(), self.workers.into());
+        #[cfg(not(feature = "basic-auth"))]
+        let logins = 0;
         let mechanism = config.memory_at_full_load::<Site>();
         let site = limits.memory(config.max_connections);
         #[cfg(feature = "tls")]
@@ -413,6 +417,7 @@ impl Builder {
             .saturating_add(log)
             .saturating_mul(self.workers.into())
             .saturating_add(compressed)
+            .saturating_add(logins)
             .saturating_add(
                 self.pages().map(|(_, files)| files.error_pages.len()).sum::<usize>()
                     * ErrorPage::MAX_BYTES,
@@ -442,7 +447,12 @@ impl Builder {
         let handle = Handle::default();
         handle.0.metrics.set_started(Instant::now());
         self.start_generation(&handle)?;
-        Ok(Server::new(handle))
+        let server = Server::new(handle);
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = server.certificates() {
+            tls::warn_of_invalid(&certificates);
+        }
+        Ok(server)
     }
 
     /// Starts workers that serve in the place of those before.
@@ -623,7 +633,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Checks the settings, and the files that they name, without starting the server.
+    /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
+    /// have expired.
     ///
     /// # Errors
     /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
@@ -641,7 +652,9 @@ impl Builder {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
         }
         #[cfg(feature = "tls")]
-        self.load_tls()?;
+        if let Some(tls) = self.load_tls()? {
+            tls::warn_of_invalid(&tls.certificates);
+        }
         Ok(())
     }
 

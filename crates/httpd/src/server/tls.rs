@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 #[cfg(any(feature = "epoll", feature = "uring"))]
 use evring::Multiplexer;
@@ -117,6 +118,13 @@ impl TlsOptions {
         let config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;
         let config = TlsConfig::from(config).reply_to_plain(REPLY_TO_PLAIN);
         Ok(Some(LoadedTls { certificates, config, first_redirecting: addresses }))
+    }
+}
+
+/// Logs which certificates clients refuse because of their time.
+pub(crate) fn warn_of_invalid(certificates: &Certificates) {
+    for warning in certificates.invalid_at(SystemTime::now()) {
+        warn!("{warning}");
     }
 }
 

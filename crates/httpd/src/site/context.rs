@@ -1,7 +1,9 @@
 //! What all parts of a site use.
 
+use std::cell::Cell;
 use std::mem::take;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::Instant;
 
 use evring::{Close, Commands, Cx};
@@ -24,6 +26,8 @@ pub(crate) struct Context {
     pub(crate) responder: Responder,
     pub(crate) metrics: Metrics,
     pub(crate) log: Option<LogSender>,
+    /// Bytes of memory held for request bodies.
+    pub(crate) bodies: Rc<Cell<usize>>,
     /// Whether the time of each request is measured, for the log or the metrics.
     pub(crate) measures: bool,
 }
@@ -31,7 +35,14 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new() -> Self {
         let (limits, responder) = (Limits::default(), Responder::new());
-        Context { limits, responder, metrics: Metrics::default(), log: None, measures: false }
+        Context {
+            limits,
+            responder,
+            metrics: Metrics::default(),
+            log: None,
+            bodies: Rc::default(),
+            measures: false,
+        }
     }
 
     /// Sends a response that has only a status. Returns whether the next request may be processed.

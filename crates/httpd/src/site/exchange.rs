@@ -29,6 +29,8 @@ pub(crate) struct Exchange {
     pub(crate) has_next: bool,
     /// The client has shut down its sending side.
     pub(crate) at_end: bool,
+    /// The connection has switched to another protocol.
+    pub(crate) is_upgraded: bool,
 }
 
 /// What is polled.
@@ -78,6 +80,7 @@ impl Exchange {
             paused: false,
             has_next: false,
             at_end: false,
+            is_upgraded: false,
         }
     }
 

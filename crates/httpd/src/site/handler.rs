@@ -1,7 +1,6 @@
 //! Request handlers.
 
 use std::fmt;
-use std::net::SocketAddr;
 use std::ops::ControlFlow;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -104,16 +103,13 @@ pub trait Handler: Send + Sync + 'static {
         false
     }
 
-    /// Returns whether the handler needs the client's address: a [`ClientAddr`] in the extensions of the
-    /// request. It costs a system call for each connection, and an allocation for each request.
-    fn wants_client_addr(&self) -> bool {
+    /// Returns whether the handler needs to know its client: a [`ClientAddr`](crate::ClientAddr) in the extensions
+    /// of the request and, with TLS, a `TlsInfo`. It costs a system call for each connection, and
+    /// allocations for each request.
+    fn wants_client_info(&self) -> bool {
         false
     }
 }
-
-/// The address of a client, in the extensions of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ClientAddr(pub SocketAddr);
 
 /// The result of [`Handler::handle`].
 pub enum Answer {

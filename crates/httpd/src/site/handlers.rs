@@ -1,11 +1,9 @@
 //! Calls of handlers, and the responses of handlers.
 
-use std::cell::Cell;
 use std::ops::ControlFlow;
-use std::rc::Rc;
 use std::sync::Arc;
 
-use evring::{Chunk, Close, Commands, ConnId, Cx, Lateness, Others, Rx};
+use evring::{Chunk, Close, Commands, Cx, Lateness, Others, Rx};
 use tracing::error;
 
 use crate::decision::options::ResponseOptions;
@@ -16,10 +14,11 @@ use crate::message::request::{Expects, KeptHead, Request};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::site::body_memory::BodyMemory;
+use crate::site::client_info;
 use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, Upload, WaitsFor};
 use crate::site::guard::{Guarded, guard};
-use crate::site::handler::{Answer, BodySink, ClientAddr, Wait};
+use crate::site::handler::{Answer, BodySink, Wait};
 use crate::site::head::Head;
 use crate::site::log::LoggedRequest;
 use crate::site::pipe::pipe;
@@ -29,6 +28,7 @@ use crate::site::request_body::RequestBody;
 use crate::site::responses::{self, Outcome};
 use crate::site::routes::{Route, Routes};
 use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
+use crate::site::upgrade::Protocol;
 use crate::site::wakers::{Task, Wakers};
 
 /// The handlers of a site.
@@ -38,8 +38,6 @@ pub(crate) struct Handlers {
     conversion: HttpConversion,
     /// The constant responses, by the indices of their routes, once they were requested.
     constants: Vec<Option<PreparedResponse>>,
-    /// Bytes of memory held for request bodies.
-    bodies: Rc<Cell<usize>>,
     /// The wake-ups of handlers that wait, if the mechanism's handle is known.
     pub(crate) wakers: Option<Wakers>,
 }
@@ -86,10 +84,8 @@ impl Handlers {
         if let Some(params) = route.params {
             head.extensions.insert(params);
         }
-        if route.wants_client_addr
-            && let Some(address) = context.client_addr(x)
-        {
-            head.extensions.insert(ClientAddr(address));
+        if route.wants_client_info {
+            client_info::add(context, x, &mut head.extensions);
         }
         if !body.is_open() {
             head = match guard(|| handler.handle_without_body(head)) {
@@ -108,7 +104,7 @@ impl Handlers {
                 }
                 let head = context.logs_requests().then(|| KeptHead::new(request, None));
                 let then = AfterBody::BodySink(Guarded::new(sink), head);
-                self.receive_body(x, (body, options), then);
+                Self::receive_body(context, x, (body, options), then);
                 true
             }
             Ok(Answer::Wait(wait)) => self.wait(context, x, request, (body, options), wait),
@@ -145,12 +141,12 @@ impl Handlers {
 
     /// Makes the connection receive the body of a request.
     pub(crate) fn receive_body(
-        &self,
+        context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
         (body, options): (Body, ResponseOptions),
         then: AfterBody,
     ) {
-        let held = BodyMemory::new(&self.bodies);
+        let held = BodyMemory::new(&context.bodies);
         let receipt = BodyReceipt { body, received: 0, options, held, then };
         x.state.work = Some(Box::new(PendingWork::Body(receipt)));
     }
@@ -215,11 +211,31 @@ impl Handlers {
         match responses::send(context, &mut self.conversion, x, reply, options) {
             Outcome::Sent(proceed) => proceed,
             Outcome::Streams(body) => {
-                let task = if body.waits() { self.task(x.id) } else { None };
+                let task = if body.waits() { self.task(x) } else { None };
                 let exchange = Exchange { task, ..Exchange::new(Stage::Body(body), options) };
                 self.begin(context, x, exchange)
             }
+            Outcome::Upgrades(protocol) => self.start_protocol(context, x, &protocol, options),
         }
+    }
+
+    /// Starts the protocol that a connection has switched to. Returns whether its bytes may be processed.
+    #[cold]
+    fn start_protocol(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        protocol: &Protocol,
+        options: ResponseOptions,
+    ) -> bool {
+        let started = protocol.start(options, BodyMemory::new(&context.bodies));
+        let (Some(task), Ok((sent, upload))) = (self.task(x), started) else {
+            x.io.close(x.id, Close::Reset);
+            return false;
+        };
+        let exchange = Exchange::new(Stage::Body(sent), options);
+        let (task, upload) = (Some(task), Some(upload));
+        self.begin(context, x, Exchange { task, upload, is_upgraded: true, ..exchange })
     }
 
     /// Calls a handler that waits. Returns whether the next request may be processed.
@@ -231,12 +247,12 @@ impl Handlers {
         (body, options): (Body, ResponseOptions),
         wait: Wait,
     ) -> bool {
-        let Some(task) = self.task(x.id) else {
+        let Some(task) = self.task(x) else {
             return context.send_error(x, Status::INTERNAL, options.ending());
         };
         let (upload, request_body) = if body.is_open() {
             let (writer, reader) = pipe();
-            let memory = BodyMemory::new(&self.bodies);
+            let memory = BodyMemory::new(&context.bodies);
             let expects_continue = request.expects == Expects::Continue;
             let upload = Upload { body, writer, received: 0, memory, expects_continue };
             (Some(upload), RequestBody::new(reader))
@@ -271,13 +287,14 @@ impl Handlers {
         }
     }
 
-    /// Creates the waker of a connection. Returns `None` if the mechanism's handle is unknown.
-    fn task(&self, id: ConnId) -> Option<Task> {
-        let task = self.wakers.as_ref().map(|wakers| wakers.task(id));
-        if task.is_none() {
+    /// Returns the waker of a connection, or `None` if the mechanism's handle is unknown.
+    fn task(&self, x: &mut Cx<'_, impl Commands, State>) -> Option<Task> {
+        let Some(wakers) = &self.wakers else {
             error!("a handler waits, but the site has no handle: call `Site::remote`");
-        }
-        task
+            return None;
+        };
+        let observed = x.state.observed.get_or_insert_default();
+        Some(observed.task.get_or_insert_with(|| wakers.task(x.id)).clone())
     }
 
     /// Continues the exchange of a connection whose send queue has drained. Returns false if no exchange

@@ -27,7 +27,8 @@ use crate::site::request_body::RequestBody;
 /// `K` tells these apart; the compiler infers it. A handler that waits runs on its worker's thread, so it must
 /// not block. If its client goes, its future is dropped; see [`Limits::half_close`](crate::Limits::half_close).
 /// The next request of a connection waits for the response. The requests of handlers that wait have a
-/// [`ClientAddr`](crate::ClientAddr) in their extensions.
+/// [`ClientAddr`](crate::ClientAddr) in their extensions and, with TLS, a `TlsInfo`;
+/// [`with_client_info`](crate::with_client_info) adds them for other handlers.
 ///
 /// | a handler that | gives |
 /// |---|---|
@@ -175,7 +176,7 @@ where
         Answer::of(move |body| (self.0)(head, body))
     }
 
-    fn wants_client_addr(&self) -> bool {
+    fn wants_client_info(&self) -> bool {
         true
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use evring::{Commands, ConnId, Cx, Mailbox, Others, RemoteHandle, Sender};
 
-use crate::basic_auth::{Credentials, Realm};
+use crate::basic_auth::{BasicAuth, Credentials, Realm};
 use crate::decision::options::ResponseOptions;
 use crate::message::request::{Framing, Request};
 use crate::message::status::Status;
@@ -33,6 +33,16 @@ pub(crate) struct LoginThreads {
 
 impl LoginThreads {
     const THREADS: usize = 2;
+
+    /// Returns the maximum bytes of memory for the logins of `workers` and `realms` files of users.
+    pub(crate) fn memory(realms: usize, workers: usize) -> usize {
+        // The table of users takes less than four times the bytes of the shortest lines.
+        const REALM: usize = 4 * BasicAuth::MAX_FILE_BYTES;
+        const PENDING: usize = MAX_PENDING * (Credentials::MAX_BYTES + 512);
+        // A table of hashes grows by doubling, and has its old half meanwhile.
+        const KNOWN: usize = MAX_KNOWN * 4 * size_of::<Key>();
+        if realms == 0 { 0 } else { realms * REALM + workers * (PENDING + KNOWN) }
+    }
 
     /// Starts the threads.
     pub(crate) fn start(realms: Vec<Realm>, workers: usize) -> io::Result<Self> {

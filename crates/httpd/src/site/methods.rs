@@ -115,8 +115,8 @@ impl Handler for Methods {
         self.0.iter().any(|(_, handler)| handler.sheds_if_late())
     }
 
-    fn wants_client_addr(&self) -> bool {
-        self.0.iter().any(|(_, handler)| handler.wants_client_addr())
+    fn wants_client_info(&self) -> bool {
+        self.0.iter().any(|(_, handler)| handler.wants_client_info())
     }
 }
 

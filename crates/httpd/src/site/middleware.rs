@@ -98,7 +98,7 @@ impl Handler for Wrapped {
         self.inner.sheds_if_late()
     }
 
-    fn wants_client_addr(&self) -> bool {
+    fn wants_client_info(&self) -> bool {
         true
     }
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod body_memory;
 pub(crate) mod cache;
+pub(crate) mod client_info;
 #[cfg(feature = "compression")]
 pub(crate) mod compress;
 #[cfg(feature = "compression")]
@@ -47,6 +48,7 @@ pub(crate) mod service;
 pub(crate) mod shed;
 pub(crate) mod state;
 pub(crate) mod stream;
+pub(crate) mod upgrade;
 pub(crate) mod wakers;
 
 use std::io;
@@ -419,7 +421,7 @@ impl Site {
             return Ok(self.answer_without_body(x, request, options.ending()));
         }
         let then = AfterBody::Answer(KeptHead::new(request, None));
-        self.handlers.receive_body(x, (body, options), then);
+        Handlers::receive_body(&self.context, x, (body, options), then);
         Ok(true)
     }
 

@@ -4,13 +4,15 @@ use std::task::{self, Poll, Waker};
 
 use bytes::Bytes;
 use evring::{Chunk, Close, Commands, Cx, Rx};
+use http::HeaderMap;
 use tracing::error;
 
 use crate::limits::Limits;
-use crate::message::body::BodyPiece;
+use crate::message::body::{Body, BodyPiece};
 use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::KeptHead;
 use crate::message::status::Status;
+use crate::site::body_memory::BodyMemory;
 use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, WaitsFor};
 use crate::site::guard::guard;
@@ -65,7 +67,7 @@ fn poll(
     let waker = match &exchange.task {
         Some(task) => {
             task.begin_poll();
-            task.waker.clone()
+            task.waker()
         }
         None => Waker::noop().clone(),
     };
@@ -88,6 +90,16 @@ fn poll(
                         match responses::send(context, conversion, x, response, options) {
                             Outcome::Sent(proceed) => return Progress::Ended(proceed),
                             Outcome::Streams(body) => exchange.stage = Stage::Body(body),
+                            Outcome::Upgrades(protocol) => {
+                                let memory = BodyMemory::new(&context.bodies);
+                                let Ok((sent, upload)) = protocol.start(options, memory) else {
+                                    x.io.close(x.id, Close::Reset);
+                                    return Progress::Ended(false);
+                                };
+                                exchange.stage = Stage::Body(sent);
+                                exchange.upload = Some(upload);
+                                exchange.is_upgraded = true;
+                            }
                         }
                         continue;
                     }
@@ -110,7 +122,7 @@ fn wait(
     exchange: &mut Exchange,
     mut waits_for: WaitsFor,
 ) -> Progress {
-    let mut receives = !exchange.has_next;
+    let (mut receives, is_upgraded) = (!exchange.has_next, exchange.is_upgraded);
     if let Some(upload) = &mut exchange.upload {
         let bytes = upload.writer.held_bytes();
         if upload.memory.set(bytes) > context.limits.max_body_memory && bytes > 0 {
@@ -125,10 +137,11 @@ fn wait(
         }
         if upload.body.is_open() {
             receives = match &exchange.task {
-                Some(task) => upload.writer.has_room() || upload.writer.wake_at_room(&task.waker),
+                Some(task) => upload.writer.has_room() || upload.writer.wake_at_room(&task.waker()),
                 None => upload.writer.has_room(),
             };
-            if receives && waits_for != WaitsFor::Room && !upload.expects_continue {
+            let is_paced = !upload.expects_continue && !is_upgraded;
+            if receives && waits_for != WaitsFor::Room && is_paced {
                 waits_for = WaitsFor::Client;
             }
         }
@@ -273,6 +286,9 @@ pub(crate) fn receive(
         }
         // The handler has made room.
     }
+    if rx.eof() && x.state.exchange().is_some_and(|exchange| exchange.is_upgraded) {
+        return end_input(context, conversion, x, rx);
+    }
     if rx.eof()
         && let Some(exchange) = x.state.exchange()
     {
@@ -285,6 +301,34 @@ pub(crate) fn receive(
         } else {
             cancel(context, x);
         }
+    }
+    false
+}
+
+/// Ends the bytes that a connection receives after it has switched to another protocol, once they are all taken.
+/// Returns whether the next request may be processed.
+fn end_input(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    rx: &Rx<'_>,
+) -> bool {
+    let Some(exchange) = x.state.exchange().filter(|_| rx.bytes().is_empty()) else { return false };
+    if exchange.at_end {
+        return false;
+    }
+    exchange.at_end = true;
+    exchange.suppress_wakeups();
+    if let Some(upload) = exchange.open_upload() {
+        upload.writer.end(Ok(HeaderMap::new()));
+        upload.body = Body::default();
+    }
+    if let Progress::Ended(proceed) = proceed(context, conversion, x) {
+        return proceed;
+    }
+    if x.state.exchange().is_some_and(|exchange| exchange.waits_for == WaitsFor::Piece) {
+        let time = context.limits.handler_timeout;
+        x.io.set_deadline(x.id, Some(x.io.now() + time));
     }
     false
 }

@@ -3,14 +3,15 @@
 use std::iter;
 
 use evring::{Chunk, Commands, Cx};
-use http::StatusCode;
 use http::header::{self, HeaderValue};
+use http::{HeaderMap, StatusCode};
 
 use crate::decision::options::ResponseOptions;
 use crate::message::conversion::{HttpConversion, is_framing};
 use crate::message::status::Status;
 use crate::response::head::{begin_head, end_head, put_length};
 use crate::response::prepared::PreparedResponse;
+use crate::response::responder::Responder;
 use crate::response::sent::Sent;
 use crate::site::context::Context;
 use crate::site::guard::Guarded;
@@ -18,6 +19,7 @@ use crate::site::reply::{PlainReply, Reply, ReplyKind, Response};
 use crate::site::response_body::{Body, Kind, Pieces};
 use crate::site::state::State;
 use crate::site::stream::{PART_BYTES, StreamedBody};
+use crate::site::upgrade::Protocol;
 
 /// How far a response was sent.
 pub(crate) enum Outcome {
@@ -25,6 +27,8 @@ pub(crate) enum Outcome {
     Sent(bool),
     /// Its head was queued. The body follows in pieces.
     Streams(StreamedBody),
+    /// Its head was queued. The connection switches to another protocol.
+    Upgrades(Protocol),
 }
 
 /// Sends a handler's response, or an error that closes the connection.
@@ -60,21 +64,26 @@ fn send_plain(
     options: ResponseOptions,
 ) -> bool {
     let PlainReply { status, content_type, body } = reply;
-    let status = match status {
-        StatusCode::OK => Status::OK,
-        other => Status(other.as_u16(), other.canonical_reason().unwrap_or("")),
-    };
-    let out = &mut context.responder.scratch;
-    out.clear();
-    begin_head(out, status, &context.responder.clock);
-    if let Some(content_type) = content_type {
-        out.extend_from_slice(b"Content-Type: ");
-        out.extend_from_slice(content_type.as_bytes());
-        out.extend_from_slice(b"\r\n");
-    }
+    let Responder { clock, scratch, plain, .. } = &mut context.responder;
     let len = body.len() as u64;
-    put_length(out, len);
-    end_head(out, options);
+    let (status, out) = match (status, content_type) {
+        (StatusCode::OK, Some(content_type)) => {
+            (Status::OK, plain.begin(content_type, len, options, clock))
+        }
+        (status, content_type) => {
+            let status = Status(status.as_u16(), status.canonical_reason().unwrap_or(""));
+            scratch.clear();
+            begin_head(scratch, status, clock);
+            if let Some(content_type) = content_type {
+                scratch.extend_from_slice(b"Content-Type: ");
+                scratch.extend_from_slice(content_type.as_bytes());
+                scratch.extend_from_slice(b"\r\n");
+            }
+            put_length(scratch, len);
+            end_head(scratch, options);
+            (status, scratch)
+        }
+    };
     let is_short = body.len() <= PreparedResponse::MAX_INLINE_BYTES;
     if options.body && is_short {
         out.extend_from_slice(&body);
@@ -98,7 +107,12 @@ fn send_full(
     response: Response,
     mut options: ResponseOptions,
 ) -> Outcome {
-    let (head, Body(body)) = response.into_parts();
+    let (mut head, Body(body)) = response.into_parts();
+    if head.status == StatusCode::SWITCHING_PROTOCOLS
+        && let Some(protocol) = head.extensions.remove::<Protocol>()
+    {
+        return switch(context, x, &head.headers, protocol, options);
+    }
     let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
     drop(extensions);
     let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
@@ -168,6 +182,39 @@ fn send_full(
         }
     }
     Outcome::Sent(x.state.record(Sent::new(status, body_bytes, queued).close(x.io, x.id, options)))
+}
+
+/// Sends the head with which the connection switches to another protocol, or an error if the client did not ask.
+#[cold]
+fn switch(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    fields: &HeaderMap,
+    protocol: Protocol,
+    options: ResponseOptions,
+) -> Outcome {
+    let out = &mut context.responder.scratch;
+    if !options.may_upgrade {
+        let mut field = b"Upgrade: ".to_vec();
+        field
+            .extend_from_slice(fields.get(header::UPGRADE).map_or(&b""[..], HeaderValue::as_bytes));
+        field.extend_from_slice(b"\r\n");
+        let to = (&mut *x.io, x.id);
+        let sent = context.responder.send_status(to, Status::UPGRADE, &field, options);
+        return Outcome::Sent(x.state.record(sent));
+    }
+    out.clear();
+    begin_head(out, Status::SWITCHING, &context.responder.clock);
+    for (name, value) in fields.iter().filter(|(name, _)| !is_framing(name)) {
+        out.extend_from_slice(name.as_str().as_bytes());
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(value.as_bytes());
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
+    x.io.send(x.id, Chunk::Copy(out));
+    x.state.record(Sent::new(Status::SWITCHING, 0, 0));
+    Outcome::Upgrades(protocol)
 }
 
 /// Returns whether a Connection field has the option `close`.

@@ -17,16 +17,16 @@ struct Entry {
     path: RoutePath,
     handler: Arc<dyn Handler>,
     sheds_if_late: bool,
-    wants_client_addr: bool,
+    wants_client_info: bool,
     is_constant: bool,
 }
 
 impl Entry {
     fn new(path: RoutePath, handler: Arc<dyn Handler>) -> Self {
-        let (sheds_if_late, wants_client_addr) =
-            (handler.sheds_if_late(), handler.wants_client_addr());
+        let (sheds_if_late, wants_client_info) =
+            (handler.sheds_if_late(), handler.wants_client_info());
         let is_constant = handler.constant().is_some();
-        Entry { path, handler, sheds_if_late, wants_client_addr, is_constant }
+        Entry { path, handler, sheds_if_late, wants_client_info, is_constant }
     }
 }
 
@@ -51,7 +51,7 @@ enum Segment {
 pub(crate) struct Route {
     pub(crate) index: usize,
     pub(crate) sheds_if_late: bool,
-    pub(crate) wants_client_addr: bool,
+    pub(crate) wants_client_info: bool,
     pub(crate) is_constant: bool,
     /// The parameters in the path, if the route has any.
     pub(crate) params: Option<PathParams>,
@@ -143,8 +143,8 @@ impl Routes {
     }
 
     fn route(&self, index: usize) -> Route {
-        let Entry { sheds_if_late, wants_client_addr, is_constant, .. } = self.0[index];
-        Route { index, sheds_if_late, wants_client_addr, is_constant, params: None }
+        let Entry { sheds_if_late, wants_client_info, is_constant, .. } = self.0[index];
+        Route { index, sheds_if_late, wants_client_info, is_constant, params: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

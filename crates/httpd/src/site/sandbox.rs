@@ -76,7 +76,19 @@ impl Sandbox {
     /// Lets the handlers that are bound to a request answer it, in their order. Returns what the first
     /// that has handled it has sent; a handler that discards it, or sends nothing, ends the connection.
     /// A request with a body, and HEAD, whose response has none, are left to the site.
+    #[inline]
     pub(crate) fn answer(
+        &mut self,
+        metrics: &WorkerMetrics,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        options: ResponseOptions,
+    ) -> Option<Sent> {
+        if self.bound.is_empty() { None } else { self.ask(metrics, x, request, options) }
+    }
+
+    #[inline(never)]
+    fn ask(
         &mut self,
         metrics: &WorkerMetrics,
         x: &mut Cx<'_, impl Commands, State>,

@@ -45,7 +45,7 @@ impl<H: Handler> Handler for ShedIfLate<H> {
         true
     }
 
-    fn wants_client_addr(&self) -> bool {
-        self.0.wants_client_addr()
+    fn wants_client_info(&self) -> bool {
+        self.0.wants_client_info()
     }
 }

@@ -12,6 +12,7 @@ use crate::site::exchange::Exchange;
 use crate::site::guard::Guarded;
 use crate::site::handler::BodySink;
 use crate::site::lookup::FileLookup;
+use crate::site::wakers::Task;
 
 /// The state that a [`Site`](crate::Site) keeps per connection.
 #[derive(Debug, Default)]
@@ -49,6 +50,11 @@ pub(crate) struct Observed {
     pub(crate) peer: Option<SocketAddr>,
     /// The time at which the request in hand had arrived.
     pub(crate) since: Option<Instant>,
+    /// What wakes the connection's handlers.
+    pub(crate) task: Option<Task>,
+    /// The details of the connection's TLS.
+    #[cfg(feature = "tls")]
+    pub(crate) tls: Option<evring_tls::TlsInfo>,
 }
 
 impl State {

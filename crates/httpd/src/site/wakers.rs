@@ -41,8 +41,7 @@ impl Wakers {
     /// Creates the waker of a connection.
     pub(crate) fn task(&self, id: ConnId) -> Task {
         let target = Arc::clone(&self.target);
-        let waker = Arc::new(ConnWaker { id, is_queued: AtomicBool::new(false), target });
-        Task { waker: Waker::from(Arc::clone(&waker)), connection: waker }
+        Task(Arc::new(ConnWaker { id, is_queued: AtomicBool::new(false), target }))
     }
 
     /// Takes the connections that were woken: all open ones if there were too many.
@@ -69,23 +68,24 @@ impl Wakers {
     }
 }
 
-/// The waker of a connection while its handler runs.
-#[derive(Debug)]
-pub(crate) struct Task {
-    pub(crate) waker: Waker,
-    connection: Arc<ConnWaker>,
-}
+/// The waker of a connection, the same for all its handlers.
+#[derive(Clone, Debug)]
+pub(crate) struct Task(Arc<ConnWaker>);
 
 impl Task {
+    pub(crate) fn waker(&self) -> Waker {
+        Waker::from(Arc::clone(&self.0))
+    }
+
     /// Makes wake-ups have no effect until [`Task::begin_poll`]: the connection is polled anyway.
     pub(crate) fn suppress(&self) {
-        self.connection.is_queued.store(true, Ordering::Relaxed);
+        self.0.is_queued.store(true, Ordering::Relaxed);
     }
 
     /// Makes the next wake-up have an effect.
     pub(crate) fn begin_poll(&self) {
         // What threads have changed before their wake-up is visible to the poll.
-        self.connection.is_queued.swap(false, Ordering::AcqRel);
+        self.0.is_queued.swap(false, Ordering::AcqRel);
     }
 }
 

@@ -1,0 +1,222 @@
+//! Clients that are as slow as a server lets them be, a thousand at a time.
+
+mod attack;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evring::backends;
+use evring_httpd::evring_tls::rustls::ClientConfig;
+
+use super::super::{Context, DEFAULT, Experiment, servers};
+use super::client::{Stream, get};
+use super::start;
+use super::tls::certificate;
+use crate::command::ServerKind;
+use crate::failure::Failure;
+use crate::measure::{CLIENT_CORE, OtherPrograms, Site, pin, raise_descriptors};
+use crate::outcome::{Outcome, X};
+use crate::statistics::spread;
+use attack::{Attack, Attackers};
+
+/// See the module.
+pub(crate) const EXPERIMENT: Experiment = Experiment {
+    id: "slow-clients",
+    title: "1,000 clients that send a head, send a body, receive a response or shake hands slowly",
+    source: "goal of this project: the 99th percentile of another client below 100 ms, and no slow client left \
+             after its time-out",
+    own_network: false,
+    run,
+};
+
+const CLIENTS: usize = 1_000;
+
+/// Time that the server gives a client for a head, for progress in a body, and between two requests.
+pub(crate) const TIMEOUT: Duration = Duration::from_millis(2_500);
+
+/// Time after the last connect at which a client counts as left: a response that is in the socket's buffer is watched
+/// from the first time-out to the second.
+const DEADLINE: Duration = Duration::from_millis(5_500);
+
+/// Slow clients that connect at a time, and the time between.
+const CONNECTS: usize = 10;
+const TICK: Duration = Duration::from_millis(20);
+
+/// The number of ticks between two bytes of a slow client.
+const TICKS_PER_BYTE: u32 = 5;
+
+/// Time between the requests of the other client.
+const PROBE_STEP: Duration = Duration::from_millis(5);
+
+/// Mechanisms of a quick run.
+const QUICK: [&str; 2] = [DEFAULT, "epoll"];
+const ROUNDS: usize = 5;
+
+const NOTES: [&str; 3] = [
+    "One worker on core 0; the slow clients and the other one are on core 1. The server has time-outs of 2.5 s, and 4 KiB/s \
+     as the minimum rate. Each slow client moves a byte each 100 ms.",
+    "The slow clients connect within two seconds. The other client connects every 5 ms, with TLS for the slow handshakes, \
+     and makes one request; its time counts from the moment it was due. It begins before the slow clients connect.",
+    "A slow client is gone when its connection has ended. The time is that from the connect of the last one until all are \
+     gone; those that are there after 5.5 s count as left.",
+];
+
+/// What one attack on one mechanism showed, one value per round.
+#[derive(Default)]
+struct Observed {
+    mechanism: &'static str,
+    attack: Attack,
+    p99_ms: Vec<f64>,
+    left: Vec<f64>,
+    seconds: Vec<f64>,
+}
+
+fn run(cx: &Context) -> Result<Outcome, Failure> {
+    let mut outcome = Outcome::new(EXPERIMENT.id);
+    pin(&[CLIENT_CORE])?;
+    raise_descriptors();
+    let site = Site::bare(b"")?;
+    let config = certificate(&site)?;
+    let others = OtherPrograms::watch()?;
+    let mechanisms = if cx.quick {
+        servers::available(&QUICK)
+    } else {
+        backends().iter().filter(|b| b.available.is_ok()).map(|b| b.name).collect()
+    };
+    let mut all: Vec<_> = mechanisms
+        .iter()
+        .flat_map(|mechanism| Attack::ALL.map(|attack| (mechanism, attack)))
+        .map(|(mechanism, attack)| Observed { mechanism, attack, ..Observed::default() })
+        .collect();
+    let rounds = if cx.quick { 1 } else { ROUNDS };
+    cx.progress.set_length((rounds * all.len()) as u64);
+    for mut round in cx.rounds(rounds) {
+        for i in round.order(all.len()) {
+            cx.progress.set_message(format!("{}, {}", all[i].mechanism, all[i].attack.name()));
+            observe(&mut all[i], &site, &config)?;
+            cx.progress.inc(1);
+        }
+    }
+    report(&all, &mut outcome);
+    outcome.notes.extend(others.note()?);
+    outcome.notes.extend(NOTES.map(str::to_owned));
+    Ok(outcome)
+}
+
+/// Runs an attack once.
+fn observe(
+    observed: &mut Observed,
+    site: &Site,
+    config: &Arc<ClientConfig>,
+) -> Result<(), Failure> {
+    let attack = observed.attack;
+    let setting = if attack == Attack::Handshake { "slow-tls" } else { "slow" };
+    let server = start(ServerKind::Variant, &format!("{}/{setting}", observed.mechanism), site)?;
+    let (to, tls) = (server.address(), (attack == Attack::Handshake).then_some(config));
+    let is_over = AtomicBool::new(false);
+    let (times, left, time) = thread::scope(|scope| {
+        let probe = scope.spawn(|| probe(to, tls, &is_over));
+        let attacked = slow_clients(to, attack, config);
+        is_over.store(true, Ordering::Relaxed);
+        let times = probe.join().map_err(|_| Failure::Run("the client panicked".to_owned()))?;
+        let (left, time) = attacked?;
+        Ok::<_, Failure>((times, left, time))
+    })?;
+    observed.p99_ms.push(percentile_99(times));
+    observed.left.push(left as f64);
+    observed.seconds.push(time.as_secs_f64());
+    Ok(())
+}
+
+/// Runs the slow clients until they have gone. Returns how many are left, and the time.
+fn slow_clients(
+    to: SocketAddr,
+    attack: Attack,
+    config: &Arc<ClientConfig>,
+) -> Result<(usize, Duration), Failure> {
+    let mut clients = Attackers::new(attack, config)?;
+    let (mut due, mut connected, mut complete) = (Instant::now(), 0, None);
+    let mut tick = 0_u32;
+    loop {
+        let more = CONNECTS.min(CLIENTS - connected);
+        clients.connect(to, more)?;
+        connected += more;
+        let left =
+            if tick.is_multiple_of(TICKS_PER_BYTE) { clients.step() } else { clients.count() };
+        if connected == CLIENTS {
+            let since = complete.get_or_insert_with(Instant::now).elapsed();
+            if left == 0 || since >= DEADLINE {
+                return Ok((left, since));
+            }
+        }
+        tick += 1;
+        due += TICK;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+}
+
+/// Makes requests until the slow clients have gone. Returns their times in milliseconds; a request that fails has
+/// none.
+fn probe(to: SocketAddr, tls: Option<&Arc<ClientConfig>>, is_over: &AtomicBool) -> Vec<f64> {
+    let (request, mut reply) = (get("/hello", "Connection: close\r\n"), Vec::new());
+    let (mut times, mut due) = (Vec::new(), Instant::now());
+    while !is_over.load(Ordering::Relaxed) {
+        let outcome = Stream::connect(to, tls).and_then(|mut stream| {
+            stream.send(&request)?;
+            stream.receive(&mut reply, "content-length: 12")
+        });
+        times.push(match outcome {
+            Ok(()) => due.elapsed().as_secs_f64() * 1e3,
+            Err(_) => f64::INFINITY,
+        });
+        due += PROBE_STEP;
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+    }
+    times
+}
+
+fn percentile_99(mut times: Vec<f64>) -> f64 {
+    times.sort_by(f64::total_cmp);
+    let at = (times.len() * 99).div_ceil(100).saturating_sub(1);
+    times.get(at).copied().unwrap_or(f64::INFINITY)
+}
+
+fn report(all: &[Observed], outcome: &mut Outcome) {
+    for observed in all {
+        let x = X::Name(observed.mechanism.to_owned());
+        let attack = observed.attack.name();
+        for (figure, unit, values) in [
+            ("99th percentile of another client", "ms", &observed.p99_ms),
+            ("Slow clients left", "", &observed.left),
+            ("Time until the last slow client is gone", "s", &observed.seconds),
+        ] {
+            if let Some(y) = spread(values) {
+                outcome.point(figure, unit, attack, x.clone(), y);
+            }
+        }
+    }
+    // A round stands for the worst of all mechanisms and attacks.
+    let worst = |of: fn(&Observed) -> &[f64]| {
+        let rounds = all.iter().map(|observed| of(observed).len()).min().unwrap_or(0);
+        let in_round = |n: usize| all.iter().map(|observed| of(observed)[n]).fold(0.0, f64::max);
+        (0..rounds).map(in_round).collect()
+    };
+    outcome.ratio("probe_p99_ms_worst", "every mechanism", worst(|o| &o.p99_ms));
+    outcome.ratio("attackers_left", "every mechanism", worst(|o| &o.left));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::percentile_99;
+
+    #[test]
+    fn percentile_is_the_time_that_one_in_a_hundred_exceeds() {
+        assert_eq!(percentile_99((1..=100).map(f64::from).collect()), 99.0);
+        assert_eq!(percentile_99((1..=200).map(f64::from).rev().collect()), 198.0);
+        assert_eq!(percentile_99(vec![7.0]), 7.0);
+        assert_eq!(percentile_99(Vec::new()), f64::INFINITY);
+    }
+}

@@ -1,0 +1,87 @@
+//! What handlers learn about their clients.
+
+use std::net::SocketAddr;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use evring::{Commands, Cx};
+#[cfg(feature = "tls")]
+use evring_tls::{ServerSession, TlsInfo};
+use http::Extensions;
+use http::request::Parts;
+
+use crate::site::context::Context;
+use crate::site::handler::{Answer, Handler};
+use crate::site::head::Head;
+use crate::site::into_handler::IntoHandler;
+use crate::site::reply::Reply;
+use crate::site::state::State;
+
+/// The address of a client, in the extensions of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClientAddr(pub SocketAddr);
+
+/// Wraps a handler that needs to know its client: its requests have a [`ClientAddr`] in their extensions and, with
+/// TLS, a `TlsInfo`. Handlers that wait have both without this.
+///
+/// ```
+/// use evring_httpd::{ClientAddr, Request, Server, with_client_info};
+///
+/// let address = with_client_info(|request: Request| {
+///     request.extensions().get::<ClientAddr>().map_or(String::new(), |client| client.0.to_string())
+/// });
+/// let server = Server::builder().route("/address", address);
+/// ```
+pub fn with_client_info<K>(handler: impl IntoHandler<K>) -> impl Handler {
+    WithClientInfo(Arc::new(handler.into_handler()))
+}
+
+struct WithClientInfo<H>(Arc<H>);
+
+impl<H: Handler> Handler for WithClientInfo<H> {
+    fn handle(self: Arc<Self>, head: Parts) -> Answer {
+        Arc::clone(&self.0).handle(head)
+    }
+
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+        self.0.handle_without_body(head)
+    }
+
+    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+        self.0.handle_head(head)
+    }
+
+    fn sheds_if_late(&self) -> bool {
+        self.0.sheds_if_late()
+    }
+
+    fn wants_client_info(&self) -> bool {
+        true
+    }
+}
+
+/// Adds what is known about a connection's client to the extensions of its request.
+pub(crate) fn add(
+    context: &Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    extensions: &mut Extensions,
+) {
+    if let Some(address) = context.client_addr(x) {
+        extensions.insert(ClientAddr(address));
+    }
+    #[cfg(feature = "tls")]
+    if let Some(tls) = tls_info(x) {
+        extensions.insert(tls);
+    }
+}
+
+/// Returns the details of a connection's TLS, which are collected once.
+#[cfg(feature = "tls")]
+fn tls_info(x: &mut Cx<'_, impl Commands, State>) -> Option<TlsInfo> {
+    let session = x.io.session(x.id)?.downcast_ref::<ServerSession>()?;
+    let known = &mut x.state.observed.get_or_insert_default().tls;
+    if known.is_none() {
+        *known = session.info();
+    }
+    known.clone()
+}

@@ -1,0 +1,181 @@
+//! Connections that switch to another protocol, on every mechanism.
+
+mod serving;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use evring_httpd::{Limits, Request, Response, Server, Upgraded, upgrade};
+use serving::{Client, on_every_backend};
+
+const HEAD: &str =
+    "HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\nUpgrade: echo\r\n\r\n";
+
+async fn echo(mut connection: Upgraded) {
+    while let Some(bytes) = connection.read().await {
+        if connection.write(bytes).await.is_err() {
+            return;
+        }
+    }
+}
+
+fn start(backend: &str, limits: Limits) -> Server {
+    let server = Server::builder().listen("127.0.0.1:0").backend(backend).limits(limits);
+    server
+        .route("/now", |_: Request| -> Response { upgrade("echo", echo) })
+        .route("/waits", async |_: Request| -> Response { upgrade("echo", echo) })
+        .route("/panics", |_: Request| -> Response {
+            upgrade("echo", |_| async { panic!("a test") })
+        })
+        .start()
+        .unwrap()
+}
+
+fn tcp(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.addresses()[0]).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream
+}
+
+/// Switches a connection, and sends bytes with the request. Returns the head of the response.
+fn switch(stream: &mut TcpStream, target: &str, bytes: &[u8]) -> String {
+    let request = format!("GET {target} {HEAD}");
+    stream.write_all(&[request.as_bytes(), bytes].concat()).unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        head.push(byte[0]);
+    }
+    String::from_utf8(head).unwrap()
+}
+
+#[test]
+fn bytes_pass_in_both_directions_until_the_client_ends() {
+    let long: Vec<u8> = (0..3_000_000_u32).map(|n| (n / 7) as u8).collect();
+    on_every_backend(|backend| {
+        let mut limits = Limits::default();
+        // More than what waits for the handler at most, and far less than what is sent.
+        limits.max_body_memory = 400_000;
+        let server = start(backend, limits);
+        for target in ["/now", "/waits"] {
+            let mut stream = tcp(&server);
+            let head = switch(&mut stream, target, b"first");
+            assert!(head.starts_with("HTTP/1.1 101 Switching Protocols\r\n"), "{head}");
+            assert!(head.contains("\r\nConnection: Upgrade\r\n"), "{head}");
+            assert!(head.contains("\r\nupgrade: echo\r\n"), "{head}");
+            let mut first = [0; 5];
+            stream.read_exact(&mut first).unwrap();
+            assert_eq!(&first, b"first");
+            let mut received = Vec::new();
+            thread::scope(|scope| {
+                let mut sending = stream.try_clone().unwrap();
+                let long = &long;
+                scope.spawn(move || {
+                    sending.write_all(long).unwrap();
+                    sending.shutdown(Shutdown::Write).unwrap();
+                });
+                stream.read_to_end(&mut received).unwrap();
+            });
+            assert!(received == long, "{} bytes came back", received.len());
+        }
+    });
+}
+
+#[test]
+fn requests_that_do_not_ask_for_an_upgrade_get_426() {
+    on_every_backend(|backend| {
+        let server = start(backend, Limits::default());
+        let mut client = Client::new(tcp(&server));
+        for target in ["/now", "/waits"] {
+            let response = client.get(target);
+            assert_eq!((response.status, response.field("Upgrade")), (426, Some("echo")));
+            let body = "Content-Length: 4\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\nbody";
+            client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\n{body}").as_bytes());
+            assert_eq!(client.response(true).status, 426);
+        }
+        client.send(b"GET /now HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+        assert_eq!(client.response(true).status, 426);
+    });
+}
+
+#[test]
+fn idle_connection_outlasts_the_limits_of_requests() {
+    on_every_backend(|backend| {
+        let mut limits = Limits::default();
+        limits.header_timeout = Duration::from_millis(100);
+        limits.keep_alive_timeout = Duration::from_millis(100);
+        limits.progress_interval = Duration::from_millis(100);
+        limits.handler_timeout = Duration::from_millis(100);
+        let server = start(backend, limits);
+        let mut stream = tcp(&server);
+        switch(&mut stream, "/now", b"");
+        // Others end at their limits meanwhile.
+        for _ in 0..3 {
+            tcp(&server).read_to_end(&mut Vec::new()).unwrap();
+        }
+        stream.write_all(b"still").unwrap();
+        let mut bytes = [0; 5];
+        stream.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"still");
+    });
+}
+
+/// Sends the count of pieces when the handler's future is dropped.
+struct Report(Arc<AtomicUsize>, Sender<usize>);
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.1.send(self.0.load(Ordering::Relaxed)).unwrap();
+    }
+}
+
+#[test]
+fn handler_waits_for_a_client_that_does_not_read_which_is_reset() {
+    const PIECE: &[u8] = &[b'x'; 16 * 1024];
+    on_every_backend(|backend| {
+        let (sender, ended) = channel();
+        let sender = Mutex::new(sender);
+        let endless = move |_: Request| -> Response {
+            let sent = Arc::new(AtomicUsize::new(0));
+            let report = Report(Arc::clone(&sent), sender.lock().unwrap().clone());
+            upgrade("endless", |mut connection| async move {
+                let _report = report;
+                while connection.write(PIECE).await.is_ok() {
+                    sent.fetch_add(1, Ordering::Relaxed);
+                }
+            })
+        };
+        let mut limits = Limits::default();
+        limits.progress_interval = Duration::from_millis(100);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).limits(limits);
+        let server = server.route("/", endless).start().unwrap();
+        let mut stream = tcp(&server);
+        switch(&mut stream, "/", b"");
+        // What fits into the buffers of the kernel and the server.
+        let bytes = ended.recv_timeout(Duration::from_secs(20)).unwrap() * PIECE.len();
+        assert!((1 << 16..32 << 20).contains(&bytes), "{bytes}");
+    });
+}
+
+#[test]
+fn panic_of_a_protocol_resets_its_connection_only() {
+    on_every_backend(|backend| {
+        let server = start(backend, Limits::default());
+        let mut stream = tcp(&server);
+        stream.write_all(format!("GET /panics {HEAD}").as_bytes()).unwrap();
+        let mut received = Vec::new();
+        // The head may have been received before the reset.
+        let end = stream.read_to_end(&mut received);
+        assert!(end.is_err() || received.starts_with(b"HTTP/1.1 101 "), "{end:?}");
+        let mut stream = tcp(&server);
+        switch(&mut stream, "/waits", b"x");
+        stream.read_exact(&mut [0]).unwrap();
+    });
+}
