@@ -155,7 +155,7 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
 }
 
 /// Runs the web server with a setting: `tls` with the certificate of the site, `gzip` at nginx's default level without
-/// a cache, `observed` with metrics and an access log, or `plain`.
+/// a cache, `uncached`, `observed` with metrics and an access log, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
     let (mechanism, setting) = split(options)?;
     let (root, policy) = (options.root()?, FileDelivery::default());
@@ -166,10 +166,9 @@ fn variant(options: &Serve) -> Result<Value, Failure> {
         "gzip" => {
             let mut compression = Compression::default();
             compression.levels = "gzip:1".parse().map_err(Failure::Request)?;
-            let mut limits = unlimited();
-            limits.cache_bytes = 0;
-            server.compression(compression).limits(limits)
+            server.compression(compression).limits(without_cache())
         }
+        "uncached" => server.limits(without_cache()),
         "observed" => server
             .metrics_listen(([127, 0, 0, 1], 0).into())
             .access_log(root.join("access.log").into()),
@@ -204,6 +203,13 @@ fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value
 fn unlimited() -> Limits {
     let mut limits = Limits::default();
     limits.max_keep_alive_requests = u32::MAX;
+    limits
+}
+
+/// Returns the same, without a cache of files.
+fn without_cache() -> Limits {
+    let mut limits = unlimited();
+    limits.cache_bytes = 0;
     limits
 }
 
