@@ -1029,7 +1029,7 @@ impl Pages {
     }
 
     /// Takes a completion, and frees its entry.
-    #[expect(
+    #[allow(
         clippy::should_implement_trait,
         reason = "completions come after it has returned none"
     )]
