@@ -52,6 +52,8 @@ const ALL: &[(&str, &str, Goal)] = &[
     ("flexsc-syscalls", "completion_10000_over_100", AtMost(1.3)),
     ("flexsc-kv", "kv_over_memcached", AtLeast(1.0)),
     ("flexsc-kv", "kv_over_memcached_16", AtLeast(1.5)),
+    ("flexsc-web", "flexsc_over_nginx_uncached", AtLeast(1.4)),
+    ("flexsc-web", "flexsc_over_uring", AtLeast(0.95)),
     ("flexsc-files", "stat_over_tokio_fs", AtLeast(4.0)),
     ("flexsc-files", "stat_over_std", AtLeast(1.2)),
     ("flexsc-threads", "green_over_os", AtLeast(1.5)),

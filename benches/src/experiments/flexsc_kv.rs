@@ -1,9 +1,7 @@
 //! Our cache and memcached (FlexSC, section 6.1).
 
-use std::time::Instant;
-
 use super::servers::{DEFAULT, available};
-use super::system_call::SystemCall;
+use super::system_call::null_call_ns;
 use super::{Context, Experiment};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
@@ -321,7 +319,7 @@ fn count_instructions(
 
 /// Adds the cost of a mode switch, the findings, and the paper's results.
 fn summary(outcome: &mut Outcome) {
-    outcome.ratio("null_call_ns", "direct", null_call_ns());
+    outcome.ratio("null_call_ns", "direct", null_call_ns(ROUNDS));
     let median = |name: &str| outcome.median(name);
     let compared = [("one at a time", ""), ("16 lines at once", "_16"), ("16 keys", "_multiget")];
     let compared: Vec<_> = compared
@@ -355,20 +353,6 @@ fn summary(outcome: &mut Outcome) {
         "FlexSC, table 1: memcached executes 3,750 user instructions per system call, at 0.80 \
          instructions per cycle, and the kernel 5,420, at 0.59.",
     );
-}
-
-/// Returns times of a system call without work.
-fn null_call_ns() -> Vec<f64> {
-    const CALLS: u32 = 100_000;
-    let time = |_| {
-        let start = Instant::now();
-        for _ in 0..CALLS {
-            // getppid(2) always succeeds.
-            let _ = SystemCall::NULL.make();
-        }
-        start.elapsed().as_nanos() as f64 / f64::from(CALLS)
-    };
-    (0..ROUNDS).map(time).collect()
 }
 
 #[cfg(test)]

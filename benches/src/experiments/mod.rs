@@ -12,6 +12,7 @@ mod flexsc_interference;
 mod flexsc_kv;
 mod flexsc_syscalls;
 mod flexsc_threads;
+mod flexsc_web;
 mod floors;
 mod http_sessions;
 mod load_check;
@@ -93,6 +94,7 @@ pub(crate) const ALL: &[Experiment] = &[
     flexsc_syscalls::EXPERIMENT,
     flexsc_interference::EXPERIMENT,
     flexsc_kv::EXPERIMENT,
+    flexsc_web::EXPERIMENT,
     flexsc_files::EXPERIMENT,
     flexsc_threads::EXPERIMENT,
     ecem::ded::EXPERIMENT,

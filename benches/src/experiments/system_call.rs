@@ -1,6 +1,7 @@
 //! A system call that an experiment makes directly or posts.
 
 use std::io;
+use std::time::Instant;
 
 use flexsc_rt::{Call, Kind};
 
@@ -45,6 +46,20 @@ impl SystemCall {
     pub(super) fn posted(&self) -> Call {
         Call::bounded(self.number, self.args).kind(self.kind)
     }
+}
+
+/// Returns times of a system call without work, one for each round.
+pub(super) fn null_call_ns(rounds: usize) -> Vec<f64> {
+    const CALLS: u32 = 100_000;
+    let time = |_| {
+        let start = Instant::now();
+        for _ in 0..CALLS {
+            // getppid(2) always succeeds.
+            let _ = SystemCall::NULL.make();
+        }
+        start.elapsed().as_nanos() as f64 / f64::from(CALLS)
+    };
+    (0..rounds).map(time).collect()
 }
 
 /// Returns an error of the pages, for the user.

@@ -66,7 +66,8 @@ pub(crate) fn named(name: &str) -> Option<Serve> {
 /// Returns the name of the floor on the same interface as a mechanism.
 pub(crate) fn for_mechanism(mechanism: &str) -> Option<&'static str> {
     let interface = match mechanism {
-        "epoll-edge" => "epoll",
+        // The paper's baseline, too, is the same server on epoll (FlexSC, section 6).
+        "epoll-edge" | "flexsc" => "epoll",
         "send" | "send-ps1" | "send-ps2" => "uring",
         other => other,
     };

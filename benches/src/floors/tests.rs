@@ -51,6 +51,7 @@ fn every_floor_replies_and_closes_at_end_of_stream() {
 #[test]
 fn mechanisms_of_one_interface_share_a_floor() {
     assert_eq!(for_mechanism("epoll-edge"), Some("epoll"));
+    assert_eq!(for_mechanism("flexsc"), Some("epoll"));
     assert_eq!(for_mechanism("send-ps1"), Some("uring"));
     assert_eq!(for_mechanism("tokio"), Some("tokio"));
     assert_eq!(for_mechanism("unknown"), None);

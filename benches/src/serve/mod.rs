@@ -157,7 +157,7 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
 }
 
 /// Runs the web server with a setting: `tls` with the certificate of the site, `gzip` at nginx's default level without
-/// a cache, `observed` with metrics and an access log, `router` with a router of axum, `slow` and
+/// a cache, `uncached`, `observed` with metrics and an access log, `router` with a router of axum, `slow` and
 /// `slow-tls` with short time-outs, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
     let (mechanism, setting) = split(options)?;
@@ -175,10 +175,9 @@ fn variant(options: &Serve) -> Result<Value, Failure> {
         "gzip" => {
             let mut compression = Compression::default();
             compression.levels = "gzip:1".parse().map_err(Failure::Request)?;
-            let mut limits = unlimited();
-            limits.cache_bytes = 0;
-            server.compression(compression).limits(limits)
+            server.compression(compression).limits(without_cache())
         }
+        "uncached" => server.limits(without_cache()),
         "observed" => server
             .metrics_listen(([127, 0, 0, 1], 0).into())
             .access_log(root.join("access.log").into()),
@@ -228,6 +227,13 @@ fn impatient() -> Limits {
 /// Returns the settings of TLS with the certificate of a site.
 fn tls_of(root: &Path) -> TlsOptions {
     TlsOptions::files(root.join(CERTIFICATE), root.join(KEY))
+}
+
+/// Returns the same, without a cache of files.
+fn without_cache() -> Limits {
+    let mut limits = unlimited();
+    limits.cache_bytes = 0;
+    limits
 }
 
 /// Returns the web server, configured as its program configures it, with a handler.

@@ -31,7 +31,7 @@ struct Configuration {
     server: &'static str,
 }
 
-const CONFIGURATIONS: [Configuration; 8] = [
+const CONFIGURATIONS: [Configuration; 9] = [
     // Debian's nginx.conf, which lists `multi_accept on` as a comment, without its access log, which
     // no other server writes.
     Configuration {
@@ -47,6 +47,13 @@ const CONFIGURATIONS: [Configuration; 8] = [
         events: "worker_connections 15000; multi_accept on;",
         http: "sendfile off; open_file_cache max=1000 inactive=60s; keepalive_requests 1000000000;",
         server: "location = /1m.txt { sendfile on; tcp_nopush on; }",
+    },
+    // As tuned, but each request opens its file.
+    Configuration {
+        name: "uncached",
+        events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile off; open_file_cache off; keepalive_requests 1000000000;",
+        server: "",
     },
     // TLS as tuned, with the certificate of the site, and without a cache of sessions, as no client resumes one.
     Configuration {

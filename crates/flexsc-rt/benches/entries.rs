@@ -38,6 +38,11 @@ fn executors(c: &mut Criterion) {
         });
         for (name, call) in [
             ("in place", null().pinned(Executor::InPlace)),
+            // close(2) of no descriptor, for which the ring has an operation.
+            (
+                "ring",
+                Call::bounded(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).pinned(Executor::Ring),
+            ),
             ("thread", null().pinned(Executor::Threads)),
             ("adaptive", null()),
         ] {

@@ -38,6 +38,20 @@ pub enum Waits {
     Indefinitely,
 }
 
+impl Waits {
+    /// Returns the descriptor that a call waits for.
+    #[inline]
+    pub(crate) fn descriptor(self) -> Option<(RawFd, Direction)> {
+        match self {
+            Waits::Ready(fd, direction)
+            | Waits::AfterReady(fd, direction)
+            | Waits::UntilReady(fd, direction)
+            | Waits::ReadyThenBlocks(fd, direction) => Some((fd, direction)),
+            Waits::Bounded | Waits::Indefinitely => None,
+        }
+    }
+}
+
 /// The direction of a descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
@@ -82,6 +96,7 @@ pub struct Call {
     pub(crate) kind: Kind,
     pub(crate) pinned: Option<Executor>,
     pub(crate) uncancellable: bool,
+    pub(crate) in_batches: bool,
 }
 
 impl Call {
@@ -100,6 +115,7 @@ impl Call {
             kind: Kind::Unknown,
             pinned,
             uncancellable: false,
+            in_batches: false,
         }
     }
 
@@ -111,6 +127,28 @@ impl Call {
     /// Describes a call that waits for a disk at most.
     pub fn bounded(number: libc::c_long, args: [usize; 6]) -> Self {
         Call::new(number, args).waits(Waits::Bounded)
+    }
+
+    /// Has the ring make the call, together with others, where the owner sleeps in the ring. One that waits for a
+    /// descriptor waits in the ring then. It is one of [`Call::of_batches`].
+    pub(crate) fn in_batches(mut self) -> Self {
+        self.in_batches = true;
+        self
+    }
+
+    /// Returns numbers and arguments of calls for which a ring has to have operations if the owner sleeps there.
+    pub(crate) fn of_batches() -> [(u32, [usize; 6]); 7] {
+        let how = size_of::<[u64; 3]>();
+        [
+            (libc::SYS_recvfrom, [0; 6]),
+            (libc::SYS_sendto, [0; 6]),
+            (libc::SYS_sendmsg, [0; 6]),
+            (libc::SYS_accept4, [0; 6]),
+            (libc::SYS_close, [0; 6]),
+            (libc::SYS_openat2, [0, 0, 0, how, 0, 0]),
+            (libc::SYS_preadv2, [0; 6]),
+        ]
+        .map(|(number, args)| (number as u32, args))
     }
 
     /// Has a cancellation of the call no effect, as its effect is needed.

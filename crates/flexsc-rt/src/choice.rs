@@ -3,7 +3,11 @@
 //! Costs are kept for each call number, kind of object and batch depth. A cost is the time that
 //! passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
 //! shared out. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is
-//! measured, of the other batches one in 16. A trial gives one batch to another executor.
+//! measured, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least
+//! of its costs: other programs make costs larger, not smaller. For the same reason one measurement raises a known
+//! cost by little.
+
+use std::time::Instant;
 
 use crate::call::{Executor, Kind};
 
@@ -13,8 +17,8 @@ const NUMBERS: usize = 512;
 /// Rows; calls beyond share the first one.
 const MAX_ROWS: usize = 255;
 
-/// Depths of a batch.
-const DEPTHS: usize = 3;
+/// Depths of a batch: 1, from 2, 4, 8, ... calls on.
+const DEPTHS: usize = 8;
 
 /// A call that takes longer keeps the owner from its other work.
 const MAX_IN_PLACE_NS: f32 = 50_000.0;
@@ -34,8 +38,14 @@ const TRIAL_EVERY: (u32, u32) = (1 << 10, 1 << 20);
 /// An executor must cost this part of the present one, so that two equal ones do not alternate.
 const SWITCH_BELOW: f32 = 0.9;
 
-/// Known cost and measurement differ by this factor at most.
-const MAX_CHANGE: f32 = 8.0;
+/// A measurement raises the known cost by this factor at most, and the next ones in a row by the second.
+const RAISED: (f32, f32) = (1.25, 2.0);
+
+/// Batches of a trial, unless the first ones cost too much.
+const TRIAL_BATCHES: u32 = 4;
+
+/// A trial ends early if its executor costs so many times as much as the present one.
+const HOPELESS: f32 = 2.0;
 
 /// An executor that cannot make the calls of a row.
 const IMPOSSIBLE: f32 = f32::INFINITY;
@@ -46,19 +56,12 @@ const EXECUTORS: [Executor; 4] =
 
 /// How deep a batch is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Depth {
-    Single,
-    Few,
-    Many,
-}
+pub(crate) struct Depth(u8);
 
 impl Depth {
+    #[inline]
     pub(crate) fn of(calls: usize) -> Self {
-        match calls {
-            0..=1 => Depth::Single,
-            2..=15 => Depth::Few,
-            _ => Depth::Many,
-        }
+        Depth((calls.max(1).ilog2() as usize).min(DEPTHS - 1) as u8)
     }
 }
 
@@ -68,6 +71,8 @@ pub(crate) struct Choice {
     pub(crate) executor: Executor,
     /// Its time is to be reported.
     pub(crate) measured: bool,
+    /// Further calls of the batch have another executor.
+    pub(crate) once: bool,
 }
 
 /// Identifies the costs of a kind of call.
@@ -81,6 +86,8 @@ pub(crate) struct Choices {
     rows: Box<[u8]>,
     costs: Vec<[Costs; DEPTHS]>,
     unknown: [Costs; DEPTHS],
+    /// Time of a reading of the clock, which the measured time of one call contains.
+    clock_ns: u64,
 }
 
 /// What is known of one kind of call at one depth.
@@ -89,14 +96,22 @@ struct Costs {
     /// By executor; 0 if it is not known.
     ns: [f32; EXECUTORS.len()],
     best: Executor,
-    /// The executor on trial, and how many calls of this batch it gets.
+    /// The executor on trial, how many batches it gets yet, and whether this is one.
     trial: Executor,
     trial_left: u32,
+    on_trial: bool,
+    /// A measurement of the trial was reported.
+    trial_known: bool,
     /// Slow calls in place in a row.
     slow: u8,
-    /// The batch, and whether it is measured if it is not in place.
+    /// The last measurement has raised a cost.
+    raised: bool,
+    /// The batch, and whether it is to be measured.
     batch: u32,
     batch_measured: bool,
+    /// The cost of a measured batch, which its last call has.
+    batch_ns: f32,
+    batch_by: Executor,
     until_measured: u32,
     calls_since_trial: u32,
     trial_every: u32,
@@ -111,13 +126,14 @@ impl Choices {
             if active_threads < 1 {
                 costs.ns[Executor::Threads as usize] = IMPOSSIBLE;
             }
-            if active_threads < 2 || depth == Depth::Single as usize {
+            if active_threads < 2 || depth == 0 {
                 costs.ns[Executor::Shared as usize] = IMPOSSIBLE;
             }
         }
         let mut costs = Vec::with_capacity(MAX_ROWS);
         costs.push(unknown);
-        Choices { rows: vec![0; (NUMBERS + 1) * Kind::COUNT].into_boxed_slice(), costs, unknown }
+        let rows = vec![0; (NUMBERS + 1) * Kind::COUNT].into_boxed_slice();
+        Choices { rows, costs, unknown, clock_ns: clock_ns() }
     }
 
     /// Returns the row of a call.
@@ -140,28 +156,26 @@ impl Choices {
         Row(self.rows[place] - 1)
     }
 
-    /// Chooses an executor for the next call of a batch. Batches have different numbers.
+    /// Chooses an executor for the next call of a batch of so many. Batches have different numbers.
     #[inline]
-    pub(crate) fn choose(&mut self, row: Row, depth: Depth, batch: u32) -> Choice {
+    pub(crate) fn choose(&mut self, row: Row, depth: Depth, batch: u32, calls: u32) -> Choice {
         let costs = self.costs(row, depth);
         if costs.batch != batch {
             costs.batch = batch;
-            costs.begin_batch();
+            costs.begin_batch(calls);
         }
-        costs.calls_since_trial = costs.calls_since_trial.saturating_add(1);
-        if costs.trial_left > 0 {
-            costs.trial_left -= 1;
-            return Choice { executor: costs.trial, measured: true };
+        if costs.on_trial {
+            // In place one call is enough; more could keep the owner for long.
+            let once = costs.trial == Executor::InPlace;
+            costs.on_trial = !once;
+            return Choice { executor: costs.trial, measured: true, once };
         }
-        if costs.best != Executor::InPlace {
-            return Choice { executor: costs.best, measured: costs.batch_measured };
+        let (executor, mut measured) = (costs.best, costs.batch_measured);
+        if executor == Executor::InPlace {
+            measured |= costs.slow > 0;
+            costs.batch_measured = false;
         }
-        costs.until_measured -= 1;
-        let measured = costs.until_measured == 0;
-        if measured {
-            costs.until_measured = MEASURE_CALLS;
-        }
-        Choice { executor: Executor::InPlace, measured }
+        Choice { executor, measured, once: false }
     }
 
     /// Reports the time of a measured call. Returns whether to measure the next one, too.
@@ -172,8 +186,9 @@ impl Choices {
         executor: Executor,
         time_ns: u64,
     ) -> bool {
+        let clock_ns = if executor == Executor::InPlace { self.clock_ns } else { 0 };
         let costs = self.costs(row, depth);
-        costs.report(executor, time_ns as f32);
+        costs.report(executor, time_ns.saturating_sub(clock_ns).max(1) as f32);
         costs.slow > 0
     }
 
@@ -182,7 +197,7 @@ impl Choices {
     #[cold]
     pub(crate) fn report_refused(&mut self, row: Row, depth: Depth, executor: Executor) {
         let costs = self.costs(row, depth);
-        costs.trial_left = 0;
+        (costs.trial_left, costs.on_trial) = (0, false);
         let cost = &mut costs.ns[executor as usize];
         if *cost == 0.0 {
             *cost = IMPOSSIBLE;
@@ -191,8 +206,17 @@ impl Choices {
 
     #[inline]
     fn costs(&mut self, row: Row, depth: Depth) -> &mut Costs {
-        &mut self.costs[usize::from(row.0)][depth as usize]
+        &mut self.costs[usize::from(row.0)][usize::from(depth.0)]
     }
+}
+
+/// Returns the time of a reading of the clock: the least of some.
+fn clock_ns() -> u64 {
+    let read = |_| {
+        let began = Instant::now();
+        began.elapsed().as_nanos() as u64
+    };
+    (0..8).map(read).min().unwrap_or(0)
 }
 
 impl Costs {
@@ -201,26 +225,42 @@ impl Costs {
         best: Executor::InPlace,
         trial: Executor::InPlace,
         trial_left: 0,
+        on_trial: false,
+        trial_known: false,
         slow: 0,
+        raised: false,
         batch: 0,
         batch_measured: false,
+        batch_ns: 0.0,
+        batch_by: Executor::InPlace,
         until_measured: 1,
         calls_since_trial: 0,
         trial_every: TRIAL_EVERY.0,
     };
 
     /// Decides what this batch is for: a trial, a measurement, or nothing else.
-    fn begin_batch(&mut self) {
-        self.trial_left = 0;
-        if self.calls_since_trial >= self.trial_every {
-            return self.begin_trial();
+    fn begin_batch(&mut self, calls: u32) {
+        let batch_ns = std::mem::take(&mut self.batch_ns);
+        if batch_ns > 0.0 {
+            self.learn(self.batch_by, batch_ns);
         }
-        if self.best != Executor::InPlace {
-            self.until_measured -= 1;
-            self.batch_measured = self.until_measured == 0;
-            if self.batch_measured {
-                self.until_measured = MEASURE_BATCHES;
-            }
+        self.calls_since_trial = self.calls_since_trial.saturating_add(calls);
+        (self.on_trial, self.batch_measured) = (false, false);
+        if self.trial_left == 0 && self.calls_since_trial >= self.trial_every {
+            self.begin_trial();
+        }
+        if self.trial_left > 0 {
+            self.trial_left -= 1;
+            self.on_trial = true;
+            return;
+        }
+        let (passed, every) = match self.best {
+            Executor::InPlace => (calls, MEASURE_CALLS),
+            _ => (1, MEASURE_BATCHES),
+        };
+        self.until_measured = self.until_measured.saturating_sub(passed);
+        if self.until_measured == 0 {
+            (self.until_measured, self.batch_measured) = (every, true);
         }
     }
 
@@ -233,10 +273,8 @@ impl Costs {
         let possible =
             |other: &&Executor| self.ns[**other as usize] != IMPOSSIBLE && self.may_try(**other);
         if let Some(trial) = others.filter(possible).find(|other| **other != self.best) {
-            self.trial = *trial;
-            // Threads and ring show what they can do only with several calls. In place one is
-            // enough; more could keep the owner for long.
-            self.trial_left = if *trial == Executor::InPlace { 1 } else { u32::MAX };
+            (self.trial, self.trial_known) = (*trial, false);
+            self.trial_left = TRIAL_BATCHES;
         }
     }
 
@@ -247,26 +285,49 @@ impl Costs {
         executor != Executor::Shared || !is_slow
     }
 
+    /// Notes the cost of a call. That of a batch in the ring or on threads is the largest of its calls.
     fn report(&mut self, executor: Executor, ns: f32) {
-        let known = self.ns[executor as usize];
-        // A trial replaces what was known.
-        let replaced = known == 0.0 || executor != self.best;
-        self.ns[executor as usize] = if replaced {
-            ns
-        } else {
-            known.min(ns * MAX_CHANGE) * 0.75 + ns.min(known * MAX_CHANGE) * 0.25
-        };
-        if let Executor::InPlace | Executor::Shared = executor {
-            self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
-            if self.slow > 0 {
-                self.until_measured = 1;
+        match executor {
+            Executor::InPlace | Executor::Shared => {
+                self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
+                self.learn(executor, ns);
             }
+            _ => {
+                if self.batch_by != executor {
+                    self.batch_ns = 0.0;
+                }
+                (self.batch_by, self.batch_ns) = (executor, self.batch_ns.max(ns));
+            }
+        }
+    }
+
+    fn learn(&mut self, executor: Executor, ns: f32) {
+        let known = self.ns[executor as usize];
+        let is_trial = executor == self.trial && executor != self.best;
+        let most = if self.raised { RAISED.1 } else { RAISED.0 };
+        self.ns[executor as usize] = match known {
+            // A trial replaces what was known.
+            _ if is_trial && !self.trial_known => ns,
+            _ if is_trial => known.min(ns),
+            0.0 => ns,
+            _ if executor != self.best => known.min(ns),
+            _ if ns > known => ns.min(known * most),
+            _ => (known + ns) / 2.0,
+        };
+        if is_trial {
+            self.trial_known = true;
+            let best = self.ns[self.best as usize];
+            if best > 0.0 && ns > best * HOPELESS {
+                self.trial_left = 0;
+            }
+        } else {
+            self.raised = known > 0.0 && ns > known;
         }
         let best = self.cheapest();
         if best != self.best {
             self.best = best;
             self.until_measured = 1;
-            self.trial_left = 0;
+            (self.trial_left, self.raised) = (0, false);
             self.trial_every = (self.trial_every / 8).max(TRIAL_EVERY.0);
             self.calls_since_trial = 0;
         }
@@ -315,6 +376,7 @@ mod tests {
 
         fn with_shared(in_place: u64, threads: u64, ring: u64, shared: Option<u64>) -> Self {
             let mut choices = Choices::new(if shared.is_some() { 2 } else { 1 });
+            choices.clock_ns = 0;
             let row = choices.row(0, Kind::Disk);
             Run { choices, row, batch: 0, ns: [in_place, threads, ring, shared.unwrap_or(0)] }
         }
@@ -326,8 +388,8 @@ mod tests {
             for _ in 0..batches {
                 self.batch += 1;
                 for _ in 0..calls {
-                    let Choice { executor, measured } =
-                        self.choices.choose(self.row, depth, self.batch);
+                    let Choice { executor, measured, .. } =
+                        self.choices.choose(self.row, depth, self.batch, calls);
                     made[executor as usize] += 1;
                     if measured {
                         let ns = self.ns[executor as usize];
@@ -353,7 +415,7 @@ mod tests {
         let mut run = Run::new(100, 5_000, 60);
         run.batches(100, 32);
         let [in_place, threads, ring, _] = run.batches(1 << 14, 32);
-        assert!(in_place <= 10 && threads <= 10 * 32 && ring > 500_000, "{in_place} {threads}");
+        assert!(in_place <= 16 && threads <= 16 * 32 && ring > 500_000, "{in_place} {threads}");
         // They return when it has become slower.
         run.ns[2] = 400;
         run.batches(100, 32);
@@ -394,6 +456,26 @@ mod tests {
     }
 
     #[test]
+    fn one_slow_batch_does_not_move_the_others() {
+        let mut run = Run::new(100, 5_000, 60);
+        run.batches(1 << 8, 32);
+        run.ns[2] = 100_000;
+        run.batches(MEASURE_BATCHES, 32);
+        run.ns[2] = 60;
+        let [in_place, ..] = run.batches(1 << 10, 32);
+        assert!(in_place <= 16, "{in_place}");
+    }
+
+    #[test]
+    fn depths_learn_apart() {
+        let mut run = Run::new(100, 5_000, 60);
+        run.batches(1 << 10, 64);
+        // What is cheapest for 64 calls is not given 8 before it was tried.
+        assert_eq!(run.batches(100, 8), [800, 0, 0, 0]);
+        assert_eq!([1, 2, 3, 4, 127, 128, 9_999].map(Depth::of), [0, 1, 1, 2, 6, 7, 7].map(Depth));
+    }
+
+    #[test]
     fn one_slow_call_does_not_move_the_others() {
         let mut run = Run::new(1_000_000, 5_000, 5_000);
         run.batches(1, 1);
@@ -408,7 +490,7 @@ mod tests {
         assert_eq!(run.batches(10, 32), [0, 0, 320, 0]);
         // Without threads, too.
         let mut run = Run::new(1_000_000, 1, 10_000);
-        run.choices = Choices::new(0);
+        run.choices = Choices { clock_ns: 0, ..Choices::new(0) };
         run.row = run.choices.row(0, Kind::Disk);
         run.batches(100, 32);
         assert_eq!(run.batches(10, 32), [0, 0, 320, 0]);
@@ -420,13 +502,13 @@ mod tests {
         let mut refused = 0;
         for batch in 1..1 << 14 {
             for _ in 0..64 {
-                let choice = run.choices.choose(run.row, Depth::Many, batch);
+                let choice = run.choices.choose(run.row, Depth::of(64), batch, 64);
                 if choice.executor == Executor::Ring {
                     refused += 1;
-                    run.choices.report_refused(run.row, Depth::Many, Executor::Ring);
+                    run.choices.report_refused(run.row, Depth::of(64), Executor::Ring);
                 } else if choice.measured {
                     let ns = run.ns[choice.executor as usize];
-                    run.choices.report(run.row, Depth::Many, choice.executor, ns);
+                    run.choices.report(run.row, Depth::of(64), choice.executor, ns);
                 }
             }
         }

@@ -62,7 +62,9 @@ impl Runtime {
     /// # Errors
     /// As [`Pages::register`].
     pub fn new(config: &Config) -> Result<Self, Error> {
-        let pages = Pages::register(config)?;
+        // It sleeps where a descriptor tells, which is not in the ring.
+        let config = Config { sleep_in_ring: false, ..config.clone() };
+        let pages = Pages::register(&config)?;
         let slots: Box<[Slot]> = (0..pages.entries()).map(|_| Slot::default()).collect();
         Ok(Runtime(Rc::new(RefCell::new(Inner {
             waiting: Vec::with_capacity(slots.len()),

@@ -8,27 +8,37 @@ use std::mem;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::io::Errno;
 use shared_ring::SetupError;
 use shared_ring::author::Process;
 
+// A simulated machine includes this file with modules of its own.
+use super::call_ring::Pushed;
+use super::clock::Instant;
+use super::raw::{self, INTERRUPTED};
+use super::readiness::Readiness;
+use super::ring::Ring;
+use super::threads::Threads;
 use crate::call::{Call, Direction, Executor, Waits};
-use crate::choice::{Choices, Depth, Row};
+use crate::choice::{Choice, Choices, Depth, Row};
 use crate::entry::Status;
 use crate::error::{Busy, Error};
 use crate::interrupt;
 use crate::operation::Operation;
 use crate::page::ENTRIES;
-use crate::raw::{self, INTERRUPTED};
-use crate::readiness::Readiness;
-use crate::ring::Ring;
 use crate::shared::Shared;
-use crate::threads::Threads;
 
 /// Turns of a busy owner after which it looks for ready descriptors.
 const READINESS_EVERY: u32 = 8;
+
+/// Posted calls from which on the ring makes those of sockets and files, if the owner sleeps in it. With fewer, an entry
+/// into the ring and its completion cost more than the calls in place.
+const RING_BATCH: usize = 8;
+
+/// Turns of a busy owner after which it enters the ring in which it sleeps, whatever waits there.
+const ENTER_EVERY: u32 = 4;
 
 /// Time after which the owner offers the ring again what the kernel did not take.
 const RING_RETRY: Duration = Duration::from_millis(1);
@@ -51,10 +61,18 @@ pub struct Config {
     pub active_threads: usize,
     /// Time after which the heartbeat counts a thread as blocked, once or twice.
     pub heartbeat: Duration,
+    /// Whether syscall threads leave the owner's core while load and idle cores justify it: if a thread was active in
+    /// three quarters of two windows of 64 heartbeats, and no more threads are runnable than there are cores.
+    pub specialise_cores: bool,
     /// Pins the executor of bounded calls, instead of the choice by cost.
     pub executor: Option<Executor>,
     /// Whether calls may use io_uring. It is set up when one is first given to it.
     pub ring: bool,
+    /// Whether the owner sleeps in io_uring, and calls that wait for a descriptor wait there instead of in an epoll
+    /// set. Then one entry into the kernel submits a batch, waits, and takes completions; but of several calls that
+    /// wait for one descriptor, none is the first. Without effect where the kernel lacks an operation for it, and in
+    /// a [`Runtime`](crate::Runtime).
+    pub sleep_in_ring: bool,
 }
 
 impl Default for Config {
@@ -65,8 +83,10 @@ impl Default for Config {
             threads: 64,
             active_threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
             heartbeat: Duration::from_millis(1),
+            specialise_cores: true,
             executor: None,
             ring: true,
+            sleep_in_ring: false,
         }
     }
 }
@@ -132,6 +152,8 @@ pub struct Counters {
     pub interrupted: u64,
     /// Times that the owner slept.
     pub sleeps: u64,
+    /// Entries into the ring: system calls of io_uring_enter(2).
+    pub ring_entries: u64,
     /// Syscall threads started.
     pub threads_started: u64,
     /// Times that the heartbeat found a thread blocked.
@@ -140,6 +162,10 @@ pub struct Counters {
     pub threads_died: u64,
     /// Most syscall threads that were active at a time.
     pub max_active_threads: usize,
+    /// Times that the syscall threads got cores of their own.
+    pub cores_given: u64,
+    /// Times that these were taken back.
+    pub cores_taken_back: u64,
 }
 
 /// Where an entry is.
@@ -156,6 +182,10 @@ enum Place {
     Ring,
     /// The same, and its cancellation is requested.
     CancelledRing,
+    /// The ring waits for its descriptor.
+    Polled,
+    /// The same, and its cancellation is requested.
+    CancelledPolled,
     /// It waits for its descriptor.
     Waiting,
     /// It is done, and in the owner's queue.
@@ -169,6 +199,8 @@ struct Slot {
     place: Place,
     pinned: Option<Executor>,
     uncancellable: bool,
+    /// The ring makes it in a batch, if the owner sleeps there.
+    in_batches: bool,
     waits: Waits,
     row: Row,
     /// A call on a thread or in the ring whose time is to be reported.
@@ -211,6 +243,10 @@ pub struct Pages {
     /// Posted entries, in order, and the number of their batch.
     batch: Vec<u32>,
     batch_number: u32,
+    /// How many of them the ring makes if they are enough.
+    batchable: usize,
+    /// The owner sleeps in the ring.
+    sleeps_in_ring: bool,
     /// For each page the entries that go to threads, and the pages that have any.
     masks: Box<[u64]>,
     dirty: Vec<u32>,
@@ -229,6 +265,10 @@ pub struct Pages {
     /// Turns in which a completion was there at once.
     busy_turns: u32,
     choices: Choices,
+    /// The choice for the calls of a row in this batch, and when the first measured one was given away.
+    chosen: Option<(Row, Choice)>,
+    depth: Depth,
+    batch_since: Option<Instant>,
     /// Calls in flight that may wait for ever on a thread.
     indefinite: usize,
     counters: Counters,
@@ -249,7 +289,8 @@ impl Pages {
         let shared = Arc::new(Shared::new(pages).map_err(system("create an eventfd"))?);
         let threads = (config.threads > 0).then(|| {
             let active = config.active_threads.max(1);
-            Threads::new(Arc::clone(&shared), config.threads, active, config.heartbeat)
+            let (threads, heartbeat) = (config.threads, config.heartbeat);
+            Threads::new(Arc::clone(&shared), threads, active, heartbeat, config.specialise_cores)
         });
         if threads.is_some() {
             interrupt::install()?;
@@ -261,10 +302,15 @@ impl Pages {
             place: Place::Free,
             pinned: None,
             uncancellable: false,
+            in_batches: false,
             waits: Waits::Bounded,
             row: Row::default(),
             measured: None,
         };
+        let mut ring = Ring::new(entries);
+        let sleeps_in_ring = config.ring
+            && config.sleep_in_ring
+            && ring.set_up_for_sleep(shared.bell.as_fd(), &Call::of_batches());
         let lanes = if threads.is_some() { config.active_threads.max(1) } else { 1 };
         Ok(Pages {
             choices: Choices::new(if threads.is_some() { lanes } else { 0 }),
@@ -281,13 +327,18 @@ impl Pages {
             scratch: Some(zeroed_scratch(entries)),
             batch: Vec::with_capacity(entries),
             batch_number: 0,
+            batchable: 0,
+            sleeps_in_ring,
             masks: vec![0; pages].into_boxed_slice(),
             dirty: Vec::with_capacity(pages),
             done: VecDeque::with_capacity(entries),
             head: 0,
             readiness,
-            ring: Ring::new(entries),
+            ring,
             busy_turns: 0,
+            chosen: None,
+            depth: Depth::of(0),
+            batch_since: None,
             indefinite: 0,
             counters: Counters::default(),
             process: Process::current(),
@@ -316,12 +367,15 @@ impl Pages {
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.epoll_calls = self.readiness.calls();
+        counters.ring_entries = self.ring.entered();
         if let Some(threads) = &self.threads {
             let of_threads = threads.counters();
             counters.threads_started = of_threads.started;
             counters.threads_blocked = of_threads.blocked;
             counters.threads_died = of_threads.died;
             counters.max_active_threads = of_threads.max_active;
+            counters.cores_given = of_threads.cores_given;
+            counters.cores_taken_back = of_threads.cores_taken_back;
         }
         counters
     }
@@ -351,6 +405,8 @@ impl Pages {
         slot.place = Place::Batch;
         slot.pinned = pinned;
         slot.uncancellable = call.uncancellable;
+        slot.in_batches = call.in_batches;
+        self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
         slot.row = self.choices.row(call.number, call.kind);
         slot.measured = None;
@@ -380,7 +436,7 @@ impl Pages {
 
     /// Returns whether the ring can make a call, and counts it if not.
     fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
-        let readiness = &self.readiness;
+        let readiness = &mut self.readiness;
         let can_make = self.may_use_ring
             && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
         self.counters.ring_refused += u64::from(!can_make);
@@ -417,12 +473,19 @@ impl Pages {
     /// In a child of fork(2), or if the kernel refuses to enter the ring; the calls for other executors are made, and
     /// those for the ring stay queued.
     pub fn submit(&mut self) -> Result<(), Error> {
+        self.execute()?;
+        if self.sleeps_in_ring { self.enter_ring() } else { Ok(()) }
+    }
+
+    /// The same, without an entry into the ring in which the owner sleeps.
+    fn execute(&mut self) -> Result<(), Error> {
         if !self.process.is_current() {
             return Err(Error::InChild);
         }
         let calls = self.batch.len();
         let depth = Depth::of(calls);
         self.batch_number = self.batch_number.wrapping_add(1);
+        (self.depth, self.chosen, self.batch_since) = (depth, None, None);
         // First those for threads, so that these begin meanwhile.
         let mut in_place = 0;
         for next in 0..self.batch.len() {
@@ -433,7 +496,12 @@ impl Pages {
             }
         }
         self.publish();
-        let entered = self.enter_ring();
+        let entered = match self.sleeps_in_ring {
+            true => {
+                self.push_to_ring().map_err(|errno| Error::System("enter io_uring", errno.into()))
+            }
+            false => self.enter_ring(),
+        };
         let mut measure = false;
         for next in 0..in_place {
             let index = self.batch[next];
@@ -454,6 +522,7 @@ impl Pages {
             self.choices.report(row, depth, Executor::Shared, time_ns);
         }
         self.batch.clear();
+        self.batchable = 0;
         // Calls in place that have to be made by a thread after all.
         self.publish();
         entered
@@ -467,25 +536,37 @@ impl Pages {
             self.finish(index, INTERRUPTED);
             return None;
         }
+        if slot.in_batches && self.sleeps_in_ring && self.batchable >= RING_BATCH {
+            self.ring.queue.push_back(index);
+            return None;
+        }
         let executor = match (slot.pinned, slot.waits) {
+            (_, Waits::AfterReady(..)) if slot.in_batches && self.sleeps_in_ring => Executor::Ring,
             (Some(executor), Waits::Bounded) => executor,
             (None, Waits::Bounded) => {
-                let choice = self.choices.choose(slot.row, depth, self.batch_number);
+                let row = slot.row;
+                let choice = match self.chosen {
+                    Some((chosen, choice)) if chosen == row => choice,
+                    _ => self.choose(row, depth),
+                };
                 if choice.executor == Executor::InPlace {
                     return Some(choice.measured);
                 }
-                if choice.executor == Executor::Ring && !self.ring_makes(index, depth) {
+                if choice.executor == Executor::Ring
+                    && !self.ring.is_set_up()
+                    && !self.ring_makes(index)
+                {
                     return Some(false);
                 }
                 if choice.executor == Executor::Shared {
                     if choice.measured && self.measured_batch.is_none() {
-                        let row = self.slots[index as usize].row;
                         self.measured_batch =
                             Some(MeasuredBatch { row, depth, since: Instant::now() });
                     }
                 } else if choice.measured {
                     let calls = self.batch.len() as u32;
-                    let measured = Measured { depth, calls, since: Instant::now() };
+                    let since = *self.batch_since.get_or_insert_with(Instant::now);
+                    let measured = Measured { depth, calls, since };
                     self.slots[index as usize].measured = Some(measured);
                 }
                 choice.executor
@@ -521,6 +602,18 @@ impl Pages {
         None
     }
 
+    /// Chooses an executor for the calls of a row in this batch, or for the first of them.
+    fn choose(&mut self, row: Row, depth: Depth) -> Choice {
+        let calls = self.batch.len() as u32;
+        let choice = self.choices.choose(row, depth, self.batch_number, calls);
+        if !choice.once {
+            // One call in place shows the cost of the others.
+            let measured = choice.measured && choice.executor != Executor::InPlace;
+            self.chosen = Some((row, Choice { measured, ..choice }));
+        }
+        choice
+    }
+
     /// Makes the calls of a shared batch that no thread has begun.
     #[inline]
     fn take_back(&mut self) {
@@ -535,23 +628,35 @@ impl Pages {
     }
 
     /// Returns whether the ring can make a posted call, which it was chosen for.
-    fn ring_makes(&mut self, index: u32, depth: Depth) -> bool {
+    #[cold]
+    fn ring_makes(&mut self, index: u32) -> bool {
         // SAFETY: no executor has the entry.
         let (number, args) = unsafe { self.shared.entry(index).call() };
         let can_make = self.ring_can_make(number, &args);
         if !can_make {
-            let row = self.slots[index as usize].row;
-            self.choices.report_refused(row, depth, Executor::Ring);
+            self.ring_refuses(index);
         }
         can_make
     }
 
-    /// Reports the time of a call that has ended, if it is measured.
+    /// Notes that the ring has no operation for a call.
+    #[cold]
+    fn ring_refuses(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.measured = None;
+        let row = slot.row;
+        self.choices.report_refused(row, self.depth, Executor::Ring);
+        self.chosen = None;
+    }
+
+    /// Reports the time of a call that has ended, if it is measured. The clock is read once for completions that are
+    /// taken together.
     #[inline]
-    fn report(&mut self, index: u32, executor: Executor) {
+    fn report(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
         let slot = &mut self.slots[index as usize];
         if let Some(Measured { depth, calls, since }) = slot.measured.take() {
-            let time_ns = since.elapsed().as_nanos() as u64 / u64::from(calls);
+            let now = *now.get_or_insert_with(Instant::now);
+            let time_ns = now.saturating_duration_since(since).as_nanos() as u64 / u64::from(calls);
             self.choices.report(slot.row, depth, executor, time_ns);
         }
     }
@@ -586,7 +691,9 @@ impl Pages {
     fn waits_again(&mut self, index: u32) -> bool {
         let slot = &self.slots[index as usize];
         match slot.waits {
-            Waits::Ready(fd, direction) | Waits::ReadyThenBlocks(fd, direction)
+            Waits::Ready(fd, direction)
+            | Waits::AfterReady(fd, direction)
+            | Waits::ReadyThenBlocks(fd, direction)
                 if slot.pinned.is_none() =>
             {
                 self.shared.entry(index).repeat();
@@ -600,6 +707,10 @@ impl Pages {
     /// Lets an entry wait for a descriptor.
     fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
         self.counters.readiness_waits += 1;
+        if self.sleeps_in_ring {
+            self.slots[index as usize].place = Place::Batch;
+            return self.ring.queue.push_back(index | POLL);
+        }
         self.slots[index as usize].place = Place::Waiting;
         self.readiness.push(index, fd, direction);
         if let Err(errno) = self.readiness.arm(fd) {
@@ -654,30 +765,90 @@ impl Pages {
             return Ok(());
         }
         let pushed = self.push_to_ring().and_then(|()| self.ring.enter());
-        while let Some((name, result)) = self.ring.next() {
-            self.report(name as u32, Executor::Ring);
-            self.finish(name as u32, result);
-        }
+        self.take_from_ring();
         pushed.map_err(|errno| Error::System("enter io_uring", errno.into()))
+    }
+
+    /// Sleeps in the ring until there is a completion or the bell rings, and takes completions.
+    fn sleep_in_ring(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        let slept = self.push_to_ring().and_then(|()| self.ring.sleep(timeout));
+        self.take_from_ring();
+        if self.ring.take_ringing() {
+            self.shared.bell.reset();
+        }
+        slept.map_err(|errno| Error::System("enter io_uring", errno.into()))
+    }
+
+    fn take_from_ring(&mut self) {
+        let mut now = None;
+        while let Some((name, result)) = self.ring.next() {
+            let index = name as u32;
+            match self.slots[index as usize].place {
+                Place::Polled => self.polled(index, result),
+                Place::CancelledPolled => self.finish(index, INTERRUPTED),
+                _ => {
+                    self.report(index, Executor::Ring, &mut now);
+                    if !(is_not_ready(result) && self.waits_again(index)) {
+                        self.finish(index, result);
+                    }
+                }
+            }
+        }
+        self.publish();
+    }
+
+    /// Goes on with a call whose descriptor the ring has waited for.
+    fn polled(&mut self, index: u32, result: isize) {
+        let slot = &mut self.slots[index as usize];
+        slot.place = Place::Batch;
+        match slot.waits {
+            _ if result < 0 => self.finish(index, result),
+            Waits::UntilReady(..) => self.finish(index, 0),
+            Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_thread(index),
+            _ => self.execute_in_place(index),
+        }
     }
 
     fn push_to_ring(&mut self) -> Result<(), Errno> {
         self.ring.push_cancels()?;
         let calls = self.ring.queue.len() as u32;
-        while let Some(index) = self.ring.queue.pop_front() {
-            if self.slots[index as usize].place == Place::CancelledBatch {
+        while let Some(queued) = self.ring.queue.pop_front() {
+            let index = queued & !POLL;
+            let slot = &mut self.slots[index as usize];
+            if slot.place == Place::CancelledBatch {
                 self.finish(index, INTERRUPTED);
                 continue;
             }
+            let waits = slot.waits;
             let name = self.ring_name(index);
+            if queued != index
+                && let Some((fd, direction)) = waits.descriptor()
+            {
+                let pushed = self.ring.push_poll(name, fd, direction);
+                if pushed != Ok(Pushed::Queued) {
+                    self.ring.queue.push_front(queued);
+                    return pushed.map(drop);
+                }
+                self.slots[index as usize].place = Place::Polled;
+                continue;
+            }
             // SAFETY: no executor has the entry. Who posted the call vouches for it and its memory.
             let pushed = unsafe {
                 let (number, args) = self.shared.entry(index).call();
                 self.ring.push(name, number, &args)
             };
-            if pushed != Ok(true) {
-                self.ring.queue.push_front(index);
-                return pushed.map(drop);
+            match pushed {
+                Ok(Pushed::Queued) => {}
+                Ok(Pushed::NoOperation) => {
+                    self.counters.ring_refused += 1;
+                    self.ring_refuses(index);
+                    self.execute_in_place(index);
+                    continue;
+                }
+                refused => {
+                    self.ring.queue.push_front(index);
+                    return refused.map(drop);
+                }
             }
             let slot = &mut self.slots[index as usize];
             slot.place = Place::Ring;
@@ -703,16 +874,19 @@ impl Pages {
     }
 
     /// The same. While a completion is there at once, it looks for ready descriptors every so many
-    /// turns.
+    /// turns, a power of two.
     pub(crate) fn wait_and_look(
         &mut self,
         timeout: Option<Duration>,
         every: u32,
     ) -> Result<bool, Error> {
+        if self.sleeps_in_ring {
+            return self.wait_in_ring(timeout);
+        }
         self.submit()?;
         if self.has_completion() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
-            if self.busy_turns.is_multiple_of(every) && self.readiness.waiting() > 0 {
+            if self.readiness.waiting() > 0 && self.busy_turns & (every - 1) == 0 {
                 self.look_for_readiness(Some(Duration::ZERO))?;
             }
             return Ok(true);
@@ -729,6 +903,37 @@ impl Pages {
                 self.end_of_sleep();
                 waited?;
                 self.enter_ring()?;
+            }
+            if self.has_completion() {
+                return Ok(true);
+            }
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// The same, if the owner sleeps in the ring.
+    fn wait_in_ring(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.execute()?;
+        if self.has_completion() {
+            self.busy_turns = self.busy_turns.wrapping_add(1);
+            // A few waits for descriptors can wait for the next entry.
+            if self.ring.queued() >= RING_BATCH || self.busy_turns.is_multiple_of(ENTER_EVERY) {
+                self.enter_ring()?;
+            }
+            return Ok(true);
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        while self.outstanding() > 0 {
+            let remaining =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if self.prepare_to_sleep() {
+                self.counters.sleeps += 1;
+                let slept = self.sleep_in_ring(remaining);
+                self.end_of_sleep();
+                slept?;
             }
             if self.has_completion() {
                 return Ok(true);
@@ -824,10 +1029,7 @@ impl Pages {
     }
 
     /// Takes a completion, and frees its entry.
-    #[expect(
-        clippy::should_implement_trait,
-        reason = "completions come after it has returned none"
-    )]
+    #[allow(clippy::should_implement_trait, reason = "completions come after it has returned none")]
     #[inline]
     pub fn next(&mut self) -> Option<Completion> {
         let index = self.next_done()?;
@@ -845,7 +1047,7 @@ impl Pages {
         }
         loop {
             let index = self.shared.completions.pop(&mut self.head)?;
-            self.report(index, Executor::Threads);
+            self.report(index, Executor::Threads, &mut None);
             // SAFETY: the completion says that the entry is done.
             let result = unsafe { self.shared.entry(index).peek() };
             if !(is_not_ready(result) && self.waits_again(index)) {
@@ -878,17 +1080,17 @@ impl Pages {
             return;
         }
         match slot.place {
-            Place::Free | Place::Done | Place::CancelledBatch | Place::CancelledRing => {}
+            Place::Free
+            | Place::Done
+            | Place::CancelledBatch
+            | Place::CancelledRing
+            | Place::CancelledPolled => {}
             Place::Batch => {
                 slot.place = Place::CancelledBatch;
                 self.counters.withdrawn += 1;
             }
             Place::Waiting => {
-                if let Waits::Ready(fd, direction)
-                | Waits::AfterReady(fd, direction)
-                | Waits::UntilReady(fd, direction)
-                | Waits::ReadyThenBlocks(fd, direction) = slot.waits
-                {
+                if let Some((fd, direction)) = slot.waits.descriptor() {
                     self.readiness.remove(id.index, fd, direction);
                 }
                 self.counters.withdrawn += 1;
@@ -898,6 +1100,12 @@ impl Pages {
             Place::Ring => {
                 slot.place = Place::CancelledRing;
                 self.counters.interrupted += 1;
+                let name = self.ring_name(id.index);
+                self.ring.cancel(name);
+            }
+            Place::Polled => {
+                slot.place = Place::CancelledPolled;
+                self.counters.withdrawn += 1;
                 let name = self.ring_name(id.index);
                 self.ring.cancel(name);
             }
@@ -1024,6 +1232,9 @@ fn zeroed_scratch(entries: usize) -> Box<[UnsafeCell<Scratch>]> {
 
 /// In a batch: the call in place is measured.
 const MEASURED: u32 = 1 << 31;
+
+/// In the queue of the ring: it waits for the descriptor of the call.
+const POLL: u32 = 1 << 31;
 
 /// Returns the free entries, in the order in which a stack gives them away: in turn from as many
 /// pages as threads may be active, so that these work apart.

@@ -5,13 +5,14 @@
 //! (`EPOLLONESHOT`); entries that wait for the same one are served in order.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::{Timespec, epoll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 use shared_ring::__private::Table;
 
+use super::epoll_set::EpollSet;
 use crate::call::Direction;
 
 /// No entry.
@@ -54,7 +55,7 @@ pub(crate) struct Report {
 
 /// The set.
 pub(crate) struct Readiness {
-    epoll: OwnedFd,
+    epoll: EpollSet,
     waiters: Table<Waiters>,
     next: Box<[u32]>,
     reports: Vec<epoll::Event>,
@@ -70,16 +71,15 @@ impl fmt::Debug for Readiness {
 
 impl Readiness {
     pub(crate) fn new(entries: usize, bell: BorrowedFd<'_>) -> Result<Self, Errno> {
-        let set = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let readiness = Readiness {
-            epoll: set,
+        let mut readiness = Readiness {
+            epoll: EpollSet::new()?,
             waiters: Table::default(),
             next: vec![NONE; entries].into_boxed_slice(),
             reports: Vec::with_capacity(REPORTS),
             waiting: 0,
             calls: 0,
         };
-        readiness.watch(bell, BELL)?;
+        readiness.epoll.watch(bell, BELL)?;
         Ok(readiness)
     }
 
@@ -87,12 +87,8 @@ impl Readiness {
     ///
     /// # Errors
     /// If memory is short.
-    pub(crate) fn watch_ring(&self, ring: BorrowedFd<'_>) -> Result<(), Errno> {
-        self.watch(ring, RING)
-    }
-
-    fn watch(&self, fd: BorrowedFd<'_>, data: u64) -> Result<(), Errno> {
-        epoll::add(&self.epoll, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
+    pub(crate) fn watch_ring(&mut self, ring: BorrowedFd<'_>) -> Result<(), Errno> {
+        self.epoll.watch(ring, RING)
     }
 
     /// Returns the number of entries that wait.
@@ -172,32 +168,15 @@ impl Readiness {
     /// `EPERM` if the descriptor is always ready, as files are; `EBADF` if it is closed.
     pub(crate) fn arm(&mut self, fd: RawFd) -> Result<(), Errno> {
         let waiters = self.waiters.at(fd as usize);
-        let [reads, writes] = waiters.queues.map(|queue| queue.first != NONE);
-        // SAFETY: the owner of the call vouches for the number until the entry is done. Another
-        // descriptor of this number is reported as ready, and its call is repeated.
-        let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        if !reads && !writes {
+        let interest = waiters.queues.map(|queue| queue.first != NONE);
+        if interest == [false; 2] {
             if std::mem::take(&mut waiters.added) {
-                let _ = epoll::delete(&self.epoll, borrowed);
+                self.epoll.disarm(fd);
             }
             return Ok(());
         }
-        let mut flags = epoll::EventFlags::ONESHOT;
-        flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, reads);
-        flags.set(epoll::EventFlags::OUT, writes);
-        let data = epoll::EventData::new_u64(fd as u64);
         self.calls += 1;
-        if waiters.added {
-            match epoll::modify(&self.epoll, borrowed, data, flags) {
-                // It was closed, and another one has its number.
-                Err(Errno::NOENT) => {}
-                result => return result,
-            }
-        }
-        match epoll::add(&self.epoll, borrowed, data, flags) {
-            Err(Errno::EXIST) => epoll::modify(&self.epoll, borrowed, data, flags)?,
-            result => result?,
-        }
+        self.epoll.arm(fd, interest, waiters.added)?;
         waiters.added = true;
         Ok(())
     }
@@ -221,14 +200,7 @@ impl Readiness {
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         self.reports.clear();
         self.calls += 1;
-        // A timeout beyond what the kernel can count is none.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        epoll::wait(
-            &self.epoll,
-            rustix::buffer::spare_capacity(&mut self.reports),
-            timeout.as_ref(),
-        )?;
-        Ok(())
+        self.epoll.wait(&mut self.reports, timeout)
     }
 
     /// Takes a report.

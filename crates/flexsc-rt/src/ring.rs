@@ -4,13 +4,19 @@
 //! completion is found without a scan.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
+use rustix::event::PollFlags;
 use rustix::io::Errno;
-use shared_ring::SetupError;
-use shared_ring::author::{CallJob, CallRing};
+use shared_ring::{Mode, SetupError};
 
+use super::call_ring::{CallJob, CallRing, Pushed};
+use crate::call::Direction;
 use crate::raw::INTERRUPTED;
+
+/// The name of the wait for the owner's bell; no entry has it.
+const BELL: u64 = CallRing::MAX_NAME;
 
 /// What remains to be submitted, and the ring.
 #[derive(Debug)]
@@ -23,6 +29,18 @@ pub(crate) struct Ring {
     /// Names of calls to cancel, in order.
     cancels: VecDeque<u64>,
     in_flight: usize,
+    /// The owner's bell, if the owner sleeps in the ring.
+    bell: Option<Bell>,
+    entered: u64,
+}
+
+/// The descriptor that ends the owner's sleep.
+#[derive(Debug)]
+struct Bell {
+    fd: RawFd,
+    /// The ring waits for it.
+    is_watched: bool,
+    has_rung: bool,
 }
 
 impl Ring {
@@ -33,7 +51,33 @@ impl Ring {
             queue: VecDeque::with_capacity(entries),
             cancels: VecDeque::with_capacity(entries),
             in_flight: 0,
+            bell: None,
+            entered: 0,
         }
+    }
+
+    /// Sets up a ring in which the owner sleeps, if it has operations for all these calls. Else it is set up later, if
+    /// a call is given to it. Returns whether it was.
+    pub(crate) fn set_up_for_sleep(
+        &mut self,
+        bell: BorrowedFd<'_>,
+        calls: &[(u32, [usize; 6])],
+    ) -> bool {
+        let Ok(mut ring) = CallRing::new(self.entries as u32, Mode::Deferred) else { return false };
+        let has = |(number, args): &(u32, [usize; 6])| {
+            ring.has_operation(&CallJob { number: *number, args: *args })
+        };
+        let has_all = calls.iter().all(has);
+        if has_all {
+            self.calls = Some(Ok(ring));
+            self.bell = Some(Bell { fd: bell.as_raw_fd(), is_watched: false, has_rung: false });
+        }
+        has_all
+    }
+
+    /// Returns the number of entries into the kernel.
+    pub(crate) fn entered(&self) -> u64 {
+        self.entered
     }
 
     /// Returns why there is no ring.
@@ -61,7 +105,7 @@ impl Ring {
         &self,
         watch: impl FnOnce(BorrowedFd<'_>) -> Result<(), Errno>,
     ) -> Result<CallRing, SetupError> {
-        let ring = CallRing::new(self.entries as u32)?;
+        let ring = CallRing::new(self.entries as u32, Mode::Cooperative)?;
         watch(ring.as_fd()).map_err(|errno| SetupError::Other(errno.raw_os_error()))?;
         Ok(ring)
     }
@@ -76,13 +120,24 @@ impl Ring {
         self.in_flight == 0 && self.queue.is_empty()
     }
 
+    /// Returns the number of entries that the kernel has not taken.
+    pub(crate) fn queued(&mut self) -> usize {
+        self.queue.len() + self.calls().map_or(0, |ring| ring.queued() as usize)
+    }
+
     /// Returns whether the kernel has not taken everything.
     pub(crate) fn is_behind(&mut self) -> bool {
         let waits = !self.queue.is_empty() || !self.cancels.is_empty();
-        waits || self.calls().is_some_and(CallRing::has_queued)
+        waits || self.calls().is_some_and(|ring| ring.queued() > 0)
     }
 
-    /// Pushes a call. Returns false if the kernel takes no more at the moment.
+    /// Returns whether there is a ring.
+    #[inline]
+    pub(crate) fn is_set_up(&self) -> bool {
+        matches!(self.calls, Some(Ok(_)))
+    }
+
+    /// Pushes a call. It is refused as [`Pushed::Full`] if the kernel takes no more at the moment.
     ///
     /// # Safety
     /// As for [`CallRing::push`].
@@ -91,13 +146,40 @@ impl Ring {
         name: u64,
         number: u32,
         args: &[usize; 6],
-    ) -> Result<bool, Errno> {
-        let Some(ring) = self.calls() else { return Ok(false) };
+    ) -> Result<Pushed, Errno> {
         let job = CallJob { number, args: *args };
         // SAFETY: the caller promises it.
-        let push = |ring: &mut CallRing| unsafe { ring.push(name, &job) };
-        let pushed = push(ring) || (ring.enter()? > 0 && push(ring));
-        self.in_flight += usize::from(pushed);
+        self.push_with(|ring| unsafe { ring.push(name, &job) })
+    }
+
+    /// Pushes a wait until a descriptor is ready. Returns false if the kernel takes no more at the moment.
+    pub(crate) fn push_poll(
+        &mut self,
+        name: u64,
+        fd: RawFd,
+        direction: Direction,
+    ) -> Result<Pushed, Errno> {
+        let events = match direction {
+            Direction::Read => PollFlags::IN | PollFlags::RDHUP,
+            Direction::Write => PollFlags::OUT,
+        };
+        self.push_with(|ring| match ring.push_poll(name, fd, events) {
+            true => Pushed::Queued,
+            false => Pushed::Full,
+        })
+    }
+
+    #[inline]
+    fn push_with(&mut self, push: impl Fn(&mut CallRing) -> Pushed) -> Result<Pushed, Errno> {
+        let Some(Ok(ring)) = &mut self.calls else { return Ok(Pushed::NoOperation) };
+        let mut pushed = push(ring);
+        if pushed == Pushed::Full {
+            self.entered += 1;
+            if ring.enter(0, None)? > 0 {
+                pushed = push(ring);
+            }
+        }
+        self.in_flight += usize::from(pushed == Pushed::Queued);
         Ok(pushed)
     }
 
@@ -110,8 +192,11 @@ impl Ring {
     pub(crate) fn push_cancels(&mut self) -> Result<(), Errno> {
         let Some(Ok(ring)) = &mut self.calls else { return Ok(()) };
         while let Some(name) = self.cancels.front() {
-            if !ring.cancel(*name) && (ring.enter()? == 0 || !ring.cancel(*name)) {
-                break;
+            if !ring.cancel(*name) {
+                self.entered += 1;
+                if ring.enter(0, None)? == 0 || !ring.cancel(*name) {
+                    break;
+                }
             }
             self.cancels.pop_front();
         }
@@ -120,18 +205,50 @@ impl Ring {
 
     /// Enters the kernel if it has something to do.
     pub(crate) fn enter(&mut self) -> Result<(), Errno> {
-        let Some(ring) = self.calls() else { return Ok(()) };
+        let Some(Ok(ring)) = &mut self.calls else { return Ok(()) };
         if ring.needs_entry() {
-            ring.enter()?;
+            self.entered += 1;
+            ring.enter(0, None)?;
         }
         Ok(())
     }
 
+    /// Enters the kernel, and sleeps there until there is a completion or the bell rings, at most for a timeout.
+    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+        let (Some(Ok(ring)), Some(bell)) = (&mut self.calls, &mut self.bell) else {
+            return Ok(());
+        };
+        bell.is_watched = bell.is_watched || ring.push_poll(BELL, bell.fd, PollFlags::IN);
+        let wanted = u32::from(bell.is_watched && timeout != Some(Duration::ZERO));
+        self.entered += 1;
+        ring.enter(wanted, timeout.filter(|timeout| !timeout.is_zero())).map(drop)
+    }
+
     /// Takes the name and the result of a call that has ended.
+    #[inline]
     pub(crate) fn next(&mut self) -> Option<(u64, isize)> {
-        let (name, result) = self.calls()?.next_result()?;
+        let (name, result) = loop {
+            let next = self.calls()?.next_result()?;
+            if next.0 != BELL {
+                break next;
+            }
+            self.bell_has_rung();
+        };
         self.in_flight -= 1;
         let result = if result == -libc::ECANCELED { INTERRUPTED } else { result as isize };
         Some((name, result))
+    }
+
+    #[cold]
+    fn bell_has_rung(&mut self) {
+        if let Some(bell) = &mut self.bell {
+            (bell.is_watched, bell.has_rung) = (false, true);
+        }
+    }
+
+    /// Returns whether the bell has rung since the last time.
+    #[inline]
+    pub(crate) fn take_ringing(&mut self) -> bool {
+        self.bell.as_mut().is_some_and(|bell| std::mem::take(&mut bell.has_rung))
     }
 }

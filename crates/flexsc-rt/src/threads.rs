@@ -11,6 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::cores::{Applied, Beats, Cores};
 use crate::entry::Status;
 use crate::interrupt::Serving;
 use crate::page::ENTRIES;
@@ -71,6 +72,8 @@ pub(crate) struct ThreadCounters {
     pub(crate) blocked: u64,
     pub(crate) died: u64,
     pub(crate) max_active: usize,
+    pub(crate) cores_given: u64,
+    pub(crate) cores_taken_back: u64,
 }
 
 #[derive(Debug)]
@@ -86,6 +89,7 @@ struct Pool {
     ended: Condvar,
     max_active: usize,
     period: Duration,
+    cores: Cores,
 }
 
 /// The syscall threads of some pages. Their number is bounded; they start on demand.
@@ -93,7 +97,13 @@ struct Pool {
 pub(crate) struct Threads(Arc<Pool>);
 
 impl Threads {
-    pub(crate) fn new(shared: Arc<Shared>, threads: u16, active: usize, period: Duration) -> Self {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        threads: u16,
+        active: usize,
+        period: Duration,
+        specialise_cores: bool,
+    ) -> Self {
         let pages = shared.pages();
         let work = Work {
             pages: vec![PageState::Idle; pages].into_boxed_slice(),
@@ -116,12 +126,14 @@ impl Threads {
             ended: Condvar::new(),
             max_active: active,
             period,
+            cores: Cores::new(specialise_cores),
         }))
     }
 
     /// Submits entries of pages, each a mask, and sets the masks to 0. An owner that makes calls itself meanwhile
     /// counts as an active thread.
     pub(crate) fn submit(&self, pages: &mut Vec<u32>, masks: &mut [u64], owner_works: bool) {
+        self.0.cores.note_owner();
         let mut work = self.0.lock();
         for page in pages.drain(..) {
             let mask = std::mem::take(&mut masks[page as usize]);
@@ -225,6 +237,7 @@ impl Pool {
         let own = &self.threads[usize::from(number)];
         // SAFETY: the pool outlives the thread, which holds a reference.
         unsafe { own.serving.enter_thread() };
+        let mut applied = Applied::default();
         let mut work = self.lock();
         work.starting -= 1;
         while !work.stop {
@@ -239,6 +252,7 @@ impl Pool {
             work.active += 1;
             work.counters.max_active = work.counters.max_active.max(work.active);
             drop(work);
+            self.cores.apply(&mut applied);
             self.execute(own, number, page);
             work = self.lock();
             if own.blocked.swap(false, Ordering::Relaxed) {
@@ -278,10 +292,13 @@ impl Pool {
     /// The body of the heartbeat.
     fn heartbeat(self: Arc<Self>) {
         let mut seen = vec![(0, None); self.threads.len()];
-        let mut idle_beats = 0;
+        let (mut idle_beats, mut beats) = (0, Beats::default());
         let mut work = self.lock();
         while !work.stop {
             if idle_beats >= IDLE_BEATS {
+                if beats.idle() {
+                    self.set_given(&mut work, false);
+                }
                 work.heartbeat_sleeps = true;
                 work = self.beat.wait(work).unwrap_or_else(PoisonError::into_inner);
                 work.heartbeat_sleeps = false;
@@ -290,6 +307,14 @@ impl Pool {
             }
             let waited = self.beat.wait_timeout(work, self.period);
             work = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if self.cores.are_several() && beats.beat(work.active > 0) {
+                drop(work);
+                let decision = beats.end_window();
+                work = self.lock();
+                if let Some(given) = decision {
+                    self.set_given(&mut work, given);
+                }
+            }
             let mut cancelling = false;
             for (number, seen) in seen.iter_mut().enumerate() {
                 let thread = &self.threads[number];
@@ -317,6 +342,15 @@ impl Pool {
         }
         work.heartbeat_runs = false;
         self.ended.notify_all();
+    }
+
+    /// Gives the threads cores of their own, or takes them back.
+    fn set_given(&self, work: &mut Work, given: bool) {
+        self.cores.set_given(given);
+        match given {
+            true => work.counters.cores_given += 1,
+            false => work.counters.cores_taken_back += 1,
+        }
     }
 
     /// Counts a thread as blocked, and frees its page for another one.

@@ -161,6 +161,89 @@ fn receives_wait_without_a_buffer_and_then_in_order() {
 }
 
 #[test]
+fn batch_of_sends_and_receives_is_made_by_one_entry_into_the_ring() {
+    let mut kernel = FlexScKernel::new(&EngineConfig::new(256, 64, 4096)).unwrap();
+    let mut pairs: Vec<_> = (0..64).map(|_| connect(&mut kernel)).collect();
+    let token = |kind, slot: usize| Token::new(kind, slot as u32, 0);
+    for (slot, (ours, _)) in pairs.iter().enumerate() {
+        let receive = Op::Receive { fd: fd(ours), group: BufferGroup::DEFAULT };
+        submit(&mut kernel, token(OpKind::Receive, slot), receive);
+    }
+    turn(&mut kernel);
+    for round in 0..4 {
+        let before = kernel.page_counters();
+        for (_, theirs) in &mut pairs {
+            theirs.write_all(b"request").unwrap();
+        }
+        let mut received = HashSet::new();
+        while received.len() < 64 {
+            let completion = next(&mut kernel);
+            assert!(
+                matches!(&completion.outcome, Outcome::Received(bytes) if **bytes == *b"request")
+            );
+            assert!(received.insert(completion.token));
+        }
+        for (slot, (ours, _)) in pairs.iter().enumerate() {
+            let mut data = Box::new(GatherList::default());
+            data.shared(b"reply".to_vec().into());
+            submit(&mut kernel, token(OpKind::Send, slot), Op::Send { fd: fd(ours), data });
+        }
+        for _ in 0..64 {
+            assert!(matches!(next(&mut kernel).outcome, Outcome::Sent(_, 5)));
+        }
+        for (_, theirs) in &mut pairs {
+            theirs.read_exact(&mut [0; 5]).unwrap();
+        }
+        let after = kernel.page_counters();
+        if before.ring_entries == 0 && round == 0 {
+            println!("not tested: there is no io_uring");
+            break;
+        }
+        assert!(after.on_ring - before.on_ring > 100, "{after:?}");
+        let entries = after.ring_entries - before.ring_entries;
+        let calls =
+            entries + after.in_place - before.in_place + after.epoll_calls - before.epoll_calls;
+        assert!(calls < 20, "{entries} entries, {calls} system calls");
+    }
+    kernel.finish();
+    pairs.into_iter().for_each(|(ours, _)| kernel.host_mut().close_unused(ours));
+}
+
+#[test]
+fn dropped_files_are_closed_by_posted_calls() {
+    let mut kernel = kernel();
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("dropped"), b"content").unwrap();
+    let root = kernel.host_mut().open_directory(directory.path()).unwrap();
+    let at = PathAt { root, path: c"dropped".into(), symlinks: SymlinkPolicy::Beneath };
+    let open = |kernel: &mut FlexScKernel| {
+        let file = Op::File(FileOp::Open(at.clone(), Access::Read));
+        submit(kernel, Token::new(OpKind::File, 0, 0), file);
+        match next(kernel).outcome {
+            Outcome::File(FileOutcome::Opened(opened)) => opened.0,
+            outcome => panic!("{outcome:?}"),
+        }
+    };
+    let number = |file: &shared_ring::File| std::os::fd::AsRawFd::as_raw_fd(file);
+    let is_open = |fd: i32| {
+        std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("dropped"))
+    };
+    let (file, made) = (open(&mut kernel), kernel.page_counters().posted);
+    let fd = number(&file);
+    drop(file);
+    assert!(is_open(fd));
+    turn(&mut kernel);
+    assert!(!is_open(fd) && kernel.page_counters().posted > made);
+    // Without turns, files are closed where they are dropped, at the end at the latest.
+    let (waits, later) = (open(&mut kernel), open(&mut kernel));
+    let numbers = [number(&waits), number(&later)];
+    drop(waits);
+    kernel.finish();
+    drop((kernel, later));
+    assert_eq!(numbers.map(is_open), [false; 2]);
+}
+
+#[test]
 fn cancelled_send_returns_what_was_not_sent() {
     let mut kernel = kernel();
     let (ours, mut theirs) = connect(&mut kernel);

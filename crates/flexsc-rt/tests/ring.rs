@@ -9,7 +9,7 @@ use std::io;
 use std::thread;
 use std::time::Duration;
 
-use flexsc_rt::{Call, Config, Executor, Pages, SetupError};
+use flexsc_rt::{Call, Config, Direction, Executor, Pages, SetupError};
 use support::{Pipe, complete, post, read_of, register};
 
 fn register_with_ring(config: Config) -> Pages {
@@ -175,6 +175,67 @@ fn sleeping_owner_is_woken_by_the_ring() {
     assert_eq!(pages.outstanding(), 0);
 }
 
+fn sleeps_in_ring() -> Config {
+    let mut config = Config::default();
+    config.sleep_in_ring = true;
+    config
+}
+
+#[test]
+fn owner_sleeps_in_the_ring_until_a_descriptor_is_ready() {
+    let mut pages = register(sleeps_in_ring());
+    let (pipe, mut byte) = (Pipe::new(), [0; 1]);
+    let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe.reads);
+    let ready = Call::until_ready(fd, Direction::Read);
+    let id = post(&mut pages, &ready);
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    assert!(!pages.wait(Some(Duration::from_millis(1))).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| pipe.write(b"x"));
+        assert_eq!(complete(&mut pages, id).unwrap(), 0);
+    });
+    rustix::io::read(&pipe.reads, &mut byte).unwrap();
+    // A cancelled wait ends, whether the ring has it or not.
+    for is_submitted in [false, true] {
+        let id = post(&mut pages, &ready);
+        if is_submitted {
+            assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+        }
+        pages.cancel(id);
+        assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EINTR));
+    }
+    // A call that was not ready is made again.
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let read = read_of(std::os::fd::AsRawFd::as_raw_fd(&ours), &mut byte);
+    let id = post(&mut pages, &read);
+    assert!(!pages.wait(Some(Duration::ZERO)).unwrap());
+    thread::scope(|scope| {
+        scope.spawn(|| rustix::io::write(&theirs, b"y").unwrap());
+        assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    });
+    assert_eq!(&byte, b"y");
+    let counters = pages.counters();
+    assert_eq!((counters.epoll_calls, counters.threads_started), (0, 0), "{counters:?}");
+    assert!(counters.ring_entries > 0);
+}
+
+#[test]
+fn syscall_thread_wakes_the_owner_that_sleeps_in_the_ring() {
+    let mut pages = register(sleeps_in_ring());
+    let (pipe, mut byte) = (Pipe::new(), [0; 1]);
+    for _ in 0..100 {
+        let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+        pages.submit().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| pipe.write(b"x"));
+            assert_eq!(complete(&mut pages, id).unwrap(), 1);
+        });
+    }
+    assert_eq!(pages.counters().epoll_calls, 0);
+    post(&mut pages, &pipe.blocking_read_of(&mut byte));
+    assert!(pages.shut_down());
+}
+
 #[test]
 fn choice_tries_the_ring_and_loses_nothing() {
     let mut pages = register_with_ring(Config::default());
@@ -220,7 +281,7 @@ fn configuration_turns_the_ring_off() {
 fn where_io_uring_is_forbidden_other_executors_make_all_calls() {
     thread::spawn(|| {
         refused::refuse_io_uring().expect("cannot install a seccomp filter");
-        let mut pages = register(Config::default());
+        let mut pages = register(sleeps_in_ring());
         // No call has wanted the ring.
         run_batches(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]), 40, 64);
         assert_eq!(pages.ring_error(), None);

@@ -17,7 +17,7 @@
 //! | [`System`], [`Host`], [`Linux`] | the system calls of a machine, which a simulation replaces |
 //! | [`Poller`] | an interest set and a wait; [`Engine`] makes a kernel of it |
 //! | [`PollNow`], [`HintSource`], [`SignalSource`] | the system calls under the pollers `DevPoll`, `InterestPoller` and `RtSig` |
-//! | `CallRing` | a ring that makes system calls, for which the author keeps the memory |
+//! | `CallRing`, `Pushed` | a ring that makes system calls, for which the author keeps the memory |
 //! | [`Ring`], `UringKernel` | the queues of io_uring, and the kernel over them |
 //! | [`Process`] | detects a child of fork(2), which must not use its parent's descriptors |
 //!
@@ -98,5 +98,5 @@ pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::process::Process;
 pub use crate::system::{Offload, System, WakeSignal};
 #[cfg(feature = "uring")]
-pub use crate::uring::{CallRing, Cqe, Entries, Feature, LinuxRing, RawCompletion, Ring};
+pub use crate::uring::{CallRing, Cqe, Entries, Feature, LinuxRing, Pushed, RawCompletion, Ring};
 pub use crate::waker::EventCounter;

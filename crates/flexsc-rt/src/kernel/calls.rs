@@ -51,6 +51,7 @@ fn accept(listener: RawFd) -> Call {
     Call::new(libc::SYS_accept4, [listener as usize, 0, 0, flags as usize, 0, 0])
         .waits(Waits::AfterReady(listener, Direction::Read))
         .kind(Kind::Socket)
+        .in_batches()
 }
 
 /// Receives what has arrived: recv(2).
@@ -60,6 +61,7 @@ pub(super) fn receive(fd: RawFd, buffer: &mut RxBuf) -> Call {
     Call::bounded(libc::SYS_recvfrom, [fd as usize, address, len, flags, 0, 0])
         .pinned(Executor::InPlace)
         .kind(Kind::Socket)
+        .in_batches()
 }
 
 /// Sends the first bytes of a list as soon as there is room: send(2), sendmsg(2).
@@ -75,7 +77,7 @@ fn send(fd: RawFd, data: &mut GatherList) -> Call {
             Call::new(libc::SYS_sendmsg, [fd as usize, message, flags, 0, 0, 0])
         }
     };
-    call.waits(Waits::Ready(fd, Direction::Write)).kind(Kind::Socket)
+    call.waits(Waits::Ready(fd, Direction::Write)).kind(Kind::Socket).in_batches()
 }
 
 /// Sends a part of a file as soon as there is room: sendfile(2).
@@ -101,7 +103,7 @@ pub(super) fn open(
 ) -> Call {
     scratch[..3].copy_from_slice(&how);
     let args = [root as usize, path as usize, scratch.as_ptr() as usize, size_of_val(&how), 0, 0];
-    Call::bounded(libc::SYS_openat2, args).pinned(by(disk)).kind(Kind::Disk)
+    by(disk, Call::bounded(libc::SYS_openat2, args).kind(Kind::Disk))
 }
 
 /// Queries the metadata of an open file: fstat(2).
@@ -132,20 +134,21 @@ pub(super) fn read(
     scratch[1] = into.len() as u64;
     let flags = if disk == Blocking::NoBlock { libc::RWF_NOWAIT as usize } else { 0 };
     let args = [fd as usize, scratch.as_ptr() as usize, 1, offset as usize, 0, flags];
-    Call::bounded(libc::SYS_preadv2, args).pinned(by(disk)).kind(Kind::Disk)
+    by(disk, Call::bounded(libc::SYS_preadv2, args).kind(Kind::Disk))
 }
 
-/// Returns who makes a call that may wait for the disk.
-fn by(disk: Blocking) -> Executor {
+/// Lets a thread make a call that may wait for the disk.
+fn by(disk: Blocking, call: Call) -> Call {
     match disk {
-        Blocking::NoBlock => Executor::InPlace,
-        Blocking::MayBlock => Executor::Threads,
+        Blocking::NoBlock => call.pinned(Executor::InPlace).in_batches(),
+        Blocking::MayBlock => call.pinned(Executor::Threads),
     }
 }
 
 /// Closes a descriptor: close(2).
-fn close(fd: RawFd) -> Call {
+pub(super) fn close(fd: RawFd) -> Call {
     Call::bounded(libc::SYS_close, [fd as usize, 0, 0, 0, 0, 0])
         .pinned(Executor::InPlace)
         .uncancellable()
+        .in_batches()
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use shared_ring::author::{Entry, FileJob};
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Completion, File, FileOp, FileOutcome, Metadata, Op, Outcome, RxBuf, Token};
+use shared_ring::{Completion, FileOp, FileOutcome, Metadata, Op, Outcome, RxBuf, Token};
 
 use super::{FlexScKernel, Stage, calls};
 use crate::error::Busy;
@@ -149,9 +149,10 @@ impl FlexScKernel {
     }
 
     fn opened(&mut self, token: Token, file: OwnedFd, meta: Metadata) {
+        let file = self.closes.file(file);
         self.end(token, |op| match op {
             Op::File(FileOp::Stat(_)) => Outcome::File(FileOutcome::Stat(meta)),
-            _ => Outcome::File(FileOutcome::Opened(Box::new((File::from(file), meta)))),
+            _ => Outcome::File(FileOutcome::Opened(Box::new((file, meta)))),
         });
     }
 

@@ -1,18 +1,21 @@
 //! Syscall pages as a kernel of `shared_ring`, for servers (section 4, figure 4).
 //!
 //! Each stage of a connection posts the next call as an entry, and several accepts are outstanding
-//! for a listener. The calls in place of a turn are executed in one batch. A receive waits for its
-//! socket without a buffer: one entry waits until the socket is readable, the next one receives.
+//! for a listener. The calls of a turn are executed in one batch: few in place, more of them by one entry into
+//! io_uring, in which the owner also sleeps. A receive waits for its socket without a buffer: one entry waits until
+//! the socket is readable, the next one receives. Where io_uring is missing, all calls are made in place, and wait
+//! in an epoll set.
 //! Writes to files and lists of directories run on threads of their own.
 
 mod calls;
+mod closes;
 mod files;
 mod stages;
 
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -30,6 +33,7 @@ use crate::call::{Call, Direction};
 use crate::error::{Busy, Error};
 use crate::pages::{self, Config, EntryId, Pages};
 
+use closes::{CLOSES, Closes};
 use files::FileStage;
 
 /// Accepts outstanding for a listener, at most.
@@ -41,6 +45,9 @@ const MORE_ACCEPTS: u16 = 1024;
 /// The waker's entry.
 const WAKE: Token = Token::new(OpKind::Wake, 0, 0);
 
+/// Entries of closes of files.
+const CLOSE_FILE: Token = Token::new(OpKind::Wake, 1, 0);
+
 /// A kernel whose operations are posted system calls.
 pub struct FlexScKernel {
     pages: Pages,
@@ -50,6 +57,7 @@ pub struct FlexScKernel {
     /// Receive buffers and counters; file operations.
     operations: Operations<Linux, ()>,
     offload: OffloadThreads,
+    closes: Closes,
     /// For each buffer group, receives that wait for a buffer, in order.
     starved: Vec<VecDeque<Token>>,
     /// Accepts outstanding beyond the first one of each listener.
@@ -99,8 +107,9 @@ impl FlexScKernel {
             .map_err(|error| Error::System("create an eventfd", error))?;
         let mut of_pages = Config::default();
         // One for each operation, and one for the waker.
-        let more = u32::from(MORE_ACCEPTS) + 1 + of_pages.reserve;
+        let more = u32::from(MORE_ACCEPTS) + u32::from(CLOSES) + 1 + of_pages.reserve;
         of_pages.entries = config.operations.saturating_add(more);
+        of_pages.sleep_in_ring = true;
         let pages = Pages::register(&of_pages)?;
         let offload = system.offload(waker.clone());
         let pool = BufferPool::new(config.buffers, config.buffer_size);
@@ -110,6 +119,7 @@ impl FlexScKernel {
             in_flight: InFlightTable::new(config.operations),
             operations: Operations::new(system, config.operations, pool),
             offload,
+            closes: Closes::new(),
             starved: vec![VecDeque::new()],
             more_accepts: 0,
             has_posted: false,
@@ -144,6 +154,10 @@ impl FlexScKernel {
                 self.on_wake();
                 continue;
             }
+            if token == CLOSE_FILE {
+                self.closes.closed();
+                continue;
+            }
             let result = completion
                 .result
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
@@ -162,6 +176,21 @@ impl FlexScKernel {
         }
         self.done.push_back(Completion::more(WAKE, Outcome::Woken));
         self.wait_for_wakes();
+    }
+
+    /// Posts the closes of files that were dropped.
+    fn post_closes(&mut self) {
+        while let Some(file) = self.closes.next() {
+            // SAFETY: nothing else uses the descriptor.
+            match unsafe { self.pages.post(&calls::close(file.as_raw_fd())) } {
+                Ok(id) => {
+                    // The call closes it.
+                    let _ = file.into_raw_fd();
+                    self.owners[id.index()] = CLOSE_FILE;
+                }
+                Err(Busy) => self.closes.closed(),
+            }
+        }
     }
 
     /// Notes what a file operation needs that is in flight, or its result.
@@ -282,6 +311,7 @@ unsafe impl Submit for FlexScKernel {
     }
 
     fn finish(&mut self) {
+        self.closes.finish();
         let FlexScKernel { pages, owners, in_flight, operations, .. } = self;
         let ended = pages.shut_down_with(|completion, _| {
             let token = owners[completion.id.index()];
@@ -331,7 +361,7 @@ unsafe impl Submit for FlexScKernel {
         let mut counters = self.operations.counters;
         let of_pages = self.pages.counters();
         counters.system_calls +=
-            of_pages.in_place + of_pages.on_threads + of_pages.on_ring + of_pages.epoll_calls;
+            of_pages.in_place + of_pages.on_threads + of_pages.ring_entries + of_pages.epoll_calls;
         counters
     }
 }
@@ -348,6 +378,7 @@ impl Kernel for FlexScKernel {
         };
         self.operations.counters.turns += 1;
         self.feed();
+        self.post_closes();
         let timeout = match until {
             _ if !self.done.is_empty() => Some(Duration::ZERO),
             until => until.map(|at| at.saturating_duration_since(Instant::now())),

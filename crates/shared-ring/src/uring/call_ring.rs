@@ -2,8 +2,12 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::time::Duration;
 
+use io_uring::opcode;
+use io_uring::types::Fd as Raw;
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::calls::{Operations, sqe as sqe_of};
@@ -23,19 +27,32 @@ pub struct CallRing {
     landed: VecDeque<Cqe>,
 }
 
+/// What became of a call that was pushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pushed {
+    /// It is queued.
+    Queued,
+    /// The queue is full.
+    Full,
+    /// The ring, or this kernel, has no operation for the call.
+    NoOperation,
+}
+
 impl CallRing {
     /// The largest name of a call.
     pub const MAX_NAME: u64 = CANCEL - 1;
 
     /// Sets up a ring for about `calls` in flight. With more it costs memory of the kernel.
     ///
+    /// With [`Mode::Deferred`], work of the kernel's workers does not make the descriptor readable: that mode is for
+    /// an author who waits in [`CallRing::enter`].
+    ///
     /// # Errors
     /// The missing feature.
-    pub fn new(calls: u32) -> Result<Self, SetupError> {
+    pub fn new(calls: u32, mode: Mode) -> Result<Self, SetupError> {
         let calls = calls.max(1);
         let entries = Entries { submissions: calls.min(512), completions: calls.max(512) };
-        // Deferred work of the kernel's workers would not make the descriptor readable.
-        let mut ring: LinuxRing = probe::setup(&Linux::default(), Mode::Cooperative, entries)?;
+        let mut ring: LinuxRing = probe::setup(&Linux::default(), mode, entries)?;
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
         Ok(CallRing { ring, operations: Operations::default(), landed: VecDeque::new() })
@@ -51,16 +68,28 @@ impl CallRing {
         self.operations.sqe(&self.ring, call).is_some()
     }
 
-    /// Queues a call. Returns false if the queue is full, or the ring has no operation for the call.
+    /// Queues a call.
     ///
     /// # Safety
     /// The caller vouches for the meaning of number and arguments. Memory that they refer to stays valid until
     /// the completion of the call was taken. The name is at most [`CallRing::MAX_NAME`], and no other call in
     /// flight has it.
-    pub unsafe fn push(&mut self, name: u64, call: &CallJob) -> bool {
-        let Some(sqe) = self.operations.sqe(&self.ring, call) else { return false };
+    #[inline]
+    pub unsafe fn push(&mut self, name: u64, call: &CallJob) -> Pushed {
+        let Some(sqe) = self.operations.sqe(&self.ring, call) else { return Pushed::NoOperation };
         // SAFETY: the caller keeps the memory.
-        unsafe { self.ring.push(&sqe.user_data(name)) }
+        match unsafe { self.ring.push(&sqe.user_data(name)) } {
+            true => Pushed::Queued,
+            false => Pushed::Full,
+        }
+    }
+
+    /// Queues a wait until a descriptor is ready, once. Its result is the state of the descriptor, as that of
+    /// poll(2). Returns false if the queue is full.
+    pub fn push_poll(&mut self, name: u64, fd: RawFd, events: PollFlags) -> bool {
+        let poll = opcode::PollAdd::new(Raw(fd), events.bits().into()).build();
+        // SAFETY: a poll points to no memory.
+        unsafe { self.ring.push(&poll.user_data(name)) }
     }
 
     /// Queues the cancellation of a call, which completes in any case: with `ECANCELED` or `EINTR` if the
@@ -73,21 +102,22 @@ impl CallRing {
     /// Returns whether the kernel has something to do: it has not taken all submissions, or it has deferred
     /// work.
     pub fn needs_entry(&mut self) -> bool {
-        self.has_queued() || self.ring.has_taskrun() || self.ring.has_overflowed()
+        self.queued() > 0 || self.ring.has_taskrun() || self.ring.has_overflowed()
     }
 
-    /// Returns whether there are submissions that the kernel has not taken.
-    pub fn has_queued(&mut self) -> bool {
-        self.ring.queued() > 0
+    /// Returns the number of submissions that the kernel has not taken.
+    pub fn queued(&mut self) -> u32 {
+        self.ring.queued()
     }
 
-    /// Enters the kernel without a wait: submits, and runs deferred work. Returns the number of submissions
-    /// taken: 0 if the kernel takes none before completions are taken, or is short of memory.
+    /// Enters the kernel: submits, runs deferred work, and waits for so many completions, at most for a timeout.
+    /// Returns the number of submissions taken: 0 if the kernel takes none before completions are taken, or is short
+    /// of memory.
     ///
     /// # Errors
     /// Those of io_uring_enter(2) that do not pass.
-    pub fn enter(&mut self) -> Result<u32, Errno> {
-        match self.ring.enter(0, None) {
+    pub fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno> {
+        match self.ring.enter(wanted, timeout) {
             Err(Errno::TIME | Errno::INTR | Errno::BUSY | Errno::AGAIN) => Ok(0),
             result => result,
         }

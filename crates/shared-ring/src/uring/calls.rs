@@ -53,6 +53,9 @@ pub(super) fn sqe(job: &CallJob) -> Option<Sqe> {
         libc::SYS_pwrite64 => opcode::Write::new(fd, b as _, len(c)?).offset(offset(d)?).build(),
         libc::SYS_readv => opcode::Readv::new(fd, b as _, len(c)?).offset(CURRENT).build(),
         libc::SYS_writev => opcode::Writev::new(fd, b as _, len(c)?).offset(CURRENT).build(),
+        libc::SYS_preadv2 => {
+            opcode::Readv::new(fd, b as _, len(c)?).offset(offset(d)?).rw_flags(int(f)).build()
+        }
         libc::SYS_fsync => opcode::Fsync::new(fd).build(),
         libc::SYS_fdatasync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
         libc::SYS_fallocate => {

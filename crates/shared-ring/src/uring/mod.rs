@@ -12,7 +12,7 @@ mod ring;
 mod sqe;
 mod stream;
 
-pub use call_ring::CallRing;
+pub use call_ring::{CallRing, Pushed};
 pub use probe::{Feature, SetupError};
 pub use ring::{Cqe, Entries, LinuxRing, RawCompletion, Ring};
 

@@ -1,0 +1,245 @@
+//! Core specialisation: syscall threads get cores of their own while load and idle cores justify it (sections 3
+//! and 6.1: "dynamic core specialization").
+//!
+//! The heartbeat looks at windows of 64 beats. If in two of them in a row a syscall thread was active in three beats
+//! of four, and the machine has no more runnable threads than cores, then the threads leave the core of the pages'
+//! owner: its caches keep the program, those of the other cores the kernel. They may use all cores again when they
+//! were active in less than one beat of four, or when more threads are runnable than there are cores, for two windows
+//! in a row; and when the heartbeat finds nothing to do. The owner is never moved. With one core there is
+//! nothing to give: the owner and the threads take turns, in batches.
+
+use std::fs;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+
+/// Beats of a window; of these, those with an active thread that give cores, and those that keep them.
+const WINDOW: u32 = 64;
+const GIVE_FROM: u32 = 48;
+const KEEP_FROM: u32 = 16;
+
+/// Windows in a row that decide.
+const WINDOWS: u32 = 2;
+
+/// What a window has shown.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Window {
+    /// Beats with an active thread.
+    pub(crate) active: u32,
+    /// Threads of the machine that run or could.
+    pub(crate) runnable: usize,
+    /// Cores of the machine.
+    pub(crate) cores: usize,
+}
+
+/// Decides from one window to the next.
+#[derive(Debug, Default)]
+pub(crate) struct Policy {
+    is_given: bool,
+    /// Windows in a row that speak for a change.
+    for_change: u32,
+}
+
+impl Policy {
+    /// Returns whether the threads have cores of their own from now on, if that changes.
+    pub(crate) fn decide(&mut self, window: Window) -> Option<bool> {
+        let spare = window.runnable <= window.cores;
+        let wanted = match self.is_given {
+            true => window.active >= KEEP_FROM && spare,
+            false => window.active >= GIVE_FROM && spare && window.cores > 1,
+        };
+        self.for_change = if wanted == self.is_given { 0 } else { self.for_change + 1 };
+        (self.for_change == WINDOWS).then(|| self.change(wanted))
+    }
+
+    /// Takes the cores back at once. Returns whether they were given.
+    pub(crate) fn take_back(&mut self) -> bool {
+        let was_given = self.is_given;
+        self.change(false);
+        was_given
+    }
+
+    fn change(&mut self, given: bool) -> bool {
+        (self.is_given, self.for_change) = (given, 0);
+        given
+    }
+}
+
+/// Which cores the syscall threads may use.
+#[derive(Debug)]
+pub(crate) struct Cores {
+    /// Those of the thread that registered the pages; `None` if there is one, or they are not known.
+    allowed: Option<CpuSet>,
+    /// The core on which the owner has last submitted.
+    owner: AtomicU32,
+    /// The number of changes in the upper half; in the lower half the core that is left to the owner plus one, or 0.
+    given: AtomicU64,
+}
+
+/// The state of a syscall thread.
+#[derive(Debug, Default)]
+pub(crate) struct Applied(u64);
+
+impl Cores {
+    pub(crate) fn new(specialise: bool) -> Self {
+        let allowed = sched_getaffinity(None).ok().filter(|all| specialise && all.count() > 1);
+        Cores { allowed, owner: AtomicU32::new(0), given: AtomicU64::new(0) }
+    }
+
+    /// Returns whether there are cores to give.
+    pub(crate) fn are_several(&self) -> bool {
+        self.allowed.is_some()
+    }
+
+    /// Notes where the owner runs.
+    #[inline]
+    pub(crate) fn note_owner(&self) {
+        if self.allowed.is_some() {
+            self.owner.store(sched_getcpu() as u32, Ordering::Relaxed);
+        }
+    }
+
+    /// Gives the threads cores of their own, or takes them back.
+    pub(crate) fn set_given(&self, given: bool) {
+        let core = if given { u64::from(self.owner.load(Ordering::Relaxed)) + 1 } else { 0 };
+        let changes = (self.given.load(Ordering::Relaxed) >> 32) + 1;
+        self.given.store(changes << 32 | core, Ordering::Relaxed);
+    }
+
+    /// Moves the calling syscall thread, if something has changed.
+    #[inline]
+    pub(crate) fn apply(&self, applied: &mut Applied) {
+        let given = self.given.load(Ordering::Relaxed);
+        if given != applied.0 {
+            applied.0 = given;
+            self.move_thread(given as u32);
+        }
+    }
+
+    #[cold]
+    fn move_thread(&self, owner: u32) {
+        let Some(mut cores) = self.allowed else { return };
+        if let Some(core) = owner.checked_sub(1)
+            && cores.is_set(core as usize)
+        {
+            cores.unset(core as usize);
+        }
+        // It fails if the cores are not permitted any more; then the thread stays where it is.
+        let _ = sched_setaffinity(None, &cores);
+    }
+}
+
+/// Looks at the beats of the heartbeat.
+#[derive(Debug, Default)]
+pub(crate) struct Beats {
+    policy: Policy,
+    beats: u32,
+    active: u32,
+}
+
+impl Beats {
+    /// Notes a beat. Returns whether it was the last of a window.
+    pub(crate) fn beat(&mut self, is_active: bool) -> bool {
+        self.beats += 1;
+        self.active += u32::from(is_active);
+        self.beats == WINDOW
+    }
+
+    /// Ends a window. Returns the decision, if it is another one.
+    pub(crate) fn end_window(&mut self) -> Option<bool> {
+        let active = std::mem::take(&mut self.active);
+        self.beats = 0;
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
+        let runnable = runnable().unwrap_or(usize::MAX);
+        self.policy.decide(Window { active, runnable, cores })
+    }
+
+    /// The threads have nothing to do. Returns whether they had cores of their own.
+    pub(crate) fn idle(&mut self) -> bool {
+        (self.beats, self.active) = (0, 0);
+        self.policy.take_back()
+    }
+}
+
+/// Returns how many threads of the machine run or could: the fourth field of /proc/loadavg.
+fn runnable() -> Option<usize> {
+    let text = fs::read_to_string("/proc/loadavg").ok()?;
+    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn window(active: u32, runnable: usize) -> Window {
+        Window { active, runnable, cores: 4 }
+    }
+
+    #[test]
+    fn cores_are_given_under_load_and_taken_back() {
+        let mut policy = Policy::default();
+        // One window does not decide.
+        assert_eq!(policy.decide(window(64, 3)), None);
+        assert_eq!(policy.decide(window(10, 3)), None);
+        assert_eq!(policy.decide(window(48, 4)), None);
+        assert_eq!(policy.decide(window(64, 4)), Some(true));
+        // Less load keeps them, little does not.
+        assert_eq!([20, 16, 15, 20, 15].map(|n| policy.decide(window(n, 4))), [None; 5]);
+        assert_eq!(policy.decide(window(0, 4)), Some(false));
+        assert!(!policy.take_back());
+    }
+
+    #[test]
+    fn other_threads_that_could_run_take_the_cores_back() {
+        let mut policy = Policy::default();
+        assert_eq!([5, 5, 5].map(|n| policy.decide(window(64, n))), [None; 3]);
+        assert_eq!([4, 4].map(|n| policy.decide(window(64, n))), [None, Some(true)]);
+        assert_eq!(
+            [5, 4, 5, 5].map(|n| policy.decide(window(64, n))),
+            [None, None, None, Some(false)]
+        );
+        assert_eq!([4, 4].map(|n| policy.decide(window(64, n))), [None, Some(true)]);
+        assert!(policy.take_back() && !policy.take_back());
+    }
+
+    #[test]
+    fn one_core_is_never_given() {
+        let mut policy = Policy::default();
+        let alone = Window { active: WINDOW, runnable: 1, cores: 1 };
+        assert_eq!([alone; 9].map(|window| policy.decide(window)), [None; 9]);
+    }
+
+    #[test]
+    fn threads_leave_the_core_of_the_owner_and_return() {
+        let cores = Cores::new(true);
+        let Some(allowed) = cores.allowed else { return println!("not tested: one core") };
+        cores.note_owner();
+        let owner = cores.owner.load(Ordering::Relaxed) as usize;
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut applied = Applied::default();
+                let used = |applied: &mut Applied| {
+                    cores.apply(applied);
+                    sched_getaffinity(None).unwrap()
+                };
+                assert!(used(&mut applied) == allowed);
+                cores.set_given(true);
+                assert_eq!(used(&mut applied).count(), allowed.count() - 1);
+                assert!(!used(&mut applied).is_set(owner));
+                cores.set_given(false);
+                assert!(used(&mut applied) == allowed);
+            });
+        });
+        assert!(runnable().is_some_and(|runnable| runnable > 0));
+    }
+
+    #[test]
+    fn beats_make_windows() {
+        let mut beats = Beats::default();
+        assert!((1..WINDOW).all(|_| !beats.beat(true)));
+        assert!(beats.beat(false));
+        assert_eq!((beats.active, beats.end_window()), (WINDOW - 1, None));
+        assert!((1..WINDOW).all(|_| !beats.beat(false)));
+        assert!(!beats.idle());
+    }
+}

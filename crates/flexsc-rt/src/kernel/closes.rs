@@ -1,0 +1,109 @@
+//! Files that nothing uses any more are closed by posted calls without a callback (section 4).
+
+use std::cell::{Cell, RefCell};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::rc::Rc;
+
+use shared_ring::{File, Socket};
+
+/// Files that wait to be closed, or are being closed, at most; others are closed where they are dropped.
+pub(super) const CLOSES: u16 = 256;
+
+/// The files to close.
+pub(super) struct Closes(Rc<Queue>);
+
+struct Queue {
+    waiting: RefCell<Vec<OwnedFd>>,
+    /// Places that are free.
+    free: Cell<u16>,
+}
+
+/// Owns the descriptor of a file. Dropped with its last clone.
+struct Owner {
+    fd: Option<OwnedFd>,
+    queue: Rc<Queue>,
+}
+
+impl Closes {
+    pub(super) fn new() -> Self {
+        let waiting = RefCell::new(Vec::with_capacity(CLOSES.into()));
+        Closes(Rc::new(Queue { waiting, free: Cell::new(CLOSES) }))
+    }
+
+    /// Returns an open file that is closed by a posted call.
+    pub(super) fn file(&self, fd: OwnedFd) -> File {
+        // SAFETY: the alias only names the descriptor; the owner closes it.
+        let opened = unsafe { Socket::from_raw_fd(fd.as_raw_fd()) };
+        File::of(opened, Owner { fd: Some(fd), queue: Rc::clone(&self.0) })
+    }
+
+    /// Returns a file to close. [`Closes::closed`] has to follow.
+    pub(super) fn next(&self) -> Option<OwnedFd> {
+        self.0.waiting.borrow_mut().pop()
+    }
+
+    /// Notes that a file is closed.
+    pub(super) fn closed(&self) {
+        self.0.free.set(self.0.free.get() + 1);
+    }
+
+    /// Closes the files that wait. From now on, files are closed where they are dropped.
+    pub(super) fn finish(&self) {
+        self.0.free.set(0);
+        self.0.waiting.borrow_mut().clear();
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        if let (Some(free), Some(fd)) = (self.queue.free.get().checked_sub(1), self.fd.take()) {
+            self.queue.free.set(free);
+            self.queue.waiting.borrow_mut().push(fd);
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    fn open() -> OwnedFd {
+        fs::File::open("/dev/null").unwrap().into()
+    }
+
+    fn is_open(fd: i32) -> bool {
+        fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("null"))
+    }
+
+    #[test]
+    fn dropped_files_wait_to_be_closed_up_to_a_bound() {
+        let closes = Closes::new();
+        let files: Vec<_> = (0..=CLOSES).map(|_| closes.file(open())).collect();
+        let clones = files.clone();
+        drop(files);
+        assert!(closes.next().is_none(), "a clone remains");
+        let last = clones[usize::from(CLOSES)].as_raw_fd();
+        drop(clones);
+        assert!(!is_open(last), "there was no place for it");
+        let waiting: Vec<_> = std::iter::from_fn(|| closes.next()).collect();
+        assert_eq!(waiting.len(), usize::from(CLOSES));
+        drop(waiting);
+        closes.closed();
+        drop((closes.file(open()), closes.file(open())));
+        assert!(closes.next().is_some() && closes.next().is_none());
+    }
+
+    #[test]
+    fn files_are_closed_after_the_end() {
+        let closes = Closes::new();
+        let (waiting, later) = (closes.file(open()), closes.file(open()));
+        let numbers = [waiting.as_raw_fd(), later.as_raw_fd()];
+        drop(waiting);
+        assert!(is_open(numbers[0]));
+        closes.finish();
+        drop(later);
+        assert_eq!(numbers.map(is_open), [false; 2]);
+    }
+}

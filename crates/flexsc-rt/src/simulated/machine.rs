@@ -1,0 +1,166 @@
+//! The simulated machine: descriptors, calls, and what happens by itself.
+
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use super::call_ring::Queues;
+use super::threads::Thread;
+use crate::call::{Direction, Waits};
+use crate::entry::Status;
+use crate::page::ENTRIES;
+use crate::raw::INTERRUPTED;
+use crate::shared::Shared;
+
+/// Descriptors, numbered from 0.
+pub(super) const DESCRIPTORS: usize = 12;
+
+/// Steps without an end of a wait, after which none will come.
+pub(super) const STANDSTILL: u32 = 1_000_000;
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Machine {
+    state: u64,
+    pub(super) now_ns: u64,
+    /// For each descriptor and direction, how many calls find it ready.
+    ready: [[u32; 2]; DESCRIPTORS],
+    /// Effects of the calls whose completions were not taken; `None` of an entry that makes no call.
+    effects: BTreeMap<usize, Option<u32>>,
+    pub(super) threads: Vec<Thread>,
+    pub(super) shared: Option<Arc<Shared>>,
+    pub(super) ring: Queues,
+    pub(super) armed: BTreeMap<i32, [bool; 2]>,
+}
+
+thread_local! {
+    static MACHINE: RefCell<Machine> = RefCell::default();
+}
+
+/// Accesses the machine of this thread.
+pub(super) fn machine<R>(access: impl FnOnce(&mut Machine) -> R) -> R {
+    MACHINE.with_borrow_mut(access)
+}
+
+impl Machine {
+    pub(super) fn reset(&mut self, seed: u64) {
+        *self =
+            Machine { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, ..Machine::default() };
+    }
+
+    /// Returns a number below a bound (xorshift64*).
+    pub(super) fn random(&mut self, below: u64) -> u64 {
+        self.state ^= self.state >> 12;
+        self.state ^= self.state << 25;
+        self.state ^= self.state >> 27;
+        (self.state.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) % below
+    }
+
+    /// Lends the memory of a call, until its completion is taken.
+    pub(super) fn lend(&mut self, call: usize) {
+        assert!(self.effects.insert(call, Some(0)).is_none());
+    }
+
+    /// Notes that an entry that only waits makes no call.
+    pub(super) fn makes_no_call(&mut self, call: usize, waits: Waits) {
+        if let Waits::UntilReady(..) = waits {
+            self.effects.insert(call, None);
+        }
+    }
+
+    /// Takes the memory of a call back. Returns how often it had its effect.
+    pub(super) fn take_back(&mut self, call: usize) -> Option<u32> {
+        self.effects.remove(&call).expect("its memory was lent")
+    }
+
+    /// Makes a call, unless its descriptor is not ready. Its arguments are its number, the descriptor and the
+    /// direction.
+    pub(super) fn call(&mut self, number: u32, args: &[usize; 6]) -> Option<isize> {
+        let [call, fd, direction, ..] = *args;
+        self.now_ns += 50 + self.random(400) + if self.random(64) == 0 { 80_000 } else { 0 };
+        let effects = self.effects.get_mut(&call).expect("its memory was taken back");
+        if (1_010..1_030).contains(&number) {
+            let ready = &mut self.ready[fd][direction];
+            *ready = ready.checked_sub(1)?;
+        }
+        *effects = effects.map(|effects| effects + 1);
+        Some(call as isize)
+    }
+
+    /// Returns whether a call could be made now by someone who waits in it.
+    pub(super) fn waits_no_longer(&mut self, number: u32) -> bool {
+        // Calls that wait for anything take a while.
+        number < 1_030 || self.random(16) == 0
+    }
+
+    pub(super) fn is_ready(&self, fd: i32, direction: Direction) -> bool {
+        self.ready[fd as usize][direction as usize] > 0
+    }
+
+    /// Lets something happen.
+    pub(super) fn step(&mut self) {
+        self.now_ns += 10 + self.random(200);
+        match self.random(4) {
+            0 => {
+                let (fd, direction) = (self.random(DESCRIPTORS as u64), self.random(2));
+                let ready = &mut self.ready[fd as usize][direction as usize];
+                *ready = (*ready + 1).min(3);
+            }
+            1 => self.step_ring(),
+            _ => self.step_thread(),
+        }
+    }
+
+    fn step_thread(&mut self) {
+        if self.threads.is_empty() {
+            return;
+        }
+        let number = self.random(self.threads.len() as u64) as usize;
+        let Some(shared) = self.shared.clone() else { return };
+        match self.threads[number] {
+            Thread::Idle => {
+                let first = self.random(shared.pages() as u64) as usize;
+                let pages = (first..shared.pages()).chain(0..first);
+                let claim = |page: usize| Some((page, shared.submitted[page].claim()?));
+                if let Some((page, place)) = pages.into_iter().find_map(claim) {
+                    let index = (page * ENTRIES + place) as u32;
+                    // The owner would spin between the two.
+                    shared.entry(index).begin(number as u16);
+                    self.threads[number] = Thread::Calling(index);
+                }
+            }
+            Thread::Calling(index) => {
+                let entry = shared.entry(index);
+                // SAFETY: this thread has claimed it.
+                let (call, args) = unsafe { entry.call() };
+                assert!(self.effects.contains_key(&args[0]), "its memory was taken back");
+                // A signal may come too early, and is repeated.
+                let interrupted = entry.status() == Status::Cancel && self.random(3) == 0;
+                let goes_on = self.waits_no_longer(call);
+                let result = match goes_on.then(|| self.call(call, &args)) {
+                    Some(Some(result)) => Some(result),
+                    // A call that does not wait reports that.
+                    Some(None) if call < 1_020 => Some(-(libc::EAGAIN as isize)),
+                    _ => interrupted.then_some(INTERRUPTED),
+                };
+                if let Some(result) = result {
+                    // SAFETY: as above.
+                    unsafe { entry.finish_on_thread(result) };
+                    self.threads[number] = Thread::Done(index);
+                }
+            }
+            Thread::Done(index) => {
+                self.threads[number] = Thread::Idle;
+                shared.complete(index);
+            }
+        }
+    }
+
+    /// Panics if something is on its way.
+    pub(super) fn assert_idle(&self) {
+        assert!(self.threads.iter().all(|thread| matches!(thread, Thread::Idle)));
+        assert!(self.effects.is_empty(), "memory of {:?}", self.effects);
+        let names: BTreeSet<_> = self.ring.in_flight().collect();
+        assert!(names.is_empty(), "in the ring: {names:?}");
+    }
+}
