@@ -255,14 +255,14 @@ fn run(
             run_entry(cx, setting.id, &mut runner, entry, (round.number, &order), &mut downloads);
         }
     }
+    if !cx.quick {
+        count_system_calls(cx, &mut runner, &setting.compared, &mut downloads);
+    }
     for entry in &setting.more {
         let order: Vec<_> = (0..entry.peers.len()).collect();
         run_entry(cx, setting.id, &mut runner, entry, (rounds, &order), &mut downloads);
     }
     downloads.figures();
-    if !cx.quick {
-        count_system_calls(cx, &mut runner, &setting.compared, &mut downloads);
-    }
     downloads.outcome.notes.extend(others.note()?);
     runner.trials.report(&mut downloads.outcome);
     downloads.outcome.notes.extend(NOTES.map(str::to_owned));
