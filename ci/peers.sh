@@ -112,7 +112,7 @@ start tls-scan "$bin/httpd" --listen 127.0.0.1:0 --root "$root" --tls-cert "$wor
 testssl --quiet --warnings off --color 0 --protocols --std --pfs --server-preference --vulnerable \
     --severity MEDIUM --jsonfile "$work/testssl.json" "$address" >"$work/testssl" 2>&1 || true
 stop
-if grep -q '"severity"' "$work/testssl.json" || ! grep -q ' Done ' "$work/testssl"; then
+if grep -Eq '"(MEDIUM|HIGH|CRITICAL|FATAL)"' "$work/testssl.json" || ! grep -q ' Done ' "$work/testssl"; then
     cat "$work/testssl.json" "$work/testssl" >&2
     echo "TLS: findings above low" >&2
     exit 1

@@ -268,6 +268,8 @@ pub fn server_config(
     };
     let mut config = builder.with_cert_resolver(certificates);
     config.alpn_protocols = protocols.iter().map(|name| name.as_bytes().to_vec()).collect();
+    // The best suite of ours, whatever a client puts first.
+    config.ignore_client_order = true;
     config.session_storage = ServerSessionMemoryCache::new(SESSIONS);
     config.ticketer = ring::Ticketer::new().map_err(CertificateError::Tls)?;
     Ok(Arc::new(config))

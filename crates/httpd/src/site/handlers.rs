@@ -23,7 +23,7 @@ use crate::site::head::Head;
 use crate::site::log::LoggedRequest;
 use crate::site::pipe::pipe;
 use crate::site::progress::{self, Progress};
-use crate::site::reply::Reply;
+use crate::site::reply::{Reply, ReplyKind};
 use crate::site::request_body::RequestBody;
 use crate::site::responses::{self, Outcome};
 use crate::site::routes::{Route, Routes};
@@ -57,27 +57,35 @@ impl Handlers {
         }
         if route.sheds_if_late {
             let options = if body.is_open() { options.ending() } else { options };
-            match x.io.lateness(x.id) {
-                Lateness::InTime => {}
-                Lateness::Late => {
-                    context.metrics.own().rejected_late.add(1);
-                    return context.send_error(x, Status::BUSY, options);
-                }
-                Lateness::Abandoned => {
-                    context.metrics.own().reset_late.add(1);
-                    x.io.close(x.id, Close::Reset);
-                    return false;
-                }
+            if let Some(proceed) = shed(context, x, options) {
+                return proceed;
             }
         }
-        let handler = self.routes.handler(&route);
         if !body.is_open() && route.params.is_none() {
+            let handler = self.routes.handler(&route);
             match guard(|| handler.handle_head(&Head::parsed(request))) {
                 Ok(None) => {}
+                Ok(Some(Reply(ReplyKind::Plain(reply)))) if responses::is_simple(&reply) => {
+                    return responses::send_plain(context, x, reply, options);
+                }
                 Ok(Some(reply)) => return self.send(context, x, Ok(reply), options),
                 Err(status) => return self.send(context, x, Err(status), options),
             }
         }
+        self.call_converted(context, x, request, (body, options), route)
+    }
+
+    /// Calls a handler that needs the types of `http`. Not inlined, as its values are large.
+    #[inline(never)]
+    fn call_converted(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        (body, options): (Body, ResponseOptions),
+        route: Route,
+    ) -> bool {
+        let handler = self.routes.handler(&route);
         let Ok(mut head) = self.conversion.parts(request) else {
             return context.send_error(x, Status::BAD_REQUEST, options.ending());
         };
@@ -339,5 +347,26 @@ impl Handlers {
         rx: &mut Rx<'_>,
     ) -> bool {
         progress::receive(context, &mut self.conversion, x, rx)
+    }
+}
+
+/// Rejects a late request. Returns `None` if it is in time, else whether the next request may be processed.
+#[cold]
+fn shed(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    options: ResponseOptions,
+) -> Option<bool> {
+    match x.io.lateness(x.id) {
+        Lateness::InTime => None,
+        Lateness::Late => {
+            context.metrics.own().rejected_late.add(1);
+            Some(context.send_error(x, Status::BUSY, options))
+        }
+        Lateness::Abandoned => {
+            context.metrics.own().reset_late.add(1);
+            x.io.close(x.id, Close::Reset);
+            Some(false)
+        }
     }
 }

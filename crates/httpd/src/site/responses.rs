@@ -40,14 +40,18 @@ pub(crate) fn send(
     options: ResponseOptions,
 ) -> Outcome {
     match reply {
-        Ok(Reply(ReplyKind::Plain(reply)))
-            if reply.body.len() <= PART_BYTES && !is_bodiless(reply.status.as_u16()) =>
-        {
+        Ok(Reply(ReplyKind::Plain(reply))) if is_simple(&reply) => {
             Outcome::Sent(send_plain(context, x, reply, options))
         }
         Ok(reply) => send_full(context, conversion, x, reply.into(), options),
         Err(status) => Outcome::Sent(context.send_error(x, status, options.ending())),
     }
+}
+
+/// Returns whether a response has a body, and is sent at once.
+#[inline]
+pub(crate) fn is_simple(reply: &PlainReply) -> bool {
+    reply.body.len() <= PART_BYTES && !is_bodiless(reply.status.as_u16())
 }
 
 /// Returns whether responses with this status have no body and no length, or are not final (RFC 9110,
@@ -57,7 +61,7 @@ fn is_bodiless(status: u16) -> bool {
 }
 
 /// Sends a response without further fields. Returns whether the next request may be processed.
-fn send_plain(
+pub(crate) fn send_plain(
     context: &mut Context,
     x: &mut Cx<'_, impl Commands, State>,
     reply: PlainReply,
@@ -100,6 +104,7 @@ fn send_plain(
 }
 
 /// Sends a response with fields.
+#[inline(never)]
 fn send_full(
     context: &mut Context,
     conversion: &mut HttpConversion,

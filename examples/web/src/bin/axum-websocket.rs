@@ -69,13 +69,13 @@ impl WebSocketRequest {
     }
 }
 
-/// Sends each text back in capitals until the client closes. The library answers pings.
+/// Sends each text back in capitals until the client closes.
 async fn chat(mut socket: WebSocketStream<Upgraded>) -> Result<(), WebSocketError> {
     while let Some(message) = socket.next().await {
         match message? {
             Message::Text(text) => socket.send(text.to_uppercase().into()).await?,
             message @ Message::Binary(_) => socket.send(message).await?,
-            Message::Close(_) => break,
+            // The library answers them; the stream ends behind a closing message.
             _ => {}
         }
     }
