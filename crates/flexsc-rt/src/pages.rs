@@ -1029,10 +1029,7 @@ impl Pages {
     }
 
     /// Takes a completion, and frees its entry.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "completions come after it has returned none"
-    )]
+    #[allow(clippy::should_implement_trait, reason = "completions come after it has returned none")]
     #[inline]
     pub fn next(&mut self) -> Option<Completion> {
         let index = self.next_done()?;
