@@ -37,6 +37,11 @@ impl Closes {
         File::of(opened, Owner { fd: Some(fd), queue: Rc::clone(&self.0) })
     }
 
+    /// Closes a file that nothing uses, without an allocation.
+    pub(super) fn close(&self, fd: OwnedFd) {
+        self.0.close(fd);
+    }
+
     /// Returns a file to close. [`Closes::closed`] has to follow.
     pub(super) fn next(&self) -> Option<OwnedFd> {
         self.0.waiting.borrow_mut().pop()
@@ -54,11 +59,20 @@ impl Closes {
     }
 }
 
+impl Queue {
+    /// Lets a file wait to be closed; without a place, closes it.
+    fn close(&self, fd: OwnedFd) {
+        if let Some(free) = self.free.get().checked_sub(1) {
+            self.free.set(free);
+            self.waiting.borrow_mut().push(fd);
+        }
+    }
+}
+
 impl Drop for Owner {
     fn drop(&mut self) {
-        if let (Some(free), Some(fd)) = (self.queue.free.get().checked_sub(1), self.fd.take()) {
-            self.queue.free.set(free);
-            self.queue.waiting.borrow_mut().push(fd);
+        if let Some(fd) = self.fd.take() {
+            self.queue.close(fd);
         }
     }
 }

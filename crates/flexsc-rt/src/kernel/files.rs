@@ -149,11 +149,15 @@ impl FlexScKernel {
     }
 
     fn opened(&mut self, token: Token, file: OwnedFd, meta: Metadata) {
-        let file = self.closes.file(file);
-        self.end(token, |op| match op {
-            Op::File(FileOp::Stat(_)) => Outcome::File(FileOutcome::Stat(meta)),
-            _ => Outcome::File(FileOutcome::Opened(Box::new((file, meta)))),
-        });
+        let entry = self.in_flight.get(token);
+        let outcome = match entry.map(|entry| &entry.op) {
+            Some(Op::File(FileOp::Stat(_))) => {
+                self.closes.close(file);
+                FileOutcome::Stat(meta)
+            }
+            _ => FileOutcome::Opened(Box::new((self.closes.file(file), meta))),
+        };
+        self.end(token, |_| Outcome::File(outcome));
     }
 
     /// Lets a thread open a path component by component.
