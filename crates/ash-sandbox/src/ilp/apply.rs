@@ -3,7 +3,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use super::code::{Code, Execution};
-use super::list::Program;
+use super::program::Program;
 use super::state::KEYSTREAM_BYTES;
 use super::{ApplyError, Mode, State, UNIT_BYTES};
 

@@ -3,7 +3,7 @@ use super::error::GeneratorError;
 use super::generator::Generated;
 use super::interpreter;
 use super::kernels::{Kernel, Tier};
-use super::list::Program;
+use super::program::Program;
 use super::{Mode, UNIT_BYTES};
 
 /// Which execution to compile for.

@@ -20,7 +20,7 @@ use cranelift_module::{Linkage, Module, ModuleError, default_libcall_names};
 
 use super::error::GeneratorError;
 use super::instruction::{Instruction, Table};
-use super::list::Program;
+use super::program::Program;
 
 /// Registers, source, destination, units, keystreams.
 type Entry = unsafe extern "C" fn(*mut u64, *const u8, *mut u8, usize, *const u8);

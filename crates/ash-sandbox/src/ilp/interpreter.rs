@@ -2,7 +2,7 @@
 //! means; generated code and kernels are compared with it. It also does the tails of generated code.
 
 use super::instruction::{Class, Instruction, Operand, Register, eval_crc32c};
-use super::list::{Placed, Program};
+use super::program::{Placed, Program};
 use super::state::KEYSTREAM_BYTES;
 use super::{Gauge, MAX_TEMPORARY, Mode, Tail, UNIT_BYTES};
 

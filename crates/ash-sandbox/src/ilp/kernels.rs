@@ -7,6 +7,7 @@
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 mod fused;
+mod instances;
 mod portable;
 mod select;
 mod shape;
@@ -15,7 +16,7 @@ mod vector;
 
 use std::fmt;
 
-use super::list::Program;
+use super::program::Program;
 use shape::Shape;
 use vector::{Registers, Slots};
 

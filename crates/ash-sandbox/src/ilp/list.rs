@@ -2,43 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::code::{Code, Prefer};
+use super::program::{Mode, PipeId, Placed, Program};
 use super::{CompileError, Ilp, MAX_PIPES, Pipe};
-
-/// What an integrated loop does with the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// It leaves the data as they are (`ae_rapply` of table 5-1). What the last pipe gives is dropped.
-    Read,
-    /// It writes what the last pipe gives, to a destination or in place (`ae_wapply`).
-    Write,
-}
-
-/// Names a pipe of a list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct PipeId {
-    pub(crate) list: u64,
-    pub(crate) index: usize,
-}
-
-/// A pipe in its place in a list.
-#[derive(Clone, Debug)]
-pub(crate) struct Placed {
-    pub(crate) pipe: Pipe,
-    /// Its first persistent register among those of the list.
-    pub(crate) first_register: usize,
-    /// Its keystream among those of the list.
-    pub(crate) keystream: Option<usize>,
-}
-
-/// A list of pipes as it is compiled: what executions and states share.
-#[derive(Debug)]
-pub(crate) struct Program {
-    pub(crate) list: u64,
-    pub(crate) mode: Mode,
-    pub(crate) pipes: Vec<Placed>,
-    pub(crate) initial: Box<[u64]>,
-    pub(crate) keystreams: usize,
-}
 
 /// Pipes that are to be composed, in the order in which the data pass through them (figure 3-2).
 #[derive(Clone, Debug)]

@@ -24,6 +24,7 @@ mod kernels;
 mod list;
 mod pipe;
 mod pipes;
+mod program;
 mod state;
 
 pub use apply::Ilp;
@@ -31,9 +32,10 @@ pub use code::{Execution, Prefer};
 pub use error::{ApplyError, CompileError, GeneratorError, PipeError, RegisterError};
 pub use gauge::Gauge;
 pub use instruction::{Binary, Operand, Register, Table, Unary};
-pub use list::{Mode, PipeId, PipeList};
+pub use list::PipeList;
 pub use pipe::{Pipe, PipeBuilder, Tail};
 pub use pipes::{byte_swap, chacha20, checksum, copy, count, crc32c, search, xor};
+pub use program::{Mode, PipeId};
 pub use state::State;
 
 /// The pipes of a list, at most.

@@ -5,7 +5,7 @@ use ::chacha20::cipher::{KeyIvInit, StreamCipher, StreamCipherSeek};
 use ::chacha20::{ChaCha20, Key, Nonce};
 
 use super::instruction::{Class, Register};
-use super::list::{Placed, Program};
+use super::program::{Placed, Program};
 use super::{ApplyError, PipeId, RegisterError};
 
 /// How many bytes of each keystream are made at a time.

@@ -13,7 +13,7 @@ use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext, Variable};
 
 use crate::ilp::castagnoli;
 use crate::ilp::instruction::{Binary, Class, Instruction, Operand, Register, Unary};
-use crate::ilp::list::{Placed, Program};
+use crate::ilp::program::{Placed, Program};
 use crate::ilp::state::KEYSTREAM_BYTES;
 use crate::ilp::{Gauge, MAX_TEMPORARY, Mode, UNIT_BYTES};
 

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::Function;
 use super::fused::fused;
-use super::select::Instances;
+use super::instances::Instances;
 use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::power_of_x;

@@ -2,7 +2,7 @@
 
 use super::Function;
 use super::fused::fused;
-use super::select::Instances;
+use super::instances::Instances;
 use super::stages::swap_word;
 use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
 use crate::ilp::Gauge;

@@ -2,17 +2,13 @@
 
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
+use super::instances::Instances;
 use super::portable;
 use super::shape::{Change, Readers};
 use super::stages::{Checksum, Crc32c, Keystream, Nothing, Search, Swap, Xor};
-use super::vector::{Stage, Vector};
+use super::vector::Stage;
 use super::{Function, Tier};
 use crate::ilp::Mode;
-
-/// A tier's own instances of the loop.
-pub(crate) trait Instances: Vector {
-    fn instance<A: Stage<Self>, M: Stage<Self>, B: Stage<Self>, const WRITE: bool>() -> Function;
-}
 
 /// The kernel for a shape, if there is one.
 pub(crate) fn function(

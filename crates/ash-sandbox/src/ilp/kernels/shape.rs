@@ -2,8 +2,8 @@
 //! modify, then others that read.
 
 use super::vector::Slots;
-use crate::ilp::list::Program;
 use crate::ilp::pipe::Kind;
+use crate::ilp::program::Program;
 use crate::ilp::{Gauge, Mode};
 
 /// Which pipes that only read stand beside one another.
