@@ -97,7 +97,7 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         let len = rx.bytes().len();
         self.0.received(io, id, rx);
-        if rx.bytes().len() == len && io.is_open(id) {
+        if rx.bytes().len() == len && io.is_open(id) && !self.0.holds(id) {
             self.1.received(io, id, rx);
         }
     }
@@ -154,7 +154,7 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
 
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         self.hook.received(io, id, rx);
-        if A::INTERCEPTS {
+        if A::INTERCEPTS && !self.hook.holds(id) {
             self.inner.intercept(io, id, rx);
         }
     }

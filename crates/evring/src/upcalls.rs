@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ash_sandbox::upcall::{Bell, Channel, Done, MAX_PLACES};
+use shared_ring::author::Process;
 
 use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, RemoteHandle, Rx};
 
@@ -24,7 +25,8 @@ const DISCARDED: i32 = 2;
 /// arrived. The process gets the messages that arrive meanwhile in one batch, but none of a connection that the
 /// application has paused.
 ///
-/// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first.
+/// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, except for messages that
+/// arrive during an upcall. If the application pauses a connection during an upcall, the end of the upcall resumes it.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
@@ -164,6 +166,7 @@ struct Watch {
     bell: Bell,
     state: Arc<WatchState>,
     thread: Option<JoinHandle<()>>,
+    process: Process,
 }
 
 #[derive(Debug, Default)]
@@ -188,12 +191,16 @@ impl Watch {
             }
         };
         let thread = thread::Builder::new().name("upcall-bell".into()).spawn(watch)?;
-        Ok(Watch { bell, state, thread: Some(thread) })
+        Ok(Watch { bell, state, thread: Some(thread), process: Process::current() })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // The thread, and whom it rings for, are the parent's.
+            return std::mem::forget(self.thread.take());
+        }
         self.state.is_over.store(true, Ordering::Release);
         self.bell.ring();
         if let Some(thread) = self.thread.take() {

@@ -28,7 +28,7 @@ pub(crate) struct Window {
     pub(crate) active: u32,
     /// Threads of the machine that run or could.
     pub(crate) runnable: usize,
-    /// Cores of the machine.
+    /// Cores that the process may use.
     pub(crate) cores: usize,
 }
 

@@ -103,13 +103,13 @@
 //! | core specialisation | 3, 6.1 | [`Config::specialise_cores`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
-//! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set |
+//! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set, or the ring |
 //! | linear scan | 7 | `completions.rs` | the "outgoing queue" that section 7 proposes: a completion costs the same whatever is outstanding |
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others |
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
 //! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
-//! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the epoll set |
+//! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the ring, without io_uring in the epoll set |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
 //! # Decisions

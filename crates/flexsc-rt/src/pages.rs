@@ -62,7 +62,8 @@ pub struct Config {
     /// Time after which the heartbeat counts a thread as blocked, once or twice.
     pub heartbeat: Duration,
     /// Whether syscall threads leave the owner's core while load and idle cores justify it: if a thread was active in
-    /// three quarters of two windows of 64 heartbeats, and no more threads are runnable than there are cores.
+    /// three quarters of two windows of 64 heartbeats, and no more threads of the machine are runnable than the process
+    /// may use cores. A process that may use few of many cores rarely finds that.
     pub specialise_cores: bool,
     /// Pins the executor of bounded calls, instead of the choice by cost.
     pub executor: Option<Executor>,
@@ -786,6 +787,8 @@ impl Pages {
             match self.slots[index as usize].place {
                 Place::Polled => self.polled(index, result),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
+                // It must not wait again.
+                Place::CancelledRing if is_not_ready(result) => self.finish(index, INTERRUPTED),
                 _ => {
                     self.report(index, Executor::Ring, &mut now);
                     if !(is_not_ready(result) && self.waits_again(index)) {

@@ -515,3 +515,14 @@ fn constant_response_of_a_handler_that_sheds_is_shed() {
     stage.io.lateness = Lateness::Late;
     assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 503);
 }
+
+#[test]
+fn next_request_was_not_received_after_a_body_that_filled_the_send_queue_once() {
+    let mut stage = stage(site("/", |_: Request| vec![b'x'; 300_000]));
+    for _ in 0..2 {
+        let sent = stage.exchange(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        let (response, rest) = response(&sent, true);
+        assert_eq!((response.status, response.body.len(), rest.len()), (200, 300_000, 0));
+        assert!(!stage.io.paused);
+    }
+}

@@ -100,6 +100,10 @@ fn requests_that_do_not_ask_for_an_upgrade_get_426() {
             client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\n{body}").as_bytes());
             assert_eq!(client.response(true).status, 426);
         }
+        // Proxies may send the option for every request.
+        client.send(b"GET /now HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n\r\n");
+        let response = client.response(true);
+        assert_eq!((response.status, response.field("Connection")), (426, Some("Upgrade")));
         client.send(b"GET /now HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
         assert_eq!(client.response(true).status, 426);
     });
@@ -161,6 +165,53 @@ fn handler_waits_for_a_client_that_does_not_read_which_is_reset() {
         // What fits into the buffers of the kernel and the server.
         let bytes = ended.recv_timeout(Duration::from_secs(20)).unwrap() * PIECE.len();
         assert!((1 << 16..32 << 20).contains(&bytes), "{bytes}");
+        // Wake-ups of the handler by its own pipe queued pieces beyond a full send queue, up to its maximum.
+        server.handle().stop();
+        let overruns: u64 = server.wait().unwrap().iter().map(|stats| stats.overruns).sum();
+        assert_eq!(overruns, 0, "{backend}");
+    });
+}
+
+#[test]
+fn connection_received_nothing_after_a_first_piece_that_filled_the_send_queue() {
+    const FIRST: &[u8] = &[b'x'; 100_000];
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.route("/", |_: Request| -> Response {
+            upgrade("first", |mut connection| async move {
+                if connection.write(FIRST).await.is_ok() {
+                    echo(connection).await;
+                }
+            })
+        });
+        let server = server.start().unwrap();
+        let mut stream = tcp(&server);
+        switch(&mut stream, "/", b"");
+        stream.read_exact(&mut vec![0; FIRST.len()]).unwrap();
+        stream.write_all(b"then").unwrap();
+        let mut then = [0; 4];
+        stream.read_exact(&mut then).unwrap();
+        assert_eq!(&then, b"then", "{backend}");
+    });
+}
+
+#[test]
+fn stop_ends_the_input_of_a_protocol_which_says_goodbye() {
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.route("/", |_: Request| -> Response {
+            upgrade("goodbye", |mut connection| async move {
+                while connection.read().await.is_some() {}
+                let _ = connection.write(&b"goodbye"[..]).await;
+            })
+        });
+        let server = server.start().unwrap();
+        let mut stream = tcp(&server);
+        switch(&mut stream, "/", b"x");
+        server.handle().stop();
+        let mut last = Vec::new();
+        stream.read_to_end(&mut last).unwrap();
+        assert_eq!(last, b"goodbye", "{backend}");
     });
 }
 

@@ -142,13 +142,14 @@ fn is_part_cold(system: &mut impl System, file: &File, part: FileRange) -> bool 
         return false;
     }
     let to_find = CachedParts::part_to_find(&part.range());
-    let len = (to_find.end - to_find.start) as u32;
-    let is_cold = system.is_cold(FileRange { offset: to_find.start, len, ..part });
-    if !is_cold {
-        cached.add(&to_find, now);
-        file.cached().set(cached);
+    let len = u32::try_from(to_find.end - to_find.start).unwrap_or(u32::MAX);
+    if system.is_cold(FileRange { offset: to_find.start, len, ..part }) {
+        // The missing page may be one before the part, which no client has requested.
+        return to_find.start == part.offset || system.is_cold(part);
     }
-    is_cold
+    cached.add(&(to_find.start..to_find.start + u64::from(len)), now);
+    file.cached().set(cached);
+    false
 }
 
 /// A range of a file.
@@ -244,6 +245,9 @@ fn has_gap(part: FileRange) -> bool {
     result == 0 && counts[0] < pages
 }
 
+/// Bytes of one hint. The kernel cuts a hint to the read-ahead of the device, by default 128 KiB.
+const HINT_BYTES: u64 = 128 * 1024;
+
 /// Begins to read a part of a file into the page cache.
 ///
 /// The kernel then reads nothing else ahead: with the windows of fast disks, several megabytes, that takes
@@ -252,8 +256,11 @@ pub(crate) fn prefetch(part: FileRange) {
     let file = borrow(&part.file);
     // Without these hints, the read that follows waits longer.
     let _ = fs::fadvise(file, 0, None, fs::Advice::Random);
-    let len = NonZeroU64::new(part.len.into());
-    let _ = fs::fadvise(file, part.offset, len, fs::Advice::WillNeed);
+    let end = part.range().end;
+    for at in (part.offset..end).step_by(HINT_BYTES as usize) {
+        let len = NonZeroU64::new(HINT_BYTES.min(end - at));
+        let _ = fs::fadvise(file, at, len, fs::Advice::WillNeed);
+    }
 }
 
 /// The number of cachestat(2), the same on all architectures but alpha.

@@ -113,6 +113,8 @@ impl fmt::Debug for Channel {
 
 /// Looks for answers after which a process that only invents them has to wait.
 const MAX_LOOKS: usize = 8;
+/// Maximum time to answer.
+const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Maximum size of the bytes of a message, or of a reply.
 const MAX_PLACE_BYTES: usize = 1 << 20;
 
@@ -127,6 +129,8 @@ impl Channel {
         if !is_possible {
             return Err(ChannelError::Policy(policy));
         }
+        // Within what an `Instant` holds.
+        let policy = Policy { timeout: policy.timeout.min(MAX_TIMEOUT), ..policy };
         let open = || -> io::Result<_> {
             let (shared, memory) = Shared::create(&policy)?;
             let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;

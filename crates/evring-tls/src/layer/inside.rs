@@ -40,6 +40,10 @@ impl<T: Transform> Sessions<T> {
         session.filter(|session| session.id == id).map(|session| &session.transform)
     }
 
+    pub(super) fn find(&self, id: ConnId) -> Option<&Session<T>> {
+        self.slots.get(id.slot() as usize)?.as_ref().filter(|session| session.id == id)
+    }
+
     pub(super) fn end(&mut self, id: ConnId) -> Option<Session<T>> {
         self.get(id)?;
         self.slots[id.slot() as usize].take()
@@ -92,6 +96,13 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
         }
         self.sessions.reserved.push(to);
         self.sessions.get(to).expect("checked above").reserve(self.io, n)
+    }
+
+    fn is_receiving(&self, id: ConnId) -> bool {
+        match self.sessions.find(id) {
+            Some(session) => session.is_receiving(),
+            None => self.io.is_receiving(id),
+        }
     }
 
     fn set_receiving(&mut self, id: ConnId, on: bool) {

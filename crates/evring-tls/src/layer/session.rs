@@ -128,6 +128,11 @@ impl<T: Transform> Session<T> {
         self.app_reads() && !self.paused && !self.eof
     }
 
+    /// Returns whether the application receives. A handshake does even if the application has paused.
+    pub(super) fn is_receiving(&self) -> bool {
+        self.app_reads() && !self.paused
+    }
+
     /// Pauses or resumes receiving.
     pub(super) fn receive(&mut self, io: &mut dyn Commands, on: bool) {
         if self.paused != on {

@@ -10,6 +10,9 @@ use super::connection::ConnFlags;
 use super::{Driver, Io};
 use crate::{Application, ConnId};
 
+/// Maximum time of a pause; a policy that asks for more is asked again.
+const MAX_PAUSE: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// The connections that pause, by the end of the pause. There are at most twice as many as connections: those of
 /// closed ones are removed when there are more.
 #[derive(Debug, Default)]
@@ -21,6 +24,8 @@ pub(crate) struct Pauses {
 impl Pauses {
     /// Returns the end of a pause: at most a quarter earlier than requested, together with others.
     fn end(&mut self, now: Instant, time: Duration) -> Instant {
+        // Later than now, as the policy is asked once for each pause, and within what an `Instant` holds.
+        let time = time.clamp(Duration::from_micros(1), MAX_PAUSE);
         let epoch = *self.epoch.get_or_insert(now);
         let quarter_us = u64::try_from(time.as_micros() / 4).unwrap_or(u64::MAX).max(1);
         let unit_us = 1 << quarter_us.ilog2();
@@ -88,6 +93,14 @@ mod tests {
             assert!(end <= requested && requested - end < time / 4, "{us}");
             assert_eq!((end - start).as_micros() % 512, 0);
         }
-        assert_eq!(pauses.end(at(5), Duration::from_nanos(1)), at(5));
+    }
+
+    #[test]
+    fn pause_of_no_time_ends_later_and_the_longest_does_not_overflow() {
+        let (mut pauses, start) = (Pauses::default(), Instant::now());
+        for time in [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999)] {
+            assert!(pauses.end(start, time) > start, "{time:?}");
+        }
+        assert!(pauses.end(start, Duration::MAX) > start + MAX_PAUSE / 2);
     }
 }

@@ -279,7 +279,7 @@ fn parse_version_1<'a>(
         expects: if is_http10 { Expects::Nothing } else { headers.expects },
         conditional: headers.conditional,
         has_accept_encoding: headers.has_accept_encoding,
-        wants_upgrade: headers.upgrade && !is_http10,
+        wants_upgrade: headers.upgrade && headers.has_upgrade && !is_http10,
         fields: Fields { parsed: fields, ..Fields::default() },
         head: &bytes[..len],
     })
@@ -315,7 +315,9 @@ struct ParsedHeaders {
     coding: Coding,
     close: bool,
     keep_alive: bool,
+    /// An option of Connection.
     upgrade: bool,
+    has_upgrade: bool,
     expects: Expects,
     conditional: bool,
     has_accept_encoding: bool,
@@ -367,6 +369,7 @@ impl ParsedHeaders {
                 self.conditional = true;
             }
             15 if name.eq_ignore_ascii_case("accept-encoding") => self.has_accept_encoding = true,
+            7 if name.eq_ignore_ascii_case("upgrade") => self.has_upgrade = true,
             10 if name.eq_ignore_ascii_case("connection") => self.add_connection(value),
             14 if name.eq_ignore_ascii_case("content-length") => {
                 if self.length.is_some() {

@@ -348,6 +348,20 @@ impl Handlers {
     ) -> bool {
         progress::receive(context, &mut self.conversion, x, rx)
     }
+
+    /// Tells the protocol that a connection has switched to that the server stops: its input ends. Returns whether
+    /// the connection has switched.
+    pub(crate) fn stop_protocol(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+    ) -> bool {
+        let is_upgraded = x.state.exchange().is_some_and(|exchange| exchange.is_upgraded);
+        if is_upgraded {
+            progress::end_input(context, &mut self.conversion, x);
+        }
+        is_upgraded
+    }
 }
 
 /// Rejects a late request. Returns `None` if it is in time, else whether the next request may be processed.

@@ -754,7 +754,10 @@ impl Application for Site {
         }
     }
 
-    fn stopping(&mut self, x: Cx<'_, impl Commands, State>) {
+    fn stopping(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        if self.handlers.stop_protocol(&mut self.context, &mut x) {
+            return;
+        }
         // Requests that are being received or looked up are still answered.
         if self.is_idle(x.state) {
             x.io.close(x.id, Close::Flush);

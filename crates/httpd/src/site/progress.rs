@@ -105,6 +105,8 @@ fn poll(
                     }
                 }
             }
+            // A wake-up, or received bytes, before the send queue has drained.
+            Stage::Body(_) if x.state.full => WaitsFor::Room,
             Stage::Body(body) => match body.send(x.io, x.id, task) {
                 Streamed::Ended(proceed) => return Progress::Ended(proceed),
                 Streamed::Full => WaitsFor::Room,
@@ -147,8 +149,10 @@ fn wait(
         }
     }
     if waits_for == WaitsFor::Room {
-        x.state.full = true;
-        context.watch_progress(x);
+        // A wake-up does not extend the client's time.
+        if !std::mem::replace(&mut x.state.full, true) {
+            context.watch_progress(x);
+        }
         receives = false;
     } else if waits_for != exchange.waits_for {
         set_deadline(context, x, exchange, waits_for);
@@ -263,7 +267,10 @@ pub(crate) fn receive(
     rx: &mut Rx<'_>,
 ) -> bool {
     loop {
+        let is_receiving = x.io.is_receiving(x.id);
         let Some(exchange) = x.state.exchange() else { return true };
+        // A wrapper may have resumed what the exchange has paused.
+        exchange.paused = !is_receiving;
         let fed = match feed(&context.limits, exchange, rx) {
             Ok(fed) => fed,
             Err(status) => {
@@ -287,7 +294,8 @@ pub(crate) fn receive(
         // The handler has made room.
     }
     if rx.eof() && x.state.exchange().is_some_and(|exchange| exchange.is_upgraded) {
-        return end_input(context, conversion, x, rx);
+        // It ends once all bytes are taken.
+        return rx.bytes().is_empty() && end_input(context, conversion, x);
     }
     if rx.eof()
         && let Some(exchange) = x.state.exchange()
@@ -305,18 +313,16 @@ pub(crate) fn receive(
     false
 }
 
-/// Ends the bytes that a connection receives after it has switched to another protocol, once they are all taken.
-/// Returns whether the next request may be processed.
-fn end_input(
+/// Ends the bytes that a connection receives after it has switched to another protocol. Returns whether the next
+/// request may be processed.
+pub(crate) fn end_input(
     context: &mut Context,
     conversion: &mut HttpConversion,
     x: &mut Cx<'_, impl Commands, State>,
-    rx: &Rx<'_>,
 ) -> bool {
-    let Some(exchange) = x.state.exchange().filter(|_| rx.bytes().is_empty()) else { return false };
-    if exchange.at_end {
+    let Some(exchange) = x.state.exchange().filter(|exchange| !exchange.at_end) else {
         return false;
-    }
+    };
     exchange.at_end = true;
     exchange.suppress_wakeups();
     if let Some(upload) = exchange.open_upload() {
@@ -345,8 +351,6 @@ enum Fed {
 
 /// Passes received bytes of a request's body to the handler, as long as there is room.
 fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed, Status> {
-    // What follows a pause was received before the exchange continued.
-    exchange.paused = false;
     let mut fed = Fed::Nothing;
     while let Some(upload) = exchange.open_upload() {
         if !upload.writer.has_room() {

@@ -116,6 +116,7 @@ fn send_full(
     if head.status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(protocol) = head.extensions.remove::<Protocol>()
     {
+        drop(Guarded::new((head.extensions, body)));
         return switch(context, x, &head.headers, protocol, options);
     }
     let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
@@ -200,7 +201,8 @@ fn switch(
 ) -> Outcome {
     let out = &mut context.responder.scratch;
     if !options.may_upgrade {
-        let mut field = b"Upgrade: ".to_vec();
+        drop(Guarded::new(protocol));
+        let mut field = b"Connection: Upgrade\r\nUpgrade: ".to_vec();
         field
             .extend_from_slice(fields.get(header::UPGRADE).map_or(&b""[..], HeaderValue::as_bytes));
         field.extend_from_slice(b"\r\n");

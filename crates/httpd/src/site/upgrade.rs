@@ -29,10 +29,11 @@ use crate::site::response_body::{Disconnected, Pieces};
 use crate::site::stream::StreamedBody;
 
 /// Creates the response 101, with which the connection switches to another protocol. Then the server calls `run`
-/// with the connection's bytes, and polls its future on the worker's thread. The connection ends with the future.
+/// with the connection's bytes, and polls its future on the worker's thread. The connection ends with the future,
+/// unless that has passed it on.
 ///
-/// `protocol` is the value of the field Upgrade, which the request has to have, too; further fields can be added to
-/// the response. A request that does not ask for an upgrade gets 426. It works for handlers of every kind, and with
+/// `protocol` is the value of the field Upgrade; further fields can be added to the response. A request that does not
+/// ask for an upgrade gets 426. The handler checks that the field Upgrade of the request names the protocol. It works for handlers of every kind, and with
 /// the body of another library, such as that of axum.
 ///
 /// # Panics
@@ -115,7 +116,8 @@ impl fmt::Debug for Protocol {
 ///
 /// At most 64 KiB wait in each direction: the server stops receiving until they are read, and
 /// [`Upgraded::write`] waits until the client has received them. There is no time limit, so a protocol should notice
-/// clients that have gone silent.
+/// clients that have gone silent. After the client has shut down its sending side, or the server stops, `read` returns
+/// `None`; then the protocol has [`Limits::handler_timeout`](crate::Limits::handler_timeout) to end.
 ///
 /// With the feature `futures-io` it implements `AsyncRead` and `AsyncWrite` of `futures-io`.
 #[derive(Debug)]

@@ -60,6 +60,7 @@ impl WebSocketRequest {
         let mut response: Response = upgrade("websocket", move |connection| async move {
             let mut config = WebSocketConfig::default();
             config.max_message_size = Some(MAX_MESSAGE_BYTES);
+            config.max_frame_size = Some(MAX_MESSAGE_BYTES);
             let socket = WebSocketStream::from_raw_socket(connection, Role::Server, Some(config));
             run(socket.await).await;
         });
