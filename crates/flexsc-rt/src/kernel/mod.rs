@@ -62,6 +62,9 @@ pub struct FlexScKernel {
     starved: Vec<VecDeque<Token>>,
     /// Accepts outstanding beyond the first one of each listener.
     more_accepts: u16,
+    /// Accepts to post again in the next turn: a listener accepts at most as many connections in a turn as accepts
+    /// are outstanding.
+    next_accepts: Vec<Token>,
     /// Calls were posted that are executed in place.
     has_posted: bool,
     done: VecDeque<Completion>,
@@ -122,6 +125,7 @@ impl FlexScKernel {
             closes: Closes::new(),
             starved: vec![VecDeque::new()],
             more_accepts: 0,
+            next_accepts: Vec::with_capacity(MORE_ACCEPTS.into()),
             has_posted: false,
             done: VecDeque::new(),
             waker,
@@ -219,6 +223,16 @@ impl FlexScKernel {
                     break;
                 }
                 self.starved[group].pop_front();
+            }
+        }
+    }
+
+    /// Posts the accepts again that have completed in the last turn.
+    fn post_accepts(&mut self) {
+        while let Some(token) = self.next_accepts.pop() {
+            let ends = self.in_flight.get(token).is_none_or(|entry| entry.state.end.is_some());
+            if !ends {
+                self.post_again(token);
             }
         }
     }
@@ -378,6 +392,7 @@ impl Kernel for FlexScKernel {
         };
         self.operations.counters.turns += 1;
         self.feed();
+        self.post_accepts();
         self.post_closes();
         let timeout = match until {
             _ if !self.done.is_empty() => Some(Duration::ZERO),

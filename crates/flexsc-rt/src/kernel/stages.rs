@@ -31,7 +31,7 @@ impl FlexScKernel {
     }
 
     /// Posts the call again. It had an entry, so there is one.
-    fn post_again(&mut self, token: Token) {
+    pub(super) fn post_again(&mut self, token: Token) {
         if self.post(token).is_err() {
             self.end_with(token, Errno::BUSY);
         }
@@ -114,7 +114,7 @@ impl FlexScKernel {
             }
         }
         match end {
-            None => self.post_again(token),
+            None => self.next_accepts.push(token),
             Some(errno) if none_left => self.end(token, |op| op.fail(errno)),
             Some(_) => {}
         }
