@@ -141,14 +141,17 @@ fn is_part_cold(system: &mut impl System, file: &File, part: FileRange) -> bool 
     if cached.contains(&part.range(), now) {
         return false;
     }
+    if system.is_cold(part) {
+        return true;
+    }
+    // A block is remembered as a whole. Its bytes before the part may be missing, as no client has requested them.
     let to_find = CachedParts::part_to_find(&part.range());
     let len = u32::try_from(to_find.end - to_find.start).unwrap_or(u32::MAX);
-    if system.is_cold(FileRange { offset: to_find.start, len, ..part }) {
-        // The missing page may be one before the part, which no client has requested.
-        return to_find.start == part.offset || system.is_cold(part);
+    let block = FileRange { offset: to_find.start, len, ..part };
+    if block.offset == part.offset || !system.is_cold(block) {
+        cached.add(&block.range(), now);
+        file.cached().set(cached);
     }
-    cached.add(&(to_find.start..to_find.start + u64::from(len)), now);
-    file.cached().set(cached);
     false
 }
 
