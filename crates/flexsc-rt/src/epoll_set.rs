@@ -57,7 +57,7 @@ impl EpollSet {
         let _ = epoll::delete(&self.0, unsafe { BorrowedFd::borrow_raw(fd) });
     }
 
-    /// Waits for reports, for ever without a timeout.
+    /// Waits for reports, without a limit if there is no timeout.
     pub(crate) fn wait(
         &mut self,
         reports: &mut Vec<epoll::Event>,

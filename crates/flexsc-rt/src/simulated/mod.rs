@@ -247,9 +247,9 @@ fn cancels_completions_and_throttling_race_for_millions_of_steps() {
     run_seeds(0..25, 20_000);
 }
 
-/// The same for as long as one likes: `FLEXSC_SEEDS=10000 cargo test -p flexsc-rt --lib more_seeds -- --ignored`.
+/// The same for more seeds: `FLEXSC_SEEDS=10000 cargo test -p flexsc-rt --lib more_seeds -- --ignored`.
 #[test]
-#[ignore = "as long as one likes"]
+#[ignore = "runs until all of FLEXSC_SEEDS are done; cancels_completions_and_throttling_race_for_millions_of_steps runs by default"]
 fn more_seeds() {
     let seeds = std::env::var("FLEXSC_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
     run_seeds(1_000..1_000 + seeds.unwrap_or(100), 20_000);
