@@ -79,45 +79,52 @@ impl Drop for Owner {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::fs;
+    use std::io::Read;
+    use std::os::unix::net::UnixStream;
 
     use super::*;
 
-    fn open() -> OwnedFd {
-        fs::File::open("/dev/null").unwrap().into()
+    /// Returns a file and the peer that sees it close.
+    fn open() -> (OwnedFd, UnixStream) {
+        let (file, peer) = UnixStream::pair().unwrap();
+        peer.set_nonblocking(true).unwrap();
+        (file.into(), peer)
     }
 
-    fn is_open(fd: i32) -> bool {
-        fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("null"))
+    fn is_open(mut peer: &UnixStream) -> bool {
+        !matches!(peer.read(&mut [0]), Ok(0))
     }
 
     #[test]
     fn dropped_files_wait_to_be_closed_up_to_a_bound() {
         let closes = Closes::new();
-        let files: Vec<_> = (0..=CLOSES).map(|_| closes.file(open())).collect();
+        let (files, peers): (Vec<_>, Vec<_>) = (0..=CLOSES).map(|_| open()).unzip();
+        let files: Vec<_> = files.into_iter().map(|fd| closes.file(fd)).collect();
         let clones = files.clone();
         drop(files);
         assert!(closes.next().is_none(), "a clone remains");
-        let last = clones[usize::from(CLOSES)].as_raw_fd();
         drop(clones);
+        let (last, others) = peers.split_last().unwrap();
         assert!(!is_open(last), "there was no place for it");
+        assert!(others.iter().all(is_open));
         let waiting: Vec<_> = std::iter::from_fn(|| closes.next()).collect();
         assert_eq!(waiting.len(), usize::from(CLOSES));
         drop(waiting);
         closes.closed();
-        drop((closes.file(open()), closes.file(open())));
+        drop((closes.file(open().0), closes.file(open().0)));
         assert!(closes.next().is_some() && closes.next().is_none());
     }
 
     #[test]
     fn files_are_closed_after_the_end() {
         let closes = Closes::new();
-        let (waiting, later) = (closes.file(open()), closes.file(open()));
-        let numbers = [waiting.as_raw_fd(), later.as_raw_fd()];
+        let ((waiting, waiting_peer), (later, later_peer)) = (open(), open());
+        let (waiting, later) = (closes.file(waiting), closes.file(later));
         drop(waiting);
-        assert!(is_open(numbers[0]));
+        assert!(is_open(&waiting_peer));
         closes.finish();
+        assert!(!is_open(&waiting_peer));
         drop(later);
-        assert_eq!(numbers.map(is_open), [false; 2]);
+        assert!(!is_open(&later_peer));
     }
 }
