@@ -3,15 +3,17 @@
 use std::fmt;
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
+use std::net::Shutdown;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, recv, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 
 use super::shared::Shared;
 use super::{MAX_PLACES, Policy};
@@ -20,10 +22,6 @@ use super::{MAX_PLACES, Policy};
 pub struct Channel {
     policy: Policy,
     shared: Shared,
-    /// Closed by the process when it ends.
-    stream: UnixStream,
-    /// Rings in the process.
-    to_peer: OwnedFd,
     bell: Bell,
     /// The messages in the places.
     in_flight: [Option<InFlight>; MAX_PLACES],
@@ -35,6 +33,8 @@ pub struct Channel {
     reply: Vec<u8>,
     aborts: u32,
     is_gone: bool,
+    /// The process that this belongs to; a child of fork has a copy.
+    process: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -44,9 +44,20 @@ struct InFlight {
     is_over: bool,
 }
 
-/// Rings when the process has answers, for a thread of the server that waits.
+/// Rings when the process has answers or ends, for a thread of the server that waits.
 #[derive(Clone, Debug)]
-pub struct Bell(Arc<OwnedFd>);
+pub struct Bell(Arc<Ends>);
+
+#[derive(Debug)]
+struct Ends {
+    /// Each side sends a byte to ring. The process has the other end, so nothing that it does to its descriptor
+    /// changes the flags of this one.
+    stream: UnixStream,
+    /// The process has closed its end.
+    has_ended: AtomicBool,
+    /// Rings without the process, which does not have it.
+    own: OwnedFd,
+}
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,30 +144,27 @@ impl Channel {
         let policy = Policy { timeout: policy.timeout.min(MAX_TIMEOUT), ..policy };
         let open = || -> io::Result<_> {
             let (shared, memory) = Shared::create(&policy)?;
-            let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-            let (to_peer, to_server) = (eventfd(0, flags)?, eventfd(0, flags)?);
-            let descriptors = [memory.as_fd(), to_peer.as_fd(), to_server.as_fd()];
-            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+            let descriptors = [memory.as_fd()];
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut control = SendAncillaryBuffer::new(&mut space);
             control.push(SendAncillaryMessage::ScmRights(&descriptors));
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             sendmsg(&stream, &[IoSlice::new(b"a")], &mut control, flags)?;
-            Ok((shared, to_peer, to_server))
+            Ok((shared, eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
         };
-        let (shared, to_peer, to_server) = open().map_err(ChannelError::System)?;
+        let (shared, own) = open().map_err(ChannelError::System)?;
         let reply = Vec::with_capacity(shared.reply_bytes());
         Ok(Channel {
             policy,
             shared,
-            stream,
-            to_peer,
-            bell: Bell(Arc::new(to_server)),
+            bell: Bell(Arc::new(Ends { stream, has_ended: false.into(), own })),
             in_flight: [None; MAX_PLACES],
             free: u64::MAX >> (MAX_PLACES - policy.places),
             taken: 0,
             reply,
             aborts: 0,
             is_gone: false,
+            process: std::process::id(),
         })
     }
 
@@ -203,8 +211,7 @@ impl Channel {
         let header = self.shared.header();
         header.submitted.fetch_or(1 << number, SeqCst);
         if header.peer_sleeps.load(SeqCst) != 0 && header.peer_sleeps.swap(0, SeqCst) != 0 {
-            // Fails only if the process has rung it to its maximum, and then it is awake.
-            let _ = rustix::io::write(&self.to_peer, &1u64.to_ne_bytes());
+            super::ring(&self.bell.0.stream);
         }
         Some(number)
     }
@@ -293,7 +300,7 @@ impl Channel {
         }
         self.aborts = self.aborts.saturating_add(1);
         // A look for each upcall that failed, so that the others do not wait for theirs.
-        self.is_gone = self.is_gone || self.has_ended();
+        self.is_gone = self.is_gone || self.bell.0.has_ended();
         Some(number)
     }
 
@@ -314,40 +321,60 @@ impl Channel {
     pub fn enable(&mut self) {
         self.aborts = 0;
     }
+}
 
-    /// Returns whether the process has closed its end of the stream.
-    fn has_ended(&self) -> bool {
-        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
-        match recv(&self.stream, &mut [0; 1][..], flags) {
-            Ok((_, len)) => len == 0,
-            Err(error) => error != Errno::AGAIN && error != Errno::INTR,
+impl Drop for Channel {
+    fn drop(&mut self) {
+        if self.process == std::process::id() {
+            // The process ends, though a bell or a child of fork has the stream.
+            let _ = self.bell.0.stream.shutdown(Shutdown::Both);
         }
     }
 }
 
+impl Ends {
+    /// Returns whether the process has closed its end of the stream.
+    fn has_ended(&self) -> bool {
+        let mut fds = [PollFd::new(&self.stream, PollFlags::RDHUP)];
+        self.has_ended.load(Relaxed)
+            || poll(&mut fds, Some(&Timespec::default())).is_ok_and(|count| count > 0)
+    }
+}
+
 impl Bell {
-    /// Waits until the bell rings, or for a time. Returns whether it rang.
+    /// Waits until the bell rings, or for a time. Returns whether it rang. The end of the process rings once.
     ///
     /// # Errors
     /// If the operating system refuses to wait.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        let Ends { stream, has_ended, own } = &*self.0;
         let timeout = Timespec {
             tv_sec: timeout.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        let mut fds = [PollFd::new(&*self.0, PollFlags::IN)];
-        match poll(&mut fds, Some(&timeout)) {
+        let mut fds = [
+            PollFd::new(own, PollFlags::IN),
+            PollFd::new(stream, PollFlags::IN | PollFlags::RDHUP),
+        ];
+        let watched = if has_ended.load(Relaxed) { 1 } else { 2 };
+        match poll(&mut fds[..watched], Some(&timeout)) {
             Ok(0) | Err(Errno::INTR) => return Ok(false),
             Ok(_) => {}
             Err(error) => return Err(error.into()),
         }
-        Ok(rustix::io::read(&*self.0, &mut [0; 8]).is_ok())
+        if !fds[0].revents().is_empty() {
+            let _ = rustix::io::read(own, &mut [0; 8]);
+        }
+        if !fds[1].revents().is_empty() && !super::take_rings(stream) {
+            has_ended.store(true, Relaxed);
+        }
+        Ok(true)
     }
 
     /// Rings.
     pub fn ring(&self) {
         // Fails only if it has rung to its maximum.
-        let _ = rustix::io::write(&*self.0, &1u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.0.own, &1u64.to_ne_bytes());
     }
 }
 
@@ -482,8 +509,7 @@ mod tests {
         let flood = thread::spawn(move || {
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 peer.shared.header().done.store(u64::MAX, SeqCst);
-                let _ = rustix::io::write(&peer.to_server, &u64::MAX.to_ne_bytes());
-                let _ = rustix::io::write(&peer.to_server, &(u64::MAX - 1).to_ne_bytes());
+                super::super::ring(&peer.stream);
             }
         });
         while channel.refusal(1) != Some(Refusal::Disabled) {
@@ -493,6 +519,54 @@ mod tests {
         }
         drop(stop);
         flood.join().unwrap();
+    }
+
+    #[test]
+    fn process_that_takes_no_rings_blocked_the_server() {
+        let (mut channel, peer) = pair();
+        rustix::fs::fcntl_setfl(&peer.stream, rustix::fs::OFlags::empty()).unwrap();
+        let header = peer.shared.header();
+        // More rings than the stream has room for.
+        for _ in 0..10_000 {
+            header.peer_sleeps.store(1, SeqCst);
+            let place = channel.submit(b"m", 1, Instant::now()).unwrap();
+            header.submitted.store(0, SeqCst);
+            header.done.store(1 << place, SeqCst);
+            channel.bell().ring();
+            assert!(channel.next_done().is_some());
+        }
+        assert!(channel.bell().wait(LONG).unwrap());
+        assert!(!channel.bell().wait(Duration::ZERO).unwrap());
+    }
+
+    #[test]
+    fn bell_rings_once_for_the_end_of_the_process() {
+        let (channel, peer) = pair();
+        let bell = channel.bell();
+        drop(peer);
+        assert!(bell.wait(LONG).unwrap());
+        assert!(!bell.wait(Duration::ZERO).unwrap());
+        bell.ring();
+        assert!(bell.wait(LONG).unwrap());
+    }
+
+    #[test]
+    fn child_of_fork_does_not_end_the_process() {
+        let (mut channel, peer) = pair();
+        channel.process += 1;
+        let bell = channel.bell();
+        drop(channel);
+        assert!(!bell.wait(Duration::ZERO).unwrap());
+        drop(peer);
+    }
+
+    #[test]
+    fn longest_timeout_overflowed() {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let policy = Policy { timeout: Duration::MAX, ..policy() };
+        let mut channel = Channel::new(ours, policy).unwrap();
+        assert!(channel.submit(b"m", 1, Instant::now()).is_some());
+        drop(theirs);
     }
 
     #[test]

@@ -44,7 +44,11 @@ mod shared;
 pub use channel::{Bell, Channel, ChannelError, Done, Refusal};
 pub use peer::{Peer, PeerError, Upcall};
 
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 /// Maximum number of messages that a process has at a time: the bits of a set.
 pub const MAX_PLACES: usize = 64;
@@ -76,5 +80,18 @@ impl Default for Policy {
             timeout: Duration::from_millis(10),
             max_aborts: 3,
         }
+    }
+}
+
+/// Rings at the other end of a stream. Fails only if that end is closed, or has rings that it has not taken.
+fn ring(stream: &UnixStream) {
+    let _ = send(stream, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+}
+
+/// Takes what the other end of a stream has rung. Returns whether that end is open.
+fn take_rings(stream: &UnixStream) -> bool {
+    match recv(stream, &mut [0; 64], RecvFlags::DONTWAIT) {
+        Ok((_, len)) => len > 0,
+        Err(error) => error == Errno::AGAIN || error == Errno::INTR,
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::Ordering::{Relaxed, Release, SeqCst};
 
@@ -17,9 +17,7 @@ use super::shared::Shared;
 #[derive(Debug)]
 pub struct Peer {
     pub(super) shared: Shared,
-    stream: UnixStream,
-    to_peer: OwnedFd,
-    pub(super) to_server: OwnedFd,
+    pub(super) stream: UnixStream,
 }
 
 /// The error of a [`Peer`].
@@ -66,7 +64,7 @@ impl Peer {
     /// # Errors
     /// If the server sends none, or the operating system refuses to map it.
     pub fn connect(stream: UnixStream) -> Result<Self, PeerError> {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(3))];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut byte = [0];
         let flags = RecvFlags::CMSG_CLOEXEC;
@@ -83,14 +81,11 @@ impl Peer {
             RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
             _ => None,
         });
-        let mut descriptors = descriptors.next().into_iter().flatten();
-        let (Some(memory), Some(to_peer), Some(to_server)) =
-            (descriptors.next(), descriptors.next(), descriptors.next())
-        else {
+        let Some(memory) = descriptors.next().and_then(|mut memory| memory.next()) else {
             return Err(PeerError::NoMemory);
         };
         let shared = Shared::open(memory).map_err(PeerError::System)?;
-        Ok(Peer { shared, stream, to_peer, to_server })
+        Ok(Peer { shared, stream })
     }
 
     /// Receives the memory of the server that has started this process, with a stream as its standard input.
@@ -133,8 +128,7 @@ impl Peer {
             }
             header.done.fetch_or(done, SeqCst);
             if header.server_sleeps.load(SeqCst) != 0 && header.server_sleeps.swap(0, SeqCst) != 0 {
-                // Fails only if it has rung to its maximum.
-                let _ = rustix::io::write(&self.to_server, &1u64.to_ne_bytes());
+                super::ring(&self.stream);
             }
         }
     }
@@ -150,20 +144,11 @@ impl Peer {
 
     /// Waits for the server to ring. Returns whether it still runs.
     fn wait(&self) -> Result<bool, PeerError> {
-        let mut fds = [
-            PollFd::new(&self.to_peer, PollFlags::IN),
-            PollFd::new(&self.stream, PollFlags::IN | PollFlags::RDHUP),
-        ];
-        match poll(&mut fds, None) {
-            Ok(_) => {}
-            Err(Errno::INTR) => return Ok(true),
-            Err(error) => return Err(error.into()),
+        match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], None) {
+            Ok(_) => Ok(super::take_rings(&self.stream)),
+            Err(Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
         }
-        let (has_rung, has_ended) = (!fds[0].revents().is_empty(), !fds[1].revents().is_empty());
-        if has_rung {
-            let _ = rustix::io::read(&self.to_peer, &mut [0; 8]);
-        }
-        Ok(has_rung || !has_ended)
     }
 }
 

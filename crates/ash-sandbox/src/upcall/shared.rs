@@ -13,7 +13,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use super::{MAX_PLACES, Policy};
 
 /// The version of this layout, at the beginning of the memory.
-const MAGIC: u64 = u64::from_le_bytes(*b"ashupc01");
+const MAGIC: u64 = u64::from_le_bytes(*b"ashupc02");
 
 /// The first bytes of the memory, all of them atomics, as the other side may write any of them. Server and process
 /// write to lines of their own.
