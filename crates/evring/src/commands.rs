@@ -60,7 +60,11 @@ pub trait Commands {
     /// called, with the unconsumed bytes.
     fn set_receiving(&mut self, id: ConnId, on: bool);
 
-    /// Returns whether the connection is open and not paused.
+    /// Holds the bytes that a connection has received for a [`ReceiveHook`](crate::ReceiveHook), or ends this.
+    /// Afterwards `received` is called as after a resume, unless the application has paused the connection.
+    fn hold(&mut self, id: ConnId, on: bool);
+
+    /// Returns whether the connection is open, and the application has not paused it.
     fn is_receiving(&self, id: ConnId) -> bool;
 
     /// Sets or clears the deadline of the connection.

@@ -106,6 +106,7 @@ forward! {
         fn connect(to: SocketAddr) -> ConnId;
         fn file_op(on: ConnId, tag: u32, op: FileOp);
         fn set_receiving(id: ConnId, on: bool);
+        fn hold(id: ConnId, on: bool);
         fn set_deadline(id: ConnId, at: Option<Instant>);
         fn set_timer(timer: u32, at: Option<Instant>) -> Result<(), NoTimer>;
         fn close(id: ConnId, how: Close);

@@ -23,13 +23,13 @@ pub trait ReceiveHook {
 
     /// The application is about to get these bytes. Returns whether it does: not if the hook holds the message
     /// that they begin with. A hook holds a message by consuming nothing and
-    /// [pausing](Commands::set_receiving) the connection; once it resumes it, it can consume the message here.
+    /// [holding](Commands::hold) the bytes of the connection; once it ends this, it can consume the message here.
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         true
     }
 
     /// Returns whether the hook holds a message of a connection. When the server stops, the application is asked to
-    /// close the connection only after the hook has resumed it.
+    /// close the connection only after the hook has ended this.
     fn holds(&self, id: ConnId) -> bool {
         false
     }

@@ -20,13 +20,13 @@ const DISCARDED: i32 = 2;
 /// Upcalls across a protection boundary (ASH, section 5.6): a [`ReceiveHook`] whose handler runs in another
 /// process.
 ///
-/// While the process has a message, the driver keeps it, and the connection is paused; other connections go
+/// While the process has a message, the driver keeps it and what follows it on the connection; other connections go
 /// on. If the process does not handle it, answers too late, or ends, the application gets the message as it
 /// arrived. The process gets the messages that arrive meanwhile in one batch, but none of a connection that the
 /// application has paused.
 ///
 /// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, except for messages that
-/// arrive during an upcall. If the application pauses a connection during an upcall, the end of the upcall resumes it.
+/// arrive during an upcall.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
@@ -280,7 +280,7 @@ impl Upcalls {
     /// Ends an upcall, of whose message so many bytes were handled.
     fn end(&mut self, io: &mut impl Commands, id: ConnId, handled: usize) {
         self.connection(id).message = Message::Answered(handled);
-        io.set_receiving(id, true);
+        io.hold(id, false);
     }
 
     fn answered(&mut self, io: &mut impl Commands, done: Done) {
@@ -335,7 +335,7 @@ impl ReceiveHook for Upcalls {
         let deadline = now + self.channel.policy().timeout;
         // No message is submitted without a timer that ends its upcall.
         if !is_on
-            // The application has paused it, and only the application may resume it.
+            // The application still works on an earlier message, whose reply comes first.
             || !io.is_receiving(id)
             || self.channel.refusal(rx.bytes().len()).is_some()
             || !self.is_armed && !self.arm(io, Some(deadline))
@@ -349,17 +349,13 @@ impl ReceiveHook for Upcalls {
         increment(&self.shared.submitted);
         self.owners[place] = Some((id, rx.bytes().len()));
         self.connection(id).message = Message::Submitted(place);
-        io.set_receiving(id, false);
+        io.hold(id, true);
     }
 
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         match self.connection(id).message {
             Message::None => true,
-            Message::Submitted(_) => {
-                // The application has resumed it.
-                io.set_receiving(id, false);
-                false
-            }
+            Message::Submitted(_) => false,
             Message::Answered(handled) => {
                 self.connection(id).message = Message::None;
                 rx.consume(handled);

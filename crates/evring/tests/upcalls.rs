@@ -19,10 +19,14 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::upcall::{Channel, Peer, Policy};
 use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Hooked, Listener, RemoteHandle,
-    Rx, UpcallHandle, Upcalls,
+    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Listener,
+    Others, ReceiveHook, RemoteHandle, Rx, UpcallHandle, Upcalls,
 };
 use server::{TIMEOUT, side_by_side};
+
+/// Tags that tell the application to pause its connections, or to resume them.
+const PAUSE: u64 = 1;
+const RESUME: u64 = 2;
 
 /// Says to the program of this test that it is the process of upcalls.
 const PROCESS: &str = "EVRING_TEST_UPCALLS";
@@ -83,6 +87,29 @@ impl Application for Echo {
             x.io.close(x.id, Close::Flush);
         }
     }
+
+    /// Says whether each connection is paused, and pauses or resumes it.
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, ()>, tag: u64) {
+        let mut next = io.next_open(0);
+        while let Some(id) = next {
+            let receives = if io.is_receiving(id) { "receives," } else { "is paused," };
+            io.send(id, Chunk::Copy(receives.as_bytes()));
+            io.set_receiving(id, tag == RESUME);
+            next = io.next_open(id.slot() + 1);
+        }
+    }
+}
+
+/// A hook behind the upcalls, which gets no message that the process has.
+struct Behind;
+
+impl ReceiveHook for Behind {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        if rx.bytes() == b"wait" {
+            io.send(id, Chunk::Copy(b"behind"));
+            rx.consume(4);
+        }
+    }
 }
 
 /// A server with a process, and what it posts.
@@ -120,7 +147,7 @@ impl Server {
             let upcalls = upcalls
                 .choosing(|_, listener| listener == Listener(0))
                 .posting(move |_, kind, value| post.send((kind, value)).unwrap());
-            server.run(Hooked::new(Echo, upcalls)).unwrap();
+            server.run(Hooked::new(Hooked::new(Echo, Behind), (upcalls, Behind))).unwrap();
         });
         let (addresses, remote, upcalls) = parts.recv().unwrap();
         Server { addresses, remote, upcalls, process, events, go, thread: Some(thread) }
@@ -271,4 +298,46 @@ fn stop_waits_for_the_answer_to_a_message() {
         client.read_to_string(&mut all).unwrap();
         assert_eq!(all, "waited");
     });
+}
+
+#[test]
+fn end_of_an_upcall_resumed_a_connection_that_the_application_had_paused() {
+    side_by_side(|mechanism| {
+        let server = Server::start(mechanism, patient());
+        let mut client = server.connect(0);
+        client.write_all(b"wait").unwrap();
+        while server.upcalls.counters().submitted == 0 {
+            thread::yield_now();
+        }
+        server.remote.wake(PAUSE);
+        // The upcall is not a pause of the application.
+        ask(&mut client, "", "receives,");
+        std::fs::write(server.go.path().join("go"), b"").unwrap();
+        ask(&mut client, "", "waited");
+        client.write_all(b"hello").unwrap();
+        server.remote.wake(RESUME);
+        ask(&mut client, "", "is paused,up:hello");
+    });
+}
+
+#[test]
+fn child_of_fork_waited_for_a_thread_of_its_parent() {
+    let server = AnyMechanism::new("auto", &Config::default()).unwrap();
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let channel = Channel::new(ours, patient()).unwrap();
+    let (upcalls, _) = Upcalls::new(channel, &server.remote(), 5, 3).unwrap();
+    // SAFETY: the child drops a value and ends; memory can be freed after fork(3).
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        // SAFETY: passes a number.
+        unsafe { libc::alarm(10) };
+        drop(upcalls);
+        // SAFETY: it ends the process without the parent's exit handlers.
+        unsafe { libc::_exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: writes one integer.
+    assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
+    assert_eq!(status, 0);
 }

@@ -67,6 +67,8 @@ bitflags! {
         const SOCKET_FULL = 1 << 16;
         /// The policy has the connection send nothing for a time.
         const SEND_PAUSED = 1 << 17;
+        /// A hook holds a message.
+        const HELD = 1 << 18;
     }
 }
 
@@ -368,6 +370,7 @@ impl Connection {
         let busy = ConnFlags::SENDING
             | ConnFlags::CONNECTING_OR_CLOSING
             | ConnFlags::PAUSED
+            | ConnFlags::HELD
             | ConnFlags::EOF
             | ConnFlags::REVISIT;
         self.phase == Phase::Open
@@ -380,6 +383,12 @@ impl Connection {
 
     pub(crate) fn has(&self, flags: ConnFlags) -> bool {
         self.flags.contains(flags)
+    }
+
+    /// Returns whether received bytes wait: for the application, or for a hook.
+    #[inline]
+    pub(crate) fn is_paused(&self) -> bool {
+        self.flags.intersects(ConnFlags::PAUSED | ConnFlags::HELD)
     }
 
     /// Returns whether bytes wait to be sent.

@@ -234,6 +234,27 @@ impl<K: Submit> Io<K> {
         self.connections.get_mut(id.slot() as usize).filter(|connection| connection.is(id))
     }
 
+    /// Sets or clears one of the two pauses of receiving. The connection is resumed when both are cleared.
+    fn set_paused(&mut self, id: ConnId, pause: ConnFlags, on: bool) {
+        let stopping = self.stopping;
+        let Some(connection) = self.alive(id) else { return };
+        if on {
+            connection.flags |= pause;
+        } else if connection.has(pause) {
+            connection.flags -= pause;
+            if connection.is_paused() {
+                return;
+            }
+            connection.flags |= ConnFlags::RESUMED;
+            if stopping {
+                // The connection may be idle now, and the application was not asked since the stop.
+                connection.flags |= ConnFlags::QUIESCING;
+            }
+            self.mark_dirty(id.slot());
+            self.schedule_revisit(id.slot());
+        }
+    }
+
     pub(crate) fn conn(&self, slot: u32) -> ConnId {
         ConnId::new(slot, self.connections[slot as usize].generation)
     }
@@ -710,20 +731,11 @@ impl<K: Submit> Commands for Io<K> {
     }
 
     fn set_receiving(&mut self, id: ConnId, on: bool) {
-        let stopping = self.stopping;
-        let Some(connection) = self.alive(id) else { return };
-        if on && connection.has(ConnFlags::PAUSED) {
-            connection.flags -= ConnFlags::PAUSED;
-            connection.flags |= ConnFlags::RESUMED;
-            if stopping {
-                // The connection may be idle now, and the application was not asked since the stop.
-                connection.flags |= ConnFlags::QUIESCING;
-            }
-            self.mark_dirty(id.slot());
-            self.schedule_revisit(id.slot());
-        } else if !on {
-            connection.flags |= ConnFlags::PAUSED;
-        }
+        self.set_paused(id, ConnFlags::PAUSED, !on);
+    }
+
+    fn hold(&mut self, id: ConnId, on: bool) {
+        self.set_paused(id, ConnFlags::HELD, on);
     }
 
     fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {

@@ -342,7 +342,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let connection = self.io.connection(slot);
         if connection.has(ConnFlags::RESUMED) {
             connection.flags -= ConnFlags::RESUMED;
-            if connection.app_reads() && !connection.has(ConnFlags::PAUSED) {
+            if connection.app_reads() && !connection.is_paused() {
                 self.offer_tail(slot);
             }
         }

@@ -86,7 +86,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if is_open && connection.has(ConnFlags::RECEIVING) {
             return self.cancel_receive(slot);
         }
-        let reads = is_open && !connection.flags.intersects(ConnFlags::PAUSED | ConnFlags::EOF);
+        let reads = is_open && !connection.is_paused() && !connection.has(ConnFlags::EOF);
         let socket = self.io.connections[slot as usize].socket.as_ref().filter(|_| reads);
         let has_more = socket.is_some_and(|socket| self.io.kernel.host().unread(socket) > 0);
         // Bytes left since a pause come first, too.

@@ -41,7 +41,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     fn deliver(&mut self, slot: u32, bytes: RxBuf) {
         let connection = self.io.connection(slot);
-        if connection.has(ConnFlags::PAUSED) {
+        if connection.is_paused() {
             connection.tail.append(&bytes);
             self.io.mark_dirty(slot);
             self.cancel_receive(slot);
@@ -70,16 +70,16 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn offer_with_tail(&mut self, slot: u32, mut bytes: RxBuf) {
         while !bytes.is_empty() && self.io.connection(slot).app_reads() {
             let connection = self.io.connection(slot);
-            if connection.tail.is_empty() && !connection.has(ConnFlags::PAUSED) {
+            if connection.tail.is_empty() && !connection.is_paused() {
                 return self.offer_buffer(slot, bytes);
             }
-            let room = match connection.has(ConnFlags::PAUSED) {
+            let room = match connection.is_paused() {
                 true => bytes.len(),
                 false => A::MAX_UNCONSUMED.saturating_sub(connection.tail.len()).min(bytes.len()),
             };
             connection.tail.append(&bytes[..room]);
             bytes.advance(room);
-            if !connection.has(ConnFlags::PAUSED) {
+            if !connection.is_paused() {
                 self.offer_tail(slot);
             }
         }
@@ -106,7 +106,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Keeps the unconsumed bytes if the application still reads and stays within its limit.
     pub(super) fn keep_tail(&mut self, slot: u32, tail: Tail) {
         let connection = self.io.connection(slot);
-        let paused = connection.has(ConnFlags::PAUSED);
+        let paused = connection.is_paused();
         let ended = connection.has(ConnFlags::EOF) && !paused;
         if !connection.app_reads() || tail.is_empty() || ended {
             self.io.recycle_tail(tail);
@@ -126,7 +126,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         connection.flags |= ConnFlags::EOF;
         match connection.phase {
             Phase::Lingering => self.end(slot, CloseReason::Closed),
-            Phase::Open if connection.app_reads() && !connection.has(ConnFlags::PAUSED) => {
+            Phase::Open if connection.app_reads() && !connection.is_paused() => {
                 self.offer_tail(slot)
             }
             _ => {}
@@ -138,13 +138,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn receive(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
         if connection.flags.intersects(ConnFlags::RECEIVING | ConnFlags::EOF) {
-            if connection.has(ConnFlags::PAUSED) && connection.tail.len() >= A::MAX_UNCONSUMED {
+            if connection.is_paused() && connection.tail.len() >= A::MAX_UNCONSUMED {
                 self.cancel_receive(slot);
             }
             return;
         }
         let wanted = match connection.phase {
-            Phase::Open if connection.has(ConnFlags::PAUSED) => false,
+            Phase::Open if connection.is_paused() => false,
             Phase::Open => {
                 !connection.has(ConnFlags::RESUMED) || connection.tail.len() < A::MAX_UNCONSUMED
             }

@@ -210,7 +210,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let connection = self.io.connection(slot);
         // The application will get the bytes left during a pause.
         let has_unread = connection.has(ConnFlags::RESUMED)
-            || connection.has(ConnFlags::PAUSED) && !connection.tail.is_empty();
+            || connection.is_paused() && !connection.tail.is_empty();
         let eof_delivered = connection.has(ConnFlags::EOF_NOTIFIED) && !has_unread;
         match how {
             Close::Flush => self.end(slot, CloseReason::Closed),

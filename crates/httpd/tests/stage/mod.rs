@@ -358,6 +358,10 @@ impl Commands for Io {
         self.paused = !on;
     }
 
+    fn hold(&mut self, _: ConnId, _: bool) {
+        unreachable!("a site has no hook")
+    }
+
     fn set_deadline(&mut self, _: ConnId, at: Option<Instant>) {
         self.deadline = at;
     }
