@@ -214,14 +214,17 @@ impl Ring {
     }
 
     /// Enters the kernel, and sleeps there until there is a completion or the bell rings, at most for a timeout.
-    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
+    /// Returns false if the kernel has taken nothing of what was submitted; then it has not slept.
+    pub(crate) fn sleep(&mut self, timeout: Option<Duration>) -> Result<bool, Errno> {
         let (Some(Ok(ring)), Some(bell)) = (&mut self.calls, &mut self.bell) else {
-            return Ok(());
+            return Ok(false);
         };
         bell.is_watched = bell.is_watched || ring.push_poll(BELL, bell.fd, PollFlags::IN);
         let wanted = u32::from(bell.is_watched && timeout != Some(Duration::ZERO));
         self.entered += 1;
-        ring.enter(wanted, timeout.filter(|timeout| !timeout.is_zero())).map(drop)
+        let has_submissions = ring.queued() > 0;
+        let taken = ring.enter(wanted, timeout.filter(|timeout| !timeout.is_zero()))?;
+        Ok(taken > 0 || !has_submissions)
     }
 
     /// Takes the name and the result of a call that has ended.

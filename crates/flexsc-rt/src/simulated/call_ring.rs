@@ -41,6 +41,10 @@ pub(super) struct Queues {
     /// Completions that an entry into the kernel makes visible, and those that are visible.
     deferred: VecDeque<(u64, i32)>,
     landed: VecDeque<(u64, i32)>,
+    /// Until then the kernel is short of memory and takes nothing.
+    short_until_ns: u64,
+    /// Sleeps since it last took something.
+    declined: u32,
 }
 
 impl Queues {
@@ -93,6 +97,7 @@ impl Machine {
 
     fn take_submissions(&mut self) -> u32 {
         let most = match self.random(8) {
+            _ if self.now_ns < self.ring.short_until_ns => 0,
             0 => 0,
             1 => 1 + self.random(4) as usize,
             _ => usize::MAX,
@@ -189,6 +194,14 @@ impl CallRing {
         for _ in 0..STANDSTILL {
             let is_over = machine(|machine| {
                 taken += machine.take_submissions();
+                if wanted > 0 && taken == 0 && !machine.ring.submitted.is_empty() {
+                    // As the kernel, it does not sleep then.
+                    machine.ring.short_until_ns = machine.now_ns + 300;
+                    machine.ring.declined += 1;
+                    assert!(machine.ring.declined < 1_000, "the owner spins");
+                    return true;
+                }
+                machine.ring.declined = 0;
                 if machine.random(2) == 0 {
                     machine.step_ring();
                 }

@@ -10,7 +10,7 @@ mod call_ring;
 mod clock;
 mod epoll_set;
 mod machine;
-#[path = "../pages.rs"]
+#[path = "../pages/mod.rs"]
 mod pages;
 mod raw;
 #[path = "../readiness.rs"]

@@ -1,27 +1,29 @@
 //! The owner's side of the syscall pages: register, post, wait, take, cancel (section 3.2).
 
+mod in_ring;
+mod routing;
+mod wait;
+
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::mem;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use rustix::io::Errno;
 use shared_ring::SetupError;
 use shared_ring::author::Process;
 
 // A simulated machine includes this file with modules of its own.
-use super::call_ring::Pushed;
 use super::clock::Instant;
 use super::raw::{self, INTERRUPTED};
 use super::readiness::Readiness;
 use super::ring::Ring;
 use super::threads::Threads;
-use crate::call::{Call, Direction, Executor, Waits};
+use crate::call::{Call, Executor, Waits};
 use crate::choice::{Choice, Choices, Depth, Row};
 use crate::entry::Status;
 use crate::error::{Busy, Error};
@@ -30,18 +32,9 @@ use crate::operation::Operation;
 use crate::page::ENTRIES;
 use crate::shared::Shared;
 
-/// Turns of a busy owner after which it looks for ready descriptors.
-const READINESS_EVERY: u32 = 8;
-
 /// Posted calls from which on the ring makes those of sockets and files, if the owner sleeps in it. With fewer, an entry
 /// into the ring and its completion cost more than the calls in place.
 const RING_BATCH: usize = 8;
-
-/// Turns of a busy owner after which it enters the ring in which it sleeps, whatever waits there.
-const ENTER_EVERY: u32 = 4;
-
-/// Time after which the owner offers the ring again what the kernel did not take.
-const RING_RETRY: Duration = Duration::from_millis(1);
 
 /// Time that calls in flight have to end when the pages are dropped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -478,190 +471,6 @@ impl Pages {
         if self.sleeps_in_ring { self.enter_ring() } else { Ok(()) }
     }
 
-    /// The same, without an entry into the ring in which the owner sleeps.
-    fn execute(&mut self) -> Result<(), Error> {
-        if !self.process.is_current() {
-            return Err(Error::InChild);
-        }
-        let calls = self.batch.len();
-        let depth = Depth::of(calls);
-        self.batch_number = self.batch_number.wrapping_add(1);
-        (self.depth, self.chosen, self.batch_since) = (depth, None, None);
-        // First those for threads, so that these begin meanwhile.
-        let mut in_place = 0;
-        for next in 0..self.batch.len() {
-            let index = self.batch[next];
-            if let Some(measured) = self.route(index, depth) {
-                self.batch[in_place] = if measured { index | MEASURED } else { index };
-                in_place += 1;
-            }
-        }
-        self.publish();
-        let entered = match self.sleeps_in_ring {
-            true => {
-                self.push_to_ring().map_err(|errno| Error::System("enter io_uring", errno.into()))
-            }
-            false => self.enter_ring(),
-        };
-        let mut measure = false;
-        for next in 0..in_place {
-            let index = self.batch[next];
-            if index & MEASURED == 0 && !measure {
-                self.execute_in_place(index);
-            } else {
-                let index = index & !MEASURED;
-                let row = self.slots[index as usize].row;
-                let began = Instant::now();
-                self.execute_in_place(index);
-                let time_ns = began.elapsed().as_nanos() as u64;
-                measure = self.choices.report(row, depth, Executor::InPlace, time_ns);
-            }
-        }
-        self.take_back();
-        if let Some(MeasuredBatch { row, depth, since }) = self.measured_batch.take() {
-            let time_ns = since.elapsed().as_nanos() as u64 / calls as u64;
-            self.choices.report(row, depth, Executor::Shared, time_ns);
-        }
-        self.batch.clear();
-        self.batchable = 0;
-        // Calls in place that have to be made by a thread after all.
-        self.publish();
-        entered
-    }
-
-    /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
-    #[inline]
-    fn route(&mut self, index: u32, depth: Depth) -> Option<bool> {
-        let slot = &mut self.slots[index as usize];
-        if slot.place == Place::CancelledBatch {
-            self.finish(index, INTERRUPTED);
-            return None;
-        }
-        if slot.in_batches && self.sleeps_in_ring && self.batchable >= RING_BATCH {
-            self.ring.queue.push_back(index);
-            return None;
-        }
-        let executor = match (slot.pinned, slot.waits) {
-            (_, Waits::AfterReady(..)) if slot.in_batches && self.sleeps_in_ring => Executor::Ring,
-            (Some(executor), Waits::Bounded) => executor,
-            (None, Waits::Bounded) => {
-                let row = slot.row;
-                let choice = match self.chosen {
-                    Some((chosen, choice)) if chosen == row => choice,
-                    _ => self.choose(row, depth),
-                };
-                if choice.executor == Executor::InPlace {
-                    return Some(choice.measured);
-                }
-                if choice.executor == Executor::Ring
-                    && !self.ring.is_set_up()
-                    && !self.ring_makes(index)
-                {
-                    return Some(false);
-                }
-                if choice.executor == Executor::Shared {
-                    if choice.measured && self.measured_batch.is_none() {
-                        self.measured_batch =
-                            Some(MeasuredBatch { row, depth, since: Instant::now() });
-                    }
-                } else if choice.measured {
-                    let calls = self.batch.len() as u32;
-                    let since = *self.batch_since.get_or_insert_with(Instant::now);
-                    let measured = Measured { depth, calls, since };
-                    self.slots[index as usize].measured = Some(measured);
-                }
-                choice.executor
-            }
-            (_, waits) => match (slot.pinned, waits) {
-                (Some(executor), _) => executor,
-                (
-                    None,
-                    Waits::ReadyThenBlocks(fd, direction)
-                    | Waits::AfterReady(fd, direction)
-                    | Waits::UntilReady(fd, direction),
-                ) => {
-                    self.wait_for(index, fd, direction);
-                    return None;
-                }
-                (None, Waits::Indefinitely) => Executor::Threads,
-                (None, _) => Executor::InPlace,
-            },
-        };
-        if executor == Executor::Ring {
-            self.ring.queue.push_back(index);
-            return None;
-        }
-        let is_owners =
-            executor == Executor::Shared && (index as usize / ENTRIES).is_multiple_of(self.lanes);
-        if executor == Executor::InPlace || self.threads.is_none() || is_owners {
-            return Some(false);
-        }
-        if executor == Executor::Shared {
-            self.given.push(index);
-        }
-        self.assign_thread(index);
-        None
-    }
-
-    /// Chooses an executor for the calls of a row in this batch, or for the first of them.
-    fn choose(&mut self, row: Row, depth: Depth) -> Choice {
-        let calls = self.batch.len() as u32;
-        let choice = self.choices.choose(row, depth, self.batch_number, calls);
-        if !choice.once {
-            // One call in place shows the cost of the others.
-            let measured = choice.measured && choice.executor != Executor::InPlace;
-            self.chosen = Some((row, Choice { measured, ..choice }));
-        }
-        choice
-    }
-
-    /// Makes the calls of a shared batch that no thread has begun.
-    #[inline]
-    fn take_back(&mut self) {
-        // The threads begin with the first ones.
-        while let Some(index) = self.given.pop() {
-            let submitted = &self.shared.submitted[index as usize / ENTRIES];
-            if !submitted.is_empty() && submitted.withdraw(index as usize % ENTRIES) {
-                self.counters.on_threads -= 1;
-                self.execute_in_place(index);
-            }
-        }
-    }
-
-    /// Returns whether the ring can make a posted call, which it was chosen for.
-    #[cold]
-    fn ring_makes(&mut self, index: u32) -> bool {
-        // SAFETY: no executor has the entry.
-        let (number, args) = unsafe { self.shared.entry(index).call() };
-        let can_make = self.ring_can_make(number, &args);
-        if !can_make {
-            self.ring_refuses(index);
-        }
-        can_make
-    }
-
-    /// Notes that the ring has no operation for a call.
-    #[cold]
-    fn ring_refuses(&mut self, index: u32) {
-        let slot = &mut self.slots[index as usize];
-        slot.measured = None;
-        let row = slot.row;
-        self.choices.report_refused(row, self.depth, Executor::Ring);
-        self.chosen = None;
-    }
-
-    /// Reports the time of a call that has ended, if it is measured. The clock is read once for completions that are
-    /// taken together.
-    #[inline]
-    fn report(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
-        let slot = &mut self.slots[index as usize];
-        if let Some(Measured { depth, calls, since }) = slot.measured.take() {
-            let now = *now.get_or_insert_with(Instant::now);
-            let time_ns = now.saturating_duration_since(since).as_nanos() as u64 / u64::from(calls);
-            self.choices.report(slot.row, depth, executor, time_ns);
-        }
-    }
-
     /// Executes a call in the owner's thread.
     #[inline]
     fn execute_in_place(&mut self, index: u32) {
@@ -688,56 +497,6 @@ impl Pages {
         self.done.push_back(index);
     }
 
-    /// Lets a call that was not ready wait, if it is of that sort.
-    fn waits_again(&mut self, index: u32) -> bool {
-        let slot = &self.slots[index as usize];
-        match slot.waits {
-            Waits::Ready(fd, direction)
-            | Waits::AfterReady(fd, direction)
-            | Waits::ReadyThenBlocks(fd, direction)
-                if slot.pinned.is_none() =>
-            {
-                self.shared.entry(index).repeat();
-                self.wait_for(index, fd, direction);
-                true
-            }
-            _ => false,
-        }
-    }
-
-    /// Lets an entry wait for a descriptor.
-    fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
-        self.counters.readiness_waits += 1;
-        if self.sleeps_in_ring {
-            self.slots[index as usize].place = Place::Batch;
-            return self.ring.queue.push_back(index | POLL);
-        }
-        self.slots[index as usize].place = Place::Waiting;
-        self.readiness.push(index, fd, direction);
-        if let Err(errno) = self.readiness.arm(fd) {
-            self.readiness.remove(index, fd, direction);
-            self.not_armed(index, errno);
-        }
-    }
-
-    /// Goes on with a call whose descriptor cannot be waited for.
-    fn not_armed(&mut self, index: u32, errno: Errno) {
-        if errno == Errno::PERM && self.is_only_readiness(index) {
-            return self.finish(index, 0);
-        }
-        // A file is always ready.
-        if errno == Errno::PERM && self.threads.is_some() {
-            self.assign_thread(index);
-        } else {
-            self.finish(index, -(errno.raw_os_error() as isize));
-        }
-    }
-
-    /// Returns whether an entry has no call to make.
-    fn is_only_readiness(&self, index: u32) -> bool {
-        matches!(self.slots[index as usize].waits, Waits::UntilReady(..))
-    }
-
     /// Notes an entry for the threads.
     fn assign_thread(&mut self, index: u32) {
         self.slots[index as usize].place = Place::Thread;
@@ -756,272 +515,6 @@ impl Pages {
         {
             let owner_works = !self.given.is_empty();
             threads.submit(&mut self.dirty, &mut self.masks, owner_works);
-        }
-    }
-
-    /// Submits entries and cancellations to the ring, and takes its completions.
-    #[inline]
-    fn enter_ring(&mut self) -> Result<(), Error> {
-        if self.ring.is_idle() {
-            return Ok(());
-        }
-        let pushed = self.push_to_ring().and_then(|()| self.ring.enter());
-        self.take_from_ring();
-        pushed.map_err(|errno| Error::System("enter io_uring", errno.into()))
-    }
-
-    /// Sleeps in the ring until there is a completion or the bell rings, and takes completions.
-    fn sleep_in_ring(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        let slept = self.push_to_ring().and_then(|()| self.ring.sleep(timeout));
-        self.take_from_ring();
-        if self.ring.take_ringing() {
-            self.shared.bell.reset();
-        }
-        slept.map_err(|errno| Error::System("enter io_uring", errno.into()))
-    }
-
-    fn take_from_ring(&mut self) {
-        let mut now = None;
-        while let Some((name, result)) = self.ring.next() {
-            let index = name as u32;
-            match self.slots[index as usize].place {
-                Place::Polled => self.polled(index, result),
-                Place::CancelledPolled => self.finish(index, INTERRUPTED),
-                // It must not wait again.
-                Place::CancelledRing if is_not_ready(result) => self.finish(index, INTERRUPTED),
-                _ => {
-                    self.report(index, Executor::Ring, &mut now);
-                    if !(is_not_ready(result) && self.waits_again(index)) {
-                        self.finish(index, result);
-                    }
-                }
-            }
-        }
-        self.publish();
-    }
-
-    /// Goes on with a call whose descriptor the ring has waited for.
-    fn polled(&mut self, index: u32, result: isize) {
-        let slot = &mut self.slots[index as usize];
-        slot.place = Place::Batch;
-        match slot.waits {
-            _ if result < 0 => self.finish(index, result),
-            Waits::UntilReady(..) => self.finish(index, 0),
-            Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_thread(index),
-            _ => self.execute_in_place(index),
-        }
-    }
-
-    fn push_to_ring(&mut self) -> Result<(), Errno> {
-        self.ring.push_cancels()?;
-        let calls = self.ring.queue.len() as u32;
-        while let Some(queued) = self.ring.queue.pop_front() {
-            let index = queued & !POLL;
-            let slot = &mut self.slots[index as usize];
-            if slot.place == Place::CancelledBatch {
-                self.finish(index, INTERRUPTED);
-                continue;
-            }
-            let waits = slot.waits;
-            let name = self.ring_name(index);
-            if queued != index
-                && let Some((fd, direction)) = waits.descriptor()
-            {
-                let pushed = self.ring.push_poll(name, fd, direction);
-                if pushed != Ok(Pushed::Queued) {
-                    self.ring.queue.push_front(queued);
-                    return pushed.map(drop);
-                }
-                self.slots[index as usize].place = Place::Polled;
-                continue;
-            }
-            // SAFETY: no executor has the entry. Who posted the call vouches for it and its memory.
-            let pushed = unsafe {
-                let (number, args) = self.shared.entry(index).call();
-                self.ring.push(name, number, &args)
-            };
-            match pushed {
-                Ok(Pushed::Queued) => {}
-                Ok(Pushed::NoOperation) => {
-                    self.counters.ring_refused += 1;
-                    self.ring_refuses(index);
-                    self.execute_in_place(index);
-                    continue;
-                }
-                refused => {
-                    self.ring.queue.push_front(index);
-                    return refused.map(drop);
-                }
-            }
-            let slot = &mut self.slots[index as usize];
-            slot.place = Place::Ring;
-            // The owner makes those in place later.
-            slot.measured = slot.measured.map(|measured| Measured { calls, ..measured });
-            self.counters.on_ring += 1;
-        }
-        Ok(())
-    }
-
-    /// Returns the name of a call in the ring: generation and number of its entry.
-    fn ring_name(&self, index: u32) -> u64 {
-        u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
-    }
-
-    /// Has all posted calls executed. Sleeps while no completion is there to take, and calls are
-    /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion.
-    ///
-    /// # Errors
-    /// In a child of fork(2), or if the kernel refuses to wait.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.wait_and_look(timeout, READINESS_EVERY)
-    }
-
-    /// The same. While a completion is there at once, it looks for ready descriptors every so many
-    /// turns, a power of two.
-    pub(crate) fn wait_and_look(
-        &mut self,
-        timeout: Option<Duration>,
-        every: u32,
-    ) -> Result<bool, Error> {
-        if self.sleeps_in_ring {
-            return self.wait_in_ring(timeout);
-        }
-        self.submit()?;
-        if self.has_completion() {
-            self.busy_turns = self.busy_turns.wrapping_add(1);
-            if self.readiness.waiting() > 0 && self.busy_turns & (every - 1) == 0 {
-                self.look_for_readiness(Some(Duration::ZERO))?;
-            }
-            return Ok(true);
-        }
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        while self.outstanding() > 0 {
-            let remaining =
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if self.prepare_to_sleep() {
-                self.counters.sleeps += 1;
-                let behind = self.ring.is_behind().then_some(RING_RETRY);
-                let sleep = remaining.into_iter().chain(behind).min();
-                let waited = self.look_for_readiness(sleep);
-                self.end_of_sleep();
-                waited?;
-                self.enter_ring()?;
-            }
-            if self.has_completion() {
-                return Ok(true);
-            }
-            if remaining.is_some_and(|remaining| remaining.is_zero()) {
-                break;
-            }
-        }
-        Ok(false)
-    }
-
-    /// The same, if the owner sleeps in the ring.
-    fn wait_in_ring(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        self.execute()?;
-        if self.has_completion() {
-            self.busy_turns = self.busy_turns.wrapping_add(1);
-            // A few waits for descriptors can wait for the next entry.
-            if self.ring.queued() >= RING_BATCH || self.busy_turns.is_multiple_of(ENTER_EVERY) {
-                self.enter_ring()?;
-            }
-            return Ok(true);
-        }
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
-        while self.outstanding() > 0 {
-            let remaining =
-                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if self.prepare_to_sleep() {
-                self.counters.sleeps += 1;
-                let slept = self.sleep_in_ring(remaining);
-                self.end_of_sleep();
-                slept?;
-            }
-            if self.has_completion() {
-                return Ok(true);
-            }
-            if remaining.is_some_and(|remaining| remaining.is_zero()) {
-                break;
-            }
-        }
-        Ok(false)
-    }
-
-    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if a
-    /// completion is there to take.
-    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
-        self.shared.bell.sleep.prepare();
-        if self.has_completion() {
-            self.shared.bell.sleep.end();
-            return false;
-        }
-        true
-    }
-
-    /// Ends the sleep.
-    pub(crate) fn end_of_sleep(&self) {
-        self.shared.bell.sleep.end();
-    }
-
-    /// Returns a descriptor that is readable when the owner should end its sleep.
-    pub(crate) fn sleep_fd(&self) -> BorrowedFd<'_> {
-        self.readiness.as_fd()
-    }
-
-    /// Waits for ready descriptors, and goes on with the calls that wait for them.
-    fn look_for_readiness(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
-        match self.readiness.wait(timeout) {
-            Ok(()) | Err(Errno::INTR) => {}
-            Err(errno) => return Err(Error::System("wait for descriptors", errno.into())),
-        }
-        if self.readiness.bell_has_rung() {
-            self.shared.bell.reset();
-        }
-        while let Some(report) = self.readiness.report() {
-            for direction in [Direction::Read, Direction::Write] {
-                if report.ready[direction as usize] {
-                    self.go_on(report.fd, direction);
-                }
-            }
-            if let Err(errno) = self.readiness.arm_again(report.fd) {
-                for direction in [Direction::Read, Direction::Write] {
-                    while let Some(index) = self.readiness.pop(report.fd, direction) {
-                        self.not_armed(index, errno);
-                    }
-                }
-            }
-        }
-        self.publish();
-        Ok(())
-    }
-
-    /// Makes the calls that wait for a descriptor, as long as it is ready.
-    fn go_on(&mut self, fd: RawFd, direction: Direction) {
-        while let Some(index) = self.readiness.pop(fd, direction) {
-            if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits
-                && self.threads.is_some()
-            {
-                // It may be ready for one call only.
-                self.assign_thread(index);
-                return;
-            }
-            if self.is_only_readiness(index) {
-                self.finish(index, 0);
-                continue;
-            }
-            self.counters.in_place += 1;
-            let entry = self.shared.entry(index);
-            // SAFETY: no thread has the entry; who posted the call vouches for it.
-            let result = unsafe {
-                let (number, args) = entry.call();
-                raw::system_call(number, &args)
-            };
-            if is_not_ready(result) {
-                self.readiness.push_front(index, fd, direction);
-                return;
-            }
-            self.finish(index, result);
         }
     }
 

@@ -1,0 +1,127 @@
+//! The calls and waits that the ring makes.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::super::call_ring::Pushed;
+use super::super::raw::INTERRUPTED;
+use super::{Measured, POLL, Pages, Place, is_not_ready};
+use crate::call::{Executor, Waits};
+use crate::error::Error;
+
+impl Pages {
+    /// Submits entries and cancellations to the ring, and takes its completions.
+    #[inline]
+    pub(super) fn enter_ring(&mut self) -> Result<(), Error> {
+        if self.ring.is_idle() {
+            return Ok(());
+        }
+        let pushed = self.push_to_ring().and_then(|()| self.ring.enter());
+        self.take_from_ring();
+        pushed.map_err(|errno| Error::System("enter io_uring", errno.into()))
+    }
+
+    /// Sleeps in the ring until there is a completion or the bell rings, and takes completions. Returns whether
+    /// something happened, or the time has passed.
+    pub(super) fn sleep_in_ring(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        let slept = self.push_to_ring().and_then(|()| self.ring.sleep(timeout));
+        let mut has_news = self.take_from_ring();
+        if self.ring.take_ringing() {
+            self.shared.bell.reset();
+            has_news = true;
+        }
+        let slept = slept.map_err(|errno| Error::System("enter io_uring", errno.into()))?;
+        Ok(slept || has_news)
+    }
+
+    /// Takes the completions of the ring. Returns whether there were any.
+    pub(super) fn take_from_ring(&mut self) -> bool {
+        let (mut now, mut has_any) = (None, false);
+        while let Some((name, result)) = self.ring.next() {
+            has_any = true;
+            let index = name as u32;
+            match self.slots[index as usize].place {
+                Place::Polled => self.polled(index, result),
+                Place::CancelledPolled => self.finish(index, INTERRUPTED),
+                // It must not wait again.
+                Place::CancelledRing if is_not_ready(result) => self.finish(index, INTERRUPTED),
+                _ => {
+                    self.report(index, Executor::Ring, &mut now);
+                    if !(is_not_ready(result) && self.waits_again(index)) {
+                        self.finish(index, result);
+                    }
+                }
+            }
+        }
+        self.publish();
+        has_any
+    }
+
+    /// Goes on with a call whose descriptor the ring has waited for.
+    pub(super) fn polled(&mut self, index: u32, result: isize) {
+        let slot = &mut self.slots[index as usize];
+        slot.place = Place::Batch;
+        match slot.waits {
+            _ if result < 0 => self.finish(index, result),
+            Waits::UntilReady(..) => self.finish(index, 0),
+            Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_thread(index),
+            _ => self.execute_in_place(index),
+        }
+    }
+
+    pub(super) fn push_to_ring(&mut self) -> Result<(), Errno> {
+        self.ring.push_cancels()?;
+        let calls = self.ring.queue.len() as u32;
+        while let Some(queued) = self.ring.queue.pop_front() {
+            let index = queued & !POLL;
+            let slot = &mut self.slots[index as usize];
+            if slot.place == Place::CancelledBatch {
+                self.finish(index, INTERRUPTED);
+                continue;
+            }
+            let waits = slot.waits;
+            let name = self.ring_name(index);
+            if queued != index
+                && let Some((fd, direction)) = waits.descriptor()
+            {
+                let pushed = self.ring.push_poll(name, fd, direction);
+                if pushed != Ok(Pushed::Queued) {
+                    self.ring.queue.push_front(queued);
+                    return pushed.map(drop);
+                }
+                self.slots[index as usize].place = Place::Polled;
+                continue;
+            }
+            // SAFETY: no executor has the entry. Who posted the call vouches for it and its memory.
+            let pushed = unsafe {
+                let (number, args) = self.shared.entry(index).call();
+                self.ring.push(name, number, &args)
+            };
+            match pushed {
+                Ok(Pushed::Queued) => {}
+                Ok(Pushed::NoOperation) => {
+                    self.counters.ring_refused += 1;
+                    self.ring_refuses(index);
+                    self.execute_in_place(index);
+                    continue;
+                }
+                refused => {
+                    self.ring.queue.push_front(index);
+                    return refused.map(drop);
+                }
+            }
+            let slot = &mut self.slots[index as usize];
+            slot.place = Place::Ring;
+            // The owner makes those in place later.
+            slot.measured = slot.measured.map(|measured| Measured { calls, ..measured });
+            self.counters.on_ring += 1;
+        }
+        Ok(())
+    }
+
+    /// Returns the name of a call in the ring: generation and number of its entry.
+    pub(super) fn ring_name(&self, index: u32) -> u64 {
+        u64::from(self.slots[index as usize].generation) << 32 | u64::from(index)
+    }
+}

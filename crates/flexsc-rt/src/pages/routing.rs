@@ -1,0 +1,195 @@
+//! The choice of an executor for each posted call, and the times that it learns from.
+
+use super::super::clock::Instant;
+use super::super::raw::INTERRUPTED;
+use super::{MEASURED, Measured, MeasuredBatch, Pages, Place, RING_BATCH};
+use crate::call::{Executor, Waits};
+use crate::choice::{Choice, Depth, Row};
+use crate::error::Error;
+use crate::page::ENTRIES;
+
+impl Pages {
+    /// The same, without an entry into the ring in which the owner sleeps.
+    pub(super) fn execute(&mut self) -> Result<(), Error> {
+        if !self.process.is_current() {
+            return Err(Error::InChild);
+        }
+        let calls = self.batch.len();
+        let depth = Depth::of(calls);
+        self.batch_number = self.batch_number.wrapping_add(1);
+        (self.depth, self.chosen, self.batch_since) = (depth, None, None);
+        // First those for threads, so that these begin meanwhile.
+        let mut in_place = 0;
+        for next in 0..self.batch.len() {
+            let index = self.batch[next];
+            if let Some(measured) = self.route(index, depth) {
+                self.batch[in_place] = if measured { index | MEASURED } else { index };
+                in_place += 1;
+            }
+        }
+        self.publish();
+        let entered = match self.sleeps_in_ring {
+            true => {
+                self.push_to_ring().map_err(|errno| Error::System("enter io_uring", errno.into()))
+            }
+            false => self.enter_ring(),
+        };
+        let mut measure = false;
+        for next in 0..in_place {
+            let index = self.batch[next];
+            if index & MEASURED == 0 && !measure {
+                self.execute_in_place(index);
+            } else {
+                let index = index & !MEASURED;
+                let row = self.slots[index as usize].row;
+                let began = Instant::now();
+                self.execute_in_place(index);
+                let time_ns = began.elapsed().as_nanos() as u64;
+                measure = self.choices.report(row, depth, Executor::InPlace, time_ns);
+            }
+        }
+        self.take_back();
+        if let Some(MeasuredBatch { row, depth, since }) = self.measured_batch.take() {
+            let time_ns = since.elapsed().as_nanos() as u64 / calls as u64;
+            self.choices.report(row, depth, Executor::Shared, time_ns);
+        }
+        self.batch.clear();
+        self.batchable = 0;
+        // Calls in place that have to be made by a thread after all.
+        self.publish();
+        entered
+    }
+
+    /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
+    #[inline]
+    pub(super) fn route(&mut self, index: u32, depth: Depth) -> Option<bool> {
+        let slot = &mut self.slots[index as usize];
+        if slot.place == Place::CancelledBatch {
+            self.finish(index, INTERRUPTED);
+            return None;
+        }
+        if slot.in_batches && self.sleeps_in_ring && self.batchable >= RING_BATCH {
+            self.ring.queue.push_back(index);
+            return None;
+        }
+        let executor = match (slot.pinned, slot.waits) {
+            (_, Waits::AfterReady(..)) if slot.in_batches && self.sleeps_in_ring => Executor::Ring,
+            (Some(executor), Waits::Bounded) => executor,
+            (None, Waits::Bounded) => {
+                let row = slot.row;
+                let choice = match self.chosen {
+                    Some((chosen, choice)) if chosen == row => choice,
+                    _ => self.choose(row, depth),
+                };
+                if choice.executor == Executor::InPlace {
+                    return Some(choice.measured);
+                }
+                if choice.executor == Executor::Ring
+                    && !self.ring.is_set_up()
+                    && !self.ring_makes(index)
+                {
+                    return Some(false);
+                }
+                if choice.executor == Executor::Shared {
+                    if choice.measured && self.measured_batch.is_none() {
+                        self.measured_batch =
+                            Some(MeasuredBatch { row, depth, since: Instant::now() });
+                    }
+                } else if choice.measured {
+                    let calls = self.batch.len() as u32;
+                    let since = *self.batch_since.get_or_insert_with(Instant::now);
+                    let measured = Measured { depth, calls, since };
+                    self.slots[index as usize].measured = Some(measured);
+                }
+                choice.executor
+            }
+            (_, waits) => match (slot.pinned, waits) {
+                (Some(executor), _) => executor,
+                (
+                    None,
+                    Waits::ReadyThenBlocks(fd, direction)
+                    | Waits::AfterReady(fd, direction)
+                    | Waits::UntilReady(fd, direction),
+                ) => {
+                    self.wait_for(index, fd, direction);
+                    return None;
+                }
+                (None, Waits::Indefinitely) => Executor::Threads,
+                (None, _) => Executor::InPlace,
+            },
+        };
+        if executor == Executor::Ring {
+            self.ring.queue.push_back(index);
+            return None;
+        }
+        let is_owners =
+            executor == Executor::Shared && (index as usize / ENTRIES).is_multiple_of(self.lanes);
+        if executor == Executor::InPlace || self.threads.is_none() || is_owners {
+            return Some(false);
+        }
+        if executor == Executor::Shared {
+            self.given.push(index);
+        }
+        self.assign_thread(index);
+        None
+    }
+
+    /// Chooses an executor for the calls of a row in this batch, or for the first of them.
+    pub(super) fn choose(&mut self, row: Row, depth: Depth) -> Choice {
+        let calls = self.batch.len() as u32;
+        let choice = self.choices.choose(row, depth, self.batch_number, calls);
+        if !choice.once {
+            // One call in place shows the cost of the others.
+            let measured = choice.measured && choice.executor != Executor::InPlace;
+            self.chosen = Some((row, Choice { measured, ..choice }));
+        }
+        choice
+    }
+
+    /// Makes the calls of a shared batch that no thread has begun.
+    #[inline]
+    pub(super) fn take_back(&mut self) {
+        // The threads begin with the first ones.
+        while let Some(index) = self.given.pop() {
+            let submitted = &self.shared.submitted[index as usize / ENTRIES];
+            if !submitted.is_empty() && submitted.withdraw(index as usize % ENTRIES) {
+                self.counters.on_threads -= 1;
+                self.execute_in_place(index);
+            }
+        }
+    }
+
+    /// Returns whether the ring can make a posted call, which it was chosen for.
+    #[cold]
+    pub(super) fn ring_makes(&mut self, index: u32) -> bool {
+        // SAFETY: no executor has the entry.
+        let (number, args) = unsafe { self.shared.entry(index).call() };
+        let can_make = self.ring_can_make(number, &args);
+        if !can_make {
+            self.ring_refuses(index);
+        }
+        can_make
+    }
+
+    /// Notes that the ring has no operation for a call.
+    #[cold]
+    pub(super) fn ring_refuses(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        slot.measured = None;
+        let row = slot.row;
+        self.choices.report_refused(row, self.depth, Executor::Ring);
+        self.chosen = None;
+    }
+
+    /// Reports the time of a call that has ended, if it is measured. The clock is read once for completions that are
+    /// taken together.
+    #[inline]
+    pub(super) fn report(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
+        let slot = &mut self.slots[index as usize];
+        if let Some(Measured { depth, calls, since }) = slot.measured.take() {
+            let now = *now.get_or_insert_with(Instant::now);
+            let time_ns = now.saturating_duration_since(since).as_nanos() as u64 / u64::from(calls);
+            self.choices.report(slot.row, depth, executor, time_ns);
+        }
+    }
+}

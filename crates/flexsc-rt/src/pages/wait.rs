@@ -1,0 +1,215 @@
+//! The waits: of calls for their descriptors, and of the owner for a completion.
+
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::super::clock::Instant;
+use super::super::raw;
+use super::{POLL, Pages, Place, RING_BATCH, is_not_ready};
+use crate::call::{Direction, Waits};
+use crate::error::Error;
+
+/// Turns of a busy owner after which it looks for ready descriptors.
+const READINESS_EVERY: u32 = 8;
+
+/// Turns of a busy owner after which it enters the ring in which it sleeps, whatever waits there.
+const ENTER_EVERY: u32 = 4;
+
+/// Time after which the owner offers the ring again what the kernel did not take.
+const RING_RETRY: Duration = Duration::from_millis(1);
+
+impl Pages {
+    /// Has all posted calls executed. Sleeps while no completion is there to take, and calls are
+    /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion.
+    ///
+    /// # Errors
+    /// In a child of fork(2), or if the kernel refuses to wait.
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
+        self.wait_and_look(timeout, READINESS_EVERY)
+    }
+
+    /// The same. While a completion is there at once, it looks for ready descriptors every so many
+    /// turns, a power of two.
+    pub(crate) fn wait_and_look(
+        &mut self,
+        timeout: Option<Duration>,
+        every: u32,
+    ) -> Result<bool, Error> {
+        if self.sleeps_in_ring { self.execute() } else { self.submit() }?;
+        if self.has_completion() {
+            self.busy_turns = self.busy_turns.wrapping_add(1);
+            self.look_while_busy(every)?;
+            return Ok(true);
+        }
+        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        while self.outstanding() > 0 {
+            let remaining =
+                deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if self.prepare_to_sleep() {
+                self.counters.sleeps += 1;
+                let slept = self.sleep(remaining);
+                self.end_of_sleep();
+                slept?;
+            }
+            if self.has_completion() {
+                return Ok(true);
+            }
+            if remaining.is_some_and(|remaining| remaining.is_zero()) {
+                break;
+            }
+        }
+        Ok(false)
+    }
+
+    /// Looks for ready descriptors although there is a completion to take.
+    pub(super) fn look_while_busy(&mut self, every: u32) -> Result<(), Error> {
+        if self.sleeps_in_ring {
+            // A few waits for descriptors can wait for the next entry.
+            if self.ring.queued() >= RING_BATCH || self.busy_turns.is_multiple_of(ENTER_EVERY) {
+                self.enter_ring()?;
+            }
+        } else if self.readiness.waiting() > 0 && self.busy_turns & (every - 1) == 0 {
+            self.look_for_readiness(Some(Duration::ZERO))?;
+        }
+        Ok(())
+    }
+
+    /// Sleeps until something happens, at most for a timeout.
+    pub(super) fn sleep(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        if self.sleeps_in_ring && self.sleep_in_ring(timeout)? {
+            return Ok(());
+        }
+        let behind = self.ring.is_behind().then_some(RING_RETRY);
+        self.look_for_readiness(timeout.into_iter().chain(behind).min())?;
+        self.enter_ring()
+    }
+
+    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if a
+    /// completion is there to take.
+    pub(crate) fn prepare_to_sleep(&mut self) -> bool {
+        self.shared.bell.sleep.prepare();
+        if self.has_completion() {
+            self.shared.bell.sleep.end();
+            return false;
+        }
+        true
+    }
+
+    /// Ends the sleep.
+    pub(crate) fn end_of_sleep(&self) {
+        self.shared.bell.sleep.end();
+    }
+
+    /// Returns a descriptor that is readable when the owner should end its sleep.
+    pub(crate) fn sleep_fd(&self) -> BorrowedFd<'_> {
+        self.readiness.as_fd()
+    }
+
+    /// Waits for ready descriptors, and goes on with the calls that wait for them.
+    pub(super) fn look_for_readiness(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        match self.readiness.wait(timeout) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(errno) => return Err(Error::System("wait for descriptors", errno.into())),
+        }
+        if self.readiness.bell_has_rung() {
+            self.shared.bell.reset();
+        }
+        while let Some(report) = self.readiness.report() {
+            for direction in [Direction::Read, Direction::Write] {
+                if report.ready[direction as usize] {
+                    self.go_on(report.fd, direction);
+                }
+            }
+            if let Err(errno) = self.readiness.arm_again(report.fd) {
+                for direction in [Direction::Read, Direction::Write] {
+                    while let Some(index) = self.readiness.pop(report.fd, direction) {
+                        self.not_armed(index, errno);
+                    }
+                }
+            }
+        }
+        self.publish();
+        Ok(())
+    }
+
+    /// Makes the calls that wait for a descriptor, as long as it is ready.
+    pub(super) fn go_on(&mut self, fd: RawFd, direction: Direction) {
+        while let Some(index) = self.readiness.pop(fd, direction) {
+            if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits
+                && self.threads.is_some()
+            {
+                // It may be ready for one call only.
+                self.assign_thread(index);
+                return;
+            }
+            if self.is_only_readiness(index) {
+                self.finish(index, 0);
+                continue;
+            }
+            self.counters.in_place += 1;
+            let entry = self.shared.entry(index);
+            // SAFETY: no thread has the entry; who posted the call vouches for it.
+            let result = unsafe {
+                let (number, args) = entry.call();
+                raw::system_call(number, &args)
+            };
+            if is_not_ready(result) {
+                self.readiness.push_front(index, fd, direction);
+                return;
+            }
+            self.finish(index, result);
+        }
+    }
+
+    /// Lets a call that was not ready wait, if it is of that sort.
+    pub(super) fn waits_again(&mut self, index: u32) -> bool {
+        let slot = &self.slots[index as usize];
+        match slot.waits {
+            Waits::Ready(fd, direction)
+            | Waits::AfterReady(fd, direction)
+            | Waits::ReadyThenBlocks(fd, direction)
+                if slot.pinned.is_none() =>
+            {
+                self.shared.entry(index).repeat();
+                self.wait_for(index, fd, direction);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Lets an entry wait for a descriptor.
+    pub(super) fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
+        self.counters.readiness_waits += 1;
+        if self.sleeps_in_ring {
+            self.slots[index as usize].place = Place::Batch;
+            return self.ring.queue.push_back(index | POLL);
+        }
+        self.slots[index as usize].place = Place::Waiting;
+        self.readiness.push(index, fd, direction);
+        if let Err(errno) = self.readiness.arm(fd) {
+            self.readiness.remove(index, fd, direction);
+            self.not_armed(index, errno);
+        }
+    }
+
+    /// Goes on with a call whose descriptor cannot be waited for.
+    pub(super) fn not_armed(&mut self, index: u32, errno: Errno) {
+        if errno == Errno::PERM && self.is_only_readiness(index) {
+            return self.finish(index, 0);
+        }
+        // A file is always ready.
+        if errno == Errno::PERM && self.threads.is_some() {
+            self.assign_thread(index);
+        } else {
+            self.finish(index, -(errno.raw_os_error() as isize));
+        }
+    }
+
+    /// Returns whether an entry has no call to make.
+    pub(super) fn is_only_readiness(&self, index: u32) -> bool {
+        matches!(self.slots[index as usize].waits, Waits::UntilReady(..))
+    }
+}
