@@ -2,12 +2,12 @@
 
 use super::servers::{DEFAULT, available};
 use super::system_call::null_call_ns;
+use super::turns::{self, Cell as _, Measured};
 use super::{Context, Experiment};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
 use crate::measure::{
-    Callgrind, ClientWork, Load, OtherPrograms, Perf, Sample, Server, Site, Subject,
-    raise_descriptors,
+    Callgrind, ClientWork, Load, Sample, Server, Site, Subject, raise_descriptors,
 };
 use crate::outcome::{Outcome, X};
 use crate::serve;
@@ -32,21 +32,16 @@ const FULL: [usize; 6] = [1, 4, 16, 64, 256, 1024];
 const QUICK: [usize; 2] = [16, CONNECTIONS];
 /// The number of connections of the ratios, and of the other workloads.
 const CONNECTIONS: usize = 256;
-const ROUNDS: usize = 9;
-const QUICK_ROUNDS: usize = 5;
-/// Batches of a slice, after which another server runs, and slices of a round.
+/// Batches of a slice.
 const SLICE: u64 = 10_000;
 const QUICK_SLICE: u64 = 2_000;
-const SLICES: usize = 6;
-const QUICK_SLICES: usize = 2;
 
 const NOTES: [&str; 5] = [
     "Each server has one worker thread and 64 MiB on core 0; the client has core 1. CPU time is that of \
      all threads of the server, including kernel workers. Where the client is busy all the time, it \
      limits the rate, so ratios are those of CPU time. 10,000 keys of 16 to 48 bytes, all stored, with \
      values of 10 to 500 bytes.",
-    "In each round all servers are new processes, loaded in turn, in a shuffled order that is reversed \
-     after each slice. The order of the workloads is shuffled too. Ratios are taken within a round.",
+    turns::NOTE,
     "kv: nine get, one set, one at a time on each connection. kv-gets: 16 lines `get KEY` are sent at \
      once. kv-multiget: a line `get` with 16 keys, which count as 16. memcached sends each reply to a \
      `get` line by itself; our server sends all replies to one read at once.",
@@ -56,23 +51,19 @@ const NOTES: [&str; 5] = [
 ];
 
 /// A workload.
-#[derive(Clone, Copy, Debug)]
-struct Cell {
+struct Cell<'a> {
+    site: &'a Site,
     work: Workload,
     connections: usize,
 }
 
-impl Cell {
+impl Cell<'_> {
     /// Returns every workload.
-    fn all(connections: &[usize]) -> Vec<Cell> {
-        let kv = connections.iter().map(|n| Cell { work: Workload::Kv, connections: *n });
+    fn all<'a>(connections: &[usize], site: &'a Site) -> Vec<Cell<'a>> {
+        let kv = connections.iter().map(|n| Cell { site, work: Workload::Kv, connections: *n });
         let batches = [Workload::KvGets, Workload::KvMultiget];
-        kv.chain(batches.map(|work| Cell { work, connections: CONNECTIONS })).collect()
-    }
-
-    /// Returns whether ratios are taken here.
-    fn is_compared(&self) -> bool {
-        self.connections == CONNECTIONS
+        let batches = batches.map(|work| Cell { site, work, connections: CONNECTIONS });
+        kv.chain(batches).collect()
     }
 
     /// Returns the end of the names of its ratios.
@@ -85,22 +76,30 @@ impl Cell {
     }
 }
 
-/// The measurements of a server under a workload, one per round.
-#[derive(Clone, Debug, Default)]
-struct Measured {
-    samples: Vec<Sample>,
-    system_calls: Vec<f64>,
-}
-
-impl Measured {
-    fn of(&self, figure: fn(&Sample) -> f64) -> Vec<f64> {
-        self.samples.iter().map(figure).collect()
+impl turns::Cell for Cell<'_> {
+    fn name(&self) -> &'static str {
+        self.work.name()
     }
-}
 
-/// Returns the replies per second of the server's CPU time.
-fn per_cpu_second(sample: &Sample) -> f64 {
-    1e9 / sample.cpu_ns()
+    fn connections(&self) -> usize {
+        self.connections
+    }
+
+    fn is_compared(&self) -> bool {
+        self.connections == CONNECTIONS
+    }
+
+    fn slice(&self, quick: bool) -> u64 {
+        self.work.batch() as u64 * if quick { QUICK_SLICE } else { SLICE }
+    }
+
+    fn start(&self, server: &str, warm_up: u64) -> Result<(Load, Server), Failure> {
+        let server = Server::start(&subject(server, self.work), self.site)?;
+        let mut load =
+            Load::start(server.address(), &ClientWork::new(self.work, self.connections, 0))?;
+        load.requests(warm_up.max((2 * self.connections * self.work.batch()) as u64))?;
+        Ok((load, server))
+    }
 }
 
 fn subject(server: &str, work: Workload) -> Subject {
@@ -120,11 +119,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let site = Site::bare(b"")?;
     let mut servers = available(&MECHANISMS);
     servers.push(MEMCACHED);
-    let cells = Cell::all(if cx.quick { &QUICK } else { &FULL });
-    let perf = Perf::find().map_err(|failure| outcome.notes.push(format!("{failure}."))).ok();
-    let others = OtherPrograms::watch()?;
-    let all = measure_all(cx, &site, &servers, &cells, perf.as_ref(), &mut outcome)?;
-    outcome.notes.extend(others.note()?);
+    let cells = Cell::all(if cx.quick { &QUICK } else { &FULL }, &site);
+    let all = turns::measure(cx, &servers, &cells, &mut outcome)?;
     for (cell, all) in cells.iter().zip(&all) {
         report(cell, &servers, all, &mut outcome);
     }
@@ -137,133 +133,33 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-/// Measures every server in every cell: the outer list has the cells, the inner one the servers.
-fn measure_all(
-    cx: &Context,
-    site: &Site,
-    servers: &[&'static str],
-    cells: &[Cell],
-    perf: Option<&Perf>,
-    outcome: &mut Outcome,
-) -> Result<Vec<Vec<Measured>>, Failure> {
-    let mut all = vec![vec![Measured::default(); servers.len()]; cells.len()];
-    let mut refused = None;
-    let rounds = if cx.quick { QUICK_ROUNDS } else { ROUNDS };
-    cx.progress.set_length((rounds * cells.len()) as u64);
-    for mut round in cx.rounds(rounds) {
-        for i in round.order(cells.len()) {
-            let Cell { work, connections } = cells[i];
-            cx.progress.set_message(format!("{}, {connections} connections", work.name()));
-            let order = round.order(servers.len());
-            let perf = perf.filter(|_| cells[i].is_compared() && refused.is_none());
-            for (measured, run) in
-                all[i].iter_mut().zip(measure(cx, site, servers, cells[i], &order, perf)?)
-            {
-                measured.samples.push(run.sample);
-                match run.system_calls {
-                    Some(Ok(calls)) => measured.system_calls.push(calls),
-                    Some(Err(failure)) => refused = Some(failure),
-                    None => {}
-                }
-            }
-            cx.progress.inc(1);
-        }
-    }
-    outcome.notes.extend(refused.map(|failure| format!("{failure}.")));
-    Ok(all)
-}
-
-/// A server with its client. The client is dropped first.
-struct Running {
-    load: Load,
-    server: Server,
-    sample: Sample,
-}
-
-/// The cost of a server in one round.
-struct Run {
-    sample: Sample,
-    /// System calls per reply, if they were counted.
-    system_calls: Option<Result<f64, Failure>>,
-}
-
-/// Measures all servers in one cell, in turn.
-fn measure(
-    cx: &Context,
-    site: &Site,
-    servers: &[&str],
-    cell: Cell,
-    order: &[usize],
-    perf: Option<&Perf>,
-) -> Result<Vec<Run>, Failure> {
-    let (batches, slices) = if cx.quick { (QUICK_SLICE, QUICK_SLICES) } else { (SLICE, SLICES) };
-    let batch = cell.work.batch() as u64;
-    let slice = batches * batch;
-    let start = |name: &&str| {
-        let server = Server::start(&subject(name, cell.work), site)?;
-        let mut load =
-            Load::start(server.address(), &ClientWork::new(cell.work, cell.connections, 0))?;
-        load.requests(slice.max(2 * cell.connections as u64 * batch))?;
-        Ok(Running { load, server, sample: Sample::default() })
-    };
-    let mut running = servers.iter().map(start).collect::<Result<Vec<_>, Failure>>()?;
-    for number in 0..slices {
-        let mut order = order.to_vec();
-        if number % 2 == 1 {
-            order.reverse();
-        }
-        for i in order {
-            let Running { load, server, sample } = &mut running[i];
-            *sample += Sample::take(server, load, slice)?;
-        }
-    }
-    let end = |Running { mut load, server, sample }: Running| {
-        let system_calls = perf.map(|perf| {
-            let run = || load.requests(slice).map(|_| ());
-            Ok(perf.system_calls(server.family(), run)? as f64 / slice as f64)
-        });
-        Run { sample, system_calls }
-    };
-    Ok(running.into_iter().map(end).collect())
-}
-
 const RATE: &str = "Replies, nine get and one set";
 const CPU_RATE: &str = "Replies in a second of the server's CPU time, nine get and one set";
 const CPU: &str = "Server CPU per reply, 256 connections";
 const CALLS: &str = "System calls per reply, 256 connections";
+const BUSY: &str = "Busy, 256 connections";
 const INSTRUCTIONS: &str = "User instructions per reply, 256 connections";
 const BETWEEN: &str = "User instructions per system call, nine get and one set, 256 connections";
 
 /// Adds the figures and ratios of a cell.
-fn report(cell: &Cell, servers: &[&str], all: &[Measured], outcome: &mut Outcome) {
+fn report(cell: &Cell<'_>, servers: &[&str], all: &[Measured], outcome: &mut Outcome) {
     for (server, measured) in servers.iter().zip(all) {
-        let mut add = |figure: &str, unit, series: &str, x: X, values: &[f64]| {
-            if let Some(y) = spread(values) {
-                outcome.point(figure, unit, series, x, y);
-            }
-        };
         if cell.work == Workload::Kv {
-            let x = || X::Number(cell.connections as f64);
-            add(RATE, "per second", server, x(), &measured.of(Sample::rate));
-            add(CPU_RATE, "per second", server, x(), &measured.of(per_cpu_second));
+            let place = || (*server, X::Number(cell.connections as f64));
+            turns::add(outcome, RATE, "per second", place(), &measured.of(Sample::rate));
+            turns::add(outcome, CPU_RATE, "per second", place(), &measured.rates());
         }
         if cell.is_compared() {
-            let (name, x) = (cell.work.name(), || X::Name((*server).to_owned()));
-            add(CPU, "ns", name, x(), &measured.of(Sample::cpu_ns));
-            add(CALLS, "", name, x(), &measured.system_calls);
-            let busy = "Busy, 256 connections";
-            let (ours, client) = (format!("{name}: server"), format!("{name}: client"));
-            add(busy, "part of a core", &ours, x(), &measured.of(Sample::server_busy));
-            add(busy, "part of a core", &client, x(), &measured.of(Sample::client_busy));
+            let place = || (cell.name(), X::Name((*server).to_owned()));
+            turns::add(outcome, CPU, "ns", place(), &measured.of(Sample::cpu_ns));
+            turns::add(outcome, CALLS, "", place(), &measured.system_calls);
+            turns::add_busy(outcome, BUSY, cell.name(), server, measured);
         }
     }
     if !cell.is_compared() {
         return;
     }
-    let rates = |name: &str| {
-        let i = servers.iter().position(|server| *server == name)?;
-        Some(all[i].of(per_cpu_second))
-    };
+    let rates = |name: &str| turns::rates(servers, all, name);
     let suffix = cell.suffix();
     let mut compare = |name: String, above: &str, below: &str| {
         if let (Some(rate), Some(other)) = (rates(above), rates(below)) {
@@ -319,7 +215,7 @@ fn count_instructions(
 
 /// Adds the cost of a mode switch, the findings, and the paper's results.
 fn summary(outcome: &mut Outcome) {
-    outcome.ratio("null_call_ns", "direct", null_call_ns(ROUNDS));
+    outcome.ratio("null_call_ns", "direct", null_call_ns(turns::ROUNDS));
     let median = |name: &str| outcome.median(name);
     let compared = [("one at a time", ""), ("16 lines at once", "_16"), ("16 keys", "_multiget")];
     let compared: Vec<_> = compared

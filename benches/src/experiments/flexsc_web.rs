@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use super::servers::{self, available};
 use super::system_call::null_call_ns;
+use super::turns::{self, Cell as _, Measured};
 use super::{Context, Experiment};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
-use crate::measure::{
-    ClientWork, Load, OtherPrograms, Perf, Sample, Server, Site, Subject, fetch, raise_descriptors,
-};
+use crate::measure::{ClientWork, Load, Sample, Server, Site, Subject, fetch, raise_descriptors};
 use crate::outcome::{Outcome, X};
-use crate::statistics::{ratios, spread};
+use crate::statistics::ratios;
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -39,13 +38,9 @@ const FULL: [usize; 6] = [1, 4, 16, 64, CONNECTIONS, 1024];
 const QUICK: [usize; 2] = [16, CONNECTIONS];
 /// The number of connections of the ratios.
 const CONNECTIONS: usize = 256;
-const ROUNDS: usize = 9;
-const QUICK_ROUNDS: usize = 5;
-/// Requests of a slice, after which another server runs, and slices of a round.
+/// Requests of a slice.
 const SLICE: u64 = 6_000;
 const QUICK_SLICE: u64 = 2_000;
-const SLICES: usize = 6;
-const QUICK_SLICES: usize = 2;
 
 /// Time until the entity tags of new files are settled.
 const SETTLED: Duration = Duration::from_millis(2_100);
@@ -54,8 +49,7 @@ const NOTES: [&str; 5] = [
     "Each server has one worker thread on core 0; the client has core 1. CPU time is that of all threads \
      of the server, including kernel workers. Where the client is busy all the time, it limits the rate, \
      so ratios are those of CPU time.",
-    "In each round all servers are new processes, loaded in turn, in a shuffled order that is reversed \
-     after each slice. Ratios are taken within a round.",
+    turns::NOTE,
     "Each request is for the same file of 1 KiB. For each request, every server opens the file, queries \
      its metadata, reads it, sends it and closes it: nginx is tuned as in `peers`, but without \
      `open_file_cache`; our server has a cache of 0 bytes (`--cache-size 0`).",
@@ -66,46 +60,48 @@ const NOTES: [&str; 5] = [
 ];
 
 /// A workload.
-#[derive(Clone, Copy, Debug)]
-struct Cell {
+struct Cell<'a> {
+    site: &'a Site,
     connections: usize,
     /// Whether each request has its own connection.
     close: bool,
 }
 
-impl Cell {
+impl Cell<'_> {
     /// Returns every workload.
-    fn all(connections: &[usize]) -> Vec<Cell> {
-        let open = connections.iter().map(|n| Cell { connections: *n, close: false });
-        open.chain([Cell { connections: CONNECTIONS, close: true }]).collect()
+    fn all<'a>(connections: &[usize], site: &'a Site) -> Vec<Cell<'a>> {
+        let open = connections.iter().map(|n| Cell { site, connections: *n, close: false });
+        open.chain([Cell { site, connections: CONNECTIONS, close: true }]).collect()
+    }
+}
+
+impl turns::Cell for Cell<'_> {
+    fn name(&self) -> &'static str {
+        if self.close { "a connection for each request" } else { "open connections" }
     }
 
-    /// Returns whether ratios are taken here.
+    fn connections(&self) -> usize {
+        self.connections
+    }
+
     fn is_compared(&self) -> bool {
         self.connections == CONNECTIONS
     }
 
-    fn name(&self) -> &'static str {
-        if self.close { "a connection for each request" } else { "open connections" }
+    fn slice(&self, quick: bool) -> u64 {
+        if quick { QUICK_SLICE } else { SLICE }
     }
-}
 
-/// The measurements of a server under a workload, one per round.
-#[derive(Clone, Debug, Default)]
-struct Measured {
-    samples: Vec<Sample>,
-    system_calls: Vec<f64>,
-}
-
-impl Measured {
-    fn of(&self, figure: impl Fn(&Sample) -> f64) -> Vec<f64> {
-        self.samples.iter().map(figure).collect()
+    fn start(&self, server: &str, warm_up: u64) -> Result<(Load, Server), Failure> {
+        let mut server = Server::start(&subject(server), self.site)?;
+        server.check_reply(PATH, BODY_BYTES)?;
+        let reply_bytes = fetch(&server, PATH)?.len();
+        let new = ClientWork::new(Workload::File, self.connections, reply_bytes);
+        let work = ClientWork { path: PATH, close: self.close, ..new };
+        let mut load = Load::start(server.address(), &work)?;
+        load.requests(warm_up.max(2 * self.connections as u64))?;
+        Ok((load, server))
     }
-}
-
-/// Returns the requests per second of the server's CPU time.
-fn per_cpu_second(sample: &Sample) -> f64 {
-    1e9 / sample.cpu_ns()
 }
 
 fn subject(server: &str) -> Subject {
@@ -124,112 +120,14 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     thread::sleep(SETTLED);
     let mut servers = available(&MECHANISMS);
     servers.push(NGINX);
-    let cells = Cell::all(if cx.quick { &QUICK } else { &FULL });
-    let perf = Perf::find().map_err(|failure| outcome.notes.push(format!("{failure}."))).ok();
-    let others = OtherPrograms::watch()?;
-    let all = measure_all(cx, &site, &servers, &cells, perf.as_ref(), &mut outcome)?;
-    outcome.notes.extend(others.note()?);
+    let cells = Cell::all(if cx.quick { &QUICK } else { &FULL }, &site);
+    let all = turns::measure(cx, &servers, &cells, &mut outcome)?;
     for (cell, all) in cells.iter().zip(&all) {
         report(cell, &servers, all, &mut outcome);
     }
     summary(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
-}
-
-/// Measures every server in every cell: the outer list has the cells, the inner one the servers.
-fn measure_all(
-    cx: &Context,
-    site: &Site,
-    servers: &[&'static str],
-    cells: &[Cell],
-    perf: Option<&Perf>,
-    outcome: &mut Outcome,
-) -> Result<Vec<Vec<Measured>>, Failure> {
-    let mut all = vec![vec![Measured::default(); servers.len()]; cells.len()];
-    let mut refused = None;
-    let rounds = if cx.quick { QUICK_ROUNDS } else { ROUNDS };
-    cx.progress.set_length((rounds * cells.len()) as u64);
-    for mut round in cx.rounds(rounds) {
-        for i in round.order(cells.len()) {
-            let cell = cells[i];
-            cx.progress.set_message(format!("{}, {} connections", cell.name(), cell.connections));
-            let order = round.order(servers.len());
-            let perf = perf.filter(|_| cell.is_compared() && refused.is_none());
-            let runs = measure(cx, site, servers, cell, &order, perf)?;
-            for (measured, run) in all[i].iter_mut().zip(runs) {
-                measured.samples.push(run.sample);
-                match run.system_calls {
-                    Some(Ok(calls)) => measured.system_calls.push(calls),
-                    Some(Err(failure)) => refused = Some(failure),
-                    None => {}
-                }
-            }
-            cx.progress.inc(1);
-        }
-    }
-    outcome.notes.extend(refused.map(|failure| format!("{failure}.")));
-    Ok(all)
-}
-
-/// A server with its client. The client is dropped first.
-struct Running {
-    load: Load,
-    server: Server,
-    sample: Sample,
-}
-
-impl Running {
-    fn start(name: &str, site: &Site, cell: Cell, warm_up: u64) -> Result<Self, Failure> {
-        let mut server = Server::start(&subject(name), site)?;
-        server.check_reply(PATH, BODY_BYTES)?;
-        let reply_bytes = fetch(&server, PATH)?.len();
-        let new = ClientWork::new(Workload::File, cell.connections, reply_bytes);
-        let work = ClientWork { path: PATH, close: cell.close, ..new };
-        let mut load = Load::start(server.address(), &work)?;
-        load.requests(warm_up)?;
-        Ok(Running { load, server, sample: Sample::default() })
-    }
-}
-
-/// The cost of a server in one round.
-struct Run {
-    sample: Sample,
-    /// System calls per request, if they were counted.
-    system_calls: Option<Result<f64, Failure>>,
-}
-
-/// Measures all servers in one cell, in turn.
-fn measure(
-    cx: &Context,
-    site: &Site,
-    servers: &[&str],
-    cell: Cell,
-    order: &[usize],
-    perf: Option<&Perf>,
-) -> Result<Vec<Run>, Failure> {
-    let (slice, slices) = if cx.quick { (QUICK_SLICE, QUICK_SLICES) } else { (SLICE, SLICES) };
-    let warm_up = slice.max(2 * cell.connections as u64);
-    let start = |name: &&str| Running::start(name, site, cell, warm_up);
-    let mut running = servers.iter().map(start).collect::<Result<Vec<_>, Failure>>()?;
-    for number in 0..slices {
-        let mut order = order.to_vec();
-        if number % 2 == 1 {
-            order.reverse();
-        }
-        for i in order {
-            let Running { load, server, sample } = &mut running[i];
-            *sample += Sample::take(server, load, slice)?;
-        }
-    }
-    let end = |Running { mut load, server, sample }: Running| {
-        let system_calls = perf.map(|perf| {
-            let run = || load.requests(slice).map(|_| ());
-            Ok(perf.system_calls(server.family(), run)? as f64 / slice as f64)
-        });
-        Run { sample, system_calls }
-    };
-    Ok(running.into_iter().map(end).collect())
 }
 
 const RATE: &str = "Requests";
@@ -240,36 +138,28 @@ const CALLS: &str = "System calls per request, 256 connections";
 const BUSY: &str = "Busy, 256 connections";
 
 /// Adds the figures and ratios of a cell.
-fn report(cell: &Cell, servers: &[&str], all: &[Measured], outcome: &mut Outcome) {
+fn report(cell: &Cell<'_>, servers: &[&str], all: &[Measured], outcome: &mut Outcome) {
     let connections = cell.connections as f64;
     for (server, measured) in servers.iter().zip(all) {
-        let mut add = |figure: &str, unit, series: &str, x: X, values: &[f64]| {
-            if let Some(y) = spread(values) {
-                outcome.point(figure, unit, series, x, y);
-            }
-        };
         if !cell.close {
-            let x = || X::Number(connections);
-            add(RATE, "per second", server, x(), &measured.of(Sample::rate));
-            add(CPU_RATE, "per second", server, x(), &measured.of(per_cpu_second));
-            add(LATENCY, "ms", server, x(), &measured.of(|s| connections * 1e3 / s.rate()));
+            let mut add = |figure, unit, values: &[f64]| {
+                turns::add(outcome, figure, unit, (server, X::Number(connections)), values);
+            };
+            add(RATE, "per second", &measured.of(Sample::rate));
+            add(CPU_RATE, "per second", &measured.rates());
+            add(LATENCY, "ms", &measured.of(|sample| connections * 1e3 / sample.rate()));
         }
         if cell.is_compared() {
-            let (name, x) = (cell.name(), || X::Name((*server).to_owned()));
-            add(CPU, "ns", name, x(), &measured.of(Sample::cpu_ns));
-            add(CALLS, "", name, x(), &measured.system_calls);
-            let (ours, client) = (format!("{name}: server"), format!("{name}: client"));
-            add(BUSY, "part of a core", &ours, x(), &measured.of(Sample::server_busy));
-            add(BUSY, "part of a core", &client, x(), &measured.of(Sample::client_busy));
+            let place = || (cell.name(), X::Name((*server).to_owned()));
+            turns::add(outcome, CPU, "ns", place(), &measured.of(Sample::cpu_ns));
+            turns::add(outcome, CALLS, "", place(), &measured.system_calls);
+            turns::add_busy(outcome, BUSY, cell.name(), server, measured);
         }
     }
     if !cell.is_compared() {
         return;
     }
-    let rates = |name: &str| {
-        let i = servers.iter().position(|server| *server == name)?;
-        Some(all[i].of(per_cpu_second))
-    };
+    let rates = |name: &str| turns::rates(servers, all, name);
     let suffix = if cell.close { "_conn" } else { "" };
     for (below, name) in [(NGINX, "nginx_uncached"), ("uring", "uring"), ("epoll", "epoll")] {
         if let (Some(rate), Some(other)) = (rates("flexsc"), rates(below)) {
@@ -281,7 +171,7 @@ fn report(cell: &Cell, servers: &[&str], all: &[Measured], outcome: &mut Outcome
 
 /// Adds the cost of a mode switch, the findings, and the paper's results.
 fn summary(outcome: &mut Outcome) {
-    outcome.ratio("null_call_ns", "direct", null_call_ns(ROUNDS));
+    outcome.ratio("null_call_ns", "direct", null_call_ns(turns::ROUNDS));
     let median = |name: &str| outcome.median(name);
     if let (Some(ratio), Some(null_ns)) = (median("flexsc_over_epoll"), median("null_call_ns")) {
         outcome.shows.push(format!(

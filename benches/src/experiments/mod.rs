@@ -26,6 +26,7 @@ mod servers;
 mod simulate;
 mod sweep;
 mod system_call;
+mod turns;
 mod web;
 
 pub(crate) use ash::remote_write::invoke;
