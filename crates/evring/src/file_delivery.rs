@@ -168,8 +168,9 @@ impl SendPolicy for Dns {
     }
 }
 
-/// Minimum and maximum time until a connection sends again. For shorter times it waits for room.
-const PAUSES: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_millis(100);
+/// Minimum and maximum time until a connection sends again. For shorter times it waits for room. A client that becomes
+/// faster meanwhile may wait for the rest of a pause.
+const PAUSES: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_millis(250);
 
 /// How fast a client takes a file.
 ///
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn pauses_are_neither_short_nor_long() {
         assert_eq!(pauses([9, 70_000, 70_000], Duration::from_micros(100))[2], None);
-        assert_eq!(pauses([9, 1, 1], 100 * MILLIS)[2], Some(*PAUSES.end()));
-        assert_eq!(pauses([9, 0, 0], 100 * MILLIS)[2], None, "nothing was taken");
+        assert_eq!(pauses([9, 1, 1], 250 * MILLIS)[2], Some(*PAUSES.end()));
+        assert_eq!(pauses([9, 0, 0], 250 * MILLIS)[2], None, "nothing was taken");
     }
 }

@@ -70,6 +70,8 @@ fn exchange_messages(backend: &str) {
     socket.close(None).unwrap();
     assert!(matches!(socket.read().unwrap(), Message::Close(_)));
     assert!(matches!(socket.read(), Err(tungstenite::Error::ConnectionClosed)));
+    // The program waits at its end for clients to close theirs.
+    drop(socket);
     // A message that is too long ends the connection.
     let (mut socket, _) = tungstenite::client(&url, program.connect()).unwrap();
     let end = socket.send(Message::binary(vec![0; 2 << 20])).and_then(|()| socket.read());
