@@ -237,6 +237,30 @@ fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
 }
 
 #[test]
+fn handler_with_a_loop_was_disabled_for_want_of_budget() {
+    let policy = Policy::default();
+    let step = Duration::from_secs(1) / u32::try_from(policy.operations_per_second / 100).unwrap();
+    // It needs more than the 100 operations that a step of time adds.
+    let mut handler = handler(
+        "(local $n i32)
+         (loop $l (local.set $n (i32.add (local.get $n) (i32.const 1)))
+             (br_if $l (i32.lt_u (local.get $n) (i32.const 5000))))
+         (i32.const 1)",
+    );
+    let start = Instant::now();
+    let mut over = 0;
+    for n in 0..100_000 {
+        match handler.handle_copy(b"", 1, start + step * n) {
+            Outcome::Handled => {}
+            Outcome::Passed(Pass::OverBudget) => over += 1,
+            outcome => panic!("{outcome:?} at message {n}"),
+        }
+    }
+    assert!(over > 10_000, "{over}");
+    assert_eq!(handler.counters().involuntary_aborts, 0);
+}
+
+#[test]
 fn host_calls_check_their_ranges_and_are_charged() {
     for body in [
         "(call $send (i32.const 393215) (i32.const 2))",
@@ -296,6 +320,27 @@ fn handler_applies_pipes_to_the_message() {
     assert_eq!(handler.add_pipes(ilp, vec![(pipe, checksum::SUM)]), 0);
     assert_eq!(run(&mut handler, &message), Outcome::Handled);
     assert_eq!(sent(&handler), [expected.to_le_bytes().to_vec(), message.to_vec()]);
+}
+
+#[test]
+fn pipes_went_on_where_the_last_message_had_ended() {
+    let mut list = PipeList::new();
+    let pipe = list.add(checksum::pipe()).unwrap();
+    let mut handler = handler(
+        "(if (i32.ne (call $read_apply (i32.const 0) (local.get $offset) (local.get $length))
+                (i32.const 0)) (then (return (i32.const -1))))
+         (i64.store (i32.const 64) (call $import (i32.const 0) (i32.const 0)))
+         (drop (call $send (i32.const 64) (i32.const 8)))
+         (i32.const 1)",
+    );
+    handler.add_pipes(list.compile(Mode::Read).unwrap(), vec![(pipe, checksum::SUM)]);
+    // One of a whole number of units, and one that ends in a part.
+    for message in [&b"sixteen bytes!!!"[..], b"thirteen byte"] {
+        assert_eq!(run(&mut handler, message), Outcome::Handled);
+        let first = sent(&handler);
+        assert_eq!(run(&mut handler, message), Outcome::Handled);
+        assert_eq!(sent(&handler), first);
+    }
 }
 
 #[test]
@@ -378,6 +423,8 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     let import = r#"(import "ash" "send" (global i32))"#;
     assert_eq!(with(import), Reason::Import("ash".into(), "send".into()));
     assert_eq!(with(r#"(data (i32.const 65535) "xy")"#), Reason::DataOutsideMemory);
+    let sum = r#"(data (offset (i32.add (i32.const 1) (i32.const 65534))) "xy")"#;
+    assert_eq!(with(sum), Reason::DataOutsideMemory);
     assert!(matches!(with("(func (result f32) (f32.const 1))"), Reason::Invalid(_)));
     assert!(matches!(with("(memory 1)"), Reason::Invalid(_)));
     let start = rejection(&format!("(module (func $begin) (start $begin) {memory} {entry})"));

@@ -6,7 +6,7 @@
 //! the pages and wakes the driver.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
@@ -31,8 +31,9 @@ struct Inner {
     slots: Box<[Slot]>,
     /// Entries of futures that wait, in no order.
     waiting: Vec<u32>,
-    /// Tasks that wait for a free entry.
-    throttled: VecDeque<Waker>,
+    /// Tasks that wait for a free entry, in order.
+    throttled: BTreeMap<u64, Waker>,
+    next_ticket: u64,
     /// The future that has calls executed, and its task.
     driver: Option<(u64, Waker)>,
     next_future: u64,
@@ -68,7 +69,8 @@ impl Runtime {
         let slots: Box<[Slot]> = (0..pages.entries()).map(|_| Slot::default()).collect();
         Ok(Runtime(Rc::new(RefCell::new(Inner {
             waiting: Vec::with_capacity(slots.len()),
-            throttled: VecDeque::new(),
+            throttled: BTreeMap::new(),
+            next_ticket: 0,
             driver: None,
             next_future: 0,
             parked: false,
@@ -87,7 +89,12 @@ impl Runtime {
         let mut inner = self.0.borrow_mut();
         inner.next_future += 1;
         let number = inner.next_future;
-        CallFuture { runtime: self.clone(), number, state: State::Unposted(operation) }
+        CallFuture {
+            runtime: self.clone(),
+            number,
+            ticket: None,
+            state: State::Unposted(operation),
+        }
     }
 
     /// Returns the counters.
@@ -250,8 +257,28 @@ impl Inner {
 
     /// Wakes a task that waits for a free entry.
     fn wake_throttled(&mut self) {
-        if let Some(waker) = self.throttled.pop_front() {
+        if let Some((_, waker)) = self.throttled.pop_first() {
             waker.wake();
+        }
+    }
+
+    /// Lets a future wait for a free entry. Returns its place among those that do.
+    fn throttle(&mut self, ticket: Option<u64>, waker: &Waker) -> u64 {
+        if let Some(ticket) = ticket
+            && let Some(throttled) = self.throttled.get_mut(&ticket)
+        {
+            throttled.clone_from(waker);
+            return ticket;
+        }
+        self.next_ticket += 1;
+        self.throttled.insert(self.next_ticket, waker.clone());
+        self.next_ticket
+    }
+
+    /// Ends the wait of a future for a free entry. Another one is woken for the entry for which it was.
+    fn leave(&mut self, ticket: Option<u64>) {
+        if ticket.is_some_and(|ticket| self.throttled.remove(&ticket).is_none()) {
+            self.wake_throttled();
         }
     }
 }
@@ -276,6 +303,8 @@ impl Drop for Inner {
 pub struct CallFuture<O: Operation> {
     runtime: Runtime,
     number: u64,
+    /// Its place among those that wait, or have waited, for a free entry.
+    ticket: Option<u64>,
     state: State<O>,
 }
 
@@ -293,7 +322,10 @@ impl<O: Operation> CallFuture<O> {
     #[cfg(feature = "green-threads")]
     pub(crate) fn cancel(&mut self) {
         self.state = match mem::replace(&mut self.state, State::Done) {
-            State::Unposted(operation) => State::Withdrawn(operation),
+            State::Unposted(operation) => {
+                self.runtime.0.borrow_mut().leave(self.ticket.take());
+                State::Withdrawn(operation)
+            }
             State::Posted(id, operation) => {
                 self.runtime.0.borrow_mut().pages.cancel(id);
                 State::Posted(id, operation)
@@ -316,12 +348,15 @@ impl<O: Operation> Future for CallFuture<O> {
         let just_posted = matches!(this.state, State::Unposted(_));
         this.state = match mem::replace(&mut this.state, State::Done) {
             State::Unposted(mut operation) => match inner.post(&mut operation) {
-                Ok(id) => State::Posted(id, operation),
+                Ok(id) => {
+                    if let Some(ticket) = this.ticket.take() {
+                        inner.throttled.remove(&ticket);
+                    }
+                    State::Posted(id, operation)
+                }
                 Err(Busy) => {
                     this.state = State::Unposted(operation);
-                    if !inner.throttled.iter().any(|throttled| throttled.will_wake(waker)) {
-                        inner.throttled.push_back(waker.clone());
-                    }
+                    this.ticket = Some(inner.throttle(this.ticket, waker));
                     inner.drive(this.number, waker, false);
                     return Poll::Pending;
                 }
@@ -391,7 +426,8 @@ impl<O: Operation> Drop for CallFuture<O> {
             }
             #[cfg(feature = "green-threads")]
             State::Withdrawn(_) => {}
-            State::Unposted(_) | State::Done => {}
+            State::Unposted(_) => inner.leave(self.ticket.take()),
+            State::Done => {}
         }
         inner.hand_over(self.number);
     }

@@ -3,9 +3,11 @@
 use std::future::{Future, poll_fn};
 use std::io::Write;
 use std::os::unix::net::UnixStream;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
@@ -114,6 +116,57 @@ fn futures_wait_for_a_free_entry() {
 }
 
 /// A dropped future cancels its call and keeps the memory; the others go on.
+/// Counts how often it wakes.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+#[test]
+fn wake_up_for_a_free_entry_went_to_a_future_that_was_gone() {
+    let runtime = runtime(Config::with_entries(64));
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let ours = Descriptor::new(ours);
+    let driver = Waker::from(Arc::new(Count::default()));
+    let mut posted = Vec::new();
+    while runtime.counters().throttled == 0 {
+        let mut future = runtime.call(receive(&ours, Vec::with_capacity(1)));
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&driver)).is_pending());
+        posted.push(future);
+    }
+    drop(posted.pop());
+    // The first two are gone when an entry becomes free, and one more when it was woken.
+    let throttled: Vec<_> = (0..4)
+        .map(|_| {
+            let count = Arc::new(Count::default());
+            let mut future = runtime.call(receive(&ours, Vec::with_capacity(1)));
+            let waker = Waker::from(Arc::clone(&count));
+            assert!(Pin::new(&mut future).poll(&mut Context::from_waker(&waker)).is_pending());
+            (future, count)
+        })
+        .collect();
+    let mut throttled = throttled.into_iter();
+    drop((throttled.next(), throttled.next()));
+    theirs.write_all(b"x").unwrap();
+    loop {
+        let mut context = Context::from_waker(&driver);
+        let mut all = posted.iter_mut();
+        if let Some(at) = all.position(|future| Pin::new(future).poll(&mut context).is_ready()) {
+            drop(posted.swap_remove(at));
+            break;
+        }
+    }
+    let (third, count) = throttled.next().unwrap();
+    assert_eq!(count.0.load(Relaxed), 1);
+    drop(third);
+    let (_fourth, count) = throttled.next().unwrap();
+    assert_eq!(count.0.load(Relaxed), 1);
+}
+
 #[test]
 fn dropped_future_keeps_its_memory_until_the_call_has_ended() {
     let runtime = runtime(Config::default());

@@ -156,3 +156,56 @@ fn module_that_is_no_handler_is_rejected_with_a_reason() {
         assert!(error.contains(reason), "{error}");
     }
 }
+
+/// Answers everything.
+#[cfg(feature = "basic-auth")]
+const ALWAYS: &str = r#"(module
+    (import "ash" "send" (func $send (param i32 i32) (result i32)))
+    (memory (export "memory") 1 1)
+    (data (i32.const 0) "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nhandler")
+    (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+        (drop (call $send (i32.const 0) (i32.const 45)))
+        (i32.const 1)))"#;
+
+#[test]
+#[cfg(feature = "basic-auth")]
+fn handler_answered_without_the_password_for_its_path() {
+    let root = root();
+    let users = root.path().join("users");
+    // The password is `secret`.
+    fs::write(&users, "user:$2y$04$ysEqXs9pzkB8hGmmzrnXA.sQWOVhaXqtgCrYXLJUYk6B6E8DgiXBe\n")
+        .unwrap();
+    let auth = format!("{},path=/hello", users.display());
+    let handler = root.path().join("always.wasm");
+    fs::write(&handler, wat::parse_str(ALWAYS).unwrap()).unwrap();
+    let handler = format!("{},path=/hello", handler.display());
+    let serving = Serving::start(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--root",
+        root.path().to_str().unwrap(),
+        "--basic-auth",
+        &auth,
+        "--handler",
+        &handler,
+    ]);
+    for target in
+        ["/hello", "/hell%6f", "//hello", "/hello?a", "/hello?#", "/hello?\"", "/hello/../file"]
+    {
+        let mut client = serving.connect();
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+        let response = client.response(true);
+        assert_ne!(response.body, b"handler", "{target}");
+        assert!(matches!(response.status, 200 | 400 | 401), "{target}: {}", response.status);
+    }
+}
+
+#[test]
+fn equivalent_path_bypassed_a_handler() {
+    let handlers = [handler("hello.wasm").display().to_string() + ",path=/hello"];
+    let (serving, _root) = serve("auto", &handlers);
+    for target in ["/hello", "/hell%6f", "//hello", "/./hello", "/file/../hello"] {
+        let body = serving.connect().get(target).body;
+        assert_eq!(body, b"Hello from a handler\n", "{target}");
+    }
+}

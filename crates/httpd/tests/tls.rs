@@ -9,6 +9,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
 use evring_httpd::evring_tls::rustls;
@@ -607,4 +608,34 @@ fn flood_of_handshakes_does_not_keep_others_from_being_served() {
         };
         assert_eq!(status["tls_errors"], 100);
     });
+}
+
+#[test]
+fn client_that_received_a_long_response_was_reset() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let long = contents(12_000_000);
+    fs::write(dir.path().join("long"), &long).unwrap();
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_millis(500);
+    limits.keep_alive_timeout = Duration::from_millis(500);
+    limits.progress_interval = Duration::from_millis(500);
+    let server = Server::builder().listen("127.0.0.1:0").files(dir.path()).limits(limits);
+    let server = server.tls(authority.options("a", &["localhost"])).start().unwrap();
+    let config = Arc::new(authority.trusting(BOTH));
+    let mut connection = connect(&server, &config, "localhost");
+    connection.write_all(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    // It takes several times the limits: 60 pieces with a pause of 50 ms.
+    let (mut response, mut piece) = (Vec::new(), vec![0; 200_000]);
+    while response.len() < long.len() {
+        let mut filled = 0;
+        while filled < piece.len() && response.len() + filled < long.len() {
+            filled += connection.read(&mut piece[filled..]).unwrap();
+        }
+        response.extend_from_slice(&piece[..filled]);
+        thread::sleep(Duration::from_millis(50));
+    }
+    let mut rest = vec![0; body(&response).len().abs_diff(long.len())];
+    connection.read_exact(&mut rest).unwrap();
+    response.extend(rest);
+    assert!(body(&response) == long);
 }

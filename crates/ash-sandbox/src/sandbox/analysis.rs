@@ -170,8 +170,10 @@ impl<'a> Contents<'a> {
                     let data = data.map_err(invalid)?;
                     if let DataKind::Active { offset_expr, .. } = data.kind {
                         let mut operators = offset_expr.get_operators_reader();
-                        match operators.read().map_err(invalid)? {
-                            Operator::I32Const { value } => {
+                        let first = operators.read().map_err(invalid)?;
+                        let is_all = matches!(operators.read().map_err(invalid)?, Operator::End);
+                        match first {
+                            Operator::I32Const { value } if is_all => {
                                 let end = u64::from(value as u32) + data.data.len() as u64;
                                 self.data_end = self.data_end.max(end);
                             }

@@ -373,7 +373,8 @@ impl Handler {
     fn reason_to_skip(&mut self) -> Option<Pass> {
         let least = match self.bound {
             Bound::Acyclic(operations) => operations,
-            Bound::Cyclic => 1,
+            // With less it could be aborted for want of budget.
+            Bound::Cyclic => self.policy.max_operations.min(self.budget.per_second).max(1),
         };
         if !self.is_on {
             Some(Pass::Off)

@@ -101,6 +101,9 @@ impl Host {
         self.operations = operations;
         self.aborted = false;
         self.left_slots = self.free_slots;
+        for pipes in &mut self.pipes {
+            pipes.state.reset();
+        }
         self.sends.clear();
         self.events.clear();
     }

@@ -210,9 +210,7 @@ impl Channel {
         self.in_flight[number] = Some(InFlight { deadline, is_over: false });
         let header = self.shared.header();
         header.submitted.fetch_or(1 << number, SeqCst);
-        if header.peer_sleeps.load(SeqCst) != 0 && header.peer_sleeps.swap(0, SeqCst) != 0 {
-            super::ring(&self.bell.0.stream);
-        }
+        super::ring(&self.bell.0.stream, &header.peer_sleeps);
         Some(number)
     }
 
@@ -380,6 +378,7 @@ impl Bell {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
     use std::sync::mpsc;
     use std::thread;
 
@@ -509,7 +508,7 @@ mod tests {
         let flood = thread::spawn(move || {
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 peer.shared.header().done.store(u64::MAX, SeqCst);
-                super::super::ring(&peer.stream);
+                super::super::ring(&peer.stream, &AtomicU32::new(1));
             }
         });
         while channel.refusal(1) != Some(Refusal::Disabled) {

@@ -45,6 +45,8 @@ pub use channel::{Bell, Channel, ChannelError, Done, Refusal};
 pub use peer::{Peer, PeerError, Upcall};
 
 use std::os::unix::net::UnixStream;
+use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -83,9 +85,17 @@ impl Default for Policy {
     }
 }
 
-/// Rings at the other end of a stream. Fails only if that end is closed, or has rings that it has not taken.
-fn ring(stream: &UnixStream) {
-    let _ = send(stream, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL);
+/// Rings at the other end of a stream, if it sleeps.
+fn ring(stream: &UnixStream, sleeps: &AtomicU32) {
+    if sleeps.load(SeqCst) == 0 || sleeps.swap(0, SeqCst) == 0 {
+        return;
+    }
+    match send(stream, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+        // Without room, there are rings that it has not taken.
+        Ok(_) | Err(Errno::AGAIN) => {}
+        // The kernel has no memory: the next ring tries again.
+        Err(_) => sleeps.store(1, SeqCst),
+    }
 }
 
 /// Takes what the other end of a stream has rung. Returns whether that end is open.

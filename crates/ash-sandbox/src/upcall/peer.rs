@@ -127,9 +127,7 @@ impl Peer {
                 done |= 1 << place;
             }
             header.done.fetch_or(done, SeqCst);
-            if header.server_sleeps.load(SeqCst) != 0 && header.server_sleeps.swap(0, SeqCst) != 0 {
-                super::ring(&self.stream);
-            }
+            super::ring(&self.stream, &header.server_sleeps);
         }
     }
 

@@ -98,6 +98,11 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
         self.sessions.get(to).expect("checked above").reserve(self.io, n)
     }
 
+    fn unsent_bytes(&self, id: ConnId) -> u64 {
+        let unsealed = self.sessions.find(id).map_or(0, Session::unsealed_bytes);
+        unsealed + self.io.unsent_bytes(id)
+    }
+
     fn is_receiving(&self, id: ConnId) -> bool {
         match self.sessions.find(id) {
             Some(session) => session.is_receiving(),

@@ -37,6 +37,8 @@ pub(super) struct Session<T> {
     queue: VecDeque<Chunk<'static>>,
     /// Number of queued bytes, without files.
     held: usize,
+    /// Number of queued files.
+    files: usize,
     /// Memory for bytes reserved after the connection closed.
     ignored: Vec<u8>,
     /// A read of the file at the front of the queue is in flight.
@@ -67,6 +69,7 @@ impl<T: Transform> Session<T> {
             resumed: false,
             queue: VecDeque::new(),
             held: 0,
+            files: 0,
             ignored: Vec::new(),
             reading: false,
             below: 0,

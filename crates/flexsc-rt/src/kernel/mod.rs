@@ -218,11 +218,11 @@ impl FlexScKernel {
     /// Gives free buffers to the receives that wait for one.
     fn feed(&mut self) {
         for group in 0..self.starved.len() {
-            while let Some(token) = self.starved[group].front().copied() {
+            while let Some(token) = self.starved[group].pop_front() {
                 if !self.receive(token) {
+                    self.starved[group].push_front(token);
                     break;
                 }
-                self.starved[group].pop_front();
             }
         }
     }
@@ -328,8 +328,12 @@ unsafe impl Submit for FlexScKernel {
         self.closes.finish();
         let FlexScKernel { pages, owners, in_flight, operations, .. } = self;
         let ended = pages.shut_down_with(|completion, _| {
-            let token = owners[completion.id.index()];
-            if let (OpKind::Accept, Ok(fd)) = (token.kind(), completion.result) {
+            let Some(entry) = in_flight.get(owners[completion.id.index()]) else { return };
+            let opens = matches!(
+                (&entry.op, &entry.state.stage),
+                (Op::Accept { .. }, _) | (_, Stage::File(_, FileStage::Opening(_)))
+            );
+            if let (true, Ok(fd)) = (opens, completion.result) {
                 // SAFETY: the kernel has just opened it.
                 operations.system.close_unused(unsafe { Socket::from_raw_fd(fd as i32) });
             }

@@ -204,6 +204,8 @@ impl FlexScKernel {
         if let Some(Entry { op, state, .. }) = self.in_flight.remove(token) {
             if let Stage::Accepting(_, accepts) = state.stage {
                 self.more_accepts -= accepts - 1;
+                // The next operation of the listener has the same token.
+                self.next_accepts.retain(|other| *other != token);
             }
             self.done.push_back(Completion::last(token, outcome(op)));
         }

@@ -25,7 +25,10 @@ impl Pages {
     /// Sleeps in the ring until there is a completion or the bell rings, and takes completions. Returns whether
     /// something happened, or the time has passed.
     pub(super) fn sleep_in_ring(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
-        let slept = self.push_to_ring().and_then(|()| self.ring.sleep(timeout));
+        let pushed = self.push_to_ring();
+        // Calls that were cancelled before the ring took them have ended.
+        let timeout = if self.has_completion() { Some(Duration::ZERO) } else { timeout };
+        let slept = pushed.and_then(|()| self.ring.sleep(timeout));
         let mut has_news = self.take_from_ring();
         if self.ring.take_ringing() {
             self.shared.bell.reset();

@@ -1,5 +1,6 @@
 //! Handlers in a sandbox (application-specific safe handlers, ASHs), which see requests before the site.
 
+use std::borrow::Cow;
 use std::fmt;
 
 use ash_sandbox::sandbox::{Ash, Handler, Outcome, Pass, Rejection};
@@ -7,6 +8,7 @@ use evring::{Chunk, Close, Commands, Cx};
 use tracing::warn;
 
 use crate::decision::options::ResponseOptions;
+use crate::message::path;
 use crate::message::request::{Framing, Method, Request};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
@@ -28,7 +30,7 @@ impl SandboxedHandler {
         SandboxedHandler { name: name.to_owned(), ash, path: b"/".to_vec(), tenant: 0 }
     }
 
-    /// Binds it to the requests whose target begins with `prefix`, as it was sent.
+    /// Binds it to the requests whose path begins with `prefix`, in its canonical form, in which the handler gets it.
     #[must_use]
     pub fn path(self, prefix: &str) -> Self {
         SandboxedHandler { path: prefix.as_bytes().to_vec(), ..self }
@@ -98,10 +100,14 @@ impl Sandbox {
         if request.framing != Framing::Length(0) || request.method == Method::Head {
             return None;
         }
+        // The site refuses other targets.
+        let (name, _) = path::split(request.target).ok()?;
+        let name = path::canonical(name);
+        let head = canonical_head(request, &name);
         let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
-        let bound = self.bound.iter_mut().filter(|bound| request.target.starts_with(&bound.path));
+        let bound = self.bound.iter_mut().filter(|bound| name.starts_with(&bound.path));
         for Bound { name, handler, is_disabled, .. } in bound {
-            let outcome = handler.handle_copy(request.head, connection, x.io.now());
+            let outcome = handler.handle_copy(&head, connection, x.io.now());
             match outcome {
                 Outcome::Handled => metrics.sandbox_handled.add(1),
                 Outcome::Discarded => metrics.sandbox_discarded.add(1),
@@ -120,6 +126,18 @@ impl Sandbox {
         }
         None
     }
+}
+
+/// Returns a head whose target has a canonical path, by which files and passwords are found, too.
+fn canonical_head<'a>(request: &Request<'a>, name: &[u8]) -> Cow<'a, [u8]> {
+    let Request { head, target, .. } = *request;
+    let query = memchr::memchr(b'?', target).unwrap_or(target.len());
+    if &target[..query] == name {
+        return Cow::Borrowed(head);
+    }
+    // The method, which comes first, contains no slash.
+    let at = memchr::memmem::find(head, target).unwrap_or_default();
+    Cow::Owned([&head[..at], name, &target[query..], &head[at + target.len()..]].concat())
 }
 
 /// Sends what the handler has sent.

@@ -45,15 +45,26 @@ impl<T: Transform> Session<T> {
 
     fn enqueue(&mut self, io: &mut dyn Commands, chunk: Chunk<'static>) {
         self.held += bytes_of(&chunk).len();
+        self.files += usize::from(matches!(chunk, Chunk::File(..)));
         self.queue.push_back(chunk);
         if self.held > MAX_HELD {
             self.fail(io, CloseReason::Overrun, Close::Reset);
         }
     }
 
-    /// Returns the number of bytes buffered in the layer and in the mechanism.
+    /// Returns the number of bytes that are not sealed, with what is left of files.
+    pub(in crate::layer) fn unsealed_bytes(&self) -> u64 {
+        let unsealed = |chunk: &Chunk<'_>| match chunk {
+            Chunk::File(_, range) => range.end - range.start,
+            chunk => bytes_of(chunk).len() as u64,
+        };
+        self.queue.iter().map(unsealed).sum()
+    }
+
+    /// Returns the number of bytes buffered in the layer and in the mechanism. As there, a file counts as
+    /// [`HIGH_WATER`] bytes until it is sealed.
     fn buffered(&mut self) -> usize {
-        let buffered = self.held + self.below;
+        let buffered = self.held + self.below + self.files * HIGH_WATER;
         self.full |= buffered >= HIGH_WATER;
         buffered
     }
@@ -65,6 +76,7 @@ impl<T: Transform> Session<T> {
                 None => break,
                 Some(Chunk::File(file, range)) => {
                     if range.is_empty() {
+                        self.files -= 1;
                         continue;
                     }
                     let end = range.end.min(range.start + u64::from(MAX_READ_BYTES));
@@ -111,7 +123,7 @@ impl<T: Transform> Session<T> {
 
     /// Returns whether the application must be notified that its queue has drained, and resets that state.
     pub(in crate::layer) fn take_drained(&mut self) -> bool {
-        let drained = self.held == 0 && !self.below_is_full;
+        let drained = self.held == 0 && self.files == 0 && !self.below_is_full;
         drained && mem::take(&mut self.full)
     }
 
@@ -139,6 +151,6 @@ impl<T: Transform> Session<T> {
 
     pub(super) fn drop_queue(&mut self) {
         self.queue.clear();
-        (self.held, self.reading) = (0, false);
+        (self.held, self.files, self.reading) = (0, 0, false);
     }
 }
