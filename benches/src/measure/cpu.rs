@@ -202,10 +202,13 @@ mod tests {
 
     #[test]
     fn voluntary_switches_are_counted() {
-        let before = Switches::of(&[std::process::id()]).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(1));
-        let after = Switches::of(&[std::process::id()]).unwrap();
-        assert!(after.voluntary > before.voluntary);
+        // A thread of another test takes its count with it when it ends.
+        let grew = (0..100).any(|_| {
+            let before = Switches::of(&[std::process::id()]).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+            Switches::of(&[std::process::id()]).unwrap().voluntary > before.voluntary
+        });
+        assert!(grew);
         assert_eq!(field("a:\t1\nnonvoluntary_ctxt_switches:\t7\n", "a:"), 1);
     }
 

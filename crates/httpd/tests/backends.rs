@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use bad::{Bad, bad};
 use evring_httpd::evring::BufferSizes;
 use evring_httpd::{Config, Limits};
-use serving::{Client, Server, on_every_backend};
+use serving::{Client, Server, on_every_backend, on_every_backend_at_once};
 use tempfile::TempDir;
 
 const SIZES: [usize; 12] =
@@ -326,11 +326,11 @@ fn half_closed_connection_gets_all_responses() {
 fn slow_clients_are_closed_at_their_timeouts() {
     let root = site(&SIZES);
     let mut limits = Limits::default();
-    limits.header_timeout = Duration::from_millis(50);
-    limits.keep_alive_timeout = Duration::from_millis(50);
+    limits.header_timeout = Duration::from_secs(1);
+    limits.keep_alive_timeout = Duration::from_secs(1);
     limits.progress_interval = Duration::from_millis(50);
     limits.min_rate = u32::MAX;
-    on_every_backend(|backend| {
+    on_every_backend_at_once(|backend| {
         let sockets = BufferSizes { send: Some(4096), receive: Some(4096) };
         let config = config(&root).with(|c| {
             c.socket_buffers = sockets;

@@ -20,7 +20,7 @@ use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion, RootCertStore, StreamOwned,
 };
 use serving::program::httpd;
-use serving::{Client, on_every_backend};
+use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 type Connection = StreamOwned<ClientConnection, TcpStream>;
 
@@ -390,12 +390,12 @@ fn tls_bytes_at_a_port_without_tls_are_rejected() {
 fn handshake_that_does_not_end_is_closed_at_the_header_timeout() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), "a").unwrap();
-    on_every_backend(|backend| {
+    let tls = authority.options("a", &["localhost"]);
+    on_every_backend_at_once(|backend| {
         let mut limits = Limits::default();
-        limits.header_timeout = Duration::from_millis(200);
+        limits.header_timeout = Duration::from_secs(1);
         let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
-        let tls = authority.options("a", &["localhost"]);
-        let server = server.tls(tls).limits(limits).start().unwrap();
+        let server = server.tls(tls.clone()).limits(limits).start().unwrap();
         let config = Arc::new(authority.trusting(BOTH));
         let name = ServerName::try_from("localhost").unwrap();
         let mut hello = Vec::new();

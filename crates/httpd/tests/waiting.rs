@@ -459,8 +459,7 @@ fn malformed_slow_and_large_bodies_end_the_handler() {
         for (body, status) in [(&b"1\r\nxx\r\n"[..], 400), (b"fffffff\r\n", 413), (b"5\r\nx", 408)]
         {
             let mut client = client(&server);
-            client.send(chunked);
-            client.send(body);
+            client.send(&[&chunked[..], body].concat());
             assert_eq!(client.response(true).status, status, "{backend}");
             client.expect_end();
             is_dropped.recv_timeout(LONG).expect("the future is dropped");

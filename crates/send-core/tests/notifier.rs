@@ -84,7 +84,7 @@ fn wait_ran_actions_for_further_events_of_a_blocked_type() {
     let mut notifier = Notifier::new().unwrap();
     let ((posts, count_posts), (_, count_signals)) = (count(), count());
     notifier.on(EventType::USER, count_posts).unwrap();
-    notifier.on(EventType::signal(libc::SIGHUP).unwrap(), count_signals).unwrap();
+    notifier.on(EventType::signal(libc::SIGUSR2).unwrap(), count_signals).unwrap();
     notifier.block(EventType::USER).unwrap();
     let poster = notifier.poster();
     (1..=4).for_each(|value| poster.post(value).unwrap());

@@ -51,7 +51,7 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
         waker.wake();
     });
     let (begin, mut batch) = (Instant::now(), Batch::new());
-    let until = begin + Duration::from_secs(4);
+    let until = begin + Duration::from_secs(30);
     let woken = loop {
         kernel.turn_into(Some(until), &mut batch).unwrap();
         let woken = batch.drain(..).any(|c| matches!(c.outcome, Outcome::Woken));
@@ -60,7 +60,7 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
         }
     };
     let took = begin.elapsed();
-    assert!(woken && took < Duration::from_secs(2), "{name}: woken {woken}, after {took:?}");
+    assert!(woken && took < Duration::from_secs(15), "{name}: woken {woken}, after {took:?}");
     wakes.join().unwrap();
     drop(kernel);
     sockets.into_iter().for_each(|socket| Linux::default().close_unused(socket));

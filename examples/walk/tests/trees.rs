@@ -173,7 +173,8 @@ fn unreadable_directory_is_reported_and_counted() {
     };
     // Copied to where anyone may execute it.
     let program = root.path().join("walk");
-    fs::copy(env!("CARGO_BIN_EXE_walk"), &program).unwrap();
+    // By another process: a child of this one could have it open for writing when it is executed.
+    run(Command::new("cp").arg(env!("CARGO_BIN_EXE_walk")).arg(&program));
     let mut ours = Command::new(&program);
     if du_counts_files_only() {
         ours.arg("--files-only");

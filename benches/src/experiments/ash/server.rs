@@ -236,7 +236,9 @@ impl UpcallProcess {
         let mut command = Command::new(program()?);
         command.arg("upcalls").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let process = UpcallProcess(command.spawn()?);
-        let channel = Channel::new(ours, upcall::Policy::default());
+        // There is no application that would get messages that are late.
+        let policy = upcall::Policy { timeout: TIMEOUT, ..upcall::Policy::default() };
+        let channel = Channel::new(ours, policy);
         Ok((process, channel.map_err(|e| Failure::new("upcalls", e))?))
     }
 }

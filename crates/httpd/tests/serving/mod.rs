@@ -18,6 +18,18 @@ use rustix::io::Errno;
 
 pub(crate) use refused::refuse_io_uring;
 
+/// As [`on_every_backend`], all at once, for a test that mostly waits.
+#[allow(dead_code, reason = "some tests do not wait")]
+pub(crate) fn on_every_backend_at_once(test: impl Fn(&'static str) + Sync) {
+    thread::scope(|scope| {
+        let test = &test;
+        // A thread inherits what is forbidden.
+        on_every_backend(|backend| {
+            scope.spawn(move || test(backend));
+        });
+    });
+}
+
 /// Runs `test` with the name of every available mechanism, and with `auto` where io_uring is
 /// forbidden.
 pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {

@@ -183,6 +183,7 @@ mod tests {
     use super::*;
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
+    use std::sync::{Mutex, PoisonError};
 
     use rustix::io::{read, write};
 
@@ -207,8 +208,12 @@ mod tests {
         out.into_iter().map(|(fd, ready)| (fd, ready - Readiness::HANGUP)).collect()
     }
 
+    /// One at a time, as each uses most of the descriptors that a process may have.
+    static ONE: Mutex<()> = Mutex::new(());
+
     /// Checks what all pollers have in common, with descriptor numbers above 1,024.
     fn behaves<P: Poller>(mut poller: P) {
+        let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let count = limit.unwrap_or(4096).min(1400) / 2 - 50;
         let mut pairs: Vec<_> = (0..count).map(|_| pair()).collect();
