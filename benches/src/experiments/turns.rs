@@ -161,11 +161,10 @@ pub(super) fn add_busy(
     server: &str,
     measured: &Measured,
 ) {
-    let sides: [(&str, fn(&Sample) -> f64); 2] =
-        [("server", Sample::server_busy), ("client", Sample::client_busy)];
-    for (side, part) in sides {
+    let (ours, client) = (measured.of(Sample::server_busy), measured.of(Sample::client_busy));
+    for (side, parts) in [("server", ours), ("client", client)] {
         let place = (&*format!("{cell}: {side}"), X::Name(server.to_owned()));
-        add(outcome, figure, "part of a core", place, &measured.of(part));
+        add(outcome, figure, "part of a core", place, &parts);
     }
 }
 
