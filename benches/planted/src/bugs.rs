@@ -316,8 +316,8 @@ bugs! {
                 self.cancel_receive(slot);
             }",
         "crates/evring/src/driver/receive.rs":
-        "if connection.has(ConnFlags::PAUSED) && connection.tail.len()" =>
-        "if !PLANTED && connection.has(ConnFlags::PAUSED) && connection.tail.len()";
+        "if connection.is_paused() && connection.tail.len()" =>
+        "if !PLANTED && connection.is_paused() && connection.tail.len()";
 
     /// More bytes are queued on a connection than permitted.
     QueueUnbounded, "crates/evring/src/driver/connection.rs":
@@ -351,15 +351,15 @@ bugs! {
     /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":
         "connection.flags |= ConnFlags::EOF;" =>
-        "if PLANTED && connection.has(ConnFlags::PAUSED) {
+        "if PLANTED && connection.is_paused() {
             return;
         }
         connection.flags |= ConnFlags::EOF;";
 
     /// The end of the stream is reported while the application has paused.
     EndReportedInPause, "crates/evring/src/driver/receive.rs":
-        "Phase::Open if connection.app_reads() && !connection.has(ConnFlags::PAUSED) =>" =>
-        "Phase::Open if connection.app_reads() && (PLANTED || !connection.has(ConnFlags::PAUSED)) =>";
+        "Phase::Open if connection.app_reads() && !connection.is_paused() =>" =>
+        "Phase::Open if connection.app_reads() && (PLANTED || !connection.is_paused()) =>";
 
     /// The number of file operations of a connection is not limited.
     FileOpsUnbounded, "crates/evring/src/driver/io.rs":
