@@ -4,29 +4,39 @@ use std::collections::HashSet;
 
 use evring::{ConnId, SendPolicy, SendResult, SendState, SendStep};
 
-/// Waits for room after each send, and sends small pieces of files.
+/// Waits for room after each send, and sends small pieces of files. It sends a piece that is not in the page cache when
+/// it is asked for the second time.
 #[derive(Default)]
 pub(super) struct HoldBack {
     /// Connections that sent since they last had room.
     waiting: HashSet<ConnId>,
+    /// Connections whose next piece is not in the page cache.
+    cold: HashSet<ConnId>,
 }
 
 impl SendPolicy for HoldBack {
     fn next(&mut self, state: &SendState<'_>) -> SendStep {
-        match self.waiting.contains(&state.id) {
-            true => SendStep::WaitForRoom,
-            false => SendStep::Send { max_file_bytes: 1_000 },
+        let max_file_bytes = 1_000;
+        match (self.waiting.contains(&state.id), self.cold.contains(&state.id)) {
+            (true, _) => SendStep::WaitForRoom,
+            (false, false) => SendStep::SendCached { max_file_bytes },
+            (false, true) => SendStep::Send { max_file_bytes },
         }
     }
 
     fn completed(&mut self, id: ConnId, result: SendResult) {
         match result {
             SendResult::HasRoom => assert!(self.waiting.remove(&id), "the policy did not wait"),
-            _ => assert!(self.waiting.insert(id), "the driver sent without room"),
+            SendResult::Cold => assert!(self.cold.insert(id), "a cold piece was to be read"),
+            _ => {
+                self.cold.remove(&id);
+                assert!(self.waiting.insert(id), "the driver sent without room");
+            }
         }
     }
 
     fn closed(&mut self, id: ConnId) {
         self.waiting.remove(&id);
+        self.cold.remove(&id);
     }
 }
