@@ -28,9 +28,10 @@ work=$(mktemp -d)
 pid=
 trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
 chmod 755 "$work"
-echo "Hello world" >"$work/hello.txt"
-head -c 1024 /dev/urandom >"$work/1k.txt"
-head -c 8192 /dev/urandom >"$work/8k.txt"
+mkdir "$work/root" "$work/empty"
+echo "Hello world" >"$work/root/hello.txt"
+head -c 1024 /dev/urandom >"$work/root/1k.txt"
+head -c 8192 /dev/urandom >"$work/root/8k.txt"
 
 for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     "lighttpd select" "lighttpd poll" "lighttpd epoll" "haproxy epoll" "h2o epoll" \
@@ -38,7 +39,7 @@ for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     read -r what mechanism <<<"$server"
     # The server stops at the end of its standard input.
     mkfifo "$work/in"
-    "$lab" serve --what "$what" --mechanism "$mechanism" --root "$work" \
+    "$lab" serve --what "$what" --mechanism "$mechanism" --root "$work/root" \
         <"$work/in" >"$work/out" 2>"$work/err" &
     pid=$!
     exec 3>"$work/in"
@@ -53,9 +54,9 @@ for server in "httpd epoll" "nginx tuned" "nginx shipped" \
     # Libraries serve no files.
     case $what in hyper | axum | may-minihttp) path=/hello expect=12 files= ;; esac
     for name in $files; do
-        curl --silent --show-error --fail "http://$address/$name.txt" | cmp - "$work/$name.txt"
+        curl --silent --show-error --fail "http://$address/$name.txt" | cmp - "$work/root/$name.txt"
     done
-    curl --silent --show-error --fail "http://$address/hello" | cmp - "$work/hello.txt"
+    curl --silent --show-error --fail "http://$address/hello" | cmp - "$work/root/hello.txt"
     "$lab" load "http://$address$path" -c 8 --expect "$expect" --warm-up 0 --duration 0.2 --json "$work/seen" >/dev/null
     grep -q '"failed":{}' "$work/seen" || { cat "$work/seen" >&2; exit 1; }
     # may_minihttp never closes a connection.
@@ -75,7 +76,6 @@ for server in "httpd epoll" "nginx tuned" "nginx shipped" \
 done
 
 # The client knows the length of each reply, and waits for a missing byte until it fails.
-mkdir "$work/empty"
 for server in "app epoll" "memcached epoll"; do
     read -r what mechanism <<<"$server"
     for load in "kv 1" "kv-gets 16" "kv-multiget 16"; do

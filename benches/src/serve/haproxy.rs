@@ -26,7 +26,8 @@ fn configure(start: &Start<'_>, prefix: &Path) -> Result<Vec<String>, Failure> {
     let mut replies = String::new();
     for entry in fs::read_dir(start.root)? {
         let entry = entry?;
-        if entry.metadata()?.len() <= MAX_FILE_BYTES {
+        let metadata = entry.metadata()?;
+        if metadata.is_file() && metadata.len() <= MAX_FILE_BYTES {
             let (path, file) = (entry.file_name(), entry.path());
             let (path, file) = (path.display(), file.display());
             line(&mut replies, &format!("path /{path}"), &format!("file {file}"));
