@@ -62,7 +62,7 @@
 //! | data of handler and application; a handler aborts instead of waiting | 5.4.1 | `sandbox::SharedTable` | the application writes it, handlers can only read it; marks in it take the place of locks |
 //! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
 //! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
-//! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server goes on with other connections |
+//! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server handles other connections |
 //! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::Landing, evring::Upcalls)` | |

@@ -159,6 +159,13 @@ impl Server {
         client.set_nodelay(true).unwrap();
         client
     }
+
+    /// Waits until the process has a message.
+    fn wait_until_submitted(&self) {
+        while self.upcalls.counters().submitted == 0 {
+            thread::yield_now();
+        }
+    }
 }
 
 impl Drop for Server {
@@ -289,9 +296,7 @@ fn stop_waits_for_the_answer_to_a_message() {
         let server = Server::start(mechanism, patient());
         let mut client = server.connect(0);
         client.write_all(b"wait").unwrap();
-        while server.upcalls.counters().submitted == 0 {
-            thread::yield_now();
-        }
+        server.wait_until_submitted();
         server.remote.stop();
         std::fs::write(server.go.path().join("go"), b"").unwrap();
         let mut all = String::new();
@@ -306,9 +311,7 @@ fn end_of_an_upcall_resumed_a_connection_that_the_application_had_paused() {
         let server = Server::start(mechanism, patient());
         let mut client = server.connect(0);
         client.write_all(b"wait").unwrap();
-        while server.upcalls.counters().submitted == 0 {
-            thread::yield_now();
-        }
+        server.wait_until_submitted();
         server.remote.wake(PAUSE);
         // The upcall is not a pause of the application.
         ask(&mut client, "", "receives,");

@@ -616,9 +616,9 @@ fn client_that_received_a_long_response_was_reset() {
     let long = contents(12_000_000);
     fs::write(dir.path().join("long"), &long).unwrap();
     let mut limits = Limits::default();
-    limits.header_timeout = Duration::from_millis(500);
-    limits.keep_alive_timeout = Duration::from_millis(500);
-    limits.progress_interval = Duration::from_millis(500);
+    limits.header_timeout = Duration::from_secs(1);
+    limits.keep_alive_timeout = Duration::from_secs(1);
+    limits.progress_interval = Duration::from_secs(1);
     let server = Server::builder().listen("127.0.0.1:0").files(dir.path()).limits(limits);
     let server = server.tls(authority.options("a", &["localhost"])).start().unwrap();
     let config = Arc::new(authority.trusting(BOTH));

@@ -22,8 +22,8 @@ impl Pages {
         pushed.map_err(|errno| Error::System("enter io_uring", errno.into()))
     }
 
-    /// Sleeps in the ring until there is a completion or the bell rings, and takes completions. Returns whether
-    /// something happened, or the time has passed.
+    /// Sleeps in the ring until there is a completion or the bell rings, and takes completions. Returns false if the
+    /// kernel did not sleep, as it took nothing, and there is nothing to do.
     pub(super) fn sleep_in_ring(&mut self, timeout: Option<Duration>) -> Result<bool, Error> {
         let pushed = self.push_to_ring();
         // Calls that were cancelled before the ring took them have ended.
@@ -35,7 +35,7 @@ impl Pages {
             has_news = true;
         }
         let slept = slept.map_err(|errno| Error::System("enter io_uring", errno.into()))?;
-        Ok(slept || has_news)
+        Ok(slept || has_news || self.has_completion())
     }
 
     /// Takes the completions of the ring. Returns whether there were any.

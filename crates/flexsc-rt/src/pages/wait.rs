@@ -107,7 +107,7 @@ impl Pages {
         self.readiness.as_fd()
     }
 
-    /// Waits for ready descriptors, and goes on with the calls that wait for them.
+    /// Waits for ready descriptors, and makes the calls that wait for them.
     pub(super) fn look_for_readiness(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         match self.readiness.wait(timeout) {
             Ok(()) | Err(Errno::INTR) => {}
@@ -119,7 +119,7 @@ impl Pages {
         while let Some(report) = self.readiness.report() {
             for direction in [Direction::Read, Direction::Write] {
                 if report.ready[direction as usize] {
-                    self.go_on(report.fd, direction);
+                    self.make_waiting_calls(report.fd, direction);
                 }
             }
             if let Err(errno) = self.readiness.arm_again(report.fd) {
@@ -135,7 +135,7 @@ impl Pages {
     }
 
     /// Makes the calls that wait for a descriptor, as long as it is ready.
-    pub(super) fn go_on(&mut self, fd: RawFd, direction: Direction) {
+    pub(super) fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) {
         while let Some(index) = self.readiness.pop(fd, direction) {
             if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits
                 && self.threads.is_some()
