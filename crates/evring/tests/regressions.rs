@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 use evring::{
     AcceptPolicy, Access, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason,
-    Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, Listener, Others,
-    Root, Rx, StartError,
+    Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, ListenOptions,
+    Listener, ListeningSocket, Others, Root, Rx, StartError,
 };
 use shared_ring::author::System;
 use shared_ring::poller::Epoll;
@@ -890,6 +890,57 @@ fn requests_sent_before_a_stop_were_reset() {
         }
         let stats = server.stop();
         assert_eq!((stats.accepted, stats.closed), (41, 41), "{name}");
+    });
+}
+
+/// Is told of a stop while its accept is in flight, and connects a client then.
+struct ConnectsAtStop {
+    address: SocketAddr,
+    client: Sender<TcpStream>,
+}
+
+impl Application for ConnectsAtStop {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        x.io.send(x.id, Chunk::Static(b"ok"));
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn stopping(&mut self, x: Cx<'_, impl Commands, ()>) {
+        if self.address.port() != 0 {
+            self.client.send(TcpStream::connect(self.address).unwrap()).unwrap();
+            self.address.set_port(0);
+        }
+        x.io.close(x.id, Close::Flush);
+    }
+}
+
+#[test]
+fn connection_that_came_while_an_accept_was_cancelled_was_reset() {
+    side_by_side(|name| {
+        let (sender, connected) = mpsc::channel();
+        let address = ([127, 0, 0, 1], 0).into();
+        let socket = ListeningSocket::bind(address, &ListenOptions::new(16)).unwrap();
+        let address = socket.address();
+        let config = config().with(|c| {
+            c.listen = vec![address];
+            c.inherited = vec![socket];
+        });
+        let server =
+            Server::start(name, config, move || ConnectsAtStop { address, client: sender });
+        let mut first = server.connect();
+        expect_ok(name, &mut first);
+        server.remote.stop();
+        let mut client = next(&connected);
+        expect_ok(name, &mut client);
+        assert_eq!(first.read(&mut [0]).unwrap_or_else(|e| panic!("{name}: {e}")), 0);
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (2, 2), "{name}");
     });
 }
 

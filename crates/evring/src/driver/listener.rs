@@ -68,6 +68,11 @@ impl ListenerState {
         self.socket.take()
     }
 
+    /// Returns whether an accept is in flight.
+    pub(crate) fn is_accepting(&self) -> bool {
+        self.accepting
+    }
+
     /// Returns the descriptor for an accept.
     fn fd(&self) -> Option<Fd> {
         // SAFETY: the socket is closed by `close`, when no accept is in flight (`accepting`), by

@@ -361,12 +361,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Accepts if there is room; otherwise cancels the accepts.
     pub(crate) fn service_listeners(&mut self) {
-        let now = self.io.kernel.now();
-        let (full, ending) = (!self.io.accepts(), self.io.is_ending());
+        if self.io.is_ending() {
+            return self.close_listeners();
+        }
+        let (now, full) = (self.io.kernel.now(), !self.io.accepts());
         for listener in &mut self.io.listeners {
-            if ending {
-                listener.close(&mut self.io.kernel);
-            } else if !full {
+            if !full {
                 listener.resume(&mut self.io.kernel, now);
             } else {
                 // The listener now waits for a connection to close.
@@ -374,9 +374,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.io.stats.accept_pauses +=
                     u64::from(listener.cancel_accept(&mut self.io.kernel));
             }
-        }
-        if ending && self.io.listeners.iter().all(ListenerState::is_closed) {
-            self.remote.set_listeners_closed();
         }
     }
 

@@ -6,6 +6,8 @@ use shared_ring::{Errno, Host, Submit};
 
 use super::Driver;
 use super::connection::{ConnFlags, Phase};
+use super::io::Io;
+use super::listener::ListenerState;
 use crate::{Application, Close, Commands, Cx, Listener};
 
 /// Interval between searches for idle connections while others wait for room.
@@ -18,7 +20,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Closes the listeners and asks the application about every connection.
     pub(super) fn stop(&mut self) {
         self.io.stopping = true;
-        self.accept_waiting();
         for slot in 0..self.io.connections.len() as u32 {
             let connection = self.io.connection(slot);
             if connection.close.is_some() {
@@ -38,19 +39,27 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Closes the listeners; the connections go on.
     pub(super) fn retire(&mut self) {
         self.io.retiring = true;
-        self.accept_waiting();
     }
 
-    /// Accepts the connections in the backlogs, as closing the listeners would reset them.
-    fn accept_waiting(&mut self) {
+    /// Closes the listeners, each once its accept has ended and its backlog is empty.
+    pub(super) fn close_listeners(&mut self) {
         for listener in 0..self.io.listeners.len() {
-            self.accept_waiting_at(listener);
+            if !self.io.listeners[listener].is_accepting() {
+                self.accept_waiting(listener);
+            }
+            let Io { listeners, kernel, .. } = &mut self.io;
+            listeners[listener].close(kernel);
+        }
+        if self.io.listeners.iter().all(ListenerState::is_closed) {
+            self.remote.set_listeners_closed();
         }
     }
 
-    /// Accepts the connections in a listener's backlog. If there is no room, a server that stops resets and counts
-    /// them; one that retires leaves them to other owners of the socket.
-    fn accept_waiting_at(&mut self, listener: usize) {
+    /// Accepts the connections in a listener's backlog: closing the listener would reset them. If another process
+    /// has the socket, too, it was not woken for those that woke an accept that was being cancelled (as io_uring
+    /// wakes one accept of a socket). If there is no room, a server that stops resets and counts them; one that
+    /// retires leaves them to other owners of the socket.
+    fn accept_waiting(&mut self, listener: usize) {
         let length = self.io.listeners[listener].length();
         // The kernel queues one more connection than the backlog.
         for _ in 0..=length {
