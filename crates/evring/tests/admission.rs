@@ -91,6 +91,7 @@ fn on_each(order: Order, test: impl Fn(SocketAddr, &Reported)) {
         remote.stop();
         let stats = server.join().unwrap();
         assert_eq!(stats.accepted, stats.closed);
+        assert_eq!(stats.backlog, MAX_BACKLOG, "a shared socket keeps its backlog");
     }
 }
 

@@ -71,6 +71,8 @@ struct Polled {
     /// Edges reported and not used up.
     ready: Readiness,
     unread: bool,
+    /// It is a listening socket, of which another process may have a descriptor.
+    listens: bool,
     /// The wait after which a socket of this number was closed. Reports of that wait are not about the next
     /// socket.
     closed_after: u64,
@@ -316,8 +318,13 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     fn close(&mut self, socket: Socket) {
         let fd = socket.number();
-        self.poller.forget(fd);
-        let was_unread = self.socket(fd).notes.unread;
+        let Polled { unread: was_unread, listens, .. } = self.socket(fd).notes;
+        // The interest set of a child of fork(2) is the parent's.
+        if listens && self.process.is_current() {
+            self.poller.forget_shared(fd);
+        } else {
+            self.poller.forget(fd);
+        }
         self.operations.close(socket);
         // The number may be a new socket's before this turn is over.
         self.socket(fd).notes.closed_after = self.waits;
@@ -359,6 +366,9 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
         if let Op::Close { socket } = op {
             self.close(socket);
             return Ok(Submitted::Done(Outcome::Closed));
+        }
+        if let Op::Accept { listener, .. } = op {
+            self.socket(listener).notes.listens = true;
         }
         let submitted = self.operations.submit(token, op);
         if let Ok(Submitted::InFlight) = submitted {

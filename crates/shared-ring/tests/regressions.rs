@@ -7,7 +7,8 @@ mod turns;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::Write as _;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,10 +16,12 @@ use std::time::{Duration, Instant};
 use held::held;
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use shared_ring::poller::{Epoll, EpollEdge, Poll, Poller, Readiness, RtSig, Select};
+use shared_ring::poller::{
+    DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
+};
 use shared_ring::{
     Access, BufferGroup, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp,
-    FileOutcome, GatherList, Host, Kernel, Linux, Mode, Op, OpKind, Outcome, PathAt,
+    FileOutcome, GatherList, Host, Kernel, Linux, ListenOptions, Mode, Op, OpKind, Outcome, PathAt,
     PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
     WhenCold, WriteAt,
 };
@@ -442,4 +445,39 @@ fn call_is_cancelled_behind_others(mut kernel: impl Kernel) {
         let calls = batch.drain(..).filter(|c| matches!(c.outcome, Outcome::Called(_, Ok(0))));
         ended += calls.count();
     }
+}
+
+/// Closes a listening socket that another process still has, and waits while a connection comes there.
+fn waits_after_the_close_of_a_shared_listener(name: &str, poller: impl Poller) {
+    let mut kernel = Engine::new(poller, &EngineConfig::new(4, 4, 64)).unwrap();
+    let address = ([127, 0, 0, 1], 0).into();
+    let (listener, address) = kernel.host_mut().listen(address, &ListenOptions::new(16)).unwrap();
+    // SAFETY: the listener is open.
+    let others = unsafe { BorrowedFd::borrow_raw(number(&listener).raw()) };
+    let others = others.try_clone_to_owned().unwrap();
+    let token = Token::new(OpKind::Accept, 0, 0);
+    let accept = Op::Accept { listener: number(&listener), per_turn: None };
+    let mut batch = Batch::new();
+    kernel.submit(token, accept).unwrap();
+    kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+    kernel.cancel(token);
+    while batch.is_empty() {
+        kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+    }
+    kernel.submit(token, Op::Close { socket: listener }).unwrap();
+    let client = TcpStream::connect(address).unwrap();
+    let until = Instant::now() + Duration::from_millis(100);
+    kernel.turn_into(Some(until), &mut batch).unwrap();
+    assert!(Instant::now() >= until, "{name}: it woke for a closed socket");
+    drop((client, others));
+}
+
+#[test]
+fn closed_listener_of_two_processes_was_reported() {
+    waits_after_the_close_of_a_shared_listener("epoll", Epoll::new().unwrap());
+    waits_after_the_close_of_a_shared_listener("epoll-edge", EpollEdge::new().unwrap());
+    waits_after_the_close_of_a_shared_listener("devpoll", DevPoll::new().unwrap());
+    waits_after_the_close_of_a_shared_listener("interest", InterestPoller::new().unwrap());
+    waits_after_the_close_of_a_shared_listener("rtsig", RtSig::new().unwrap());
+    waits_after_the_close_of_a_shared_listener("poll", Poll::default());
 }

@@ -44,7 +44,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Closes the listeners, each once its accept has ended and its backlog is empty.
     pub(super) fn close_listeners(&mut self) {
         for listener in 0..self.io.listeners.len() {
-            if !self.io.listeners[listener].is_accepting() {
+            let Io { listeners, kernel, .. } = &mut self.io;
+            // Other owners of the socket have no part in this server's overload.
+            listeners[listener].fit_backlog(None, kernel);
+            if !listeners[listener].is_accepting() {
                 self.accept_waiting(listener);
             }
             let Io { listeners, kernel, .. } = &mut self.io;

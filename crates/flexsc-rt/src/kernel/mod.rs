@@ -282,17 +282,18 @@ unsafe impl Submit for FlexScKernel {
             _ => false,
         };
         self.in_flight.insert(token, op, State { stage, end: None })?;
-        let mut posted = match token.kind() {
+        let posted = match token.kind() {
             OpKind::File => self.post_file(token),
             _ if read_first => self.read_file(token),
             _ => self.post(token),
         };
-        self.more_accepts += accepts - 1;
-        for _ in 1..accepts {
-            posted = posted.and_then(|()| self.post(token));
-        }
         match posted {
             Ok(()) => {
+                self.more_accepts += accepts - 1;
+                for _ in 1..accepts {
+                    // One is enough.
+                    let _ = self.post(token);
+                }
                 self.operations.counters.offloaded_calls += u64::from(offloaded);
                 Ok(Submitted::InFlight)
             }

@@ -32,6 +32,11 @@ pub trait HintSource {
     /// Removes a descriptor that is about to be closed.
     fn forget(&mut self, fd: Fd);
 
+    /// Removes a descriptor that is about to be closed while other descriptors of its open file may remain.
+    fn forget_shared(&mut self, fd: Fd) {
+        self.forget(fd);
+    }
+
     /// Appends descriptors with events, oldest first, about `room` of them. Waits for the first,
     /// without limit with `None`. Returns early, with none, if a signal was handled.
     ///
@@ -135,6 +140,11 @@ impl HintSource for EpollEdges {
 
     /// Closing removes the descriptor from the kernel's set.
     fn forget(&mut self, _fd: Fd) {}
+
+    fn forget_shared(&mut self, fd: Fd) {
+        self.system_calls += 1;
+        forget(&self.epoll, borrow(&fd));
+    }
 
     fn wait(
         &mut self,

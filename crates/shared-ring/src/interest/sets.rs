@@ -116,6 +116,12 @@ impl<H: HintSource, A: PollNow> InterestSets<H, A> {
         self.source.forget(fd);
     }
 
+    /// Removes a descriptor that is about to be closed while other descriptors of its open file may remain.
+    pub(crate) fn forget_shared(&mut self, fd: Fd) {
+        self.replace(fd, 0);
+        self.source.forget_shared(fd);
+    }
+
     /// Returns up to `room` descriptors with events, in the order of their hints. Waits for the first
     /// hint, without limit with `None`. Returns none if a signal was handled or if no hint was still
     /// true.

@@ -139,6 +139,11 @@ unsafe impl<H: Poller, A: PollNow> Poller for DevPoll<H, A> {
         self.edges.forget(fd);
     }
 
+    fn forget_shared(&mut self, fd: Fd) {
+        self.remove(fd);
+        self.edges.forget_shared(fd);
+    }
+
     fn wait(
         &mut self,
         timeout: Option<Duration>,

@@ -54,6 +54,10 @@ unsafe impl<H: HintSource, A: PollNow> Poller for InterestPoller<H, A> {
         self.0.forget(fd);
     }
 
+    fn forget_shared(&mut self, fd: Fd) {
+        self.0.forget_shared(fd);
+    }
+
     fn wait(
         &mut self,
         timeout: Option<Duration>,

@@ -90,6 +90,14 @@ pub unsafe trait Poller {
     /// Removes a descriptor that is about to be closed.
     fn forget(&mut self, fd: Fd);
 
+    /// Removes a descriptor that is about to be closed while other descriptors of its open file may remain, as those
+    /// of a listening socket in another process. Closing it does not remove it from an epoll set (epoll(7)).
+    fn forget_shared(&mut self, fd: Fd) {
+        // A descriptor of the set can be removed.
+        let _ = self.set(fd, Readiness::empty());
+        self.forget(fd);
+    }
+
     /// Appends the descriptors that are ready. Waits for the first, without limit with `None`.
     /// Returns early, with none, if a signal was handled.
     ///
@@ -127,6 +135,10 @@ unsafe impl<P: Poller + ?Sized> Poller for Box<P> {
 
     fn forget(&mut self, fd: Fd) {
         (**self).forget(fd);
+    }
+
+    fn forget_shared(&mut self, fd: Fd) {
+        (**self).forget_shared(fd);
     }
 
     fn wait(

@@ -184,6 +184,10 @@ impl SignalSource for SignalQueue {
             self.system_calls += 1;
             // It was watched, so this cannot fail.
             let _ = self.set_async(fd, false);
+            if signals_to_this_thread(borrow(&fd)) == Ok(false) {
+                // Another process has begun to watch it meanwhile.
+                let _ = self.set_async(fd, true);
+            }
         }
     }
 
