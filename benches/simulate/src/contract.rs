@@ -294,8 +294,8 @@ impl<A: Application> Application for Contract<A> {
         });
     }
 
-    fn is_idle(&self, state: &A::State) -> bool {
-        self.inner.is_idle(state)
+    fn is_idle(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.is_idle(id, state)
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {

@@ -37,6 +37,12 @@ pub trait Transform: Sized + 'static {
     /// Fails if the bytes are invalid; the connection ends.
     fn open(&mut self, wire: &[u8], plain: &mut Vec<u8>) -> io::Result<bool>;
 
+    /// Returns whether the peer has begun something that only its next bytes complete, such as a handshake or a
+    /// record. Such a connection is not idle.
+    fn is_partial(&self) -> bool {
+        false
+    }
+
     /// Checks a stream that ended without an announcement.
     ///
     /// # Errors
@@ -126,6 +132,13 @@ impl<A: Application, T: Transform> Layer<A, T> {
         }
     }
 
+    /// Tells the application that the server is stopping.
+    fn stop(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        self.call(x.io, |app, io| {
+            app.stopping(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
+    }
+
     /// Notifies the application when the layer's queue has drained.
     ///
     /// The mechanism notifies at [`LOW_WATER`]. When the layer's queue empties, the mechanism's queue may
@@ -175,6 +188,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         };
         if session.received(x.io, rx) {
             self.deliver(reborrow(&mut x));
+        }
+        if self.sessions.get(x.id).is_some_and(Session::take_stop) {
+            self.stop(reborrow(&mut x));
         }
         self.notify_drained(x);
     }
@@ -226,14 +242,14 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.call(x.io, |app, io| {
-            app.stopping(Cx { io, id: x.id, state: x.state, others: x.others })
-        });
+        // What has arrived in part is answered, as without the layer.
+        if !self.sessions.get(x.id).is_some_and(Session::defer_stop) {
+            self.stop(x);
+        }
     }
 
-    fn is_idle(&self, state: &A::State) -> bool {
-        // The layer holds no bytes that an idle application still expects.
-        self.inner.is_idle(state)
+    fn is_idle(&self, id: ConnId, state: &A::State) -> bool {
+        !self.sessions.find(id).is_some_and(Session::is_partial) && self.inner.is_idle(id, state)
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {

@@ -36,10 +36,49 @@ impl From<Arc<ServerConfig>> for TlsConfig {
 #[derive(Debug)]
 pub struct ServerSession {
     tls: Box<ServerConnection>,
+    records: Records,
     /// Whether bytes have arrived.
     begun: bool,
+    /// Whether application bytes have arrived.
+    opened: bool,
     /// What a client without TLS gets; empty once written, or if the client uses TLS.
     reply_to_plain: &'static [u8],
+}
+
+/// Where records begin and end in the bytes of the peer (RFC 8446, section 5.1).
+#[derive(Debug, Default)]
+struct Records {
+    /// Bytes of a header, of which the last two are the length of what follows.
+    header: [u8; 5],
+    /// How many of them have arrived.
+    arrived: usize,
+    /// Bytes of the record that are to come.
+    missing: usize,
+}
+
+impl Records {
+    /// Passes received bytes.
+    fn pass(&mut self, mut bytes: &[u8]) {
+        loop {
+            let body = self.missing.min(bytes.len());
+            bytes = &bytes[body..];
+            self.missing -= body;
+            let Some((first, others)) = bytes.split_first() else { return };
+            self.header[self.arrived] = *first;
+            self.arrived += 1;
+            bytes = others;
+            if self.arrived == self.header.len() {
+                let [.., high, low] = self.header;
+                self.missing = u16::from_be_bytes([high, low]).into();
+                self.arrived = 0;
+            }
+        }
+    }
+
+    /// Returns whether a record has arrived in part.
+    fn is_partial(&self) -> bool {
+        self.arrived > 0 || self.missing > 0
+    }
 }
 
 impl ServerSession {
@@ -61,7 +100,13 @@ impl Transform for ServerSession {
         let mut tls = ServerConnection::new(Arc::clone(server)).map_err(io::Error::other)?;
         // The layer takes the sealed bytes before it seals more, so the buffer stays small.
         tls.set_buffer_limit(None);
-        Ok(ServerSession { tls: Box::new(tls), begun: false, reply_to_plain })
+        Ok(ServerSession {
+            tls: Box::new(tls),
+            records: Records::default(),
+            begun: false,
+            opened: false,
+            reply_to_plain,
+        })
     }
 
     fn ready(&self) -> bool {
@@ -77,6 +122,7 @@ impl Transform for ServerSession {
             }
             self.reply_to_plain = b"";
         }
+        self.records.pass(wire);
         let tls = &mut self.tls;
         // rustls takes one piece at a time, and none after a close_notify.
         while !wire.is_empty() && tls.read_tls(&mut wire)? > 0 {
@@ -85,12 +131,18 @@ impl Transform for ServerSession {
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let (from, len) = (plain.len(), state.plaintext_bytes_to_read());
             plain.resize(from + len, 0);
+            self.opened |= len > 0;
             tls.reader().read_exact(&mut plain[from..])?;
             if state.peer_has_closed() {
                 return Ok(true);
             }
         }
         Ok(false)
+    }
+
+    fn is_partial(&self) -> bool {
+        // A handshake is for the bytes that follow it.
+        self.begun && !self.opened || self.records.is_partial()
     }
 
     fn ended(&self) -> io::Result<()> {

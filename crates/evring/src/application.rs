@@ -221,7 +221,7 @@ pub trait Application: Sized {
     /// Returns whether a connection only waits for another request, so that the driver may close it to make
     /// room. The driver asks this about connections with no queued bytes, no unconsumed bytes and no
     /// operations. It closes those with the earliest deadlines first.
-    fn is_idle(&self, state: &Self::State) -> bool {
+    fn is_idle(&self, id: ConnId, state: &Self::State) -> bool {
         false
     }
 

@@ -43,7 +43,7 @@ impl Application for Echo {
         }
     }
 
-    fn is_idle(&self, _state: &()) -> bool {
+    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
         true
     }
 

@@ -847,7 +847,7 @@ impl Application for RepliesOk {
         }
     }
 
-    fn is_idle(&self, _state: &()) -> bool {
+    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
         true
     }
 }

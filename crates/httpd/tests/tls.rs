@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use evring_httpd::evring::Config;
 use evring_httpd::evring_tls::rustls;
 use evring_httpd::{HostOptions, Limits, Request, Server, TlsInfo, TlsOptions, with_client_info};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
@@ -638,4 +639,84 @@ fn client_that_received_a_long_response_was_reset() {
     connection.read_exact(&mut rest).unwrap();
     response.extend(rest);
     assert!(body(&response) == long);
+}
+
+/// Returns the bytes that `session` has to send.
+fn wire(session: &mut ClientConnection) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while session.wants_write() {
+        session.write_tls(&mut bytes).unwrap();
+    }
+    bytes
+}
+
+#[test]
+fn stop_dropped_a_request_whose_record_had_arrived_in_part() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend_at_once(|backend| {
+        let server = start(backend, dir.path(), tls.clone());
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut hello = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        let mut connecting = tcp(server.addresses()[0]);
+        let flight = wire(&mut hello);
+        connecting.write_all(&flight[..100]).unwrap();
+        let mut open = connect(&server, &config, "localhost");
+        open.write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut response = Vec::new();
+        while !response.ends_with(b"\r\n\r\na") {
+            let mut byte = [0];
+            open.read_exact(&mut byte).unwrap();
+            response.extend(byte);
+        }
+        open.conn.writer().write_all(b"GET /a HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let record = wire(&mut open.conn);
+        open.sock.write_all(&record[..record.len() / 2]).unwrap();
+        server.handle().stop();
+        // The listener is closed, so the stop has reached both connections.
+        while TcpStream::connect(server.addresses()[0]).is_ok() {
+            thread::yield_now();
+        }
+        open.sock.write_all(&record[record.len() / 2..]).unwrap();
+        let mut response = Vec::new();
+        open.read_to_end(&mut response).unwrap();
+        assert_eq!(body(&response), b"a");
+        connecting.write_all(&flight[100..]).unwrap();
+        let mut connecting = StreamOwned::new(hello, connecting);
+        assert_eq!(body(&get(&mut connecting, "/a").unwrap()), b"a");
+    });
+}
+
+#[test]
+fn client_in_its_handshake_was_closed_before_idle_ones() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend_at_once(|backend| {
+        let limits = Config::default().with(|c| {
+            c.listen = vec![([127, 0, 0, 1], 0).into()];
+            c.max_connections = 2;
+        });
+        let server = Server::builder().config(limits).backend(backend).workers(1);
+        let server = server.files(dir.path()).tls(tls.clone()).start().unwrap();
+        let mut idle = connect(&server, &config, "localhost");
+        idle.write_all(b"HEAD /a HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        idle.read_exact(&mut [0; 12]).unwrap();
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut hello = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        let mut connecting = tcp(server.addresses()[0]);
+        let flight = wire(&mut hello);
+        connecting.write_all(&flight[..100]).unwrap();
+        let mut new = connect(&server, &config, "localhost");
+        assert_eq!(body(&get(&mut new, "/a").unwrap()), b"a");
+        connecting.write_all(&flight[100..]).unwrap();
+        let mut connecting = StreamOwned::new(hello, connecting);
+        assert_eq!(body(&get(&mut connecting, "/a").unwrap()), b"a");
+        // It ended, with or without a close_notify.
+        let ended = idle.read_to_end(&mut Vec::new());
+        assert!(ended.is_ok() || idle.sock.read(&mut [0]).unwrap() == 0);
+    });
 }

@@ -56,6 +56,8 @@ pub(super) struct Session<T> {
     closed: Option<Close>,
     /// The reason why the layer itself closed the connection.
     pub reason: Option<CloseReason>,
+    /// The application is told of a stop once what the peer has begun is complete.
+    stops: bool,
 }
 
 impl<T: Transform> Session<T> {
@@ -78,6 +80,7 @@ impl<T: Transform> Session<T> {
             closing: None,
             closed: None,
             reason: None,
+            stops: false,
         }
     }
 
@@ -119,6 +122,24 @@ impl<T: Transform> Session<T> {
     /// Returns whether the application reads, now or after a pause.
     fn app_reads(&self) -> bool {
         self.reason.is_none() && matches!(self.closing, None | Some(Close::Half))
+    }
+
+    /// Returns whether the peer has sent a part of something.
+    pub(super) fn is_partial(&self) -> bool {
+        self.reason.is_none() && !self.eof && self.transform.is_partial()
+    }
+
+    /// Defers a stop while the peer has sent a part of something. Returns whether it does.
+    pub(super) fn defer_stop(&mut self) -> bool {
+        self.stops = self.is_partial();
+        self.stops
+    }
+
+    /// Returns whether a stop was deferred whose reason is gone.
+    pub(super) fn take_stop(&mut self) -> bool {
+        let is_due = self.stops && !self.is_partial();
+        self.stops &= !is_due;
+        is_due && self.app_may_send()
     }
 
     /// Returns whether the application may still send.

@@ -120,7 +120,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn is_idle(&mut self, slot: u32) -> bool {
-        self.io.connection(slot).is_quiet() && self.app.is_idle(self.states.at(slot))
+        let id = self.io.conn(slot);
+        self.io.connection(slot).is_quiet() && self.app.is_idle(id, self.states.at(slot))
     }
 
     /// Makes room for waiting connections by closing those that have been idle for longest.

@@ -58,8 +58,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use evring::{
-    Application, Close, CloseReason, Commands, Cx, FileOutcome, Listener, Others, RemoteHandle,
-    Root, Rx,
+    Application, Close, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Others,
+    RemoteHandle, Root, Rx,
 };
 use tracing::debug;
 
@@ -759,12 +759,12 @@ impl Application for Site {
             return;
         }
         // Requests that are being received or looked up are still answered.
-        if self.is_idle(x.state) {
+        if x.state.is_idle() {
             x.io.close(x.id, Close::Flush);
         }
     }
 
-    fn is_idle(&self, state: &State) -> bool {
-        state.work.is_none() && state.scanned == 0 && !state.paused
+    fn is_idle(&self, _id: ConnId, state: &State) -> bool {
+        state.is_idle()
     }
 }

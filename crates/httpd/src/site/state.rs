@@ -58,6 +58,11 @@ pub(crate) struct Observed {
 }
 
 impl State {
+    /// Returns whether no request is being received or answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.work.is_none() && self.scanned == 0 && !self.paused
+    }
+
     /// Records a response, to be counted. Returns whether the next request may be processed.
     #[inline]
     pub(crate) fn record(&mut self, sent: Sent) -> bool {
