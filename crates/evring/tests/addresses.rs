@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use evring::{
-    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, Cx, Rx, Stats,
+    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, Rx, Stats,
 };
 use shared_ring::author::System;
 use shared_ring::{Fd, Host, Linux};

@@ -9,23 +9,14 @@ use crate::page_path::PagePath;
 use crate::redirect::Redirect;
 
 /// Settings for files.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Files"))]
 pub struct FileOptions {
-    /// Serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of `a.css`, to clients
-    /// that accept the coding, even if older than the plain file
-    #[cfg_attr(
-        feature = "cli",
-        arg(
-            long = "no-precompressed",
-            action = clap::ArgAction::SetFalse,
-            help = "Do not serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of \
-                    `a.css`, to clients that accept the coding. They are served even if older than the \
-                    plain file"
-        )
-    )]
-    pub precompressed: bool,
+    /// Do not serve precompressed files: `a.css.br`, `a.css.zst` or `a.css.gz` instead of `a.css`, to clients that
+    /// accept the coding. They are served even if older than the plain file
+    #[cfg_attr(feature = "cli", arg(long))]
+    pub no_precompressed: bool,
 
     /// List the files of a directory that has no index.html, in JSON for clients that prefer it
     /// (`Accept: application/json`)
@@ -64,21 +55,4 @@ pub struct FileOptions {
     #[cfg(feature = "compression")]
     #[cfg_attr(feature = "cli", command(flatten))]
     pub compression: Compression,
-}
-
-impl Default for FileOptions {
-    fn default() -> Self {
-        FileOptions {
-            precompressed: true,
-            listing: false,
-            max_age: None,
-            fallback: None,
-            mime_types: Vec::new(),
-            headers: Vec::new(),
-            redirects: Vec::new(),
-            error_pages: Vec::new(),
-            #[cfg(feature = "compression")]
-            compression: Compression::default(),
-        }
-    }
 }

@@ -143,6 +143,7 @@ fn listing_is_json_for_clients_that_prefer_it() {
         let mut client = connect(&server);
         let response = request(&mut client, "GET /data/", "Accept: application/json\r\n");
         assert_eq!(response.field("Content-Type"), Some("application/json"));
+        assert_eq!(response.field("Vary"), Some("Accept"));
         let list: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!((&list["path"], &list["complete"]), (&"/data/".into(), &true.into()));
         let entries = list["entries"].as_array().unwrap();

@@ -256,6 +256,9 @@ fn settings_are_checked_without_serving() {
         ("lisen = 1", "httpd.toml:1:1: there is no setting `lisen`; did you mean `listen`?"),
         ("root = '/does/not/exist'", "/does/not/exist"),
         ("tls-cert = '/a.pem'\ntls-key = '/b.pem'", "cannot read /a.pem"),
+        ("access-log = '/does/not/exist/log'", "/does/not/exist/log"),
+        #[cfg(feature = "sandbox")]
+        ("handler = ['/a.wasm']", "/a.wasm"),
     ];
     for (text, reason) in cases {
         let (code, error) = check(text);
@@ -265,6 +268,31 @@ fn settings_are_checked_without_serving() {
     let output = output(&["--config", "/does/not/exist.toml"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("/does/not/exist.toml: cannot read it"), "{text}");
+}
+
+#[test]
+fn variable_that_says_false_turned_a_setting_of_hosts_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let (root, file) = (dir.path().join("root"), dir.path().join("httpd.toml"));
+    std::fs::create_dir(&root).unwrap();
+    std::fs::write(root.join("a.css"), "plain").unwrap();
+    std::fs::write(root.join("a.css.gz"), "coded").unwrap();
+    let text = format!("listen = ['127.0.0.1:0']\n[[host]]\nname = ['h']\nroot = {root:?}\n");
+    std::fs::write(&file, text).unwrap();
+    for (on, status, body) in [("true", 200, &b"plain"[..]), ("false", 404, b"coded")] {
+        let mut command = httpd(&["--config", file.to_str().unwrap(), "--root"]);
+        command.arg(&root);
+        command.env("EVRING_HTTPD_LISTING", on).env("EVRING_HTTPD_NO_PRECOMPRESSED", on);
+        let serving = Serving::of(command);
+        for host in ["h", "other"] {
+            let mut client = serving.connect();
+            client.send(format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes());
+            assert_eq!(client.response(true).status, status, "{host}");
+            let fields = "Accept-Encoding: gzip\r\n\r\n";
+            client.send(format!("GET /a.css HTTP/1.1\r\nHost: {host}\r\n{fields}").as_bytes());
+            assert_eq!(client.response(true).body, body, "{host}");
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use evring_httpd::evring::Config;
-use evring_httpd::evring_tls::rustls;
+use evring_httpd::evring_tls::{ServerSession, rustls};
 use evring_httpd::{HostOptions, Limits, Request, Server, TlsInfo, TlsOptions, with_client_info};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -267,7 +267,9 @@ fn virtual_host_has_its_own_certificate() {
     }
     let mut host = HostOptions::new("example.org".parse().unwrap(), dir.path().join("second"));
     host.certificate = Some(authority.write("second", &["example.org"]));
-    let server = Server::builder().listen("127.0.0.1:0").files(dir.path().join("first")).host(host);
+    let builder = || Server::builder().listen("127.0.0.1:0").files(dir.path().join("first"));
+    let (plain, server) = (builder().memory_at_full_load(), builder().host(host));
+    assert!(server.memory_at_full_load() >= plain + ServerSession::MAX_BYTES * 1000);
     let server = server.tls(authority.options("first", &["localhost"])).start().unwrap();
     let config = Arc::new(authority.trusting(BOTH));
     for name in ["localhost", "example.org"] {

@@ -126,7 +126,21 @@ fn program_that_cannot_start_again_goes_on() {
     assert_eq!(line, serving.line, "a second try works");
     assert!(serving.child.wait().unwrap().success());
     assert_eq!(serving.connect().get("/").status, 200);
-    kill_process(process(&pid_file), Signal::TERM).unwrap();
+    let successor = process(&pid_file);
+    for entry in fs::read_dir(format!("/proc/{successor}/fd")).unwrap() {
+        let (fd, entry) = (entry.as_ref().unwrap().file_name(), entry.unwrap().path());
+        let file = fs::read_link(entry).unwrap_or_default();
+        if !file.to_string_lossy().starts_with("socket:") {
+            continue;
+        }
+        let info = Path::new(&format!("/proc/{successor}/fdinfo")).join(fd);
+        let info = fs::read_to_string(info).unwrap();
+        let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).unwrap();
+        // Else it would reach the next successor beside the sockets that are passed on.
+        let is_closed_at_exec = u32::from_str_radix(flags.trim(), 8).unwrap() & 0o2000000 != 0;
+        assert!(is_closed_at_exec, "{file:?}: {info}");
+    }
+    kill_process(successor, Signal::TERM).unwrap();
     serving.errors.read_to_string(&mut String::new()).unwrap();
 }
 

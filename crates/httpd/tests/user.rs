@@ -6,7 +6,7 @@ mod serving;
 use std::fs;
 use std::io::BufRead;
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -176,4 +176,26 @@ fn users_that_cannot_be_used_are_refused() {
     let error = failure(&mut as_nobody);
     assert!(error.contains("cannot run as the user root: Operation not permitted"), "{error}");
     assert!(error.contains("start the program as root, or without --user"), "{error}");
+}
+
+#[test]
+fn pid_file_that_is_a_link_gave_its_target_to_the_user() {
+    let dir = readable_dir();
+    let (target, pid_file) = (dir.path().join("target"), dir.path().join("pid"));
+    fs::write(&target, "secret").unwrap();
+    let uid = if geteuid().is_root() { NOBODY } else { geteuid().as_raw() };
+    let user = uid.to_string();
+    let owner = fs::metadata(&target).unwrap().uid();
+    type Link = fn(&Path, &Path) -> std::io::Result<()>;
+    let links: [Link; 2] = [|to, link| symlink(to, link), |to, link| fs::hard_link(to, link)];
+    for link in links {
+        link(&target, &pid_file).unwrap();
+        let arguments = ["--listen", "127.0.0.1:0", "--user", &user, "--pid-file"];
+        let mut command = httpd(&arguments);
+        let error = failure(command.arg(&pid_file));
+        assert!(error.contains("cannot write the pid file"), "{error}");
+        assert_eq!(fs::read_to_string(&target).unwrap(), "secret");
+        assert_eq!(fs::metadata(&target).unwrap().uid(), owner);
+        fs::remove_file(&pid_file).unwrap();
+    }
 }

@@ -102,7 +102,8 @@ pub(crate) fn options(
             continue;
         }
         if !arg.get_action().takes_values() {
-            flags.push(format!("--{long}"));
+            // A variable can also say that it is off.
+            flags.extend(server.get_flag(id).then(|| format!("--{long}")));
             continue;
         }
         for value in server.get_raw(id).into_iter().flatten() {

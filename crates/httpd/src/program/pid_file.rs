@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::fs::{FileExt, fchown};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use evring_httpd::User;
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
 
 /// A file that has the number of this process until the process ends or a successor replaces it.
 pub(crate) struct PidFile {
@@ -16,14 +18,30 @@ pub(crate) struct PidFile {
 impl PidFile {
     /// Opens the file, before the process changes to another user, who owns it from then on: a successor starts as
     /// this user.
+    ///
+    /// The user may own the directory, too. So no link is followed, and what belongs to others is not given away.
     pub(crate) fn open(path: &Path, user: Option<&User>) -> io::Result<Self> {
         let named = |error: io::Error| {
             let reason = format!("cannot write the pid file {}: {error}", path.display());
             io::Error::new(error.kind(), reason)
         };
-        let file = File::options().read(true).write(true).create(true).truncate(false).open(path);
-        let file = file.map_err(named)?;
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let file = File::options()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .custom_flags(flags.bits() as i32)
+            .open(path)
+            .map_err(named)?;
+        let found = file.metadata().map_err(named)?;
+        if !found.is_file() || found.nlink() != 1 {
+            return Err(named(io::Error::other("it is not a file of one name; remove it")));
+        }
         if let Some(user) = user {
+            if ![geteuid().as_raw(), user.uid()].contains(&found.uid()) {
+                return Err(named(io::Error::other("it belongs to another user; remove it")));
+            }
             fchown(&file, Some(user.uid()), None).map_err(named)?;
         }
         Ok(PidFile { path: path.to_owned(), file })

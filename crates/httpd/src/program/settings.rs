@@ -192,7 +192,7 @@ fn unknown(name: &str, command: &Command) -> String {
 
 /// Returns a setting as flags.
 fn flags(arg: &Arg, name: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue | ArgAction::SetFalse);
+    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
     let flag = |text: String| format!("--{name}={text}");
     match value {
         DeValue::Boolean(on) if is_switch => {
@@ -384,7 +384,7 @@ mod tests {
         let defaults: Vec<_> =
             arg.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
         let value = match (arg.get_action(), &defaults[..]) {
-            (ArgAction::SetTrue | ArgAction::SetFalse, _) => "false".to_owned(),
+            (ArgAction::SetTrue, _) => "false".to_owned(),
             (ArgAction::Append, []) => "[]".to_owned(),
             (ArgAction::Append, values) => format!("{values:?}"),
             (_, [value]) if value.parse::<f64>().is_ok() => (*value).to_owned(),

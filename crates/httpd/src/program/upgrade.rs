@@ -67,7 +67,10 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
         return Err(io::Error::new(ErrorKind::NotFound, "it is not open"));
     }
     // SAFETY: it is open. The caller of the program has passed it on, and nothing else in the program owns it.
-    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+    let fd = unsafe { OwnedFd::from_raw_fd(fd) };
+    // It was passed without the flag. Programs that this one starts get no other descriptors than they are meant to.
+    rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
+    Ok(fd)
 }
 
 /// Starts a successor and waits until it listens.

@@ -64,7 +64,7 @@ use crate::site::hosts::FileHost;
 use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
-use crate::site::log::{AccessLog, LogSender, LogWriter};
+use crate::site::log::{self, AccessLog, LogSender, LogWriter};
 #[cfg(feature = "basic-auth")]
 use crate::site::login::{LoginThreads, Logins};
 use crate::site::metrics::Metrics;
@@ -299,7 +299,7 @@ impl Builder {
 
     /// See [`Site::precompressed`].
     pub fn precompressed(self, on: bool) -> Self {
-        Builder { file_options: FileOptions { precompressed: on, ..self.file_options }, ..self }
+        Builder { file_options: FileOptions { no_precompressed: !on, ..self.file_options }, ..self }
     }
 
     /// See [`Site::listing`].
@@ -411,7 +411,10 @@ impl Builder {
         let mechanism = config.memory_at_full_load::<Site>();
         let site = limits.memory(config.max_connections);
         #[cfg(feature = "tls")]
-        let site = site.saturating_add(self.tls.memory(config.max_connections));
+        let sessions = if self.has_tls() { config.max_connections as usize } else { 0 };
+        #[cfg(feature = "tls")]
+        let site =
+            site.saturating_add(sessions.saturating_mul(evring_tls::ServerSession::MAX_BYTES));
         mechanism
             .saturating_add(site)
             .saturating_add(log)
@@ -501,7 +504,7 @@ impl Builder {
         }
         self.log_memory();
         #[cfg(feature = "sandbox")]
-        self.load_modules()?;
+        self.sandbox.extend(self.load_modules()?);
         let metrics = &handle.0.metrics;
         let (writer, senders) = match self.log.take() {
             None => (None, Vec::new()),
@@ -619,8 +622,8 @@ impl Builder {
 
     /// Loads the handlers that were given as files.
     #[cfg(feature = "sandbox")]
-    fn load_modules(&mut self) -> Result<(), Error> {
-        for (number, module) in std::mem::take(&mut self.modules).into_iter().enumerate() {
+    fn load_modules(&self) -> Result<Vec<SandboxedHandler>, Error> {
+        let load = |(number, module): (usize, &HandlerModule)| {
             let name = module.file.display().to_string();
             let wasm = std::fs::read(&module.file);
             let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
@@ -628,9 +631,9 @@ impl Builder {
             let loaded = sandboxer.and_then(|sandboxer| sandboxer.load(&wasm));
             let ash = loaded.map_err(|rejection| Error::Handler(name.clone(), rejection))?;
             let tenant = module.tenant.unwrap_or(number as u64);
-            self.sandbox.push(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant));
-        }
-        Ok(())
+            Ok(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant))
+        };
+        self.modules.iter().enumerate().map(load).collect()
     }
 
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
@@ -648,6 +651,11 @@ impl Builder {
         #[cfg(feature = "basic-auth")]
         self.load_realms()?;
         self.check_pages()?;
+        #[cfg(feature = "sandbox")]
+        self.load_modules()?;
+        if let Some(path) = self.log.as_ref().and_then(|log| log.path.as_ref()) {
+            log::check(path).map_err(|error| Error::Log(path.clone(), error))?;
+        }
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
         }
@@ -656,6 +664,12 @@ impl Builder {
             tls::warn_of_invalid(&tls.certificates);
         }
         Ok(())
+    }
+
+    /// Returns whether the server serves with TLS.
+    #[cfg(feature = "tls")]
+    fn has_tls(&self) -> bool {
+        self.tls.is_enabled() || self.hosts.iter().any(|host| host.certificate.is_some())
     }
 
     /// Reads the certificates of all hosts.

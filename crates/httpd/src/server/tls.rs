@@ -8,9 +8,7 @@ use std::time::SystemTime;
 #[cfg(any(feature = "epoll", feature = "uring"))]
 use evring::Multiplexer;
 use evring::{AnyMechanism, KernelError, Listener, Stats};
-use evring_tls::{
-    CertificateError, Certificates, ServerSession, Tls, TlsConfig, client_roots, server_config,
-};
+use evring_tls::{CertificateError, Certificates, Tls, TlsConfig, client_roots, server_config};
 use tracing::warn;
 
 use crate::server::addresses::Addresses;
@@ -79,11 +77,6 @@ impl TlsOptions {
     /// Returns whether the server serves with TLS.
     pub fn is_enabled(&self) -> bool {
         self.self_signed || !self.certificates.is_empty()
-    }
-
-    /// Returns the maximum memory of the sessions of `connections`.
-    pub(crate) fn memory(&self, connections: u32) -> usize {
-        if self.is_enabled() { connections as usize * ServerSession::MAX_BYTES } else { 0 }
     }
 
     /// Returns the addresses to redirect from.

@@ -161,7 +161,7 @@ impl Files {
         request: &Request<'_>,
         mut lookup: FileLookup,
     ) -> bool {
-        let precompressed = self.options(&lookup).precompressed;
+        let precompressed = !self.options(&lookup).no_precompressed;
         lookup.put_key(&mut self.key);
         match self.cache.find(&self.key, x.io.now()) {
             CacheLookup::Fresh(_, codings) => {
@@ -285,7 +285,7 @@ impl Files {
                 let same = |source: &Source| source.is_dated && Some(source.meta) == meta;
                 file.put_key(&mut self.key);
                 let is_same = self.cache.revalidate(&self.key, same, x.io.now());
-                let check_siblings = self.options(file).precompressed && file.coding.is_none();
+                let check_siblings = !self.options(file).no_precompressed && file.coding.is_none();
                 file.step = match is_same {
                     true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
                     true => return self.answer_revalidated(context, x, file, request),
@@ -375,11 +375,12 @@ impl Files {
                     true => ("application/json", listing::json(file.name(), listing)),
                     false => ("text/html; charset=utf-8", listing::page(file.name(), listing)),
                 };
-                let representation = RepresentationHeaders::uncached(content_type).with_fields(
+                let mut representation = RepresentationHeaders::uncached(content_type).with_fields(
                     &self.options(file).headers,
                     file.name(),
                     file.paths.plain.as_path(),
                 );
+                representation.varies_by_type = true;
                 let clock = &context.responder.clock;
                 let mut prepared = PreparedResponse::uncached(representation, &page, clock);
                 let sent = prepared.send(x.io, x.id, clock, file.options);
@@ -436,7 +437,7 @@ impl Files {
         };
         lookup.is_fallback = true;
         *file = lookup;
-        let precompressed = self.options(file).precompressed;
+        let precompressed = !self.options(file).no_precompressed;
         file.put_key(&mut self.key);
         match self.cache.find(&self.key, x.io.now()) {
             CacheLookup::Fresh(..) => return self.answer_revalidated(context, x, file, request),

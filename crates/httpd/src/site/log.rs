@@ -382,6 +382,19 @@ fn append(path: &Path) -> io::Result<File> {
     OpenOptions::new().append(true).create(true).open(path)
 }
 
+/// Checks that a file can be opened for appending, without creating it.
+pub(crate) fn check(path: &Path) -> io::Result<()> {
+    match path.metadata() {
+        Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
+        // The open of a pipe waits for its reader.
+        Ok(_) => Ok(()),
+        Err(_) => match path.parent() {
+            Some(parent) if parent != Path::new("") => parent.read_dir().map(drop),
+            _ => Ok(()),
+        },
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -161,7 +161,7 @@ impl Site {
     /// Enabled by default.
     #[must_use]
     pub fn precompressed(mut self, on: bool) -> Self {
-        self.files.hosts.first_mut().options.precompressed = on;
+        self.files.hosts.first_mut().options.no_precompressed = !on;
         self
     }
 
@@ -686,6 +686,7 @@ impl Application for Site {
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        self.context.responder.clock.tick(x.io.now(), x.io);
         if progress::expired(&mut self.context, &mut x) {
             return;
         }
@@ -715,7 +716,6 @@ impl Application for Site {
             // The body arrives fast enough.
             x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.progress_interval));
         } else if x.state.scanned > 0 || x.state.body().is_some() {
-            self.context.responder.clock.tick(x.io.now(), x.io);
             let has_body = x.state.body().is_none_or(|work| work.options.body);
             let options = ResponseOptions::last(has_body);
             self.reject_request(&mut x, Status::TIMEOUT, options, b"");
