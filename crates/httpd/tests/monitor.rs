@@ -6,6 +6,7 @@ mod serving;
 use std::collections::HashMap;
 use std::fs;
 use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
 use evring_httpd::{Request, Responder, Server};
 use serving::{Client, on_every_backend};
@@ -64,6 +65,14 @@ fn metrics_count_responses_bytes_and_times() {
         assert!(samples["evring_response_time_seconds_sum"] > 0.0);
         assert!(samples["evring_body_bytes_total"] >= 5005.0);
         assert!(samples.contains_key("evring_system_calls_total"));
+        assert!(samples.contains_key("evring_interruptions_total"));
+        assert!(samples.contains_key("evring_operations_rearmed_total"));
+        // They are copied once a second, when something happens.
+        let until = Instant::now() + Duration::from_secs(20);
+        while scrape(&server)["evring_completions_total"] == 0.0 {
+            assert!(Instant::now() < until, "{backend}: no completion was counted");
+            assert_eq!(client.get("/a").status, 200);
+        }
         assert!(samples.contains_key("evring_connections_open"));
     });
 }

@@ -114,9 +114,25 @@ counts! {
     turns,
     cpu_us,
     system_calls,
-    buffer_shortages,
+    completions,
+    stale_completions,
     completion_overflows,
+    cancels,
+    operations_rearmed,
+    buffer_shortages,
+    short_sends,
+    accepts_aborted,
+    descriptor_shortages,
+    offloaded_file_operations,
+    offloaded_calls,
+    /// Signals that told the program of events, of mechanism `send`.
+    interruptions,
     cold_file_reads,
+    /// Pieces of files that were read ahead, and reads that were held back until their socket had room.
+    files_read_ahead,
+    deferred_reads,
+    /// Idle connections closed to make room for others.
+    idle_closed,
     log_lines_lost,
     /// Requests whose handlers did not answer in time, and whose clients went first.
     handlers_timed_out,
@@ -216,9 +232,22 @@ impl WorkerMetrics {
         self.cpu_us.set(cpu_time.as_micros() as u64);
         self.turns.set(kernel.turns);
         self.system_calls.set(kernel.system_calls);
-        self.buffer_shortages.set(kernel.buffer_shortages);
+        self.completions.set(kernel.completions);
+        self.stale_completions.set(stats.stale_completions);
         self.completion_overflows.set(kernel.overflows);
+        self.cancels.set(kernel.cancels);
+        self.operations_rearmed.set(kernel.rearmed);
+        self.buffer_shortages.set(kernel.buffer_shortages);
+        self.short_sends.set(kernel.short_sends);
+        self.accepts_aborted.set(kernel.accepts_aborted);
+        self.descriptor_shortages.set(kernel.fd_limit_hits);
+        self.offloaded_file_operations.set(kernel.offloaded_file_ops);
+        self.offloaded_calls.set(kernel.offloaded_calls);
+        self.interruptions.set(kernel.interruptions);
         self.cold_file_reads.set(kernel.cold_file_reads);
+        self.files_read_ahead.set(stats.read_ahead);
+        self.deferred_reads.set(stats.deferred_reads);
+        self.idle_closed.set(stats.idle_closed);
     }
 }
 

@@ -365,6 +365,17 @@ impl Site {
         proceed
     }
 
+    /// Brings the clock of responses to the time of this turn, which it returns. Does each second's work once.
+    #[inline]
+    fn tick(&mut self, io: &mut impl Commands) -> Instant {
+        let now = io.now();
+        if self.context.responder.clock.tick(now, io) {
+            self.context.metrics.own().copy_stats(io);
+            self.files.cache.close_idle(now);
+        }
+        now
+    }
+
     fn show_status(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -650,11 +661,7 @@ impl Application for Site {
     }
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
-        let now = x.io.now();
-        if self.context.responder.clock.tick(now, x.io) {
-            self.context.metrics.own().copy_stats(x.io);
-            self.files.cache.close_idle(now);
-        }
+        let now = self.tick(x.io);
         let next = self.answer_all(&mut x, rx);
         if rx.eof() && matches!(next, Received::All | Received::Partial) {
             return x.io.close(x.id, Close::Flush);
@@ -681,12 +688,12 @@ impl Application for Site {
         _: u32,
         outcome: io::Result<FileOutcome>,
     ) {
-        self.context.responder.clock.tick(x.io.now(), x.io);
+        self.tick(x.io);
         self.files.completed(&mut self.context, &mut x, outcome);
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
-        self.context.responder.clock.tick(x.io.now(), x.io);
+        self.tick(x.io);
         if progress::expired(&mut self.context, &mut x) {
             return;
         }
@@ -738,7 +745,7 @@ impl Application for Site {
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {
-        self.context.responder.clock.tick(io.now(), io);
+        self.tick(io);
         match tag {
             wakers::TAG => self.handlers.woken(&mut self.context, io, all),
             #[cfg(feature = "compression")]
