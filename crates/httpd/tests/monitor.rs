@@ -5,10 +5,12 @@ mod serving;
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use evring_httpd::{Request, Responder, Server};
+use bytes::Bytes;
+use evring_httpd::{AccessLog, Body, Request, Responder, Response, Server};
 use serving::{Client, on_every_backend};
 
 /// Returns the samples of a scrape, by their names with labels.
@@ -104,4 +106,46 @@ fn monitor_serves_nothing_else() {
     for target in ["/", "/.httpd/status.json", "/metrics/x"] {
         assert_eq!(monitor(&server).get(target).status, 404, "{target}");
     }
+}
+
+#[test]
+fn bytes_of_a_body_of_unknown_length_were_not_counted() {
+    const PIECES: u64 = 64;
+    const PIECE: usize = 16 * 1024;
+    let dir = tempfile::tempdir().unwrap();
+    on_every_backend(|backend| {
+        let path = dir.path().join(backend);
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .route("/", |_: Request| {
+                let piece = |_| Ok(Bytes::from_static(&[7; PIECE]));
+                let pieces = (0..PIECES).map(piece);
+                Response::new(Body::pieces(pieces))
+            })
+            .access_log(AccessLog::from(path.clone()))
+            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .start()
+            .unwrap();
+        let bytes = PIECES * PIECE as u64;
+        let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+        client.write_all(b"GET / HTTP/1.0\r\nHost: h\r\n\r\n").unwrap();
+        assert!(client.read_to_end(&mut Vec::new()).unwrap() as u64 > bytes);
+        // One that goes before the end.
+        let mut client = connect(&server);
+        client.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+        drop(client);
+        let logged = || fs::read_to_string(&path).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while logged().lines().count() < 2 {
+            assert!(Instant::now() < until, "{backend}: {}", logged());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let sizes: Vec<u64> =
+            logged().lines().map(|line| line.split(' ').nth(9).unwrap().parse().unwrap()).collect();
+        assert_eq!(sizes[0], bytes, "{backend}");
+        assert!(sizes[1] <= bytes, "{backend}");
+        let samples = scrape(&server);
+        assert_eq!(samples["evring_body_bytes_total"], (sizes[0] + sizes[1]) as f64, "{backend}");
+    });
 }

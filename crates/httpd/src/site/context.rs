@@ -11,7 +11,7 @@ use tracing::{Level, debug, enabled};
 
 use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
-use crate::message::request::Request;
+use crate::message::request::{KeptHead, Request};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::response::responder::Responder;
@@ -73,10 +73,19 @@ impl Context {
     /// Counts and logs the last response, if there was one.
     #[inline]
     pub(crate) fn count(&mut self, state: &mut State, logged: LoggedRequest<'_>) {
-        let status = take(&mut state.last_status);
-        if status == 0 {
+        if state.last_status == 0 {
             return;
         }
+        if let Some(exchange) = state.exchange() {
+            // The response goes on, and is counted at its end.
+            if let LoggedRequest::Request(request) = logged
+                && self.logs_requests()
+            {
+                exchange.head = Some(KeptHead::new(request, exchange.head.take()));
+            }
+            return;
+        }
+        let status = take(&mut state.last_status);
         self.metrics.own().count_response(status, state.last_body_bytes);
         if status >= 400 || self.measures {
             self.log_response(state, status, logged);

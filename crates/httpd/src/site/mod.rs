@@ -732,16 +732,14 @@ impl Application for Site {
     }
 
     #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
-    fn closed(&mut self, x: Cx<'_, impl Commands, State>, reason: CloseReason) {
+    fn closed(&mut self, mut x: Cx<'_, impl Commands, State>, reason: CloseReason) {
         #[cfg(feature = "tls")]
         if matches!(&reason, CloseReason::Failed(error) if error.kind() == io::ErrorKind::InvalidData)
         {
             self.context.metrics.own().tls_errors.add(1);
             debug!("connection closed: {reason:?}");
         }
-        if x.state.exchange().is_some() {
-            self.context.metrics.own().handlers_cancelled.add(1);
-        }
+        progress::cancel(&mut self.context, &mut x);
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {

@@ -107,11 +107,15 @@ fn poll(
             }
             // A wake-up, or received bytes, before the send queue has drained.
             Stage::Body(_) if x.state.full => WaitsFor::Room,
-            Stage::Body(body) => match body.send(x.io, x.id, task) {
-                Streamed::Ended(proceed) => return Progress::Ended(proceed),
-                Streamed::Full => WaitsFor::Room,
-                Streamed::Waits => WaitsFor::Piece,
-            },
+            Stage::Body(body) => {
+                let streamed = body.send(x.io, x.id, task);
+                x.state.last_body_bytes += body.take_count();
+                match streamed {
+                    Streamed::Ended(proceed) => return Progress::Ended(proceed),
+                    Streamed::Full => WaitsFor::Room,
+                    Streamed::Waits => WaitsFor::Piece,
+                }
+            }
         };
         return wait(context, x, exchange, waits_for);
     }
@@ -209,10 +213,19 @@ fn fail(
 /// Ends the exchange of a connection with an error, and drops its future.
 #[cold]
 fn abort(context: &mut Context, x: &mut Cx<'_, impl Commands, State>, status: Status) {
-    let Some(mut work) = x.state.work.take() else { return };
-    let PendingWork::Exchange(exchange) = &mut *work else { return };
-    fail(context, x, exchange, status);
-    count(context, x, exchange.head.take().as_ref());
+    if let Some(exchange) = end(x) {
+        fail(context, x, &exchange, status);
+        count(context, x, exchange.head.as_ref());
+    }
+}
+
+/// Takes the exchange of a connection.
+fn end(x: &mut Cx<'_, impl Commands, State>) -> Option<Exchange> {
+    x.state.exchange()?;
+    match x.state.work.take().map(|work| *work) {
+        Some(PendingWork::Exchange(exchange)) => Some(exchange),
+        _ => None,
+    }
 }
 
 /// Counts and logs the response of an exchange, if it was sent.
@@ -229,9 +242,9 @@ fn proceed(
 ) -> Progress {
     let head = x.state.exchange().and_then(|exchange| exchange.head.take());
     let progress = advance(context, conversion, x);
-    count(context, x, head.as_ref());
-    if let Some(exchange) = x.state.exchange() {
-        exchange.head = head;
+    match x.state.exchange() {
+        Some(exchange) => exchange.head = head,
+        None => count(context, x, head.as_ref()),
     }
     progress
 }
@@ -380,11 +393,13 @@ fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed
     Ok(fed)
 }
 
-/// Drops the exchange of a client that has gone.
-fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>) {
-    context.metrics.own().handlers_cancelled.add(1);
-    x.state.work = None;
-    x.io.close(x.id, Close::Flush);
+/// Drops the exchange of a client that has gone, if there is one.
+pub(crate) fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>) {
+    if let Some(exchange) = end(x) {
+        context.metrics.own().handlers_cancelled.add(1);
+        count(context, x, exchange.head.as_ref());
+        x.io.close(x.id, Close::Flush);
+    }
 }
 
 /// Ends an exchange whose time is over. Returns false if its deadline is that of sending a response.

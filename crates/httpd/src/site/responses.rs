@@ -182,8 +182,8 @@ fn send_full(
         Kind::Bytes(bytes) if bytes.is_empty() => {}
         Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
         Kind::Pieces(len, pieces) => {
-            // The parts that follow decide whether the send queue is full.
-            x.state.record(Sent::new(status, body_bytes, 0));
+            // The parts that follow are counted, and decide whether the send queue is full.
+            x.state.record(Sent::new(status, 0, 0));
             return Outcome::Streams(StreamedBody::new(pieces, len, chunked, options));
         }
     }

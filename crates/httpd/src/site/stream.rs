@@ -1,6 +1,7 @@
 //! Response bodies that are sent in pieces.
 
 use std::fmt;
+use std::mem;
 use std::task::{self, Poll};
 
 use bytes::Bytes;
@@ -20,6 +21,8 @@ pub(crate) struct StreamedBody {
     unsent: Bytes,
     /// Bytes of the pieces not produced yet; `None` for a body of unknown length.
     remaining: Option<u64>,
+    /// Bytes of the body that were queued and not counted.
+    uncounted: u64,
     /// Whether each piece is sent as a chunk.
     chunked: bool,
     options: ResponseOptions,
@@ -56,12 +59,24 @@ impl StreamedBody {
         options: ResponseOptions,
     ) -> Self {
         let pieces = Guarded::new(pieces);
-        StreamedBody { pieces, unsent: Bytes::new(), remaining: len, chunked, options }
+        StreamedBody {
+            pieces,
+            unsent: Bytes::new(),
+            remaining: len,
+            uncounted: 0,
+            chunked,
+            options,
+        }
     }
 
     /// Returns whether pieces may have to be waited for.
     pub(crate) fn waits(&self) -> bool {
         self.pieces.waits
+    }
+
+    /// Returns the number of bytes that were queued since the last call.
+    pub(crate) fn take_count(&mut self) -> u64 {
+        mem::take(&mut self.uncounted)
     }
 
     /// Sends pieces until the send queue is full, the next piece does not exist yet, or the body ends.
@@ -119,7 +134,8 @@ impl StreamedBody {
 
     /// Queues a part, as a chunk if the body is chunked, and returns how many bytes are queued. An
     /// empty part would be the last chunk, so `part` is not empty.
-    fn send_part(&self, io: &mut impl Commands, to: ConnId, part: Bytes) -> usize {
+    fn send_part(&mut self, io: &mut impl Commands, to: ConnId, part: Bytes) -> usize {
+        self.uncounted += part.len() as u64;
         if !self.chunked {
             return io.send(to, Chunk::Shared(part));
         }
