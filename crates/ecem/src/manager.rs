@@ -200,7 +200,7 @@ impl<T, K: Copy + Eq + Hash> EventManager<T, K> {
     /// [`NetworkWriteRequest`](crate::EventKind::NetworkWriteRequest) when its send buffer has room.
     pub fn set(&mut self, post: Event<K>, to: Readiness) {
         let EventManager { table, queues, ready, .. } = self;
-        table.set(post, to, |id, _, after| queues[id.index()].note(id, after, ready));
+        table.set_as_post(post, to, |id, _, after| queues[id.index()].note(id, after, ready));
     }
 
     /// Returns the next event to deliver: one that was deferred for the maximum time, or one whose

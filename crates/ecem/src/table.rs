@@ -257,23 +257,43 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
         to: Readiness,
         mut changed: impl FnMut(PairId, PairState, PairState),
     ) {
-        let Some(Lists { pre, post }) = self.objects.get(&event.object).copied() else { return };
-        for (first, side) in [(pre, Side::Pre), (post, Side::Post)] {
-            let mut next = first;
-            while let Some(index) = next {
-                let entry = &mut self.entries[index as usize];
-                next = entry.links(side).next;
-                if entry.event(side).kind != event.kind {
-                    continue;
-                }
-                let id = self.id(index);
-                let change = match side {
-                    Side::Pre => self.set_pre(id, to),
-                    Side::Post => self.set_post(id, to),
-                };
-                if let Some((before, after)) = change.filter(|(before, after)| before != after) {
-                    changed(id, before, after);
-                }
+        for side in [Side::Pre, Side::Post] {
+            self.set_side(side, event, to, &mut changed);
+        }
+    }
+
+    /// The same for the pairs that the event ends.
+    pub(crate) fn set_as_post(
+        &mut self,
+        event: Event<K>,
+        to: Readiness,
+        changed: impl FnMut(PairId, PairState, PairState),
+    ) {
+        self.set_side(Side::Post, event, to, changed);
+    }
+
+    fn set_side(
+        &mut self,
+        side: Side,
+        event: Event<K>,
+        to: Readiness,
+        mut changed: impl FnMut(PairId, PairState, PairState),
+    ) {
+        let Some(lists) = self.objects.get_mut(&event.object) else { return };
+        let mut next = *lists.first(side);
+        while let Some(index) = next {
+            let entry = &mut self.entries[index as usize];
+            next = entry.links(side).next;
+            if entry.event(side).kind != event.kind {
+                continue;
+            }
+            let id = self.id(index);
+            let change = match side {
+                Side::Pre => self.set_pre(id, to),
+                Side::Post => self.set_post(id, to),
+            };
+            if let Some((before, after)) = change.filter(|(before, after)| before != after) {
+                changed(id, before, after);
             }
         }
     }

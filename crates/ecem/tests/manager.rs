@@ -211,3 +211,16 @@ fn event_that_can_never_be_sent_is_delivered_after_the_maximum_time() {
     assert_eq!(manager.next(now + MAX_DELAY), Some((pair, 1)));
     assert_eq!(manager.counters().expired, 1);
 }
+
+#[test]
+fn ready_post_event_made_the_pairs_that_it_begins_wait() {
+    let mut manager = EventManager::new(&Config::default());
+    let [a, b, c] = [1, 2, 3].map(|object| Event::new(object, EventKind::NetworkWriteRequest));
+    manager.add(a, b, Readiness::Ready).unwrap();
+    let pair = manager.add(b, c, Readiness::Wait).unwrap();
+    let now = Instant::now();
+    assert_eq!(manager.deliver(pair, "x", now), Delivery::Deferred);
+    manager.set(b, Readiness::Wait);
+    manager.set(c, Readiness::Ready);
+    assert_eq!(manager.next(now), Some((pair, "x")));
+}
