@@ -6,6 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::{AddError, Event, PairId, PairState, PairTable, Readiness};
 
+/// The longest delay, within what an [`Instant`] holds.
+const MAX_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// Bounds of an [`EventManager`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -14,7 +17,7 @@ pub struct Config {
     pub max_pairs: usize,
     /// Maximum number of deferred events of all pairs.
     pub max_deferred: usize,
-    /// Maximum time that an event is deferred.
+    /// Maximum time that an event is deferred; at most one year.
     pub max_delay: Duration,
 }
 
@@ -113,7 +116,7 @@ impl<T, K: Copy + Eq + Hash> EventManager<T, K> {
             oldest: None,
             newest: None,
             ready: VecDeque::with_capacity(max_pairs),
-            max_delay,
+            max_delay: max_delay.min(MAX_DELAY),
             counters: Counters::default(),
         }
     }

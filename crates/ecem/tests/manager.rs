@@ -224,3 +224,16 @@ fn ready_post_event_made_the_pairs_that_it_begins_wait() {
     manager.set(c, Readiness::Ready);
     assert_eq!(manager.next(now), Some((pair, "x")));
 }
+
+#[test]
+fn longest_delay_overflowed_the_time() {
+    let mut config = Config::default();
+    config.max_delay = Duration::MAX;
+    let mut manager = EventManager::new(&config);
+    let (pre, post) = events(0);
+    let pair = manager.add(pre, post, Readiness::Wait).unwrap();
+    let now = Instant::now();
+    assert_eq!(manager.deliver(pair, 1, now), Delivery::Deferred);
+    assert!(manager.next_deadline() > Some(now + MAX_DELAY));
+    assert_eq!(manager.next(now), None);
+}
