@@ -39,6 +39,18 @@ pub enum Waits {
 }
 
 impl Waits {
+    /// Exchanges the descriptor for the other end of a transfer, which is waited for in the other direction.
+    pub(crate) fn swap_end(&mut self, other: &mut RawFd) {
+        if let Waits::Ready(fd, direction)
+        | Waits::AfterReady(fd, direction)
+        | Waits::UntilReady(fd, direction)
+        | Waits::ReadyThenBlocks(fd, direction) = self
+        {
+            std::mem::swap(fd, other);
+            *direction = direction.opposite();
+        }
+    }
+
     /// Returns the descriptor that a call waits for.
     #[inline]
     pub(crate) fn descriptor(self) -> Option<(RawFd, Direction)> {
@@ -59,6 +71,15 @@ pub enum Direction {
     Read,
     /// Until it is writable.
     Write,
+}
+
+impl Direction {
+    pub(crate) fn opposite(self) -> Self {
+        match self {
+            Direction::Read => Direction::Write,
+            Direction::Write => Direction::Read,
+        }
+    }
 }
 
 /// The kind of object that a call is about, for the choice of its executor.
@@ -97,6 +118,7 @@ pub struct Call {
     pub(crate) pinned: Option<Executor>,
     pub(crate) uncancellable: bool,
     pub(crate) in_batches: bool,
+    pub(crate) other_end: Option<RawFd>,
 }
 
 impl Call {
@@ -116,6 +138,7 @@ impl Call {
             pinned,
             uncancellable: false,
             in_batches: false,
+            other_end: None,
         }
     }
 
@@ -133,6 +156,13 @@ impl Call {
     /// descriptor waits in the ring then. It is one of [`Call::of_batches`].
     pub(crate) fn in_batches(mut self) -> Self {
         self.in_batches = true;
+        self
+    }
+
+    /// Has a call that waits for one end of a transfer wait for the other one, in the other direction, if it returns
+    /// `EAGAIN` although the first is ready; and so on in turn.
+    pub(crate) fn other_end(mut self, fd: RawFd) -> Self {
+        self.other_end = Some(fd);
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -15,6 +15,7 @@ use std::time::Duration;
 use flexsc_rt::operations::*;
 use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Executor, Kind, Operation};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::pipe::{PipeFlags, fcntl_getpipe_size};
 
 /// Runs a test with each executor of bounded calls, and with the choice by cost.
 fn each_executor(test: impl Fn(&mut EventLoop)) {
@@ -128,6 +129,80 @@ fn copies_between_files_sockets_and_pipes() {
         assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).1, b"pip");
         assert_eq!(run(events, read(&reads, Vec::with_capacity(16))).1, b"ed");
     });
+}
+
+#[test]
+fn splice_whose_named_descriptor_is_ready_spun_until_the_other_was() {
+    for flags in [PipeFlags::empty(), PipeFlags::NONBLOCK] {
+        let pipe = || {
+            let (reads, writes) = rustix::pipe::pipe_with(flags).unwrap();
+            (Descriptor::new(reads), Descriptor::new(writes))
+        };
+        for (full, sleep_in_ring) in [(false, false), (false, true), (true, false), (true, true)] {
+            let ((input, feed), (drain, output)) = (pipe(), pipe());
+            let mut config = Config::default();
+            config.sleep_in_ring = sleep_in_ring;
+            let events = &mut EventLoop::new(&config).unwrap();
+            // The caller names the end that is ready.
+            let named = if full { Direction::Read } else { Direction::Write };
+            if full {
+                let fill = vec![0; fcntl_getpipe_size(&output).unwrap()];
+                assert!(run(events, write(&output, fill)).0.is_ok());
+                assert_eq!(run(events, write(&feed, &b"late"[..])).0.unwrap(), 4);
+            }
+            let moved = Rc::new(RefCell::new(None));
+            let note = Rc::clone(&moved);
+            let operation = splice(&input, &output, 4, named);
+            events.post(operation, move |_, result| *note.borrow_mut() = Some(result)).unwrap();
+            for _ in 0..20 {
+                events.turn(Some(Duration::from_millis(1))).unwrap();
+            }
+            assert!(moved.borrow().is_none());
+            let counters = events.counters();
+            assert!(counters.in_place + counters.on_threads < 20, "{counters:?}");
+            if full {
+                let mut all = vec![0; fcntl_getpipe_size(&output).unwrap()];
+                rustix::io::read(&drain, &mut all[..]).unwrap();
+            } else {
+                rustix::io::write(&feed, b"late").unwrap();
+            }
+            while moved.borrow().is_none() {
+                events.turn(None).unwrap();
+            }
+            assert_eq!(moved.take().unwrap().unwrap(), 4);
+            assert_eq!(run(events, read(&drain, Vec::with_capacity(16))).1, b"late");
+        }
+    }
+}
+
+#[test]
+fn splice_to_a_blocking_socket_blocked_the_owner() {
+    let mut events = EventLoop::new(&Config::default()).unwrap();
+    let (reads, writes) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK).unwrap();
+    let (input, feed) = (Descriptor::new(reads), Descriptor::new(writes));
+    rustix::io::write(&feed, b"late").unwrap();
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut filled = 0;
+    while let Ok(len) = ours.write(&[0; 4096]) {
+        filled += len;
+    }
+    ours.set_nonblocking(false).unwrap();
+    let output = Descriptor::new(ours);
+    let moved = Rc::new(RefCell::new(None));
+    let note = Rc::clone(&moved);
+    let operation = splice(&input, &output, 4, Direction::Read);
+    events.post(operation, move |_, result| *note.borrow_mut() = Some(result)).unwrap();
+    events.turn(Some(Duration::from_millis(1))).unwrap();
+    assert!(moved.borrow().is_none());
+    theirs.read_exact(&mut vec![0; filled]).unwrap();
+    while moved.borrow().is_none() {
+        events.turn(None).unwrap();
+    }
+    assert_eq!(moved.take().unwrap().unwrap(), 4);
+    let mut late = [0; 4];
+    theirs.read_exact(&mut late).unwrap();
+    assert_eq!(late, *b"late");
 }
 
 #[test]

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::buffer::Bytes;
 use super::{done, filled, number, room};
-use crate::call::{Call, Direction};
+use crate::call::{Call, Direction, Waits};
 use crate::descriptor::Descriptor;
 use crate::operation::{Operation, Owned};
 use crate::pages::Scratch;
@@ -377,7 +377,8 @@ pub fn sendfile(
 }
 
 /// Moves bytes between a pipe and another descriptor: splice(2), with `SPLICE_F_NONBLOCK`. It waits
-/// for the descriptor in the direction that the caller names.
+/// for the descriptor in the direction that the caller names, and for the other one if that is ready
+/// and the call returns `EAGAIN`.
 pub fn splice(
     from: &Descriptor,
     to: &Descriptor,
@@ -388,10 +389,23 @@ pub fn splice(
     unsafe {
         let prepare = move |(from, to): &mut (Descriptor, Descriptor), _: &mut Scratch| {
             let flags = (libc::SPLICE_F_NONBLOCK | libc::SPLICE_F_MOVE) as usize;
-            let waited = if waits_for == Direction::Read { &*from } else { &*to };
-            Call::new(libc::SYS_splice, [from.arg(), 0, to.arg(), 0, len, flags])
-                .waits(waited.stream(waits_for))
-                .kind(to.known_kind())
+            let (named, other) = match waits_for {
+                Direction::Read => (&*from, &*to),
+                Direction::Write => (&*to, &*from),
+            };
+            let other = other.stream(waits_for.opposite());
+            let waits = match (named.stream(waits_for), other) {
+                // The flag is for the pipe only.
+                (Waits::Ready(fd, direction), Waits::ReadyThenBlocks(..)) => {
+                    Waits::ReadyThenBlocks(fd, direction)
+                }
+                (waits, _) => waits,
+            };
+            let call = Call::new(libc::SYS_splice, [from.arg(), 0, to.arg(), 0, len, flags])
+                .waits(waits)
+                .kind(to.known_kind());
+            // A file cannot be waited for.
+            other.descriptor().map_or(call, |(fd, _)| call.other_end(fd))
         };
         Owned::new((from.clone(), to.clone()), prepare, number)
     }

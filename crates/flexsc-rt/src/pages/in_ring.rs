@@ -63,6 +63,7 @@ impl Pages {
 
     /// Goes on with a call whose descriptor the ring has waited for.
     pub(super) fn polled(&mut self, index: u32, result: isize) {
+        self.swap_ends(index);
         let slot = &mut self.slots[index as usize];
         slot.place = Place::Batch;
         match slot.waits {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::mem;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, RawFd};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -196,6 +196,8 @@ struct Slot {
     /// The ring makes it in a batch, if the owner sleeps there.
     in_batches: bool,
     waits: Waits,
+    /// The end that it waits for in turn with that of `waits`.
+    other_end: Option<RawFd>,
     row: Row,
     /// A call on a thread or in the ring whose time is to be reported.
     measured: Option<Measured>,
@@ -298,6 +300,7 @@ impl Pages {
             uncancellable: false,
             in_batches: false,
             waits: Waits::Bounded,
+            other_end: None,
             row: Row::default(),
             measured: None,
         };
@@ -402,6 +405,7 @@ impl Pages {
         slot.in_batches = call.in_batches;
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
+        slot.other_end = call.other_end;
         slot.row = self.choices.row(call.number, call.kind);
         slot.measured = None;
         self.batch.push(index);

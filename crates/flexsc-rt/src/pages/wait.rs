@@ -137,6 +137,7 @@ impl Pages {
     /// Makes the calls that wait for a descriptor, as long as it is ready.
     pub(super) fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) {
         while let Some(index) = self.readiness.pop(fd, direction) {
+            self.swap_ends(index);
             if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits
                 && self.threads.is_some()
             {
@@ -156,10 +157,22 @@ impl Pages {
                 raw::system_call(number, &args)
             };
             if is_not_ready(result) {
+                if self.slots[index as usize].other_end.is_some() {
+                    self.waits_again(index);
+                    continue;
+                }
                 self.readiness.push_front(index, fd, direction);
                 return;
             }
             self.finish(index, result);
+        }
+    }
+
+    /// Has a call whose descriptor is ready wait for its other end, if it is not ready now.
+    pub(super) fn swap_ends(&mut self, index: u32) {
+        let slot = &mut self.slots[index as usize];
+        if let Some(other) = &mut slot.other_end {
+            slot.waits.swap_end(other);
         }
     }
 
