@@ -299,3 +299,16 @@ fn malformed_directory_entries_end_the_list() {
     assert_eq!(directory_entries(&[1; 100]).count(), 0);
     assert_eq!(directory_entries(&[0; 5]).count(), 0);
 }
+
+#[test]
+fn wait_for_a_child_that_is_not_named_reaped_any_child() {
+    each_executor(|events| {
+        #[expect(clippy::zombie_processes, reason = "the posted call waits for it")]
+        let child = Command::new("true").spawn().unwrap();
+        for pid in [0, i32::MAX as u32 + 1, u32::MAX] {
+            let refused = run(events, wait_child(pid));
+            assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EINVAL), "{pid}");
+        }
+        assert!(libc::WIFEXITED(run(events, wait_child(child.id())).unwrap()));
+    });
+}

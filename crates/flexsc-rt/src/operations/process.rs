@@ -134,16 +134,22 @@ pub fn futex_wake(futex: &Arc<AtomicU32>, max: u32) -> impl Operation<Output = i
 }
 
 /// Waits on a syscall thread until a child has ended: wait4(2). Returns its status, in the format
-/// of wait(2).
+/// of wait(2). A number that is not of one process gives `EINVAL`.
 pub fn wait_child(pid: u32) -> impl Operation<Output = io::Result<i32>> {
+    // wait4(2) takes 0 and negative numbers for a process group, or for any child.
+    let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0);
     // SAFETY: the scratch has room for the status.
     unsafe {
         let prepare = move |(): &mut (), scratch: &mut Scratch| {
             scratch[0] = 0;
             let status = scratch.as_mut_ptr() as usize;
-            Call::new(libc::SYS_wait4, [pid as usize, status, 0, 0, 0, 0])
+            match pid {
+                Some(pid) => Call::new(libc::SYS_wait4, [pid as usize, status, 0, 0, 0, 0]),
+                None => Call::bounded(libc::SYS_getppid, [0; 6]),
+            }
         };
-        let finish = |(), result: io::Result<usize>, scratch: &Scratch| {
+        let finish = move |(), result: io::Result<usize>, scratch: &Scratch| {
+            pid.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
             result.map(|_| scratch.as_ptr().cast::<i32>().read())
         };
         Owned::new((), prepare, finish)
