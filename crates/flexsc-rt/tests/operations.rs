@@ -312,3 +312,25 @@ fn wait_for_a_child_that_is_not_named_reaped_any_child() {
         assert!(libc::WIFEXITED(run(events, wait_child(child.id())).unwrap()));
     });
 }
+
+#[test]
+fn read_without_room_looked_like_the_end_of_the_stream() {
+    each_executor(|events| {
+        let (mut ours, theirs) = UnixStream::pair().unwrap();
+        ours.write_all(b"bytes").unwrap();
+        let theirs = Descriptor::new(theirs);
+        let file = Descriptor::new(std::fs::File::open("/proc/self/exe").unwrap());
+        let full = || vec![7];
+        for (read, buffer) in [
+            run(events, receive(&theirs, full())),
+            run(events, read(&theirs, full())),
+            run(events, read_at(&file, 0, full())),
+        ] {
+            assert_eq!(read.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(buffer, [7]);
+        }
+        assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).1, b"bytes");
+        drop(ours);
+        assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).0.unwrap(), 0);
+    });
+}

@@ -1,7 +1,8 @@
 //! The system calls of a server, typed. Each owns its memory while it is in flight, and gives
 //! buffers back with its result.
 //!
-//! Reads and receives fill the unused capacity of a vector.
+//! Reads and receives fill the unused capacity of a vector. Without any they give `EINVAL`, as a result of 0
+//! is the end of the stream or file.
 
 mod buffer;
 mod files;
@@ -50,6 +51,9 @@ fn filled<M>(
     _: &Scratch,
 ) -> (io::Result<usize>, Vec<u8>) {
     let (_, mut buffer) = memory;
+    if room(&mut buffer).1 == 0 && result.is_ok() {
+        return (Err(io::Error::from_raw_os_error(libc::EINVAL)), buffer);
+    }
     if let Ok(len) = result {
         // SAFETY: the kernel has written so many bytes after the end.
         unsafe { buffer.set_len(buffer.len() + len) };
