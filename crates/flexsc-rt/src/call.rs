@@ -92,7 +92,7 @@ pub enum Kind {
     Unknown,
     /// A file or directory on a disk.
     Disk,
-    /// A file or directory in memory (tmpfs, proc, sys, ...).
+    /// A file or directory in memory (tmpfs, ramfs, ...).
     Memory,
     /// A socket.
     Socket,
@@ -102,10 +102,13 @@ pub enum Kind {
     Device,
     /// Another object with a descriptor (eventfd, epoll, ...).
     Other,
+    /// A file or directory of a pseudo file system (proc, sys, ...), whose reads and writes may block
+    /// for ever.
+    Pseudo,
 }
 
 impl Kind {
-    pub(crate) const COUNT: usize = 7;
+    pub(crate) const COUNT: usize = 8;
 }
 
 /// A system call of any number (figure 2).

@@ -24,12 +24,23 @@ struct Inner {
 
 const NON_BLOCKING: u8 = 1 << 7;
 
-const KINDS: [Kind; Kind::COUNT] =
-    [Kind::Unknown, Kind::Disk, Kind::Memory, Kind::Socket, Kind::Pipe, Kind::Device, Kind::Other];
+const KINDS: [Kind; Kind::COUNT] = [
+    Kind::Unknown,
+    Kind::Disk,
+    Kind::Memory,
+    Kind::Socket,
+    Kind::Pipe,
+    Kind::Device,
+    Kind::Other,
+    Kind::Pseudo,
+];
 
-/// File systems without a disk: tmpfs, ramfs, proc, sys, cgroup2, hugetlbfs (statfs(2)).
-const IN_MEMORY: [i64; 6] =
-    [0x0102_1994, 0x8584_58f6, 0x9fa0, 0x6265_6572, 0x6367_7270, 0x9584_58f6];
+/// File systems without a disk: tmpfs, ramfs, cgroup2, hugetlbfs (statfs(2)).
+const IN_MEMORY: [i64; 4] = [0x0102_1994, 0x8584_58f6, 0x6367_7270, 0x9584_58f6];
+
+/// File systems whose files may block as devices do, such as /proc/kmsg and `trace_pipe`: proc, sys, tracefs,
+/// debugfs (statfs(2)).
+const PSEUDO: [i64; 4] = [0x9fa0, 0x6265_6572, 0x7472_6163, 0x6462_6720];
 
 impl Descriptor {
     /// Takes over a file, socket or pipe.
@@ -78,6 +89,7 @@ impl Descriptor {
             Ok(FileType::RegularFile | FileType::Directory | FileType::Symlink) => {
                 match fstatfs(&self.0.fd) {
                     Ok(stat) if IN_MEMORY.contains(&stat.f_type) => Kind::Memory,
+                    Ok(stat) if PSEUDO.contains(&stat.f_type) => Kind::Pseudo,
                     _ => Kind::Disk,
                 }
             }
@@ -96,6 +108,8 @@ impl Descriptor {
         let non_blocking = self.nature() & NON_BLOCKING != 0;
         match self.known_kind() {
             Kind::Disk | Kind::Memory => Waits::Bounded,
+            // Not every such file reports readiness to epoll(7) or knows `O_NONBLOCK`.
+            Kind::Pseudo => Waits::Indefinitely,
             _ if non_blocking => Waits::Ready(self.number(), direction),
             _ => Waits::ReadyThenBlocks(self.number(), direction),
         }

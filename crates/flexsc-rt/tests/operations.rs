@@ -334,3 +334,19 @@ fn read_without_room_looked_like_the_end_of_the_stream() {
         assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).0.unwrap(), 0);
     });
 }
+
+#[test]
+fn read_of_a_pseudo_file_blocked_the_owner() {
+    for path in ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        let Ok(file) = std::fs::File::open(path) else { continue };
+        let file = Descriptor::new(file);
+        assert_eq!(file.kind(), Kind::Pseudo, "{path}");
+        each_executor(|events| {
+            let (len, _) = run(events, read(&file, Vec::with_capacity(4096)));
+            assert!(len.is_ok(), "{path}");
+        });
+        let mut events = EventLoop::new(&Config::default()).unwrap();
+        run(&mut events, read(&file, Vec::with_capacity(1))).0.unwrap();
+        assert_eq!(events.counters().on_threads, 1);
+    }
+}

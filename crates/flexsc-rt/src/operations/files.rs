@@ -268,7 +268,7 @@ pub fn fallocate(
     on_file(file, libc::SYS_fallocate, args)
 }
 
-/// Reads a file at an offset: pread(2).
+/// Reads a file on a disk or in memory at an offset: pread(2). Others may block the owner; use [`read`].
 pub fn read_at(
     file: &Descriptor,
     offset: u64,
@@ -285,7 +285,8 @@ pub fn read_at(
     }
 }
 
-/// Writes to a file at an offset: pwrite(2). Returns the number of bytes written.
+/// Writes to a file on a disk or in memory at an offset: pwrite(2). Others may block the owner; use
+/// [`write`]. Returns the number of bytes written.
 pub fn write_at<B: Bytes>(
     file: &Descriptor,
     offset: u64,
@@ -396,7 +397,7 @@ pub fn splice(
             let other = other.stream(waits_for.opposite());
             let waits = match (named.stream(waits_for), other) {
                 // The flag is for the pipe only.
-                (Waits::Ready(fd, direction), Waits::ReadyThenBlocks(..)) => {
+                (Waits::Ready(fd, direction), Waits::ReadyThenBlocks(..) | Waits::Indefinitely) => {
                     Waits::ReadyThenBlocks(fd, direction)
                 }
                 (waits, _) => waits,
