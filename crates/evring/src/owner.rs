@@ -12,8 +12,8 @@ use bytes::Bytes;
 use shared_ring::KernelError;
 
 use crate::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Mailbox, Others,
-    ReceiveHook, RemoteHandle, Rx, SendError, Sender, StartError, Stats,
+    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, HIGH_WATER, Hooked,
+    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, SendError, Sender, StartError, Stats,
 };
 
 /// Bytes of a message that the application gets in one piece.
@@ -40,7 +40,8 @@ pub enum Notification {
 ///
 /// It handles completions and calls the hook, for instance a `Landing` with handlers in a sandbox. The rest
 /// goes to the application through its [`NotificationRing`]. While that is full, the thread does not receive
-/// from the connections that have more for it; connections whose messages the hook consumes go on.
+/// from the connections that have more for it; connections whose messages the hook consumes go on. Nor does it
+/// receive from a connection with [`HIGH_WATER`] bytes of replies to send, until its client has read them.
 #[derive(Debug)]
 pub struct OwnerThread {
     addresses: Vec<SocketAddr>,
@@ -228,6 +229,8 @@ struct Rest {
 #[derive(Debug, Default)]
 struct Connection {
     is_stalled: bool,
+    /// Its client does not read the replies.
+    is_backlogged: bool,
     has_ended: bool,
 }
 
@@ -281,6 +284,12 @@ impl Application for Rest {
         }
     }
 
+    fn drained(&mut self, x: Cx<'_, impl Commands, Connection>) {
+        if std::mem::take(&mut x.state.is_backlogged) && !x.state.is_stalled {
+            x.io.set_receiving(x.id, true);
+        }
+    }
+
     fn closed(&mut self, x: Cx<'_, impl Commands, Connection>, _: crate::CloseReason) {
         if x.state.is_stalled {
             self.stalled.retain(|id| *id != x.id);
@@ -290,16 +299,23 @@ impl Application for Rest {
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, Connection>, tag: u64) {
         if tag == RESUME {
             for id in self.stalled.drain(..) {
-                if let Some(connection) = all.get(io, id) {
-                    connection.is_stalled = false;
+                let Some(connection) = all.get(io, id) else { continue };
+                connection.is_stalled = false;
+                if !connection.is_backlogged {
+                    io.set_receiving(id, true);
                 }
-                io.set_receiving(id, true);
             }
         } else {
             for command in self.mailbox.drain() {
                 match command {
                     Command::Send(id, bytes) => {
-                        io.send(id, Chunk::Shared(Bytes::from(bytes)));
+                        let load = io.send(id, Chunk::Shared(Bytes::from(bytes)));
+                        if load >= HIGH_WATER
+                            && let Some(connection) = all.get(io, id)
+                        {
+                            connection.is_backlogged = true;
+                            io.set_receiving(id, false);
+                        }
                     }
                     Command::Close(id) => io.close(id, Close::Flush),
                 }

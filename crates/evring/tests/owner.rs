@@ -3,12 +3,14 @@
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use evring::{
-    AnyMechanism, Chunk, Commands, Config, ConnId, Notification, NotificationRing, Notifier,
-    OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
+    AnyMechanism, BufferSizes, Chunk, Commands, Config, ConnId, Notification, NotificationRing,
+    Notifier, OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
 };
 
 #[allow(dead_code, reason = "this test has a server of its own")]
@@ -120,6 +122,54 @@ fn hook_answers_while_the_application_sleeps_and_the_rest_waits_for_it() {
         assert_eq!(ring.poll(), None);
         assert_eq!(ring.send(ConnId::new(0, 0), vec![1]), Err(SendError::Closed(vec![1])));
         assert_eq!(ring.close(ConnId::new(0, 0)), Err(SendError::Closed(())));
+    });
+}
+
+#[test]
+fn client_that_reads_late_was_reset() {
+    const BYTES: usize = 16 << 20;
+    side_by_side(|backend| {
+        let config = Config::default().with(|c| {
+            c.listen = vec!["127.0.0.1:0".parse().unwrap()];
+            c.max_queued_bytes = 1 << 20;
+            c.socket_buffers = BufferSizes { send: Some(64 << 10), receive: Some(64 << 10) };
+        });
+        let hook = |_: &mut AnyMechanism, notifier| Ok::<_, Infallible>(Upcall(notifier));
+        let (owner, ring) = OwnerThread::start(backend, &config, CAPACITY, hook).unwrap();
+        let application = thread::spawn(move || {
+            while let Some(notification) = ring.wait() {
+                if let Notification::Message(id, bytes) = notification {
+                    send(&ring, id, bytes);
+                }
+            }
+        });
+        let mut client = connect(&owner);
+        let mut writes = client.try_clone().unwrap();
+        let written = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let part = [b'a'; 4096];
+                while written.load(Ordering::Relaxed) < BYTES {
+                    written.fetch_add(writes.write(&part).unwrap(), Ordering::Relaxed);
+                }
+            });
+            // The client reads when it can write no more.
+            let mut before = usize::MAX;
+            while before != written.load(Ordering::Relaxed) {
+                before = written.load(Ordering::Relaxed);
+                thread::sleep(Duration::from_millis(100));
+            }
+            let (mut replies, mut part) = (0, vec![0; 1 << 16]);
+            while replies < BYTES {
+                let len = client.read(&mut part).unwrap();
+                assert!(len > 0 && part[..len].iter().all(|byte| *byte == b'a'), "{backend}");
+                replies += len;
+            }
+        });
+        drop(client);
+        owner.remote().stop();
+        owner.join().unwrap();
+        application.join().unwrap();
     });
 }
 
