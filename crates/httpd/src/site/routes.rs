@@ -76,7 +76,8 @@ impl RoutePath {
         RoutePath::Pattern(path.split('/').map(segment).collect())
     }
 
-    /// Returns the order in which routes are tried: the most specific first.
+    /// Returns the order in which routes are tried: the most specific first. The literal that equals the path
+    /// comes before all.
     fn order(&self) -> impl Ord + use<> {
         let (is_prefix, parameters, len) = match self {
             RoutePath::Literal(path) => (path.ends_with(b"/"), 0, path.len()),
@@ -130,6 +131,9 @@ impl Routes {
 
     /// Returns the route of a canonical path.
     pub(crate) fn find(&self, path: &[u8]) -> Option<Route> {
+        if let Some(route) = self.find_exact(path) {
+            return Some(route);
+        }
         let index = self.0.iter().position(|entry| entry.path.matches(path))?;
         Some(Route { params: self.0[index].path.params(path), ..self.route(index) })
     }
@@ -192,6 +196,18 @@ mod tests {
         assert_eq!(found("/a/b"), Some("/a/b"));
         assert_eq!(found("/a/bc"), Some("/a/"));
         assert_eq!(found("*"), None);
+    }
+
+    #[test]
+    fn pattern_won_over_the_literal_that_the_path_equals() {
+        let mut routes = Routes::default();
+        for path in ["/{x}/", "/a/"] {
+            routes.add(path, Arc::new(|_: Request| Response::default()));
+        }
+        let index = |route: Option<Route>| route.map(|route| route.index);
+        assert_eq!(index(routes.find(b"/a/")), index(routes.find_exact(b"/a/")));
+        assert!(routes.find(b"/a/").unwrap().params.is_none());
+        assert_eq!(routes.find(b"/b/").unwrap().params.unwrap().get("x"), Some("b"));
     }
 
     #[test]
