@@ -79,11 +79,12 @@ impl Methods {
             _ => StatusCode::METHOD_NOT_ALLOWED,
         };
         let mut names: Vec<_> = self.0.iter().map(|(method, _)| method.as_str()).collect();
-        if names.contains(&"GET") {
+        if names.contains(&"GET") && !names.contains(&"HEAD") {
             names.push("HEAD");
         }
-        names.push("OPTIONS");
-        names.dedup();
+        if !names.contains(&"OPTIONS") {
+            names.push("OPTIONS");
+        }
         let mut response = status.into_response();
         if let Ok(allow) = HeaderValue::from_str(&names.join(", ")) {
             response.headers_mut().insert(ALLOW, allow);
@@ -123,5 +124,20 @@ impl Handler for Methods {
 impl fmt::Debug for Methods {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.0.iter().map(|(method, _)| method)).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Request;
+
+    #[test]
+    fn allow_listed_methods_twice() {
+        let handler = |_: Request| Response::default();
+        let methods = Methods::default().on(Method::HEAD, handler).on(Method::OPTIONS, handler);
+        let refused = methods.get(handler).refuse(&Method::POST);
+        assert_eq!(refused.headers()[ALLOW], "HEAD, OPTIONS, GET");
+        assert_eq!(get(handler).refuse(&Method::POST).headers()[ALLOW], "GET, HEAD, OPTIONS");
     }
 }
