@@ -2,11 +2,11 @@
 //! `evring` and `evring-httpd` test the rest, as on every mechanism.
 
 use std::collections::HashSet;
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU16;
 use std::os::fd::AsFd;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flexsc_rt::kernel::FlexScKernel;
 use shared_ring::{
@@ -118,6 +118,67 @@ fn several_accepts_are_outstanding() {
         assert_eq!(turn(&mut kernel), 0);
     }
     kernel.host_mut().close_unused(listener);
+}
+
+#[test]
+fn accept_of_an_ended_operation_was_posted_for_the_next_one() {
+    let mut kernel = kernel();
+    let (listener, address) = listen(&mut kernel);
+    let token = Token::new(OpKind::Accept, 0, 0);
+    submit(&mut kernel, token, accept(&listener, Some(1)));
+    let mut clients = vec![TcpStream::connect(address).unwrap()];
+    let Outcome::Accepted(first) = next(&mut kernel).outcome else { panic!() };
+    // It ends before the turn that would have posted its accept again.
+    kernel.cancel(token);
+    assert!(matches!(next(&mut kernel).outcome, Outcome::Failed(Errno::CANCELED, None)));
+    submit(&mut kernel, token, accept(&listener, Some(1)));
+    clients.extend((0..4).map(|_| TcpStream::connect(address).unwrap()));
+    wait_for_connections(address, 5);
+    let mut accepted = vec![first];
+    while accepted.len() < 5 {
+        kernel.turn(None).unwrap();
+        let before = accepted.len();
+        while let Some(completion) = kernel.next() {
+            let Outcome::Accepted(socket) = completion.outcome else { panic!("{completion:?}") };
+            accepted.push(socket);
+        }
+        assert!(accepted.len() <= before + 1, "a listener accepts one connection in a turn");
+    }
+    kernel.finish();
+    accepted.into_iter().for_each(|socket| kernel.host_mut().close_unused(socket));
+    kernel.host_mut().close_unused(listener);
+}
+
+#[test]
+fn connection_accepted_for_a_cancelled_operation_is_closed() {
+    for is_taken in [false, true] {
+        let mut kernel = kernel();
+        let (listener, address) = listen(&mut kernel);
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        wait_for_connections(address, 1);
+        // A turn with a completion at once submits the accept to the ring, and does not enter the kernel.
+        let (reads, mut writes) = std::io::pipe().unwrap();
+        rustix::io::ioctl_fionbio(&reads, true).unwrap();
+        writes.write_all(b"ready").unwrap();
+        // SAFETY: the pipe outlives the kernel's calls.
+        let fd = unsafe { Fd::lent(reads.as_fd()) };
+        submit(&mut kernel, CALL, Op::Call(Box::new(Call::read(fd, 8)), Executor::WhenReadable));
+        let token = Token::new(OpKind::Accept, 0, 0);
+        submit(&mut kernel, token, accept(&listener, Some(1)));
+        assert_eq!(turn(&mut kernel), 1);
+        // The accept completes before its cancellation begins.
+        kernel.cancel(token);
+        if is_taken {
+            kernel.turn(None).unwrap();
+        }
+        kernel.finish();
+        assert!(kernel.next().is_none());
+        kernel.host_mut().close_unused(listener);
+        let end = client.read_to_end(&mut Vec::new());
+        let is_reset = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionReset;
+        assert!(matches!(&end, Ok(0)) || end.as_ref().is_err_and(is_reset), "{end:?}");
+    }
 }
 
 #[test]
