@@ -194,3 +194,224 @@ mod simulated {
         }
     }
 }
+
+/// A hook that holds messages, before an application that pauses and resumes its connections meanwhile.
+mod holds {
+    use std::cell::{Cell, RefCell};
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use evring::{
+        Application, Chunk, Close, Commands, Config, ConnId, Cx, EventLoop, Hooked, Listener, Mode,
+        Others, ReceiveHook, Rx,
+    };
+    use evring_sim::{
+        Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
+    };
+    use shared_ring::Kernel;
+
+    /// Timer of the application, which pauses and resumes its connections.
+    const PAUSE: u32 = 0;
+    /// Timer of the hook, which ends its holds.
+    const RELEASE: u32 = 1;
+
+    const MILLISECOND: Duration = Duration::from_millis(1);
+    const LEN: usize = 2_000;
+
+    fn pattern(range: std::ops::Range<usize>) -> Vec<u8> {
+        range.map(|at| (at % 251) as u8).collect()
+    }
+
+    /// Times that one of the two pauses ended before the other.
+    #[derive(Default)]
+    struct Ends {
+        hold: Cell<u32>,
+        pause: Cell<u32>,
+    }
+
+    #[derive(Clone, Copy, Default, PartialEq)]
+    enum Message {
+        #[default]
+        None,
+        Held(usize),
+        Released(usize),
+    }
+
+    type Messages = Rc<RefCell<Vec<Message>>>;
+
+    /// Holds every second message for at most three milliseconds, and echoes it then.
+    struct Holds {
+        messages: Messages,
+        is_armed: bool,
+        ends: Rc<Ends>,
+    }
+
+    impl ReceiveHook for Holds {
+        fn accepted(&mut self, _: &mut impl Commands, id: ConnId, _: Listener) {
+            let (slot, mut messages) = (id.slot() as usize, self.messages.borrow_mut());
+            let len = messages.len().max(slot + 1);
+            messages.resize(len, Message::None);
+            messages[slot] = Message::None;
+        }
+
+        fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+            if !rx.bytes().is_empty() && io.random().is_multiple_of(2) {
+                self.messages.borrow_mut()[id.slot() as usize] = Message::Held(rx.bytes().len());
+                io.hold(id, true);
+                if !std::mem::replace(&mut self.is_armed, true) {
+                    io.set_timer(RELEASE, Some(io.now() + 3 * MILLISECOND)).unwrap();
+                }
+            }
+        }
+
+        fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+            let message = &mut self.messages.borrow_mut()[id.slot() as usize];
+            assert!(io.is_receiving(id), "the application has paused the connection");
+            match std::mem::take(message) {
+                Message::None => true,
+                Message::Held(_) => panic!("bytes were offered although the hook holds them"),
+                Message::Released(len) => {
+                    io.send(id, Chunk::Copy(&rx.bytes()[..len]));
+                    rx.consume(len);
+                    true
+                }
+            }
+        }
+
+        fn holds(&self, id: ConnId) -> bool {
+            matches!(self.messages.borrow().get(id.slot() as usize), Some(Message::Held(_)))
+        }
+
+        fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+            if timer == RELEASE {
+                self.is_armed = false;
+                let mut next = io.next_open(0);
+                while let Some(id) = next {
+                    let message = &mut self.messages.borrow_mut()[id.slot() as usize];
+                    if let Message::Held(len) = *message {
+                        *message = Message::Released(len);
+                        io.hold(id, false);
+                        let is_first = u32::from(!io.is_receiving(id));
+                        self.ends.hold.set(self.ends.hold.get() + is_first);
+                    }
+                    next = io.next_open(id.slot() + 1);
+                }
+            }
+            timer == RELEASE
+        }
+
+        fn closed(&mut self, id: ConnId) {
+            self.messages.borrow_mut()[id.slot() as usize] = Message::None;
+        }
+    }
+
+    /// Echoes bytes.
+    struct Pauses {
+        messages: Messages,
+        ends: Rc<Ends>,
+    }
+
+    impl Application for Pauses {
+        type State = ();
+        const MAX_UNCONSUMED: usize = LEN;
+
+        fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _: Listener) {
+            x.io.set_timer(PAUSE, Some(x.io.now() + MILLISECOND)).unwrap();
+        }
+
+        fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            assert!(x.io.is_receiving(x.id), "the connection is paused");
+            x.io.send(x.id, Chunk::Received(rx.take()));
+            if rx.eof() {
+                x.io.close(x.id, Close::Flush);
+            }
+        }
+
+        fn timer(&mut self, io: &mut impl Commands, mut all: Others<'_, ()>, _: u32) {
+            all.for_each(io, |io, id, ()| {
+                let is_paused = !io.is_receiving(id);
+                let is_held =
+                    matches!(self.messages.borrow()[id.slot() as usize], Message::Held(_));
+                io.set_receiving(id, is_paused);
+                let is_first = u32::from(is_paused && is_held);
+                self.ends.pause.set(self.ends.pause.get() + is_first);
+            });
+            let at = io.next_open(0).map(|_| io.now() + MILLISECOND);
+            io.set_timer(PAUSE, at).unwrap();
+        }
+    }
+
+    /// Sends bytes in pieces, and expects them back.
+    #[derive(Default)]
+    struct Client {
+        line: Option<PeerConn>,
+        sent: usize,
+        received: Vec<u8>,
+    }
+
+    impl Peer for Client {
+        fn step(&mut self, net: &mut Net<'_>) -> Next {
+            let Some(line) = &self.line else {
+                self.line = net.connect("10.0.0.1:7".parse().unwrap());
+                return Next::After(MILLISECOND);
+            };
+            if self.sent < LEN {
+                if net.is_disrupted(line) {
+                    net.close(self.line.take().expect("just used"));
+                    return Next::Done;
+                }
+                let end = (self.sent + 1 + net.below(200)).min(LEN);
+                self.sent += net.send(line, &pattern(self.sent..end));
+                if self.sent == LEN {
+                    net.finish(line);
+                }
+            }
+            let is_right = |received: &[u8]| *received == *pattern(0..received.len());
+            match net.receive(line, 100, &mut self.received) {
+                ReceiveResult::Bytes(_) => return Next::Ready,
+                ReceiveResult::Nothing if self.sent < LEN => return Next::After(MILLISECOND),
+                ReceiveResult::Nothing => return Next::Wait,
+                ReceiveResult::End if self.received.len() == LEN && is_right(&self.received) => {}
+                _ if net.is_disrupted(line) && is_right(&self.received) => {}
+                got => net.fail(format!("{got:?} after {} bytes", self.received.len())),
+            }
+            net.close(self.line.take().expect("just used"));
+            Next::Done
+        }
+
+        fn waits_for(&self) -> String {
+            format!("an echo after {} of {} bytes", self.received.len(), self.sent)
+        }
+    }
+
+    fn run<K: Kernel>(seed: u64, machine: &Machine, kernel: K, config: &Config, ends: &Rc<Ends>) {
+        let server = EventLoop::new(kernel, config).unwrap();
+        let remote = server.remote();
+        (0..3).for_each(|_| machine.add_peer(Client::default()));
+        machine.on_end(move || remote.stop());
+        let messages = Messages::default();
+        let hook = Holds { messages: messages.clone(), is_armed: false, ends: ends.clone() };
+        let result = server.run(Hooked::new(Pauses { messages, ends: ends.clone() }, hook));
+        assert_eq!(machine.verdict().failure, None, "seed {seed}");
+        result.unwrap();
+    }
+
+    #[test]
+    fn connection_is_received_from_when_neither_hook_nor_application_pauses_it() {
+        let ends = Rc::<Ends>::default();
+        let listen = vec!["10.0.0.1:7".parse().unwrap()];
+        let config = Config::default().with(|c| c.listen = listen);
+        for seed in 0..100 {
+            let plan = Plan::default().with(|p| p.seed = seed);
+            let machine = Machine::new(&plan);
+            let uring = config.uring_config(Mode::Deferred).unwrap();
+            run(seed, &machine, SimKernel::new(&machine, &uring).unwrap(), &config, &ends);
+            let machine = Machine::new(&plan);
+            let engine = config.engine_config().unwrap();
+            let kernel = SimEngine::<false>::new(&machine, &engine).unwrap();
+            run(seed, &machine, kernel, &config, &ends);
+        }
+        let ends = [ends.hold.get(), ends.pause.get()];
+        assert!(ends.iter().all(|count| *count > 100), "{ends:?}");
+    }
+}
