@@ -186,6 +186,9 @@ enum Place {
     Done,
 }
 
+/// No descriptor. An option would make a [`Slot`] larger.
+const NO_END: RawFd = -1;
+
 /// What the owner notes of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -196,8 +199,8 @@ struct Slot {
     /// The ring makes it in a batch, if the owner sleeps there.
     in_batches: bool,
     waits: Waits,
-    /// The end that it waits for in turn with that of `waits`.
-    other_end: Option<RawFd>,
+    /// The end that it waits for in turn with that of `waits`; most calls have [`NO_END`].
+    other_end: RawFd,
     row: Row,
     /// A call on a thread or in the ring whose time is to be reported.
     measured: Option<Measured>,
@@ -300,7 +303,7 @@ impl Pages {
             uncancellable: false,
             in_batches: false,
             waits: Waits::Bounded,
-            other_end: None,
+            other_end: NO_END,
             row: Row::default(),
             measured: None,
         };
@@ -405,7 +408,7 @@ impl Pages {
         slot.in_batches = call.in_batches;
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
-        slot.other_end = call.other_end;
+        slot.other_end = call.other_end.unwrap_or(NO_END);
         slot.row = self.choices.row(call.number, call.kind);
         slot.measured = None;
         self.batch.push(index);

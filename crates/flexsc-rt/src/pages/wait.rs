@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::super::clock::Instant;
 use super::super::raw;
-use super::{POLL, Pages, Place, RING_BATCH, is_not_ready};
+use super::{NO_END, POLL, Pages, Place, RING_BATCH, is_not_ready};
 use crate::call::{Direction, Waits};
 use crate::error::Error;
 
@@ -157,7 +157,7 @@ impl Pages {
                 raw::system_call(number, &args)
             };
             if is_not_ready(result) {
-                if self.slots[index as usize].other_end.is_some() {
+                if self.slots[index as usize].other_end != NO_END {
                     self.waits_again(index);
                     continue;
                 }
@@ -171,8 +171,8 @@ impl Pages {
     /// Has a call whose descriptor is ready wait for its other end, if it is not ready now.
     pub(super) fn swap_ends(&mut self, index: u32) {
         let slot = &mut self.slots[index as usize];
-        if let Some(other) = &mut slot.other_end {
-            slot.waits.swap_end(other);
+        if slot.other_end != NO_END {
+            slot.waits.swap_end(&mut slot.other_end);
         }
     }
 
