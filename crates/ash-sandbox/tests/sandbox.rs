@@ -237,6 +237,17 @@ fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
 }
 
 #[test]
+fn largest_budget_overflowed_when_it_was_refilled() {
+    let policy = Policy { operations_per_second: u64::MAX, ..Policy::default() };
+    let mut handler = handler_with(policy, &module("(i32.const 1)"));
+    let start = Instant::now();
+    for seconds in 0..3 {
+        let at = start + Duration::from_secs(seconds);
+        assert_eq!(handler.handle_copy(b"", 1, at), Outcome::Handled);
+    }
+}
+
+#[test]
 fn handler_with_a_loop_was_disabled_for_want_of_budget() {
     let policy = Policy::default();
     let step = Duration::from_secs(1) / u32::try_from(policy.operations_per_second / 100).unwrap();

@@ -178,7 +178,7 @@ impl Budget {
         };
         // So that a short interval is not lost by rounding.
         if new > 0 {
-            self.left = (self.left + new).min(self.per_second);
+            self.left = self.left.saturating_add(new).min(self.per_second);
             self.refilled = Some(now);
         }
     }
