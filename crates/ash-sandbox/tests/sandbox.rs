@@ -404,6 +404,18 @@ fn handlers_without_loops_run_without_checks() {
     assert_eq!(bound(&module_with(indirect, body)), Bound::Cyclic);
 }
 
+#[test]
+fn table_took_memory_beyond_the_policy() {
+    let load = |table: &str| sandboxer().load(&module_with(table, "(i32.const 1)"));
+    let rejection = load("(table 10000000 funcref)").unwrap_err();
+    assert_eq!(rejection.reason, Reason::TableTooLarge(10_000_000, 1000));
+    assert!(rejection.to_string().contains("the policy permits 1000"), "{rejection}");
+    // A table cannot grow, so its maximum takes no memory.
+    for table in ["(table 1000 funcref)", "(table 1 10000000 funcref)"] {
+        assert!(load(table).is_ok(), "{table}");
+    }
+}
+
 fn rejection(text: &str) -> Rejection {
     sandboxer().load(&wat::parse_str(text).unwrap()).unwrap_err()
 }
@@ -446,6 +458,16 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     let init = "(memory.init $d (i32.const 0) (i32.const 0) (i32.const 1)) (i32.const 1)";
     let init = sandboxer().load(&module_with(data, init)).unwrap_err();
     assert!(matches!(init.reason, Reason::Invalid(_)));
+    assert!(matches!(
+        with(
+            "(func (param i32) (result i32) (table.grow 0 (ref.null func) (local.get 0))) (table 1 funcref)"
+        ),
+        Reason::Invalid(_)
+    ));
+    assert!(matches!(
+        with("(table 1 funcref) (elem (table 0) (i32.const 0) funcref (ref.func 0))"),
+        Reason::Invalid(_)
+    ));
     let many = "(func)".repeat(1001);
     assert_eq!(with(&many), Reason::TooManyFunctions(1002, 1000));
     let long = module(&("(drop (i32.const 1))".repeat(60_000) + "(i32.const 1)"));

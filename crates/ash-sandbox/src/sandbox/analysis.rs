@@ -139,6 +139,15 @@ impl<'a> Contents<'a> {
                     self.functions.push(ty.map_err(invalid)?);
                 }
             }
+            Payload::TableSection(section) => {
+                for table in section {
+                    // Handlers have no instruction by which it grows.
+                    let (count, max) = (table.map_err(invalid)?.ty.initial, policy.max_functions);
+                    if count > max.into() {
+                        return Err(Reason::TableTooLarge(count, max).into());
+                    }
+                }
+            }
             Payload::MemorySection(section) => {
                 for memory in section {
                     self.memory = Some(memory.map_err(invalid)?);
@@ -164,6 +173,9 @@ impl<'a> Contents<'a> {
                         self.in_tables.extend(0..self.functions.len() as u32);
                     }
                 }
+                // A module can name a function as often as it has room for.
+                self.in_tables.sort_unstable();
+                self.in_tables.dedup();
             }
             Payload::DataSection(section) => {
                 for data in section {
@@ -343,4 +355,20 @@ fn same(types: &[ValType], expected: &[Type]) -> bool {
         Type::I64 => ValType::I64,
     });
     types.iter().copied().eq(expected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_were_analysed_as_often_as_elements_named_them() {
+        let elements = "0 1 ".repeat(1000);
+        let text =
+            format!("(module (func) (func) (table 2000 funcref) (elem (i32.const 0) {elements}))");
+        let policy = Policy { max_functions: 2000, ..Policy::default() };
+        let (wasm, mut contents) = (wat::parse_str(text).unwrap(), Contents::default());
+        contents.read(&wasm, &policy).unwrap();
+        assert_eq!(contents.in_tables, [0, 1]);
+    }
 }

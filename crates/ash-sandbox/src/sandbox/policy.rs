@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Policy {
     /// Maximum size of a module in bytes.
     pub max_module_bytes: usize,
-    /// Maximum number of functions that a module defines.
+    /// Maximum number of functions that a module defines, and of the elements of its table.
     pub max_functions: u32,
     /// Maximum size of a module's memory in bytes.
     pub max_memory_bytes: usize,

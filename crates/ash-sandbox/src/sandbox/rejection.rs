@@ -31,6 +31,8 @@ pub enum Reason {
     GrowingMemory,
     /// The memory is larger than the policy permits: its size and the maximum, in bytes.
     MemoryTooLarge(u64, usize),
+    /// The table has more elements than the policy permits functions: their number and the maximum.
+    TableTooLarge(u64, u32),
     /// A data segment does not lie in the memory, or at no constant offset.
     DataOutsideMemory,
     /// The module has a start function, which would run when it is loaded.
@@ -95,6 +97,10 @@ impl fmt::Display for Reason {
             Reason::MemoryTooLarge(size, max) => {
                 write!(f, "the memory has {size} bytes; the policy permits {max}")
             }
+            Reason::TableTooLarge(count, max) => write!(
+                f,
+                "the table has {count} elements; the policy permits {max}, as many as functions"
+            ),
             Reason::DataOutsideMemory => {
                 f.write_str("a data segment must lie in the memory, at a constant offset")
             }
