@@ -74,7 +74,7 @@
 //! | bounded execution by timer ticks | 4.1.2 | `sandbox::Bound`, `sandbox::Loops` | no check at all without loops, else fuel, or epochs as the thesis' two ticks |
 //! | voluntary and involuntary abort | 3.3 | `sandbox::Pass`, `sandbox::Abort` | counted; a few involuntary ones disable the handler |
 //! | sandboxing of floating point | 4.1 | `sandbox::Policy::floats` | off by default |
-//! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second |
+//! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
 //! | turning handlers off and on | 6.4.2 | `sandbox::Handler::set_on` | by the thread of the handler |
 //!
 //! The model, in the module [`model`]:

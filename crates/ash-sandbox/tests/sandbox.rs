@@ -237,6 +237,24 @@ fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
 }
 
 #[test]
+fn each_handler_of_a_tenant_had_a_budget_of_its_own() {
+    let policy = Policy { operations_per_second: 1000, ..Policy::default() };
+    let sandboxer = Sandboxer::new(policy).unwrap();
+    let load = |body: &str| sandboxer.load(&module(body)).unwrap();
+    let (one, two) = (load("(i32.const 1)"), load("(i32.add (i32.const 0) (i32.const 1))"));
+    let now = Instant::now();
+    let mut first = one.instantiate(1).unwrap();
+    while first.handle_copy(b"", 1, now) == Outcome::Handled {}
+    let over = Outcome::Passed(Pass::OverBudget);
+    for ash in [&one, &two] {
+        assert_eq!(ash.instantiate(1).unwrap().handle_copy(b"", 1, now), over);
+        assert_eq!(ash.instantiate(2).unwrap().handle_copy(b"", 1, now), Outcome::Handled);
+    }
+    let mut native = sandboxer.trust(1, 1 << 16, |_| 1).unwrap();
+    assert_eq!(native.handle_copy(b"", 1, now), over);
+}
+
+#[test]
 fn largest_budget_overflowed_when_it_was_refilled() {
     let policy = Policy { operations_per_second: u64::MAX, ..Policy::default() };
     let mut handler = handler_with(policy, &module("(i32.const 1)"));

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use wasmtime::{Store, Trap, TypedFunc};
 
+use super::budget::Budget;
 use super::host::{COUNTERS, Host};
 use super::native::NativeEntry;
 use super::sandboxer::Clock;
@@ -139,7 +140,7 @@ pub struct Handler {
     memory: Arc<HandlerMemory>,
     policy: Arc<Policy>,
     bound: Bound,
-    budget: Budget,
+    budget: Arc<Budget>,
     aborts: u32,
     is_on: bool,
     counters: Counters,
@@ -159,41 +160,16 @@ impl fmt::Debug for Handler {
     }
 }
 
-/// Operations that a tenant has left. They are refilled evenly, up to those of a second.
-#[derive(Debug)]
-struct Budget {
-    left: u64,
-    per_second: u64,
-    refilled: Option<Instant>,
-}
-
-impl Budget {
-    fn refill(&mut self, now: Instant) {
-        let since = self.refilled.map_or(Duration::MAX, |then| now.saturating_duration_since(then));
-        let ns = since.as_nanos().min(1_000_000_000) as u64;
-        // The usual case without a division of 128 bits, as this is done for each message.
-        let new = match ns.checked_mul(self.per_second) {
-            Some(product) => product / 1_000_000_000,
-            None => (u128::from(ns) * u128::from(self.per_second) / 1_000_000_000) as u64,
-        };
-        // So that a short interval is not lost by rounding.
-        if new > 0 {
-            self.left = self.left.saturating_add(new).min(self.per_second);
-            self.refilled = Some(now);
-        }
-    }
-}
-
 impl Handler {
     pub(crate) fn new(
         mut code: Code,
         memory: Arc<HandlerMemory>,
         policy: Arc<Policy>,
+        budget: Arc<Budget>,
         bound: Bound,
         clock: Option<Arc<Clock>>,
     ) -> Self {
         code.host_mut().set_memory(Arc::clone(&memory));
-        let budget = Budget { left: 0, per_second: policy.operations_per_second, refilled: None };
         Handler {
             code,
             memory,
@@ -309,8 +285,8 @@ impl Handler {
             message.start >= area.start && message.start <= message.end && message.end <= area.end,
             "a message at {message:?}, outside of the message area {area:?}"
         );
-        self.budget.refill(now);
-        if let Some(reason) = self.reason_to_skip() {
+        let left = self.budget.left(now);
+        if let Some(reason) = self.reason_to_skip(left) {
             self.counters.skipped += 1;
             self.code.host_mut().discard();
             return Outcome::Passed(reason);
@@ -319,14 +295,17 @@ impl Handler {
         let (offset, len) = (message.start as i32, message.len() as i32);
         let max = self.policy.max_operations;
         self.code.host_mut().begin(message, max);
-        let clock = self.arm(max);
+        let fuel = max.min(left);
+        let clock = self.arm(fuel);
         let result = match &mut self.code {
             Code::Module { store, entry } => {
                 entry.call(&mut *store, (offset, len, connection as i64, slot as i32))
             }
             Code::Native { host, entry } => Ok(entry(&mut NativeCalls { host, connection, slot })),
         };
-        self.charge(max, clock);
+        let used = self.used(max, fuel, clock);
+        self.counters.operations += used;
+        self.budget.charge(now, used);
         let outcome = self.outcome(result);
         if let Some(governor) = &mut self.governor {
             governor.record(matches!(outcome, Outcome::Passed(_)));
@@ -370,17 +349,17 @@ impl Handler {
         &self.code.host().events
     }
 
-    fn reason_to_skip(&mut self) -> Option<Pass> {
+    fn reason_to_skip(&mut self, left: u64) -> Option<Pass> {
         let least = match self.bound {
             Bound::Acyclic(operations) => operations,
             // With less it could be aborted for want of budget.
-            Bound::Cyclic => self.policy.max_operations.min(self.budget.per_second).max(1),
+            Bound::Cyclic => self.policy.max_operations.min(self.budget.per_second()).max(1),
         };
         if !self.is_on {
             Some(Pass::Off)
         } else if self.is_disabled() {
             Some(Pass::Disabled)
-        } else if self.budget.left < least {
+        } else if left < least {
             Some(Pass::OverBudget)
         } else {
             let strategy = self.governor.as_mut()?.next_strategy();
@@ -397,12 +376,11 @@ impl Handler {
     }
 
     /// Bounds the next invocation. Returns its start, if it is charged by time.
-    fn arm(&mut self, max: u64) -> Option<Instant> {
+    fn arm(&mut self, fuel: u64) -> Option<Instant> {
         match (self.bound, self.policy.loops) {
             (Bound::Acyclic(_), _) => None,
             (Bound::Cyclic, Loops::Fuel) => {
                 // The engine counts fuel, so this cannot fail.
-                let fuel = max.min(self.budget.left);
                 self.module().map(|store| store.set_fuel(fuel));
                 None
             }
@@ -415,21 +393,18 @@ impl Handler {
         }
     }
 
-    /// Charges the last invocation to the tenant.
-    fn charge(&mut self, max: u64, start: Option<Instant>) {
+    /// Returns the operations of the last invocation.
+    fn used(&mut self, max: u64, fuel: u64, start: Option<Instant>) -> u64 {
         let by_calls = max - self.code.host().operations();
-        let used = match (self.bound, start) {
+        match (self.bound, start) {
             (Bound::Acyclic(operations), _) => operations.max(by_calls),
             // One operation for each nanosecond.
             (Bound::Cyclic, Some(start)) => (start.elapsed().as_nanos() as u64).max(by_calls),
             (Bound::Cyclic, None) => {
-                let limit = max.min(self.budget.left);
-                let fuel = self.module().and_then(|store| store.get_fuel().ok()).unwrap_or(0);
-                (limit - fuel.min(limit)).max(by_calls)
+                let left = self.module().and_then(|store| store.get_fuel().ok()).unwrap_or(0);
+                (fuel - left.min(fuel)).max(by_calls)
             }
-        };
-        self.counters.operations += used;
-        self.budget.left = self.budget.left.saturating_sub(used);
+        }
     }
 
     fn outcome(&self, result: wasmtime::Result<i32>) -> Outcome {

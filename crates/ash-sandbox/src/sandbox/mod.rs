@@ -77,6 +77,7 @@
 //! A few such aborts disable the handler.
 
 mod analysis;
+mod budget;
 mod cache;
 mod call;
 mod handler;

@@ -25,8 +25,8 @@ pub struct Policy {
     pub floats: bool,
     /// Maximum number of operations in one invocation (section 4.1.2).
     pub max_operations: u64,
-    /// Number of operations that a tenant may use in a second (section 2.4). Beyond it, messages
-    /// are passed to the application.
+    /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
+    /// threads. Beyond it, messages are passed to the application.
     pub operations_per_second: u64,
     /// Maximum number of messages that a handler sends in one invocation.
     pub max_sends: usize,

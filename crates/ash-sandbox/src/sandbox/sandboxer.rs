@@ -9,6 +9,7 @@ use std::thread;
 use wasmtime::{Config, Engine, Linker, Module, OptLevel, Store};
 
 use super::analysis::{Analysis, analyse};
+use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
 use super::handler::{Code, Handler};
@@ -27,6 +28,7 @@ const MAX_STACK: usize = 256 << 10;
 pub struct Sandboxer {
     policy: Arc<Policy>,
     memories: Arc<Memories>,
+    budgets: Arc<Budgets>,
     /// Without checks, for acyclic handlers.
     plain: Engine,
     /// With the checks of the policy, for cyclic ones.
@@ -117,6 +119,7 @@ impl Sandboxer {
         };
         Ok(Sandboxer {
             policy: Arc::new(policy),
+            budgets: Arc::default(),
             plain: engine(None)?,
             checked,
             memories,
@@ -159,7 +162,8 @@ impl Sandboxer {
             None => compile()?,
         };
         let (policy, memories) = (Arc::clone(&self.policy), Arc::clone(&self.memories));
-        Ok(Ash { module, analysis, policy, memories, clock: self.clock.clone() })
+        let budgets = Arc::clone(&self.budgets);
+        Ok(Ash { module, analysis, policy, memories, budgets, clock: self.clock.clone() })
     }
 
     /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory,
@@ -189,7 +193,9 @@ impl Sandboxer {
         let memory = memory.map_err(|e| Rejection::new(Reason::Memory(e.to_string())))?;
         let host = Box::new(Host::new(tenant, false, &self.policy));
         let code = Code::Native { host, entry: Box::new(entry) };
-        Ok(Handler::new(code, Arc::new(memory), Arc::clone(&self.policy), Bound::Acyclic(1), None))
+        let (memory, policy) = (Arc::new(memory), Arc::clone(&self.policy));
+        let budget = self.budgets.of(tenant, policy.operations_per_second);
+        Ok(Handler::new(code, memory, policy, budget, Bound::Acyclic(1), None))
     }
 }
 
@@ -200,6 +206,7 @@ pub struct Ash {
     analysis: Analysis,
     policy: Arc<Policy>,
     memories: Arc<Memories>,
+    budgets: Arc<Budgets>,
     clock: Option<Arc<Clock>>,
 }
 
@@ -215,8 +222,8 @@ impl Ash {
         self.analysis.bound
     }
 
-    /// Creates an instance for a tenant, with a memory of its own. Several instances of a tenant on
-    /// several threads have nothing in common.
+    /// Creates an instance for a tenant, with a memory of its own. All handlers of a tenant that this
+    /// sandboxer has loaded share [the operations of a second](Policy::operations_per_second).
     ///
     /// # Errors
     /// If the memory cannot be mapped.
@@ -258,6 +265,7 @@ impl Ash {
         let entry = instance.get_typed_func(&mut store, ENTRY);
         let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;
         let code = Code::Module { store, entry };
-        Ok(Handler::new(code, memory, policy, self.analysis.bound, self.clock.clone()))
+        let budget = self.budgets.of(tenant, policy.operations_per_second);
+        Ok(Handler::new(code, memory, policy, budget, self.analysis.bound, self.clock.clone()))
     }
 }
