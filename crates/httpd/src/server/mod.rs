@@ -5,6 +5,8 @@ pub(crate) mod addresses;
 pub(crate) mod error;
 mod generation;
 mod lab;
+#[cfg(feature = "sandbox")]
+mod modules;
 #[cfg(feature = "metrics")]
 mod monitor;
 pub(crate) mod options;
@@ -27,8 +29,6 @@ use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-#[cfg(feature = "sandbox")]
-use ash_sandbox::sandbox;
 use evring::{
     AnyMechanism, Config, KernelError, ListenOptions, ListeningSocket, Root, StartError, Stats,
 };
@@ -504,7 +504,7 @@ impl Builder {
         }
         self.log_memory();
         #[cfg(feature = "sandbox")]
-        self.sandbox.extend(self.load_modules()?);
+        self.sandbox.extend(modules::load(std::mem::take(&mut self.modules))?);
         let metrics = &handle.0.metrics;
         let (writer, senders) = match self.log.take() {
             None => (None, Vec::new()),
@@ -618,22 +618,6 @@ impl Builder {
             retry_while_in_use(bind).map(|socket| vec![socket]).map_err(Error::Start)
         };
         self.config.listen.iter().zip(given).map(sockets).collect()
-    }
-
-    /// Loads the handlers that were given as files.
-    #[cfg(feature = "sandbox")]
-    fn load_modules(&self) -> Result<Vec<SandboxedHandler>, Error> {
-        let load = |(number, module): (usize, &HandlerModule)| {
-            let name = module.file.display().to_string();
-            let wasm = std::fs::read(&module.file);
-            let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
-            let sandboxer = sandbox::Sandboxer::new(sandbox::Policy::default());
-            let loaded = sandboxer.and_then(|sandboxer| sandboxer.load(&wasm));
-            let ash = loaded.map_err(|rejection| Error::Handler(name.clone(), rejection))?;
-            let tenant = module.tenant.unwrap_or(number as u64);
-            Ok(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant))
-        };
-        self.modules.iter().enumerate().map(load).collect()
     }
 
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that

@@ -75,6 +75,12 @@ impl Sandbox {
         Ok(Sandbox { bound: bound.collect::<Result<_, _>>()? })
     }
 
+    /// Returns the instances.
+    #[cfg(test)]
+    pub(crate) fn handlers(&mut self) -> impl Iterator<Item = &mut Handler> {
+        self.bound.iter_mut().map(|bound| &mut bound.handler)
+    }
+
     /// Lets the handlers that are bound to a request answer it, in their order. Returns what the first
     /// that has handled it has sent; a handler that discards it, or sends nothing, ends the connection.
     /// A request with a body, and HEAD, whose response has none, are left to the site.

@@ -1,0 +1,68 @@
+//! Loads the handlers in a sandbox that the settings name.
+
+use std::fs;
+
+use ash_sandbox::sandbox::{Policy, Sandboxer};
+
+use crate::server::error::Error;
+use crate::server::options::HandlerModule;
+use crate::site::sandbox::SandboxedHandler;
+
+/// Loads handlers. One sandboxer loads all, as handlers of a tenant share what it keeps for the tenant.
+pub(crate) fn load(modules: Vec<HandlerModule>) -> Result<Vec<SandboxedHandler>, Error> {
+    let Some(first) = modules.first() else { return Ok(Vec::new()) };
+    let rejected = |module: &HandlerModule, rejection| {
+        Error::Handler(module.file.display().to_string(), rejection)
+    };
+    let sandboxer =
+        Sandboxer::new(Policy::default()).map_err(|rejection| rejected(first, rejection))?;
+    let load = |(number, module): (usize, HandlerModule)| {
+        let wasm = fs::read(&module.file);
+        let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
+        let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(&module, rejection))?;
+        let tenant = module.tenant.unwrap_or(number as u64);
+        let name = module.file.display().to_string();
+        Ok(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant))
+    };
+    modules.into_iter().enumerate().map(load).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use ash_sandbox::sandbox::{Outcome, Pass};
+
+    use super::*;
+    use crate::site::sandbox::Sandbox;
+
+    /// A handler that uses almost all operations of an invocation.
+    const LONG: &str = r#"(module
+        (memory (export "memory") 1 1)
+        (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (local $n i32)
+            (loop $more
+                (local.set $n (i32.add (local.get $n) (i32.const 1)))
+                (br_if $more (i32.lt_u (local.get $n) (i32.const 10000))))
+            (i32.const 1)))"#;
+
+    #[test]
+    fn each_handler_and_worker_had_the_budget_of_its_tenant() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("long.wasm");
+        fs::write(&file, wat::parse_str(LONG).unwrap()).unwrap();
+        let module = |tenant| format!("{},tenant={tenant}", file.display()).parse().unwrap();
+        let handlers = load(vec![module(1), module(1), module(2)]).unwrap();
+        let mut workers = [Sandbox::new(&handlers).unwrap(), Sandbox::new(&handlers).unwrap()];
+        let now = Instant::now();
+        let first = workers[0].handlers().next().unwrap();
+        while first.handle_copy(b"", 0, now) == Outcome::Handled {}
+        let over = Outcome::Passed(Pass::OverBudget);
+        for worker in &mut workers {
+            let outcomes = worker.handlers().map(|handler| handler.handle_copy(b"", 0, now));
+            assert_eq!(
+                outcomes.collect::<Vec<_>>(),
+                [over.clone(), over.clone(), Outcome::Handled]
+            );
+        }
+    }
+}
