@@ -59,9 +59,9 @@ pub use redirect::Redirect;
 pub use server::Builder;
 pub use server::addresses::Addresses;
 pub use server::error::Error;
-#[cfg(feature = "sandbox")]
-pub use server::options::HandlerModule;
 pub use server::options::{ConnectionLimits, Options};
+#[cfg(feature = "sandbox")]
+pub use server::options::{HandlerModule, HandlerTenant};
 pub use server::running::{Handle, Server};
 #[cfg(feature = "tls")]
 pub use server::tls::TlsOptions;

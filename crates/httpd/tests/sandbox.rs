@@ -103,6 +103,46 @@ fn handler_is_bound_to_a_path() {
 }
 
 #[test]
+fn handler_whose_path_was_not_canonical_saw_no_request() {
+    for path in ["/a b/", "//a b/", "/x/../a b", "/a b"] {
+        let root = root();
+        let handler = root.path().join("always.wasm");
+        fs::write(&handler, wat::parse_str(ALWAYS).unwrap()).unwrap();
+        let (serving, _root) = serve("auto", &[format!("{},path={path}", handler.display())]);
+        assert_eq!(serving.connect().get("/a%20b/c").body, b"handler", "{path}");
+        assert_eq!(serving.connect().get("/file").body, b"of the site", "{path}");
+    }
+}
+
+/// Answers with a digit, the number of its tenant.
+const TENANT: &str = r#"(module
+    (import "ash" "send" (func $send (param i32 i32) (result i32)))
+    (import "ash" "id" (func $id (result i64)))
+    (memory (export "memory") 1 1)
+    (data (i32.const 0) "HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n?")
+    (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+        (i32.store8 (i32.const 38) (i32.add (i32.const 48) (i32.wrap_i64 (call $id))))
+        (drop (call $send (i32.const 0) (i32.const 39)))
+        (i32.const 1)))"#;
+
+#[test]
+fn tenants_have_numbers_or_names() {
+    let modules = tempfile::tempdir().unwrap();
+    let file = modules.path().join("tenant.wasm");
+    fs::write(&file, wat::parse_str(TENANT).unwrap()).unwrap();
+    let tenants = ["", ",tenant=shop", ",tenant=6", ",tenant=blog-2", ",tenant=shop", ",tenant=9"];
+    let handlers: Vec<_> = (0..)
+        .zip(tenants)
+        .map(|(n, tenant)| format!("{},path=/{n}{tenant}", file.display()))
+        .collect();
+    let (serving, _root) = serve("auto", &handlers);
+    let numbers = (0..tenants.len()).map(|n| serving.connect().get(&format!("/{n}")).body);
+    let numbers = numbers.collect::<Vec<_>>().concat();
+    // Names have the first numbers behind those of handlers without a tenant that no other tenant has.
+    assert_eq!(String::from_utf8(numbers).unwrap(), "076879");
+}
+
+#[test]
 fn hostile_handlers_are_disabled_and_the_site_serves_on() {
     let modules = tempfile::tempdir().unwrap();
     for (name, reason) in [
@@ -147,8 +187,10 @@ fn module_that_is_no_handler_is_rejected_with_a_reason() {
     assert!(error.contains("cannot read the handler /nowhere.wasm"), "{error}");
     for (flag, reason) in [
         ("a.wasm,path=api", "a path that begins with a slash"),
-        ("a.wasm,tenant=me", "a tenant's number"),
-        ("a.wasm,fuel=3", "expected path=/PREFIX or tenant=N, not `fuel=3`"),
+        ("a.wasm,path=/../api", "a path that begins with a slash and stays below the root"),
+        ("a.wasm,tenant=", "a tenant's number, or a name"),
+        ("a.wasm,tenant=18446744073709551616", "a tenant's number, or a name"),
+        ("a.wasm,fuel=3", "expected path=/PREFIX or tenant=NAME, not `fuel=3`"),
     ] {
         let output = httpd(&["--handler", flag]).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
@@ -158,7 +200,6 @@ fn module_that_is_no_handler_is_rejected_with_a_reason() {
 }
 
 /// Answers everything.
-#[cfg(feature = "basic-auth")]
 const ALWAYS: &str = r#"(module
     (import "ash" "send" (func $send (param i32 i32) (result i32)))
     (memory (export "memory") 1 1)

@@ -1,11 +1,12 @@
 //! Loads the handlers in a sandbox that the settings name.
 
+use std::collections::HashMap;
 use std::fs;
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
 
 use crate::server::error::Error;
-use crate::server::options::HandlerModule;
+use crate::server::options::{HandlerModule, HandlerTenant};
 use crate::site::sandbox::SandboxedHandler;
 
 /// Loads handlers. One sandboxer loads all, as handlers of a tenant share what it keeps for the tenant.
@@ -16,15 +17,32 @@ pub(crate) fn load(modules: Vec<HandlerModule>) -> Result<Vec<SandboxedHandler>,
     };
     let sandboxer =
         Sandboxer::new(Policy::default()).map_err(|rejection| rejected(first, rejection))?;
-    let load = |(number, module): (usize, HandlerModule)| {
+    let tenants = numbers(&modules);
+    let load = |(tenant, module): (u64, HandlerModule)| {
         let wasm = fs::read(&module.file);
         let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
         let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(&module, rejection))?;
-        let tenant = module.tenant.unwrap_or(number as u64);
         let name = module.file.display().to_string();
         Ok(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant))
     };
-    modules.into_iter().enumerate().map(load).collect()
+    tenants.into_iter().zip(modules).map(load).collect()
+}
+
+/// Returns the number of each handler's tenant. Names get the first numbers, in their order, that no handler without a
+/// tenant could have and no other tenant has.
+fn numbers(modules: &[HandlerModule]) -> Vec<u64> {
+    let is_number =
+        |n: u64| modules.iter().any(|module| module.tenant == Some(HandlerTenant::Number(n)));
+    let mut free = (modules.len() as u64..).filter(|n| !is_number(*n));
+    let mut names = HashMap::new();
+    let tenants = (0..).zip(modules).map(|(n, module)| match &module.tenant {
+        None => n,
+        Some(HandlerTenant::Number(number)) => *number,
+        Some(HandlerTenant::Name(name)) => {
+            *names.entry(name).or_insert_with(|| free.next().unwrap_or(n))
+        }
+    });
+    tenants.collect()
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@ use crate::server::tls::TlsOptions;
 #[cfg(feature = "user")]
 use crate::server::user::User;
 use crate::site::log::LogFormat;
+#[cfg(feature = "sandbox")]
+use crate::site::sandbox;
 
 /// The settings of a server, from which a [`Builder`](crate::Builder) can be made.
 ///
@@ -109,14 +111,14 @@ pub struct Options {
 
     /// Handler in a sandbox, a WebAssembly module that sees requests first and may answer them: those
     /// whose target begins with the path, `/` by default. The tenant is a number that the handler can ask
-    /// for; can be repeated
+    /// for, or a name that gets one; can be repeated
     #[cfg(feature = "sandbox")]
     #[cfg_attr(
         feature = "cli",
         arg(
             long = "handler",
             help_heading = "Server",
-            value_name = "FILE.wasm[,path=/PREFIX][,tenant=N]"
+            value_name = "FILE.wasm[,path=/PREFIX][,tenant=NAME]"
         )
     )]
     pub handlers: Vec<HandlerModule>,
@@ -263,10 +265,35 @@ impl From<&Options> for Config {
 pub struct HandlerModule {
     /// The WebAssembly module.
     pub file: PathBuf,
-    /// The beginning of the targets of these requests.
+    /// The beginning of the paths of these requests.
     pub path: String,
     /// The tenant; by default, handlers are numbered from 0.
-    pub tenant: Option<u64>,
+    pub tenant: Option<HandlerTenant>,
+}
+
+/// A tenant of handlers in a sandbox.
+#[cfg(feature = "sandbox")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HandlerTenant {
+    /// The number that its handlers can ask for.
+    Number(u64),
+    /// A name, which gets a number that no other tenant has when the server starts.
+    Name(String),
+}
+
+#[cfg(feature = "sandbox")]
+impl FromStr for HandlerTenant {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let is_name = text.starts_with(|c: char| c.is_ascii_alphabetic())
+            && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'));
+        match text.parse() {
+            Ok(number) => Ok(HandlerTenant::Number(number)),
+            Err(_) if is_name => Ok(HandlerTenant::Name(text.to_owned())),
+            Err(_) => Err("expected a tenant's number, or a name that begins with a letter"),
+        }
+    }
 }
 
 #[cfg(feature = "sandbox")]
@@ -279,15 +306,16 @@ impl FromStr for HandlerModule {
         let mut module = HandlerModule { file: file.into(), path: "/".to_owned(), tenant: None };
         for part in parts {
             match part.split_once('=') {
-                Some(("path", path)) if path.starts_with('/') => module.path = path.to_owned(),
+                Some(("path", path)) if sandbox::canonical_prefix(path).is_some() => {
+                    module.path = path.to_owned();
+                }
                 Some(("path", _)) => {
-                    return Err("expected a path that begins with a slash".to_owned());
+                    let reason =
+                        "expected a path that begins with a slash and stays below the root";
+                    return Err(reason.to_owned());
                 }
-                Some(("tenant", number)) => {
-                    let number = number.parse();
-                    module.tenant = Some(number.map_err(|_| "expected a tenant's number")?);
-                }
-                _ => return Err(format!("expected path=/PREFIX or tenant=N, not `{part}`")),
+                Some(("tenant", tenant)) => module.tenant = Some(tenant.parse()?),
+                _ => return Err(format!("expected path=/PREFIX or tenant=NAME, not `{part}`")),
             }
         }
         Ok(module)

@@ -20,20 +20,31 @@ use crate::site::state::State;
 pub struct SandboxedHandler {
     name: String,
     ash: Ash,
-    path: Vec<u8>,
+    /// The canonical prefix; `None` matches no request.
+    path: Option<Vec<u8>>,
     tenant: u64,
+}
+
+/// Returns the canonical form of a prefix of paths; `None` if it is outside of the root.
+pub(crate) fn canonical_prefix(prefix: &str) -> Option<Vec<u8>> {
+    let mut encoded = Vec::with_capacity(prefix.len());
+    path::encode(prefix.as_bytes(), &mut encoded);
+    let canonical = path::canonical(&encoded).into_owned();
+    let is_below = canonical.split(|b| *b == b'/').all(|segment| segment != b"..");
+    (canonical.starts_with(b"/") && is_below).then_some(canonical)
 }
 
 impl SandboxedHandler {
     /// Binds a handler to all requests. Messages name the handler by `name`.
     pub fn new(name: &str, ash: Ash) -> Self {
-        SandboxedHandler { name: name.to_owned(), ash, path: b"/".to_vec(), tenant: 0 }
+        SandboxedHandler { name: name.to_owned(), ash, path: Some(b"/".to_vec()), tenant: 0 }
     }
 
-    /// Binds it to the requests whose path begins with `prefix`, in its canonical form, in which the handler gets it.
+    /// Binds it to the requests whose path begins with `prefix`, a path without percent-encodings. A prefix outside of
+    /// the root matches no request. The handler gets paths in their canonical form.
     #[must_use]
     pub fn path(self, prefix: &str) -> Self {
-        SandboxedHandler { path: prefix.as_bytes().to_vec(), ..self }
+        SandboxedHandler { path: canonical_prefix(prefix), ..self }
     }
 
     /// Sets the tenant, whose number the handler can ask for. The default is 0.
@@ -51,7 +62,7 @@ pub(crate) struct Sandbox {
 
 struct Bound {
     name: String,
-    path: Vec<u8>,
+    path: Option<Vec<u8>>,
     handler: Handler,
     is_disabled: bool,
 }
@@ -111,7 +122,9 @@ impl Sandbox {
         let name = path::canonical(name);
         let head = canonical_head(request, &name);
         let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
-        let bound = self.bound.iter_mut().filter(|bound| name.starts_with(&bound.path));
+        let is_bound =
+            |bound: &&mut Bound| bound.path.as_ref().is_some_and(|prefix| name.starts_with(prefix));
+        let bound = self.bound.iter_mut().filter(is_bound);
         for Bound { name, handler, is_disabled, .. } in bound {
             let outcome = handler.handle_copy(&head, connection, x.io.now());
             match outcome {
