@@ -75,6 +75,7 @@
 //! | voluntary and involuntary abort | 3.3 | `sandbox::Pass`, `sandbox::Abort` | counted; a few involuntary ones disable the handler |
 //! | sandboxing of floating point | 4.1 | `sandbox::Policy::floats` | off by default |
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
+//! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::Landing`, `evring::Upcalls` and `httpd` then pass all messages to the application |
 //! | turning handlers off and on | 6.4.2 | `sandbox::Handler::set_on` | by the thread of the handler |
 //!
 //! The model, in the module [`model`]:

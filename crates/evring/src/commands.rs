@@ -125,6 +125,12 @@ pub trait Commands {
     /// An application should call this before expensive work.
     fn lateness(&self, id: ConnId) -> Lateness;
 
+    /// Returns whether the server is overloaded, as far as [`Config::admission`](crate::Config::admission)
+    /// measures it. Makes no system call.
+    fn is_overloaded(&self) -> bool {
+        false
+    }
+
     /// Returns the statistics of the mechanism.
     fn stats(&self) -> Stats;
 

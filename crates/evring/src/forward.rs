@@ -95,6 +95,7 @@ forward! {
         fn peer_addr(id: ConnId) -> Option<SocketAddr>;
         fn session(id: ConnId) -> Option<&dyn Any>;
         fn lateness(id: ConnId) -> Lateness;
+        fn is_overloaded() -> bool;
         fn stats() -> Stats;
         fn is_stopping() -> bool;
         fn has_pending() -> bool;

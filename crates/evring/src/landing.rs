@@ -20,7 +20,8 @@ use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
 /// replies that are shorter than a slice is worth ([`GatherList::keeps`]).
 ///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
-/// application gets it as it arrived, and what follows until it has consumed all.
+/// application gets it as it arrived, and what follows until it has consumed all. While the server is
+/// [overloaded](Commands::is_overloaded), the application gets all messages (section 2.4).
 ///
 /// ```no_run
 /// use ash_sandbox::sandbox::{Policy, Sandboxer};
@@ -81,6 +82,8 @@ pub struct LandingCounters {
     pub passed: u64,
     /// Those of them after an involuntary abort.
     pub aborted: u64,
+    /// Those of them that the handler did not get, as the server was overloaded.
+    pub overloaded: u64,
     /// Replies that leave from the memory of the handler.
     pub replies_lent: u64,
     /// Replies that were copied.
@@ -127,6 +130,7 @@ struct Shared {
     discarded: AtomicU64,
     passed: AtomicU64,
     aborted: AtomicU64,
+    overloaded: AtomicU64,
     replies_lent: AtomicU64,
     replies_copied: AtomicU64,
     bytes_copied: AtomicU64,
@@ -159,6 +163,7 @@ impl Tenant {
             discarded: get(&shared.discarded),
             passed: get(&shared.passed),
             aborted: get(&shared.aborted),
+            overloaded: get(&shared.overloaded),
             replies_lent: get(&shared.replies_lent),
             replies_copied: get(&shared.replies_copied),
             bytes_copied: get(&shared.bytes_copied),
@@ -276,6 +281,7 @@ impl Landing {
             discarded: 0.into(),
             passed: 0.into(),
             aborted: 0.into(),
+            overloaded: 0.into(),
             replies_lent: 0.into(),
             replies_copied: 0.into(),
             bytes_copied: 0.into(),
@@ -329,6 +335,10 @@ impl ReceiveHook for Landing {
         }
         let Bound { handler, messages, stride, size, replies, shared } = bound;
         add(&shared.landed, 1);
+        if io.is_overloaded() {
+            add(&shared.passed, 1);
+            return add(&shared.overloaded, 1);
+        }
         handler.set_on(shared.is_on.load(Ordering::Relaxed));
         if shared.enable.load(Ordering::Relaxed) {
             shared.enable.store(false, Ordering::Relaxed);

@@ -108,7 +108,8 @@ pub struct UpcallCounters {
     pub passed: u64,
     /// Those of them that the process did not answer in time.
     pub expired: u64,
-    /// Messages that the process did not get, as it is off, full, disabled or gone.
+    /// Messages that the process did not get, as it is off, full, disabled or gone, or the server was
+    /// overloaded.
     pub refused: u64,
 }
 
@@ -335,6 +336,7 @@ impl ReceiveHook for Upcalls {
         let deadline = now + self.channel.policy().timeout;
         // No message is submitted without a timer that ends its upcall.
         if !is_on
+            || io.is_overloaded()
             // The application still works on an earlier message, whose reply comes first.
             || !io.is_receiving(id)
             || self.channel.refusal(rx.bytes().len()).is_some()

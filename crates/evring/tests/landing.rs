@@ -9,15 +9,16 @@ mod server;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Weak};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
 use evring::{
-    AnyMechanism, Application, BindError, BufferError, Chunk, Close, Commands, Config, Cx, Hooked,
-    Landing, LandingCounters, Listener, RemoteHandle, Rx, Tenant,
+    Admission, AnyMechanism, Application, BindError, BufferError, Chunk, Close, Commands, Config,
+    Cx, Hooked, Landing, LandingCounters, Listener, RemoteHandle, Rx, Tenant,
 };
 use server::{TIMEOUT, side_by_side};
 
@@ -73,6 +74,9 @@ fn handler() -> Handler {
     Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap().instantiate(1).unwrap()
 }
 
+/// A message for which the application takes its time.
+const SLOW: &[u8] = b"slow";
+
 /// The application: an echo server, which panics when it receives `!`.
 struct Echo;
 
@@ -82,6 +86,9 @@ impl Application for Echo {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         assert_ne!(rx.bytes(), b"!", "the client asked for it");
+        if rx.bytes() == SLOW {
+            thread::sleep(Duration::from_millis(2));
+        }
         let eof = rx.eof();
         x.io.send(x.id, Chunk::Received(rx.take()));
         if eof {
@@ -102,11 +109,16 @@ struct Server {
 
 impl Server {
     fn start(backend: &'static str) -> Server {
+        Server::start_with(backend, Admission::default())
+    }
+
+    fn start_with(backend: &'static str, admission: Admission) -> Server {
         let (started, server) = mpsc::channel();
         let thread = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
             let config = Config::default().with(|c| {
                 c.listen = vec![any; 3];
+                c.admission = Some(admission);
                 // Of the client that does not read.
                 c.drain_timeout = Duration::from_millis(50);
             });
@@ -279,6 +291,51 @@ fn handler_is_bound_once_and_its_buffers_fit_its_area() {
     let error = landing.bind(bound, 4, 512, none).unwrap_err();
     assert_eq!(error, BindError::Taken);
     assert!(error.to_string().contains("another instance"));
+}
+
+#[test]
+fn handlers_were_on_under_overload() {
+    side_by_side(|backend| {
+        if backend == "tokio" {
+            return; // It has no admission control.
+        }
+        let mut admission = Admission::default();
+        admission.max_queue_delay = Duration::from_millis(1);
+        let server = Server::start_with(backend, admission);
+        let mut client = server.connect(0);
+        let ended = AtomicBool::new(false);
+        let counters = || server.tenants[0].counters();
+        thread::scope(|scope| {
+            for _ in 0..8 {
+                scope.spawn(|| {
+                    while !ended.load(Ordering::Relaxed) {
+                        let Ok(mut client) = TcpStream::connect(server.addresses[2]) else {
+                            continue;
+                        };
+                        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+                        let _ = client.write_all(SLOW);
+                        let _ = client.read(&mut [0; 4]);
+                    }
+                });
+            }
+            let until = Instant::now() + TIMEOUT;
+            while counters().overloaded == 0 && Instant::now() < until {
+                echo(&mut client, 0, LEN, 1);
+            }
+            ended.store(true, Ordering::Relaxed);
+        });
+        let LandingCounters { landed, handled, passed, overloaded, .. } = counters();
+        assert!(overloaded > 0, "{backend}");
+        assert_eq!((passed, handled), (overloaded, landed - overloaded), "{backend}");
+        // The load is low again.
+        let until = Instant::now() + TIMEOUT;
+        while counters().handled == handled && Instant::now() < until {
+            echo(&mut client, 0, LEN, 1);
+        }
+        assert!(counters().handled > handled, "{backend}");
+        drop(client);
+        assert!(server.stop());
+    });
 }
 
 mod simulated {

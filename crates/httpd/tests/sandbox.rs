@@ -6,8 +6,12 @@
 mod serving;
 
 use std::fs;
-use std::io::BufRead as _;
+use std::io::{BufRead as _, Read as _, Write as _};
+use std::net::TcpStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use evring_httpd::evring::backends;
 use evring_httpd::sandbox::Policy;
@@ -140,6 +144,45 @@ fn tenants_have_numbers_or_names() {
     let numbers = numbers.collect::<Vec<_>>().concat();
     // Names have the first numbers behind those of handlers without a tenant that no other tenant has.
     assert_eq!(String::from_utf8(numbers).unwrap(), "076879");
+}
+
+#[test]
+fn handlers_were_on_under_overload() {
+    let root = root();
+    let handler = handler("hello.wasm").display().to_string();
+    let serving = Serving::start(&[
+        "--listen",
+        "127.0.0.1:0",
+        "--status",
+        "--lab-routes",
+        "--max-queue-delay",
+        "0.001",
+        "--root",
+        root.path().to_str().unwrap(),
+        "--handler",
+        &handler,
+    ]);
+    let mut client = serving.connect();
+    assert_eq!(client.get("/hello").body, b"Hello from a handler\n");
+    let ended = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    let Ok(mut client) = TcpStream::connect(serving.address) else { continue };
+                    client.set_read_timeout(Some(Duration::from_secs(1))).unwrap();
+                    let _ = client.write_all(b"GET /spin?us=2000 HTTP/1.1\r\nHost: h\r\n\r\n");
+                    let _ = client.read(&mut [0; 100]);
+                }
+            });
+        }
+        let until = Instant::now() + Duration::from_secs(20);
+        while client.get("/hello").body == b"Hello from a handler\n" && Instant::now() < until {}
+        ended.store(true, Ordering::Relaxed);
+    });
+    let (overloaded, passed) =
+        (counter(&serving, "sandbox_overloaded"), counter(&serving, "sandbox_passed"));
+    assert!(overloaded > 0 && passed >= overloaded, "{overloaded} of {passed}");
 }
 
 #[test]

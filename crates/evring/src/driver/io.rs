@@ -825,6 +825,10 @@ impl<K: Submit> Commands for Io<K> {
         }
     }
 
+    fn is_overloaded(&self) -> bool {
+        self.load.is_overloaded()
+    }
+
     fn stats(&self) -> Stats {
         Stats {
             cpu_time: self.kernel.host().cpu_time(),

@@ -139,12 +139,13 @@ counts! {
     handlers_cancelled,
     /// Connections that ended as their client and the server could not agree on TLS, or sent invalid records.
     tls_errors,
-    /// Requests that handlers in a sandbox have handled, discarded and passed on, and their involuntary
-    /// aborts; 0 without the feature `sandbox`.
+    /// Requests that handlers in a sandbox have handled, discarded and passed on, their involuntary aborts, and
+    /// requests passed on under overload; 0 without the feature `sandbox`.
     sandbox_handled,
     sandbox_discarded,
     sandbox_passed,
     sandbox_aborts,
+    sandbox_overloaded,
 }
 
 /// Upper bounds of the times of responses, in microseconds.

@@ -94,7 +94,8 @@ impl Sandbox {
 
     /// Lets the handlers that are bound to a request answer it, in their order. Returns what the first
     /// that has handled it has sent; a handler that discards it, or sends nothing, ends the connection.
-    /// A request with a body, and HEAD, whose response has none, are left to the site.
+    /// A request with a body, and HEAD, whose response has none, are left to the site, and so are all under
+    /// overload (section 2.4).
     #[inline]
     pub(crate) fn answer(
         &mut self,
@@ -126,6 +127,11 @@ impl Sandbox {
             |bound: &&mut Bound| bound.path.as_ref().is_some_and(|prefix| name.starts_with(prefix));
         let bound = self.bound.iter_mut().filter(is_bound);
         for Bound { name, handler, is_disabled, .. } in bound {
+            if x.io.is_overloaded() {
+                metrics.sandbox_passed.add(1);
+                metrics.sandbox_overloaded.add(1);
+                return None;
+            }
             let outcome = handler.handle_copy(&head, connection, x.io.now());
             match outcome {
                 Outcome::Handled => metrics.sandbox_handled.add(1),
