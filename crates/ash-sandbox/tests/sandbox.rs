@@ -635,11 +635,11 @@ fn areas_that_no_memory_can_have_are_rejected() {
 #[test]
 fn areas_are_taken_once() {
     let mut handler = handler("(i32.const 1)");
-    let (replies, messages) = handler.take_areas().unwrap();
+    let (replies, messages) = handler.take_areas(usize::MAX).unwrap();
     assert_eq!(replies.range(), handler.memory().reply_area());
     assert_eq!(messages.range(), handler.memory().message_area());
     assert_eq!(messages.bytes().len(), Policy::default().message_area_bytes);
-    assert!(handler.take_areas().is_none());
+    assert!(handler.take_areas(usize::MAX).is_none());
     assert_eq!(run(&mut handler, b"message"), Outcome::Passed(Pass::Elsewhere));
     drop(handler);
     // The kernel may still write to the memory.

@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use ash_sandbox::sandbox::{Area, Handler, Outcome, Pass, SLOT_GAP};
 use shared_ring::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
 
-use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
+use crate::bindings::BindingReader;
+use crate::{Bindings, Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
 
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].
 ///
@@ -20,7 +21,10 @@ use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
 /// replies that are shorter than a slice is worth ([`GatherList::keeps`]).
 ///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
-/// application gets it as it arrived, and what follows until it has consumed all. While the server is
+/// application gets it as it arrived, and what follows until it has consumed all.
+///
+/// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs.
+/// Such a message has landed elsewhere and is copied to the handler. While the server is
 /// [overloaded](Commands::is_overloaded), the application gets all messages (section 2.4).
 ///
 /// ```no_run
@@ -48,6 +52,7 @@ use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
 pub struct Landing {
     /// By number of the buffer group.
     tenants: Vec<Option<Bound>>,
+    bindings: BindingReader,
     choose: Option<Box<Choose>>,
     post: Option<Box<Post>>,
 }
@@ -74,6 +79,8 @@ pub struct Tenant {
 pub struct LandingCounters {
     /// Messages that the kernel received into the memory of the handler.
     pub landed: u64,
+    /// Messages that were copied there, as a [`Binding`](crate::Binding) chose the handler.
+    pub copied: u64,
     /// Messages that the handler has handled.
     pub handled: u64,
     /// Messages that it has discarded.
@@ -126,6 +133,7 @@ struct Shared {
     is_on: AtomicBool,
     enable: AtomicBool,
     landed: AtomicU64,
+    copied: AtomicU64,
     handled: AtomicU64,
     discarded: AtomicU64,
     passed: AtomicU64,
@@ -159,6 +167,7 @@ impl Tenant {
         let shared = &*self.shared;
         LandingCounters {
             landed: get(&shared.landed),
+            copied: get(&shared.copied),
             handled: get(&shared.handled),
             discarded: get(&shared.discarded),
             passed: get(&shared.passed),
@@ -255,7 +264,7 @@ impl Landing {
     }
 
     /// Binds a handler to a new tenant, with `count` receive buffers of `size` bytes in the message area of
-    /// the handler. `add` adds them to the mechanism: by
+    /// the handler; messages that land elsewhere are copied to the rest of it. `add` adds them to the mechanism: by
     /// [`Multiplexer::add_buffers`](crate::Multiplexer::add_buffers) or [`Commands::add_buffers`].
     ///
     /// # Errors
@@ -267,9 +276,10 @@ impl Landing {
         size: u32,
         add: impl FnOnce(BufferPool) -> Result<BufferGroup, BufferError>,
     ) -> Result<Tenant, BindError> {
-        let stride = BufferPool::memory_len(count, size)? / usize::from(count);
+        let len = BufferPool::memory_len(count, size)?;
+        let stride = len / usize::from(count);
         let (slots, slot_bytes) = (handler.policy().reply_slots, handler.policy().reply_slot_bytes);
-        let (replies, area) = handler.take_areas().ok_or(BindError::Taken)?;
+        let (replies, area) = handler.take_areas(len).ok_or(BindError::Taken)?;
         let replies = Replies::new(replies, slots, slot_bytes)?;
         let messages = area.range();
         let group = add(BufferPool::over(Box::new(AreaBuffers(area)), count, size)?)?;
@@ -277,6 +287,7 @@ impl Landing {
             is_on: true.into(),
             enable: false.into(),
             landed: 0.into(),
+            copied: 0.into(),
             handled: 0.into(),
             discarded: 0.into(),
             passed: 0.into(),
@@ -300,6 +311,11 @@ impl Landing {
         Ok(Tenant { group, shared })
     }
 
+    /// Returns the bindings, which bind the tenants of this hook while the server runs.
+    pub fn bindings(&self) -> Bindings {
+        self.bindings.bindings()
+    }
+
     /// Chooses the tenant of each accepted connection; `None` leaves that of the listener.
     #[must_use]
     pub fn choosing(
@@ -320,21 +336,25 @@ impl Landing {
 
 impl ReceiveHook for Landing {
     fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
-        if let Some(group) = self.choose.as_mut().and_then(|choose| choose(id, at)) {
+        let chosen = self.choose.as_mut().and_then(|choose| choose(id, at));
+        if let Some(group) = chosen.or_else(|| self.bindings.of_listener(at)) {
             // The connection keeps the listener's group if this one does not exist.
             let _ = io.set_receive_group(id, group);
         }
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
-        let Some(place) = rx.place() else { return };
-        let Some(Some(bound)) = self.tenants.get_mut(place.group.index()) else { return };
         let len = rx.bytes().len();
         if len == 0 {
             return;
         }
+        let place = rx.place();
+        let group = self.bindings.of_message(id, rx.bytes()).or(place.map(|place| place.group));
+        let Some(group) = group else { return };
+        let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
         let Bound { handler, messages, stride, size, replies, shared } = bound;
-        add(&shared.landed, 1);
+        let landed = place.filter(|place| place.group == group);
+        add(if landed.is_some() { &shared.landed } else { &shared.copied }, 1);
         if io.is_overloaded() {
             add(&shared.passed, 1);
             return add(&shared.overloaded, 1);
@@ -345,11 +365,19 @@ impl ReceiveHook for Landing {
             handler.enable();
         }
         handler.set_free_slots(replies.collect());
-        let start = messages.start + place.offset;
-        let message = start..start + len;
-        let slot = (place.offset / *stride) as u32;
         let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
-        match handler.handle(message.clone(), connection, slot, io.now()) {
+        // Where the message lies in the memory; empty if a copy of it does.
+        let mut message = 0..0;
+        let outcome = match landed {
+            Some(place) => {
+                let start = messages.start + place.offset;
+                message = start..start + len;
+                let slot = (place.offset / *stride) as u32;
+                handler.handle(message.clone(), connection, slot, io.now())
+            }
+            None => handler.handle_copy(rx.bytes(), connection, io.now()),
+        };
+        match outcome {
             Outcome::Handled => add(&shared.handled, 1),
             Outcome::Discarded => {
                 add(&shared.discarded, 1);

@@ -42,6 +42,8 @@
 pub mod __private;
 mod admission;
 mod application;
+#[cfg(feature = "sandbox")]
+mod bindings;
 mod commands;
 mod config;
 mod driver;
@@ -68,6 +70,8 @@ pub use application::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FilePath, Listener,
     Root,
 };
+#[cfg(feature = "sandbox")]
+pub use bindings::{Binding, Bindings};
 pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer};
 pub use config::{Config, StartError, Unavailable};
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};

@@ -17,8 +17,9 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
 use evring::{
-    Admission, AnyMechanism, Application, BindError, BufferError, Chunk, Close, Commands, Config,
-    Cx, Hooked, Landing, LandingCounters, Listener, RemoteHandle, Rx, Tenant,
+    Admission, AnyMechanism, Application, BindError, Binding, Bindings, BufferError, Chunk, Close,
+    Commands, Config, ConnId, Cx, Hooked, Landing, LandingCounters, Listener, RemoteHandle, Rx,
+    Tenant,
 };
 use server::{TIMEOUT, side_by_side};
 
@@ -104,6 +105,9 @@ struct Server {
     tenants: Vec<Tenant>,
     memories: Vec<Weak<HandlerMemory>>,
     events: mpsc::Receiver<(u64, u64)>,
+    /// The connections to the third listener.
+    accepted: mpsc::Receiver<ConnId>,
+    bindings: Bindings,
     thread: thread::JoinHandle<bool>,
 }
 
@@ -134,18 +138,27 @@ impl Server {
             }
             server.set_listener_group(Listener(0), tenants[0].group()).unwrap();
             let (events, posted) = mpsc::channel();
+            let (accept, accepted) = mpsc::channel();
+            let bindings = landing.bindings();
             // The tenant of the second listener is chosen for each connection.
             let second = tenants[1].group();
             let landing = landing
-                .choosing(move |_, at| (at == Listener(1)).then_some(second))
+                .choosing(move |id, at| {
+                    if at == Listener(2) {
+                        let _ = accept.send(id);
+                    }
+                    (at == Listener(1)).then_some(second)
+                })
                 .posting(move |_, kind, value| events.send((kind, value)).unwrap());
             let addresses = server.addresses().to_vec();
-            started.send((addresses, server.remote(), tenants, memories, posted)).unwrap();
+            let started_parts = (tenants, memories, posted, accepted, bindings);
+            started.send((addresses, server.remote(), started_parts)).unwrap();
             let run = || server.run(Hooked::new(Echo, landing)).unwrap();
             catch_unwind(AssertUnwindSafe(run)).is_ok()
         });
-        let (addresses, remote, tenants, memories, events) = server.recv().unwrap();
-        Server { addresses, remote, tenants, memories, events, thread }
+        let (addresses, remote, parts) = server.recv().unwrap();
+        let (tenants, memories, events, accepted, bindings) = parts;
+        Server { addresses, remote, tenants, memories, events, accepted, bindings, thread }
     }
 
     fn connect(&self, listener: usize) -> TcpStream {
@@ -284,13 +297,69 @@ fn handler_is_bound_once_and_its_buffers_fit_its_area() {
     assert_eq!(landing.bind(handler(), 3, 1, none).unwrap_err(), BufferError::Count(3).into());
     assert_eq!(landing.bind(handler(), 4, 1, none).unwrap_err(), BufferError::TooMany.into());
     let mut bound = handler();
-    bound.take_areas().unwrap();
+    bound.take_areas(usize::MAX).unwrap();
     // The area belongs to the kernel, so nothing else is copied to it.
     let outcome = bound.handle_copy(b"message", 0, std::time::Instant::now());
     assert_eq!(outcome, Outcome::Passed(Pass::Elsewhere));
     let error = landing.bind(bound, 4, 512, none).unwrap_err();
     assert_eq!(error, BindError::Taken);
     assert!(error.to_string().contains("another instance"));
+}
+
+#[test]
+fn handlers_are_bound_again_while_the_server_runs() {
+    side_by_side(|backend| {
+        let server = Server::start(backend);
+        let (mut client, mut other) = (server.connect(2), server.connect(2));
+        echo(&mut client, 0, LEN, 1);
+        let ids: Vec<_> = server.accepted.try_iter().collect();
+        let numbers = || [0, 1].map(|n| server.tenants[n].counters());
+        let handled = || numbers().map(|counters| [counters.handled, counters.copied]);
+        assert_eq!(handled(), [[0, 0]; 2], "{backend}: the listener has no handler");
+        // A filter, whose messages are copied.
+        let filter = Binding::Filter { offset: 1, bytes: vec![3, 6] };
+        server.bindings.bind(filter.clone(), &server.tenants[0]);
+        echo(&mut client, 0, LEN, 1);
+        echo(&mut client, 1, LEN, 1);
+        echo(&mut client, 0, 2, 1);
+        assert_eq!(handled(), [[1, 1], [0, 0]], "{backend}: only the first has these bytes");
+        // Bound again, by the identifier of another handler.
+        server.bindings.bind(filter.clone(), &server.tenants[1]);
+        echo(&mut client, 0, LEN, 1);
+        assert_eq!(handled(), [[1, 1], [1, 1]], "{backend}");
+        // A message that lands in the memory of its handler is not copied.
+        echo(&mut server.connect(1), 0, LEN, 1);
+        assert_eq!(handled(), [[1, 1], [2, 1]], "{backend}");
+        // Replies from a reply slot and from the memory of the module.
+        server.bindings.bind(Binding::Filter { offset: 0, bytes: vec![4] }, &server.tenants[0]);
+        echo(&mut client, 4, LEN, 4);
+        assert_eq!(handled(), [[2, 2], [2, 1]], "{backend}");
+        let copied = numbers()[0];
+        assert_eq!((copied.replies_lent, copied.replies_copied), (1, 4), "{backend}");
+        // A connection goes before the filters.
+        ids.iter().for_each(|id| {
+            server.bindings.bind(Binding::Connection(*id), &server.tenants[0]);
+        });
+        echo(&mut client, 0, LEN, 1);
+        echo(&mut other, 1, LEN, 1);
+        assert_eq!(handled(), [[4, 4], [2, 1]], "{backend}");
+        ids.iter().for_each(|id| server.bindings.unbind(Binding::Connection(*id)));
+        // A listener, whose next connections receive into the memory of the handler.
+        server.bindings.bind(Binding::Listener(Listener(2)), &server.tenants[0]);
+        let mut next = server.connect(2);
+        echo(&mut next, 1, LEN, 1);
+        assert_eq!(handled(), [[5, 4], [2, 1]], "{backend}");
+        // The filter takes what landed elsewhere, too.
+        echo(&mut next, 0, LEN, 1);
+        assert_eq!(handled(), [[5, 4], [3, 2]], "{backend}");
+        server.bindings.unbind(filter);
+        server.bindings.unbind(Binding::Listener(Listener(2)));
+        echo(&mut client, 0, LEN, 1);
+        echo(&mut server.connect(2), 0, LEN, 1);
+        assert_eq!(handled(), [[5, 4], [3, 2]], "{backend}");
+        drop((client, other, next));
+        assert!(server.stop());
+    });
 }
 
 #[test]

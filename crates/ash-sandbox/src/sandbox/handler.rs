@@ -146,6 +146,8 @@ pub struct Handler {
     counters: Counters,
     governor: Option<Governor>,
     areas_are_taken: bool,
+    /// The part of the message area to which messages are copied.
+    copy_area: Range<usize>,
     /// Interrupts the handler, if it is bounded by epochs.
     _clock: Option<Arc<Clock>>,
 }
@@ -170,6 +172,7 @@ impl Handler {
         clock: Option<Arc<Clock>>,
     ) -> Self {
         code.host_mut().set_memory(Arc::clone(&memory));
+        let copy_area = memory.message_area();
         Handler {
             code,
             memory,
@@ -181,6 +184,7 @@ impl Handler {
             counters: Counters::default(),
             governor: None,
             areas_are_taken: false,
+            copy_area,
             _clock: clock,
         }
     }
@@ -190,13 +194,15 @@ impl Handler {
         &self.memory
     }
 
-    /// Takes the reply area and the message area, for the kernel; `None` if they were taken. From then on the
-    /// kernel receives into the message area, and nothing is [copied](Self::handle_copy) to it.
-    pub fn take_areas(&mut self) -> Option<(Area, Area)> {
+    /// Takes the reply area and the first bytes of the message area, for the kernel; `None` if they were taken.
+    /// From then on messages are [copied](Self::handle_copy) to the rest of the message area.
+    pub fn take_areas(&mut self, message_bytes: usize) -> Option<(Area, Area)> {
         if std::mem::replace(&mut self.areas_are_taken, true) {
             return None;
         }
-        let (replies, messages) = (self.memory.reply_area(), self.memory.message_area());
+        let (replies, mut messages) = (self.memory.reply_area(), self.memory.message_area());
+        messages.end -= messages.len().saturating_sub(message_bytes);
+        self.copy_area.start = messages.end;
         Some((Area::new(&self.memory, replies), Area::new(&self.memory, messages)))
     }
 
@@ -255,15 +261,15 @@ impl Handler {
     /// Copies a message to the message area, and handles it. For messages that were not received
     /// into the area.
     pub fn handle_copy(&mut self, message: &[u8], connection: u64, now: Instant) -> Outcome {
-        let area = self.memory.message_area();
-        if self.areas_are_taken {
+        let area = self.copy_area.clone();
+        if area.is_empty() {
             return Outcome::Passed(Pass::Elsewhere);
         }
         if message.len() > area.len() {
             return Outcome::Passed(Pass::TooLong);
         }
         let to = self.memory.host_pointer(area.start);
-        // SAFETY: the message fits into the area, which only this thread accesses.
+        // SAFETY: the message fits into the area, which only this thread accesses: the kernel has another part.
         unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
         self.handle(area.start..area.start + message.len(), connection, 0, now)
     }

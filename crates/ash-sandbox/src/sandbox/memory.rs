@@ -160,7 +160,7 @@ impl HandlerMemory {
 }
 
 /// An area of a handler's memory, for the kernel: see [`Handler::take_areas`](super::Handler::take_areas).
-/// There is one value of each area, and it keeps the memory mapped.
+/// There is one value of each area, or of the part that the kernel gets, and it keeps the memory mapped.
 #[derive(Debug)]
 pub struct Area {
     memory: Arc<HandlerMemory>,
