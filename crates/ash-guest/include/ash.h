@@ -37,6 +37,8 @@ ASH_CALL(write_apply) int32_t ash_write_apply(uint32_t pipes, const void *from, 
 ASH_CALL(import) int64_t ash_import(uint32_t pipes, uint32_t reg);
 /* Posts an event to the application if the message is handled. */
 ASH_CALL(post) int32_t ash_post(int64_t kind, int64_t value);
+/* Starts an upcall with the message if it is passed on. */
+ASH_CALL(upcall) int32_t ash_upcall(void);
 /* Adds to one of 16 counters. */
 ASH_CALL(count) int32_t ash_count(uint32_t counter, int64_t by);
 /* Returns the offset of a reply slot for so many bytes, from which they leave without a copy; or ASH_EXHAUSTED. */

@@ -11,6 +11,7 @@ unsafe extern "C" {
     pub(crate) fn write_apply(pipes: u32, from: usize, to: usize, length: usize) -> i32;
     pub(crate) safe fn import(pipes: u32, register: u32) -> i64;
     pub(crate) safe fn post(kind: i64, value: i64) -> i32;
+    pub(crate) safe fn upcall() -> i32;
     pub(crate) safe fn count(counter: u32, by: i64) -> i32;
     pub(crate) safe fn reply(length: usize) -> i32;
     pub(crate) safe fn table() -> i32;
@@ -33,6 +34,7 @@ mod absent {
         fn id() -> i64;
         fn import(_pipes: u32, _register: u32) -> i64;
         fn post(_kind: i64, _value: i64) -> i32;
+        fn upcall() -> i32;
         fn count(_counter: u32, _by: i64) -> i32;
         fn reply(_length: usize) -> i32;
         fn table() -> i32;

@@ -152,4 +152,12 @@ impl<'a> Message<'a> {
     pub fn post(&self, kind: u64, value: u64) -> Result<(), CallError> {
         CallError::check(calls::post(kind as i64, value as i64))
     }
+
+    /// Starts an upcall with the message, if the handler returns [`Verdict::Pass`].
+    ///
+    /// # Errors
+    /// If the maximum of operations is reached.
+    pub fn upcall(&self) -> Result<(), CallError> {
+        CallError::check(calls::upcall())
+    }
 }

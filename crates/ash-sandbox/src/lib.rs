@@ -69,7 +69,9 @@
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::Landing, evring::Upcalls)` | |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch, memory and accounting of a handler |
-//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `count`, `reply` and `table` are additions |
+//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply` and `table` are additions |
+//! | the call that gives receive buffers back | table 5-1 | | not needed: a buffer goes back when its message is consumed and its last reply has left; nothing is received before the handler returns, so it would gain nothing by giving it back earlier |
+//! | a handler starts an upcall | 2.1 | the call `upcall`, `evring::Landing::starting_upcalls` | the upcall gets the message, which the handler passes on |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
 //! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
 //! | `supports` | 5.5 | | not needed: indirect calls stay in the module's table |

@@ -35,6 +35,7 @@ const SHAPE: &str = r#"
   (import "ash" "write_apply" (func (param i32 i32 i32 i32) (result i32)))
   (import "ash" "import" (func (param i32 i32) (result i64)))
   (import "ash" "post" (func (param i64 i64) (result i32)))
+  (import "ash" "upcall" (func (result i32)))
   (import "ash" "count" (func (param i32 i64) (result i32)))
   (import "ash" "reply" (func (param i32) (result i32)))
   (import "ash" "abort" (func))

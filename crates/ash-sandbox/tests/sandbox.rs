@@ -28,6 +28,7 @@ fn module_with(fields: &str, body: &str) -> Vec<u8> {
             (import "ash" "post" (func $post (param i64 i64) (result i32)))
             (import "ash" "count" (func $count (param i32 i64) (result i32)))
             (import "ash" "reply" (func $reply (param i32) (result i32)))
+            (import "ash" "upcall" (func $upcall (result i32)))
             (import "ash" "abort" (func $abort))
             (memory (export "memory") 1 1)
             {fields}
@@ -327,6 +328,24 @@ fn sends_and_events_are_bounded() {
     let mut events = handler(&nine("(call $post (i64.const 0) (i64.const 1))"));
     assert_eq!(run(&mut events, b""), Outcome::Handled);
     assert_eq!(events.events().len(), 8);
+}
+
+#[test]
+fn handler_starts_an_upcall_with_a_message_that_it_passes_on() {
+    let body = "(if (i32.eqz (local.get $length)) (then (return (i32.const 0))))
+         (drop (call $upcall))
+         (i32.load8_s (local.get $offset))";
+    let mut handler = handler(body);
+    for (message, outcome) in [
+        (&[0][..], Outcome::Passed(Pass::Upcall)),
+        (&[1], Outcome::Handled),
+        (&[2], Outcome::Discarded),
+        (&[9], Outcome::Passed(Pass::Voluntary)),
+        // The upcall of an earlier message is none of this one.
+        (&[], Outcome::Passed(Pass::ByHandler)),
+    ] {
+        assert_eq!(run(&mut handler, message), outcome);
+    }
 }
 
 #[test]

@@ -21,6 +21,11 @@ pub trait ReceiveHook {
     /// consuming nothing.
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>);
 
+    /// Returns whether the hook behind this one gets the bytes that [`received`](Self::received) has just left.
+    fn passes_to_next(&self) -> bool {
+        true
+    }
+
     /// The application is about to get these bytes. Returns whether it does: not if the hook holds the message
     /// that they begin with. A hook holds a message by consuming nothing and
     /// [holding](Commands::hold) the bytes of the connection; once it ends this, it can consume the message here.
@@ -63,6 +68,10 @@ impl<H: ReceiveHook> ReceiveHook for Option<H> {
         }
     }
 
+    fn passes_to_next(&self) -> bool {
+        self.as_ref().is_none_or(ReceiveHook::passes_to_next)
+    }
+
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         self.as_mut().is_none_or(|hook| hook.offered(io, id, rx))
     }
@@ -97,7 +106,8 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         let len = rx.bytes().len();
         self.0.received(io, id, rx);
-        if rx.bytes().len() == len && io.is_open(id) && !self.0.holds(id) {
+        let is_left = rx.bytes().len() == len && io.is_open(id) && !self.0.holds(id);
+        if is_left && self.0.passes_to_next() {
             self.1.received(io, id, rx);
         }
     }

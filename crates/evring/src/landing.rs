@@ -53,6 +53,10 @@ pub struct Landing {
     /// By number of the buffer group.
     tenants: Vec<Option<Bound>>,
     bindings: BindingReader,
+    /// Only messages with which a handler starts an upcall go to the next hook.
+    starts_upcalls: bool,
+    /// The next hook gets the message in hand.
+    passes_to_next: bool,
     choose: Option<Box<Choose>>,
     post: Option<Box<Post>>,
 }
@@ -326,6 +330,14 @@ impl Landing {
         self
     }
 
+    /// Lets handlers choose the messages that the next hook gets, such as [`Upcalls`](crate::Upcalls): those with
+    /// which they start an upcall. Without it, the next hook gets all that they leave. It always gets the messages for
+    /// which no handler is bound.
+    #[must_use]
+    pub fn starting_upcalls(self) -> Self {
+        Landing { starts_upcalls: true, ..self }
+    }
+
     /// Passes the events of handlers on: connection, kind and value. Without it they are dropped.
     #[must_use]
     pub fn posting(mut self, post: impl FnMut(ConnId, u64, u64) + 'static) -> Self {
@@ -343,8 +355,13 @@ impl ReceiveHook for Landing {
         }
     }
 
+    fn passes_to_next(&self) -> bool {
+        self.passes_to_next
+    }
+
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         let len = rx.bytes().len();
+        self.passes_to_next = true;
         if len == 0 {
             return;
         }
@@ -353,6 +370,7 @@ impl ReceiveHook for Landing {
         let Some(group) = group else { return };
         let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
         let Bound { handler, messages, stride, size, replies, shared } = bound;
+        self.passes_to_next = !self.starts_upcalls;
         let landed = place.filter(|place| place.group == group);
         add(if landed.is_some() { &shared.landed } else { &shared.copied }, 1);
         if io.is_overloaded() {
@@ -386,6 +404,7 @@ impl ReceiveHook for Landing {
             Outcome::Passed(reason) => {
                 add(&shared.passed, 1);
                 add(&shared.aborted, u64::from(matches!(reason, Pass::Involuntary(_))));
+                self.passes_to_next |= reason == Pass::Upcall;
                 return;
             }
         }

@@ -26,7 +26,7 @@ const DISCARDED: i32 = 2;
 /// application has paused.
 ///
 /// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, except for messages that
-/// arrive during an upcall.
+/// arrive during an upcall, and may [choose](crate::Landing::starting_upcalls) the messages that the process gets.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;

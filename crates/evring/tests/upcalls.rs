@@ -17,10 +17,11 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ash_sandbox::sandbox::{Handler, Sandboxer};
 use ash_sandbox::upcall::{Channel, Peer, Policy};
 use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Listener,
-    Others, ReceiveHook, RemoteHandle, Rx, UpcallHandle, Upcalls,
+    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing,
+    Listener, Others, ReceiveHook, RemoteHandle, Rx, UpcallHandle, Upcalls,
 };
 use server::{TIMEOUT, side_by_side};
 
@@ -139,15 +140,20 @@ impl Server {
         let (post, events) = mpsc::channel();
         let thread = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config::default().with(|c| c.listen = vec![any, any]);
-            let server = AnyMechanism::new(mechanism, &config).unwrap();
+            let config = Config::default().with(|c| c.listen = vec![any; 3]);
+            let mut server = AnyMechanism::new(mechanism, &config).unwrap();
+            let mut landing = Landing::new().starting_upcalls();
+            let tenant = landing.bind(handler(), 8, 512, |buffers| server.add_buffers(buffers));
+            server.set_listener_group(Listener(2), tenant.unwrap().group()).unwrap();
             let channel = Channel::new(ours, policy).unwrap();
             let (upcalls, handle) = Upcalls::new(channel, &server.remote(), 5, 3).unwrap();
             started.send((server.addresses().to_vec(), server.remote(), handle)).unwrap();
             let upcalls = upcalls
-                .choosing(|_, listener| listener == Listener(0))
+                .choosing(|_, listener| listener != Listener(1))
                 .posting(move |_, kind, value| post.send((kind, value)).unwrap());
-            server.run(Hooked::new(Hooked::new(Echo, Behind), (upcalls, Behind))).unwrap();
+            server
+                .run(Hooked::new(Hooked::new(Echo, Behind), ((landing, upcalls), Behind)))
+                .unwrap();
         });
         let (addresses, remote, upcalls) = parts.recv().unwrap();
         Server { addresses, remote, upcalls, process, events, go, thread: Some(thread) }
@@ -187,6 +193,36 @@ fn ask(client: &mut TcpStream, question: &str, expected: &str) {
     let mut answer = vec![0; expected.len()];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(String::from_utf8_lossy(&answer), expected);
+}
+
+/// A handler in the sandbox, which starts upcalls with messages that begin with `h`, and discards those with `q`.
+fn handler() -> Handler {
+    let module = r#"(module
+        (import "ash" "upcall" (func $upcall (result i32)))
+        (memory (export "memory") 1 1)
+        (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (local $first i32)
+            (local.set $first (i32.load8_u (local.get 0)))
+            (if (i32.eq (local.get $first) (i32.const 0x71)) (then (return (i32.const 2))))
+            (if (i32.eq (local.get $first) (i32.const 0x68)) (then (drop (call $upcall))))
+            (i32.const 0)))"#;
+    let sandboxer = Sandboxer::new(ash_sandbox::sandbox::Policy::default()).unwrap();
+    sandboxer.load(&wat::parse_str(module).unwrap()).unwrap().instantiate(1).unwrap()
+}
+
+#[test]
+fn handler_starts_upcalls_on_every_mechanism() {
+    side_by_side(|mechanism| {
+        let server = Server::start(mechanism, patient());
+        let mut client = server.connect(2);
+        ask(&mut client, "hello", "up:hello");
+        // The application gets what the handler passes on without an upcall.
+        ask(&mut client, "asleep", "app:asleep");
+        assert_eq!(server.upcalls.counters().submitted, 1, "{mechanism}");
+        // Without a handler, the process gets all.
+        ask(&mut server.connect(0), "asleep", "app:asleep");
+        assert_eq!(server.upcalls.counters().submitted, 2, "{mechanism}");
+        ask(&mut client, "hello again", "up:hello again");
+    });
 }
 
 /// No test waits for it.

@@ -57,6 +57,8 @@ calls! {
     IMPORT = "import" (I32, I32) -> I64, 20;
     /// An addition to the table: posts an event to the application.
     POST = "post" (I64, I64) -> I32, 50;
+    /// An addition to the table: starts an upcall with the message, if it is passed on.
+    UPCALL = "upcall" () -> I32, 10;
     /// An addition to the table: adds to a counter.
     COUNT = "count" (I32, I64) -> I32, 10;
     /// An addition to the table: returns the offset of a free reply slot, from which a reply leaves without a

@@ -42,6 +42,8 @@ pub enum Outcome {
 pub enum Pass {
     /// The handler has chosen so.
     ByHandler,
+    /// The handler has started an upcall with the message (section 2.1).
+    Upcall,
     /// A voluntary abort (section 3.3.1).
     Voluntary,
     /// An involuntary abort (section 3.3.2).
@@ -417,6 +419,7 @@ impl Handler {
         match result {
             Ok(HANDLED) => Outcome::Handled,
             Ok(DISCARDED) => Outcome::Discarded,
+            Ok(PASSED) if self.code.host().starts_upcall => Outcome::Passed(Pass::Upcall),
             Ok(PASSED) => Outcome::Passed(Pass::ByHandler),
             Ok(_) => Outcome::Passed(Pass::Voluntary),
             Err(_) if self.code.host().aborted => Outcome::Passed(Pass::Voluntary),

@@ -58,6 +58,8 @@ pub(crate) struct Host {
     pub(crate) calls: u64,
     /// The handler has ended itself by `abort`.
     pub(crate) aborted: bool,
+    /// It has started an upcall with the message.
+    pub(crate) starts_upcall: bool,
     pipes: Vec<Pipes>,
 }
 
@@ -82,6 +84,7 @@ impl Host {
             counters: [0; COUNTERS],
             calls: 0,
             aborted: false,
+            starts_upcall: false,
             pipes: Vec::new(),
         }
     }
@@ -100,6 +103,7 @@ impl Host {
         self.message = message;
         self.operations = operations;
         self.aborted = false;
+        self.starts_upcall = false;
         self.left_slots = self.free_slots;
         for pipes in &mut self.pipes {
             pipes.state.reset();
@@ -308,7 +312,7 @@ fn in_place_of_instruction(
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
         ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, REPLY,
-        SEND, TABLE, WRITE_APPLY,
+        SEND, TABLE, UPCALL, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
@@ -359,6 +363,13 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
             return EXHAUSTED;
         }
         caller.data_mut().post(kind, value)
+    })?;
+    linker.func_wrap(MODULE, UPCALL.name, |mut caller: Caller<'_, Host>| {
+        if !charge(&mut caller, &UPCALL, 0) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().starts_upcall = true;
+        OK
     })?;
     linker.func_wrap(MODULE, COUNT.name, |mut caller: Caller<'_, Host>, counter, by| {
         charge(&mut caller, &COUNT, 0);

@@ -54,6 +54,7 @@
 //! | `write_apply(pipes: i32, from: i32, to: i32, length: i32) -> i32` | `ae_wapply` | applies a pipe list that writes to another place |
 //! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it |
 //! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
+//! | `upcall() -> i32` | an addition | starts an upcall with the message, if it is passed on |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
 //! | `reply(length: i32) -> i32` | an addition | returns the offset of a reply slot that no reply in flight uses |
 //! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it |
