@@ -8,6 +8,7 @@ mod serving;
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -183,6 +184,39 @@ fn handlers_were_on_under_overload() {
     let (overloaded, passed) =
         (counter(&serving, "sandbox_overloaded"), counter(&serving, "sandbox_passed"));
     assert!(overloaded > 0 && passed >= overloaded, "{overloaded} of {passed}");
+}
+
+#[test]
+fn compiled_handlers_are_kept_in_a_directory_of_this_user() {
+    let (cache, root) = (tempfile::tempdir().unwrap(), root());
+    let hello = handler("hello.wasm").display().to_string();
+    let directory = cache.path().to_str().unwrap();
+    let arguments = ["--listen", "127.0.0.1:0", "--handler", &hello, "--handler-cache", directory];
+    let mut kept = Vec::new();
+    for _ in 0..2 {
+        let serving = Serving::start(&arguments);
+        assert_eq!(serving.connect().get("/hello").body, b"Hello from a handler\n");
+        let file = fs::read_dir(cache.path()).unwrap().next().unwrap().unwrap();
+        kept.push((file.path(), file.metadata().unwrap().modified().unwrap()));
+    }
+    assert_eq!(kept[0], kept[1]);
+    #[cfg(feature = "user")]
+    {
+        let output = httpd(&[&arguments[..], &["--user", "root"]].concat()).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("compiled handlers are kept for one user"), "{error}");
+    }
+    fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o777)).unwrap();
+    for (directory, reason) in [
+        (directory, "no one else can write to (chmod go-w)"),
+        (root.path().join("missing").to_str().unwrap(), "No such file"),
+    ] {
+        let arguments = ["--handler", &hello, "--handler-cache", directory];
+        let output = httpd(&arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("as a cache") && error.contains(reason), "{error}");
+    }
 }
 
 #[test]

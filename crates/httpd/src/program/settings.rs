@@ -421,7 +421,7 @@ mod tests {
                 );
                 continue;
             };
-            if setting.starts_with("handler ") && cfg!(not(feature = "sandbox")) {
+            if setting.starts_with("handler") && cfg!(not(feature = "sandbox")) {
                 continue;
             }
             if let Err(error) = parsed(setting, &[]) {

@@ -50,6 +50,9 @@ pub enum Error {
     /// A handler cannot be instantiated: its name, and the reason.
     #[cfg(feature = "sandbox")]
     Handler(String, sandbox::Rejection),
+    /// The directory of compiled handlers cannot be used.
+    #[cfg(feature = "sandbox")]
+    HandlerCache(sandbox::CacheError),
     /// The file of a handler cannot be read.
     #[cfg(feature = "sandbox")]
     HandlerFile(PathBuf, io::Error),
@@ -97,6 +100,8 @@ impl fmt::Display for Error {
                 write!(f, "cannot read the handler {}: {error}", path.display())
             }
             #[cfg(feature = "sandbox")]
+            Error::HandlerCache(error) => error.fmt(f),
+            #[cfg(feature = "sandbox")]
             Error::Handler(name, rejection) => {
                 write!(f, "cannot use the handler {name}: {rejection}")
             }
@@ -127,6 +132,9 @@ impl std::error::Error for Error {
             Error::HandlerFile(_, error) => Some(error),
             #[cfg(feature = "sandbox")]
             Error::Handler(_, rejection) => Some(rejection),
+            // It is displayed as it is.
+            #[cfg(feature = "sandbox")]
+            Error::HandlerCache(error) => error.source(),
         }
     }
 }

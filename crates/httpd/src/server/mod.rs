@@ -124,6 +124,8 @@ pub struct Builder {
     sandbox: Vec<SandboxedHandler>,
     #[cfg(feature = "sandbox")]
     modules: Vec<HandlerModule>,
+    #[cfg(feature = "sandbox")]
+    handler_cache: Option<PathBuf>,
 }
 
 impl From<Options> for Builder {
@@ -162,6 +164,16 @@ impl From<Options> for Builder {
             sandbox: Vec::new(),
             #[cfg(feature = "sandbox")]
             modules: options.handlers,
+            #[cfg(feature = "sandbox")]
+            handler_cache: options.handler_cache,
+        };
+        // It is read before the server changes its user, and again at a reload.
+        #[cfg(all(feature = "sandbox", feature = "user"))]
+        let builder = Builder {
+            conflict: (builder.user.is_some() && builder.handler_cache.is_some()).then_some(
+                "compiled handlers are kept for one user; use no other user, or no cache",
+            ),
+            ..builder
         };
         if options.lab_routes { builder.lab_routes() } else { builder }
     }
@@ -504,7 +516,9 @@ impl Builder {
         }
         self.log_memory();
         #[cfg(feature = "sandbox")]
-        self.sandbox.extend(modules::load(std::mem::take(&mut self.modules))?);
+        let modules = std::mem::take(&mut self.modules);
+        #[cfg(feature = "sandbox")]
+        self.sandbox.extend(modules::load(modules, self.handler_cache.as_deref())?);
         let metrics = &handle.0.metrics;
         let (writer, senders) = match self.log.take() {
             None => (None, Vec::new()),

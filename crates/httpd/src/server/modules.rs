@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::path::Path;
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
 
@@ -10,13 +11,20 @@ use crate::server::options::{HandlerModule, HandlerTenant};
 use crate::site::sandbox::SandboxedHandler;
 
 /// Loads handlers. One sandboxer loads all, as handlers of a tenant share what it keeps for the tenant.
-pub(crate) fn load(modules: Vec<HandlerModule>) -> Result<Vec<SandboxedHandler>, Error> {
+/// Compiled handlers are kept in the directory `cache`.
+pub(crate) fn load(
+    modules: Vec<HandlerModule>,
+    cache: Option<&Path>,
+) -> Result<Vec<SandboxedHandler>, Error> {
     let Some(first) = modules.first() else { return Ok(Vec::new()) };
     let rejected = |module: &HandlerModule, rejection| {
         Error::Handler(module.file.display().to_string(), rejection)
     };
-    let sandboxer =
+    let mut sandboxer =
         Sandboxer::new(Policy::default()).map_err(|rejection| rejected(first, rejection))?;
+    if let Some(directory) = cache {
+        sandboxer = sandboxer.with_cache(directory).map_err(Error::HandlerCache)?;
+    }
     let tenants = numbers(&modules);
     let load = |(tenant, module): (u64, HandlerModule)| {
         let wasm = fs::read(&module.file);
@@ -69,7 +77,7 @@ mod tests {
         let file = directory.path().join("long.wasm");
         fs::write(&file, wat::parse_str(LONG).unwrap()).unwrap();
         let module = |tenant| format!("{},tenant={tenant}", file.display()).parse().unwrap();
-        let handlers = load(vec![module(1), module(1), module(2)]).unwrap();
+        let handlers = load(vec![module(1), module(1), module(2)], None).unwrap();
         let mut workers = [Sandbox::new(&handlers).unwrap(), Sandbox::new(&handlers).unwrap()];
         let now = Instant::now();
         let first = workers[0].handlers().next().unwrap();

@@ -123,6 +123,11 @@ pub struct Options {
     )]
     pub handlers: Vec<HandlerModule>,
 
+    /// Directory in which compiled handlers are kept for the next start; only the user of the server may write to it
+    #[cfg(feature = "sandbox")]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "DIR"))]
+    pub handler_cache: Option<PathBuf>,
+
     /// Virtual hosts other than the first, which has the root and the settings for files of these options.
     #[cfg_attr(feature = "cli", arg(skip))]
     pub hosts: Vec<HostOptions>,
@@ -207,6 +212,8 @@ impl Default for Options {
             status: false,
             #[cfg(feature = "sandbox")]
             handlers: Vec::new(),
+            #[cfg(feature = "sandbox")]
+            handler_cache: None,
             hosts: Vec::new(),
             connections: ConnectionLimits::default(),
             limits: Limits::default(),
