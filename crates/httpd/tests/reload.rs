@@ -239,6 +239,9 @@ mod program {
         program.reload("listen = ['127.0.0.1:0']\nroot = 'DIR'\nlisting = true\nworkers = 3\n");
         while program.serving.connect().get("/").status != 200 {}
         assert_eq!(program.serving.connect().get("/a.txt").body, b"text");
+        // The log level is set after the new workers serve, and before the next reload.
+        program.reload("no-such-setting = 1\n");
+        while !program.line().contains("the settings stay as they were") {}
         program.serving.signal(Signal::TERM);
         let mut rest = String::new();
         program.serving.errors.read_to_string(&mut rest).unwrap();

@@ -516,9 +516,7 @@ impl Builder {
         }
         self.log_memory();
         #[cfg(feature = "sandbox")]
-        let modules = std::mem::take(&mut self.modules);
-        #[cfg(feature = "sandbox")]
-        self.sandbox.extend(modules::load(modules, self.handler_cache.as_deref())?);
+        self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
         let metrics = &handle.0.metrics;
         let (writer, senders) = match self.log.take() {
             None => (None, Vec::new()),
@@ -650,7 +648,7 @@ impl Builder {
         self.load_realms()?;
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
-        self.load_modules()?;
+        modules::load(&self.modules, self.handler_cache.as_deref())?;
         if let Some(path) = self.log.as_ref().and_then(|log| log.path.as_ref()) {
             log::check(path).map_err(|error| Error::Log(path.clone(), error))?;
         }

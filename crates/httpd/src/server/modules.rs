@@ -13,7 +13,7 @@ use crate::site::sandbox::SandboxedHandler;
 /// Loads handlers. One sandboxer loads all, as handlers of a tenant share what it keeps for the tenant.
 /// Compiled handlers are kept in the directory `cache`.
 pub(crate) fn load(
-    modules: Vec<HandlerModule>,
+    modules: &[HandlerModule],
     cache: Option<&Path>,
 ) -> Result<Vec<SandboxedHandler>, Error> {
     let Some(first) = modules.first() else { return Ok(Vec::new()) };
@@ -25,11 +25,11 @@ pub(crate) fn load(
     if let Some(directory) = cache {
         sandboxer = sandboxer.with_cache(directory).map_err(Error::HandlerCache)?;
     }
-    let tenants = numbers(&modules);
-    let load = |(tenant, module): (u64, HandlerModule)| {
+    let tenants = numbers(modules);
+    let load = |(tenant, module): (u64, &HandlerModule)| {
         let wasm = fs::read(&module.file);
         let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
-        let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(&module, rejection))?;
+        let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(module, rejection))?;
         let name = module.file.display().to_string();
         Ok(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant))
     };
@@ -77,7 +77,7 @@ mod tests {
         let file = directory.path().join("long.wasm");
         fs::write(&file, wat::parse_str(LONG).unwrap()).unwrap();
         let module = |tenant| format!("{},tenant={tenant}", file.display()).parse().unwrap();
-        let handlers = load(vec![module(1), module(1), module(2)], None).unwrap();
+        let handlers = load(&[module(1), module(1), module(2)], None).unwrap();
         let mut workers = [Sandbox::new(&handlers).unwrap(), Sandbox::new(&handlers).unwrap()];
         let now = Instant::now();
         let first = workers[0].handlers().next().unwrap();
