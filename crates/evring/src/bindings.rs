@@ -42,7 +42,7 @@ struct Shared {
 }
 
 impl Bindings {
-    /// Binds a handler, in the place of the one that was bound there.
+    /// Binds a handler of the same landing, in the place of the one that was bound there.
     pub fn bind(&self, to: Binding, tenant: &Tenant) {
         self.change(|table| table.set(to, Some(tenant.group())));
     }
@@ -74,9 +74,13 @@ impl Table {
         match binding {
             Binding::Listener(listener) => *at(&mut self.listeners, listener.0.into()) = group,
             Binding::Connection(id) => {
-                let bound = at(&mut self.connections, id.slot() as usize);
-                if group.is_some() || bound.is_some_and(|(bound, _)| bound == id) {
-                    *bound = group.map(|group| (id, group));
+                let slot = id.slot() as usize;
+                let is_known = self
+                    .connections
+                    .get(slot)
+                    .is_some_and(|bound| bound.is_some_and(|(bound, _)| bound == id));
+                if group.is_some() || is_known {
+                    *at(&mut self.connections, slot) = group.map(|group| (id, group));
                 }
             }
             Binding::Filter { offset, bytes } => {
@@ -93,7 +97,7 @@ impl Table {
     }
 }
 
-/// Returns an element, before which a list gets empty ones.
+/// Returns an element; the list grows to it.
 fn at<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
     if index >= list.len() {
         list.resize_with(index + 1, || None);

@@ -21,7 +21,8 @@ pub trait ReceiveHook {
     /// consuming nothing.
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>);
 
-    /// Returns whether the hook behind this one gets the bytes that [`received`](Self::received) has just left.
+    /// Returns whether the hook behind this one gets the bytes that [`received`](Self::received) has just left. Asked
+    /// only after it.
     fn passes_to_next(&self) -> bool {
         true
     }
@@ -112,6 +113,10 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
         }
     }
 
+    fn passes_to_next(&self) -> bool {
+        self.0.passes_to_next() && self.1.passes_to_next()
+    }
+
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         self.0.offered(io, id, rx) && self.1.offered(io, id, rx)
     }
@@ -164,7 +169,7 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
 
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         self.hook.received(io, id, rx);
-        if A::INTERCEPTS && !self.hook.holds(id) {
+        if A::INTERCEPTS && !self.hook.holds(id) && self.hook.passes_to_next() {
             self.inner.intercept(io, id, rx);
         }
     }

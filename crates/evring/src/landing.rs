@@ -83,7 +83,7 @@ pub struct Tenant {
 pub struct LandingCounters {
     /// Messages that the kernel received into the memory of the handler.
     pub landed: u64,
-    /// Messages that were copied there, as a [`Binding`](crate::Binding) chose the handler.
+    /// Messages that arrived elsewhere and for which a [`Binding`](crate::Binding) chose the handler.
     pub copied: u64,
     /// Messages that the handler has handled.
     pub handled: u64,

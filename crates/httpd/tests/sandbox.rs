@@ -117,6 +117,13 @@ fn handler_whose_path_was_not_canonical_saw_no_request() {
         assert_eq!(serving.connect().get("/a%20b/c").body, b"handler", "{path}");
         assert_eq!(serving.connect().get("/file").body, b"of the site", "{path}");
     }
+    // What follows the last slash is the beginning of a name.
+    let root = root();
+    let handler = root.path().join("always.wasm");
+    fs::write(&handler, wat::parse_str(ALWAYS).unwrap()).unwrap();
+    let (serving, _root) = serve("auto", &[format!("{},path=/.", handler.display())]);
+    assert_eq!(serving.connect().get("/.git").body, b"handler");
+    assert_eq!(serving.connect().get("/file").body, b"of the site");
 }
 
 /// Answers with a digit, the number of its tenant.

@@ -54,9 +54,9 @@ pub enum Pass {
     Off,
     /// The tenant has used up its operations of this second (section 2.4).
     OverBudget,
-    /// The message is longer than the message area.
+    /// The message is longer than the room for copies.
     TooLong,
-    /// The message is not in the message area, into which the kernel receives others.
+    /// There is no room for a copy: the kernel receives into the whole message area.
     Elsewhere,
     /// The governor prefers this strategy, as the handler aborts too often.
     Governed(Strategy),

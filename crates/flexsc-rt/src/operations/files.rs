@@ -286,7 +286,7 @@ pub fn read_at(
 }
 
 /// Writes to a file on a disk or in memory at an offset: pwrite(2). Others may block the owner; use
-/// [`write`]. Returns the number of bytes written.
+/// [`write()`]. Returns the number of bytes written.
 pub fn write_at<B: Bytes>(
     file: &Descriptor,
     offset: u64,

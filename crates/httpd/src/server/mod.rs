@@ -167,14 +167,6 @@ impl From<Options> for Builder {
             #[cfg(feature = "sandbox")]
             handler_cache: options.handler_cache,
         };
-        // It is read before the server changes its user, and again at a reload.
-        #[cfg(all(feature = "sandbox", feature = "user"))]
-        let builder = Builder {
-            conflict: (builder.user.is_some() && builder.handler_cache.is_some()).then_some(
-                "compiled handlers are kept for one user; use no other user, or no cache",
-            ),
-            ..builder
-        };
         if options.lab_routes { builder.lab_routes() } else { builder }
     }
 }
@@ -473,7 +465,7 @@ impl Builder {
     /// Starts workers that serve in the place of those before.
     fn start_generation(mut self, handle: &Handle) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(conflict) = self.conflict {
+        if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
         self.check_pages()?;
@@ -632,13 +624,23 @@ impl Builder {
         self.config.listen.iter().zip(given).map(sockets).collect()
     }
 
+    /// Returns why the settings exclude each other, if they do.
+    fn conflict(&self) -> Option<&'static str> {
+        // The cache is read before the server changes its user, and again at a reload.
+        #[cfg(all(feature = "sandbox", feature = "user"))]
+        if self.user.is_some() && self.handler_cache.is_some() {
+            return Some("compiled handlers are kept for one user; use no other user, or no cache");
+        }
+        self.conflict
+    }
+
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
     /// have expired.
     ///
     /// # Errors
     /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
     pub fn check(&self) -> Result<(), Error> {
-        if let Some(conflict) = self.conflict {
+        if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
         for root in self.pages().filter_map(|(root, _)| root) {
@@ -648,7 +650,7 @@ impl Builder {
         self.load_realms()?;
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
-        modules::load(&self.modules, self.handler_cache.as_deref())?;
+        modules::load(&self.modules, None)?;
         if let Some(path) = self.log.as_ref().and_then(|log| log.path.as_ref()) {
             log::check(path).map_err(|error| Error::Log(path.clone(), error))?;
         }

@@ -36,8 +36,8 @@ pub(crate) fn load(
     tenants.into_iter().zip(modules).map(load).collect()
 }
 
-/// Returns the number of each handler's tenant. Names get the first numbers, in their order, that no handler without a
-/// tenant could have and no other tenant has.
+/// Returns the number of each handler's tenant. A name gets the first number, from the number of handlers on, that no
+/// other tenant has.
 fn numbers(modules: &[HandlerModule]) -> Vec<u64> {
     let is_number =
         |n: u64| modules.iter().any(|module| module.tenant == Some(HandlerTenant::Number(n)));

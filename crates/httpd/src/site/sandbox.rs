@@ -29,9 +29,11 @@ pub struct SandboxedHandler {
 pub(crate) fn canonical_prefix(prefix: &str) -> Option<Vec<u8>> {
     let mut encoded = Vec::with_capacity(prefix.len());
     path::encode(prefix.as_bytes(), &mut encoded);
-    let canonical = path::canonical(&encoded).into_owned();
+    // What follows the last slash is the beginning of a name.
+    let (directory, name) = encoded.split_at(encoded.iter().rposition(|b| *b == b'/')? + 1);
+    let canonical = path::canonical(directory);
     let is_below = canonical.split(|b| *b == b'/').all(|segment| segment != b"..");
-    (canonical.starts_with(b"/") && is_below).then_some(canonical)
+    (canonical.starts_with(b"/") && is_below).then(|| [&canonical, name].concat())
 }
 
 impl SandboxedHandler {
@@ -65,6 +67,13 @@ struct Bound {
     path: Option<Vec<u8>>,
     handler: Handler,
     is_disabled: bool,
+}
+
+impl Bound {
+    /// Returns whether the handler sees requests for a canonical path.
+    fn is_for(&self, name: &[u8]) -> bool {
+        self.path.as_ref().is_some_and(|prefix| name.starts_with(prefix))
+    }
 }
 
 impl fmt::Debug for Sandbox {
@@ -121,17 +130,16 @@ impl Sandbox {
         // The site refuses other targets.
         let (name, _) = path::split(request.target).ok()?;
         let name = path::canonical(name);
+        if x.io.is_overloaded() {
+            let is_bound = self.bound.iter().any(|bound| bound.is_for(&name));
+            metrics.sandbox_passed.add(is_bound.into());
+            metrics.sandbox_overloaded.add(is_bound.into());
+            return None;
+        }
         let head = canonical_head(request, &name);
         let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
-        let is_bound =
-            |bound: &&mut Bound| bound.path.as_ref().is_some_and(|prefix| name.starts_with(prefix));
-        let bound = self.bound.iter_mut().filter(is_bound);
+        let bound = self.bound.iter_mut().filter(|bound| bound.is_for(&name));
         for Bound { name, handler, is_disabled, .. } in bound {
-            if x.io.is_overloaded() {
-                metrics.sandbox_passed.add(1);
-                metrics.sandbox_overloaded.add(1);
-                return None;
-            }
             let outcome = handler.handle_copy(&head, connection, x.io.now());
             match outcome {
                 Outcome::Handled => metrics.sandbox_handled.add(1),
