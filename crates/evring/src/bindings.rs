@@ -75,11 +75,12 @@ impl Table {
             Binding::Listener(listener) => *at(&mut self.listeners, listener.0.into()) = group,
             Binding::Connection(id) => {
                 let slot = id.slot() as usize;
-                let is_known = self
-                    .connections
-                    .get(slot)
-                    .is_some_and(|bound| bound.is_some_and(|(bound, _)| bound == id));
-                if group.is_some() || is_known {
+                let bound = self.connections.get(slot).copied().flatten().map(|(bound, _)| bound);
+                // The slot may have a later connection.
+                let is_old =
+                    |bound: ConnId| (bound.generation().wrapping_sub(id.generation()) as i32) > 0;
+                let is_known = group.is_some() || bound == Some(id);
+                if is_known && !bound.is_some_and(is_old) {
                     *at(&mut self.connections, slot) = group.map(|group| (id, group));
                 }
             }
@@ -148,5 +149,28 @@ impl BindingReader {
             message.get(*offset..).is_some_and(|rest| rest.starts_with(bytes))
         };
         table.filters.iter().find(has).map(|(.., group)| *group)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_binding_of_a_closed_connection_replaced_that_of_its_successor() {
+        let (mut table, group) = (Table::default(), Some(BufferGroup::DEFAULT));
+        let connection = |generation| Binding::Connection(ConnId::new(5, generation));
+        let bound = |table: &Table| table.connections[5].map(|(id, _)| id.generation());
+        table.set(connection(2), group);
+        table.set(connection(1), group);
+        table.set(connection(1), None);
+        assert_eq!(bound(&table), Some(2));
+        table.set(connection(3), group);
+        assert_eq!(bound(&table), Some(3));
+        table.set(connection(3), None);
+        assert_eq!(bound(&table), None);
+        // The end of a binding that does not exist takes no memory.
+        table.set(Binding::Connection(ConnId::new(u32::MAX, 0)), None);
+        assert_eq!(table.connections.len(), 6);
     }
 }

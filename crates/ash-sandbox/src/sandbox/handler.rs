@@ -270,10 +270,14 @@ impl Handler {
         if message.len() > area.len() {
             return Outcome::Passed(Pass::TooLong);
         }
+        let left = match self.admit(now) {
+            Ok(left) => left,
+            Err(reason) => return Outcome::Passed(reason),
+        };
         let to = self.memory.host_pointer(area.start);
         // SAFETY: the message fits into the area, which only this thread accesses: the kernel has another part.
         unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
-        self.handle(area.start..area.start + message.len(), connection, 0, now)
+        self.invoke(area.start..area.start + message.len(), connection, 0, now, left)
     }
 
     /// Handles a message that lies in the message area, in a slot of the receive ring. Sends and
@@ -293,12 +297,30 @@ impl Handler {
             message.start >= area.start && message.start <= message.end && message.end <= area.end,
             "a message at {message:?}, outside of the message area {area:?}"
         );
-        let left = self.budget.left(now);
-        if let Some(reason) = self.reason_to_skip(left) {
-            self.counters.skipped += 1;
-            self.code.host_mut().discard();
-            return Outcome::Passed(reason);
+        match self.admit(now) {
+            Ok(left) => self.invoke(message, connection, slot, now, left),
+            Err(reason) => Outcome::Passed(reason),
         }
+    }
+
+    /// Returns how many operations are left for an invocation, or why there is none.
+    fn admit(&mut self, now: Instant) -> Result<u64, Pass> {
+        let left = self.budget.left(now);
+        let Some(reason) = self.reason_to_skip(left) else { return Ok(left) };
+        self.counters.skipped += 1;
+        self.code.host_mut().discard();
+        Err(reason)
+    }
+
+    /// Calls the handler with a message in the message area.
+    fn invoke(
+        &mut self,
+        message: Range<usize>,
+        connection: u64,
+        slot: u32,
+        now: Instant,
+        left: u64,
+    ) -> Outcome {
         self.counters.invocations += 1;
         let (offset, len) = (message.start as i32, message.len() as i32);
         let max = self.policy.max_operations;
