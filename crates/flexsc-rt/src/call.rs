@@ -103,7 +103,7 @@ pub enum Kind {
     /// Another object with a descriptor (eventfd, epoll, ...).
     Other,
     /// A file or directory of a pseudo file system (proc, sys, ...), whose reads and writes may block
-    /// for ever.
+    /// without limit.
     Pseudo,
 }
 

@@ -80,7 +80,7 @@ fn no_request_fails_while_successors_take_over() {
                 assert_eq!(line, serving.line, "upgrade {n}");
                 assert_ne!(process(&pid_file), current);
                 current = process(&pid_file);
-                // Each client goes on: the next upgrade would end its wait.
+                // Each client gets responses: the next upgrade would hide a lost request.
                 let made = || requests.each_ref().map(|made| made.load(Ordering::Relaxed));
                 let before = made();
                 while made().iter().zip(before).any(|(made, before)| *made < before + 25) {

@@ -56,7 +56,7 @@ pub(super) struct Session<T> {
     closed: Option<Close>,
     /// The reason why the layer itself closed the connection.
     pub reason: Option<CloseReason>,
-    /// The application is told of a stop once what the peer has begun is complete.
+    /// The layer calls the application's `stopping` when the handshake or record of the peer is complete.
     stops: bool,
 }
 

@@ -77,7 +77,7 @@ impl Context {
             return;
         }
         if let Some(exchange) = state.exchange() {
-            // The response goes on, and is counted at its end.
+            // The handler still sends the body; the response is counted when it has ended.
             if let LoggedRequest::Request(request) = logged
                 && self.logs_requests()
             {
