@@ -61,6 +61,8 @@ pub struct SlowClients {
     pub senders: u32,
     /// Rate of each client, in bytes per second; at least 1.
     pub bytes_per_second: u32,
+    /// Receive buffer of each reader's socket, in bytes. A small one makes the server's sends wait soon.
+    pub receive_buffer: u32,
 }
 
 /// Workload model.
@@ -290,9 +292,8 @@ mod tests {
             "10001 connections exceed",
         );
         rejects(|p| p.idle_connections = u32::MAX, "exceed the maximum of 10000");
-        let slow = |p: &mut Plan| {
-            p.slow = Some(SlowClients { readers: 1, senders: 0, bytes_per_second: 0 })
-        };
+        let slow =
+            |p: &mut Plan| p.slow = Some(SlowClients { readers: 1, ..SlowClients::default() });
         rejects(slow, "between 1 and 1000000 bytes per second");
         rejects(|p| p.sessions.clear(), "has no requests");
         rejects(

@@ -481,7 +481,8 @@ fn idle_connections_stay_open() {
 #[test]
 fn slow_clients_keep_to_their_rate() {
     for seed in 0..3 {
-        let slow = SlowClients { readers: 5, senders: 5, bytes_per_second: 1_000 };
+        let slow =
+            SlowClients { readers: 5, senders: 5, bytes_per_second: 1_000, receive_buffer: 4_096 };
         let plan = Plan { slow: Some(slow), ..plan(sessions(50.0), session(1, 1)) };
         let result = run(seed, NONE, Some(Behavior::Reply(2_000)), &plan);
         check(&result, &plan);
@@ -543,6 +544,7 @@ fn every_request_ends_once_under_faults() {
             readers: 2,
             senders: 2,
             bytes_per_second: 5_000,
+            receive_buffer: 4_096,
         });
         let plan = Plan {
             pipeline_depth,

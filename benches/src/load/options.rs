@@ -102,6 +102,10 @@ pub(crate) struct Load {
     #[arg(long, value_name = "BYTES", default_value_t = 1000)]
     slow_rate: u32,
 
+    /// Receive buffer of each slow reader, in bytes; the kernel doubles it
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    slow_buffer: u32,
+
     /// Maximum number of open connections [default: as many as the descriptor limit permits]
     #[arg(long, value_name = "N")]
     max_open: Option<u32>,
@@ -269,6 +273,7 @@ impl Load {
                 readers: self.slow_readers,
                 senders: self.slow_senders,
                 bytes_per_second: self.slow_rate,
+                receive_buffer: self.slow_buffer,
             }),
             slow_requests: self.slow_requests(&target)?,
             slow_spread: self.slow_spread,

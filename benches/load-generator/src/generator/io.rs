@@ -12,9 +12,6 @@ use crate::reply::Reply;
 use crate::stats::StopReason;
 use crate::{CloseMode, RequestError, RequestRecord};
 
-/// Receive buffer of slow readers, in bytes. It is small, so that the server's sends block soon.
-const SLOW_BUFFER: usize = 4096;
-
 impl<K: Kernel> Generator<'_, K> {
     /// Starts to establish a connection. Returns its slot.
     pub(super) fn connect(&mut self, role: Role) -> Result<u32, RequestError> {
@@ -29,7 +26,7 @@ impl<K: Kernel> Generator<'_, K> {
         let to = self.plan.target;
         let mut buffers = BufferSizes::default();
         if role == Role::SlowReader {
-            buffers.receive = Some(SLOW_BUFFER);
+            buffers.receive = self.plan.slow.map(|slow| slow.receive_buffer as usize);
         }
         let socket = self.kernel.host_mut().socket(to, from, buffers);
         let socket = socket.map_err(|e| error_of(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;

@@ -40,7 +40,7 @@ pub(super) enum Memory {
     #[default]
     None,
     Address(Box<(libc::sockaddr_storage, u32)>),
-    /// Destination of a read. For a send of a file, that of the last byte of its uncached part.
+    /// Destination of a read. For a send of a file that is not cached, that of the first byte.
     Bytes(Vec<u8>),
 }
 
@@ -79,12 +79,11 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             .flags(Flags::BUFFER_SELECT),
         Op::Send { fd, data } => send(*fd, data),
         Op::Writable { fd } => writable(*fd),
-        Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
-            // Not cached, and being read: wait for the last byte.
+        Op::SendFile { fd, file, offset, .. } => match &mut state.memory {
+            // Not cached: read the first byte, and ahead.
             Memory::Bytes(bytes) => {
                 bytes.reserve_exact(1);
-                let last = *offset + u64::from(*len).saturating_sub(1);
-                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), 1).offset(last).build()
+                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), 1).offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.
             _ => writable(*fd),
