@@ -1,6 +1,5 @@
 //! A ring that makes system calls, and nothing else.
 
-use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -11,7 +10,7 @@ use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::calls::{Operations, sqe as sqe_of};
-use super::{Cqe, Entries, LinuxRing, Mode, Ring, SetupError, WORKERS, probe, sqe};
+use super::{Entries, LinuxRing, Mode, Ring, SetupError, WORKERS, probe, sqe};
 use crate::{CallJob, Linux};
 
 /// The user data of cancellations, which no call has.
@@ -24,7 +23,6 @@ const CANCEL: u64 = u64::MAX;
 pub struct CallRing {
     ring: LinuxRing,
     operations: Operations,
-    landed: VecDeque<Cqe>,
 }
 
 /// What became of a call that was pushed.
@@ -55,7 +53,7 @@ impl CallRing {
         let mut ring: LinuxRing = probe::setup(&Linux::default(), mode, entries)?;
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
-        Ok(CallRing { ring, operations: Operations::default(), landed: VecDeque::new() })
+        Ok(CallRing { ring, operations: Operations::default() })
     }
 
     /// Returns whether io_uring has an operation for a call, on some kernel.
@@ -124,12 +122,10 @@ impl CallRing {
     }
 
     /// Takes the name and the result of a call that has ended, without a system call. An error is negative.
+    #[inline]
     pub fn next_result(&mut self) -> Option<(u64, i32)> {
         loop {
-            if self.landed.is_empty() {
-                self.ring.reap(&mut self.landed);
-            }
-            let cqe = self.landed.pop_front()?;
+            let cqe = self.ring.pop()?;
             if cqe.user_data != CANCEL {
                 return Some((cqe.user_data, cqe.result));
             }
@@ -145,6 +141,6 @@ impl AsFd for CallRing {
 
 impl fmt::Debug for CallRing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CallRing").field("landed", &self.landed.len()).finish_non_exhaustive()
+        f.debug_struct("CallRing").field("landed", &self.ring.landed()).finish_non_exhaustive()
     }
 }

@@ -178,6 +178,24 @@ impl AsFd for LinuxRing {
     }
 }
 
+impl LinuxRing {
+    /// Takes the oldest queued completion, without a system call.
+    #[inline]
+    pub(super) fn pop(&mut self) -> Option<Cqe> {
+        if self.is_parents() {
+            return None;
+        }
+        self.ring.completion().next().map(|cqe| Cqe::of(&cqe))
+    }
+}
+
+impl Cqe {
+    #[inline]
+    fn of(entry: &cqueue::Entry) -> Self {
+        Cqe { user_data: entry.user_data(), result: entry.result(), flags: entry.flags() }
+    }
+}
+
 impl Ring for LinuxRing {
     type System = Linux;
 
@@ -292,10 +310,6 @@ impl Ring for LinuxRing {
         if self.is_parents() {
             return;
         }
-        into.extend(self.ring.completion().map(|cqe| Cqe {
-            user_data: cqe.user_data(),
-            result: cqe.result(),
-            flags: cqe.flags(),
-        }));
+        into.extend(self.ring.completion().map(|cqe| Cqe::of(&cqe)));
     }
 }
