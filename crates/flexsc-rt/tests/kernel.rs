@@ -424,6 +424,51 @@ fn files_are_opened_queried_and_read_by_posted_calls() {
 }
 
 #[test]
+fn a_read_that_ended_within_a_page_was_followed_by_one_of_nothing() {
+    let mut kernel = kernel();
+    let directory = tempfile::tempdir().unwrap();
+    let content: Vec<u8> = (0..20_000_u32).map(|byte| byte as u8).collect();
+    let root = kernel.host_mut().open_directory(directory.path()).unwrap();
+    let token = Token::new(OpKind::File, 0, 0);
+    let mut done = |op| {
+        let posted = kernel.page_counters().posted;
+        let threads = kernel.counters().offloaded_file_ops;
+        submit(&mut kernel, token, Op::File(op));
+        let Outcome::File(outcome) = next(&mut kernel).outcome else { panic!() };
+        let made = kernel.page_counters().posted - posted;
+        (outcome, made, kernel.counters().offloaded_file_ops > threads)
+    };
+    // A read that ends between pages may have stopped before one that is not cached.
+    for (name, len, expected) in [(c"one", 1_024, 1), (c"two", 4_096, 2), (c"five", 20_000, 1)] {
+        let path = directory.path().join(name.to_str().unwrap());
+        std::fs::write(&path, &content[..len]).unwrap();
+        let at = PathAt { root: root.clone(), path: name.into(), symlinks: SymlinkPolicy::Beneath };
+        let (FileOutcome::Opened(opened), ..) = done(FileOp::Open(at, Access::Read)) else {
+            panic!()
+        };
+        for start in [0, 1, 512] {
+            let read = FileOp::Read(opened.0.clone(), start..len as u64 + 1);
+            let (FileOutcome::Read(bytes), made, by_thread) = done(read) else { panic!() };
+            assert_eq!(*bytes, content[start as usize..len]);
+            if by_thread {
+                println!("not tested: reads of {} may block", directory.path().display());
+                return;
+            }
+            assert_eq!(made, expected, "{len} bytes from {start}");
+        }
+    }
+    // The first pages are cached, the next ones are not.
+    let path = directory.path().join("five");
+    let file = std::fs::File::open(&path).unwrap();
+    file.sync_all().unwrap();
+    rustix::fs::fadvise(&file, 8_192, None, rustix::fs::Advice::DontNeed).unwrap();
+    let at = PathAt { root, path: c"five".into(), symlinks: SymlinkPolicy::Beneath };
+    let (FileOutcome::Opened(opened), ..) = done(FileOp::Open(at, Access::Read)) else { panic!() };
+    let (FileOutcome::Read(bytes), ..) = done(FileOp::Read(opened.0, 0..20_001)) else { panic!() };
+    assert_eq!(*bytes, content);
+}
+
+#[test]
 fn calls_are_made_by_the_executor_that_was_chosen() {
     let mut kernel = kernel();
     let (reads, mut writes) = std::io::pipe().unwrap();

@@ -135,17 +135,6 @@ impl Listing {
 }
 
 impl Metadata {
-    /// Returns the metadata that fstat(2) has returned.
-    pub fn from_stat(stat: &libc::stat) -> Self {
-        Metadata::from_parts(
-            stat.st_mode,
-            stat.st_size.unsigned_abs(),
-            stat.st_ino,
-            (stat.st_mtime, stat.st_mtime_nsec as u32),
-            (stat.st_ctime, stat.st_ctime_nsec as u32),
-        )
-    }
-
     pub(crate) fn from_parts(
         mode: u32,
         len: u64,

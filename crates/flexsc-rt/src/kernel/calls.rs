@@ -4,7 +4,7 @@ use std::ffi::c_char;
 use std::os::fd::{AsRawFd, RawFd};
 
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Executor as By, GatherList, Metadata, Op, RxBuf};
+use shared_ring::{Executor as By, GatherList, Op, RxBuf};
 
 use crate::call::{Call, Direction, Executor, Kind, Waits};
 use crate::operations;
@@ -104,22 +104,6 @@ pub(super) fn open(
     scratch[..3].copy_from_slice(&how);
     let args = [root as usize, path as usize, scratch.as_ptr() as usize, size_of_val(&how), 0, 0];
     by(disk, Call::bounded(libc::SYS_openat2, args).kind(Kind::Disk))
-}
-
-/// Queries the metadata of an open file: fstat(2).
-pub(super) fn query(fd: RawFd, scratch: &mut Scratch) -> Call {
-    const { assert!(size_of::<libc::stat>() <= size_of::<Scratch>()) };
-    Call::bounded(libc::SYS_fstat, [fd as usize, scratch.as_mut_ptr() as usize, 0, 0, 0, 0])
-        .pinned(Executor::InPlace)
-}
-
-/// Returns the result of [`query`].
-///
-/// # Safety
-/// The call has succeeded.
-pub(super) unsafe fn metadata(scratch: &Scratch) -> Metadata {
-    // SAFETY: the kernel has written the structure, which is less aligned.
-    Metadata::from_stat(unsafe { &*scratch.as_ptr().cast() })
 }
 
 /// Reads a part of a file: preadv2(2).

@@ -1,13 +1,13 @@
-//! The stages of a file operation: each call is posted in a form that does not block, and again, for a
-//! syscall thread, if it would have to wait for the disk.
+//! The stages of a file operation: opens and reads are posted in a form that does not block, and again, for a
+//! syscall thread, if they would have to wait for the disk.
 
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
-use shared_ring::author::{Entry, FileJob};
+use shared_ring::author::{Entry, FileJob, System};
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Completion, FileOp, FileOutcome, Metadata, Op, Outcome, RxBuf, Token};
+use shared_ring::{Completion, Fd, FileOp, FileOutcome, Op, Outcome, RxBuf, Token};
 
 use super::{FlexScKernel, Stage, calls};
 use crate::error::Busy;
@@ -17,8 +17,6 @@ use crate::pages::EntryId;
 pub(super) enum FileStage {
     /// The path is opened.
     Opening(Blocking),
-    /// The metadata of the open file is queried.
-    Querying(OwnedFd),
     /// A range is read: its bytes, and how many are there.
     Reading(Vec<u8>, usize, Blocking),
 }
@@ -54,14 +52,6 @@ impl FlexScKernel {
         let posted =
             unsafe { self.pages.post_with(|scratch| calls::open(root, path, how, disk, scratch)) };
         self.posted_for_file(token, posted?, FileStage::Opening(disk));
-        Ok(())
-    }
-
-    fn query(&mut self, token: Token, file: OwnedFd) -> Result<(), Busy> {
-        let fd = file.as_raw_fd();
-        // SAFETY: the stage owns the file until the call has ended, or is leaked.
-        let posted = unsafe { self.pages.post_with(|scratch| calls::query(fd, scratch)) };
-        self.posted_for_file(token, posted?, FileStage::Querying(file));
         Ok(())
     }
 
@@ -101,14 +91,18 @@ impl FlexScKernel {
 
     /// Goes on with a file operation whose call has ended.
     pub(super) fn file_called(&mut self, token: Token, result: Result<usize, Errno>) {
-        let Some(Entry { state, .. }) = self.in_flight.get(token) else { return };
+        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
         let end = state.end;
-        let Stage::File(id, stage) = mem::replace(&mut state.stage, Stage::Idle) else { return };
+        let start = if let Op::File(FileOp::Read(_, range)) = op { range.start } else { 0 };
+        let Stage::File(_, stage) = mem::replace(&mut state.stage, Stage::Idle) else { return };
         let posted = match (stage, result) {
             (FileStage::Opening(_), Ok(fd)) => {
                 // SAFETY: the kernel has just opened it.
                 let file = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
-                if end.is_none() { self.query(token, file) } else { Ok(()) }
+                if end.is_none() {
+                    return self.opened(token, file);
+                }
+                Ok(())
             }
             (_, _) if end.is_some() => Ok(()),
             (_, Err(Errno::INTR)) => self.post_file(token),
@@ -120,20 +114,15 @@ impl FlexScKernel {
             (FileStage::Opening(Blocking::MayBlock), Err(Errno::NOSYS)) => {
                 return self.open_without_openat2(token);
             }
-            (FileStage::Querying(file), Ok(_)) => {
-                // SAFETY: the call has written it, and no other was posted since.
-                let meta = unsafe { calls::metadata(&*self.pages.scratch(id.index())) };
-                return self.opened(token, file, meta);
-            }
-            (FileStage::Reading(mut bytes, filled, _), Ok(len))
-                if len == 0 || filled + len == bytes.len() =>
-            {
-                bytes.truncate(filled + len);
-                let read = FileOutcome::Read(RxBuf::from(bytes));
-                return self.end(token, |_| Outcome::File(read));
-            }
-            (FileStage::Reading(bytes, filled, _), Ok(len)) => {
-                self.read(token, bytes, filled + len, Blocking::NoBlock)
+            (FileStage::Reading(mut bytes, filled, disk), Ok(len)) => {
+                let filled = filled + len;
+                let is_whole = len == 0 || filled == bytes.len();
+                if is_whole || ends_file(start + filled as u64, disk) {
+                    bytes.truncate(filled);
+                    let read = FileOutcome::Read(RxBuf::from(bytes));
+                    return self.end(token, |_| Outcome::File(read));
+                }
+                self.read(token, bytes, filled, Blocking::NoBlock)
             }
             (FileStage::Reading(bytes, filled, Blocking::NoBlock), Err(errno))
                 if FileJob::would_block(errno) =>
@@ -148,7 +137,16 @@ impl FlexScKernel {
         }
     }
 
-    fn opened(&mut self, token: Token, file: OwnedFd, meta: Metadata) {
+    /// Ends an open or a query by the metadata of the file that its call has opened. fstat(2) does not wait, and the
+    /// ring has no operation for it, so an entry of its own would only cost.
+    fn opened(&mut self, token: Token, file: OwnedFd) {
+        self.operations.counters.system_calls += 1;
+        // SAFETY: the file is open during the call.
+        let fd = unsafe { Fd::lent(file.as_fd()) };
+        let meta = match self.operations.system.meta(fd) {
+            Ok(meta) => meta,
+            Err(errno) => return self.end(token, |op| op.fail(errno)),
+        };
         let entry = self.in_flight.get(token);
         let outcome = match entry.map(|entry| &entry.op) {
             Some(Op::File(FileOp::Stat(_))) => {
@@ -172,3 +170,13 @@ impl FlexScKernel {
         }
     }
 }
+
+/// Returns whether a read that ended here before its range did has reached the end of the file. With `RWF_NOWAIT` the
+/// kernel copies from the page cache, and stops before a page that is not cached; so it ends within a page only where
+/// the file does.
+fn ends_file(offset: u64, disk: Blocking) -> bool {
+    disk == Blocking::NoBlock && !offset.is_multiple_of(MIN_PAGE_BYTES)
+}
+
+/// The size of a page, or a part of it.
+const MIN_PAGE_BYTES: u64 = 4096;
