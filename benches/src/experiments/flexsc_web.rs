@@ -52,7 +52,8 @@ const NOTES: [&str; 5] = [
     turns::NOTE,
     "Each request is for the same file of 1 KiB. For each request, every server opens the file, queries \
      its metadata, reads it, sends it and closes it: nginx is tuned as in `peers`, but without \
-     `open_file_cache`; our server has a cache of 0 bytes (`--cache-size 0`).",
+     `open_file_cache`; our server has a cache of 0 bytes and, as nginx by default, does not look for precompressed \
+     files (`--cache-size 0 --no-precompressed`).",
     "The latency is the mean: connections over the rate, as each connection has one request at a time. \
      The paper's second core is the client's here.",
     "System calls are counted by perf while a server replies to one more slice: an entry into io_uring is \

@@ -157,8 +157,8 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
 }
 
 /// Runs the web server with a setting: `tls` with the certificate of the site, `gzip` at nginx's default level without
-/// a cache, `uncached`, `observed` with metrics and an access log, `router` with a router of axum, `slow` and
-/// `slow-tls` with short time-outs, or `plain`.
+/// a cache, `uncached` without a search for precompressed files, `observed` with metrics and an access log, `router`
+/// with a router of axum, `slow` and `slow-tls` with short time-outs, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
     let (mechanism, setting) = split(options)?;
     let (root, policy) = (options.root()?, FileDelivery::default());
@@ -177,7 +177,7 @@ fn variant(options: &Serve) -> Result<Value, Failure> {
             compression.levels = "gzip:1".parse().map_err(Failure::Request)?;
             server.compression(compression).limits(without_cache())
         }
-        "uncached" => server.limits(without_cache()),
+        "uncached" => server.limits(without_cache()).precompressed(false),
         "observed" => server
             .metrics_listen(([127, 0, 0, 1], 0).into())
             .access_log(root.join("access.log").into()),
