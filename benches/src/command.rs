@@ -63,6 +63,9 @@ pub(crate) enum Command {
     /// Invoke a handler that writes what messages say, for instruction counts
     #[command(hide = true)]
     Invoke(Invoke),
+    /// Post null calls and take their completions, for instruction counts
+    #[command(hide = true)]
+    Complete(Complete),
 }
 
 #[derive(Args)]
@@ -74,6 +77,15 @@ pub(crate) struct Invoke {
     pub(crate) bytes: usize,
     #[arg(long)]
     pub(crate) count: u64,
+}
+
+#[derive(Args)]
+pub(crate) struct Complete {
+    /// The number of other calls that wait
+    #[arg(long)]
+    pub(crate) outstanding: usize,
+    #[arg(long)]
+    pub(crate) count: u32,
 }
 
 /// What writes the data of a message to its place.

@@ -42,6 +42,7 @@ fn main() -> ExitCode {
         Command::Spin => experiments::spin(),
         Command::Upcalls => experiments::answer_upcalls(),
         Command::Invoke(options) => experiments::invoke(&options),
+        Command::Complete(options) => experiments::complete(&options),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

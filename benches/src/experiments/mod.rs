@@ -32,6 +32,7 @@ mod web;
 pub(crate) use ash::remote_write::invoke;
 pub(crate) use ash::scheduling::spin;
 pub(crate) use ash::server::answer_upcalls;
+pub(crate) use flexsc_syscalls::complete;
 pub(crate) use servers::{DEFAULT, is_external};
 pub(crate) use web::slow_clients::TIMEOUT as SLOW_CLIENT_TIMEOUT;
 

@@ -15,7 +15,7 @@ use crate::outcome;
 /// Two numbers of requests. The difference of their counts excludes start and end.
 const FEW: u64 = 2_000;
 const MANY: u64 = 42_000;
-/// The same for invocations of handlers.
+/// The same for invocations of handlers, and for completions.
 const FEW_INVOCATIONS: u64 = 4_000;
 const MANY_INVOCATIONS: u64 = 24_000;
 
@@ -58,16 +58,17 @@ impl Callgrind {
         what: RemoteWrite,
         bytes: usize,
     ) -> Result<f64, Failure> {
+        let (what, bytes) = (what.name(), bytes.to_string());
         between(FEW_INVOCATIONS, MANY_INVOCATIONS, |count| {
-            let output = Command::new("valgrind")
-                .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-                .arg(program()?)
-                .args(["invoke", "--what", what.name()])
-                .args(["--bytes", &bytes.to_string(), "--count", &count.to_string()])
-                .output()?;
-            let log = String::from_utf8_lossy(&output.stderr);
-            let no_total = || Failure::Run(format!("no total in a log of callgrind:\n{log}"));
-            collected(&log).filter(|_| output.status.success()).ok_or_else(no_total)
+            total_of_lab(&["invoke", "--what", what, "--bytes", &bytes], count)
+        })
+    }
+
+    /// Returns the instructions of a null call that is posted, made in place and taken, while so many others wait.
+    pub(crate) fn count_completions(&self, outstanding: usize) -> Result<f64, Failure> {
+        let outstanding = outstanding.to_string();
+        between(FEW_INVOCATIONS, MANY_INVOCATIONS, |count| {
+            total_of_lab(&["complete", "--outstanding", &outstanding], count)
         })
     }
 
@@ -107,6 +108,19 @@ fn between(
     total: impl Fn(u64) -> Result<u64, Failure>,
 ) -> Result<f64, Failure> {
     Ok((total(many)? as f64 - total(few)? as f64) / (many - few) as f64)
+}
+
+/// Returns the instructions of this program with a hidden command and its option `--count`.
+fn total_of_lab(command: &[&str], count: u64) -> Result<u64, Failure> {
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(program()?)
+        .args(command)
+        .args(["--count", &count.to_string()])
+        .output()?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    let no_total = || Failure::Run(format!("no total in a log of callgrind:\n{log}"));
+    collected(&log).filter(|_| output.status.success()).ok_or_else(no_total)
 }
 
 fn total<'a>(
@@ -177,6 +191,13 @@ mod tests {
         let subject = Subject { what: ServerKind::Floor, mechanism, work: Workload::File };
         let count = callgrind.count(&subject, &site, 8).unwrap();
         assert!((10.0..100_000.0).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn instructions_of_a_completion_are_counted() {
+        let Ok(callgrind) = Callgrind::find() else { return };
+        let count = callgrind.count_completions(100).unwrap();
+        assert!((50.0..10_000.0).contains(&count), "{count}");
     }
 
     #[test]
