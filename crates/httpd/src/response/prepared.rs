@@ -44,6 +44,9 @@ impl PreparedResponse {
     /// less than a second element in the kernel's I/O vector.
     pub(crate) const MAX_INLINE_BYTES: usize = 4096;
 
+    /// Length of most heads, at most.
+    const HEAD_BYTES: usize = 384;
+
     /// Prepares a response from memory.
     pub(crate) fn new(representation: RepresentationHeaders, body: &[u8], clock: &Clock) -> Self {
         if body.len() > Self::MAX_INLINE_BYTES {
@@ -82,7 +85,8 @@ impl PreparedResponse {
         len: u64,
         clock: &Clock,
     ) -> Self {
-        let mut bytes = Vec::with_capacity(384);
+        let body = if let Content::Inline = content { len as usize } else { 0 };
+        let mut bytes = Vec::with_capacity(Self::HEAD_BYTES + body);
         begin_head(&mut bytes, Status::OK, clock);
         put_representation(&mut bytes, &representation);
         put_type(&mut bytes, &representation);

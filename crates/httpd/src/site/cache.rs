@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use evring::{FilePath, Metadata};
@@ -64,26 +64,28 @@ pub(crate) struct Entry {
     used: bool,
 }
 
-/// Paths of a file, plain and in every coding. Built once, so that later lookups do not allocate.
+/// Paths of a file, plain and in every coding. Each is made once, so that later lookups do not allocate.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Paths {
     pub(crate) plain: FilePath,
-    coded: [FilePath; 3],
+    /// Made when they are first looked for: without precompressed files never.
+    coded: [OnceLock<FilePath>; 3],
 }
 
 impl Paths {
     pub(crate) fn new(path: &Path) -> Arc<Self> {
-        let coded = |coding: Coding| {
-            let mut name = path.as_os_str().to_owned();
-            name.push(coding.extension());
-            FilePath::new(&name)
-        };
-        Arc::new(Paths { plain: FilePath::new(path), coded: Coding::ALL.map(coded) })
+        Arc::new(Paths { plain: FilePath::new(path), coded: Default::default() })
     }
 
     /// Returns the path of the file in a coding, or of the plain file.
     pub(crate) fn of(&self, coding: Option<Coding>) -> FilePath {
-        coding.map_or(&self.plain, |coding| &self.coded[coding as usize]).clone()
+        let Some(coding) = coding else { return self.plain.clone() };
+        let coded = self.coded[coding as usize].get_or_init(|| {
+            let mut name = self.plain.as_path().as_os_str().to_owned();
+            name.push(coding.extension());
+            FilePath::new(&name)
+        });
+        coded.clone()
     }
 }
 
@@ -197,12 +199,12 @@ impl Cache {
         if let Some(&at) = self.index.get(target) {
             self.remove(at);
         }
-        let target: Arc<[u8]> = target.into();
-        let fresh_until = now + self.ttl;
         let bytes = prepared.memory_bytes() + target.len() + Self::OVERHEAD;
         if bytes > self.max_bytes || self.max_entries == 0 {
             return;
         }
+        let target: Arc<[u8]> = target.into();
+        let fresh_until = now + self.ttl;
         while self.bytes + bytes > self.max_bytes || self.entries.len() == self.max_entries {
             self.evict();
         }
