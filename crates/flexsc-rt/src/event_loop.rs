@@ -1,6 +1,7 @@
 //! libflexsc: an event loop in which each call has a callback (section 4).
 
 use std::collections::VecDeque;
+use std::mem::ManuallyDrop;
 use std::time::Duration;
 use std::{fmt, io, mem};
 
@@ -231,14 +232,15 @@ impl fmt::Debug for EventLoop {
 
 impl Drop for EventLoop {
     fn drop(&mut self) {
-        let posted = &mut self.posted;
+        // Leaked if a destructor panics, as the kernel may still use the others' memory.
+        let mut posted = ManuallyDrop::new(mem::take(&mut self.posted));
         let ended = self.pages.shut_down_with(|completion, scratch| {
             if let Some(posted) = posted[completion.id.index()].take() {
                 posted.discard(completion.result, scratch);
             }
         });
-        if !ended {
-            mem::forget(mem::take(&mut self.posted));
+        if ended {
+            drop(ManuallyDrop::into_inner(posted));
         }
     }
 }

@@ -7,16 +7,17 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::mem::ManuallyDrop;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use std::{fmt, io, mem};
 
-use crate::error::{Busy, Error};
+use crate::error::Error;
 use crate::notifier::Notifier;
 use crate::operation::Operation;
-use crate::pages::{Config, Counters, EntryId, Pages, Scratch};
+use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 
 /// Pages whose calls are futures. A clone is another handle.
 ///
@@ -31,17 +32,23 @@ struct Inner {
     slots: Box<[Slot]>,
     /// Entries of futures that wait, in no order.
     waiting: Vec<u32>,
-    /// Tasks that wait for a free entry, in order.
-    throttled: BTreeMap<u64, Waker>,
+    /// Tasks that wait for a free entry: for each sort of room, in order.
+    throttled: BTreeMap<Ticket, Waker>,
     next_ticket: u64,
     /// The future that has calls executed, and its task.
     driver: Option<(u64, Waker)>,
     next_future: u64,
     /// The notifier waits for the driver.
     parked: bool,
-    /// In a child of fork(2) nothing completes.
-    in_child: bool,
     notifier: Option<Notifier>,
+}
+
+/// The place of a future among those that wait for a free entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Ticket {
+    /// What its call needs.
+    room: Room,
+    number: u64,
 }
 
 /// Drops an operation whose future is gone.
@@ -74,15 +81,14 @@ impl Runtime {
             driver: None,
             next_future: 0,
             parked: false,
-            in_child: false,
             notifier: None,
             slots,
             pages,
         }))))
     }
 
-    /// Returns the future of an operation. In a child of fork(2) its result is an error. Its call is posted at the first poll; while all entries
-    /// are busy, the future waits.
+    /// Returns the future of an operation. Its call is posted at the first poll; while all entries that it may use are
+    /// busy, the future waits. In a child of fork(2) its result is an error.
     ///
     /// A future that is dropped cancels its call. The memory of the call stays until it has ended.
     pub fn call<O: Operation>(&self, operation: O) -> CallFuture<O> {
@@ -117,7 +123,6 @@ impl Runtime {
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let mut inner = self.0.borrow_mut();
         let waited = inner.pages.wait(timeout);
-        inner.in_child |= matches!(waited, Err(Error::InChild));
         inner.wake_ended();
         waited.map(drop)
     }
@@ -136,11 +141,12 @@ impl fmt::Debug for Runtime {
 }
 
 impl Inner {
-    /// Posts the operation of a future.
-    fn post<O: Operation>(&mut self, operation: &mut O) -> Result<EntryId, Busy> {
+    /// Posts the operation of a future. Fails with what it has to wait for.
+    fn post<O: Operation>(&mut self, operation: &mut O) -> Result<EntryId, Room> {
         // SAFETY: the future keeps the operation until it has completed, or leaves it to the slot,
         // which keeps it until then. A future that is forgotten never frees it.
-        let id = unsafe { self.pages.post_operation(operation) }?;
+        let posted = unsafe { self.pages.post_operation(operation) };
+        let Ok(id) = posted else { return Err(self.pages.room_for(operation)) };
         let slot = &mut self.slots[id.index()];
         slot.done = false;
         slot.position = self.waiting.len();
@@ -192,8 +198,8 @@ impl Inner {
     /// Has posted calls executed, and wakes the tasks whose calls have ended. Returns whether any
     /// has.
     fn turn(&mut self) -> bool {
-        let waited = self.pages.wait(Some(Duration::ZERO));
-        self.in_child |= matches!(waited, Err(Error::InChild));
+        // An error of the pages would be that of the next turn, too: the calls stay in flight.
+        let _ = self.pages.wait(Some(Duration::ZERO));
         self.wake_ended()
     }
 
@@ -249,34 +255,43 @@ impl Inner {
         }
         let first =
             self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
-        match first {
-            Some(waker) => waker.wake_by_ref(),
-            None => self.wake_throttled(),
+        // Those that wait for an entry can have the others' calls executed, too.
+        if let Some(waker) = first.or_else(|| self.throttled.values().next()) {
+            waker.wake_by_ref();
         }
     }
 
-    /// Wakes a task that waits for a free entry.
+    /// Wakes the task that has waited for longest, of those whose calls could be posted now.
     fn wake_throttled(&mut self) {
-        if let Some((_, waker)) = self.throttled.pop_first() {
+        let first_for = |room| {
+            let tickets = Ticket { room, number: 0 }..=Ticket { room, number: u64::MAX };
+            self.throttled.range(tickets).next().map(|(ticket, _)| *ticket)
+        };
+        let rooms = Room::ALL.into_iter().filter(|room| self.pages.has_room(*room));
+        let next = rooms.filter_map(first_for).min_by_key(|ticket| ticket.number);
+        if let Some(waker) = next.and_then(|ticket| self.throttled.remove(&ticket)) {
             waker.wake();
         }
     }
 
     /// Lets a future wait for a free entry. Returns its place among those that do.
-    fn throttle(&mut self, ticket: Option<u64>, waker: &Waker) -> u64 {
-        if let Some(ticket) = ticket
+    fn throttle(&mut self, ticket: Option<Ticket>, room: Room, waker: &Waker) -> Ticket {
+        if let Some(ticket) = ticket.filter(|ticket| ticket.room == room)
             && let Some(throttled) = self.throttled.get_mut(&ticket)
         {
             throttled.clone_from(waker);
             return ticket;
         }
+        // If it was woken, others have been faster: the entry for which it was may be of use for another one.
+        self.leave(ticket);
         self.next_ticket += 1;
-        self.throttled.insert(self.next_ticket, waker.clone());
-        self.next_ticket
+        let ticket = Ticket { room, number: self.next_ticket };
+        self.throttled.insert(ticket, waker.clone());
+        ticket
     }
 
     /// Ends the wait of a future for a free entry. Another one is woken for the entry for which it was.
-    fn leave(&mut self, ticket: Option<u64>) {
+    fn leave(&mut self, ticket: Option<Ticket>) {
         if ticket.is_some_and(|ticket| self.throttled.remove(&ticket).is_none()) {
             self.wake_throttled();
         }
@@ -285,15 +300,16 @@ impl Inner {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // Futures hold the runtime, so all that is in flight has been given to the slots.
-        let slots = &mut self.slots;
+        // Futures hold the runtime, so all that is in flight has been given to the slots. They are leaked if a
+        // destructor panics, as the kernel may still use the others' memory.
+        let mut slots = ManuallyDrop::new(mem::take(&mut self.slots));
         let ended = self.pages.shut_down_with(|completion, scratch| {
             if let Some(discard) = slots[completion.id.index()].discard.take() {
                 discard(completion.result, scratch);
             }
         });
-        if !ended {
-            mem::forget(mem::take(&mut self.slots));
+        if ended {
+            drop(ManuallyDrop::into_inner(slots));
         }
     }
 }
@@ -304,7 +320,7 @@ pub struct CallFuture<O: Operation> {
     runtime: Runtime,
     number: u64,
     /// Its place among those that wait, or have waited, for a free entry.
-    ticket: Option<u64>,
+    ticket: Option<Ticket>,
     state: State<O>,
 }
 
@@ -317,6 +333,12 @@ enum State<O> {
 }
 
 impl<O: Operation> CallFuture<O> {
+    /// Returns whether the call was polled, and waits for a free entry.
+    #[cfg(feature = "green-threads")]
+    pub(crate) fn is_throttled(&self) -> bool {
+        matches!(self.state, State::Unposted(_)) && self.ticket.is_some()
+    }
+
     /// Requests cancellation of the call, which ends as [`Pages::cancel`] says. A call that was not
     /// posted yet is not made.
     #[cfg(feature = "green-threads")]
@@ -335,6 +357,24 @@ impl<O: Operation> CallFuture<O> {
     }
 }
 
+impl<O: Operation> CallFuture<O> {
+    /// Ends the future with an error, as its call is not made, or not in this process.
+    #[cold]
+    fn fail(&mut self, error: io::Error) -> Poll<O::Output> {
+        match mem::replace(&mut self.state, State::Done) {
+            State::Unposted(operation) | State::Posted(_, operation) => {
+                Poll::Ready(operation.finish(Err(error), &[0; 32]))
+            }
+            #[cfg(feature = "green-threads")]
+            State::Withdrawn(operation) => Poll::Ready(operation.finish(Err(error), &[0; 32])),
+            State::Done => panic!("{POLLED_AFTER_END}"),
+        }
+    }
+}
+
+/// The message of a panic.
+const POLLED_AFTER_END: &str = "the future was polled after it had completed";
+
 // The memory of an operation does not move with it, so nothing is pinned.
 impl<O: Operation> Unpin for CallFuture<O> {}
 
@@ -344,6 +384,10 @@ impl<O: Operation> Future for CallFuture<O> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
         let this = self.get_mut();
         let mut inner = this.runtime.0.borrow_mut();
+        if inner.pages.is_in_child() {
+            drop(inner);
+            return this.fail(io::Error::other(Error::InChild));
+        }
         let waker = context.waker();
         let just_posted = matches!(this.state, State::Unposted(_));
         this.state = match mem::replace(&mut this.state, State::Done) {
@@ -354,9 +398,9 @@ impl<O: Operation> Future for CallFuture<O> {
                     }
                     State::Posted(id, operation)
                 }
-                Err(Busy) => {
+                Err(room) => {
                     this.state = State::Unposted(operation);
-                    this.ticket = Some(inner.throttle(this.ticket, waker));
+                    this.ticket = Some(inner.throttle(this.ticket, room, waker));
                     inner.drive(this.number, waker, false);
                     return Poll::Pending;
                 }
@@ -369,21 +413,11 @@ impl<O: Operation> Future for CallFuture<O> {
             }
             state => state,
         };
-        let State::Posted(id, _) = &this.state else {
-            panic!("the future was polled after it had completed");
-        };
+        let State::Posted(id, _) = &this.state else { panic!("{POLLED_AFTER_END}") };
         let index = id.index();
         if !inner.slots[index].done {
             inner.slots[index].waker = Some(waker.clone());
             inner.drive(this.number, waker, just_posted);
-            if inner.in_child
-                && let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done)
-            {
-                let error = io::Error::other(Error::InChild);
-                // SAFETY: the entry is a copy, to which no kernel writes.
-                let scratch = unsafe { &*inner.pages.scratch(index) };
-                return Poll::Ready(operation.finish(Err(error), scratch));
-            }
             if !inner.slots[index].done {
                 return Poll::Pending;
             }

@@ -30,7 +30,8 @@
 //! - **A drop of [`Threads`]** unwinds the threads that have not ended: the destructors of their
 //!   variables run. Calls in flight are cancelled, and keep their memory until they have ended. With
 //!   `panic = "abort"`, the process is aborted instead.
-//! - **While a thread unwinds**, its destructors' calls do not switch: the OS thread waits for them.
+//! - **While a thread unwinds**, its destructors' calls do not switch: the OS thread waits for them. One for which no
+//!   entry or syscall thread is free ends with `EINTR`, as those who have them do not run.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -180,6 +181,9 @@ pub fn call<O: Operation>(operation: O) -> O::Output {
         }
         if !cancelled && (thread.cancelled.get() || scheduler.stopping.get()) {
             cancelled = true;
+            future.cancel();
+        } else if (thread::panicking() || scheduler.stopping.get()) && future.is_throttled() {
+            // Those that could free what it waits for do not run.
             future.cancel();
         } else if thread::panicking() || scheduler.stopping.get() {
             // No other thread may run while this one unwinds: it would seem to panic, too. An error

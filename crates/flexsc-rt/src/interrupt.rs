@@ -3,7 +3,8 @@
 //! A signal must not reach the thread in a later call than the one that it is for. So the thread
 //! that signals holds the target in its call meanwhile ([`Serving`]), and a thread that was
 //! signalled waits for the signal before it goes on. A signal that comes too early, before the call
-//! has begun to wait, is lost; the heartbeat repeats it.
+//! has begun to wait, is lost; the heartbeat repeats it. The same signal from elsewhere, such as kill(1), may
+//! interrupt a call, but no thread waits for it.
 
 use std::cell::Cell;
 use std::io;
@@ -33,8 +34,16 @@ thread_local! {
     static HANDLED: Cell<*const AtomicU32> = const { Cell::new(ptr::null()) };
 }
 
-extern "C" fn handle(_signal: i32) {
-    // SAFETY: a thread that sets it, sets it to a counter that outlives the thread.
+extern "C" fn handle(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
+    // SAFETY: the kernel's structure exists while the handler runs, and each signal has these fields or others of
+    // plain numbers.
+    let (code, sender) = unsafe { ((*info).si_code, (*info).si_pid()) };
+    // SAFETY: it returns a number.
+    if code != libc::SI_TKILL || sender != unsafe { libc::getpid() } {
+        // It is not one of `Serving::interrupt`, which the thread waits for.
+        return;
+    }
+    // SAFETY: the thread has set it to a counter that exists until it resets it.
     if let Some(handled) = unsafe { HANDLED.get().as_ref() } {
         handled.fetch_add(1, Ordering::Release);
     }
@@ -61,6 +70,7 @@ pub(crate) fn install() -> Result<(), Error> {
             let mut action: libc::sigaction = mem::zeroed();
             action.sa_sigaction = handle as *const () as usize;
             // Without SA_RESTART, so that calls end.
+            action.sa_flags = libc::SA_SIGINFO;
             if libc::sigaction(signal(), &action, ptr::null_mut()) != 0 {
                 return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
             }
@@ -80,7 +90,7 @@ impl Serving {
     /// Prepares the calling thread, which serves entries from now on.
     ///
     /// # Safety
-    /// `self` outlives the thread.
+    /// `self` exists until the thread calls [`Serving::leave_thread`].
     pub(crate) unsafe fn enter_thread(&self) {
         HANDLED.set(&self.handled);
         self.entry.store(0, Ordering::Relaxed);
@@ -98,6 +108,11 @@ impl Serving {
             libc::pthread_sigmask(libc::SIG_SETMASK, &signals, ptr::null_mut());
             self.thread_id.store(libc::gettid(), Ordering::Release);
         }
+    }
+
+    /// Ends what [`Serving::enter_thread`] has begun, in the same thread.
+    pub(crate) fn leave_thread() {
+        HANDLED.set(ptr::null());
     }
 
     /// Returns the entry that the thread serves.

@@ -131,8 +131,13 @@ impl Threads {
     }
 
     /// Submits entries of pages, each a mask, and sets the masks to 0. An owner that makes calls itself meanwhile
-    /// counts as an active thread.
-    pub(crate) fn submit(&self, pages: &mut Vec<u32>, masks: &mut [u64], owner_works: bool) {
+    /// counts as an active thread. Returns false if there is no thread, as none can be started.
+    pub(crate) fn submit(
+        &self,
+        pages: &mut Vec<u32>,
+        masks: &mut [u64],
+        owner_works: bool,
+    ) -> bool {
         self.0.cores.note_owner();
         let mut work = self.0.lock();
         for page in pages.drain(..) {
@@ -140,7 +145,7 @@ impl Threads {
             self.0.shared.submitted[page as usize].submit(mask);
             work.queue_page(page);
         }
-        Pool::wake(&self.0, work, usize::from(owner_works));
+        Pool::wake(&self.0, work, usize::from(owner_works))
     }
 
     /// Interrupts the call of an entry, of which the status is `Cancel`.
@@ -193,14 +198,16 @@ impl Pool {
         self.work.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`.
-    fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) {
+    /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`. Returns false
+    /// if there is no thread, as none can be started.
+    fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) -> bool {
         let room = pool.max_active.saturating_sub(work.active + others);
         let wanted = work.queue.len().min(room);
         for _ in 0..wanted.min(work.idle) {
             pool.queued.notify_one();
         }
         let mut missing = wanted.saturating_sub(work.idle + work.starting);
+        let mut has_thread = true;
         while missing > 0 {
             let Some(number) = work.unused.pop() else { break };
             work.starting += 1;
@@ -210,6 +217,7 @@ impl Pool {
             if !started {
                 work.starting -= 1;
                 work.unused.push(number);
+                has_thread = work.unused.len() < pool.threads.len();
                 break;
             }
             work.counters.started += 1;
@@ -224,6 +232,7 @@ impl Pool {
         if wanted > 0 && std::mem::take(&mut work.heartbeat_sleeps) {
             pool.beat.notify_one();
         }
+        has_thread
     }
 
     fn start(pool: &Arc<Pool>, number: u16) -> bool {
@@ -235,7 +244,7 @@ impl Pool {
     /// The body of a syscall thread.
     fn serve(&self, number: u16) {
         let own = &self.threads[usize::from(number)];
-        // SAFETY: the pool outlives the thread, which holds a reference.
+        // SAFETY: the thread holds a reference to the pool until this returns.
         unsafe { own.serving.enter_thread() };
         let mut applied = Applied::default();
         let mut work = self.lock();
@@ -265,6 +274,8 @@ impl Pool {
                 work.queue_page(page);
             }
         }
+        // The next thread of this number uses the same counters.
+        Serving::leave_thread();
         work.unused.push(number);
         self.ended.notify_all();
     }

@@ -3,12 +3,13 @@
 use std::cell::{Cell, RefCell};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flexsc_rt::operations::{accept, close, open, read_at, receive, send, sleep, stat_file};
-use flexsc_rt::{Config, Descriptor, EventLoop};
+use flexsc_rt::operations::{accept, close, open, raw, read_at, receive, send, sleep, stat_file};
+use flexsc_rt::{Call, Config, Descriptor, EventLoop, Scratch};
 use rustix::fs::{Mode, OFlags};
 
 fn events(config: Config) -> EventLoop {
@@ -105,6 +106,48 @@ fn panic_in_a_callback_loses_no_other_call() {
     assert_eq!(count.get(), 7);
     events.run().unwrap();
     assert_eq!((count.get(), events.outstanding()), (19, 0));
+}
+
+/// Notes that it is dropped.
+struct Noted(Rc<Cell<bool>>);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.set(true);
+    }
+}
+
+/// Panics when it is dropped.
+struct Panics;
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("a destructor panics");
+    }
+}
+
+#[test]
+fn panic_of_a_destructor_freed_the_memory_of_a_call_in_flight() {
+    let mut events = events(Config::default());
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    let freed = Rc::new(Cell::new(false));
+    let memory = (vec![0_u8; 1], Noted(Rc::clone(&freed)));
+    let fd = reads.as_raw_fd() as usize;
+    // SAFETY: the operation owns the byte; the pipe is open until the read has ended.
+    let read = unsafe {
+        let prepare = move |(byte, _): &mut (Vec<u8>, Noted), _: &mut Scratch| {
+            let args = [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+            Call::new(libc::SYS_read, args).uncancellable()
+        };
+        raw(memory, prepare, |_, result, _| result)
+    };
+    assert!(events.post_silently(read).is_ok());
+    let panics = Panics;
+    events.post(sleep(Duration::from_secs(1_000)), move |_, _| drop(panics)).unwrap();
+    events.turn(Some(Duration::ZERO)).unwrap();
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(events))).is_err());
+    assert!(!freed.get(), "the kernel reads into it");
+    rustix::io::write(&writes, b"x").unwrap();
 }
 
 #[test]

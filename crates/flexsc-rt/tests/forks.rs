@@ -2,7 +2,8 @@
 
 use std::future::Future;
 use std::pin::pin;
-use std::task::{Context, Poll, Waker};
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use flexsc_rt::operations::sleep;
@@ -24,6 +25,13 @@ fn fork(child: impl FnOnce() -> bool) -> bool {
     // SAFETY: writes one integer.
     while unsafe { libc::waitpid(pid, &mut status, 0) } != pid {}
     status == 0
+}
+
+/// Wakes another task than that of the parent.
+struct Other;
+
+impl Wake for Other {
+    fn wake(self: Arc<Self>) {}
 }
 
 fn main() {
@@ -64,6 +72,15 @@ fn main() {
             }
         }
         false
+    }));
+    // A future of the parent has the others' calls executed, but not in the child.
+    let mut of_parent = pin!(runtime.call(sleep(Duration::from_secs(1_000))));
+    assert!(of_parent.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    assert!(fork(|| {
+        let mut future = pin!(runtime.call(sleep(Duration::ZERO)));
+        let waker = Waker::from(Arc::new(Other));
+        let mut context = Context::from_waker(&waker);
+        (0..10).any(|_| future.as_mut().poll(&mut context).is_ready())
     }));
     println!("test forks ... ok");
 }

@@ -2,7 +2,9 @@
 
 use std::future::{Future, poll_fn};
 use std::io::Write;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -12,8 +14,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use flexsc_rt::operations::{receive, send, sleep, stat_file};
-use flexsc_rt::{Config, Descriptor, Runtime};
+use flexsc_rt::operations::{raw, receive, send, sleep, stat_file};
+use flexsc_rt::{Call, Config, Descriptor, Runtime, Scratch};
 
 /// An executor of one future.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -115,7 +117,6 @@ fn futures_wait_for_a_free_entry() {
     assert!(runtime.counters().throttled > 0);
 }
 
-/// A dropped future cancels its call and keeps the memory; the others go on.
 /// Counts how often it wakes.
 #[derive(Default)]
 struct Count(AtomicUsize);
@@ -162,9 +163,92 @@ fn wake_up_for_a_free_entry_went_to_a_future_that_was_gone() {
     }
     let (third, count) = throttled.next().unwrap();
     assert_eq!(count.0.load(Relaxed), 1);
-    drop(third);
     let (_fourth, count) = throttled.next().unwrap();
-    assert_eq!(count.0.load(Relaxed), 1);
+    // It may have been woken to have calls executed.
+    let before = count.0.load(Relaxed);
+    drop(third);
+    assert_eq!(count.0.load(Relaxed), before + 1);
+}
+
+#[test]
+fn entries_kept_for_bounded_calls_woke_futures_that_cannot_use_them() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 2;
+    let runtime = runtime(config);
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    let ours = Descriptor::new(ours);
+    let driver = Waker::from(Arc::new(Count::default()));
+    let mut context = Context::from_waker(&driver);
+    let mut receives = Vec::new();
+    while runtime.counters().throttled < 3 {
+        let mut future = runtime.call(receive(&ours, Vec::with_capacity(1)));
+        assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+        receives.push(future);
+    }
+    let mut kept: Vec<_> = (0..2).map(|_| runtime.call(stat_file(&ours))).collect();
+    for future in &mut kept {
+        assert!(Pin::new(future).poll(&mut context).is_pending());
+    }
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(Arc::clone(&count));
+    let mut last = runtime.call(stat_file(&ours));
+    assert!(Pin::new(&mut last).poll(&mut Context::from_waker(&waker)).is_pending());
+    for mut future in kept {
+        while Pin::new(&mut future).poll(&mut context).is_pending() {}
+    }
+    assert_eq!(count.0.load(Relaxed), 1, "three receives have waited for longer");
+    assert!(Pin::new(&mut last).poll(&mut context).is_pending());
+    while Pin::new(&mut last).poll(&mut context).is_pending() {}
+}
+
+/// Notes that it is dropped.
+struct Noted(Arc<AtomicUsize>);
+
+impl Drop for Noted {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Relaxed);
+    }
+}
+
+/// Panics when it is dropped.
+struct Panics;
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        panic!("a destructor panics");
+    }
+}
+
+#[test]
+fn panic_of_a_destructor_freed_the_memory_of_a_call_in_flight() {
+    let runtime = runtime(Config::default());
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    let freed = Arc::new(AtomicUsize::new(0));
+    let memory = (vec![0_u8; 1], Noted(Arc::clone(&freed)));
+    let fd = reads.as_raw_fd() as usize;
+    // SAFETY: the operation owns the byte; the pipe is open until the read has ended.
+    let read = unsafe {
+        let prepare = move |(byte, _): &mut (Vec<u8>, Noted), _: &mut Scratch| {
+            let args = [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+            Call::new(libc::SYS_read, args).uncancellable()
+        };
+        raw(memory, prepare, |_, result, _| result)
+    };
+    // SAFETY: it takes numbers.
+    let panics = unsafe {
+        let prepare = |_: &mut Panics, _: &mut Scratch| Call::bounded(libc::SYS_getppid, [0; 6]);
+        raw(Panics, prepare, |_, result, _| result)
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    let (mut read, mut panics) = (runtime.call(read), runtime.call(panics));
+    assert!(Pin::new(&mut read).poll(&mut context).is_pending());
+    // Submits the read, to a thread.
+    assert!(Pin::new(&mut read).poll(&mut context).is_pending());
+    assert!(Pin::new(&mut panics).poll(&mut context).is_pending());
+    drop((read, panics));
+    assert!(catch_unwind(AssertUnwindSafe(|| drop(runtime))).is_err());
+    assert_eq!(freed.load(Relaxed), 0, "the kernel reads into it");
+    rustix::io::write(&writes, b"x").unwrap();
 }
 
 #[test]

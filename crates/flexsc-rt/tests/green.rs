@@ -212,6 +212,35 @@ fn destructor_makes_calls_while_its_thread_panics() {
 }
 
 #[test]
+fn destructor_waited_for_ever_for_the_syscall_thread_of_another() {
+    struct Sleeps(Rc<Cell<bool>>);
+    impl Drop for Sleeps {
+        fn drop(&mut self) {
+            self.0.set(interrupted(call(sleep(Duration::from_millis(1)))));
+        }
+    }
+    let (sender, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let mut config = Config::default();
+        // One of them for calls that may wait for ever.
+        config.pages.threads = 2;
+        let threads = Threads::new(&config).unwrap();
+        let other = threads.spawn(|| call(sleep(Duration::from_millis(10)))).unwrap();
+        let was_interrupted = Rc::new(Cell::new(false));
+        let sleeps = Sleeps(Rc::clone(&was_interrupted));
+        let panics = threads.spawn(move || {
+            let _sleeps = sleeps;
+            panic!("on purpose");
+        });
+        threads.run().unwrap();
+        assert_eq!(message::<()>(panics.unwrap().join()), "on purpose");
+        other.join().unwrap().unwrap();
+        sender.send(was_interrupted.get()).unwrap();
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_secs(10)), Ok(true));
+}
+
+#[test]
 fn threads_beyond_the_maximum_are_refused() {
     let mut config = Config::default();
     config.threads = 3;

@@ -1,11 +1,16 @@
 //! The pages themselves: any call by any executor, bounds, cancellation, blocked and lost threads.
 
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../../httpd/tests/serving/refused.rs"]
+mod refused;
 mod support;
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
+use std::ptr;
 use std::thread;
 use std::time::Duration;
 
@@ -356,6 +361,150 @@ fn cancellation_interrupts_no_other_call() {
             }
         }
     }
+}
+
+/// Returns the number of the syscall thread, of which there is one.
+fn syscall_thread(pages: &mut Pages) -> libc::pid_t {
+    let mut target = [0_u8; 64];
+    let (path, room) = (c"/proc/thread-self".as_ptr() as usize, target.as_mut_ptr() as usize);
+    let at = libc::AT_FDCWD as usize;
+    let call = Call::bounded(libc::SYS_readlinkat, [at, path, room, target.len(), 0, 0]);
+    let id = post(pages, &call.pinned(Executor::Threads));
+    let len = complete(pages, id).unwrap();
+    let target = std::str::from_utf8(&target[..len]).unwrap();
+    target.rsplit('/').next().unwrap().parse().unwrap()
+}
+
+/// Sends the signal that cancels calls to a thread as another program would.
+fn signal_from_elsewhere(thread: libc::pid_t) {
+    // SAFETY: a plain C structure, for which all zero bytes are a valid value.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    (info.si_signo, info.si_code) = (libc::SIGRTMAX() - 3, libc::SI_QUEUE);
+    let (process, signal) = (std::process::id(), info.si_signo);
+    // SAFETY: the structure is read during the call.
+    let sent = unsafe {
+        let info = &raw const info;
+        libc::syscall(libc::SYS_rt_tgsigqueueinfo, process, thread, signal, info)
+    };
+    assert_eq!(sent, 0);
+}
+
+#[test]
+fn signal_from_elsewhere_kept_a_syscall_thread_waiting_for_another() {
+    let mut config = Config::default();
+    config.threads = 1;
+    let mut pages = register(config);
+    let thread = syscall_thread(&mut pages);
+    let (pipe, mut byte) = (Pipe::new(), [0; 1]);
+    for is_cancelled in [false, true] {
+        let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+        pages.submit().unwrap();
+        let blocked = pages.counters().threads_blocked;
+        while pages.counters().threads_blocked == blocked {
+            thread::yield_now();
+        }
+        if is_cancelled {
+            pages.cancel(id)
+        } else {
+            signal_from_elsewhere(thread)
+        }
+        assert!(pages.wait(Some(Duration::from_secs(10))).unwrap(), "the read has not ended");
+        assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EINTR));
+    }
+}
+
+#[test]
+fn timeout_beyond_the_clock_panicked() {
+    let mut pages = register(Config::default());
+    let time = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+    let args = [&raw const time as usize, 0, 0, 0, 0, 0];
+    let id = post(&mut pages, &Call::new(libc::SYS_nanosleep, args));
+    assert!(pages.wait(Some(Duration::MAX)).unwrap());
+    assert_eq!(complete(&mut pages, id).unwrap(), 0);
+}
+
+fn call_of_lock(file: &File, lock: &libc::flock) -> Call {
+    let (fd, lock) = (file.as_raw_fd() as usize, ptr::from_ref(lock) as usize);
+    Call::new(libc::SYS_fcntl, [fd, libc::F_OFD_SETLK as usize, lock, 0, 0, 0])
+}
+
+fn lock_file(pages: &mut Pages, file: &File, lock: &libc::flock) {
+    let id = post(pages, &call_of_lock(file, lock).waits(Waits::Bounded));
+    assert_eq!(complete(pages, id).unwrap(), 0);
+}
+
+/// Posts a lock of a file that another description has locked: a syscall thread makes it, as a file is always ready,
+/// and it returns `EAGAIN`. Waits until it has.
+fn post_lock_in_vain(pages: &mut Pages, file: &File, lock: &libc::flock) -> EntryId {
+    let waits = Waits::ReadyThenBlocks(file.as_raw_fd(), Direction::Read);
+    let id = post(pages, &call_of_lock(file, lock).waits(waits));
+    pages.submit().unwrap();
+    while !pages.has_completion() {
+        thread::yield_now();
+    }
+    id
+}
+
+/// A lock of a whole file.
+fn lock() -> libc::flock {
+    // SAFETY: a plain C structure, for which all zero bytes are a valid value: the whole file.
+    let mut lock: libc::flock = unsafe { std::mem::zeroed() };
+    (lock.l_type, lock.l_whence) = (libc::F_WRLCK as _, libc::SEEK_SET as _);
+    lock
+}
+
+#[test]
+fn cancellation_was_lost_between_the_result_of_a_thread_and_the_next_wait() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let (other, lock) = (file.reopen().unwrap(), lock());
+    let mut pages = register(Config::default());
+    lock_file(&mut pages, file.as_file(), &lock);
+    let id = post_lock_in_vain(&mut pages, &other, &lock);
+    pages.cancel(id);
+    let completion = pages.next().expect("its completion follows");
+    assert_eq!((completion.id, errno(&completion.result)), (id, Some(libc::EINTR)));
+}
+
+#[test]
+fn cancellation_of_a_call_that_goes_to_a_thread_again_never_returned() {
+    let (sender, ended) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let (other, lock) = (file.reopen().unwrap(), lock());
+        let mut pages = register(Config::default());
+        lock_file(&mut pages, file.as_file(), &lock);
+        let id = post_lock_in_vain(&mut pages, &other, &lock);
+        // It goes to a thread again.
+        let _ = pages.next();
+        pages.cancel(id);
+        let result = complete(&mut pages, id);
+        sender.send(errno(&result)).unwrap();
+    });
+    let ended = ended.recv_timeout(Duration::from_secs(10));
+    assert_eq!(ended, Ok(Some(libc::EINTR)));
+}
+
+#[test]
+fn calls_hung_where_no_thread_can_be_started() {
+    thread::spawn(|| {
+        let mut pages = register(Config::default());
+        for call in [libc::SYS_clone3, libc::SYS_clone] {
+            refused::refuse(call, libc::EAGAIN).expect("cannot install a seccomp filter");
+        }
+        let (pipe, mut byte) = (Pipe::new(), [0; 1]);
+        let bounded = pipe.write_of(b"x").pinned(Executor::Threads);
+        for _ in 0..2 {
+            let id = post(&mut pages, &bounded);
+            assert!(pages.wait(Some(Duration::from_secs(10))).unwrap(), "no completion");
+            assert_eq!(complete(&mut pages, id).unwrap(), 1);
+            let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+            assert!(pages.wait(Some(Duration::from_secs(10))).unwrap(), "no completion");
+            assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EAGAIN));
+        }
+        assert_eq!(pages.counters().threads_started, 0);
+    })
+    .join()
+    .unwrap();
 }
 
 #[test]

@@ -48,7 +48,8 @@ pub struct Config {
     /// Entries that only bounded calls may use. So these can always make progress.
     pub reserve: u32,
     /// Maximum number of syscall threads. Without any, the owner makes all calls in place, and
-    /// waits where they wait. One is kept for calls that do not wait for ever.
+    /// waits where they wait. One is kept for calls that do not wait for ever. While the system starts none, the owner
+    /// makes bounded calls in place, and those that would block a thread end with `EAGAIN`.
     pub threads: u16,
     /// Maximum number of active syscall threads; by default one per core.
     pub active_threads: usize,
@@ -172,6 +173,8 @@ enum Place {
     CancelledBatch,
     /// Submitted to a syscall thread.
     Thread,
+    /// The same, and its cancellation is requested.
+    CancelledThread,
     /// Submitted to the ring.
     Ring,
     /// The same, and its cancellation is requested.
@@ -394,11 +397,13 @@ impl Pages {
     #[inline]
     pub unsafe fn post(&mut self, call: &Call) -> Result<EntryId, Busy> {
         let pinned = self.pin(call);
-        self.reserve_entry(call, pinned)?;
-        let Some(index) = self.free.pop() else {
+        let room = Room::of(call.waits, pinned);
+        if !self.has_room(room) {
             self.counters.throttled += 1;
             return Err(Busy);
-        };
+        }
+        let Some(index) = self.free.pop() else { return Err(Busy) };
+        self.indefinite += usize::from(room == Room::Thread);
         // SAFETY: the entry is free, and this is its owner.
         unsafe { self.shared.entry(index).fill(call.number, &call.args) };
         let slot = &mut self.slots[index as usize];
@@ -444,20 +449,28 @@ impl Pages {
         can_make
     }
 
-    /// Checks the bounds of a call that is not bounded.
+    /// Returns whether a call that needs this could be posted.
     #[inline]
-    fn reserve_entry(&mut self, call: &Call, pinned: Option<Executor>) -> Result<(), Busy> {
-        if call.waits == Waits::Bounded {
-            return Ok(());
+    pub(crate) fn has_room(&self, room: Room) -> bool {
+        match room {
+            Room::Entry => !self.free.is_empty(),
+            Room::Unreserved => self.free.len() > self.reserve,
+            Room::Thread => self.free.len() > self.reserve && self.indefinite < self.max_indefinite,
         }
-        let on_thread = waits_on_thread(call.waits, pinned);
-        let too_many = on_thread && self.indefinite >= self.max_indefinite;
-        if self.free.len() <= self.reserve || too_many {
-            self.counters.throttled += 1;
-            return Err(Busy);
-        }
-        self.indefinite += usize::from(on_thread);
-        Ok(())
+    }
+
+    /// Returns what an operation needs that was not posted.
+    #[cold]
+    pub(crate) fn room_for(&mut self, operation: &mut impl Operation) -> Room {
+        let call = operation.prepare(&mut [0; 32]);
+        let pinned = self.pin(&call);
+        Room::of(call.waits, pinned)
+    }
+
+    /// Returns whether this is a child of fork(2), where nothing completes.
+    #[inline]
+    pub(crate) fn is_in_child(&self) -> bool {
+        !self.process.is_current()
     }
 
     /// Returns the scratch memory of an entry. It belongs to its call until that has completed.
@@ -498,7 +511,7 @@ impl Pages {
     /// Ends a call that no thread has.
     #[inline]
     fn finish(&mut self, index: u32, result: isize) {
-        // SAFETY: the owner has not submitted the entry to threads, or has withdrawn it.
+        // SAFETY: the owner has not submitted the entry to threads, has withdrawn it, or was told that it is done.
         unsafe { self.shared.entry(index).finish(result) };
         self.slots[index as usize].place = Place::Done;
         self.done.push_back(index);
@@ -521,7 +534,24 @@ impl Pages {
             && !self.dirty.is_empty()
         {
             let owner_works = !self.given.is_empty();
-            threads.submit(&mut self.dirty, &mut self.masks, owner_works);
+            if !threads.submit(&mut self.dirty, &mut self.masks, owner_works) {
+                self.make_without_threads();
+            }
+        }
+    }
+
+    /// Makes or ends the calls that were submitted to threads, as there is none.
+    #[cold]
+    fn make_without_threads(&mut self) {
+        for page in 0..self.masks.len() {
+            while let Some(place) = self.shared.submitted[page].claim() {
+                let index = (page * ENTRIES + place) as u32;
+                self.counters.on_threads -= 1;
+                match self.slots[index as usize].waits {
+                    Waits::Bounded => self.execute_in_place(index),
+                    _ => self.finish(index, NO_THREAD),
+                }
+            }
         }
     }
 
@@ -542,21 +572,39 @@ impl Pages {
     /// Returns the next entry that is done. [`Pages::take`] has to follow, at any time.
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<u32> {
-        if let Some(index) = self.done.pop_front() {
-            return Some(index);
+        let next = self.find_done();
+        if !self.dirty.is_empty() {
+            // A call that was not ready is a thread's again.
+            self.publish();
         }
-        if !self.process.is_current() {
-            return None;
-        }
+        next
+    }
+
+    #[inline]
+    fn find_done(&mut self) -> Option<u32> {
         loop {
+            if let Some(index) = self.done.pop_front() {
+                return Some(index);
+            }
+            if !self.process.is_current() {
+                return None;
+            }
             let index = self.shared.completions.pop(&mut self.head)?;
             self.report(index, Executor::Threads, &mut None);
             // SAFETY: the completion says that the entry is done.
             let result = unsafe { self.shared.entry(index).peek() };
-            if !(is_not_ready(result) && self.waits_again(index)) {
-                self.slots[index as usize].place = Place::Done;
-                return Some(index);
+            if is_not_ready(result) {
+                if self.slots[index as usize].place == Place::CancelledThread {
+                    // It must not wait again.
+                    self.finish(index, INTERRUPTED);
+                    continue;
+                }
+                if self.waits_again(index) {
+                    continue;
+                }
             }
+            self.slots[index as usize].place = Place::Done;
+            return Some(index);
         }
     }
 
@@ -569,7 +617,7 @@ impl Pages {
         let id = EntryId { index, generation: slot.generation };
         slot.generation = slot.generation.wrapping_add(1);
         slot.place = Place::Free;
-        self.indefinite -= usize::from(waits_on_thread(slot.waits, slot.pinned));
+        self.indefinite -= usize::from(Room::of(slot.waits, slot.pinned) == Room::Thread);
         self.free.push(index);
         Completion { id, result: raw::decode(result) }
     }
@@ -586,6 +634,7 @@ impl Pages {
             Place::Free
             | Place::Done
             | Place::CancelledBatch
+            | Place::CancelledThread
             | Place::CancelledRing
             | Place::CancelledPolled => {}
             Place::Batch => {
@@ -622,6 +671,7 @@ impl Pages {
             self.finish(index, INTERRUPTED);
             return;
         }
+        self.slots[index as usize].place = Place::CancelledThread;
         let entry = self.shared.entry(index);
         // A thread that has claimed the entry marks it as busy next.
         while entry.status() == Status::Submitted {
@@ -733,6 +783,9 @@ fn zeroed_scratch(entries: usize) -> Box<[UnsafeCell<Scratch>]> {
     unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first, entries)) }
 }
 
+/// Result of a call for which no thread can be started, as of pthread_create(3).
+const NO_THREAD: isize = -(libc::EAGAIN as isize);
+
 /// In a batch: the call in place is measured.
 const MEASURED: u32 = 1 << 31;
 
@@ -753,16 +806,31 @@ fn free_entries(pages: usize, threads: usize) -> Vec<u32> {
     free
 }
 
-/// Returns whether a call may occupy a thread for ever.
-#[inline]
-fn waits_on_thread(waits: Waits, pinned: Option<Executor>) -> bool {
-    match waits {
-        Waits::Bounded => false,
-        Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
-        Waits::UntilReady(..) => false,
-        Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
-            pinned == Some(Executor::Threads)
-        }
+/// What a call needs to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Room {
+    /// A free entry: it is bounded.
+    Entry,
+    /// A free entry that is not reserved for bounded calls.
+    Unreserved,
+    /// The same, and a thread that may wait for ever.
+    Thread,
+}
+
+impl Room {
+    pub(crate) const ALL: [Room; 3] = [Room::Entry, Room::Unreserved, Room::Thread];
+
+    #[inline]
+    fn of(waits: Waits, pinned: Option<Executor>) -> Self {
+        let on_thread = match waits {
+            Waits::Bounded => return Room::Entry,
+            Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
+            Waits::UntilReady(..) => false,
+            Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
+                pinned == Some(Executor::Threads)
+            }
+        };
+        if on_thread { Room::Thread } else { Room::Unreserved }
     }
 }
 

@@ -43,7 +43,8 @@ impl Pages {
             self.look_while_busy(every)?;
             return Ok(true);
         }
-        let deadline = timeout.map(|timeout| Instant::now() + timeout);
+        // A timeout beyond what the clock can count is none.
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         while self.outstanding() > 0 {
             let remaining =
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -18,6 +18,10 @@ impl Instant {
         Instant::now().saturating_duration_since(self)
     }
 
+    pub(crate) fn checked_add(self, time: Duration) -> Option<Self> {
+        self.0.checked_add(u64::try_from(time.as_nanos()).ok()?).map(Instant)
+    }
+
     pub(crate) fn saturating_duration_since(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }

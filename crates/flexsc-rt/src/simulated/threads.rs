@@ -46,11 +46,17 @@ impl Threads {
         Threads(shared)
     }
 
-    pub(crate) fn submit(&self, pages: &mut Vec<u32>, masks: &mut [u64], _owner_works: bool) {
+    pub(crate) fn submit(
+        &self,
+        pages: &mut Vec<u32>,
+        masks: &mut [u64],
+        _owner_works: bool,
+    ) -> bool {
         for page in pages.drain(..) {
             let mask = std::mem::take(&mut masks[page as usize]);
             self.0.submitted[page as usize].submit(mask);
         }
+        true
     }
 
     /// The thread sees the status of the entry.

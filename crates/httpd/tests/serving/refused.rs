@@ -1,10 +1,15 @@
-//! Disabling io_uring for a thread or a program, as in many containers.
+//! System calls that are refused to a thread or a program, as io_uring is in many containers.
 
 use std::io;
 
-/// Installs a seccomp(2) filter that makes io_uring_setup(2) fail with EPERM, for the calling
-/// thread, the threads that it starts, and the programs that it executes.
+/// Makes io_uring_setup(2) fail with EPERM; see [`refuse`].
 pub(crate) fn refuse_io_uring() -> io::Result<()> {
+    refuse(libc::SYS_io_uring_setup, libc::EPERM)
+}
+
+/// Installs a seccomp(2) filter that makes a system call fail, for the calling thread, the threads that it starts, and
+/// the programs that it executes.
+pub(crate) fn refuse(number: libc::c_long, errno: i32) -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -12,8 +17,8 @@ pub(crate) fn refuse_io_uring() -> io::Result<()> {
     let mut steps = [
         // The system call number is the first field of `seccomp_data`.
         step(LOAD, 0, 0, 0),
-        step(EQUAL, 0, 1, libc::SYS_io_uring_setup as u32),
-        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(EQUAL, 0, 1, number as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
         step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];
     let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
