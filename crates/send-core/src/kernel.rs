@@ -39,7 +39,7 @@ pub enum Delivery {
 pub struct Capacity {
     /// Maximum number of events in the event buffer.
     pub events: u32,
-    /// Maximum number of events in each of the two queues.
+    /// Maximum number of events in each of the two queues; 0 counts as 1.
     pub queued: usize,
 }
 
@@ -154,8 +154,9 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         capacity: Capacity,
     ) -> Result<Self, SendSetupError> {
         let (host, waker, now) = (kernel.host().clone(), kernel.waker(), kernel.now());
-        let (new_producer, new) = RingBuffer::new(capacity.queued);
-        let (others_producer, others) = RingBuffer::new(capacity.queued);
+        let queued = capacity.queued.max(1);
+        let (new_producer, new) = RingBuffer::new(queued);
+        let (others_producer, others) = RingBuffer::new(queued);
         let mut ecb = ControlBlock::with_source(capacity.events, RingSource::new(kernel))?;
         ecb.set_handler(Enqueue { new: new_producer, others: others_producer }, Trigger::Edge);
         ecb.set_group(EventType::ACCEPT, Some(NEW_GROUP))?;

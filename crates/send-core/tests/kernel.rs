@@ -3,8 +3,10 @@
 use std::net::TcpStream;
 use std::time::Instant;
 
-use send_core::kernel::{Delivery, SendKernel};
-use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
+use send_core::kernel::{Capacity, Delivery, SendKernel};
+use shared_ring::{
+    Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig, UringKernel,
+};
 
 /// Notification is lowered while more new connections than this are queued.
 const BATCH_ABOVE: usize = 32;
@@ -47,4 +49,18 @@ fn unblocking_call_was_not_counted() {
         assert_eq!(calls, 1 + kernel.counts().unmasked - before.1);
     }
     assert_eq!(kernel.counts().unmasked, 1);
+}
+
+#[test]
+fn queues_of_no_event_passed_none_on() {
+    let delivery = Delivery::Ps2;
+    let config = UringConfig::new(delivery.mode(), 16, 1, 16);
+    let Ok(kernel) = UringKernel::new(&config) else { return };
+    let mut kernel = SendKernel::with_kernel(kernel, delivery, Capacity::new(8, 0)).unwrap();
+    kernel.waker().wake();
+    let woken = (0..1_000).any(|_| {
+        kernel.turn(Some(Instant::now())).unwrap();
+        kernel.next().is_some_and(|completion| matches!(completion.outcome, Outcome::Woken))
+    });
+    assert!(woken);
 }
