@@ -241,3 +241,90 @@ impl Drop for SignalQueue {
         IN_USE.set(None);
     }
 }
+
+#[cfg(all(test, not(loom), target_arch = "x86_64"))]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixStream;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::*;
+
+    const F_SETOWN_EX: libc::c_int = 15;
+    const F_OWNER_TID: libc::c_int = 0;
+
+    /// Sets or clears the flag `O_ASYNC`. Returns whether it was set.
+    fn set_async(fd: libc::c_int, on: bool) -> bool {
+        // SAFETY: passes numbers.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        let new = if on { flags | libc::O_ASYNC } else { flags & !libc::O_ASYNC };
+        // SAFETY: as above.
+        unsafe { libc::fcntl(fd, libc::F_SETFL, new) };
+        flags & libc::O_ASYNC != 0
+    }
+
+    /// Does what an ioctl of `FIOASYNC` would do. Before the first one, another thread begins to watch the descriptor.
+    extern "C" fn make_ioctl(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
+        static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+        // SAFETY: the kernel's structure exists while the handler runs.
+        let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        let fd = registers[libc::REG_RDI as usize] as libc::c_int;
+        if !IS_WATCHED.swap(true, Ordering::Relaxed) {
+            // SAFETY: the command reads two integers.
+            unsafe {
+                let other = [F_OWNER_TID, libc::getpid()];
+                libc::fcntl(fd, F_SETOWN_EX, other.as_ptr());
+            }
+            set_async(fd, true);
+        }
+        // SAFETY: the third argument points to an integer.
+        let on = unsafe { *(registers[libc::REG_RDX as usize] as *const libc::c_int) };
+        set_async(fd, on != 0);
+        registers[libc::REG_RAX as usize] = 0;
+    }
+
+    /// Has a signal handler make the calls `FIOASYNC` of this thread.
+    fn trap_ioctls() {
+        const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+        const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+        let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+        let mut steps = [
+            // The number of the call, and the second argument in `seccomp_data`.
+            step(LOAD, 0, 0, 0),
+            step(EQUAL, 0, 3, libc::SYS_ioctl as u32),
+            step(LOAD, 0, 0, 24),
+            step(EQUAL, 0, 1, libc::FIOASYNC as u32),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_TRAP),
+            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+        ];
+        let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
+        // SAFETY: plain C structures, which live until the calls return; the handler does what is safe there.
+        unsafe {
+            let mut action: libc::sigaction = mem::zeroed();
+            action.sa_sigaction = make_ioctl as *const () as usize;
+            action.sa_flags = libc::SA_SIGINFO;
+            assert_eq!(libc::sigaction(libc::SIGSYS, &action, ptr::null_mut()), 0);
+            assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+            let (set, program) = (libc::SECCOMP_SET_MODE_FILTER, &raw const program);
+            assert_eq!(libc::syscall(libc::SYS_seccomp, set, 0, program), 0);
+        }
+    }
+
+    #[test]
+    fn forgotten_socket_signalled_no_more_though_another_had_begun_to_watch_it() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let number = socket.as_raw_fd();
+        // The first thread of the process stands for the other one.
+        let signals = thread::spawn(move || {
+            let fd = Fd::from_raw(number);
+            let mut owner = SignalQueue::new().unwrap();
+            owner.watch(fd, 0).unwrap();
+            trap_ioctls();
+            owner.forget(fd);
+            set_async(number, false)
+        });
+        assert!(signals.join().unwrap());
+    }
+}
