@@ -169,7 +169,8 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
 
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         self.hook.received(io, id, rx);
-        if A::INTERCEPTS && !self.hook.holds(id) && self.hook.passes_to_next() {
+        let is_left = !rx.bytes().is_empty() && io.is_open(id) && !self.hook.holds(id);
+        if A::INTERCEPTS && is_left && self.hook.passes_to_next() {
             self.inner.intercept(io, id, rx);
         }
     }

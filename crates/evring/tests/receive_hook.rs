@@ -26,6 +26,7 @@ impl ReceiveHook for Pings {
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        assert!(!rx.bytes().is_empty());
         while self.bound[id.slot() as usize] && rx.bytes().starts_with(b"ping\n") {
             rx.consume(5);
             io.send(id, Chunk::Static(b"PONG\n"));
@@ -108,6 +109,50 @@ fn hook_answers_before_the_application_on_every_mechanism() {
         let stats = server.join().unwrap();
         assert_eq!((stats.accepted, stats.closed), (2, 2));
     }
+}
+
+/// Leaves the first message to the next hook, the second one to the application, and answers the third one.
+#[derive(Default)]
+struct Turns(u32);
+
+impl ReceiveHook for Turns {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        self.0 += 1;
+        if self.0 == 3 {
+            rx.consume(rx.bytes().len());
+            io.send(id, Chunk::Static(b"MINE\n"));
+        }
+    }
+
+    fn passes_to_next(&self) -> bool {
+        self.0 != 2
+    }
+}
+
+fn answers_in_turns<A: Application + 'static>(app: fn() -> A) {
+    let (sender, receiver) = mpsc::channel();
+    let server = thread::spawn(move || {
+        let any = "127.0.0.1:0".parse().unwrap();
+        let config = Config::default().with(|c| c.listen = vec![any]);
+        let server = AnyMechanism::new("auto", &config).unwrap();
+        sender.send((server.addresses()[0], server.remote())).unwrap();
+        server.run(app()).unwrap()
+    });
+    let (address, remote) = receiver.recv().unwrap();
+    let mut client = TcpStream::connect(address).unwrap();
+    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    for answer in [&b"PONG\n"[..], b"4 ping\n", b"MINE\n", b"PONG\n"] {
+        ask(&mut client, b"ping\n", answer);
+    }
+    drop(client);
+    remote.stop();
+    server.join().unwrap();
+}
+
+#[test]
+fn hook_of_an_application_behind_a_hook_got_messages_that_were_not_for_it() {
+    answers_in_turns(|| Hooked::new(hooked(), Turns::default()));
+    answers_in_turns(|| Hooked::new(Lines, (Turns::default(), Pings::default())));
 }
 
 mod simulated {
