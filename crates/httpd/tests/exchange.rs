@@ -362,6 +362,17 @@ fn half_closed_connection_gets_its_responses() {
 }
 
 #[test]
+fn date_of_a_timeout_was_that_of_what_had_arrived() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    stage.feed(b"G");
+    stage.pass(Limits::default().header_timeout);
+    let response = &responses(&stage.io.sent)[0];
+    let now = httpdate::fmt_http_date(stage.io.wall);
+    assert_eq!((response.status, response.field("Date")), (408, Some(&now[..])));
+}
+
+#[test]
 fn timeouts_close_connections() {
     let root = site();
     let mut stage = Stage::new(root.path());
