@@ -298,6 +298,19 @@ impl<A: Application> Application for Contract<A> {
         self.inner.is_idle(id, state)
     }
 
+    fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.is_unserved(id, state)
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        if self.records.callback_entry(x.id, x.io.now()).is_closed() {
+            self.records.fail(x.id, "makes room although it was closed");
+        }
+        self.call(x.io, |app, io| {
+            app.evicting(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
+    }
+
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
         self.call(io, |app, io| app.woken(io, all, tag));
     }

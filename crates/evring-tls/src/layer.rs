@@ -253,6 +253,16 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         !self.sessions.find(id).is_some_and(Session::is_partial) && self.inner.is_idle(id, state)
     }
 
+    fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.is_unserved(id, state)
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        self.call(x.io, |app, io| {
+            app.evicting(Cx { io, id: x.id, state: x.state, others: x.others })
+        });
+    }
+
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
         self.call(io, |app, io| app.woken(io, all, tag));
     }

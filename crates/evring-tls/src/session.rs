@@ -39,8 +39,6 @@ pub struct ServerSession {
     records: Records,
     /// Whether bytes have arrived.
     begun: bool,
-    /// Whether application bytes have arrived.
-    opened: bool,
     /// What a client without TLS gets; empty once written, or if the client uses TLS.
     reply_to_plain: &'static [u8],
 }
@@ -104,7 +102,6 @@ impl Transform for ServerSession {
             tls: Box::new(tls),
             records: Records::default(),
             begun: false,
-            opened: false,
             reply_to_plain,
         })
     }
@@ -131,7 +128,6 @@ impl Transform for ServerSession {
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             let (from, len) = (plain.len(), state.plaintext_bytes_to_read());
             plain.resize(from + len, 0);
-            self.opened |= len > 0;
             tls.reader().read_exact(&mut plain[from..])?;
             if state.peer_has_closed() {
                 return Ok(true);
@@ -141,8 +137,7 @@ impl Transform for ServerSession {
     }
 
     fn is_partial(&self) -> bool {
-        // A handshake is for the bytes that follow it.
-        self.begun && !self.opened || self.records.is_partial()
+        self.begun && self.tls.is_handshaking() || self.records.is_partial()
     }
 
     fn ended(&self) -> io::Result<()> {

@@ -225,6 +225,19 @@ pub trait Application: Sized {
         false
     }
 
+    /// Returns whether an idle connection has not brought a request yet, but perhaps a handshake. The driver closes
+    /// such connections, and those on which nothing has arrived, only if too few others are idle: a request may be
+    /// on its way, and its client would not expect the end.
+    fn is_unserved(&self, id: ConnId, state: &Self::State) -> bool {
+        false
+    }
+
+    /// The driver closes an idle connection to make room for a new one. Bytes that this sends leave first. If it does
+    /// not close the connection, the driver does, with [`Close::Flush`].
+    fn evicting(&mut self, x: Cx<'_, impl Commands, Self::State>) {
+        x.io.close(x.id, Close::Flush);
+    }
+
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake) with `tag`.
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, Self::State>, tag: u64) {}
 

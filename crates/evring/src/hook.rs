@@ -213,6 +213,14 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
         self.inner.is_idle(id, state)
     }
 
+    fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.is_unserved(id, state)
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        self.inner.evicting(x);
+    }
+
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
         if !self.hook.woken(io, tag) {
             self.inner.woken(io, all, tag);

@@ -1050,6 +1050,69 @@ fn connection_without_a_request_was_closed_before_idle_ones() {
     });
 }
 
+/// Replies to each message; `hello` is the handshake before a request. Says goodbye to a connection that makes room for
+/// another one, and leaves the close to the driver.
+struct SaysGoodbye;
+
+impl Application for SaysGoodbye {
+    /// Whether a request has arrived.
+    type State = bool;
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, bool>, rx: &mut Rx<'_>) {
+        *x.state |= rx.take().as_ref() != b"hello";
+        x.io.send(x.id, Chunk::Static(b"ok"));
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, _state: &bool) -> bool {
+        true
+    }
+
+    fn is_unserved(&self, _id: ConnId, state: &bool) -> bool {
+        !state
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, bool>) {
+        x.io.send(x.id, Chunk::Static(b"bye"));
+    }
+}
+
+#[test]
+fn idle_connection_was_closed_for_room_without_a_word() {
+    side_by_side(|name| {
+        let server = Server::start(name, config().with(|c| c.max_connections = 2), || SaysGoodbye);
+        let mut shaken = server.connect();
+        shaken.write_all(b"hello").unwrap();
+        expect_ok(name, &mut shaken);
+        let mut idle = server.connect();
+        idle.write_all(b"x").unwrap();
+        expect_ok(name, &mut idle);
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        let mut last = String::new();
+        idle.read_to_string(&mut last).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(last, "bye", "{name}: the served connection");
+        shaken.write_all(b"x").unwrap();
+        expect_ok(name, &mut shaken);
+        // Without a served one, the connection after its handshake makes room.
+        drop((shaken, new));
+        let mut shaken: Vec<_> = (0..2).map(|_| server.connect()).collect();
+        for client in &mut shaken {
+            client.write_all(b"hello").unwrap();
+            expect_ok(name, client);
+        }
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        drop((shaken, new));
+        assert_eq!(server.stop().idle_closed, 2, "{name}");
+    });
+}
+
 /// Leaves the first bytes and pauses until it is woken; on `wait`, blocks like `RepliesOk`. Reports its
 /// callbacks.
 struct LeavesBytes {

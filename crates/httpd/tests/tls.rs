@@ -292,25 +292,35 @@ fn client_certificates_are_required_and_checked() {
         let mut options = authority.options("a", &["localhost"]);
         options.client_ca = Some(roots.clone());
         let server = start(backend, dir.path(), options);
-        for version in BOTH {
-            let with = |signer: Option<&Authority>| {
+        let mut expired = CertificateParams::new(vec!["client".to_owned()]).unwrap();
+        expired.not_after = rcgen::date_time_ymd(2003, 1, 1);
+        for (n, version) in BOTH.iter().enumerate() {
+            let with = |signed: Option<(CertificateDer<'static>, KeyPair)>, target: &str| {
                 let provider = Arc::new(rustls::crypto::ring::default_provider());
                 let config = ClientConfig::builder_with_provider(provider);
                 let config = config.with_protocol_versions(&[version]).unwrap();
                 let config = config.with_root_certificates(authority.roots());
-                let config = match signer {
+                let config = match signed {
                     None => config.with_no_client_auth(),
-                    Some(signer) => {
-                        let (certificate, key) = signer.sign(&["client"]);
+                    Some((certificate, key)) => {
                         let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
                         config.with_client_auth_cert(vec![certificate], key).unwrap()
                     }
                 };
-                get(&mut connect(&server, &Arc::new(config), "localhost"), "/a")
+                get(&mut connect(&server, &Arc::new(config), "localhost"), target)
             };
-            assert_eq!(body(&with(Some(&authority)).unwrap()), b"a");
-            with(Some(&other)).unwrap_err();
-            with(None).unwrap_err();
+            let right = || Some(authority.sign(&["client"]));
+            assert_eq!(body(&with(right(), "/a").unwrap()), b"a");
+            with(Some(other.sign(&["client"])), "/a").unwrap_err();
+            with(Some(authority.sign_with(expired.clone())), "/a").unwrap_err();
+            with(None, "/a").unwrap_err();
+            // They are counted when both ends have closed.
+            let refused = || {
+                let response = with(right(), "/.httpd/status.json").unwrap();
+                let status: serde_json::Value = serde_json::from_slice(body(&response)).unwrap();
+                status["tls_errors"].as_u64().unwrap()
+            };
+            while refused() != 3 * (n as u64 + 1) {}
         }
     });
 }
@@ -691,6 +701,42 @@ fn stop_dropped_a_request_whose_record_had_arrived_in_part() {
     });
 }
 
+/// Starts a server on `backend` with at most `max` connections, and no time limits that a test would reach.
+fn start_full(backend: &str, root: &Path, tls: TlsOptions, max: u32) -> Server {
+    let config = Config::default().with(|c| {
+        c.listen = vec![([127, 0, 0, 1], 0).into()];
+        c.max_connections = max;
+    });
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_secs(600);
+    limits.keep_alive_timeout = Duration::from_secs(6000);
+    let server = Server::builder().config(config).backend(backend).workers(1).limits(limits);
+    server.files(root).tls(tls).start().unwrap()
+}
+
+/// Sends a request, receives the response, and leaves the connection open.
+fn head(connection: &mut Connection) {
+    connection.write_all(b"HEAD /a HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+    let mut response = Vec::new();
+    while !response.ends_with(b"\r\n\r\n") {
+        let mut byte = [0];
+        connection.read_exact(&mut byte).unwrap();
+        response.extend(byte);
+    }
+    assert!(response.starts_with(b"HTTP/1.1 200 OK\r\n"));
+}
+
+/// Returns whether the server has closed a connection with a close_notify. Waits for the end.
+fn has_close_notify(connection: &mut Connection) -> bool {
+    match connection.read(&mut [0]) {
+        Ok(n) => n == 0,
+        Err(error) => {
+            assert_eq!(error.kind(), std::io::ErrorKind::UnexpectedEof);
+            false
+        }
+    }
+}
+
 #[test]
 fn client_in_its_handshake_was_closed_before_idle_ones() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
@@ -698,27 +744,63 @@ fn client_in_its_handshake_was_closed_before_idle_ones() {
     let tls = authority.options("a", &["localhost"]);
     let config = Arc::new(authority.trusting(BOTH));
     on_every_backend_at_once(|backend| {
-        let limits = Config::default().with(|c| {
-            c.listen = vec![([127, 0, 0, 1], 0).into()];
-            c.max_connections = 2;
-        });
-        let server = Server::builder().config(limits).backend(backend).workers(1);
-        let server = server.files(dir.path()).tls(tls.clone()).start().unwrap();
+        let server = start_full(backend, dir.path(), tls.clone(), 3);
         let mut idle = connect(&server, &config, "localhost");
-        idle.write_all(b"HEAD /a HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-        idle.read_exact(&mut [0; 12]).unwrap();
+        head(&mut idle);
         let name = ServerName::try_from("localhost").unwrap();
         let mut hello = ClientConnection::new(Arc::clone(&config), name).unwrap();
         let mut connecting = tcp(server.addresses()[0]);
         let flight = wire(&mut hello);
         connecting.write_all(&flight[..100]).unwrap();
+        let mut connected = connect(&server, &config, "localhost");
+        connected.flush().unwrap();
         let mut new = connect(&server, &config, "localhost");
-        assert_eq!(body(&get(&mut new, "/a").unwrap()), b"a");
+        head(&mut new);
+        assert!(has_close_notify(&mut idle), "{backend}");
         connecting.write_all(&flight[100..]).unwrap();
         let mut connecting = StreamOwned::new(hello, connecting);
         assert_eq!(body(&get(&mut connecting, "/a").unwrap()), b"a");
-        // It ended, with or without a close_notify.
-        let ended = idle.read_to_end(&mut Vec::new());
-        assert!(ended.is_ok() || idle.sock.read(&mut [0]).unwrap() == 0);
+        assert_eq!(body(&get(&mut connected, "/a").unwrap()), b"a");
+    });
+}
+
+#[test]
+fn clients_without_a_request_after_the_handshake_kept_all_places() {
+    const CLIENTS: usize = 8;
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    on_every_backend_at_once(|backend| {
+        for version in BOTH {
+            let server = start_full(backend, dir.path(), tls.clone(), CLIENTS as u32);
+            let config = Arc::new(authority.trusting(&[version]));
+            let mut hostile: Vec<_> =
+                (0..CLIENTS).map(|_| connect(&server, &config, "localhost")).collect();
+            for client in &mut hostile {
+                client.flush().unwrap();
+                assert!(!client.conn.is_handshaking());
+            }
+            for _ in 0..2 * CLIENTS {
+                head(&mut connect(&server, &config, "localhost"));
+            }
+            assert!(has_close_notify(&mut hostile[0]), "{backend}: the oldest one");
+        }
+    });
+}
+
+#[test]
+fn idle_connection_ends_with_a_close_notify() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend_at_once(|backend| {
+        let mut limits = Limits::default();
+        limits.keep_alive_timeout = Duration::from_millis(200);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let server = server.tls(tls.clone()).limits(limits).start().unwrap();
+        let mut idle = connect(&server, &config, "localhost");
+        head(&mut idle);
+        assert!(has_close_notify(&mut idle), "{backend}");
     });
 }

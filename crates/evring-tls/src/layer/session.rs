@@ -18,11 +18,22 @@ pub(super) const MAX_HELD: usize = 16 << 20;
 /// Maximum number of bytes sealed at once, which bounds the memory of a transform.
 const PIECE: usize = 16 * 1024;
 
+/// What has arrived on a connection so far.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Arrived {
+    Nothing,
+    /// Bytes for the transform only, such as those of a handshake.
+    Wire,
+    /// Bytes for the application, too.
+    Plain,
+}
+
 /// State of one connection.
 #[derive(Debug)]
 pub(super) struct Session<T> {
     pub id: ConnId,
     pub transform: T,
+    arrived: Arrived,
 
     /// Decoded bytes that the application has not consumed.
     pub plain: Tail,
@@ -56,7 +67,7 @@ pub(super) struct Session<T> {
     closed: Option<Close>,
     /// The reason why the layer itself closed the connection.
     pub reason: Option<CloseReason>,
-    /// The layer calls the application's `stopping` when the handshake or record of the peer is complete.
+    /// The layer calls the application's `stopping` when the bytes that the peer has begun to send are complete.
     stops: bool,
 }
 
@@ -65,6 +76,7 @@ impl<T: Transform> Session<T> {
         Session {
             id,
             transform,
+            arrived: Arrived::Nothing,
             plain: Tail::default(),
             eof: false,
             paused: false,
@@ -91,8 +103,14 @@ impl<T: Transform> Session<T> {
             return false;
         }
         let (had, had_eof) = (self.plain.len(), self.eof);
+        if !rx.bytes().is_empty() {
+            self.arrived = self.arrived.max(Arrived::Wire);
+        }
         let opened = self.plain.append_with(|plain| self.transform.open(rx.bytes(), plain));
         rx.consume(rx.bytes().len());
+        if self.plain.len() > had {
+            self.arrived = Arrived::Plain;
+        }
         match opened {
             Ok(eof) => self.eof |= eof,
             // The transform may have an alert for the peer, which a reset could destroy.
@@ -129,15 +147,22 @@ impl<T: Transform> Session<T> {
         self.reason.is_none() && !self.eof && self.transform.is_partial()
     }
 
-    /// Defers a stop while the peer has sent a part of something. Returns whether it does.
+    /// Returns whether bytes for the application follow what the peer has sent: the rest of a part, or the first ones
+    /// after a handshake, which it made for them.
+    fn awaits_bytes(&self) -> bool {
+        let is_first = self.arrived == Arrived::Wire && self.reason.is_none() && !self.eof;
+        is_first || self.is_partial()
+    }
+
+    /// Defers a stop while bytes for the application follow. Returns whether it does.
     pub(super) fn defer_stop(&mut self) -> bool {
-        self.stops = self.is_partial();
+        self.stops = self.awaits_bytes();
         self.stops
     }
 
     /// Returns whether a stop was deferred whose reason is gone.
     pub(super) fn take_stop(&mut self) -> bool {
-        let is_due = self.stops && !self.is_partial();
+        let is_due = self.stops && !self.awaits_bytes();
         self.stops &= !is_due;
         is_due && self.app_may_send()
     }

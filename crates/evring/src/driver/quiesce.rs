@@ -115,13 +115,24 @@ impl<K: Submit, A: Application> Driver<K, A> {
             call!(self, slot, stopping);
         } else if !has_more && self.is_idle(slot) && self.io.unsent_bytes(self.io.conn(slot)) == 0 {
             self.io.stats.idle_closed += 1;
-            self.io.connection(slot).close = Some(Close::Flush);
+            call!(self, slot, evicting);
+            let close = &mut self.io.connection(slot).close;
+            if matches!(close, None | Some(Close::Half)) {
+                *close = Some(Close::Flush);
+            }
         }
     }
 
     fn is_idle(&mut self, slot: u32) -> bool {
         let id = self.io.conn(slot);
         self.io.connection(slot).is_quiet() && self.app.is_idle(id, self.states.at(slot))
+    }
+
+    /// Returns whether no request has arrived on an idle connection.
+    fn is_unserved(&mut self, slot: u32) -> bool {
+        let id = self.io.conn(slot);
+        self.io.connection(slot).has(ConnFlags::UNSERVED)
+            || self.app.is_unserved(id, self.states.at(slot))
     }
 
     /// Makes room for waiting connections by closing those that have been idle for longest.
@@ -138,8 +149,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let mut idle: Vec<(bool, Option<Instant>, u32)> = Vec::new();
         for slot in 0..self.io.connections.len() as u32 {
             if self.is_idle(slot) {
-                let is_new = self.io.connection(slot).has(ConnFlags::UNSERVED);
-                idle.push((is_new, self.io.wheel.deadline(slot), slot));
+                idle.push((self.is_unserved(slot), self.io.wheel.deadline(slot), slot));
             }
         }
         idle.sort_unstable();

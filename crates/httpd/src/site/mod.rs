@@ -772,4 +772,8 @@ impl Application for Site {
     fn is_idle(&self, _id: ConnId, state: &State) -> bool {
         state.is_idle()
     }
+
+    fn is_unserved(&self, _id: ConnId, state: &State) -> bool {
+        state.requests == 0
+    }
 }
