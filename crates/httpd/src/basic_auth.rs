@@ -16,7 +16,7 @@ use crate::message::request::Request;
 /// Paths for which clients need a name and a password: `FILE`, `FILE,path=/prefix` or `FILE,realm=name`.
 ///
 /// The file has a line `USER:HASH` per user, as `htpasswd -B` writes it. Hashes are those of bcrypt.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BasicAuth {
     file: PathBuf,
     /// The canonical path, without a slash at its end.
@@ -123,8 +123,16 @@ impl FromStr for BasicAuth {
 }
 
 impl Realm {
-    /// Returns the number of the realm to which a request belongs, the one with the longest path.
-    pub(crate) fn find(realms: &[Realm], request: &Request<'_>) -> Option<usize> {
+    /// Returns the number of the realm to which a request belongs: of the realms with these numbers, the one with the
+    /// longest path.
+    pub(crate) fn find(
+        realms: &[Realm],
+        numbers: &[usize],
+        request: &Request<'_>,
+    ) -> Option<usize> {
+        if numbers.is_empty() {
+            return None;
+        }
         // A target without a path is refused, or has no content.
         let (name, _) = path::split(request.target).ok()?;
         let name = path::canonical(name);
@@ -132,8 +140,8 @@ impl Realm {
             let rest = name.strip_prefix(&realm.path[..]);
             rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
-        let all = realms.iter().enumerate().filter(|(_, realm)| is_below(realm));
-        all.max_by_key(|(_, realm)| realm.path.len()).map(|(at, _)| at)
+        let all = numbers.iter().copied().filter(|number| is_below(&realms[*number]));
+        all.max_by_key(|number| realms[*number].path.len())
     }
 
     /// Returns whether the credentials are those of a user. This takes the time of the hash.

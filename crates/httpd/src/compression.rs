@@ -1,15 +1,19 @@
 //! Settings for compression on the fly.
 
 use std::fmt;
+use std::path::Path;
 use std::str::FromStr;
 
-use crate::decision::coding::Coding;
+use crate::decision::coding::{Coding, Codings};
+use crate::decision::representation::is_compressible;
+use crate::mime_type::MimeType;
 
 /// Compression of files of which there is no precompressed file: texts, scripts, fonts and other types that get
 /// smaller. Each file is compressed once, by a thread of its own, and cached.
 ///
 /// A client gets the plain file while another client's request for the same file is being compressed, or if the
-/// server's queue or memory for compressed files is full.
+/// server's queue or memory ([`Limits::max_compressed_memory`](crate::Limits::max_compressed_memory)) for compressed
+/// files is full.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Files"))]
@@ -25,9 +29,6 @@ pub struct Compression {
     /// Maximum bytes of a file to be compressed
     #[cfg_attr(feature = "cli", arg(long = "compress-max", value_name = "BYTES", default_value_t = Compression::default().max_bytes, value_parser = clap::value_parser!(u32).range(..=64 << 20)))]
     pub max_bytes: u32,
-    /// Maximum bytes of memory for compressed files that are too large for the cache
-    #[cfg_attr(feature = "cli", arg(long = "compress-memory", value_name = "BYTES", default_value_t = Compression::default().max_memory))]
-    pub max_memory: usize,
 }
 
 impl Compression {
@@ -36,17 +37,35 @@ impl Compression {
         let levels = Coding::ALL.map(|coding| Some(CompressionLevels::default_of(coding)));
         Compression { levels: CompressionLevels(levels), ..Compression::default() }
     }
+
+    /// Returns whether files are compressed.
+    pub(crate) fn is_enabled(&self) -> bool {
+        self.levels != CompressionLevels::OFF
+    }
+
+    /// Adds the codings in which a file of `len` bytes is compressed.
+    pub(crate) fn add_codings(
+        &self,
+        (path, mime_types): (&Path, &[MimeType]),
+        len: u64,
+        codings: &mut Codings,
+    ) {
+        let fits = (self.min_bytes..=self.max_bytes.into()).contains(&len);
+        if !self.is_enabled() || !fits || !is_compressible(path, mime_types) {
+            return;
+        }
+        for coding in Coding::ALL {
+            if self.levels.get(coding).is_some() {
+                codings.add_on_the_fly(coding);
+            }
+        }
+    }
 }
 
 impl Default for Compression {
     /// No compression; files of 1 KiB to 4 MiB once it is enabled.
     fn default() -> Self {
-        Compression {
-            levels: CompressionLevels::OFF,
-            min_bytes: 1024,
-            max_bytes: 4 << 20,
-            max_memory: 64 << 20,
-        }
+        Compression { levels: CompressionLevels::OFF, min_bytes: 1024, max_bytes: 4 << 20 }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::message::path;
 
 /// A header field of files and listings, for all of them or some: `X-Frame-Options: DENY`, `/assets/ Cache-Control:
 /// max-age=31536000, immutable`, or `*.pdf Content-Disposition: attachment`. A path that ends in a slash matches
-/// everything below it. Errors, redirects and the responses of handlers do not have it.
+/// everything below it. Errors and redirects have it only with the word `always`, as in `always
+/// Strict-Transport-Security: max-age=31536000`; the responses of handlers do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     files: Pattern,
@@ -21,6 +22,8 @@ pub struct HeaderRule {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Pattern {
     All,
+    /// Of all files, and of errors and redirects.
+    Always,
     /// The canonical path of a target.
     Path(Vec<u8>),
     /// The end of a file's name, with its dot.
@@ -56,12 +59,18 @@ impl HeaderRule {
         }
         has_caching
     }
+
+    /// Returns the fields of errors and redirects.
+    pub(crate) fn of_errors(rules: &[Self]) -> Vec<u8> {
+        let always = rules.iter().filter(|rule| rule.files == Pattern::Always);
+        always.flat_map(|rule| rule.line.bytes()).collect()
+    }
 }
 
 impl Pattern {
     fn matches(&self, name: &[u8], file: &Path) -> bool {
         match self {
-            Pattern::All => true,
+            Pattern::All | Pattern::Always => true,
             Pattern::Path(path) => name == path || path.ends_with(b"/") && name.starts_with(path),
             Pattern::Extension(end) => {
                 file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())
@@ -80,11 +89,14 @@ impl FromStr for HeaderRule {
                 .to_owned()
         };
         let (files, field) = match text.split_once(' ') {
-            Some((files, field)) if files.starts_with(['/', '*']) => (Some(files), field),
+            Some((files, field)) if files.starts_with(['/', '*']) || files == "always" => {
+                (Some(files), field)
+            }
             _ => (None, text),
         };
         let files = match files {
             None => Pattern::All,
+            Some("always") => Pattern::Always,
             Some(path) if path.starts_with('/') => {
                 let mut encoded = Vec::new();
                 path::encode(path.as_bytes(), &mut encoded);
@@ -137,10 +149,30 @@ mod tests {
     }
 
     #[test]
+    fn errors_have_the_fields_that_are_always_sent() {
+        let rules = ["A: b", "always C: d", "/always E: f", "always: g", "always  H:i"];
+        let all = "A: b\r\nC: d\r\nalways: g\r\nH: i\r\n";
+        assert_eq!(fields(&rules, "/", "index.html").0, all);
+        let rules: Vec<HeaderRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+        assert_eq!(HeaderRule::of_errors(&rules), b"C: d\r\nH: i\r\n");
+    }
+
+    #[test]
     fn bad_rules_are_rejected() {
-        for text in
-            ["", "A", "A b: c", ": a", "A: b\r\nC: d", "* A: b", "*.a/b A: b", "ETag: a", "/a"]
-        {
+        for text in [
+            "",
+            "A",
+            "A b: c",
+            ": a",
+            "A: b\r\nC: d",
+            "* A: b",
+            "*.a/b A: b",
+            "ETag: a",
+            "/a",
+            "always",
+            "always A",
+            "Always A: b",
+        ] {
             assert!(text.parse::<HeaderRule>().is_err(), "{text}");
         }
         let error = "/a Content-Length: 5".parse::<HeaderRule>().unwrap_err();

@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::BasicAuth;
 use crate::file_options::FileOptions;
 use crate::message::host::is_host;
 
@@ -12,10 +14,14 @@ use crate::message::host::is_host;
 pub struct HostOptions {
     /// The names, at least one. Each belongs to one host.
     pub names: Vec<HostName>,
-    /// Directory to serve.
-    pub root: PathBuf,
-    /// Settings for files, other than those of compression, which the whole server has.
+    /// Directory to serve; a host without one has redirects only.
+    pub root: Option<PathBuf>,
+    /// Settings for files.
     pub files: FileOptions,
+    /// Paths for which clients need a name and a password, instead of those of the server; `None` are those of the
+    /// server. As handlers are the same for all hosts, protect their paths at each.
+    #[cfg(feature = "basic-auth")]
+    pub basic_auth: Option<Vec<BasicAuth>>,
     /// Files of a certificate chain and its key, for clients that ask for a name in it.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
@@ -23,8 +29,14 @@ pub struct HostOptions {
 impl HostOptions {
     /// Returns the default settings for a host.
     pub fn new(name: HostName, root: impl Into<PathBuf>) -> Self {
-        let (names, root, files) = (vec![name], root.into(), FileOptions::default());
-        HostOptions { names, root, files, certificate: None }
+        HostOptions {
+            names: vec![name],
+            root: Some(root.into()),
+            files: FileOptions::default(),
+            #[cfg(feature = "basic-auth")]
+            basic_auth: None,
+            certificate: None,
+        }
     }
 }
 

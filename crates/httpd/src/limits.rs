@@ -75,6 +75,10 @@ pub struct Limits {
     /// Time that a cached file is used without revalidation; 0 revalidates at each request
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().cache_ttl), value_parser = flags::seconds_or_none))]
     pub cache_ttl: Duration,
+    /// Maximum bytes of memory for compressed files that are too large for the cache, of all workers and hosts
+    #[cfg(feature = "compression")]
+    #[cfg_attr(feature = "cli", arg(long = "compress-memory", value_name = "BYTES", default_value_t = Limits::default().max_compressed_memory))]
+    pub max_compressed_memory: usize,
 }
 
 impl Limits {
@@ -150,6 +154,8 @@ impl Default for Limits {
             cache_files: 4096,
             max_open_files: 1024,
             cache_ttl: Duration::from_secs(1),
+            #[cfg(feature = "compression")]
+            max_compressed_memory: 64 << 20,
         }
     }
 }

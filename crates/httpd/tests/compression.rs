@@ -170,10 +170,12 @@ fn changed_file_is_compressed_again() {
 fn without_memory_for_compressed_files_they_are_sent_plain() {
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.html"), text(1_000_000)).unwrap();
-    let mut compression = Compression::enabled();
-    compression.max_memory = 50_000;
+    let mut limits = Limits::default();
+    limits.max_compressed_memory = 50_000;
     on_every_backend(|backend| {
-        let server = start(backend, dir.path(), compression);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let server =
+            server.limits(limits.clone()).compression(Compression::enabled()).start().unwrap();
         let response = accepting(&mut connect(&server), "/a.html", "gzip");
         assert_eq!(response.field("Content-Encoding"), None);
         assert_eq!(response.body, text(1_000_000));

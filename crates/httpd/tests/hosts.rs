@@ -6,7 +6,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use evring_httpd::{FileOptions, HostName, HostOptions, Server};
+use evring_httpd::{FileOptions, HostName, HostOptions, Limits, Server};
 use serving::{Client, ParsedResponse, on_every_backend};
 
 const LARGE: usize = 200_000;
@@ -177,6 +177,252 @@ fn hosts_that_cannot_be_served_are_refused() {
     });
     let error = start(vec![missing]).unwrap_err().to_string();
     assert!(error.contains("nothing.html"), "{error}");
+    let mut nothing = same();
+    nothing.root = None;
+    let error = start(vec![nothing]).unwrap_err().to_string();
+    assert!(error.contains("a directory, or redirects"), "{error}");
+}
+
+/// Writes a file of users with one user, whose password is `word`.
+#[cfg(feature = "basic-auth")]
+fn write_user(file: &Path, user: &str) -> String {
+    fs::write(file, format!("{user}:{}\n", bcrypt::hash("word", 4).unwrap())).unwrap();
+    file.to_str().unwrap().to_owned()
+}
+
+/// Returns the field with the credentials of a user.
+#[cfg(feature = "basic-auth")]
+fn credentials(user: &str) -> String {
+    use base64::Engine;
+    let text = base64::engine::general_purpose::STANDARD.encode(format!("{user}:word"));
+    format!("Authorization: Basic {text}\r\n")
+}
+
+#[cfg(feature = "basic-auth")]
+#[test]
+fn host_has_users_of_its_own_or_those_of_the_server() {
+    let dir = files();
+    let ann = write_user(&dir.path().join("ann"), "ann");
+    let bob = write_user(&dir.path().join("bob"), "bob");
+    let auth = |text: String| text.parse::<evring_httpd::BasicAuth>().unwrap();
+    on_every_backend(|backend| {
+        let root = |name: &str| dir.path().join(name);
+        let mut one = host(&root("one"), &["one.test"], |files| {
+            files.error_pages = vec!["401=/404.html".parse().unwrap()];
+        });
+        one.basic_auth = Some(vec![auth(format!("{bob},realm=one"))]);
+        let mut two = host(&root("two"), &["two.test"], |_| {});
+        two.basic_auth = Some(Vec::new());
+        let three = host(&root("two"), &["three.test"], |_| {});
+        let server = Server::builder().backend(backend).listen("127.0.0.1:0").files(root("d"));
+        let server = server.basic_auth(auth(format!("{ann},path=/dir")));
+        let server = server.host(one).host(two).host(three).start().unwrap();
+        let mut client = connect(&server);
+        let none = String::new();
+        // The second round is answered from the cache.
+        for _ in 0..2 {
+            for (name, target, fields, status) in [
+                ("d.test", "/a.txt", &none, 200),
+                ("d.test", "/dir/file", &none, 401),
+                ("d.test", "/dir/file", &credentials("ann"), 200),
+                ("d.test", "/dir/file", &credentials("bob"), 401),
+                ("one.test", "/a.txt", &none, 401),
+                ("one.test", "/dir/file", &credentials("ann"), 401),
+                ("one.test", "/a.txt", &credentials("bob"), 200),
+                ("two.test", "/dir/file", &none, 200),
+                ("three.test", "/dir/file", &none, 401),
+                ("three.test", "/dir/file", &credentials("ann"), 200),
+                ("two.test", "http://one.test/a.txt", &none, 401),
+                ("one.test", "http://two.test/dir/file", &none, 200),
+            ] {
+                let response = get(&mut client, name, target, fields);
+                assert_eq!(response.status, status, "{backend}: {name}{target} {fields}");
+            }
+            let refused = get(&mut client, "one.test", "/a.txt", "");
+            let challenge = refused.field("WWW-Authenticate").unwrap();
+            assert!(challenge.contains("realm=\"one\""), "{challenge}");
+            assert_eq!(text(&refused), "404.html of one", "the page of the host");
+        }
+    });
+}
+
+#[cfg(feature = "basic-auth")]
+#[test]
+fn hosts_with_the_users_of_the_server_need_no_memory_for_them() {
+    let builder = || Server::builder().basic_auth("users".parse().unwrap());
+    let same = || HostOptions::new("a".parse().unwrap(), "a");
+    assert_eq!(builder().host(same()).memory_at_full_load(), builder().memory_at_full_load());
+    let mut other = same();
+    other.basic_auth = Some(vec!["others".parse().unwrap()]);
+    let max = evring_httpd::BasicAuth::MAX_FILE_BYTES;
+    let grown = builder().host(other).memory_at_full_load() - builder().memory_at_full_load();
+    assert!(grown > max, "{grown}");
+}
+
+#[cfg(feature = "compression")]
+#[test]
+fn host_compresses_files_or_not() {
+    use evring_httpd::{Builder, Compression};
+
+    let dir = files();
+    for host in ["d", "one", "two"] {
+        fs::write(dir.path().join(host).join("c.css"), format!("{host} ").repeat(2000)).unwrap();
+    }
+    let with = |codings: &str| {
+        let mut compression = Compression::enabled();
+        compression.levels = codings.parse().unwrap();
+        compression
+    };
+    on_every_backend(|backend| {
+        let start = |of_first: &str| -> Builder {
+            let one = host(&dir.path().join("one"), &["one.test"], |_| {});
+            let two = host(&dir.path().join("two"), &["two.test"], |files| {
+                files.compression = with("br,gzip");
+            });
+            let small = host(&dir.path().join("two"), &["small.test"], |files| {
+                files.compression = with("gzip");
+                files.compression.max_bytes = 1000;
+            });
+            let server = Server::builder().backend(backend).listen("127.0.0.1:0");
+            let server = server.files(dir.path().join("d")).compression(with(of_first));
+            server.host(one).host(two).host(small)
+        };
+        for (of_first, expected) in [("gzip", Some("gzip")), ("off", None)] {
+            let server = start(of_first).start().unwrap();
+            let mut client = connect(&server);
+            for name in ["d.test", "one.test", "two.test", "small.test"] {
+                let head = format!("GET /c.css HTTP/1.1\r\nHost: {name}\r\n\r\n");
+                client.stable_tag(&head);
+            }
+            // The second round is answered from the cache.
+            for _ in 0..2 {
+                for (name, coding) in [
+                    ("d.test", expected),
+                    ("one.test", None),
+                    ("two.test", Some("br")),
+                    ("small.test", None),
+                ] {
+                    let fields = "Accept-Encoding: gzip, br\r\n";
+                    let response = get(&mut client, name, "/c.css", fields);
+                    let found = response.field("Content-Encoding");
+                    assert_eq!(found, coding, "{backend}: {name} of {of_first}");
+                    assert_eq!(response.field("Vary").is_some(), coding.is_some(), "{name}");
+                }
+            }
+        }
+        let builder = || Server::builder().files(dir.path().join("d"));
+        assert!(start("off").memory_at_full_load() > builder().memory_at_full_load() + (64 << 20));
+    });
+}
+
+#[test]
+fn host_without_a_root_redirects() {
+    let dir = files();
+    let redirecting = |name: &str, redirect: &str| {
+        let mut host = host(Path::new(""), &[name], |files| {
+            files.redirects = vec![redirect.parse().unwrap()];
+        });
+        host.root = None;
+        host
+    };
+    on_every_backend(|backend| {
+        let server = Server::builder().backend(backend).listen("127.0.0.1:0").status(true);
+        let server = server
+            .host(redirecting("www.test", "/=https://d.test/,308"))
+            .host(host(&dir.path().join("two"), &["two.test"], |_| {}))
+            .host(redirecting("some.test", "/old=/new"))
+            .files(dir.path().join("d"))
+            .start()
+            .unwrap();
+        let mut client = connect(&server);
+        for (name, target, status, location) in [
+            ("www.test", "/", 308, Some("https://d.test/")),
+            ("www.test", "/a.txt?b", 308, Some("https://d.test/a.txt?b")),
+            ("some.test", "/old", 301, Some("/new")),
+            ("some.test", "/", 404, None),
+            ("some.test", "/a.txt", 404, None),
+            ("d.test", "/", 200, None),
+            ("two.test", "/old", 404, None),
+        ] {
+            let response = get(&mut client, name, target, "");
+            let found = (response.status, response.field("Location"));
+            assert_eq!(found, (status, location), "{backend}: {name}{target}");
+        }
+        assert_eq!(text(&get(&mut client, "d.test", "/a.txt", "")), "a.txt of d");
+        assert_eq!(text(&get(&mut client, "two.test", "/a.txt", "")), "a.txt of two");
+    });
+}
+
+#[test]
+fn errors_and_redirects_have_the_fields_that_are_always_sent() {
+    let dir = files();
+    on_every_backend(|backend| {
+        let set = |value: &str| {
+            let headers = [format!("always X-Host: {value}"), "X-Files: yes".to_owned()];
+            let headers = headers.iter().map(|text| text.parse().unwrap()).collect::<Vec<_>>();
+            move |files: &mut FileOptions| {
+                files.headers = headers;
+                files.redirects = vec!["/old=/a.txt".parse().unwrap()];
+                files.error_pages = vec!["405=/404.html".parse().unwrap()];
+            }
+        };
+        let mut of_first = FileOptions::default();
+        set("d")(&mut of_first);
+        let server = Server::builder().backend(backend).listen("127.0.0.1:0");
+        let server = server.files(dir.path().join("d")).file_options(of_first);
+        let server = server
+            .host(host(&dir.path().join("one"), &["one.test"], set("one")))
+            .host(host(&dir.path().join("two"), &["two.test"], |_| {}))
+            .start()
+            .unwrap();
+        for (name, expected) in
+            [("d.test", Some("d")), ("one.test", Some("one")), ("two.test", None)]
+        {
+            for (line, status) in [
+                ("GET /a.txt", 200),
+                ("GET /dir", 301),
+                ("GET /old", if expected.is_some() { 301 } else { 404 }),
+                ("GET /none", 404),
+                ("POST /a.txt", 405),
+            ] {
+                let head = format!("{line} HTTP/1.1\r\nHost: {name}\r\n\r\n");
+                let mut client = connect(&server);
+                client.send(head.as_bytes());
+                let response = client.response(true);
+                assert_eq!(response.status, status, "{backend}: {name} {line}");
+                assert_eq!(response.field("X-Host"), expected, "{name} {line}");
+                let is_file = status == 200 && expected.is_some();
+                assert_eq!(response.field("X-Files").is_some(), is_file, "{name} {line}");
+            }
+        }
+        let mut client = connect(&server);
+        client.send(b"GET / HTTP/1.1\r\n\r\n");
+        let response = client.response(true);
+        assert_eq!((response.status, response.field("X-Host")), (400, Some("d")));
+    });
+}
+
+#[test]
+fn body_that_was_too_long_got_the_error_page_of_another_host() {
+    let dir = files();
+    let mut limits = Limits::default();
+    limits.max_body_bytes = 10;
+    let page = |files: &mut FileOptions| {
+        files.error_pages = vec!["413=/404.html".parse().unwrap()];
+    };
+    let mut of_first = FileOptions::default();
+    page(&mut of_first);
+    let server = Server::builder().listen("127.0.0.1:0").files(dir.path().join("d"));
+    let server = server.file_options(of_first).limits(limits);
+    let server = server.host(host(&dir.path().join("one"), &["one.test"], page)).start().unwrap();
+    for (name, expected) in [("d.test", "404.html of d"), ("one.test", "404.html of one")] {
+        let mut client = connect(&server);
+        let head = format!("GET /a.txt HTTP/1.1\r\nHost: {name}\r\n");
+        client.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n1F\r\n").as_bytes());
+        let response = client.response(true);
+        assert_eq!((response.status, &*text(&response)), (413, expected));
+        client.expect_end();
+    }
 }
 
 #[cfg(feature = "cli")]
@@ -203,6 +449,43 @@ fn file_of_settings_has_hosts() {
     assert_eq!(text(&get("else", "/a.txt")), "a.txt of d");
     assert_eq!(get("one.example", "/dir/").status, 200);
     assert_eq!(get("else", "/dir/").status, 404);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn settings_of_the_server_are_those_of_hosts_that_have_none() {
+    use rustix::process::Signal;
+    use serving::program::Serving;
+
+    let dir = files();
+    for host in ["d", "one", "two"] {
+        fs::write(dir.path().join(host).join("c.css"), host.repeat(2000)).unwrap();
+    }
+    write_user(&dir.path().join("users"), "ann");
+    let file = dir.path().join("httpd.toml");
+    let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR/d'\nbasic-auth = ['DIR/users,path=/dir']\n\
+                    compress = 'gzip'\nerror-page = ['404=/404.html']\n\
+                    [[host]]\nname = 'one.test'\nroot = 'DIR/one'\n\
+                    [[host]]\nname = 'two.test'\nroot = 'DIR/two'\n\
+                    basic-auth = []\ncompress = 'off'\nerror-page = []\n\
+                    [[host]]\nname = 'www.test'\nredirect = '/=https://d.test/'\n";
+    fs::write(&file, settings.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+    let serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    let mut client = serving.connect();
+    for (name, is_own) in [("d.test", false), ("one.test", false), ("two.test", true)] {
+        let mut get = |target, fields: &str| get(&mut client, name, target, fields);
+        let open = get("/dir/file", "").status;
+        assert_eq!(open, if is_own { 200 } else { 401 }, "{name}");
+        assert_eq!(get("/dir/file", &credentials("ann")).status, 200, "{name}");
+        assert_eq!(text(&get("/none", "")).starts_with("404.html of "), !is_own, "{name}");
+        let response = get("/c.css", "Accept-Encoding: gzip\r\n");
+        assert_eq!(response.field("Content-Encoding").is_none(), is_own, "{name}");
+    }
+    let response = get(&mut client, "www.test", "/a", "");
+    assert_eq!(response.field("Location"), Some("https://d.test/a"));
+    drop(client);
     serving.signal(Signal::TERM);
     serving.expect_success();
 }

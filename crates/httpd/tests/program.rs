@@ -255,7 +255,10 @@ fn settings_are_checked_without_serving() {
         ("\nworkers = 0", "httpd.toml:2:11: `workers`"),
         ("lisen = 1", "httpd.toml:1:1: there is no setting `lisen`; did you mean `listen`?"),
         ("root = '/does/not/exist'", "/does/not/exist"),
-        ("tls-cert = '/a.pem'\ntls-key = '/b.pem'", "cannot read /a.pem"),
+        (
+            "tls-cert = '/a.pem'\ntls-key = '/b.pem'",
+            "httpd.toml:1:12: `tls-cert`: cannot read the file /a.pem",
+        ),
         ("access-log = '/does/not/exist/log'", "/does/not/exist/log"),
         #[cfg(feature = "sandbox")]
         ("handler = ['/a.wasm']", "/a.wasm"),

@@ -259,7 +259,10 @@ mod program {
         let cases = [
             ("root = 'DIR'\nlisen = []\n", ":2:1: there is no setting `lisen`"),
             ("root = 'DIR/none'\n", "cannot read the directory"),
-            ("root = 'DIR'\ntls-cert = ['a']\ntls-key = ['b']\n", "cannot read a"),
+            (
+                "root = 'DIR'\ntls-cert = ['a']\ntls-key = ['b']\n",
+                ":2:12: `tls-cert`: cannot read the file a",
+            ),
             ("listen = ['192.0.2.1:1']\nroot = 'DIR'\n", "192.0.2.1:1"),
         ];
         for (settings, reason) in cases {

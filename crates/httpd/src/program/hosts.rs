@@ -5,22 +5,23 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
-use evring_httpd::{Compression, FileOptions, HostName, HostOptions};
+use evring_httpd::{BasicAuth, FileOptions, HostName, HostOptions, Options};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::settings::{Setting, is_given, read_table, reason};
+use crate::settings::{NOT_SETTINGS, Setting, is_given, read_table, reason};
 
-/// The settings of a virtual host. Those for files are as for the whole server, unless the host has its own.
+/// The settings of a virtual host. Those for files, and those of [`command`], are as for the whole server, unless the
+/// host has its own.
 #[derive(Debug, Parser)]
 struct HostArguments {
     /// Name of the host, such as example.org, or *.example.org for all names below; can be repeated
     #[arg(long = "name", value_name = "NAME", required = true)]
     names: Vec<HostName>,
 
-    /// Directory to serve
+    /// Directory to serve; a host without one has redirects only
     #[arg(long, value_name = "DIR")]
-    root: PathBuf,
+    root: Option<PathBuf>,
 
     #[command(flatten)]
     files: FileOptions,
@@ -34,20 +35,50 @@ struct HostArguments {
     tls_key: Option<PathBuf>,
 }
 
-/// Reads the settings of each host.
+/// The identifier of the setting for basic authentication.
+const BASIC_AUTH: &str = "basic_auth";
+
+/// Returns the settings of a host: its own, and those that it shares with the server.
+fn command() -> Command {
+    let server = Options::augment_args(Command::new("server"));
+    let shared = server.get_arguments().filter(|arg| arg.get_id() == BASIC_AUTH);
+    HostArguments::command().args(shared.cloned().collect::<Vec<_>>())
+}
+
+/// Parses the settings of a host.
+fn parse<'a>(flags: impl Iterator<Item = &'a String>) -> Result<HostOptions, clap::Error> {
+    let flags = flags.map(String::as_str);
+    let matches = command().try_get_matches_from(["httpd"].into_iter().chain(flags))?;
+    let host = HostArguments::from_arg_matches(&matches)?;
+    let mut names = host.names.into_iter();
+    let Some(first) = names.next() else {
+        return Err(clap::Error::new(clap::error::ErrorKind::MissingRequiredArgument));
+    };
+    let mut options = HostOptions::new(first, PathBuf::new());
+    options.names.extend(names);
+    options.root = host.root;
+    options.files = host.files;
+    let basic_auth = matches.get_many::<BasicAuth>(BASIC_AUTH);
+    options.basic_auth = basic_auth.map(|all| all.cloned().collect());
+    options.certificate = host.tls_cert.zip(host.tls_key);
+    Ok(options)
+}
+
+/// Reads the settings of each host. `server` has those of the whole server.
 ///
 /// # Errors
 /// The position of a setting or host, and why it cannot be used.
 pub(crate) fn read(
     hosts: &Spanned<DeValue<'_>>,
+    server: &Command,
 ) -> Result<Vec<Vec<Setting>>, (Range<usize>, String)> {
     let not_tables = || (hosts.span(), "hosts are tables: `[[host]]`".to_owned());
     let DeValue::Array(tables) = hosts.get_ref() else { return Err(not_tables()) };
-    let (command, mut names) = (HostArguments::command(), HashSet::new());
+    let (command, mut names) = (command(), HashSet::new());
     let mut all = Vec::new();
     for table in tables {
         let DeValue::Table(settings) = table.get_ref() else { return Err(not_tables()) };
-        all.push(read_host(settings, table.span(), &command, &mut names)?);
+        all.push(read_host(settings, table.span(), (&command, server), &mut names)?);
     }
     Ok(all)
 }
@@ -55,24 +86,29 @@ pub(crate) fn read(
 fn read_host(
     table: &DeTable<'_>,
     span: Range<usize>,
-    command: &Command,
+    (command, server): (&Command, &Command),
     all_names: &mut HashSet<HostName>,
 ) -> Result<Vec<Setting>, (Range<usize>, String)> {
-    let of_server = Compression::augment_args(Command::new("compression"));
-    let of_server: Vec<_> = of_server.get_arguments().filter_map(|arg| arg.get_long()).collect();
-    let excluded: Vec<_> = of_server.iter().copied().chain(["help"]).collect();
-    let found = table.keys().find(|key| of_server.contains(&key.get_ref().as_ref()));
-    if let Some(key) = found {
+    let has = |command: &Command, name: &str| {
+        command.get_arguments().any(|arg| arg.get_long() == Some(name))
+    };
+    let is_of_server =
+        |name: &str| !has(command, name) && has(server, name) && !NOT_SETTINGS.contains(&name);
+    if let Some(key) = table.keys().find(|key| is_of_server(key.get_ref())) {
         let reason = format!("`{}` is a setting of the whole server, not of a host", key.get_ref());
         return Err((key.span(), reason));
     }
-    let settings = read_table(table, command, &excluded)?;
-    let flags = settings.iter().flat_map(|setting| &setting.flags).map(String::as_str);
-    let host = HostArguments::try_parse_from(["httpd"].into_iter().chain(flags))
+    let settings = read_table(table, command, &["help"])?;
+    let host = parse(settings.iter().flat_map(|setting| &setting.flags))
         .map_err(|error| (span.clone(), format!("host: {}", whole_reason(&error))))?;
+    if host.root.is_none() && host.files.redirects.is_empty() {
+        return Err((span, "host: it has neither `root` nor `redirect`".to_owned()));
+    }
     for name in host.names {
         if let Some(name) = all_names.replace(name) {
-            return Err((span, format!("host: there are two hosts with the name {name}")));
+            let at = settings.iter().find(|setting| setting.id == "names");
+            let at = at.map_or(span, |setting| setting.span.clone());
+            return Err((at, format!("`name`: there are two hosts with the name {name}")));
         }
     }
     Ok(settings)
@@ -94,11 +130,14 @@ pub(crate) fn options(
     settings: &[Setting],
     server: &ArgMatches,
 ) -> Result<HostOptions, clap::Error> {
+    let has = |id: &str| settings.iter().any(|setting| setting.id == id);
     let mut flags: Vec<_> = settings.iter().flat_map(|setting| setting.flags.clone()).collect();
     let files = FileOptions::augment_args(Command::new("files"));
     for arg in files.get_arguments() {
         let (id, long) = (arg.get_id().as_str(), arg.get_long().unwrap_or_default());
-        if settings.iter().any(|setting| setting.id == id) || !is_given(server, id) {
+        // Pages are below a root.
+        let is_page = matches!(id, "fallback" | "error_pages");
+        if has(id) || !is_given(server, id) || is_page && !has("root") {
             continue;
         }
         if !arg.get_action().takes_values() {
@@ -110,16 +149,10 @@ pub(crate) fn options(
             flags.push(format!("--{long}={}", value.to_string_lossy()));
         }
     }
-    let matches = HostArguments::command()
-        .try_get_matches_from(["httpd"].into_iter().chain(flags.iter().map(String::as_str)))?;
-    let host = HostArguments::from_arg_matches(&matches)?;
-    let mut names = host.names.into_iter();
-    let Some(first) = names.next() else {
-        return Err(clap::Error::new(clap::error::ErrorKind::MissingRequiredArgument));
-    };
-    let mut options = HostOptions::new(first, host.root);
-    options.names.extend(names);
-    options.files = host.files;
-    options.certificate = host.tls_cert.zip(host.tls_key);
-    Ok(options)
+    let mut host = parse(flags.iter())?;
+    if has(BASIC_AUTH) {
+        // An empty list is one of its own, too.
+        host.basic_auth.get_or_insert_default();
+    }
+    Ok(host)
 }

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use evring_httpd::PagePath;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -23,7 +24,7 @@ use crate::hosts;
 const PREFIX: &str = "EVRING_HTTPD_";
 
 /// Flags that are no settings: they cannot be in a file or a variable.
-const NOT_SETTINGS: [&str; 6] =
+pub(crate) const NOT_SETTINGS: [&str; 6] =
     ["config", "check-config", "list-backends", "json", "help", "version"];
 
 /// Returns the settings of the process; `arguments` begin with the program's name. Exits if the flags are wrong, or
@@ -35,19 +36,22 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     let Some(file) = &given.config else { return Ok(given) };
     let FileSettings { text, settings, hosts } = FileSettings::read(file)?;
     let settings: Vec<_> = not_given(settings, &matches).collect();
-    let roots = settings.iter().chain(hosts.iter().flatten());
-    for setting in roots.filter(|setting| setting.id == "root") {
-        let at = Some(position(&text, &setting.span));
-        let error = |reason| FileError { path: file.clone(), at, reason };
-        check_root(setting).map_err(error)?;
-    }
-    let from_file = settings.into_iter().flat_map(|setting| setting.flags).map(OsString::from);
+    let from_file = settings.iter().flat_map(|setting| &setting.flags).map(OsString::from);
     // Before the arguments, so that messages name these as the user gave them.
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
     let whole = |error| FileError::whole(file, &error);
     let matches = command().try_get_matches_from(all).map_err(whole)?;
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(whole)?;
+    for table in [&settings].into_iter().chain(&hosts) {
+        let root = table.iter().find(|setting| setting.id == "root");
+        let root = root.and_then(|root| root.flags.first()?.strip_prefix("--root="));
+        for setting in table {
+            let at = Some(position(&text, &setting.span));
+            let error = |reason| FileError { path: file.clone(), at, reason };
+            check_files(setting, root.map(Path::new)).map_err(error)?;
+        }
+    }
     let hosts = hosts.into_iter().map(|settings| hosts::options(&settings, &matches));
     arguments.set_hosts(hosts.collect::<Result<_, _>>().map_err(whole)?);
     Ok(arguments)
@@ -70,11 +74,31 @@ fn exit(error: &clap::Error, arguments: &[OsString]) -> ! {
     }
 }
 
-/// Checks that the directory of a setting can be read.
-fn check_root(setting: &Setting) -> Result<(), String> {
-    for directory in setting.flags.iter().filter_map(|flag| flag.strip_prefix("--root=")) {
-        fs::read_dir(directory)
-            .map_err(|error| format!("`root`: cannot read the directory {directory}: {error}"))?;
+/// Checks that the files and directories that a setting names can be opened, so that the message has a position. Pages
+/// are below `root`. The server reads them later.
+fn check_files(setting: &Setting, root: Option<&Path>) -> Result<(), String> {
+    let values = setting.flags.iter().filter_map(|flag| flag.strip_prefix("--")?.split_once('='));
+    for (name, value) in values {
+        let page = match name {
+            "fallback" => Some(value),
+            "error-page" => value.split_once('=').map(|(_, page)| page),
+            _ => None,
+        };
+        let path = match name {
+            "root" | "tls-cert" | "tls-key" | "tls-client-ca" => PathBuf::from(value),
+            "basic-auth" | "handler" => value.split(',').next().unwrap_or_default().into(),
+            _ => match (root, page.and_then(|page| page.parse::<PagePath>().ok())) {
+                (Some(root), Some(page)) => root.join(page.to_string().trim_start_matches('/')),
+                _ => continue,
+            },
+        };
+        let (what, outcome) = match name {
+            "root" => ("directory", fs::read_dir(&path).map(drop)),
+            _ => ("file", fs::File::open(&path).map(drop)),
+        };
+        outcome.map_err(|error| {
+            format!("`{name}`: cannot read the {what} {}: {error}", path.display())
+        })?;
     }
     Ok(())
 }
@@ -111,7 +135,7 @@ pub(crate) struct Setting {
     /// Flags as on a command line.
     pub(crate) flags: Vec<String>,
     /// The position of its value in the file.
-    span: Range<usize>,
+    pub(crate) span: Range<usize>,
 }
 
 impl FileSettings {
@@ -125,9 +149,10 @@ impl FileSettings {
         let mut table = DeTable::parse(&text).map_err(|e| {
             error(e.span().map(|span| position(&text, &span)), e.message().to_owned())
         })?;
-        let tables = table.get_mut().remove("host");
-        let hosts = tables.map_or(Ok(Vec::new()), |tables| hosts::read(&tables)).map_err(at)?;
-        let settings = read_table(table.get_ref(), &command(), &NOT_SETTINGS).map_err(at)?;
+        let (tables, command) = (table.get_mut().remove("host"), command());
+        let hosts = tables.map_or(Ok(Vec::new()), |tables| hosts::read(&tables, &command));
+        let hosts = hosts.map_err(at)?;
+        let settings = read_table(table.get_ref(), &command, &NOT_SETTINGS).map_err(at)?;
         drop(table);
         Ok(FileSettings { text, settings, hosts })
     }
@@ -338,18 +363,28 @@ mod tests {
             ("tls-cert = 'a'", "FILE: the following required arguments were not provided"),
             ("host = 1", "FILE:1:8: hosts are tables: `[[host]]`"),
             ("[host]\nname = 'a'", "FILE:1:1: hosts are tables: `[[host]]`"),
-            ("[[host]]\nname = 'a'", "FILE:1:1: host: a setting is missing: --root <DIR>"),
+            ("[[host]]\nname = 'a'", "FILE:1:1: host: it has neither `root` nor `redirect`"),
             ("[[host]]\nroot = 'a'", "FILE:1:1: host: a setting is missing: --name <NAME>"),
             ("[[host]]\nname = 'a:1'\nroot = 'a'", "FILE:2:8: `name`: invalid value 'a:1'"),
             (
                 "[[host]]\nlistin = true",
                 "FILE:2:1: there is no setting `listin`; did you mean `listing`?",
             ),
-            ("[[host]]\nworkers = 1", "FILE:2:1: there is no setting `workers`"),
-            ("[[host]]\ncompress = true", "FILE:2:1: `compress` is a setting of the whole server"),
+            ("[[host]]\nworkers = 1", "FILE:2:1: `workers` is a setting of the whole server"),
+            (
+                "[[host]]\nname = 'a'\ncompress-memory = 1",
+                "FILE:3:1: `compress-memory` is a setting of the whole server, not of a host",
+            ),
+            ("[[host]]\nconfig = 'a'", "FILE:2:1: there is no setting `config`"),
+            ("[[host]]\ncompress = true", "FILE:2:12: `compress` is a text or a number"),
+            ("[[host]]\ncompress = 'deflate'", "FILE:2:12: `compress`: invalid value 'deflate'"),
+            (
+                "[[host]]\nname = 'a'\nbasic-auth = ['f', 'g,path=x']",
+                "FILE:3:14: `basic-auth`: invalid value 'g,path=x'",
+            ),
             (
                 "[[host]]\nname = 'a'\nroot = 'b'\n[[host]]\nname = 'A'\nroot = 'c'",
-                "FILE:4:1: host: there are two hosts with the name a",
+                "FILE:5:8: `name`: there are two hosts with the name a",
             ),
             (
                 "root = '/does/not/exist'",
@@ -362,6 +397,22 @@ mod tests {
             (
                 "[[host]]\nname = 'a'\nroot = 'b'\ntls-cert = 'c'",
                 "FILE:1:1: host: a setting is missing: --tls-key <FILE>",
+            ),
+            (
+                "[[host]]\nname = 'a'\nroot = '/'\ntls-cert = '/dev/null'\ntls-key = '/none.key'",
+                "FILE:5:11: `tls-key`: cannot read the file /none.key: No such file",
+            ),
+            (
+                "basic-auth = ['/dev/null', '/none.users,path=/a']",
+                "FILE:1:14: `basic-auth`: cannot read the file /none.users: No such file",
+            ),
+            (
+                "[[host]]\nname = 'a'\nroot = '/'\nerror-page = ['404=/none.html']",
+                "FILE:4:14: `error-page`: cannot read the file /none.html: No such file",
+            ),
+            (
+                "root = '/dev'\nfallback = 'none.html'",
+                "FILE:2:12: `fallback`: cannot read the file /dev/none.html: No such file",
             ),
         ];
         for (text, expected) in cases {
@@ -398,10 +449,14 @@ mod tests {
     fn example_has_every_setting_with_its_default() {
         let (example, hosts) =
             include_str!("../../httpd.toml").split_once("#[[host]]").expect("an example of a host");
-        let host: Vec<_> = hosts.lines().filter_map(|line| line.strip_prefix('#')).collect();
-        let host = host.join("\n").replace("/srv/docs", "/");
-        let host = parsed(&format!("[[host]]\n{host}"), &[]).unwrap();
-        assert_eq!(host.into_options().hosts.len(), 1);
+        let lines = hosts.lines().filter_map(|line| line.strip_prefix('#'));
+        let lines: Vec<_> = lines.filter(|line| !line.starts_with(' ')).collect();
+        let mut hosts = format!("[[host]]\n{}", lines.join("\n")).replace("/srv/docs", "/");
+        for file in ["/etc/ssl/docs.pem", "/etc/ssl/docs.key", "/etc/docs.users"] {
+            hosts = hosts.replace(file, "/dev/null");
+        }
+        let hosts = parsed(&hosts, &[]).unwrap().into_options().hosts;
+        assert_eq!(hosts.len(), 2);
         let missing: Vec<_> = settings()
             .iter()
             .map(line)
@@ -425,7 +480,8 @@ mod tests {
                 continue;
             }
             if let Err(error) = parsed(setting, &[]) {
-                let is_expected = ["required arguments", "cannot read the directory /srv/www"]
+                let absent = "cannot read the file authority.pem";
+                let is_expected = ["required arguments", "the directory /srv/www", absent]
                     .iter()
                     .any(|reason| error.contains(reason));
                 assert!(is_expected, "line {}: {error}", number + 1);

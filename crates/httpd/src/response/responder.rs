@@ -26,6 +26,8 @@ pub(crate) struct Responder {
     pub(crate) error_pages: Vec<(HostIndex, LoadedPage)>,
     /// The hosts where clients that accept HTML get a page instead of 404.
     pub(crate) with_fallback: Vec<HostIndex>,
+    /// Header fields of errors and redirects of each host.
+    pub(crate) fields: Vec<Vec<u8>>,
 }
 
 impl Responder {
@@ -36,6 +38,7 @@ impl Responder {
             plain: PlainHeads::default(),
             error_pages: Vec::new(),
             with_fallback: Vec::new(),
+            fields: Vec::new(),
         }
     }
 
@@ -141,6 +144,9 @@ impl Responder {
         out.clear();
         begin_head(out, status, &self.clock);
         out.extend_from_slice(fields);
+        if let Some(fields) = self.fields.get(usize::from(options.host.0)) {
+            out.extend_from_slice(fields);
+        }
         let is_page =
             |(host, page): &&(HostIndex, LoadedPage)| *host == options.host && page.status == code;
         if let Some((_, page)) = self.error_pages.iter().rfind(is_page) {

@@ -35,9 +35,9 @@ use evring::{
 use tracing::info;
 
 #[cfg(feature = "basic-auth")]
-use crate::basic_auth::{BasicAuth, Realm};
+use crate::basic_auth::BasicAuth;
 #[cfg(feature = "compression")]
-use crate::compression::{Compression, CompressionLevels};
+use crate::compression::Compression;
 use crate::decision::options::HostIndex;
 use crate::error_page::{ErrorPage, LoadedPage};
 use crate::file_options::FileOptions;
@@ -66,7 +66,7 @@ use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
 use crate::site::log::{self, AccessLog, LogSender, LogWriter};
 #[cfg(feature = "basic-auth")]
-use crate::site::login::{LoginThreads, Logins};
+use crate::site::login::{LoginThreads, Logins, Realms};
 use crate::site::metrics::Metrics;
 use crate::site::middleware::{Around, Next};
 use crate::site::request_body::RequestBody;
@@ -189,7 +189,8 @@ impl Builder {
         Builder { workers: n.max(1), ..self }
     }
 
-    /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly.
+    /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly. This is also for virtual
+    /// hosts that have no setting of their own.
     ///
     /// ```no_run
     /// use evring_httpd::Server;
@@ -205,13 +206,18 @@ impl Builder {
         self
     }
 
+    /// Returns the settings of basic authentication of each host.
+    #[cfg(feature = "basic-auth")]
+    fn basic_auths(&self) -> impl Iterator<Item = &[BasicAuth]> {
+        let others = self.hosts.iter().map(|host| host.basic_auth.as_ref());
+        let all = [None].into_iter().chain(others);
+        all.map(move |of_host| of_host.unwrap_or(&self.basic_auth).as_slice())
+    }
+
     /// Reads the files of users.
     #[cfg(feature = "basic-auth")]
-    fn load_realms(&self) -> Result<Vec<Realm>, Error> {
-        let load = |auth: &BasicAuth| {
-            auth.load().map_err(|error| Error::Users(auth.file().to_owned(), error))
-        };
-        self.basic_auth.iter().map(load).collect()
+    fn load_realms(&self) -> Result<Realms, Error> {
+        Realms::load(self.basic_auths()).map_err(|(file, error)| Error::Users(file, error))
     }
 
     /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
@@ -332,7 +338,7 @@ impl Builder {
         Builder { file_options, ..self }
     }
 
-    /// Compresses files on the fly, see [`Compression`]. The default is not to.
+    /// Compresses files on the fly, see [`Compression`]. The default is not to. A virtual host has settings of its own.
     #[cfg(feature = "compression")]
     pub fn compression(self, compression: Compression) -> Self {
         Builder { file_options: FileOptions { compression, ..self.file_options }, ..self }
@@ -404,12 +410,17 @@ impl Builder {
         let Builder { config, limits, .. } = self;
         let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };
         #[cfg(feature = "compression")]
-        let compressed =
-            CompressorThreads::memory(&self.file_options.compression, self.workers.into());
+        let compressed = match self.max_compressed_file() {
+            Some(max_bytes) => CompressorThreads::memory(max_bytes, self.workers.into())
+                .saturating_add(limits.max_compressed_memory),
+            None => 0,
+        };
         #[cfg(not(feature = "compression"))]
         let compressed = 0;
         #[cfg(feature = "basic-auth")]
-        let logins = LoginThreads::memory(self.basic_auth.len(), self.workers.into());
+        let realms = self.basic_auths().flatten().collect::<HashSet<_>>().len();
+        #[cfg(feature = "basic-auth")]
+        let logins = LoginThreads::memory(realms, self.workers.into());
         #[cfg(not(feature = "basic-auth"))]
         let logins = 0;
         let mechanism = config.memory_at_full_load::<Site>();
@@ -429,6 +440,13 @@ impl Builder {
                 self.pages().map(|(_, files)| files.error_pages.len()).sum::<usize>()
                     * ErrorPage::MAX_BYTES,
             )
+    }
+
+    /// Returns the maximum bytes of a file that is compressed at any host, if one compresses files.
+    #[cfg(feature = "compression")]
+    fn max_compressed_file(&self) -> Option<usize> {
+        let all = self.pages().map(|(_, files)| files.compression);
+        all.filter(Compression::is_enabled).map(|enabled| enabled.max_bytes as usize).max()
     }
 
     /// Logs the maximum memory and its parts.
@@ -521,14 +539,18 @@ impl Builder {
             }
         };
         #[cfg(feature = "compression")]
-        if self.file_options.compression.levels != CompressionLevels::OFF {
-            let threads = CompressorThreads::start(self.workers.into()).map_err(Error::Thread)?;
-            self.compressor_threads = Some(threads);
+        if self.max_compressed_file().is_some() {
+            let max_memory = self.limits.max_compressed_memory;
+            let threads = CompressorThreads::start(max_memory, self.workers.into());
+            self.compressor_threads = Some(threads.map_err(Error::Thread)?);
         }
         #[cfg(feature = "basic-auth")]
-        if !self.basic_auth.is_empty() {
-            let threads = LoginThreads::start(self.load_realms()?, self.workers.into());
-            self.login_threads = Some(threads.map_err(Error::Thread)?);
+        {
+            let realms = self.load_realms()?;
+            if !realms.is_empty() {
+                let threads = LoginThreads::start(realms, self.workers.into());
+                self.login_threads = Some(threads.map_err(Error::Thread)?);
+            }
         }
         let mut senders = senders.into_iter();
         let mut generation = Generation {
@@ -689,6 +711,9 @@ impl Builder {
                 return Err(Error::Conflict("each virtual host needs names of its own"));
             }
         }
+        if self.hosts.iter().any(|host| host.root.is_none() && host.files.redirects.is_empty()) {
+            return Err(Error::Conflict("each virtual host needs a directory, or redirects"));
+        }
         if self.hosts.len() >= usize::from(u16::MAX) {
             return Err(Error::Conflict("a server has fewer than 65535 virtual hosts"));
         }
@@ -709,7 +734,7 @@ impl Builder {
     /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
     fn pages(&self) -> impl Iterator<Item = (Option<&Path>, &FileOptions)> {
         let first = self.config.roots.first().map(PathBuf::as_path);
-        let others = self.hosts.iter().map(|host| (Some(&*host.root), &host.files));
+        let others = self.hosts.iter().map(|host| (host.root.as_deref(), &host.files));
         [(first, &self.file_options)].into_iter().chain(others)
     }
 
@@ -756,7 +781,7 @@ impl Builder {
         let (limits, file_options) = (self.limits.clone(), self.file_options.clone());
         let hosts = self.hosts.clone();
         let first_root = config.roots.len() as u16;
-        config.roots.extend(hosts.iter().map(|host| host.root.clone()));
+        config.roots.extend(hosts.iter().filter_map(|host| host.root.clone()));
         #[cfg(feature = "basic-auth")]
         let login_threads = self.login_threads.clone();
         #[cfg(feature = "compression")]
@@ -786,9 +811,8 @@ impl Builder {
             let mut site = site.remote(&mechanism.remote());
             #[cfg(feature = "compression")]
             {
-                site.files.compressor = compressor_threads.map(|threads| {
-                    Compressor::new(file_options.compression, threads, &mechanism.remote())
-                });
+                site.files.compressor =
+                    compressor_threads.map(|threads| Compressor::new(threads, &mechanism.remote()));
             }
             #[cfg(feature = "basic-auth")]
             {
@@ -797,11 +821,13 @@ impl Builder {
             }
             site.context.measures = measures || log.is_some();
             site.files.hosts.first_mut().options = file_options;
-            for (n, host) in hosts.into_iter().enumerate() {
-                let root = Some(Root(first_root + n as u16));
+            let mut roots = (first_root..).map(Root);
+            for host in hosts {
+                let root = host.root.and_then(|_| roots.next());
                 site.files.hosts.add(&host.names, FileHost { root, options: host.files });
             }
             site.context.responder.with_fallback = site.files.hosts.with_fallback();
+            site.context.responder.fields = site.files.hosts.fields_of_errors();
             site.handlers.routes = routes;
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;

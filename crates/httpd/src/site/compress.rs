@@ -29,11 +29,10 @@ impl FileLookup {
 impl Files {
     /// Adds the codings in which a plain file of `len` bytes is compressed.
     pub(crate) fn add_codings(&self, file: &mut FileLookup, len: u64) {
-        if let Some(compressor) = &self.compressor
-            && file.coding.is_none()
-        {
-            let path = (file.paths.plain.as_path(), &self.options(file).mime_types[..]);
-            compressor.add_codings(path, len, &mut file.codings);
+        if self.compressor.is_some() && file.coding.is_none() {
+            let options = self.options(file);
+            let path = (file.paths.plain.as_path(), &options.mime_types[..]);
+            options.compression.add_codings(path, len, &mut file.codings);
         }
     }
 
@@ -47,10 +46,9 @@ impl Files {
         meta: Metadata,
     ) -> LookupResult {
         file.put_key(&mut self.key);
-        let place = self.compressor.as_ref().and_then(|compressor| {
-            let fits = meta.len <= compressor.max_bytes();
-            if fits { compressor.reserve(&self.key) } else { None }
-        });
+        let fits = meta.len <= u64::from(self.options(file).compression.max_bytes);
+        let compressor = self.compressor.as_ref().filter(|_| fits);
+        let place = compressor.and_then(|compressor| compressor.reserve(&self.key));
         let Some(place) = place else {
             context.metrics.own().uncompressed_files.add(1);
             return file.send_plain();
@@ -81,7 +79,9 @@ impl Files {
         }
         let Collection { meta, validators, bytes, place, .. } = *read;
         let max_cached = context.limits.max_cached_file_bytes as usize;
-        let is_queued = match (&mut self.compressor, file.coding) {
+        let levels = self.options(file).compression.levels;
+        let coding = file.coding.and_then(|coding| Some((coding, levels.get(coding)?)));
+        let is_queued = match (&mut self.compressor, coding) {
             (Some(compressor), Some(coding)) if at == len => {
                 compressor.compress(x.id, place, coding, bytes, max_cached)
             }

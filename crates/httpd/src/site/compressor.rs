@@ -4,7 +4,6 @@ use std::cell::RefCell;
 use std::collections::HashSet;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,10 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use evring::{ConnId, Mailbox, RemoteHandle, Sender};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-use crate::compression::{Compression, CompressionLevels};
-use crate::decision::coding::{Coding, Codings};
-use crate::decision::representation::is_compressible;
-use crate::mime_type::MimeType;
+use crate::decision::coding::Coding;
 use crate::site::pool::Pool;
 
 /// Tag of the wake-ups.
@@ -29,35 +25,30 @@ const MAX_PENDING: usize = 16;
 pub(crate) struct CompressorThreads {
     pool: Pool,
     memory: Arc<AtomicUsize>,
+    max_memory: usize,
 }
 
 impl CompressorThreads {
     const THREADS: usize = 2;
 
-    /// Starts the threads.
-    pub(crate) fn start(workers: usize) -> io::Result<Self> {
+    /// Starts the threads, with at most `max_memory` bytes for compressed files that are too large for the cache.
+    pub(crate) fn start(max_memory: usize, workers: usize) -> io::Result<Self> {
         let pool = Pool::new(Self::THREADS, MAX_PENDING * workers)?;
-        Ok(CompressorThreads { pool, memory: Arc::default() })
+        Ok(CompressorThreads { pool, memory: Arc::default(), max_memory })
     }
 
-    /// Returns the maximum memory for files that are being compressed.
-    pub(crate) fn memory(options: &Compression, workers: usize) -> usize {
+    /// Returns the maximum memory for files of at most `max_bytes` that are being compressed.
+    pub(crate) fn memory(max_bytes: usize, workers: usize) -> usize {
         // The file, its compressed form while it grows, and what the encoders need.
         const ENCODER_BYTES: usize = 16 << 20;
-        if options.levels == CompressionLevels::OFF {
-            return 0;
-        }
         let jobs = MAX_PENDING * workers;
-        jobs * options.max_bytes as usize
-            + Self::THREADS * (2 * options.max_bytes as usize + ENCODER_BYTES)
-            + options.max_memory
+        jobs * max_bytes + Self::THREADS * (2 * max_bytes + ENCODER_BYTES)
     }
 }
 
 /// The files of a worker that are being compressed.
 #[derive(Debug)]
 pub(crate) struct Compressor {
-    options: Compression,
     threads: CompressorThreads,
     mailbox: Mailbox<Compressed>,
     sender: Sender<Compressed>,
@@ -121,36 +112,9 @@ impl Drop for Charge {
 }
 
 impl Compressor {
-    pub(crate) fn new(
-        options: Compression,
-        threads: CompressorThreads,
-        remote: &RemoteHandle,
-    ) -> Self {
+    pub(crate) fn new(threads: CompressorThreads, remote: &RemoteHandle) -> Self {
         let (mailbox, sender) = Mailbox::new(remote, TAG, MAX_PENDING);
-        Compressor { options, threads, mailbox, sender, pending: Pending::default() }
-    }
-
-    /// Adds the codings in which a file is compressed.
-    pub(crate) fn add_codings(
-        &self,
-        (path, mime_types): (&Path, &[MimeType]),
-        len: u64,
-        codings: &mut Codings,
-    ) {
-        let Compression { levels, min_bytes, max_bytes, .. } = self.options;
-        if !(min_bytes..=max_bytes.into()).contains(&len) || !is_compressible(path, mime_types) {
-            return;
-        }
-        for coding in Coding::ALL {
-            if levels.get(coding).is_some() {
-                codings.add_on_the_fly(coding);
-            }
-        }
-    }
-
-    /// Returns the maximum length of a file that is compressed.
-    pub(crate) fn max_bytes(&self) -> u64 {
-        self.options.max_bytes.into()
+        Compressor { threads, mailbox, sender, pending: Pending::default() }
     }
 
     /// Reserves a place for a file that has this key in the cache. Returns `None` if there is none, or if the
@@ -171,14 +135,13 @@ impl Compressor {
         &mut self,
         id: ConnId,
         mut place: Reservation,
-        coding: Coding,
+        (coding, level): (Coding, u8),
         plain: Vec<u8>,
         max_cached: usize,
     ) -> bool {
         let Some(key) = place.key.clone() else { return false };
-        let level = self.options.levels.get(coding).unwrap_or(1);
         let sender = self.sender.clone();
-        let (memory, max) = (Arc::clone(&self.threads.memory), self.options.max_memory);
+        let (memory, max) = (Arc::clone(&self.threads.memory), self.threads.max_memory);
         let is_queued = self.threads.pool.post(Box::new(move || {
             let mut result =
                 ResultOnDrop { sender, compressed: Compressed { id, key, content: None } };

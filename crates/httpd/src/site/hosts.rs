@@ -6,6 +6,7 @@ use evring::Root;
 
 use crate::decision::options::HostIndex;
 use crate::file_options::FileOptions;
+use crate::header_rule::HeaderRule;
 use crate::host_options::HostName;
 use crate::message::path;
 use crate::message::request::Request;
@@ -13,7 +14,7 @@ use crate::message::request::Request;
 /// Maximum length of a host in a request, in bytes; longer ones have no virtual host.
 const MAX_HOST_BYTES: usize = 255;
 
-/// A root, and the settings for files below it.
+/// A root, and the settings for files below it. A host without a root only redirects.
 #[derive(Debug)]
 pub(crate) struct FileHost {
     pub(crate) root: Option<Root>,
@@ -62,14 +63,28 @@ impl Hosts {
         with.map(|(index, _)| HostIndex(index as u16)).collect()
     }
 
+    /// Returns the header fields of errors and redirects of each host.
+    pub(crate) fn fields_of_errors(&self) -> Vec<Vec<u8>> {
+        self.all.iter().map(|host| HeaderRule::of_errors(&host.options.headers)).collect()
+    }
+
     pub(crate) fn first_mut(&mut self) -> &mut FileHost {
         &mut self.all[0]
+    }
+
+    /// Returns the host of a request.
+    #[inline]
+    pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
+        match self.count() {
+            1 => HostIndex::default(),
+            _ => self.find(request),
+        }
     }
 
     /// Returns the host that a request names: by its target if that has a host, or else by its Host field (RFC 9112,
     /// section 3.2.2).
     #[cold]
-    pub(crate) fn find(&self, request: &Request<'_>) -> HostIndex {
+    fn find(&self, request: &Request<'_>) -> HostIndex {
         let of_target = match request.target {
             [b'/' | b'*', ..] => None,
             target => path::authority(target),

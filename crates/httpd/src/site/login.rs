@@ -1,14 +1,16 @@
 //! Requests that need a user's name and password.
 
-use std::collections::HashSet;
+use std::collections::hash_map::Entry;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasher, RandomState};
 use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use evring::{Commands, ConnId, Cx, Mailbox, Others, RemoteHandle, Sender};
 
 use crate::basic_auth::{BasicAuth, Credentials, Realm};
-use crate::decision::options::ResponseOptions;
+use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::message::request::{Framing, Request};
 use crate::message::status::Status;
 use crate::site::context::Context;
@@ -24,10 +26,56 @@ const MAX_PENDING: usize = 32;
 /// Credentials that a worker remembers as right. When there are more, it forgets all.
 const MAX_KNOWN: usize = 1024;
 
+/// The realms of all hosts.
+#[derive(Debug)]
+pub(crate) struct Realms {
+    all: Vec<Realm>,
+    /// The numbers of each host's realms.
+    by_host: Vec<Vec<usize>>,
+}
+
+impl Realms {
+    /// Reads the files of users. Hosts with the same setting share its realm.
+    ///
+    /// # Errors
+    /// The file that cannot be used, and why.
+    pub(crate) fn load<'a>(
+        hosts: impl Iterator<Item = &'a [BasicAuth]>,
+    ) -> Result<Self, (PathBuf, io::Error)> {
+        let mut realms = Realms { all: Vec::new(), by_host: Vec::new() };
+        let mut numbers = HashMap::new();
+        for host in hosts {
+            let mut of_host = Vec::with_capacity(host.len());
+            for auth in host {
+                let number = match numbers.entry(auth) {
+                    Entry::Occupied(known) => *known.get(),
+                    Entry::Vacant(new) => {
+                        let realm = auth.load();
+                        realms.all.push(realm.map_err(|error| (auth.file().to_owned(), error))?);
+                        *new.insert(realms.all.len() - 1)
+                    }
+                };
+                of_host.push(number);
+            }
+            realms.by_host.push(of_host);
+        }
+        Ok(realms)
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.all.is_empty()
+    }
+
+    /// Returns the number of the realm to which a request for a host belongs.
+    fn find(&self, host: HostIndex, request: &Request<'_>) -> Option<usize> {
+        Realm::find(&self.all, self.by_host.get(usize::from(host.0))?, request)
+    }
+}
+
 /// What the workers share: realms, and threads that verify passwords.
 #[derive(Clone, Debug)]
 pub(crate) struct LoginThreads {
-    realms: Arc<[Realm]>,
+    realms: Arc<Realms>,
     pool: Pool,
 }
 
@@ -45,9 +93,9 @@ impl LoginThreads {
     }
 
     /// Starts the threads.
-    pub(crate) fn start(realms: Vec<Realm>, workers: usize) -> io::Result<Self> {
+    pub(crate) fn start(realms: Realms, workers: usize) -> io::Result<Self> {
         let pool = Pool::new(Self::THREADS, MAX_PENDING * workers)?;
-        Ok(LoginThreads { realms: realms.into(), pool })
+        Ok(LoginThreads { realms: Arc::new(realms), pool })
     }
 }
 
@@ -91,9 +139,14 @@ impl Logins {
         Logins { threads, mailbox, sender, pending: 0, keys, known }
     }
 
-    /// Decides on a request. `was_wrong`: its password was verified just now.
-    fn check(&mut self, id: ConnId, request: &Request<'_>, was_wrong: bool) -> Access {
-        let Some(realm) = Realm::find(&self.threads.realms, request) else {
+    /// Decides on a request for a host. `was_wrong`: its password was verified just now.
+    fn check(
+        &mut self,
+        id: ConnId,
+        (request, host): (&Request<'_>, HostIndex),
+        was_wrong: bool,
+    ) -> Access {
+        let Some(realm) = self.threads.realms.find(host, request) else {
             return Access::Granted;
         };
         let credentials = Credentials::of(request).filter(|_| !was_wrong);
@@ -110,7 +163,7 @@ impl Logins {
         let is_queued = self.threads.pool.post(Box::new(move || {
             let mut result =
                 SentOnDrop { sender, verified: Some(Verified { id, key, is_right: false }) };
-            let is_right = realms[realm].verify(&credentials);
+            let is_right = realms.all[realm].verify(&credentials);
             if let Some(verified) = &mut result.verified {
                 verified.is_right = is_right;
             }
@@ -159,12 +212,13 @@ pub(crate) enum Login {
 }
 
 impl Logins {
-    /// Decides on a request, after whose head `remaining` bytes have arrived, and answers it if it is refused.
+    /// Decides on a request for a host, after whose head `remaining` bytes have arrived, and answers it if it is
+    /// refused.
     pub(crate) fn decide(
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        (request, host): (&Request<'_>, HostIndex),
         remaining: usize,
     ) -> Login {
         #[cfg(feature = "tls")]
@@ -172,7 +226,7 @@ impl Logins {
             return Login::Granted;
         }
         let was_wrong = std::mem::take(&mut x.state.has_wrong_password);
-        let access = self.check(x.id, request, was_wrong);
+        let access = self.check(x.id, (request, host), was_wrong);
         let realm = match access {
             Access::Granted => return Login::Granted,
             Access::Waits => {
@@ -188,13 +242,13 @@ impl Logins {
         let max_requests = context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
         let has_body = request.framing != Framing::Length(0);
-        let options = ResponseOptions::new(request, remaining, is_last);
+        let options = ResponseOptions { host, ..ResponseOptions::new(request, remaining, is_last) };
         let options = if has_body { options.ending() } else { options };
         let (responder, metrics) = (&mut context.responder, context.metrics.own());
         let sent = match realm {
             Some(realm) => {
                 metrics.refused_logins.add(1);
-                let challenge = &self.threads.realms[realm].challenge;
+                let challenge = &self.threads.realms.all[realm].challenge;
                 responder.send_status((x.io, x.id), Status::UNAUTHORIZED, challenge, options)
             }
             None => {

@@ -216,22 +216,19 @@ impl Site {
         self
     }
 
-    /// Answers a request, after whose head `remaining` bytes have arrived. Returns whether the next
+    /// Answers a request for a host, after whose head `remaining` bytes have arrived. Returns whether the next
     /// request may be processed.
     #[inline]
     fn answer(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        (request, host): (&Request<'_>, HostIndex),
         remaining: usize,
     ) -> bool {
         x.state.requests += 1;
         let max_requests = self.context.limits.max_keep_alive_requests;
         let is_last = x.state.requests >= max_requests || x.io.is_stopping();
-        let mut options = ResponseOptions::new(request, remaining, is_last);
-        if self.files.hosts.count() > 1 {
-            options.host = self.files.hosts.find(request);
-        }
+        let options = ResponseOptions { host, ..ResponseOptions::new(request, remaining, is_last) };
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return self.redirect_to_https(x, request, options);
@@ -343,7 +340,7 @@ impl Site {
         Some(x.state.record(sent))
     }
 
-    /// Without a root: answers with evring's page, at `/` only.
+    /// Without a root: answers with evring's page, at `/` of the first host only.
     fn answer_page(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
@@ -351,7 +348,8 @@ impl Site {
         path: &Path,
         options: ResponseOptions,
     ) -> bool {
-        if path != Path::new(path::INDEX) || !self.shows_status() {
+        let is_page = path == Path::new(path::INDEX) && options.host == HostIndex::default();
+        if !is_page || !self.shows_status() {
             return self.context.send_error(x, Status::NOT_FOUND, options);
         }
         let page = include_str!("page.html")
@@ -535,21 +533,21 @@ impl Site {
                     x.state.scanned = 0;
                     x.state.read_deadline_armed = false;
                     self.context.begin(x.state, x.io.now());
+                    let (for_host, remaining) =
+                        ((&request, self.files.hosts.of(&request)), bytes.len() - len);
                     #[cfg(feature = "basic-auth")]
                     let login = match &mut self.logins {
-                        Some(logins) => {
-                            logins.decide(&mut self.context, x, &request, bytes.len() - len)
-                        }
+                        Some(logins) => logins.decide(&mut self.context, x, for_host, remaining),
                         None => Login::Granted,
                     };
                     #[cfg(feature = "basic-auth")]
                     let proceed = match login {
-                        Login::Granted => self.answer(x, &request, bytes.len() - len),
+                        Login::Granted => self.answer(x, for_host, remaining),
                         Login::Answered(proceed) => proceed,
                         Login::Waits => return Received::Waits,
                     };
                     #[cfg(not(feature = "basic-auth"))]
-                    let proceed = self.answer(x, &request, bytes.len() - len);
+                    let proceed = self.answer(x, for_host, remaining);
                     self.context.count(x.state, LoggedRequest::Request(&request));
                     rx.consume(len);
                     if !proceed {
@@ -572,11 +570,13 @@ impl Site {
         rx: &mut Rx<'_>,
         status: Status,
     ) -> Received {
-        let has_body = match x.state.body() {
-            Some(receipt) => receipt.options.body,
-            None => !rx.bytes()[start_of_line(rx.bytes())..].starts_with(b"HEAD "),
+        let options = match x.state.body() {
+            Some(receipt) => receipt.options.ending(),
+            None => {
+                let is_head = rx.bytes()[start_of_line(rx.bytes())..].starts_with(b"HEAD ");
+                ResponseOptions::last(!is_head)
+            }
         };
-        let options = ResponseOptions::last(has_body);
         self.reject_request(x, status, options, rx.bytes());
         rx.consume(rx.bytes().len());
         Received::Waits
@@ -723,8 +723,9 @@ impl Application for Site {
             // The body arrives fast enough.
             x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.progress_interval));
         } else if x.state.scanned > 0 || x.state.body().is_some() {
-            let has_body = x.state.body().is_none_or(|work| work.options.body);
-            let options = ResponseOptions::last(has_body);
+            let receipt = x.state.body();
+            let options =
+                receipt.map_or(ResponseOptions::last(true), |receipt| receipt.options.ending());
             self.reject_request(&mut x, Status::TIMEOUT, options, b"");
         } else {
             x.io.close(x.id, Close::Flush);
