@@ -40,7 +40,9 @@ impl PostedOp {
         let fd = match op {
             Op::Accept { listener: fd, .. }
             | Op::Receive { fd, .. }
+            | Op::ReceiveFrom { fd, .. }
             | Op::Send { fd, .. }
+            | Op::SendTo { fd, .. }
             | Op::SendFile { fd, .. }
             | Op::Writable { fd }
             | Op::Connect { fd, .. } => Some(*fd),
@@ -56,7 +58,8 @@ impl PostedOp {
             Op::File(FileOp::Read(file, _)) | Op::SendFile { file, .. } => Some(number::of(file)),
             _ => None,
         };
-        let is_multishot = matches!(op, Op::Accept { .. } | Op::Receive { .. });
+        let is_multishot =
+            matches!(op, Op::Accept { .. } | Op::Receive { .. } | Op::ReceiveFrom { .. });
         PostedOp { fd, file, is_multishot, cancelled: false }
     }
 }
@@ -208,7 +211,9 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
             Some(PostedOp { cancelled: false, .. })
                 if matches!(
                     completion.outcome,
-                    Outcome::Failed(Errno::CANCELED, _) | Outcome::Called(_, Err(Errno::CANCELED))
+                    Outcome::Failed(Errno::CANCELED, _)
+                        | Outcome::Called(_, Err(Errno::CANCELED))
+                        | Outcome::SentTo(_, Err(Errno::CANCELED))
                 ) =>
             {
                 self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));

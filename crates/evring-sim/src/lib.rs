@@ -106,10 +106,12 @@
 //!
 //! # Not simulated
 //!
-//! Threads, except those of a kernel's offload; UDP and Unix sockets; symbolic links; system calls by
-//! number, except getrandom, read and pread64.
+//! Threads, except those of a kernel's offload; Unix sockets; a network for datagrams, which a test
+//! [delivers](Machine::deliver_datagram) and [takes](Machine::take_sent_datagrams) itself; symbolic links; system calls
+//! by number, except getrandom, read and pread64.
 
 mod check;
+mod datagrams;
 mod disk;
 mod fault;
 mod hang;

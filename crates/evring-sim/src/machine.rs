@@ -572,6 +572,18 @@ impl System for Machine {
         self.send_all(fd, slices)
     }
 
+    fn receive_from(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
+        self.interrupted()?;
+        self.receive_datagram(fd, into)
+    }
+
+    fn send_to(&mut self, fd: Fd, slices: &[IoSlice<'_>], to: SocketAddr) -> Result<(), Errno> {
+        self.may_be_signalled(true);
+        self.interrupted()?;
+        self.send_datagram(fd, slices, to)
+    }
+
     fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno> {
         self.may_be_signalled(true);
         self.interrupted()?;

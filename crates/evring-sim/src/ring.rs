@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use io_uring::opcode;
@@ -9,7 +10,7 @@ use io_uring::squeue::Entry as Sqe;
 use rustix::io::Errno;
 use shared_ring::author::{Cqe, Entries, Feature, Ring, System};
 use shared_ring::nonblocking::FileRange;
-use shared_ring::{Access, Fd, Mode, Token, WriteAt};
+use shared_ring::{Access, Datagram, Fd, Mode, Token, WriteAt};
 
 use crate::fault::Fault;
 use crate::machine::Machine;
@@ -20,7 +21,7 @@ use crate::provided::Buffers;
 use crate::state::{DescriptorKind, Event, WaitOutcome};
 use crate::submission::{
     ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_BUFFER, CQE_MORE, RECV_MULTISHOT,
-    SKIP_SUCCESS, Submission, open_access, socket_address,
+    RECVMSG_OUT_BYTES, SKIP_SUCCESS, Submission, message, open_access, socket_address,
 };
 
 /// An operation in flight.
@@ -33,10 +34,15 @@ enum Task {
         multishot: bool,
         group: u16,
     },
-    /// The bytes to send in pieces, and the structures that describe them.
+    /// A receive of datagrams.
+    ReceiveFrom {
+        group: u16,
+    },
+    /// The bytes to send in pieces, the structures that describe them, and the destination of a datagram.
     Send {
         pieces: Vec<MemoryHold>,
         header: Vec<MemoryHold>,
+        to: Option<SocketAddr>,
     },
     Connect {
         address: MemoryHold,
@@ -73,8 +79,11 @@ impl Task {
     /// Returns whether only the kernel has written to its memory.
     fn is_untouched(&self) -> bool {
         match self {
-            Task::Accept { .. } | Task::Receive { .. } | Task::Poll { .. } => true,
-            Task::Send { pieces, header } => {
+            Task::Accept { .. }
+            | Task::Receive { .. }
+            | Task::ReceiveFrom { .. }
+            | Task::Poll { .. } => true,
+            Task::Send { pieces, header, .. } => {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
             Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
@@ -159,10 +168,22 @@ impl SimRing {
                 }
                 Task::Receive { multishot, group: sqe.buffer_group }
             }
-            opcode::Send::CODE => Task::Send { pieces: holds, header: Vec::new() },
+            opcode::RecvMsg::CODE => {
+                let header = message(holds[0].bytes());
+                let room = header.msg_namelen as usize + header.msg_controllen;
+                assert_eq!(room + RECVMSG_OUT_BYTES, Datagram::HEADER_BYTES);
+                assert!(sqe.flags & BUFFER_SELECT != 0 && sqe.ioprio & RECV_MULTISHOT != 0);
+                if multishot_is_refused {
+                    return self.report(sqe.user_data, Err(Errno::INVAL));
+                }
+                Task::ReceiveFrom { group: sqe.buffer_group }
+            }
+            opcode::Send::CODE => Task::Send { pieces: holds, header: Vec::new(), to: None },
             opcode::SendMsg::CODE => {
-                let pieces = holds.split_off(2);
-                Task::Send { pieces, header: holds }
+                let has_name = !message(holds[0].bytes()).msg_name.is_null();
+                let pieces = holds.split_off(2 + usize::from(has_name));
+                let to = has_name.then(|| socket_address(holds[2].bytes()));
+                Task::Send { pieces, header: holds, to }
             }
             opcode::Connect::CODE => {
                 let address = holds.remove(0);
@@ -334,6 +355,7 @@ impl SimRing {
         match &self.in_flight[at].task {
             Task::Accept { multishot } => self.accept(serial, fd, *multishot),
             Task::Receive { multishot, group } => self.receive(serial, fd, *multishot, *group),
+            Task::ReceiveFrom { group } => self.receive_from(serial, fd, *group),
             Task::Send { .. } => self.send(at),
             Task::Connect { .. } => {
                 let outcome = self.machine.clone().connected(fd);
@@ -417,6 +439,40 @@ impl SimRing {
         }
     }
 
+    fn receive_from(&mut self, serial: u64, fd: Fd, group: u16) {
+        let mut state = self.machine.state();
+        let is_readable = match state.datagrams(fd, "receive") {
+            Ok(datagrams) => datagrams.is_readable(),
+            Err(errno) => {
+                drop(state);
+                return self.end(serial, Err(errno), 0);
+            }
+        };
+        let refused = state.rng.fault(Fault::NoBuffers);
+        drop(state);
+        // As in the kernel, a buffer is selected before the socket is read.
+        let Some((id, mut hold)) = self.buffers.get_mut(&group).and_then(Buffers::take) else {
+            return self.end(serial, Err(Errno::NOBUFS), 0);
+        };
+        if refused || !is_readable {
+            self.put_back(group, id, hold);
+            return if refused {
+                self.end(serial, Err(Errno::NOBUFS), 0)
+            };
+        }
+        if !hold.is_untouched() {
+            self.fail(format!("buffer {id} was written to while the kernel held it"));
+        }
+        let mut bytes = vec![0; hold.bytes().len()];
+        let len = self.machine.receive_datagram(fd, &mut bytes).expect("the socket is readable");
+        hold.fill(&bytes[..len]);
+        drop(hold);
+        // As in the kernel, an empty datagram ends the operation.
+        let multishot = len > Datagram::HEADER_BYTES;
+        self.post_result(serial, multishot, len as u32, CQE_BUFFER | u32::from(id) << 16);
+        self.machine.state().mark_changed(fd.raw() as u32);
+    }
+
     fn put_back(&mut self, group: u16, id: u16, hold: MemoryHold) {
         if let Some(buffers) = self.buffers.get_mut(&group) {
             buffers.put_back(id, hold);
@@ -425,9 +481,16 @@ impl SimRing {
 
     fn send(&mut self, at: usize) {
         let RingOp { serial, fd, ref task, .. } = self.in_flight[at];
-        let Task::Send { pieces, .. } = task else { return };
+        let Task::Send { pieces, to, .. } = task else { return };
         let slices: Vec<_> = pieces.iter().map(|hold| IoSlice::new(hold.bytes())).collect();
-        match self.machine.send_all(fd, &slices) {
+        let sent = match *to {
+            Some(to) => {
+                let len = slices.iter().map(|slice| slice.len()).sum();
+                self.machine.send_datagram(fd, &slices, to).map(|()| len)
+            }
+            None => self.machine.send_all(fd, &slices),
+        };
+        match sent {
             Ok(n) => self.end(serial, Ok(n as u32), 0),
             Err(Errno::AGAIN) => {}
             Err(errno) => self.end(serial, Err(errno), 0),
@@ -524,11 +587,12 @@ impl SimRing {
 }
 
 /// The operations of the simulated ring.
-const OPERATIONS: [u8; 11] = [
+const OPERATIONS: [u8; 12] = [
     opcode::Accept::CODE,
     opcode::Recv::CODE,
     opcode::Send::CODE,
     opcode::SendMsg::CODE,
+    opcode::RecvMsg::CODE,
     opcode::Connect::CODE,
     opcode::Close::CODE,
     opcode::PollAdd::CODE,

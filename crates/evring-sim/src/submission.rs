@@ -32,6 +32,8 @@ const _: () = assert!(size_of::<Submission>() == size_of::<Sqe>());
 
 pub(super) const ACCEPT_MULTISHOT: u16 = 1;
 pub(super) const RECV_MULTISHOT: u16 = 2;
+/// Size of a `struct io_uring_recvmsg_out`.
+pub(super) const RECVMSG_OUT_BYTES: usize = 16;
 pub(super) const BUFFER_SELECT: u8 = 1 << 5;
 pub(super) const SKIP_SUCCESS: u8 = 1 << 6;
 pub(super) const CANCEL_ALL: u32 = 1;
@@ -71,10 +73,17 @@ impl Submission {
                         MemoryHold::to_read(address, size_of::<libc::msghdr>()),
                         MemoryHold::to_read(slices, count * size_of::<libc::iovec>()),
                     ];
+                    if !header.msg_name.is_null() {
+                        let (name, len) = (header.msg_name as u64, header.msg_namelen as usize);
+                        holds.push(MemoryHold::to_read(name, len));
+                    }
                     for slice in std::slice::from_raw_parts(header.msg_iov, count) {
                         holds.push(MemoryHold::to_read(slice.iov_base as u64, slice.iov_len));
                     }
                     holds
+                }
+                opcode::RecvMsg::CODE => {
+                    vec![MemoryHold::to_read(address, size_of::<libc::msghdr>())]
                 }
                 opcode::Connect::CODE => vec![MemoryHold::to_read(address, self.offset as usize)],
                 opcode::OpenAt2::CODE => {
@@ -88,6 +97,13 @@ impl Submission {
             }
         }
     }
+}
+
+/// Reads a `msghdr`.
+pub(super) fn message(bytes: &[u8]) -> libc::msghdr {
+    assert_eq!(bytes.len(), size_of::<libc::msghdr>());
+    // SAFETY: there are as many bytes, and any bytes are a valid value.
+    unsafe { bytes.as_ptr().cast::<libc::msghdr>().read_unaligned() }
 }
 
 /// Reads the flags of a `struct open_how`.

@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+pub use crate::datagram::write as write_datagram;
 pub use crate::table::Table;
 use crate::{BufferPool, GatherList, RxBuf};
 

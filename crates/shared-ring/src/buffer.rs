@@ -246,6 +246,12 @@ impl RxBuf {
         self.len as usize == self.pool.size
     }
 
+    /// Returns the bytes of the buffer in front of the view.
+    pub(crate) fn front(&self) -> &[u8] {
+        // SAFETY: as in `deref`: they are a part of the buffer, too.
+        unsafe { std::slice::from_raw_parts(self.pool.address(self.id), self.start as usize) }
+    }
+
     /// Returns the size of the underlying buffer in bytes.
     pub(crate) fn buffer_size(&self) -> usize {
         self.pool.size

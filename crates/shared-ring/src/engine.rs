@@ -230,10 +230,13 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
         match self.operations.read(fd, token) {
             Read::Completed(completion) => {
-                if self.poller.is_edge_triggered()
-                    && let Outcome::Received(bytes) = &completion.outcome
-                {
-                    self.note_remaining(fd, bytes.fills_buffer());
+                if self.poller.is_edge_triggered() {
+                    match &completion.outcome {
+                        Outcome::Received(bytes) => self.note_remaining(fd, bytes.fills_buffer()),
+                        // Its length says nothing about the next one.
+                        Outcome::Datagram(_) => self.note_remaining(fd, true),
+                        _ => {}
+                    }
                 }
                 return Some(completion);
             }

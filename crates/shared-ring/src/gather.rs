@@ -174,6 +174,13 @@ impl GatherList {
         if !Self::keeps(bytes.len(), bytes.buffer_size()) {
             return self.copy(&bytes);
         }
+        self.hold(bytes);
+    }
+
+    /// Appends received bytes without a copy, however few they are. The list holds their buffer, so the caller bounds
+    /// the number of lists.
+    #[inline]
+    pub fn hold(&mut self, bytes: RxBuf) {
         self.append(bytes.len(), Segment::Received(bytes));
     }
 

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use rustix::thread::gettid;
 
+use crate::datagram;
 use crate::descriptor::borrow;
 use crate::nonblocking::{self, Blocking, FileRange};
 use crate::offload::OffloadThreads;
@@ -246,6 +247,16 @@ impl System for Linux {
     #[inline]
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
         net::sendmsg(borrow(&fd), slices, &mut Default::default(), SendFlags::NOSIGNAL)
+    }
+
+    fn receive_from(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
+        datagram::receive(fd, into)
+    }
+
+    fn send_to(&mut self, fd: Fd, slices: &[IoSlice<'_>], to: SocketAddr) -> Result<(), Errno> {
+        let mut control = Default::default();
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        net::sendmsg_addr(borrow(&fd), &to, slices, &mut control, flags).map(drop)
     }
 
     fn is_writable(&mut self, fd: Fd) -> Result<bool, Errno> {

@@ -16,8 +16,8 @@ use crate::beneath;
 use crate::cached::CachedParts;
 use crate::descriptor::borrow;
 use crate::{
-    Access, BufferPool, Fd, File, GatherList, Listing, Metadata, Op, Outcome, PathAt, RxBuf,
-    Socket, System, WhenCold, WriteAt,
+    Access, BufferPool, Datagram, Fd, File, GatherList, Listing, Metadata, Op, Outcome, PathAt,
+    RxBuf, Socket, System, Transmit, WhenCold, WriteAt,
 };
 
 /// Whether a file operation may block on the disk.
@@ -32,7 +32,7 @@ pub enum Blocking {
 /// The reason why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReceiveError {
-    /// The stream has ended.
+    /// The stream has ended, or the receiving side of a socket for datagrams is shut down.
     End,
     /// No receive buffer is free.
     NoBuffer,
@@ -96,6 +96,33 @@ pub fn receive(
     let n = retry_on_intr(|| system.recv(fd, &mut buffer)).map_err(ReceiveError::Failed)?;
     buffer.truncate(n);
     if n > 0 { Ok(buffer) } else { Err(ReceiveError::End) }
+}
+
+/// Receives one datagram.
+///
+/// # Errors
+/// Those of recvmsg(2), no free buffer, and the end: the receiving side of the socket is shut down.
+pub fn receive_from(
+    system: &mut impl System,
+    fd: Fd,
+    pool: &Rc<BufferPool>,
+) -> Result<Datagram, ReceiveError> {
+    let mut buffer = pool.lend_free().ok_or(ReceiveError::NoBuffer)?;
+    let n = retry_on_intr(|| system.receive_from(fd, &mut buffer)).map_err(ReceiveError::Failed)?;
+    buffer.truncate(n);
+    Datagram::decode(buffer).ok_or(ReceiveError::End)
+}
+
+/// Sends a datagram, whole, and clears its list.
+///
+/// # Errors
+/// Those of sendmsg(2); `EAGAIN` if the socket's buffer is full.
+pub fn send_to(system: &mut impl System, fd: Fd, message: &mut Transmit) -> Result<(), Errno> {
+    let mut slices = [IoSlice::new(&[]); GatherList::MAX_SLICES];
+    let used = message.data.slices(&mut slices);
+    retry_on_intr(|| system.send_to(fd, &slices[..used], message.to))?;
+    message.data.clear();
+    Ok(())
 }
 
 /// Sends from the front of `data`, removes the sent bytes, and returns their number.
@@ -214,7 +241,7 @@ pub(crate) enum SendAttempt {
     Cold(Op, FileRange),
 }
 
-/// Attempts an [`Op::Send`] or an [`Op::SendFile`] once.
+/// Attempts an [`Op::Send`], an [`Op::SendTo`] or an [`Op::SendFile`] once.
 ///
 /// # Panics
 /// For any other operation.
@@ -225,6 +252,10 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> S
             Ok(n) => SendAttempt::Done(Outcome::Sent(data, n)),
             Err(Errno::AGAIN) => SendAttempt::Full(Op::Send { fd, data }),
             Err(errno) => SendAttempt::Done(Outcome::Failed(errno, Some(data))),
+        },
+        Op::SendTo { fd, mut message } => match send_to(system, fd, &mut message) {
+            Err(Errno::AGAIN) => SendAttempt::Full(Op::SendTo { fd, message }),
+            result => SendAttempt::Done(Outcome::SentTo(message, result)),
         },
         Op::SendFile { fd, ref file, offset, len, when_cold } => {
             match send_file(system, fd, (file, offset, len), disk) {

@@ -7,8 +7,8 @@ use std::num::NonZeroU16;
 use rustix::io::Errno;
 
 use crate::{
-    BufferGroup, Call, Executor, Fd, File, FileOp, FileOutcome, GatherList, JobOutcome, RxBuf,
-    Socket, Token,
+    BufferGroup, Call, Datagram, Executor, Fd, File, FileOp, FileOutcome, GatherList, JobOutcome,
+    RxBuf, Socket, Token, Transmit,
 };
 
 /// An operation. It owns all memory that the kernel will access.
@@ -27,6 +27,23 @@ pub enum Op {
         fd: Fd,
         /// The group of the receive buffers.
         group: BufferGroup,
+    },
+    /// Receives datagrams until an error or a cancellation. Its token is of [`OpKind::Receive`](crate::OpKind::Receive).
+    /// A datagram that is longer than a buffer has room for is [truncated](Datagram::is_truncated). A kernel without
+    /// datagrams fails it with `EOPNOTSUPP`, as FlexSC's does.
+    ReceiveFrom {
+        /// A socket for datagrams of the internet protocols.
+        fd: Fd,
+        /// The group of the receive buffers, each of them longer than [`Datagram::HEADER_BYTES`].
+        group: BufferGroup,
+    },
+    /// Sends a datagram, whole. Its token is of [`OpKind::Send`](crate::OpKind::Send).
+    SendTo {
+        /// A socket for datagrams. Over a poller, one datagram of a socket waits for room; others that find none fail
+        /// with `EAGAIN`.
+        fd: Fd,
+        /// The datagram.
+        message: Box<Transmit>,
     },
     /// Sends at most the first [`GatherList::MAX_BYTES`] bytes of `data`.
     Send {
@@ -89,6 +106,7 @@ impl Op {
     pub fn fail(self, errno: Errno) -> Outcome {
         match self {
             Op::Send { data, .. } => Outcome::Failed(errno, Some(data)),
+            Op::SendTo { message, .. } => Outcome::SentTo(message, Err(errno)),
             Op::Call(call, _) => Outcome::Called(call, Err(errno)),
             _ => Outcome::Failed(errno, None),
         }
@@ -112,8 +130,12 @@ pub enum Outcome {
     Accepted(Socket),
     /// At least one byte was received.
     Received(RxBuf),
-    /// The peer has shut down its sending side.
+    /// The peer has shut down its sending side; or the receiving side of a socket for datagrams is shut down.
     Eof,
+    /// A datagram was received. It may be empty.
+    Datagram(Datagram),
+    /// A datagram was sent, or the error that prevented it.
+    SentTo(Box<Transmit>, Result<(), Errno>),
     /// Number of bytes sent, which were removed from the front of the returned list.
     Sent(Box<GatherList>, usize),
     /// Number of bytes of the file that were sent; 0 if the file ends before `offset`.
@@ -149,7 +171,7 @@ pub struct Completion {
     pub token: Token,
     /// Its result.
     pub outcome: Outcome,
-    /// Whether the operation has ended. `Accept` and `Receive` have many completions.
+    /// Whether the operation has ended. `Accept`, `Receive` and `ReceiveFrom` have many completions.
     pub last: bool,
 }
 

@@ -47,6 +47,8 @@ pub struct SocketState<N> {
     pub writer: Option<Token>,
     /// The group of the receive.
     pub group: BufferGroup,
+    /// The receive is one of datagrams.
+    pub datagrams: bool,
     /// The kernel's notes.
     pub notes: N,
 }
@@ -131,15 +133,17 @@ impl<S: System, N: Default> Operations<S, N> {
         }
         match op {
             Op::Accept { listener: fd, .. } => self.wait(fd, token, op),
-            Op::Receive { fd, group } => {
+            Op::Receive { fd, group } | Op::ReceiveFrom { fd, group } => {
                 if group.index() >= self.pools.len() {
                     return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup });
                 }
+                let datagrams = matches!(op, Op::ReceiveFrom { .. });
                 let submitted = self.wait(fd, token, op)?;
-                self.socket(fd).group = group;
+                let socket = self.socket(fd);
+                (socket.group, socket.datagrams) = (group, datagrams);
                 Ok(submitted)
             }
-            Op::Send { fd, .. } | Op::SendFile { fd, .. } => {
+            Op::Send { fd, .. } | Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
                 self.send(fd, token, op, Blocking::NoBlock)
             }
             Op::Writable { fd } => self.wait_for_room(fd, token),
@@ -167,7 +171,7 @@ impl<S: System, N: Default> Operations<S, N> {
     fn wait(&mut self, fd: Fd, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let reads = match op {
             Op::Accept { .. } => token.kind() == OpKind::Accept,
-            Op::Receive { .. } => token.kind() == OpKind::Receive,
+            Op::Receive { .. } | Op::ReceiveFrom { .. } => token.kind() == OpKind::Receive,
             Op::Call(_, Executor::WhenReadable) => token.kind() == OpKind::Call,
             _ => false,
         };
@@ -188,6 +192,10 @@ impl<S: System, N: Default> Operations<S, N> {
     ) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, disk) {
+            // A socket has one writer that waits, but datagrams have no order.
+            SendAttempt::Full(op @ Op::SendTo { .. }) if self.socket(fd).writer.is_some() => {
+                Ok(Submitted::Done(op.fail(Errno::AGAIN)))
+            }
             SendAttempt::Full(op) => self.wait(fd, token, op),
             SendAttempt::Cold(op, part) => {
                 self.counters.cold_file_reads += 1;
@@ -347,9 +355,15 @@ impl<S: System, N: Default> Operations<S, N> {
 
     #[inline]
     fn receive(&mut self, fd: Fd, token: Token) -> Read {
-        let group = self.sockets.at(fd.index()).group;
-        match nonblocking::receive(&mut self.system, fd, &self.pools[group.index()]) {
-            Ok(bytes) => Read::Completed(Completion::more(token, Outcome::Received(bytes))),
+        let &mut SocketState { group, datagrams, .. } = self.sockets.at(fd.index());
+        let pool = &self.pools[group.index()];
+        let received = if datagrams {
+            nonblocking::receive_from(&mut self.system, fd, pool).map(Outcome::Datagram)
+        } else {
+            nonblocking::receive(&mut self.system, fd, pool).map(Outcome::Received)
+        };
+        match received {
+            Ok(outcome) => Read::Completed(Completion::more(token, outcome)),
             Err(ReceiveError::End) => Read::Completed(self.end(fd, token, |_| Outcome::Eof)),
             Err(ReceiveError::Failed(Errno::AGAIN)) => Read::Empty,
             Err(ReceiveError::Failed(errno)) => Read::Completed(self.fail(fd, token, errno)),
@@ -424,7 +438,9 @@ impl<S: System, N: Default> Operations<S, N> {
             Op::Call(ref call, _) => call.fd()?,
             Op::Accept { listener: fd, .. }
             | Op::Receive { fd, .. }
+            | Op::ReceiveFrom { fd, .. }
             | Op::Send { fd, .. }
+            | Op::SendTo { fd, .. }
             | Op::SendFile { fd, .. }
             | Op::Writable { fd }
             | Op::Connect { fd, .. } => fd,

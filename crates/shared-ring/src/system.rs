@@ -44,6 +44,19 @@ pub trait System: Host {
     /// Those of sendmsg(2).
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
+    /// Receives a datagram, with a [header](crate::Datagram) in front of it. Returns the number of bytes of both, which
+    /// are cut to the length of `into`.
+    ///
+    /// # Errors
+    /// Those of recvmsg(2); `EINVAL` if `into` has no room for the header.
+    fn receive_from(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno>;
+
+    /// Sends a datagram, whole.
+    ///
+    /// # Errors
+    /// Those of sendmsg(2).
+    fn send_to(&mut self, fd: Fd, slices: &[IoSlice<'_>], to: SocketAddr) -> Result<(), Errno>;
+
     /// Returns whether a send makes progress or fails (poll(2), `POLLOUT`). If not, pollers report when
     /// it does.
     ///

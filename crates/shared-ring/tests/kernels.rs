@@ -20,16 +20,16 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
 use far::simulated::SimulatedMachine;
-use far::{Far, LocalMachine, Stream};
+use far::{DatagramPeer, Far, LocalMachine, Stream};
 use mapped::{View, mapped};
 use number::number;
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
 use shared_ring::{
     Access, Arg, BufferError, BufferGroup, BufferPool, BufferSizes, Call, Completion, Counters,
-    Engine, EngineConfig, Errno, Executor, Fd, File, FileKind, FileOp, FileOutcome, GatherList,
-    Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt, Socket, Submit,
-    SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel, Waker,
-    WhenCold, WriteAt,
+    Datagram, Engine, EngineConfig, Errno, Executor, Fd, File, FileKind, FileOp, FileOutcome,
+    GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt,
+    Socket, Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, Transmit,
+    UringConfig, UringKernel, Waker, WhenCold, WriteAt,
 };
 use turns::{Batch, TurnInto};
 
@@ -128,6 +128,9 @@ on_every_kernel!(group_without_a_buffer_does_not_delay_another);
 on_every_kernel!(starved_receive_of_a_group_can_be_cancelled);
 on_every_kernel!(memory_outlives_receives_in_flight_and_messages);
 on_every_kernel!(groups_are_bounded_and_unknown_ones_rejected);
+on_every_kernel!(datagrams_keep_their_bytes_and_sources);
+on_every_kernel!(receive_of_datagrams_waits_for_a_buffer);
+on_every_kernel!(memory_outlives_receives_of_datagrams);
 on_every_kernel!(long_list_arrives_in_order);
 on_every_kernel!(send_to_a_full_socket_can_be_cancelled);
 on_every_kernel!(wait_for_room_ends_when_the_peer_reads);
@@ -705,6 +708,92 @@ mod cases {
         kernel.submit(receive(0), error.op).unwrap();
         peer.write_all(b"x");
         assert_eq!(collect(&mut kernel, &mut Batch::new(), receive(0), 1), b"x");
+    }
+
+    pub(super) fn datagrams_keep_their_bytes_and_sources(mut kernel: impl Kernel, far: &impl Far) {
+        let (group, view) = add_mapped(&mut kernel, 4);
+        let group = group.unwrap();
+        let (socket, peer) = far.datagrams();
+        let (fd, mut batch) = (number(&socket), Batch::new());
+        kernel.submit(receive(0), Op::ReceiveFrom { fd, group }).unwrap();
+        let room = 100 - Datagram::HEADER_BYTES;
+        let mut message = Transmit::new(peer.address());
+        for len in [5, 0, 0, room, room + 1, 9_000, 1].into_iter().cycle().take(21) {
+            let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
+            peer.send(&bytes);
+            let received = next(&mut kernel, &mut batch, receive(0));
+            assert!(!received.last);
+            let Outcome::Datagram(datagram) = received.outcome else { panic!("{received:?}") };
+            let kept = &bytes[..len.min(room)];
+            assert_eq!((datagram.bytes(), datagram.source()), (kept, peer.address()));
+            assert_eq!((datagram.sent_len(), datagram.is_truncated()), (len, len > room));
+            // It goes back from where it lies.
+            let buffer = datagram.into_buffer();
+            let place = buffer.place().unwrap();
+            assert_eq!((place.group, view.read(place.offset, kept.len())), (group, kept.to_vec()));
+            message.data.hold(buffer);
+            kernel.submit(send(0), Op::SendTo { fd, message }).unwrap();
+            let sent = next(&mut kernel, &mut batch, send(0)).outcome;
+            let Outcome::SentTo(back, Ok(())) = sent else { panic!("{sent:?}") };
+            assert!(back.data.is_empty());
+            assert_eq!(peer.receive(), kept);
+            message = back;
+        }
+        // Two at once.
+        peer.send(b"a");
+        peer.send(b"b");
+        for expected in [b"a", b"b"] {
+            let received = next(&mut kernel, &mut batch, receive(0)).outcome;
+            let Outcome::Datagram(datagram) = received else { panic!("{received:?}") };
+            assert_eq!(datagram.bytes(), expected);
+        }
+        cancel(&mut kernel, &mut batch, receive(0));
+        close(&mut kernel, socket);
+        assert!(batch.is_empty(), "{batch:?}");
+    }
+
+    pub(super) fn receive_of_datagrams_waits_for_a_buffer(mut kernel: impl Kernel, far: &impl Far) {
+        let (group, _view) = add_mapped(&mut kernel, 1);
+        let group = group.unwrap();
+        let (socket, peer) = far.datagrams();
+        let (fd, mut batch) = (number(&socket), Batch::new());
+        kernel.submit(receive(0), Op::ReceiveFrom { fd, group }).unwrap();
+        peer.send(b"x");
+        let held = next(&mut kernel, &mut batch, receive(0));
+        peer.send(b"y");
+        while kernel.counters().buffer_shortages == 0 {
+            soon(&mut kernel, &mut batch);
+        }
+        assert!(batch.is_empty(), "the group has no buffer: {batch:?}");
+        let shortages = kernel.counters().buffer_shortages;
+        drop(held);
+        let received = next(&mut kernel, &mut batch, receive(0)).outcome;
+        assert!(matches!(&received, Outcome::Datagram(datagram) if datagram.bytes() == b"y"));
+        // While it waits, it can be cancelled.
+        peer.send(b"z");
+        while kernel.counters().buffer_shortages == shortages {
+            soon(&mut kernel, &mut batch);
+        }
+        cancel(&mut kernel, &mut batch, receive(0));
+    }
+
+    pub(super) fn memory_outlives_receives_of_datagrams(mut kernel: impl Kernel, far: &impl Far) {
+        let (group, view) = add_mapped(&mut kernel, 4);
+        let group = group.unwrap();
+        let (socket, peer) = far.datagrams();
+        let (fd, mut batch) = (number(&socket), Batch::new());
+        kernel.submit(receive(0), Op::ReceiveFrom { fd, group }).unwrap();
+        peer.send(b"x");
+        let received = next(&mut kernel, &mut batch, receive(0)).outcome;
+        let Outcome::Datagram(datagram) = received else { panic!("{received:?}") };
+        // Datagrams that no completion was taken for.
+        peer.send(b"more");
+        kernel.turn(Some(kernel.now())).unwrap();
+        drop((kernel, batch));
+        assert!(!view.is_unmapped(), "a datagram is in the map");
+        assert_eq!((datagram.bytes(), datagram.source()), (&b"x"[..], peer.address()));
+        drop(datagram);
+        assert!(view.is_unmapped(), "nothing uses the map");
     }
 
     pub(super) fn long_list_arrives_in_order(mut kernel: impl Kernel, far: &impl Far) {

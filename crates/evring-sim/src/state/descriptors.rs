@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use shared_ring::{Fd, Waker};
 
 use super::SimState;
+use crate::datagrams::Datagrams;
 use crate::fault::Fault;
 use crate::number;
 use crate::stream::End;
@@ -31,6 +32,8 @@ pub(crate) enum DescriptorKind {
     /// A socket whose connect failed; the error was not reported yet.
     Refused(Errno),
     Connected(End),
+    /// A socket for datagrams.
+    Datagrams(Datagrams),
     /// A file, and whether it may be written to.
     File(u32, bool),
     Event(Arc<AtomicU64>),

@@ -18,6 +18,10 @@ pub(crate) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
             let end = *end;
             ready = connection_readiness(state, end);
         }
+        Ok(DescriptorKind::Datagrams(datagrams)) => {
+            ready = Readiness::WRITE;
+            ready.set(Readiness::READ, datagrams.is_readable());
+        }
         Ok(DescriptorKind::Refused(_)) => ready = Readiness::all(),
         Ok(DescriptorKind::Event(counter)) => {
             let count = counter.load(std::sync::atomic::Ordering::Acquire);

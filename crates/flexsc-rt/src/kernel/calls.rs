@@ -27,6 +27,7 @@ pub(super) fn first(op: &mut Op, scratch: &mut Scratch) -> Call {
         Op::Close { socket } => close(socket.as_raw_fd()),
         Op::Call(call, by) => raw(call, *by),
         Op::File(_) => unreachable!("file operations have stages of their own"),
+        Op::ReceiveFrom { .. } | Op::SendTo { .. } => unreachable!("they were rejected"),
     }
 }
 

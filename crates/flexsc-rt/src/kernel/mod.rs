@@ -253,6 +253,10 @@ unsafe impl Submit for FlexScKernel {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         match &op {
+            // The pages have no stages for datagrams.
+            Op::ReceiveFrom { .. } | Op::SendTo { .. } => {
+                return Ok(Submitted::Done(op.fail(Errno::OPNOTSUPP)));
+            }
             Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
             Op::File(file) if !Self::posts(file) => return self.submit_to_offload(token, op),
             _ => {}

@@ -9,8 +9,8 @@ use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::nonblocking::{Blocking, is_aborted_accept, is_fd_limit};
 use crate::{
-    BufferGroup, Completion, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op, OpKind, Outcome,
-    RxBuf, Socket, Submit, Submitted, System, Token, WriteAt,
+    BufferGroup, Completion, Datagram, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op,
+    OpKind, Outcome, RxBuf, Socket, Submit, Submitted, System, Token, WriteAt,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -99,6 +99,7 @@ impl<R: Ring> UringKernel<R> {
             }
             Op::Accept { .. } => self.accepted(token, result, more),
             Op::Receive { group, .. } => self.received(token, group, result, cqe.flags),
+            Op::ReceiveFrom { group, .. } => self.received_from(token, group, result, cqe.flags),
             Op::SendFile { .. } => self.resume_file_send(token, result),
             Op::File(FileOp::Read(_, ref range)) => {
                 let len = file_op::len(range);
@@ -185,6 +186,22 @@ impl<R: Ring> UringKernel<R> {
         ended
     }
 
+    /// Returns the buffer that a receive has filled.
+    ///
+    /// # Safety
+    /// A completion of a receive with this group has just reported the result and the flags, and they are used only
+    /// once.
+    unsafe fn filled(
+        &mut self,
+        group: BufferGroup,
+        result: Result<u32, Errno>,
+        flags: u32,
+    ) -> Option<RxBuf> {
+        let (len, id) = (result.ok()?, cqueue::buffer_select(flags)?);
+        // SAFETY: by the caller's promise.
+        Some(unsafe { self.owned.groups[group.index()].filled(id, len as usize) })
+    }
+
     fn received(
         &mut self,
         token: Token,
@@ -192,14 +209,8 @@ impl<R: Ring> UringKernel<R> {
         result: Result<u32, Errno>,
         flags: u32,
     ) -> Option<Completion> {
-        let buffer = cqueue::buffer_select(flags);
-        let bytes = match (result, buffer) {
-            (Ok(n), Some(id)) => {
-                // SAFETY: this completion reports the buffer, and is used once.
-                Some(unsafe { self.owned.groups[group.index()].filled(id, n as usize) })
-            }
-            _ => None,
-        };
+        // SAFETY: the result and the flags are those of this completion, which is used once.
+        let bytes = unsafe { self.filled(group, result, flags) };
         match (result, bytes) {
             (Ok(0), _) => {
                 self.owned.inflight.remove(token);
@@ -218,6 +229,36 @@ impl<R: Ring> UringKernel<R> {
                 debug_assert!(false, "a receive without a buffer");
                 self.rearm(token)
             }
+        }
+    }
+
+    /// Handles a receive of datagrams. The kernel ends it after an empty datagram.
+    fn received_from(
+        &mut self,
+        token: Token,
+        group: BufferGroup,
+        result: Result<u32, Errno>,
+        flags: u32,
+    ) -> Option<Completion> {
+        let more = cqueue::more(flags);
+        // SAFETY: the result and the flags are those of this completion, which is used once.
+        let buffer = unsafe { self.filled(group, result, flags) };
+        match (result, buffer.and_then(Datagram::decode)) {
+            (Ok(_), Some(datagram)) => {
+                if !more {
+                    self.counters.rearmed += 1;
+                    self.rearm_after(token);
+                }
+                Some(Completion::more(token, Outcome::Datagram(datagram)))
+            }
+            (Err(Errno::NOBUFS), _) => self.wait_for_buffer(token, group),
+            (Err(errno), _) => Some(self.fail(token, errno)),
+            // Without an address: the socket is shut down.
+            (Ok(_), None) if !more => {
+                self.owned.inflight.remove(token);
+                Some(Completion::last(token, Outcome::Eof))
+            }
+            (Ok(_), None) => None,
         }
     }
 
@@ -318,6 +359,10 @@ impl<R: Ring> UringKernel<R> {
                 data.advance(n as usize);
                 self.counters.short_sends += u64::from(!data.is_empty());
                 Outcome::Sent(data, n as usize)
+            }
+            (Op::SendTo { mut message, .. }, Ok(_)) => {
+                message.data.clear();
+                Outcome::SentTo(message, Ok(()))
             }
             (Op::Close { .. }, _) => Outcome::Closed,
             (Op::Writable { .. }, Ok(_)) => Outcome::Writable,

@@ -134,7 +134,9 @@ struct Owned {
 impl Owned {
     /// Removes an operation from those that wait for a buffer. Returns false if it does not wait.
     fn remove_starved(&mut self, token: Token) -> bool {
-        let Some(Entry { op: Op::Receive { group, .. }, .. }) = self.inflight.get(token) else {
+        let Some(Entry { op: Op::Receive { group, .. } | Op::ReceiveFrom { group, .. }, .. }) =
+            self.inflight.get(token)
+        else {
             return false;
         };
         let starved = &mut self.groups[group.index()].starved;
@@ -522,10 +524,12 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         // It must queue behind older receives.
         let Owned { inflight, groups, .. } = &mut *self.owned;
         let starved = match op {
-            Op::Receive { group, .. } => match groups.get_mut(group.index()) {
-                Some(group) => Some(&mut group.starved).filter(|starved| !starved.is_empty()),
-                None => return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup }),
-            },
+            Op::Receive { group, .. } | Op::ReceiveFrom { group, .. } => {
+                match groups.get_mut(group.index()) {
+                    Some(group) => Some(&mut group.starved).filter(|starved| !starved.is_empty()),
+                    None => return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup }),
+                }
+            }
             _ => None,
         };
         let entry = inflight.insert(token, op, OpState::default())?;

@@ -68,11 +68,12 @@ impl fmt::Display for SetupError {
 impl std::error::Error for SetupError {}
 
 /// Every operation of the ring in use.
-const OPERATIONS: [(u8, &str); 11] = [
+const OPERATIONS: [(u8, &str); 12] = [
     (opcode::Accept::CODE, "accept"),
     (opcode::Recv::CODE, "receive"),
     (opcode::Send::CODE, "send"),
     (opcode::SendMsg::CODE, "sendmsg"),
+    (opcode::RecvMsg::CODE, "recvmsg"),
     (opcode::Connect::CODE, "connect"),
     (opcode::Close::CODE, "close"),
     (opcode::PollAdd::CODE, "poll"),

@@ -1,16 +1,14 @@
 //! Submission queue entries of operations.
 
-use std::net::SocketAddr;
-
 use io_uring::opcode;
 use io_uring::squeue::{Entry as Sqe, Flags};
 use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use rustix::net::addr::SocketAddrArg;
 
 use super::calls;
 use crate::beneath::{STAT_FLAGS, mode};
+use crate::datagram::{CONTROL_BYTES, NAME_BYTES, Name};
 use crate::file_op;
 use crate::nonblocking::CURRENT;
 use crate::{
@@ -39,7 +37,7 @@ pub(super) struct OpState {
 pub(super) enum Memory {
     #[default]
     None,
-    Address(Box<(libc::sockaddr_storage, u32)>),
+    Address(Box<Name>),
     /// Destination of a read. For a send of a file that is not cached, that of the first byte.
     Bytes(Vec<u8>),
 }
@@ -77,6 +75,15 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             .buf_group(group.0)
             .build()
             .flags(Flags::BUFFER_SELECT),
+        Op::ReceiveFrom { fd, group } => {
+            let header = &raw const DATAGRAM_HEADER.0;
+            opcode::RecvMsgMulti::new(raw(*fd), header, group.0)
+                .flags(libc::MSG_TRUNC as u32)
+                .build()
+        }
+        Op::SendTo { fd, message } => {
+            opcode::SendMsg::new(raw(*fd), message.message()).flags(SEND_FLAGS as u32).build()
+        }
         Op::Send { fd, data } => send(*fd, data),
         Op::Writable { fd } => writable(*fd),
         Op::SendFile { fd, file, offset, .. } => match &mut state.memory {
@@ -89,10 +96,10 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             _ => writable(*fd),
         },
         Op::Connect { fd, to } => {
-            state.memory = Memory::Address(Box::new(address(to)));
-            let Memory::Address(address) = &state.memory else { unreachable!("it was just set") };
-            let start = (&raw const address.0).cast();
-            opcode::Connect::new(raw(*fd), start, address.1).build()
+            state.memory = Memory::Address(Box::new(Name::of(*to)));
+            let Memory::Address(name) = &state.memory else { unreachable!("it was just set") };
+            let start = (&raw const name.storage).cast();
+            opcode::Connect::new(raw(*fd), start, name.len).build()
         }
         Op::Close { socket } => opcode::Close::new(raw(socket.number())).build(),
         Op::File(op) => file(op, state),
@@ -120,6 +127,20 @@ fn send(fd: Fd, data: &mut GatherList) -> Sqe {
     data.fill_msghdr();
     opcode::SendMsg::new(raw(fd), &raw const data.msghdr.header).flags(SEND_FLAGS as u32).build()
 }
+
+/// The layout of datagrams in their buffers, in the format of recvmsg(2).
+struct DatagramHeader(libc::msghdr);
+
+// SAFETY: its pointers are null, and nothing writes to it: the kernel writes to receive buffers only.
+unsafe impl Sync for DatagramHeader {}
+
+static DATAGRAM_HEADER: DatagramHeader = {
+    // SAFETY: a plain C structure for which all zero bytes are a valid value.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_namelen = NAME_BYTES as u32;
+    header.msg_controllen = CONTROL_BYTES;
+    DatagramHeader(header)
+};
 
 fn file(op: &FileOp, state: &mut OpState) -> Sqe {
     match op {
@@ -179,21 +200,6 @@ const fn how(flags: OFlags) -> [OpenHow; 2] {
         how.resolve(SymlinkPolicy::Beneath.resolve().bits()),
         how.resolve(SymlinkPolicy::Anywhere.resolve().bits()),
     ]
-}
-
-fn address(to: &SocketAddr) -> (libc::sockaddr_storage, u32) {
-    // SAFETY: a plain C structure for which all zero bytes are a valid value.
-    let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
-    // SAFETY: the closure copies `len` bytes, never more than a `sockaddr_storage` holds, from
-    // the address given by rustix.
-    let len = unsafe {
-        to.with_sockaddr(|from, len| {
-            let bytes = from.cast::<u8>();
-            std::ptr::copy_nonoverlapping(bytes, (&raw mut storage).cast(), len as usize);
-            len
-        })
-    };
-    (storage, len)
 }
 
 /// Returns the multishot submission that reports bytes or states of a descriptor, by the token's kind.

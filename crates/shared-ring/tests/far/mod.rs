@@ -3,9 +3,11 @@
 pub(crate) mod simulated;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::thread;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 use shared_ring::{Socket, Waker};
@@ -15,6 +17,7 @@ use tempfile::TempDir;
 pub(crate) trait Far {
     type Stream: Stream;
     type Listener;
+    type DatagramPeer: DatagramPeer;
 
     /// Returns whether the test can access the directory and create symbolic links in it.
     fn has_symlinks(&self) -> bool;
@@ -30,6 +33,10 @@ pub(crate) trait Far {
 
     /// Accepts a connection of the kernel.
     fn accept(&self, listener: &Self::Listener) -> Self::Stream;
+
+    /// Opens a socket for datagrams, and a peer for it.
+    #[allow(dead_code, reason = "only some test programs use it")]
+    fn datagrams(&self) -> (Socket, Self::DatagramPeer);
 
     /// Returns an address without a listener.
     fn closed_address(&self) -> SocketAddr;
@@ -70,6 +77,18 @@ pub(crate) trait Stream {
     fn finish(&mut self);
 }
 
+/// A peer that exchanges datagrams with a socket.
+#[allow(dead_code, reason = "only some test programs use it")]
+pub(crate) trait DatagramPeer {
+    fn address(&self) -> SocketAddr;
+
+    /// Sends a datagram, for which the socket must have room.
+    fn send(&self, bytes: &[u8]);
+
+    /// Receives a datagram, which must have been sent.
+    fn receive(&self) -> Vec<u8>;
+}
+
 /// This machine.
 pub(crate) struct LocalMachine(TempDir);
 
@@ -82,6 +101,7 @@ impl LocalMachine {
 impl Far for LocalMachine {
     type Stream = TcpStream;
     type Listener = TcpListener;
+    type DatagramPeer = UdpSocket;
 
     fn has_symlinks(&self) -> bool {
         true
@@ -103,6 +123,14 @@ impl Far for LocalMachine {
 
     fn accept(&self, listener: &TcpListener) -> TcpStream {
         listener.accept().unwrap().0
+    }
+
+    fn datagrams(&self) -> (Socket, UdpSocket) {
+        let [ours, theirs] = [(); 2].map(|()| UdpSocket::bind("127.0.0.1:0").unwrap());
+        ours.set_nonblocking(true).unwrap();
+        theirs.connect(ours.local_addr().unwrap()).unwrap();
+        theirs.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        (Socket::from(OwnedFd::from(ours)), theirs)
     }
 
     fn closed_address(&self) -> SocketAddr {
@@ -129,6 +157,23 @@ impl Far for LocalMachine {
 
     fn wake(&self, waker: Waker) {
         thread::spawn(move || waker.wake());
+    }
+}
+
+impl DatagramPeer for UdpSocket {
+    fn address(&self) -> SocketAddr {
+        self.local_addr().unwrap()
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        assert_eq!(UdpSocket::send(self, bytes).unwrap(), bytes.len());
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut bytes = vec![0; 1 << 16];
+        let len = self.recv(&mut bytes).unwrap();
+        bytes.truncate(len);
+        bytes
     }
 }
 

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use evring_sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
-use shared_ring::{Socket, Waker};
+use shared_ring::{Fd, Socket, Waker};
 
-use super::{Far, Stream};
+use super::{DatagramPeer, Far, Stream};
+use crate::number::number;
 
 /// A simulated machine with random scheduling. Odd seeds add faults that a kernel hides from its
 /// user.
@@ -39,6 +40,7 @@ pub(crate) struct SimulatedStream {
 impl Far for SimulatedMachine {
     type Stream = SimulatedStream;
     type Listener = ManualPeer;
+    type DatagramPeer = SimulatedPeer;
 
     fn has_symlinks(&self) -> bool {
         false
@@ -64,6 +66,12 @@ impl Far for SimulatedMachine {
         SimulatedStream { manual_peer: listener.clone(), conn }
     }
 
+    fn datagrams(&self) -> (Socket, SimulatedPeer) {
+        let socket = self.machine.datagram_socket().unwrap();
+        let fd = number(&socket);
+        (socket, SimulatedPeer { machine: self.machine.clone(), fd })
+    }
+
     fn closed_address(&self) -> SocketAddr {
         "10.0.0.3:9".parse().unwrap()
     }
@@ -87,6 +95,30 @@ impl Far for SimulatedMachine {
 
     fn check(&self) {
         assert_eq!(self.machine.failure(), None);
+    }
+}
+
+/// A peer of a simulated socket for datagrams.
+pub(crate) struct SimulatedPeer {
+    machine: Machine,
+    fd: Fd,
+}
+
+impl DatagramPeer for SimulatedPeer {
+    fn address(&self) -> SocketAddr {
+        "10.0.0.4:53".parse().unwrap()
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        assert!(self.machine.deliver_datagram(self.fd, self.address(), bytes));
+    }
+
+    fn receive(&self) -> Vec<u8> {
+        let mut sent = self.machine.take_sent_datagrams(self.fd);
+        assert_eq!(sent.len(), 1, "one datagram at a time");
+        let (to, bytes) = sent.remove(0);
+        assert_eq!(to, self.address());
+        bytes
     }
 }
 
