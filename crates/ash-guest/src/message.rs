@@ -85,7 +85,7 @@ impl<'a> Message<'a> {
         self.bytes
     }
 
-    /// Returns the identity of the connection.
+    /// Returns the identity of the connection; of a datagram, a number that stands for its source.
     pub fn connection(&self) -> u64 {
         self.connection
     }

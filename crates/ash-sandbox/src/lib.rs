@@ -63,6 +63,7 @@
 //! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
 //! | data of handler and application; a handler aborts instead of waiting | 5.4.1 | `sandbox::SharedTable` | the application writes it, handlers can only read it; marks in it take the place of locks |
 //! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
+//! | datagrams | 5.4, table 6-1 | `evring::DatagramThread`, `evring::DatagramRing` | UDP: a number for the source takes the place of the circuit, replies are bounded as sources can be forged, and a full ring loses datagrams |
 //! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
 //! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server handles other connections |
 //! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
@@ -94,7 +95,8 @@
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time |
 //!
-//! What this crate does not do: it receives no messages, as `evring::Landing` and `evring::Upcalls` do. It does
+//! What this crate does not do: it receives no messages, as `evring::Landing`, `evring::DatagramThread` and
+//! `evring::Upcalls` do. It does
 //! not compose protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;

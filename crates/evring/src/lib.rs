@@ -46,6 +46,8 @@ mod application;
 mod bindings;
 mod commands;
 mod config;
+#[cfg(feature = "sandbox")]
+mod datagrams;
 mod driver;
 mod event_loop;
 mod file_delivery;
@@ -62,6 +64,8 @@ mod rx;
 mod send_policy;
 mod tail;
 #[cfg(feature = "sandbox")]
+mod tenant;
+#[cfg(feature = "sandbox")]
 mod upcalls;
 mod wheel;
 
@@ -74,12 +78,17 @@ pub use application::{
 pub use bindings::{Binding, Bindings};
 pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer};
 pub use config::{Config, StartError, Unavailable};
+#[cfg(feature = "sandbox")]
+pub use datagrams::{
+    DatagramConfig, DatagramCounters, DatagramError, DatagramNotification, DatagramRing,
+    DatagramThread,
+};
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use file_delivery::FileDelivery;
 pub use forward::Forward;
 pub use hook::{Hooked, ReceiveHook};
 #[cfg(feature = "sandbox")]
-pub use landing::{BindError, Landing, LandingCounters, Tenant};
+pub use landing::Landing;
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
@@ -97,6 +106,8 @@ pub use shared_ring::{
     Metadata, Place, RxBuf, SymlinkPolicy, WriteAt,
 };
 pub use tail::Tail;
+#[cfg(feature = "sandbox")]
+pub use tenant::{BindError, LandingCounters, Tenant};
 #[cfg(feature = "sandbox")]
 pub use upcalls::{UpcallCounters, UpcallHandle, Upcalls};
 

@@ -1,0 +1,397 @@
+//! A handler in a sandbox whose memory messages land in, and from which its replies leave.
+
+use std::fmt;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+use ash_sandbox::sandbox::{Area, Handler, Outcome, Pass, SLOT_GAP};
+use shared_ring::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
+
+/// Names a handler that is bound, by a [`Landing`](crate::Landing) or a [`DatagramThread`](crate::DatagramThread), and
+/// switches it, from any thread.
+#[derive(Clone, Debug)]
+pub struct Tenant {
+    group: BufferGroup,
+    shared: Arc<Shared>,
+}
+
+/// Numbers of messages and replies of a [`Tenant`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LandingCounters {
+    /// Messages that the kernel received into the memory of the handler.
+    pub landed: u64,
+    /// Messages that arrived elsewhere and for which a [`Binding`](crate::Binding) chose the handler.
+    pub copied: u64,
+    /// Messages that the handler has handled.
+    pub handled: u64,
+    /// Messages that it has discarded.
+    pub discarded: u64,
+    /// Messages that the application got, for any reason.
+    pub passed: u64,
+    /// Those of them after an involuntary abort.
+    pub aborted: u64,
+    /// Those of them that the handler did not get, as the server was overloaded.
+    pub overloaded: u64,
+    /// Replies that leave from the memory of the handler.
+    pub replies_lent: u64,
+    /// Replies that were copied.
+    pub replies_copied: u64,
+    /// Bytes of the replies that were copied.
+    pub bytes_copied: u64,
+}
+
+/// The reason why a handler cannot be bound.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum BindError {
+    /// The areas of its memory were taken.
+    Taken,
+    /// The buffers do not fit the message area, or the mechanism refused them.
+    Buffers(BufferError),
+}
+
+impl fmt::Display for BindError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BindError::Taken => {
+                f.write_str("the handler is bound: bind another instance to another tenant")
+            }
+            BindError::Buffers(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for BindError {}
+
+impl From<BufferError> for BindError {
+    fn from(error: BufferError) -> Self {
+        BindError::Buffers(error)
+    }
+}
+
+#[derive(Debug)]
+struct Shared {
+    is_on: AtomicBool,
+    enable: AtomicBool,
+    landed: AtomicU64,
+    copied: AtomicU64,
+    handled: AtomicU64,
+    discarded: AtomicU64,
+    passed: AtomicU64,
+    aborted: AtomicU64,
+    overloaded: AtomicU64,
+    replies_lent: AtomicU64,
+    replies_copied: AtomicU64,
+    bytes_copied: AtomicU64,
+}
+
+impl Tenant {
+    /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::Multiplexer::set_listener_group)
+    /// and [`Commands::set_receive_group`](crate::Commands::set_receive_group).
+    pub fn group(&self) -> BufferGroup {
+        self.group
+    }
+
+    /// Switches the handler off or on (section 6.4.2). While it is off, the application gets all messages.
+    pub fn set_on(&self, is_on: bool) {
+        self.shared.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Enables the handler from the next message on, after aborts have disabled it.
+    pub fn enable(&self) {
+        self.shared.enable.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns the counters.
+    pub fn counters(&self) -> LandingCounters {
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let shared = &*self.shared;
+        LandingCounters {
+            landed: get(&shared.landed),
+            copied: get(&shared.copied),
+            handled: get(&shared.handled),
+            discarded: get(&shared.discarded),
+            passed: get(&shared.passed),
+            aborted: get(&shared.aborted),
+            overloaded: get(&shared.overloaded),
+            replies_lent: get(&shared.replies_lent),
+            replies_copied: get(&shared.replies_copied),
+            bytes_copied: get(&shared.bytes_copied),
+        }
+    }
+}
+
+/// Adds to a counter, which only the thread of the handler writes to.
+pub(crate) fn add(counter: &AtomicU64, by: u64) {
+    counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
+}
+
+/// An area of a handler's memory as the memory of buffers.
+struct AreaBuffers(Area);
+
+// SAFETY: the area keeps its memory mapped, which is not a part of the value. There is one value of each
+// area. The handler cannot write to the message area. It can write to the reply area, by another mapping
+// and while it runs: the thread that runs it then holds no reference to a buffer of that area, and a handler
+// that changes a reply in flight, which the slots it is offered exclude, changes its own reply only.
+unsafe impl BufferMemory for AreaBuffers {
+    fn bytes(&self) -> NonNull<[u8]> {
+        self.0.bytes()
+    }
+}
+
+/// What became of a message.
+pub(crate) enum Verdict {
+    /// The handler has handled it. Where it lies in the memory; empty if a copy of it does.
+    Handled(Range<usize>),
+    /// The handler has discarded it.
+    Discarded,
+    /// The application gets it.
+    Passed {
+        /// The handler has started an upcall with it.
+        starts_upcall: bool,
+    },
+}
+
+/// A reply to a message.
+pub(crate) enum Reply<'a> {
+    /// It leaves from the memory of the handler.
+    Lent(RxBuf),
+    /// It has to be copied.
+    Copied(&'a [u8]),
+}
+
+impl Reply<'_> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Reply::Lent(buffer) => buffer.len(),
+            Reply::Copied(bytes) => bytes.len(),
+        }
+    }
+}
+
+/// Which replies leave from the memory of the handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lends {
+    /// Those that a list would not [copy](GatherList::keeps).
+    Long,
+    /// All that lie in the message or in a reply slot.
+    All,
+}
+
+impl Lends {
+    fn covers(self, len: usize, buffer_size: usize) -> bool {
+        self == Lends::All || GatherList::keeps(len, buffer_size)
+    }
+}
+
+/// A handler, and the buffers of its memory.
+pub(crate) struct Bound {
+    handler: Handler,
+    /// Offsets of the message area in the memory.
+    messages: Range<usize>,
+    /// Distance between two receive buffers, in bytes.
+    stride: usize,
+    /// Size of a receive buffer, in bytes.
+    size: usize,
+    replies: Replies,
+    lends: Lends,
+    group: BufferGroup,
+    shared: Arc<Shared>,
+}
+
+impl fmt::Debug for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handler.fmt(f)
+    }
+}
+
+impl Bound {
+    /// Binds a handler: `count` receive buffers of `size` bytes in its message area become a group, which `add` adds.
+    ///
+    /// # Errors
+    /// If the handler is bound, the buffers do not fit its message area, or `add` fails.
+    pub(crate) fn new(
+        mut handler: Handler,
+        (count, size): (u16, u32),
+        lends: Lends,
+        add: impl FnOnce(BufferPool) -> Result<BufferGroup, BufferError>,
+    ) -> Result<(Self, Tenant), BindError> {
+        let len = BufferPool::memory_len(count, size)?;
+        let stride = len / usize::from(count);
+        let (slots, slot_bytes) = (handler.policy().reply_slots, handler.policy().reply_slot_bytes);
+        let (replies, area) = handler.take_areas(len).ok_or(BindError::Taken)?;
+        let replies = Replies::new(replies, slots, slot_bytes)?;
+        let messages = area.range();
+        let group = add(BufferPool::over(Box::new(AreaBuffers(area)), count, size)?)?;
+        let shared = Arc::new(Shared {
+            is_on: true.into(),
+            enable: false.into(),
+            landed: 0.into(),
+            copied: 0.into(),
+            handled: 0.into(),
+            discarded: 0.into(),
+            passed: 0.into(),
+            aborted: 0.into(),
+            overloaded: 0.into(),
+            replies_lent: 0.into(),
+            replies_copied: 0.into(),
+            bytes_copied: 0.into(),
+        });
+        let tenant = Tenant { group, shared: Arc::clone(&shared) };
+        let size = size as usize;
+        Ok((Bound { handler, messages, stride, size, replies, lends, group, shared }, tenant))
+    }
+
+    /// Returns the group of its receive buffers.
+    pub(crate) fn group(&self) -> BufferGroup {
+        self.group
+    }
+
+    /// Lets the handler handle a message, unless it is off or the server is overloaded. The message has landed at an
+    /// offset of the buffers, or is copied.
+    #[inline]
+    pub(crate) fn handle(
+        &mut self,
+        bytes: &[u8],
+        landed_at: Option<usize>,
+        connection: u64,
+        is_overloaded: bool,
+        now: Instant,
+    ) -> Verdict {
+        let Bound { handler, messages, stride, replies, shared, .. } = self;
+        add(if landed_at.is_some() { &shared.landed } else { &shared.copied }, 1);
+        if is_overloaded {
+            add(&shared.passed, 1);
+            add(&shared.overloaded, 1);
+            return Verdict::Passed { starts_upcall: false };
+        }
+        handler.set_on(shared.is_on.load(Ordering::Relaxed));
+        if shared.enable.load(Ordering::Relaxed) {
+            shared.enable.store(false, Ordering::Relaxed);
+            handler.enable();
+        }
+        handler.set_free_slots(replies.collect());
+        let mut message = 0..0;
+        let outcome = match landed_at {
+            Some(offset) => {
+                let start = messages.start + offset;
+                message = start..start + bytes.len();
+                handler.handle(message.clone(), connection, (offset / *stride) as u32, now)
+            }
+            None => handler.handle_copy(bytes, connection, now),
+        };
+        match outcome {
+            Outcome::Handled => {
+                add(&shared.handled, 1);
+                Verdict::Handled(message)
+            }
+            Outcome::Discarded => {
+                add(&shared.discarded, 1);
+                Verdict::Discarded
+            }
+            Outcome::Passed(reason) => {
+                add(&shared.passed, 1);
+                add(&shared.aborted, u64::from(matches!(reason, Pass::Involuntary(_))));
+                Verdict::Passed { starts_upcall: reason == Pass::Upcall }
+            }
+        }
+    }
+
+    /// Passes the replies to a message that the handler has handled to `send`, in order. `take` takes the buffer of the
+    /// message, at most once. `send` returns whether it sends the reply.
+    #[inline]
+    pub(crate) fn replies(
+        &mut self,
+        message: &Range<usize>,
+        mut take: impl FnMut() -> RxBuf,
+        mut send: impl FnMut(Reply<'_>) -> bool,
+    ) {
+        let Bound { handler, size, replies, lends, shared, .. } = self;
+        let is_message = |sent: &Range<usize>| {
+            sent.start >= message.start && sent.end <= message.end && !sent.is_empty()
+        };
+        // The buffer of the message leaves with the last reply that lies in it, as the kernel may receive
+        // into it again from then on.
+        let last = handler.sends().iter().rposition(is_message);
+        for (n, (range, bytes)) in handler.sends().iter().zip(handler.sent()).enumerate() {
+            let lent = if last == Some(n) && lends.covers(range.len(), *size) {
+                let mut buffer = take();
+                let is_lent = buffer.place().is_some();
+                buffer.advance(range.start - message.start);
+                buffer.truncate(range.len());
+                Some((buffer, is_lent))
+            } else {
+                replies.take(range, *lends).map(|buffer| (buffer, true))
+            };
+            let (reply, is_lent) = match lent {
+                Some((buffer, is_lent)) => (Reply::Lent(buffer), is_lent),
+                None => (Reply::Copied(bytes), false),
+            };
+            if !send(reply) {
+                continue;
+            }
+            if is_lent {
+                add(&shared.replies_lent, 1);
+            } else {
+                add(&shared.replies_copied, 1);
+                add(&shared.bytes_copied, range.len() as u64);
+            }
+        }
+    }
+
+    /// Returns the events of the last message, which the handler has handled: kind and value.
+    pub(crate) fn events(&self) -> &[(u64, u64)] {
+        self.handler.events()
+    }
+}
+
+/// The reply slots of a handler.
+struct Replies {
+    /// Offsets of the reply area in the memory.
+    area: Range<usize>,
+    /// Address of the area in the mapping of the host.
+    start: usize,
+    slot_bytes: usize,
+    pool: Rc<BufferPool>,
+    /// The slots that hold no reply in flight.
+    free: Vec<Option<RxBuf>>,
+}
+
+impl Replies {
+    fn new(area: Area, slots: u16, slot_bytes: usize) -> Result<Self, BufferError> {
+        let (range, start) = (area.range(), area.bytes().addr().get());
+        let size = slot_bytes - SLOT_GAP;
+        let pool = Rc::new(BufferPool::over(Box::new(AreaBuffers(area)), slots, size as u32)?);
+        let free = (0..slots).map(|_| None).collect();
+        Ok(Replies { area: range, start, slot_bytes, pool, free })
+    }
+
+    /// Takes back the slots whose replies have left. Returns the free ones as a set of bits.
+    fn collect(&mut self) -> u64 {
+        while let Some(buffer) = self.pool.lend_free() {
+            let slot = (buffer.as_ptr().addr() - self.start) / self.slot_bytes;
+            self.free[slot] = Some(buffer);
+        }
+        let bits = self.free.iter().enumerate();
+        bits.fold(0, |bits, (slot, buffer)| bits | u64::from(buffer.is_some()) << slot)
+    }
+
+    /// Takes the slot in which a reply lies, if it is whole in one that is free.
+    fn take(&mut self, reply: &Range<usize>, lends: Lends) -> Option<RxBuf> {
+        let start = reply.start.checked_sub(self.area.start)?;
+        let (slot, offset) = (start / self.slot_bytes, start % self.slot_bytes);
+        let size = self.slot_bytes - SLOT_GAP;
+        if offset + reply.len() > size || !lends.covers(reply.len(), size) {
+            return None;
+        }
+        let mut buffer = self.free.get_mut(slot)?.take()?;
+        buffer.advance(offset);
+        buffer.truncate(reply.len());
+        Some(buffer)
+    }
+}
