@@ -100,9 +100,7 @@ impl FromStr for BasicAuth {
         for part in parts {
             match part.split_once('=') {
                 Some(("path", prefix)) if prefix.starts_with('/') => {
-                    path.clear();
-                    path::encode(prefix.as_bytes(), &mut path);
-                    path = path::canonical(&path).into_owned();
+                    path = path::canonical_setting(prefix);
                     if path.ends_with(b"/") {
                         path.pop();
                     }

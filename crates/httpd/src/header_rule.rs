@@ -71,7 +71,7 @@ impl Pattern {
     fn matches(&self, name: &[u8], file: &Path) -> bool {
         match self {
             Pattern::All | Pattern::Always => true,
-            Pattern::Path(path) => name == path || path.ends_with(b"/") && name.starts_with(path),
+            Pattern::Path(path) => path::is_at_or_below(name, path),
             Pattern::Extension(end) => {
                 file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())
             }
@@ -97,11 +97,7 @@ impl FromStr for HeaderRule {
         let files = match files {
             None => Pattern::All,
             Some("always") => Pattern::Always,
-            Some(path) if path.starts_with('/') => {
-                let mut encoded = Vec::new();
-                path::encode(path.as_bytes(), &mut encoded);
-                Pattern::Path(path::canonical(&encoded).into_owned())
-            }
+            Some(path) if path.starts_with('/') => Pattern::Path(path::canonical_setting(path)),
             Some(end) => match end.strip_prefix('*') {
                 Some(end) if end.len() > 1 && end.starts_with('.') && !end.contains(['/', '*']) => {
                     Pattern::Extension(end.to_owned())

@@ -47,7 +47,7 @@ impl Redirect {
 
     /// Returns whether the redirect applies to a canonical path.
     pub(crate) fn matches(&self, name: &[u8]) -> bool {
-        name == self.from || self.from.ends_with(b"/") && name.starts_with(&self.from)
+        path::is_at_or_below(name, &self.from)
     }
 }
 
@@ -70,10 +70,7 @@ impl FromStr for Redirect {
         if !from.starts_with('/') || !is_target || !is_uri {
             return Err(error());
         }
-        let mut encoded = Vec::new();
-        path::encode(from.as_bytes(), &mut encoded);
-        let from = path::canonical(&encoded).into_owned();
-        let redirect = Redirect { from, to: to.to_owned(), status };
+        let redirect = Redirect { from: path::canonical_setting(from), to: to.to_owned(), status };
         let to_path = to.split(['?', '#']).next().unwrap_or_default();
         if is_path && redirect.matches(&path::canonical(to_path.as_bytes())) {
             return Err(format!("`{to}` would be redirected again, for ever"));

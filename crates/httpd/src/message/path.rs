@@ -134,6 +134,19 @@ pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(canonical)
 }
 
+/// Returns the canonical form of a path of the settings, which has no percent-encodings.
+pub(crate) fn canonical_setting(path: &str) -> Vec<u8> {
+    let mut encoded = Vec::with_capacity(path.len());
+    encode(path.as_bytes(), &mut encoded);
+    canonical(&encoded).into_owned()
+}
+
+/// Returns whether a canonical path is `setting`, or below it if that ends in a slash.
+#[inline]
+pub(crate) fn is_at_or_below(path: &[u8], setting: &[u8]) -> bool {
+    path == setting || setting.ends_with(b"/") && path.starts_with(setting)
+}
+
 /// Percent-encodes the bytes that are not allowed in a path (RFC 3986, section 3.3).
 pub(crate) fn encode(path: &[u8], out: &mut Vec<u8>) {
     const HEX: &[u8; 16] = b"0123456789ABCDEF";

@@ -92,9 +92,7 @@ impl RoutePath {
     #[inline]
     fn matches(&self, path: &[u8]) -> bool {
         match self {
-            RoutePath::Literal(route) => {
-                path == &**route || route.ends_with(b"/") && path.starts_with(route)
-            }
+            RoutePath::Literal(route) => path::is_at_or_below(path, route),
             RoutePath::Pattern(segments) => {
                 let mut parts = path.split(|b| *b == b'/').skip(1);
                 let all = segments.iter().all(|segment| match (segment, parts.next()) {
