@@ -2,7 +2,7 @@
 
 use evring::Close;
 
-use crate::message::request::{Framing, Method, Persistence, Request};
+use crate::message::request::{Method, Persistence, Request};
 
 /// How a response is sent.
 #[derive(Clone, Copy, Debug)]
@@ -35,16 +35,13 @@ impl ResponseOptions {
             persistence: request.persistence,
             close: Close::Flush,
             is_http10: request.is_http10,
-            may_upgrade: request.wants_upgrade && request.framing == Framing::Length(0),
+            may_upgrade: request.wants_upgrade && !request.has_body(),
             host: HostIndex::default(),
         };
         // A reset caused by further bytes would destroy the last response, so linger.
-        let sends_more = remaining > 0 || request.framing != Framing::Length(0);
-        match request.persistence {
-            Persistence::Close if sends_more => options.ending(),
-            _ if is_last => options.ending(),
-            _ => options,
-        }
+        let sends_more = remaining > 0 || request.has_body();
+        let lingers = request.persistence == Persistence::Close && sends_more;
+        options.ending_if(is_last || lingers)
     }
 
     /// Returns the options for a response to an invalid or late request: the connection closes.
@@ -63,6 +60,12 @@ impl ResponseOptions {
     /// are discarded first, so that a reset does not destroy the response.
     pub(crate) fn ending(self) -> Self {
         ResponseOptions { persistence: Persistence::Close, close: Close::Linger, ..self }
+    }
+
+    /// Returns [`Self::ending`] if `is_last`, else the same options.
+    #[inline]
+    pub(crate) fn ending_if(self, is_last: bool) -> Self {
+        if is_last { self.ending() } else { self }
     }
 
     /// Returns whether the connection stays open.

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::decision::conditions::{PreconditionResult, Validators};
 use crate::message::range::{self, RangeRequest};
-use crate::message::request::{Expects, Framing, Method, Request};
+use crate::message::request::{Expects, Method, Request};
 use crate::message::status::Status;
 
 /// The response to a request for a representation.
@@ -49,7 +49,7 @@ impl Plan {
 #[inline]
 pub(crate) fn is_plain(request: &Request<'_>) -> bool {
     matches!(request.method, Method::Get | Method::Head)
-        && request.framing == Framing::Length(0)
+        && !request.has_body()
         && request.expects != Expects::Unknown
 }
 

@@ -64,6 +64,12 @@ struct Fields<'a> {
 }
 
 impl<'a> Request<'a> {
+    /// Returns whether a body follows the head.
+    #[inline]
+    pub(crate) fn has_body(&self) -> bool {
+        self.framing != Framing::Length(0)
+    }
+
     /// Returns the number of fields.
     pub(crate) fn num_fields(&self) -> usize {
         self.fields.parsed.len() + self.fields.kept.len()

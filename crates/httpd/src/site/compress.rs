@@ -123,9 +123,7 @@ impl Files {
         let Some(mut work) = x.state.work.take_if(waits) else { return };
         let PendingWork::File(file, head) = &mut *work else { return };
         let LookupStep::Compress(meta, validators) = std::mem::take(&mut file.step) else { return };
-        if x.io.is_stopping() && file.options.stays_open() {
-            file.options = file.options.ending();
-        }
+        file.options = file.options.ending_if(x.io.is_stopping() && file.options.stays_open());
         let made = (meta, validators);
         let request = head.request();
         let result = match content {

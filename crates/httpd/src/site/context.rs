@@ -45,6 +45,21 @@ impl Context {
         }
     }
 
+    /// Counts a request of its connection, after whose head `remaining` bytes have arrived. Returns the options for
+    /// its response.
+    #[inline]
+    pub(crate) fn options(
+        &self,
+        x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
+        remaining: usize,
+    ) -> ResponseOptions {
+        x.state.requests += 1;
+        let max_requests = self.limits.max_keep_alive_requests;
+        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
+        ResponseOptions::new(request, remaining, is_last)
+    }
+
     /// Sends a response that has only a status. Returns whether the next request may be processed.
     #[cold]
     pub(crate) fn send_error(

@@ -232,9 +232,8 @@ impl Files {
         let is_lookup = |work: &mut Box<PendingWork>| matches!(**work, PendingWork::File(..));
         let Some(mut work) = x.state.work.take_if(is_lookup) else { return };
         let PendingWork::File(lookup, head) = &mut *work else { return };
-        if x.io.is_stopping() && lookup.options.stays_open() {
-            lookup.options = lookup.options.ending();
-        }
+        lookup.options =
+            lookup.options.ending_if(x.io.is_stopping() && lookup.options.stays_open());
         let request = head.request();
         let result = self.advance(context, x, lookup, &request, outcome);
         self.continue_lookup(context, x, work, result);
@@ -404,8 +403,6 @@ impl Files {
                 let is_server_error = status.0 >= 500;
                 if is_server_error {
                     error!("cannot read {:?}: {error}", file.paths.plain.as_path());
-                }
-                if is_server_error {
                     file.options = file.options.ending();
                 }
                 self.fail(context, x, file, request, status)

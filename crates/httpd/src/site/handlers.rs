@@ -56,7 +56,7 @@ impl Handlers {
             return self.send_constant(context, x, &route, options);
         }
         if route.sheds_if_late {
-            let options = if body.is_open() { options.ending() } else { options };
+            let options = options.ending_if(body.is_open());
             if let Some(proceed) = shed(context, x, options) {
                 return proceed;
             }
@@ -117,7 +117,7 @@ impl Handlers {
             }
             Ok(Answer::Wait(wait)) => self.wait(context, x, request, (body, options), wait),
             Ok(Answer::Respond(response)) => {
-                let options = if body.is_open() { options.ending() } else { options };
+                let options = options.ending_if(body.is_open());
                 self.send(context, x, Ok(response.into()), options)
             }
             Err(status) => context.send_error(x, status, options.ending()),

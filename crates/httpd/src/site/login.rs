@@ -11,7 +11,7 @@ use evring::{Commands, ConnId, Cx, Mailbox, Others, RemoteHandle, Sender};
 
 use crate::basic_auth::{BasicAuth, Credentials, Realm};
 use crate::decision::options::{HostIndex, ResponseOptions};
-use crate::message::request::{Framing, Request};
+use crate::message::request::Request;
 use crate::message::status::Status;
 use crate::site::context::Context;
 use crate::site::pool::Pool;
@@ -238,12 +238,8 @@ impl Logins {
             Access::Refused(realm) => Some(realm),
             Access::Busy => None,
         };
-        x.state.requests += 1;
-        let max_requests = context.limits.max_keep_alive_requests;
-        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
-        let has_body = request.framing != Framing::Length(0);
-        let options = ResponseOptions { host, ..ResponseOptions::new(request, remaining, is_last) };
-        let options = if has_body { options.ending() } else { options };
+        let options = ResponseOptions { host, ..context.options(x, request, remaining) };
+        let options = options.ending_if(request.has_body());
         let (responder, metrics) = (&mut context.responder, context.metrics.own());
         let sent = match realm {
             Some(realm) => {

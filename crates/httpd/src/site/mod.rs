@@ -225,10 +225,8 @@ impl Site {
         (request, host): (&Request<'_>, HostIndex),
         remaining: usize,
     ) -> bool {
-        x.state.requests += 1;
-        let max_requests = self.context.limits.max_keep_alive_requests;
-        let is_last = x.state.requests >= max_requests || x.io.is_stopping();
-        let options = ResponseOptions { host, ..ResponseOptions::new(request, remaining, is_last) };
+        let options =
+            ResponseOptions { host, ..self.context.options(x, request, remaining) };
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return self.redirect_to_https(x, request, options);
@@ -259,8 +257,7 @@ impl Site {
         request: &Request<'_>,
         options: ResponseOptions,
     ) -> bool {
-        let has_body = request.framing != crate::message::request::Framing::Length(0);
-        let options = if has_body { options.ending() } else { options };
+        let options = options.ending_if(request.has_body());
         let location = self.redirect.as_ref().and_then(|redirect| redirect.location(request));
         match location {
             Some(location) => {
@@ -410,7 +407,7 @@ impl Site {
                     let body = (body, options);
                     return Ok(self.handlers.call(&mut self.context, x, request, body, route));
                 }
-                let options = if body.is_open() { options.ending() } else { options };
+                let options = options.ending_if(body.is_open());
                 if let Some(proceed) = self.redirect(x, (&name, query), options) {
                     return Ok(proceed);
                 }
@@ -485,10 +482,8 @@ impl Site {
             return true;
         };
         // The body's memory stays counted until the handler has returned.
-        let BodyReceipt { mut options, then, held: _held, .. } = receipt;
-        if x.io.is_stopping() {
-            options = options.ending();
-        }
+        let BodyReceipt { options, then, held: _held, .. } = receipt;
+        let options = options.ending_if(x.io.is_stopping());
         let (head, proceed) = match then {
             AfterBody::BodySink(sink, head) => {
                 (head, self.handlers.end(&mut self.context, x, sink, bytes, options))

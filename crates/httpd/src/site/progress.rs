@@ -85,8 +85,7 @@ fn poll(
                     Some(response) => {
                         // The rest of the request's body is discarded.
                         let is_last = exchange.open_upload().is_some() || x.io.is_stopping();
-                        let options = exchange.options;
-                        let options = if is_last { options.ending() } else { options };
+                        let options = exchange.options.ending_if(is_last);
                         match responses::send(context, conversion, x, response, options) {
                             Outcome::Sent(proceed) => return Progress::Ended(proceed),
                             Outcome::Streams(body) => exchange.stage = Stage::Body(body),

@@ -9,7 +9,7 @@ use tracing::warn;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::path;
-use crate::message::request::{Framing, Method, Request};
+use crate::message::request::{Method, Request};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
 use crate::site::metrics::WorkerMetrics;
@@ -124,7 +124,7 @@ impl Sandbox {
         request: &Request<'_>,
         options: ResponseOptions,
     ) -> Option<Sent> {
-        if request.framing != Framing::Length(0) || request.method == Method::Head {
+        if request.has_body() || request.method == Method::Head {
             return None;
         }
         // The site refuses other targets.
