@@ -285,7 +285,7 @@ bugs! {
         "if at > now + if PLANTED { 3 } else { 0 } {";
 
     /// A deadline expires although it was cleared.
-    DeadlineNotCleared, "crates/evring/src/driver/io.rs":
+    DeadlineNotCleared, "crates/evring/src/driver/io/commands.rs":
         "None => self.wheel.clear(id.slot())," =>
         "None if PLANTED => {}
             None => self.wheel.clear(id.slot()),";
@@ -362,7 +362,7 @@ bugs! {
         "Phase::Open if connection.app_reads() && (PLANTED || !connection.is_paused()) =>";
 
     /// The number of file operations of a connection is not limited.
-    FileOpsUnbounded, "crates/evring/src/driver/io.rs":
+    FileOpsUnbounded, "crates/evring/src/driver/io/file_ops.rs":
         "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;" =>
         "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION && !PLANTED;";
 

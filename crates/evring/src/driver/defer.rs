@@ -5,7 +5,7 @@
 use ecem::{Delivery, Event, EventKind, EventManager, Readiness};
 use shared_ring::{FileOutcome, Outcome, Submit};
 
-use super::io::FileRequest;
+use super::io::file_ops::FileRequest;
 use super::{Driver, Io};
 use crate::{Application, Config, ConnId, Cx};
 

@@ -27,9 +27,10 @@ mod timers;
 
 pub(crate) use connection::Connection;
 pub(crate) use defer::MAX_DEFERRED_READS;
-use io::FileRequest;
+use io::file_ops::FileRequest;
+pub(crate) use io::file_ops::{MAX_FILE_OPS, MAX_LISTS};
 pub use io::usage::Usage;
-pub(crate) use io::{Io, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, operations, spare_memory};
+pub(crate) use io::{Io, MIN_HELD, operations, spare_memory};
 pub(crate) use listener::ListenerState;
 use run::FILE_OP_GRACE;
 pub(crate) use run::{drive, open_listeners, open_roots};
@@ -293,8 +294,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.flush();
         }
         self.end_pauses();
-        for _ in 0..self.io.finished_file_ops.len() {
-            let Some((work, outcome)) = self.io.finished_file_ops.pop_front() else { break };
+        for _ in 0..self.io.file_ops.finished.len() {
+            let Some((work, outcome)) = self.io.file_ops.finished.pop_front() else { break };
             if let Some(work) = self.io.wanted(work) {
                 self.deliver_file(work, outcome);
                 self.flush();
@@ -436,7 +437,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let empty = io.open == 0 && io.deferred.is_empty();
         io.is_ending()
             && empty
-            && io.has_no_file_ops()
+            && io.file_ops.is_idle()
             && io.listeners.iter().all(ListenerState::is_closed)
     }
 }

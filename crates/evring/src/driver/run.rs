@@ -105,7 +105,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn until(&self, drain_ends: Option<Instant>) -> Option<Instant> {
         let io = &self.io;
         let admit_per_turn = io.has_room() && !io.deferred.is_empty();
-        if !io.revisits.is_empty() || !io.finished_file_ops.is_empty() || admit_per_turn {
+        if !io.revisits.is_empty() || !io.file_ops.finished.is_empty() || admit_per_turn {
             return Some(io.kernel.now());
         }
         let search = (!io.deferred.is_empty() && !io.stopping).then_some(io.next_search);

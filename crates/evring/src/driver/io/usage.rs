@@ -91,8 +91,8 @@ impl<K: Submit> Io<K> {
             deferred: self.deferred.len(),
             sockets: self.deferred.len(),
             spare: self.spare.len() + self.spare_tails.len(),
-            deferred_file_ops: self.deferred_file_ops.len() + self.waiting_lists.len(),
-            lists: self.lists(),
+            deferred_file_ops: self.file_ops.num_deferred(),
+            lists: self.file_ops.lists(),
             ..Usage::default()
         };
         for listener in self.listeners.iter().filter(|listener| !listener.is_closed()) {
@@ -115,11 +115,11 @@ impl<K: Submit> Io<K> {
         let lists = self.spare.iter().rev().take(RECENT).map(|list| held(list));
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
-        if usage.deferred_file_ops > 0 || !self.has_no_file_ops() {
+        if usage.deferred_file_ops > 0 || !self.file_ops.is_idle() {
             let mut each = BTreeMap::new();
-            let file_ops = self.file_ops.iter().flatten();
+            let file_ops = self.file_ops.in_flight.iter().flatten();
             usage.file_ops = file_ops.clone().count();
-            let waiting = self.deferred_file_ops.iter().chain(&self.waiting_lists);
+            let waiting = self.file_ops.deferred.iter().chain(&self.file_ops.waiting_lists);
             for work in file_ops.chain(waiting.map(|(work, _)| work)) {
                 *each.entry((work.on.slot(), work.on.generation())).or_insert(0) += 1;
             }
