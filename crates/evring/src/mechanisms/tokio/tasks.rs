@@ -1,0 +1,229 @@
+//! The tasks: one for each socket and job, and the main task, which has the deadlines.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::future::{pending, poll_fn};
+use std::mem;
+use std::os::fd::{AsRawFd, RawFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use shared_ring::{Completion, Errno, Fd, OpKind, Outcome, Submit, Token};
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+use tokio::task::{spawn_blocking, spawn_local};
+
+use super::submit::{ReadAttempt, SpawnRequest, TokioSubmit};
+use crate::Application;
+use crate::driver::Driver;
+
+/// Maximum number of rounds of a task before it yields to the others.
+const MAX_POLL_ROUNDS: u32 = 16;
+
+/// State shared by the tasks.
+pub(super) struct Server<A: Application> {
+    pub(super) driver: RefCell<Driver<TokioSubmit, A>>,
+    /// Notifies the main task of an earlier deadline, or of the end.
+    changed: Notify,
+    /// Panic of the application in another task.
+    pub(super) panic: Cell<Option<Box<dyn Any + Send>>>,
+}
+
+/// What a task does after an attempt to read.
+enum AfterRead {
+    ReadAgain,
+    WaitUntilReady,
+    WaitForBuffer,
+    Yield,
+}
+
+impl<A: Application + 'static> Server<A> {
+    pub(super) fn new(driver: Driver<TokioSubmit, A>) -> Rc<Self> {
+        let (driver, changed, panic) = (RefCell::new(driver), Notify::new(), Cell::new(None));
+        Rc::new(Server { driver, changed, panic })
+    }
+
+    /// Executes a step in the task of a socket and notifies the main task of changes.
+    fn with<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
+        let before = self.driver.borrow().until(None);
+        let result = self.step(step);
+        let driver = self.driver.borrow();
+        if driver.io.is_ending() || driver.until(None) != before {
+            self.changed.notify_one();
+        }
+        result
+    }
+
+    /// Executes a step, processes its completions, and spawns the requested tasks.
+    fn step<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
+        let mut driver = self.driver.borrow_mut();
+        driver.io.kernel.now = Instant::now();
+        let result = step(&mut driver);
+        loop {
+            driver.service_listeners();
+            let Some(completion) = driver.io.kernel.done.pop_front() else { break };
+            driver.io.kernel.operations.counters.completions += 1;
+            driver.complete(completion);
+        }
+        driver.io.kernel.wake_starved();
+        let spawn_requests = mem::take(&mut driver.io.kernel.spawn_requests);
+        drop(driver);
+        for request in spawn_requests {
+            match request {
+                SpawnRequest::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
+                SpawnRequest::Job(token) => self.spawn(Rc::clone(self).job(token)),
+            }
+        }
+        result
+    }
+
+    /// Spawns a task; its panic ends the main task.
+    fn spawn(self: &Rc<Self>, task: impl Future<Output = ()> + 'static) {
+        let server = Rc::clone(self);
+        drop(spawn_local(async move {
+            let mut task = pin!(task);
+            let step = |cx: &mut Context<'_>| {
+                catch_unwind(AssertUnwindSafe(|| task.as_mut().poll(cx)))
+                    .map_or_else(|panic| Poll::Ready(Err(panic)), |poll| poll.map(Ok))
+            };
+            if let Err(panic) = poll_fn(step).await {
+                server.panic.set(Some(panic));
+                server.changed.notify_one();
+            }
+        }));
+    }
+
+    /// The main task: handles deadlines, wake-ups and the stop.
+    pub(super) async fn serve(self: &Rc<Self>) -> std::io::Result<()> {
+        let waker = self.driver.borrow().io.kernel.waker();
+        // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
+        let woken = unsafe { AsyncFd::register(waker.as_raw_fd()) }?;
+        let mut drain_ends = None;
+        loop {
+            self.step(|driver| {
+                driver.end_turn();
+                driver.drain(&mut drain_ends);
+            });
+            let until = {
+                let driver = self.driver.borrow();
+                if driver.is_done() {
+                    return Ok(());
+                }
+                driver.until(drain_ends)
+            };
+            tokio::select! {
+                () = sleep_until(until) => {}
+                () = self.changed.notified() => {
+                    let panic = self.panic.take();
+                    if panic.is_some() {
+                        self.panic.set(panic);
+                        return Ok(());
+                    }
+                }
+                ready = woken.readable() => {
+                    ready?.clear_ready();
+                    self.step(|driver| {
+                        driver.io.kernel.waker.drain();
+                        let token = Token::new(OpKind::Wake, 0, 0);
+                        driver.complete(Completion { token, outcome: Outcome::Woken, last: false });
+                    });
+                }
+            }
+        }
+    }
+
+    /// The task of one socket.
+    async fn socket(self: Rc<Self>, fd: Fd) {
+        // SAFETY: the socket is open until this task closes it below, after the registration.
+        match unsafe { AsyncFd::register(fd.raw()) } {
+            Ok(ready) => poll_fn(|cx| self.poll(fd, &ready, cx)).await,
+            Err(error) => {
+                let errno = Errno::from_io_error(&error.into()).unwrap_or(Errno::NOMEM);
+                poll_fn(|cx| self.poll_broken(fd, errno, cx)).await;
+            }
+        }
+        self.with(|driver| driver.io.kernel.close(fd));
+    }
+
+    /// Does what was posted for a socket, as far as it is ready; done when it is to be closed.
+    fn poll(self: &Rc<Self>, fd: Fd, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut starved = false;
+        for _ in 0..MAX_POLL_ROUNDS {
+            let todo = self.driver.borrow_mut().io.kernel.todo(fd, cx.waker());
+            if todo.close {
+                return Poll::Ready(());
+            }
+            let mut is_pending = true;
+            let reads = todo.read && !starved;
+            if reads && let Poll::Ready(Ok(mut guard)) = ready.poll_read_ready(cx) {
+                is_pending = false;
+                match self.with(|driver| driver.read(fd)) {
+                    AfterRead::ReadAgain => {}
+                    AfterRead::WaitUntilReady => guard.clear_ready(),
+                    // It stays ready.
+                    AfterRead::WaitForBuffer => starved = true,
+                    AfterRead::Yield => break,
+                }
+            }
+            if todo.write
+                && let Poll::Ready(Ok(mut guard)) = ready.poll_write_ready(cx)
+            {
+                is_pending = false;
+                if !self.with(|driver| driver.io.kernel.try_to_write(fd)) {
+                    guard.clear_ready();
+                }
+            }
+            if is_pending {
+                return Poll::Pending;
+            }
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+
+    fn poll_broken(self: &Rc<Self>, fd: Fd, errno: Errno, cx: &Context<'_>) -> Poll<()> {
+        let close = self.with(|driver| {
+            let todo = driver.io.kernel.todo(fd, cx.waker());
+            driver.io.kernel.fail_all(fd, errno);
+            todo.close
+        });
+        if close { Poll::Ready(()) } else { Poll::Pending }
+    }
+
+    /// Waits for a job on another thread.
+    async fn job(self: Rc<Self>, token: Token) {
+        let jobs = self.driver.borrow().io.kernel.jobs.clone();
+        let result = spawn_blocking(move || jobs.run(token)).await;
+        let Some(result) = result.unwrap_or(Some(Err(Errno::IO))) else { return };
+        // SAFETY: the thread has ended the job. If this task is dropped before, the operation stays in the table.
+        self.with(|driver| unsafe { driver.io.kernel.offloaded(token, result) });
+    }
+}
+
+impl<A: Application> Driver<TokioSubmit, A> {
+    /// Reads once and uses the completion.
+    fn read(&mut self, fd: Fd) -> AfterRead {
+        match self.io.kernel.try_to_read(fd) {
+            ReadAttempt::Done(completion, may_have_more) => {
+                self.io.kernel.operations.counters.completions += 1;
+                self.complete(completion);
+                if may_have_more { AfterRead::ReadAgain } else { AfterRead::WaitUntilReady }
+            }
+            ReadAttempt::Empty => AfterRead::WaitUntilReady,
+            ReadAttempt::NoBuffer => AfterRead::WaitForBuffer,
+            ReadAttempt::Later => AfterRead::Yield,
+        }
+    }
+}
+
+async fn sleep_until(at: Option<Instant>) {
+    match at {
+        // The timer would take a millisecond for a deadline that has passed.
+        Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
+        Some(at) => tokio::time::sleep_until(at.into()).await,
+        None => pending().await,
+    }
+}
