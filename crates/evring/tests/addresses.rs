@@ -3,7 +3,7 @@
 mod server;
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
 
@@ -13,7 +13,7 @@ use evring::{
 use shared_ring::author::System;
 use shared_ring::{Fd, Host, Linux};
 
-use server::{Server, TIMEOUT, side_by_side};
+use server::{Server, TIMEOUT, listening, side_by_side};
 
 /// Maximum number of connections per address.
 const SHARE: usize = 3;
@@ -104,10 +104,8 @@ fn is_served(client: &mut TcpStream) -> bool {
 }
 
 fn config(max_per_address: Option<u32>) -> Config {
-    let listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
     // The overrun below exceeds `max_queued_bytes`.
-    Config::default().with(|c| {
-        c.listen = listen;
+    listening(1).with(|c| {
         c.max_per_address = max_per_address;
         c.max_queued_bytes = 50_000;
     })

@@ -1,22 +1,19 @@
 //! Admission control under overload, on every mechanism that has turns.
 
+mod server;
+
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring::{
-    Admission, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Lateness, Order, Rx,
-    Stats, backends,
-};
+use evring::{Admission, Application, Chunk, Close, Commands, Cx, Lateness, Order, Rx};
+use server::{Server, TIMEOUT, listening, mechanisms};
 use shared_ring::{Host, Linux, Socket};
 
-/// Longer than any step takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// Length of the backlog without overload.
 const MAX_BACKLOG: u32 = 128;
 /// Number of clients that keep the server busy.
@@ -62,34 +59,22 @@ impl Application for Slow {
 
 /// Runs a test against a server on each mechanism that has admission control.
 fn on_each(order: Order, test: impl Fn(SocketAddr, &Reported)) {
-    for backend in backends().into_iter().filter(|backend| backend.name != "tokio") {
-        if let Err(reason) = &backend.available {
-            println!("{} is not available: {reason}", backend.name);
-            continue;
-        }
-        println!("{}", backend.name);
+    for name in mechanisms().filter(|name| *name != "tokio") {
+        println!("{name}");
         let reported = Arc::new(Reported::default());
-        let (sender, receiver) = mpsc::channel();
         let app = Slow(Arc::clone(&reported));
-        let server = thread::spawn(move || -> Stats {
-            let mut admission = Admission::default();
-            admission.max_queue_delay = Duration::from_millis(5);
-            admission.min_queue = 4;
-            admission.max_wait = Duration::from_secs(60);
-            admission.order = order;
-            let config = Config::default().with(|c| {
-                c.listen = vec!["127.0.0.1:0".parse().unwrap()];
-                c.backlog = MAX_BACKLOG;
-                c.admission = Some(admission);
-            });
-            let server = AnyMechanism::new(backend.name, &config).unwrap();
-            sender.send((server.addresses()[0], server.remote())).unwrap();
-            server.run(app).unwrap()
+        let mut admission = Admission::default();
+        admission.max_queue_delay = Duration::from_millis(5);
+        admission.min_queue = 4;
+        admission.max_wait = Duration::from_secs(60);
+        admission.order = order;
+        let config = listening(1).with(|c| {
+            c.backlog = MAX_BACKLOG;
+            c.admission = Some(admission);
         });
-        let (address, remote) = receiver.recv().unwrap();
-        test(address, &reported);
-        remote.stop();
-        let stats = server.join().unwrap();
+        let server = Server::start(name, config, || app);
+        test(server.address, &reported);
+        let stats = server.stop();
         assert_eq!(stats.accepted, stats.closed);
         assert_eq!(stats.backlog, MAX_BACKLOG, "a shared socket keeps its backlog");
     }

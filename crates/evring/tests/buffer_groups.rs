@@ -3,18 +3,14 @@
 
 #[path = "../../shared-ring/tests/mapped/mod.rs"]
 mod mapped;
-
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+mod server;
 
 use evring::{
-    AnyMechanism, Application, BufferError, BufferGroup, BufferPool, Chunk, Close, Commands,
-    Config, ConnId, Cx, Hooked, Listener, ReceiveHook, Rx, backends,
+    Application, BufferError, BufferGroup, BufferPool, Chunk, Close, Commands, ConnId, Cx, Hooked,
+    Listener, ReceiveHook, Rx,
 };
 use mapped::{View, mapped};
+use server::{Server, ask, listening, one_by_one};
 
 const PATH: &[u8] = b"GET /direct ";
 
@@ -72,23 +68,10 @@ impl Application for Lines {
     }
 }
 
-/// Sends a request and expects an answer.
-fn ask(client: &mut TcpStream, question: &[u8], expected: &[u8]) {
-    client.write_all(question).unwrap();
-    let mut answer = vec![0; expected.len()];
-    client.read_exact(&mut answer).unwrap();
-    assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
-}
-
 #[test]
 fn hook_answers_from_memory_of_the_caller_on_every_mechanism() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        println!("{}", backend.name);
-        let (sender, receiver) = mpsc::channel();
-        let server = thread::spawn(move || {
-            let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config::default().with(|c| c.listen = vec![any; 3]);
-            let mut server = AnyMechanism::new(backend.name, &config).unwrap();
+    one_by_one(|name| {
+        let (server, ()) = Server::start_with(name, listening(3), |server| {
             let tenants: Vec<_> = [2, 4]
                 .into_iter()
                 .map(|count| {
@@ -100,19 +83,9 @@ fn hook_answers_from_memory_of_the_caller_on_every_mechanism() {
             server.set_listener_group(Listener(0), tenants[0].0).unwrap();
             let absent = server.set_listener_group(Listener(3), tenants[0].0);
             assert_eq!(absent, Err(BufferError::Absent));
-            sender.send((server.addresses().to_vec(), server.remote())).unwrap();
-            server.run(Hooked::new(Lines, Direct { tenants })).unwrap()
+            (Hooked::new(Lines, Direct { tenants }), ())
         });
-        let (addresses, remote) = receiver.recv().unwrap();
-        let mut clients: Vec<_> = addresses
-            .iter()
-            .map(|address| {
-                let client = TcpStream::connect(address).unwrap();
-                client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-                client.set_nodelay(true).unwrap();
-                client
-            })
-            .collect();
+        let mut clients: Vec<_> = (0..3).map(|listener| server.connect_to(listener)).collect();
         // More requests than the groups have buffers.
         for round in 0..20 {
             for (tenant, client) in clients[..2].iter_mut().enumerate() {
@@ -124,10 +97,9 @@ fn hook_answers_from_memory_of_the_caller_on_every_mechanism() {
             ask(&mut clients[2], b"GET /other\n", b"application, group 0\n");
         }
         drop(clients);
-        remote.stop();
-        let stats = server.join().unwrap();
+        let stats = server.stop();
         assert_eq!((stats.accepted, stats.closed), (3, 3));
-    }
+    });
 }
 
 /// Adds groups while the server runs, until it has the maximum.
@@ -167,23 +139,12 @@ impl Application for Adds {
 
 #[test]
 fn groups_are_added_to_a_running_server_up_to_a_maximum() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        println!("{}", backend.name);
-        let (sender, receiver) = mpsc::channel();
-        let server = thread::spawn(move || {
-            let listen = vec!["127.0.0.1:0".parse().unwrap()];
-            let config = Config::default().with(|c| c.listen = listen);
-            let server = AnyMechanism::new(backend.name, &config).unwrap();
-            sender.send((server.addresses()[0], server.remote())).unwrap();
-            server.run(Adds(Vec::new())).unwrap()
-        });
-        let (address, remote) = receiver.recv().unwrap();
-        let mut client = TcpStream::connect(address).unwrap();
-        client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    one_by_one(|name| {
+        let server = Server::start(name, listening(1), || Adds(Vec::new()));
+        let mut client = server.connect();
         // Longer than the only buffer of the group.
         ask(&mut client, &[b'x'; 1_000], &[b'x'; 1_000]);
         drop(client);
-        remote.stop();
-        server.join().unwrap();
-    }
+        server.stop();
+    });
 }

@@ -12,14 +12,11 @@ use std::time::Duration;
 use evring::{Application, Chunk, Close, CloseReason, Commands, Config, Cx, Listener, Rx};
 
 use listener::full_listener;
-use server::{Server, TIMEOUT, side_by_side};
+use server::{Server, TIMEOUT, listening, side_by_side};
 
 fn config() -> Config {
     let forever = Duration::from_secs(100_000);
-    Config::default().with(|c| {
-        c.listen = vec![([127, 0, 0, 1], 0).into()];
-        c.linger_timeout = forever;
-    })
+    listening(1).with(|c| c.linger_timeout = forever)
 }
 
 /// Reports the end of a connection, and the bytes that it received.

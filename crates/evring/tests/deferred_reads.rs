@@ -13,7 +13,7 @@ use evring::{
     FileOp, FileOutcome, FilePath, MAX_READ_BYTES, Root, Rx, RxBuf,
 };
 
-use server::{Server, TIMEOUT, side_by_side};
+use server::{Server, TIMEOUT, listening, side_by_side};
 
 const PIECE: usize = MAX_READ_BYTES as usize;
 /// More than the buffers of a connection take.
@@ -77,8 +77,7 @@ fn contents() -> Vec<u8> {
 }
 
 fn config(root: &Path) -> Config {
-    Config::default().with(|config| {
-        config.listen = vec![([127, 0, 0, 1], 0).into()];
+    listening(1).with(|config| {
         config.roots = vec![root.to_owned()];
         config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
         config.send_policy = FileDelivery::Ded.send_policy();

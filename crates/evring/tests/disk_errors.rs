@@ -21,7 +21,7 @@ use evring_sim::{
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use server::{Server, TIMEOUT, side_by_side};
+use server::{Server, TIMEOUT, listening, side_by_side};
 
 const FILE_BYTES: usize = 600_000;
 const EIO: i32 = Errno::IO.raw_os_error();
@@ -212,8 +212,7 @@ fn real_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
     const READABLE: usize = 128 * 1024;
     side_by_side(|name| {
         let (sender, closed) = mpsc::channel();
-        let config = Config::default().with(|config| {
-            config.listen = vec![([127, 0, 0, 1], 0).into()];
+        let config = listening(1).with(|config| {
             config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
             config.send_policy = FileDelivery::Ded.send_policy();
         });

@@ -3,7 +3,6 @@
 
 #![cfg(feature = "sandbox")]
 
-#[allow(dead_code, reason = "this test has a server of its own")]
 mod server;
 
 use std::io::{Read, Write};

@@ -1,44 +1,28 @@
 //! Basic tests of every mechanism; the examples contain the contract tests.
 
+mod server;
+
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::mpsc;
-use std::thread;
+use std::net::{SocketAddr, TcpListener};
 
-use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener, RemoteHandle, Rx,
-    Stats, backends,
-};
+use evring::{Application, Chunk, Close, Commands, Cx, Listener, Rx, Stats};
+use server::{Server, listening, mechanisms};
 
 /// Runs a test against a server on each mechanism.
 fn on_each<A: Application + Send + 'static>(
     app: impl Fn() -> A,
-    test: impl Fn(SocketAddr, RemoteHandle),
+    test: impl Fn(&Server),
 ) -> Vec<Stats> {
-    let mut all = Vec::new();
-    for backend in backends() {
-        if let Err(reason) = &backend.available {
-            println!("{} is not available: {reason}", backend.name);
-            continue;
-        }
-        println!("{}", backend.name);
-        let (sender, receiver) = mpsc::channel();
+    let run = |name: &'static str| {
+        println!("{name}");
         let app = app();
-        let server = thread::spawn(move || -> Stats {
-            let config =
-                Config::default().with(|c| c.listen = vec!["127.0.0.1:0".parse().unwrap()]);
-            let server = AnyMechanism::new(backend.name, &config).unwrap();
-            sender.send((server.addresses()[0], server.remote())).unwrap();
-            server.run(app).unwrap()
-        });
-        let (address, remote) = receiver.recv().unwrap();
-        test(address, remote.clone());
-        remote.stop();
-        all.push(server.join().unwrap());
-    }
-    all
+        let server = Server::start(name, listening(1), || app);
+        test(&server);
+        server.stop()
+    };
+    mechanisms().map(run).collect()
 }
 
 struct Echo;
@@ -59,9 +43,8 @@ impl Application for Echo {
 fn every_mechanism_echoes_and_stops() {
     let stats = on_each(
         || Echo,
-        |address, remote| {
-            let mut first = TcpStream::connect(address).unwrap();
-            let mut second = TcpStream::connect(address).unwrap();
+        |server| {
+            let (mut first, mut second) = (server.connect(), server.connect());
             let text = b"to and fro".repeat(1000);
             for stream in [&mut first, &mut second] {
                 stream.write_all(&text).unwrap();
@@ -71,7 +54,7 @@ fn every_mechanism_echoes_and_stops() {
             }
             first.shutdown(std::net::Shutdown::Write).unwrap();
             assert_eq!(first.read(&mut [0]).unwrap(), 0);
-            remote.stop();
+            server.remote.stop();
             assert_eq!(second.read(&mut [0]).unwrap(), 0);
         },
     );
@@ -111,8 +94,8 @@ fn bytes_queued_before_a_connect_completes_are_sent_before_the_close() {
         let to = listener.local_addr().unwrap();
         on_each(
             || ConnectsAndCloses { to, close },
-            |address, _| {
-                let _client = TcpStream::connect(address).unwrap();
+            |server| {
+                let _client = server.connect();
                 let (mut peer, _) = listener.accept().unwrap();
                 let mut received = Vec::new();
                 peer.read_to_end(&mut received).unwrap();
@@ -163,8 +146,8 @@ impl Application for ReportsAllocations {
 fn requests_and_replies_do_not_allocate() {
     on_each(
         || ReportsAllocations,
-        |address, _| {
-            let mut client = TcpStream::connect(address).unwrap();
+        |server| {
+            let mut client = server.connect();
             let mut ask = || {
                 let mut reply = [0; 8];
                 client.write_all(b"?").unwrap();

@@ -13,10 +13,9 @@ use evring::{
     Notifier, OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
 };
 
-#[allow(dead_code, reason = "this test has a server of its own")]
 mod server;
 
-use server::{TIMEOUT, side_by_side};
+use server::{connect, listening, side_by_side};
 
 /// Places in the ring.
 const CAPACITY: usize = 4;
@@ -38,16 +37,12 @@ impl ReceiveHook for Upcall {
 }
 
 fn start(backend: &str) -> (OwnerThread, NotificationRing) {
-    let config = Config::default().with(|c| c.listen = vec!["127.0.0.1:0".parse().unwrap()]);
-    let hook = |_: &mut AnyMechanism, notifier| Ok::<_, Infallible>(Upcall(notifier));
-    OwnerThread::start(backend, &config, CAPACITY, hook).unwrap()
+    start_with(backend, &listening(1))
 }
 
-fn connect(owner: &OwnerThread) -> TcpStream {
-    let client = TcpStream::connect(owner.addresses()[0]).unwrap();
-    client.set_read_timeout(Some(TIMEOUT)).unwrap();
-    client.set_nodelay(true).unwrap();
-    client
+fn start_with(backend: &str, config: &Config) -> (OwnerThread, NotificationRing) {
+    let hook = |_: &mut AnyMechanism, notifier| Ok::<_, Infallible>(Upcall(notifier));
+    OwnerThread::start(backend, config, CAPACITY, hook).unwrap()
 }
 
 fn message(first: u8, n: usize) -> [u8; LEN] {
@@ -76,7 +71,8 @@ fn hook_answers_while_the_application_sleeps_and_the_rest_waits_for_it() {
     side_by_side(|backend| {
         const MESSAGES: usize = 500;
         let (owner, ring) = start(backend);
-        let (mut handled, mut passed) = (connect(&owner), connect(&owner));
+        let (mut handled, mut passed) =
+            (connect(owner.addresses()[0]), connect(owner.addresses()[0]));
         for n in 0..MESSAGES {
             passed.write_all(&message(b'a', n)).unwrap();
             // The application takes nothing yet, and the ring is full.
@@ -129,13 +125,11 @@ fn hook_answers_while_the_application_sleeps_and_the_rest_waits_for_it() {
 fn client_that_reads_late_was_reset() {
     const BYTES: usize = 16 << 20;
     side_by_side(|backend| {
-        let config = Config::default().with(|c| {
-            c.listen = vec!["127.0.0.1:0".parse().unwrap()];
+        let config = listening(1).with(|c| {
             c.max_queued_bytes = 1 << 20;
             c.socket_buffers = BufferSizes { send: Some(64 << 10), receive: Some(64 << 10) };
         });
-        let hook = |_: &mut AnyMechanism, notifier| Ok::<_, Infallible>(Upcall(notifier));
-        let (owner, ring) = OwnerThread::start(backend, &config, CAPACITY, hook).unwrap();
+        let (owner, ring) = start_with(backend, &config);
         let application = thread::spawn(move || {
             while let Some(notification) = ring.wait() {
                 if let Notification::Message(id, bytes) = notification {
@@ -143,7 +137,7 @@ fn client_that_reads_late_was_reset() {
                 }
             }
         });
-        let mut client = connect(&owner);
+        let mut client = connect(owner.addresses()[0]);
         let mut writes = client.try_clone().unwrap();
         let written = AtomicUsize::new(0);
         thread::scope(|scope| {
@@ -177,7 +171,7 @@ fn client_that_reads_late_was_reset() {
 fn connections_are_reset_when_the_application_has_gone() {
     let (owner, ring) = start("auto");
     drop(ring);
-    let mut client = connect(&owner);
+    let mut client = connect(owner.addresses()[0]);
     client.write_all(b"message").unwrap();
     assert!(client.read(&mut [0]).is_err(), "there is nobody to answer");
     owner.remote().stop();

@@ -1,15 +1,11 @@
 //! A hook that answers one message before the application, on every mechanism and in simulation.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
+mod server;
 
-use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Listener,
-    ReceiveHook, Rx, backends,
-};
+use std::io::{Read, Write};
+
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Hooked, Listener, ReceiveHook, Rx};
+use server::{Server, ask, listening, one_by_one};
 
 /// Answers messages that are complete.
 #[derive(Default)]
@@ -65,33 +61,11 @@ fn hooked() -> Hooked<Lines, Pings> {
     Hooked::new(Lines, Pings::default())
 }
 
-fn ask(client: &mut TcpStream, question: &[u8], expected: &[u8]) {
-    client.write_all(question).unwrap();
-    let mut answer = vec![0; expected.len()];
-    client.read_exact(&mut answer).unwrap();
-    assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
-}
-
 #[test]
 fn hook_answers_before_the_application_on_every_mechanism() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        println!("{}", backend.name);
-        let (sender, receiver) = mpsc::channel();
-        let server = thread::spawn(move || {
-            let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config::default().with(|c| c.listen = vec![any, any]);
-            let server = AnyMechanism::new(backend.name, &config).unwrap();
-            sender.send((server.addresses().to_vec(), server.remote())).unwrap();
-            server.run(hooked()).unwrap()
-        });
-        let (addresses, remote) = receiver.recv().unwrap();
-        let connect = |listener: usize| {
-            let client = TcpStream::connect(addresses[listener]).unwrap();
-            client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-            client.set_nodelay(true).unwrap();
-            client
-        };
-        let mut client = connect(0);
+    one_by_one(|name| {
+        let server = Server::start(name, listening(2), hooked);
+        let mut client = server.connect();
         ask(&mut client, b"ping\n", b"PONG\n");
         // The rest goes to the application, in order.
         ask(&mut client, b"ping\nping\nab\nping\n", b"PONG\nPONG\n2 ab\n4 ping\n");
@@ -100,15 +74,14 @@ fn hook_answers_before_the_application_on_every_mechanism() {
         ask(&mut client, b"ng\nping\n", b"4 ping\n4 ping\n");
         ask(&mut client, b"ping\n", b"PONG\n");
         // The other listener has no hook.
-        let mut other = connect(1);
+        let mut other = server.connect_to(1);
         ask(&mut other, b"ping\n", b"4 ping\n");
         client.write_all(b"reset\n").unwrap();
         assert!(client.read(&mut [0]).is_err(), "the hook resets the connection");
         drop(other);
-        remote.stop();
-        let stats = server.join().unwrap();
+        let stats = server.stop();
         assert_eq!((stats.accepted, stats.closed), (2, 2));
-    }
+    });
 }
 
 /// Leaves the first message to the next hook, the second one to the application, and answers the third one.

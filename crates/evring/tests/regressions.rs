@@ -23,23 +23,7 @@ use shared_ring::{
 };
 
 use listener::{full_listener, into_owned_fd};
-use server::{Server, TIMEOUT, mechanisms, side_by_side};
-
-/// Runs a test on one mechanism after the other.
-fn one_by_one(test: impl Fn(&'static str)) {
-    for name in mechanisms() {
-        println!("{name}");
-        test(name);
-    }
-}
-
-fn local() -> SocketAddr {
-    "127.0.0.1:0".parse().unwrap()
-}
-
-fn config() -> Config {
-    Config::default().with(|c| c.listen = vec![local()])
-}
+use server::{Server, TIMEOUT, listening, one_by_one, side_by_side};
 
 fn next<T>(receiver: &Receiver<T>) -> T {
     receiver.recv_timeout(TIMEOUT).expect("the application reported nothing in time")
@@ -76,7 +60,7 @@ impl Application for Replies {
 fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<CloseReason>) {
     let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-    let config = config().with(|c| {
+    let config = listening(1).with(|c| {
         c.progress_interval = STALL;
         c.min_rate = 1;
         c.socket_buffers = sockets;
@@ -167,7 +151,7 @@ fn steady_reader_was_reset_while_the_send_buffer_was_full() {
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.progress_interval = STALL;
             c.min_rate = 1000;
         });
@@ -185,7 +169,7 @@ fn last_reply_had_no_minimum_rate() {
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.progress_interval = STALL;
             c.min_rate = 100_000_000;
         });
@@ -234,7 +218,7 @@ fn resume_while_connecting_was_reported_as_connected() {
     side_by_side(|name| {
         let (listener, to, _filler) = full_listener();
         let (sender, receiver) = mpsc::channel();
-        let server = Server::start(name, config(), move || Upstream { to, sender });
+        let server = Server::start(name, listening(1), move || Upstream { to, sender });
         let _client = server.connect();
         let early = receiver.recv_timeout(Duration::from_millis(200));
         assert_eq!(early, Err(RecvTimeoutError::Timeout), "{name}: notified while connecting");
@@ -337,7 +321,7 @@ fn deferred_file_operations_never_started() {
     one_by_one(|name| {
         let (ended, receiver) = mpsc::channel();
         let app = move || FileOps { connections: Vec::new(), file: None, ended };
-        let server = Server::start(name, config().with(|c| c.roots = roots()), app);
+        let server = Server::start(name, listening(1).with(|c| c.roots = roots()), app);
         let clients: Vec<_> = (0..CONNECTIONS).map(|_| server.connect()).collect();
         for at in 0..ALL {
             let succeeded = receiver.recv_timeout(TIMEOUT);
@@ -356,7 +340,7 @@ fn deferred_file_operations_were_unbounded() {
     one_by_one(|name| {
         let (ended, receiver) = mpsc::channel();
         let app = move || FileOps { connections: Vec::new(), file: None, ended };
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.roots = roots();
             c.max_connections = MAX_CONNECTIONS;
         });
@@ -401,7 +385,7 @@ fn file_operations_per_connection_were_unbounded() {
     one_by_one(|name| {
         for file_ops in [40, 300] {
             let (ended, receiver) = mpsc::channel();
-            let config = config().with(|c| c.roots = roots());
+            let config = listening(1).with(|c| c.roots = roots());
             let server = Server::start(name, config, move || StartsFileOps { file_ops, ended });
             let client = server.connect();
             let results: Vec<_> = (0..file_ops).map(|_| next(&receiver)).collect();
@@ -432,7 +416,7 @@ fn check_free(at: SocketAddr) -> Result<(), String> {
 fn mechanism_that_never_ran_kept_its_listener_open() {
     one_by_one(|name| {
         let server =
-            AnyMechanism::new(name, &config().with(|c| c.listen = vec![private_address(1)]))
+            AnyMechanism::new(name, &listening(1).with(|c| c.listen = vec![private_address(1)]))
                 .unwrap();
         let at = server.addresses()[0];
         TcpStream::connect(at).expect("connections wait in the backlog");
@@ -446,7 +430,7 @@ fn failed_listener_left_the_previous_one_open() {
     one_by_one(|name| {
         let held = TcpListener::bind(private_address(2)).unwrap();
         let (first, in_use) = (private_address(2), held.local_addr().unwrap());
-        let config = config().with(|c| c.listen = vec![first, in_use]);
+        let config = listening(1).with(|c| c.listen = vec![first, in_use]);
         match AnyMechanism::new(name, &config) {
             Err(StartError::Listen(at, _)) => assert_eq!(at, in_use, "{name}"),
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
@@ -459,7 +443,7 @@ fn failed_listener_left_the_previous_one_open() {
 fn failed_root_left_the_listeners_open() {
     one_by_one(|name| {
         let at = private_address(3);
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.listen = vec![at];
             c.roots = vec!["/nowhere".into()];
         });
@@ -493,7 +477,7 @@ impl Application for ChangesBacklog {
 #[test]
 fn backlog_change_after_a_stop_made_another_socket_listen() {
     one_by_one(|name| {
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.listen = vec![private_address(4)];
             c.drain_timeout = TIMEOUT;
         });
@@ -511,7 +495,7 @@ fn backlog_change_after_a_stop_made_another_socket_listen() {
         // One of these gets the listener's former descriptor number.
         let mut host = Linux::default();
         let sockets: Vec<_> = (0..64)
-            .map(|_| host.socket(local(), None, BufferSizes::default()).unwrap())
+            .map(|_| host.socket(([127, 0, 0, 1], 0).into(), None, BufferSizes::default()).unwrap())
             .map(|socket| TcpListener::from(into_owned_fd(socket)))
             .collect();
         client.write_all(b"x").unwrap();
@@ -546,7 +530,7 @@ fn stop_took_twice_the_drain_timeout() {
     const DRAIN: Duration = Duration::from_secs(3);
     side_by_side(|name| {
         let (sender, receiver) = mpsc::channel();
-        let server = Server::start(name, config().with(|c| c.drain_timeout = DRAIN), || {
+        let server = Server::start(name, listening(1).with(|c| c.drain_timeout = DRAIN), || {
             IgnoresStops(sender)
         });
         let mut client = server.connect();
@@ -586,7 +570,7 @@ impl Application for ClosesAsRequested {
 fn infinite_timeouts_caused_a_panic() {
     one_by_one(|name| {
         let forever = Duration::MAX;
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.drain_timeout = forever;
             c.progress_interval = forever;
             c.linger_timeout = forever;
@@ -635,7 +619,7 @@ impl Application for ReportsIds {
 fn connection_identifier_was_reused() {
     one_by_one(|name| {
         let (sender, receiver) = mpsc::channel();
-        let server = Server::start(name, config(), || ReportsIds(sender));
+        let server = Server::start(name, listening(1), || ReportsIds(sender));
         for generation in 0..300 {
             let client = server.connect();
             // The previous connection has closed, so the slot is reused with a new generation.
@@ -669,7 +653,7 @@ fn unconsumed_bytes_of_all_connections_were_unbounded() {
     const MAX_HELD: usize = 64 * 1024;
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = config().with(|c| c.max_buffered_bytes = MAX_HELD);
+        let config = listening(1).with(|c| c.max_buffered_bytes = MAX_HELD);
         let server = Server::start(name, config, move || Pauses(ended));
         // Each keeps a few KiB, which exceeds the maximum.
         let mut clients: Vec<_> = (0..40).map(|_| server.connect()).collect();
@@ -734,7 +718,7 @@ impl Application for Queues {
 fn queue_too_much(name: &'static str, what: Queued) {
     let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-    let config = config().with(|c| {
+    let config = listening(1).with(|c| {
         c.max_buffered_bytes = 64 * 1024;
         c.socket_buffers = sockets;
     });
@@ -762,7 +746,7 @@ fn queued_files_were_unbounded() {
     std::fs::write(root.path().join("file"), vec![7; 4096]).unwrap();
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
-        let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
+        let config = listening(1).with(|c| c.roots = vec![root.path().to_owned()]);
         let server = Server::start(name, config, move || Queues { what: Queued::Files, ended });
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
@@ -804,7 +788,7 @@ fn sent_copies_counted_until_the_queue_was_empty() {
     const MAX_HELD: usize = 8 * SendsMixedChunks::COPIED;
     side_by_side(|name| {
         let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.max_buffered_bytes = MAX_HELD;
             c.socket_buffers = sockets;
         });
@@ -868,7 +852,7 @@ fn expect_ok(name: &str, client: &mut TcpStream) {
 #[test]
 fn requests_sent_before_a_stop_were_reset() {
     side_by_side(|name| {
-        let (server, is_waiting, resume) = answers(name, config());
+        let (server, is_waiting, resume) = answers(name, listening(1));
         let mut blocked = server.connect();
         let mut open: Vec<_> = (0..20).map(|_| server.connect()).collect();
         for client in &mut open {
@@ -927,7 +911,7 @@ fn connection_that_came_while_an_accept_was_cancelled_was_reset() {
         let address = ([127, 0, 0, 1], 0).into();
         let socket = ListeningSocket::bind(address, &ListenOptions::new(16)).unwrap();
         let address = socket.address();
-        let config = config().with(|c| {
+        let config = listening(1).with(|c| {
             c.listen = vec![address];
             c.inherited = vec![socket];
         });
@@ -948,7 +932,8 @@ fn connection_that_came_while_an_accept_was_cancelled_was_reset() {
 fn connections_reset_at_a_stop_were_not_counted() {
     const CLIENTS: usize = 10;
     side_by_side(|name| {
-        let (server, is_waiting, resume) = answers(name, config().with(|c| c.max_connections = 1));
+        let (server, is_waiting, resume) =
+            answers(name, listening(1).with(|c| c.max_connections = 1));
         let mut blocked = server.connect();
         blocked.write_all(b"wait").unwrap();
         next(&is_waiting);
@@ -977,7 +962,7 @@ fn connections_reset_at_a_stop_were_not_counted() {
 #[test]
 fn idle_connections_blocked_new_ones() {
     side_by_side(|name| {
-        let (server, ..) = answers(name, config().with(|c| c.max_connections = 3));
+        let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 3));
         let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
         for client in &mut idle {
             client.write_all(b"x").unwrap();
@@ -1004,7 +989,7 @@ fn idle_connection_with_unacknowledged_bytes_was_closed_for_room() {
         let sockets = BufferSizes { send: Some(1 << 20), receive: None };
         let (server, ..) = answers(
             name,
-            config().with(|c| {
+            listening(1).with(|c| {
                 c.max_connections = 2;
                 c.socket_buffers = sockets;
             }),
@@ -1034,7 +1019,7 @@ fn idle_connection_with_unacknowledged_bytes_was_closed_for_room() {
 #[test]
 fn connection_without_a_request_was_closed_before_idle_ones() {
     side_by_side(|name| {
-        let (server, ..) = answers(name, config().with(|c| c.max_connections = 2));
+        let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 2));
         let mut unserved = server.connect();
         let mut idle = server.connect();
         idle.write_all(b"x").unwrap();
@@ -1167,7 +1152,7 @@ fn bytes_left_by_a_pause_arrived_after_the_stop() {
             let (sender, calls) = mpsc::channel();
             let replies = RepliesOk { waiting, resumed };
             let app = move || LeavesBytes { paused: None, woken: false, replies, calls: sender };
-            let server = Server::start(name, config(), app);
+            let server = Server::start(name, listening(1), app);
             let (mut client, mut blocked) = (server.connect(), server.connect());
             client.write_all(&LEFT).unwrap();
             expect_ok(name, &mut client);
@@ -1211,7 +1196,7 @@ fn connection_that_received_without_replying_missed_the_stop() {
         let (waiting, is_waiting) = mpsc::channel();
         let (resume, resumed) = mpsc::channel();
         // Longer than the test waits for a stop.
-        let config = config().with(|c| c.drain_timeout = 3 * TIMEOUT);
+        let config = listening(1).with(|c| c.drain_timeout = 3 * TIMEOUT);
         let server =
             Server::start(name, config, move || OnlyConsumes(RepliesOk { waiting, resumed }));
         let mut blocked = server.connect();
@@ -1249,7 +1234,7 @@ impl Application for Panics {
 fn application_panic_was_swallowed() {
     side_by_side(|name| {
         let (panics, receiver) = mpsc::channel();
-        let server = Server::start(name, config(), move || Panics(panics));
+        let server = Server::start(name, listening(1), move || Panics(panics));
         let (mut client, mut other) = (server.connect(), server.connect());
         client.write_all(b"x").unwrap();
         next(&receiver);
@@ -1304,7 +1289,7 @@ fn panic_while_dropping_shared_bytes_ended_the_server() {
     side_by_side(|name| {
         for len in [10, 1_000, 300_000] {
             let (dropped, drops) = mpsc::channel();
-            let server = Server::start(name, config(), move || SendsFragile(len, dropped));
+            let server = Server::start(name, listening(1), move || SendsFragile(len, dropped));
             // All chunks are sent or dropped: by a reset, and at a stop.
             let (mut complete, mut reset, mut unread) =
                 (server.connect(), server.connect(), server.connect());
@@ -1415,7 +1400,7 @@ fn broken(
     make: impl FnOnce(&Config) -> Result<(), KernelError>,
     receiver: &Receiver<CloseReason>,
 ) -> KernelError {
-    let failure = make(&config()).unwrap_err();
+    let failure = make(&listening(1)).unwrap_err();
     assert!(
         matches!(receiver.try_recv(), Ok(CloseReason::Failed(_))),
         "the application was not notified of the close"

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use evring::{Application, Chunk, Close, Commands, Config, Cx, ListenOptions, ListeningSocket, Rx};
 
-use server::{Server, side_by_side};
+use server::{Server, listening, side_by_side};
 
 struct Echo;
 
@@ -26,11 +26,8 @@ impl Application for Echo {
 }
 
 fn config() -> Config {
-    Config::default().with(|c| {
-        c.listen = vec![([127, 0, 0, 1], 0).into()];
-        // A retiring server has no such limit.
-        c.drain_timeout = Duration::ZERO;
-    })
+    // A retiring server has no such limit.
+    listening(1).with(|c| c.drain_timeout = Duration::ZERO)
 }
 
 fn expect_echo(client: &mut TcpStream) {

@@ -13,7 +13,7 @@ use evring::{
     FileOp, FileOutcome, FilePath, Root, Rx, SendPolicy, SendResult, SendState, SendStep,
 };
 
-use server::{Server, TIMEOUT, side_by_side};
+use server::{Server, TIMEOUT, listening, side_by_side};
 
 const PIECE: u32 = 20_000;
 const FILE_BYTES: usize = 3_000_000;
@@ -81,8 +81,7 @@ fn contents() -> Vec<u8> {
 }
 
 fn config(root: &Path) -> Config {
-    Config::default().with(|config| {
-        config.listen = vec![([127, 0, 0, 1], 0).into()];
+    listening(1).with(|config| {
         config.roots = vec![root.to_owned()];
         config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
         config.send_policy = Some(|| Box::<Holds>::default());

@@ -1,18 +1,14 @@
 //! An application's own timers, and values from other threads, on every mechanism.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+mod server;
+
 use std::sync::mpsc::{self, Receiver, Sender as Reports};
-use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use evring::{
-    AnyMechanism, Application, Chunk, Commands, Config, Cx, Mailbox, NoTimer, Others, RemoteHandle,
-    Rx, SendError, Sender, Stats, backends,
+    AnyMechanism, Application, Chunk, Commands, Cx, Mailbox, NoTimer, Others, Rx, SendError, Sender,
 };
-
-/// Longer than any step takes on a busy machine.
-const TIMEOUT: Duration = Duration::from_secs(20);
+use server::{Server, TIMEOUT, ask, listening, one_by_one};
 
 const SET: u64 = 1;
 const MAIL: u64 = 2;
@@ -75,50 +71,31 @@ impl Application for Reporter {
 }
 
 /// A server on one mechanism, and what the test needs of it.
-struct Server {
-    address: std::net::SocketAddr,
-    remote: RemoteHandle,
+struct Reporting {
+    server: Server,
     mail: Sender<String>,
     reports: Receiver<Report>,
-    thread: JoinHandle<Stats>,
 }
 
-fn start(backend: &'static str) -> Server {
-    let (sender, receiver) = mpsc::channel();
-    let thread = thread::spawn(move || {
-        let listen = vec!["127.0.0.1:0".parse().unwrap()];
-        let config = Config::default().with(|c| {
-            c.listen = listen;
-            c.max_timers = 3;
+fn on_each(test: impl Fn(Reporting)) {
+    one_by_one(|name| {
+        let config = listening(1).with(|c| c.max_timers = 3);
+        let (server, (mail, reports)) = Server::start_with(name, config, |server| {
+            let (mailbox, mail) = Mailbox::new(&server.remote(), MAIL, CAPACITY);
+            let (reports, receiver) = mpsc::channel();
+            (Reporter { mailbox, reports, due: [None; 3] }, (mail, receiver))
         });
-        let server = AnyMechanism::new(backend, &config).unwrap();
-        let remote = server.remote();
-        let (mailbox, mail) = Mailbox::new(&remote, MAIL, CAPACITY);
-        let (reports, receiver) = mpsc::channel();
-        sender.send((server.addresses()[0], remote, mail, receiver)).unwrap();
-        server.run(Reporter { mailbox, reports, due: [None; 3] }).unwrap()
+        test(Reporting { server, mail, reports });
     });
-    let (address, remote, mail, reports) = receiver.recv_timeout(TIMEOUT).unwrap();
-    Server { address, remote, mail, reports, thread }
 }
 
-fn on_each(test: impl Fn(Server)) {
-    for backend in backends() {
-        if backend.available.is_ok() {
-            println!("{}", backend.name);
-            test(start(backend.name));
-        }
-    }
-}
-
-impl Server {
+impl Reporting {
     fn report(&self) -> Report {
         self.reports.recv_timeout(TIMEOUT).expect("a report")
     }
 
     fn stop(self) {
-        self.remote.stop();
-        self.thread.join().unwrap();
+        self.server.stop();
         assert_eq!(self.reports.try_recv().ok(), None);
         assert_eq!(self.mail.send("late".into()), Err(SendError::Closed("late".into())));
     }
@@ -126,38 +103,36 @@ impl Server {
 
 #[test]
 fn timers_expire_in_order_and_not_early() {
-    on_each(|server| {
+    on_each(|reporting| {
         // The timer of a connection is not one of these.
-        let mut client = TcpStream::connect(server.address).unwrap();
-        client.set_read_timeout(Some(TIMEOUT)).unwrap();
-        client.write_all(b"x").unwrap();
-        client.read_exact(&mut [0]).unwrap();
-        assert!(server.remote.wake(SET));
+        ask(&mut reporting.server.connect(), b"x", b"x");
+        assert!(reporting.server.remote.wake(SET));
         let refused = NoTimer { timer: 3, max_timers: 3 };
-        assert_eq!(server.report(), Report::Refused(refused));
-        assert_eq!([server.report(), server.report()], [Report::Timer(1), Report::Timer(0)]);
-        server.stop();
+        assert_eq!(reporting.report(), Report::Refused(refused));
+        let timers = [reporting.report(), reporting.report()];
+        assert_eq!(timers, [Report::Timer(1), Report::Timer(0)]);
+        reporting.stop();
     });
 }
 
 #[test]
 fn values_arrive_in_order_and_a_full_mailbox_returns_them() {
-    on_each(|server| {
+    on_each(|reporting| {
         let mut sent = 0;
         let mut received = 0;
         while sent < 1_000 {
-            match server.mail.send(sent.to_string()) {
+            match reporting.mail.send(sent.to_string()) {
                 Ok(()) => sent += 1,
                 Err(error) => {
                     assert_eq!(error, SendError::Full(sent.to_string()));
-                    received = expect_mail(server.report(), received);
+                    received = expect_mail(reporting.report(), received);
                 }
             }
         }
         while received < sent {
-            received = expect_mail(server.report(), received);
+            received = expect_mail(reporting.report(), received);
         }
-        server.stop();
+        reporting.stop();
     });
 }
 
@@ -174,8 +149,7 @@ fn expect_mail(report: Report, mut next: u64) -> u64 {
 
 #[test]
 fn mailbox_of_a_server_that_does_not_run_is_bounded() {
-    let config = Config::default().with(|c| c.listen = vec!["127.0.0.1:0".parse().unwrap()]);
-    let server = AnyMechanism::new("auto", &config).unwrap();
+    let server = AnyMechanism::new("auto", &listening(1)).unwrap();
     let (mut mailbox, mail) = Mailbox::new(&server.remote(), MAIL, CAPACITY);
     assert_eq!((0..5).filter(|value| mail.send(*value).is_err()).count(), 2);
     assert_eq!(mail.rejected(), 2);

@@ -3,18 +3,17 @@
 
 #![cfg(feature = "sandbox")]
 
-#[allow(dead_code, reason = "this test has a server of its own")]
 mod server;
 
 use std::env;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
-use std::thread::{self, JoinHandle};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Handler, Sandboxer};
@@ -23,7 +22,7 @@ use evring::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing,
     Listener, Others, ReceiveHook, RemoteHandle, Rx, UpcallHandle, Upcalls,
 };
-use server::{TIMEOUT, side_by_side};
+use server::{TIMEOUT, ask, listening, side_by_side};
 
 /// Tags that tell the application to pause its connections, or to resume them.
 const PAUSE: u64 = 1;
@@ -115,13 +114,12 @@ impl ReceiveHook for Behind {
 
 /// A server with a process, and what it posts.
 struct Server {
-    addresses: Vec<SocketAddr>,
+    server: Option<server::Server>,
     remote: RemoteHandle,
     upcalls: UpcallHandle,
     process: Child,
     events: mpsc::Receiver<(u64, u64)>,
     go: tempfile::TempDir,
-    thread: Option<JoinHandle<()>>,
 }
 
 impl Server {
@@ -136,34 +134,27 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let (started, parts) = mpsc::channel();
-        let (post, events) = mpsc::channel();
-        let thread = thread::spawn(move || {
-            let any = "127.0.0.1:0".parse().unwrap();
-            let config = Config::default().with(|c| c.listen = vec![any; 3]);
-            let mut server = AnyMechanism::new(mechanism, &config).unwrap();
+        let prepare = move |server: &mut AnyMechanism| {
+            let (post, events) = mpsc::channel();
             let mut landing = Landing::new().starting_upcalls();
             let tenant = landing.bind(handler(), 8, 512, |buffers| server.add_buffers(buffers));
             server.set_listener_group(Listener(2), tenant.unwrap().group()).unwrap();
             let channel = Channel::new(ours, policy).unwrap();
             let (upcalls, handle) = Upcalls::new(channel, &server.remote(), 5, 3).unwrap();
-            started.send((server.addresses().to_vec(), server.remote(), handle)).unwrap();
             let upcalls = upcalls
                 .choosing(|_, listener| listener != Listener(1))
                 .posting(move |_, kind, value| post.send((kind, value)).unwrap());
-            server
-                .run(Hooked::new(Hooked::new(Echo, Behind), ((landing, upcalls), Behind)))
-                .unwrap();
-        });
-        let (addresses, remote, upcalls) = parts.recv().unwrap();
-        Server { addresses, remote, upcalls, process, events, go, thread: Some(thread) }
+            let app = Hooked::new(Hooked::new(Echo, Behind), ((landing, upcalls), Behind));
+            (app, (handle, events))
+        };
+        let started = server::Server::start_with(mechanism, listening(3), prepare);
+        let (server, (upcalls, events)) = started;
+        let remote = server.remote.clone();
+        Server { server: Some(server), remote, upcalls, process, events, go }
     }
 
     fn connect(&self, listener: usize) -> TcpStream {
-        let client = TcpStream::connect(self.addresses[listener]).unwrap();
-        client.set_read_timeout(Some(TIMEOUT)).unwrap();
-        client.set_nodelay(true).unwrap();
-        client
+        self.server.as_ref().unwrap().connect_to(listener)
     }
 
     /// Waits until the process has a message.
@@ -177,7 +168,7 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.remote.stop();
-        let result = self.thread.take().map(JoinHandle::join);
+        let result = self.server.take().map(|server| server.thread.join());
         // A process that sleeps would not notice the end of the server.
         let _ = self.process.kill();
         let _ = self.process.wait();
@@ -185,14 +176,6 @@ impl Drop for Server {
             result.unwrap().unwrap();
         }
     }
-}
-
-#[track_caller]
-fn ask(client: &mut TcpStream, question: &str, expected: &str) {
-    client.write_all(question.as_bytes()).unwrap();
-    let mut answer = vec![0; expected.len()];
-    client.read_exact(&mut answer).unwrap();
-    assert_eq!(String::from_utf8_lossy(&answer), expected);
 }
 
 /// A handler in the sandbox, which starts upcalls with messages that begin with `h`, and discards those with `q`.

@@ -1,5 +1,7 @@
 //! Servers under test, and the mechanisms that they run on.
+#![allow(dead_code, reason = "not every test uses all of it")]
 
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
@@ -34,8 +36,41 @@ pub(crate) fn side_by_side(test: impl Fn(&'static str) + Sync) {
     });
 }
 
+/// Runs a test on one mechanism after the other.
+pub(crate) fn one_by_one(test: impl Fn(&'static str)) {
+    for name in mechanisms() {
+        println!("{name}");
+        test(name);
+    }
+}
+
+/// Returns a configuration with `listeners` listeners.
+pub(crate) fn listening(listeners: usize) -> Config {
+    Config::default().with(|c| c.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)); listeners])
+}
+
+/// Sends a request and expects an answer.
+#[track_caller]
+pub(crate) fn ask(client: &mut TcpStream, question: impl AsRef<[u8]>, expected: impl AsRef<[u8]>) {
+    client.write_all(question.as_ref()).unwrap();
+    let expected = expected.as_ref();
+    let mut answer = vec![0; expected.len()];
+    client.read_exact(&mut answer).unwrap();
+    assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
+}
+
+/// Connects with a timeout for reads.
+pub(crate) fn connect(to: SocketAddr) -> TcpStream {
+    let stream = TcpStream::connect(to).unwrap();
+    stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
 /// A server in a separate thread.
 pub(crate) struct Server {
+    /// Those of all listeners, and the first one.
+    pub(crate) addresses: Vec<SocketAddr>,
     pub(crate) address: SocketAddr,
     pub(crate) remote: RemoteHandle,
     pub(crate) thread: JoinHandle<Stats>,
@@ -47,20 +82,33 @@ impl Server {
         config: Config,
         app: impl FnOnce() -> A + Send + 'static,
     ) -> Server {
+        Server::start_with(name, config, |_| (app(), ())).0
+    }
+
+    /// Starts the application that `prepare` returns for a mechanism, with something for the test.
+    pub(crate) fn start_with<A: Application + 'static, T: Send + 'static>(
+        name: &'static str,
+        config: Config,
+        prepare: impl FnOnce(&mut AnyMechanism) -> (A, T) + Send + 'static,
+    ) -> (Server, T) {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
-            let server = AnyMechanism::new(name, &config).unwrap();
-            sender.send((server.addresses()[0], server.remote())).unwrap();
-            server.run(app()).unwrap()
+            let mut server = AnyMechanism::new(name, &config).unwrap();
+            let (app, parts) = prepare(&mut server);
+            sender.send((server.addresses().to_vec(), server.remote(), parts)).unwrap();
+            server.run(app).unwrap()
         });
-        let (address, remote) = receiver.recv().unwrap();
-        Server { address, remote, thread }
+        let (addresses, remote, parts) = receiver.recv().unwrap();
+        (Server { address: addresses[0], addresses, remote, thread }, parts)
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
-        let stream = TcpStream::connect(self.address).unwrap();
-        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
-        stream
+        self.connect_to(0)
+    }
+
+    /// Connects to one of the listeners.
+    pub(crate) fn connect_to(&self, listener: usize) -> TcpStream {
+        connect(self.addresses[listener])
     }
 
     /// Stops the server and waits for its end, with a timeout.
