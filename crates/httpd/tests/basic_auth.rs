@@ -3,13 +3,12 @@
 mod serving;
 
 use std::fs;
-use std::net::TcpStream;
 use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use evring_httpd::{AccessLog, BasicAuth, Builder, Error, Request, Server};
-use serving::{Client, on_every_backend};
+use serving::{Client, connect, on_every_backend};
 use tempfile::TempDir;
 
 /// A directory with files, and users of `/private` beside it.
@@ -31,10 +30,6 @@ fn server(backend: &str, root: &Path) -> Builder {
     let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(root.join("files"));
     let server = server.route("/private/echo", |request: Request| request.into_body());
     server.basic_auth(auth(root, ",path=/private/,realm=the staff"))
-}
-
-fn connect(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
 /// A request with credentials, and a body if it is not empty.

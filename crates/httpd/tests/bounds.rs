@@ -11,11 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evring_httpd::Limits;
-use evring_httpd::evring::backends;
 use rustix::net::{self, AddressFamily, SocketType};
-use serde_json::Value;
-use serving::Client;
 use serving::program::Serving;
+use serving::{Client, available};
 
 /// Maximum growth of a server's memory with a hostile client, in KiB.
 const MAX_GROWTH_KB: u64 = 2 * 1024;
@@ -43,12 +41,6 @@ fn on_backends(
     }
 }
 
-/// The mechanisms that are available.
-fn available() -> impl Iterator<Item = &'static str> {
-    let all = backends().into_iter().filter(|backend| backend.available.is_ok());
-    all.map(|backend| backend.name)
-}
-
 fn start(backend: &'static str, root: &str, arguments: &[&str]) -> Serving {
     let mut all = vec!["--listen", "127.0.0.1:0", "--workers", "1", "--root", root];
     all.extend(["--log-level", "info", "--backend", backend]);
@@ -61,8 +53,7 @@ fn count(serving: &Serving, name: &str) -> u64 {
 }
 
 fn counts<const N: usize>(serving: &Serving, names: [&str; N]) -> [u64; N] {
-    let status: Value =
-        serde_json::from_slice(&serving.connect().get("/.httpd/status.json").body).unwrap();
+    let status = serving.connect().status();
     names.map(|name| status[name].as_u64().unwrap())
 }
 
@@ -472,9 +463,7 @@ fn connections_beyond_the_limit_per_network_are_reset() {
             }
         }
         drop(clients.split_off(3));
-        let status = clients[0].get("/.httpd/status.json");
-        let status: Value = serde_json::from_slice(&status.body).unwrap();
-        assert_eq!(status["rejected_networks"], 17, "{name}");
+        assert_eq!(clients[0].status()["rejected_networks"], 17, "{name}");
     });
 }
 

@@ -5,14 +5,13 @@ mod serving;
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpStream;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
 use evring_httpd::{Compression, Limits, Server};
-use serving::{Client, ParsedResponse, on_every_backend};
+use serving::{Client, ParsedResponse, connect, on_every_backend};
 
 const HTML_BYTES: usize = 20_000;
 
@@ -30,17 +29,8 @@ fn start(backend: &str, root: &Path, compression: Compression) -> Server {
     server.compression(compression).status(true).start().unwrap()
 }
 
-fn connect(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
-}
-
-fn get(client: &mut Client, target: &str, fields: &str) -> ParsedResponse {
-    client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
-    client.response(true)
-}
-
 fn accepting(client: &mut Client, target: &str, coding: &str) -> ParsedResponse {
-    get(client, target, &format!("Accept-Encoding: {coding}\r\n"))
+    client.request(&format!("GET {target}"), &format!("Accept-Encoding: {coding}\r\n"))
 }
 
 /// Decodes a body as its Content-Encoding says.
@@ -83,7 +73,7 @@ fn each_coding_decodes_to_the_file_and_is_cached() {
                 let tag = first.field("ETag").unwrap();
                 assert!(tag.starts_with("W/\""), "{tag}");
                 let fields = format!("Accept-Encoding: {coding}\r\nIf-None-Match: {tag}\r\n");
-                assert_eq!(get(&mut client, &target, &fields).status, 304);
+                assert_eq!(client.request(&format!("GET {target}"), &fields).status, 304);
             }
             let plain = client.get(&target);
             assert_eq!(plain.field("Content-Encoding"), None);
@@ -91,19 +81,10 @@ fn each_coding_decodes_to_the_file_and_is_cached() {
             assert_eq!(plain.body, text(size));
         }
         // One compression for each file and coding.
-        let status = status(&server);
-        assert_eq!(count(&status, "compressed_files"), 9, "{status}");
-        assert_eq!(count(&status, "uncompressed_files"), 0, "{status}");
+        let status = connect(&server).status();
+        assert_eq!(status["compressed_files"], 9, "{status}");
+        assert_eq!(status["uncompressed_files"], 0, "{status}");
     });
-}
-
-fn status(server: &Server) -> String {
-    String::from_utf8(connect(server).get("/.httpd/status.json").body).unwrap()
-}
-
-fn count(status: &str, name: &str) -> u64 {
-    let status: serde_json::Value = serde_json::from_str(status).unwrap();
-    status[name].as_u64().unwrap()
 }
 
 #[test]
@@ -154,7 +135,7 @@ fn changed_file_is_compressed_again() {
         // Each request revalidates. Once the second of the change is over, the compressed file stays.
         let mut compress = || {
             assert_eq!(decoded(&accepting(&mut client, "/a.html", "zstd")), text(HTML_BYTES));
-            count(&status(&server), "compressed_files")
+            connect(&server).status()["compressed_files"].as_u64().unwrap()
         };
         while compress() != compress() {}
         fs::write(&path, text(30_000)).unwrap();
@@ -204,8 +185,8 @@ fn crowd_that_requests_one_file_gets_it_complete() {
                 });
             }
         });
-        let status = status(&server);
-        assert!(count(&status, "compressed_files") >= 10, "{status}");
+        let status = connect(&server).status();
+        assert!(status["compressed_files"].as_u64() >= Some(10), "{status}");
     });
 }
 

@@ -4,11 +4,10 @@
 mod serving;
 
 use std::fs;
-use std::net::TcpStream;
 use std::path::Path;
 
 use evring_httpd::{Error, ErrorPage, FileOptions, Server};
-use serving::{Client, ParsedResponse, on_every_backend};
+use serving::{connect, on_every_backend};
 use tempfile::TempDir;
 
 /// What a browser accepts for a page.
@@ -35,15 +34,6 @@ fn start(backend: &str, root: &Path, options: FileOptions) -> Server {
     server.file_options(options).start().unwrap()
 }
 
-fn connect(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
-}
-
-fn request(client: &mut Client, line: &str, fields: &str) -> ParsedResponse {
-    client.send(format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
-    client.response(!line.starts_with("HEAD"))
-}
-
 #[test]
 fn navigations_without_a_file_get_the_fallback_page() {
     let root = tree();
@@ -53,24 +43,24 @@ fn navigations_without_a_file_get_the_fallback_page() {
         let mut client = connect(&server);
         // Once from the file, then from the cache.
         for path in ["/users/7", "/users/7?tab=1", "/data/", "/data/inner/", "/other"] {
-            let page = request(&mut client, &format!("GET {path}"), NAVIGATION);
+            let page = client.request(&format!("GET {path}"), NAVIGATION);
             assert_eq!((page.status, &page.body[..]), (200, &b"<h1>app</h1>"[..]), "{path}");
             assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
             assert!(page.head.contains("\r\nVary: Accept\r\n"), "{}", page.head);
         }
-        let head = request(&mut client, "HEAD /users/7", NAVIGATION);
+        let head = client.request("HEAD /users/7", NAVIGATION);
         assert_eq!((head.status, head.field("Content-Length")), (200, Some("12")));
         let navigation = format!("GET /users HTTP/1.1\r\nHost: a\r\n{NAVIGATION}\r\n");
         let fields = format!("{NAVIGATION}If-None-Match: {}\r\n", client.stable_tag(&navigation));
-        assert_eq!(request(&mut client, "GET /users", &fields).status, 304);
+        assert_eq!(client.request("GET /users", &fields).status, 304);
         for fields in ["", "Accept: */*\r\n", "Accept: image/png\r\n", "Accept: text/html;q=0\r\n"]
         {
-            let missing = request(&mut client, "GET /none.js", fields);
+            let missing = client.request("GET /none.js", fields);
             assert_eq!((missing.status, missing.field("Vary")), (404, Some("Accept")), "{fields}");
         }
-        assert_eq!(request(&mut client, "GET /data/a.gltf", NAVIGATION).body, b"{}");
-        assert_eq!(request(&mut client, "GET /.git", NAVIGATION).status, 404);
-        assert_eq!(request(&mut client, "POST /users/7", NAVIGATION).status, 405);
+        assert_eq!(client.request("GET /data/a.gltf", NAVIGATION).body, b"{}");
+        assert_eq!(client.request("GET /.git", NAVIGATION).status, 404);
+        assert_eq!(client.request("POST /users/7", NAVIGATION).status, 405);
     });
 }
 
@@ -84,7 +74,7 @@ fn removed_fallback_page_is_not_found() {
         fs::remove_file(root.path().join("app.html")).unwrap();
         let mut client = connect(&server);
         for _ in 0..2 {
-            assert_eq!(request(&mut client, "GET /none", NAVIGATION).status, 404);
+            assert_eq!(client.request("GET /none", NAVIGATION).status, 404);
         }
     });
 }
@@ -129,7 +119,7 @@ fn media_types_follow_the_settings() {
             ("/data/b%20%221%22.txt", "text/x-log; charset=utf-8"),
             ("/app.html", "text/html; charset=latin1"),
         ] {
-            let response = request(&mut client, &format!("GET {path}"), "");
+            let response = client.request(&format!("GET {path}"), "");
             assert_eq!(response.field("Content-Type"), Some(expected), "{path}");
         }
     });
@@ -141,7 +131,7 @@ fn listing_is_json_for_clients_that_prefer_it() {
     on_every_backend(|backend| {
         let server = start(backend, root.path(), options(|o| o.listing = true));
         let mut client = connect(&server);
-        let response = request(&mut client, "GET /data/", "Accept: application/json\r\n");
+        let response = client.request("GET /data/", "Accept: application/json\r\n");
         assert_eq!(response.field("Content-Type"), Some("application/json"));
         assert_eq!(response.field("Vary"), Some("Accept"));
         let list: serde_json::Value = serde_json::from_slice(&response.body).unwrap();
@@ -159,7 +149,7 @@ fn listing_is_json_for_clients_that_prefer_it() {
         assert_eq!(rows, expected);
         assert!(entries.iter().all(|e| e["modified"].as_str().unwrap().ends_with(" GMT")));
         for fields in ["", NAVIGATION, "Accept: */*\r\n"] {
-            let page = request(&mut client, "GET /data/", fields);
+            let page = client.request("GET /data/", fields);
             assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"), "{fields}");
         }
     });
@@ -177,16 +167,16 @@ fn errors_have_their_pages() {
         let server = start(backend, root.path(), options(|o| o.error_pages = pages));
         let mut client = connect(&server);
         for path in ["/none", "/.git", "/data/", "/none/"] {
-            let page = request(&mut client, &format!("GET {path}"), "");
+            let page = client.request(&format!("GET {path}"), "");
             assert_eq!((page.status, &page.body[..]), (404, &b"<h1>nothing here</h1>"[..]));
             assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
         }
-        let head = request(&mut client, "HEAD /none", "");
+        let head = client.request("HEAD /none", "");
         assert_eq!((head.status, head.field("Content-Length")), (404, Some("21")));
-        let page = request(&mut client, "GET /404.html", "");
+        let page = client.request("GET /404.html", "");
         assert_eq!((page.status, &page.body[..]), (200, &b"<h1>nothing here</h1>"[..]));
         // The connection ends after each of these; the page is complete.
-        let post = request(&mut client, "POST /app.html", "Content-Length: 0\r\n");
+        let post = client.request("POST /app.html", "Content-Length: 0\r\n");
         assert_eq!((post.status, post.body.len()), (405, long.len()));
         assert!(post.field("Allow").is_some());
         client.expect_end();
@@ -218,21 +208,21 @@ fn files_have_the_fields_of_the_settings() {
         let server = start(backend, root.path(), options);
         let mut client = connect(&server);
         for fields in ["", "", "Range: bytes=0-0\r\n", "If-None-Match: *\r\n"] {
-            let page = request(&mut client, "GET /app.html", fields);
+            let page = client.request("GET /app.html", fields);
             let field = |name| page.field(name);
             assert!([200, 206, 304].contains(&page.status), "{}", page.status);
             assert_eq!(field("X-Frame-Options"), Some("DENY"), "{fields}");
             assert_eq!(field("Content-Security-Policy"), Some("default-src 'self'"), "{fields}");
             assert_eq!(field("Cache-Control"), Some("max-age=60"), "{fields}");
         }
-        let file = request(&mut client, "GET /data/a.gltf", "");
+        let file = client.request("GET /data/a.gltf", "");
         assert_eq!(file.field("X-Frame-Options"), Some("DENY"));
         assert_eq!(file.field("Content-Security-Policy"), None);
         assert_eq!(file.head.matches("Cache-Control").count(), 1, "{}", file.head);
         assert_eq!(file.field("Cache-Control"), Some("no-cache"));
-        let list = request(&mut client, "GET /data/", "");
+        let list = client.request("GET /data/", "");
         assert_eq!((list.status, list.field("Cache-Control")), (200, Some("no-cache")));
-        assert_eq!(request(&mut client, "GET /none", "").field("X-Frame-Options"), None);
+        assert_eq!(client.request("GET /none", "").field("X-Frame-Options"), None);
     });
 }
 
@@ -252,12 +242,12 @@ fn redirected_paths_have_a_location() {
             ("PUT /o/a", 308, "https://example.org/n/a"),
             ("OPTIONS /app", 302, "/app.html"),
         ] {
-            let response = request(&mut client, line, "");
+            let response = client.request(line, "");
             assert_eq!(response.status, status, "{line}");
             assert_eq!(response.field("Location"), Some(location), "{line}");
         }
-        assert_eq!(request(&mut client, "GET /app.html", "").status, 200);
-        assert_eq!(request(&mut client, "GET /older", "").status, 404);
+        assert_eq!(client.request("GET /app.html", "").status, 200);
+        assert_eq!(client.request("GET /older", "").status, 404);
         // The body is not read, so the connection ends.
         client.send(b"POST /old HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody");
         let response = client.response(true);

@@ -9,10 +9,11 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
-use evring_httpd::evring::{BufferSizes, FileDelivery, Stats, backends};
+use evring_httpd::evring::{BufferSizes, FileDelivery, Stats};
 use evring_httpd::{Config, Limits};
 use rustix::fs::{Advice, fadvise};
-use serving::{Client, Server};
+use serving::random::Random;
+use serving::{Client, Server, available};
 
 /// Downloads for each policy and mechanism, unless `DOWNLOADS` says another number.
 const DOWNLOADS: usize = 20;
@@ -34,18 +35,6 @@ fn contents(len: usize) -> &'static [u8] {
     &ALL[..len]
 }
 
-/// A generator of numbers (xorshift), seeded for each client.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
-
 fn start(policy: FileDelivery, backend: &'static str, root: &Path) -> Server {
     let config = Config::default().with(|c| {
         c.roots = vec![root.to_owned()];
@@ -62,8 +51,8 @@ fn start(policy: FileDelivery, backend: &'static str, root: &Path) -> Server {
 fn on_all(test: impl Fn(FileDelivery, &'static str) + Sync) {
     for policy in FileDelivery::ALL {
         thread::scope(|scope| {
-            for backend in backends().iter().filter(|backend| backend.available.is_ok()) {
-                let (test, name) = (&test, backend.name);
+            for name in available() {
+                let test = &test;
                 scope.spawn(move || {
                     test(policy, name);
                     println!("{policy} on {name}: passed");
@@ -122,9 +111,8 @@ fn download(server: &Server, random: &mut Random, files: &[File]) {
 
 #[test]
 fn random_downloads_are_exact_on_every_policy_and_mechanism() {
-    let available = backends().iter().filter(|backend| backend.available.is_ok()).count();
     let default = match std::env::var_os("EXHAUSTIVE") {
-        Some(_) => ALL_DOWNLOADS.div_ceil(available),
+        Some(_) => ALL_DOWNLOADS.div_ceil(available().count()),
         None => DOWNLOADS,
     };
     let each: usize = std::env::var("DOWNLOADS").map_or(default, |n| n.parse().unwrap());

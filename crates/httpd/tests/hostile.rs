@@ -12,9 +12,9 @@ use std::time::Duration;
 use std::{env, fs};
 
 use cases::{CHUNKED, LLHTTP, PICO, PICO_CHUNKS};
-use evring_httpd::evring::backends;
 use evring_httpd::{Config, Limits};
-use serving::{Server, refuse_io_uring};
+use serving::random::Random;
+use serving::{Server, available, refuse_io_uring};
 use stage::Stage;
 use tempfile::TempDir;
 
@@ -67,8 +67,7 @@ fn compare(inputs: &[Vec<u8>], cuts: fn(usize) -> Vec<usize>) {
     let root = site();
     let all: Vec<_> = inputs.iter().map(|input| (input, expected(&root, input))).collect();
     thread::scope(|scope| {
-        let available = backends().into_iter().filter(|b| b.available.is_ok()).map(|b| b.name);
-        for backend in available.chain(["auto"]) {
+        for backend in available().chain(["auto"]) {
             let (all, root) = (&all, &root);
             scope.spawn(move || {
                 if backend == "auto" {
@@ -117,20 +116,8 @@ fn parser_suites_get_the_same_responses_for_any_split() {
     });
 }
 
-/// A deterministic pseudo-random generator (Marsaglia, xorshift).
-struct Numbers(u64);
-
-impl Numbers {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
-
 fn mangled(count: usize) -> Vec<Vec<u8>> {
-    let (suites, mut numbers) = (suites(), Numbers(0x9e37_79b9_7f4a_7c15));
+    let (suites, mut numbers) = (suites(), Random(0x9e37_79b9_7f4a_7c15));
     let mangle = |_| {
         let mut bytes = suites[numbers.below(suites.len())].clone();
         for _ in 0..=numbers.below(4) {
@@ -159,7 +146,7 @@ fn mutated_requests_get_the_same_responses() {
 
 #[test]
 fn random_bytes_get_the_same_responses() {
-    let mut numbers = Numbers(42);
+    let mut numbers = Random(42);
     let random = |_| (0..numbers.below(300)).map(|_| numbers.below(256) as u8).collect();
     compare(&(0..300).map(random).collect::<Vec<_>>(), |len| vec![0, len / 3]);
 }

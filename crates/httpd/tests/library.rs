@@ -7,11 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use evring_httpd::{Body, Builder, Config, Limits, Request, Response, Server};
-use serving::{Client, on_every_backend};
-
-fn client(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
-}
+use serving::{connect, on_every_backend};
 
 #[test]
 fn server_serves_files_and_handlers() {
@@ -34,13 +30,13 @@ fn server_serves_files_and_handlers() {
             .unwrap();
         // `auto` runs where io_uring is forbidden.
         assert_eq!(server.backend(), if backend == "auto" { "epoll" } else { backend });
-        let mut first = client(&server);
+        let mut first = connect(&server);
         for _ in 0..2 {
             assert_eq!(first.get("/a.txt").body, b"file");
             assert_eq!(first.get("/hello").body, b"Hello, World!");
         }
         for _ in 0..20 {
-            let mut other = client(&server);
+            let mut other = connect(&server);
             other.send(b"POST /count HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc");
             assert_eq!(other.response(true).body, b"abc");
         }
@@ -77,7 +73,7 @@ fn few_receive_buffers_do_not_starve_clients() {
             let post = b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 8000\r\n\r\n";
             let body = [b'y'; 8_000];
             let get = b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n";
-            let mut clients: Vec<_> = (0..CLIENTS).map(|_| client(&server)).collect();
+            let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(&server)).collect();
             for (at, client) in clients.iter_mut().enumerate() {
                 match at % 3 {
                     // Part of a body, and part of a head.
@@ -89,7 +85,7 @@ fn few_receive_buffers_do_not_starve_clients() {
                 }
             }
             for _ in 0..10 {
-                let mut other = client(&server);
+                let mut other = connect(&server);
                 other.send(&[&post[..], &body].concat());
                 assert_eq!(other.response(true).body, body, "{backend}");
             }
@@ -132,7 +128,7 @@ fn large_body_is_streamed_in_both_directions() {
         limits.max_body_bytes = LEN as u64;
         let server = Server::builder().listen("127.0.0.1:0").backend(backend);
         let server = server.limits(limits).route("/", pieces).start().unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         let body: Vec<u8> = (0..LEN).map(|i| (i / 77) as u8).collect();
         let mut request =
             format!("PUT / HTTP/1.1\r\nHost: a\r\nContent-Length: {LEN}\r\n\r\n").into_bytes();
@@ -148,7 +144,7 @@ fn large_body_is_streamed_in_both_directions() {
 fn dropping_the_server_closes_its_listener() {
     let server = Server::builder().listen("127.0.0.1:0").start().unwrap();
     let address = server.addresses()[0];
-    assert_eq!(client(&server).get("/").status, 200);
+    assert_eq!(connect(&server).get("/").status, 200);
     drop(server);
     assert!(TcpStream::connect(address).is_err());
 }
@@ -179,7 +175,7 @@ fn response_longer_than_the_send_queue_was_lost() {
             .start()
             .unwrap();
         for target in ["/whole", "/piece"] {
-            assert_eq!(client(&server).get(target).body.len(), LEN, "{backend} {target}");
+            assert_eq!(connect(&server).get(target).body.len(), LEN, "{backend} {target}");
         }
     });
 }
@@ -203,7 +199,7 @@ fn maximum_durations_are_accepted() {
             .limits(limits.clone())
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         for _ in 0..2 {
             assert_eq!(client.get("/a.txt").body, b"file");
         }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use evring_httpd::{AccessLog, Body, Request, Responder, Response, Server};
-use serving::{Client, on_every_backend};
+use serving::{Client, connect, on_every_backend};
 
 /// Returns the samples of a scrape, by their names with labels.
 fn scrape(server: &Server) -> HashMap<String, f64> {
@@ -31,10 +31,6 @@ fn scrape(server: &Server) -> HashMap<String, f64> {
 
 fn monitor(server: &Server) -> Client {
     Client::new(TcpStream::connect(server.metrics_addresses()[0]).unwrap())
-}
-
-fn connect(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
 #[test]

@@ -14,7 +14,7 @@ use evring_httpd::evring::backends;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
-use serving::{Client, refuse_io_uring};
+use serving::{Client, available, refuse_io_uring};
 
 fn output(arguments: &[&str]) -> Output {
     httpd(arguments).output().unwrap()
@@ -53,19 +53,19 @@ fn backend_list_shows_forbidden_mechanisms() {
 
 #[test]
 fn every_backend_serves_the_page_and_stops_at_either_signal() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+    for backend in available() {
         for signal in [Signal::TERM, Signal::INT] {
-            let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
+            let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend]);
             let expected = format!(
                 "listening on http://{} (backend {}, 1 worker)\n",
-                serving.address, backend.name
+                serving.address, backend
             );
             assert_eq!(serving.line, expected);
             let mut idle = serving.connect();
             let page = idle.get("/");
             assert_eq!(page.field("Content-Type"), Some("text/html; charset=utf-8"));
             let text = String::from_utf8(page.body).unwrap();
-            assert!(text.contains(&format!(">{}<", backend.name)), "{text}");
+            assert!(text.contains(&format!(">{}<", backend)), "{text}");
             assert_eq!(idle.get("/other").status, 404);
             serving.signal(signal);
             serving.expect_success();
@@ -458,8 +458,8 @@ fn failed_reopening_of_the_access_log_is_reported_and_the_old_file_kept() {
 
 #[test]
 fn address_was_in_use_after_its_server_was_killed() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        let first = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
+    for backend in available() {
+        let first = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend]);
         let at = first.address.to_string();
         let mut serving = first;
         for _ in 0..8 {
@@ -467,7 +467,7 @@ fn address_was_in_use_after_its_server_was_killed() {
             serving.connect().get("/");
             serving.signal(Signal::KILL);
             serving.child.wait().unwrap();
-            serving = Serving::start(&["--listen", &at, "--backend", backend.name]);
+            serving = Serving::start(&["--listen", &at, "--backend", backend]);
         }
     }
 }
@@ -523,9 +523,7 @@ fn unwritable_access_log_lines_are_counted() {
     serving.line.clear();
     serving.errors.read_line(&mut serving.line).unwrap();
     assert!(serving.line.contains("lines are lost"), "{}", serving.line);
-    let response = client.get("/.httpd/status.json");
-    let counts: Value = serde_json::from_slice(&response.body).unwrap();
-    assert_eq!(counts["log_lines_lost"], 1);
+    assert_eq!(client.status()["log_lines_lost"], 1);
     serving.signal(Signal::TERM);
     serving.expect_success();
 }
@@ -542,8 +540,8 @@ fn unopenable_access_log_is_a_start_error() {
 fn status_json_has_the_metrics() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        let arguments = ["--listen", "127.0.0.1:0", "--root", path, "--backend", backend.name];
+    for backend in available() {
+        let arguments = ["--listen", "127.0.0.1:0", "--root", path, "--backend", backend];
         let serving = Serving::start(&[&arguments[..], &["--status"]].concat());
         let mut client = serving.connect();
         assert_eq!(client.get("/none").status, 404);
@@ -551,7 +549,7 @@ fn status_json_has_the_metrics() {
         assert_eq!(response.field("Content-Type"), Some("application/json"));
         assert_eq!(response.field("Cache-Control"), Some("no-store"));
         let counts: Value = serde_json::from_slice(&response.body).unwrap();
-        assert_eq!(counts["backend"], backend.name);
+        assert_eq!(counts["backend"], backend);
         assert_eq!(counts["responses_4xx"], 1);
         assert_eq!(counts["connections_accepted"], 1);
         assert!(counts["system_calls"].as_u64().unwrap() > 0);
@@ -566,8 +564,8 @@ fn requests_sent_before_sigterm_were_reset() {
     let root = tempfile::tempdir().unwrap();
     std::fs::write(root.path().join("file"), "content").unwrap();
     let path = root.path().to_str().unwrap();
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        let arguments = ["--listen", "127.0.0.1:0", "--backend", backend.name, "--root", path];
+    for backend in available() {
+        let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", path];
         let serving = Serving::start(&arguments);
         let mut open: Vec<_> = (0..CLIENTS / 2).map(|_| serving.connect()).collect();
         for client in &mut open {
@@ -599,9 +597,9 @@ fn requests_sent_before_sigterm_were_reset() {
 #[test]
 fn connections_reset_at_shutdown_are_reported() {
     const WAITING: usize = 5;
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+    for backend in available() {
         let arguments =
-            ["--max-connections", "1", "--shutdown-timeout", "0.3", "--backend", backend.name];
+            ["--max-connections", "1", "--shutdown-timeout", "0.3", "--backend", backend];
         let mut serving = Serving::start(&[&["--listen", "127.0.0.1:0"], &arguments[..]].concat());
         // An incomplete head keeps the only connection in use.
         let mut busy = serving.connect();
@@ -612,15 +610,15 @@ fn connections_reset_at_shutdown_are_reported() {
         let mut text = String::new();
         serving.errors.read_to_string(&mut text).unwrap();
         let line = format!("{WAITING} connections in the listen queue were reset");
-        assert!(text.contains(&line), "{}: {text}", backend.name);
+        assert!(text.contains(&line), "{}: {text}", backend);
         drop((busy, waiting));
     }
 }
 
 #[test]
 fn responses_of_a_draining_server_lacked_connection_close() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend.name]);
+    for backend in available() {
+        let serving = Serving::start(&["--listen", "127.0.0.1:0", "--backend", backend]);
         let mut client = serving.connect();
         client.send(b"GET / HTTP/1.1\r\nHo");
         serving.signal(Signal::TERM);
@@ -630,7 +628,7 @@ fn responses_of_a_draining_server_lacked_connection_close() {
         client.send(b"st: a\r\n\r\n");
         let response = client.response(true);
         let connection = response.field("Connection");
-        assert_eq!((response.status, connection), (200, Some("close")), "{}", backend.name);
+        assert_eq!((response.status, connection), (200, Some("close")), "{}", backend);
         client.expect_end();
         // The server waits for it to close, too.
         drop(client);

@@ -12,13 +12,12 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use evring_httpd::evring::{AnyMechanism, backends};
+use evring_httpd::evring::AnyMechanism;
 use evring_httpd::{Config, Limits, Request, RequestBody, Root, Site};
 use proptest::prelude::*;
 use rustix::process::Signal;
-use serde_json::Value;
 use serving::program::{Serving, httpd, limited};
-use serving::{Client, Server, on_every_backend};
+use serving::{Client, Server, available, on_every_backend};
 use stage::{ParsedResponse, Stage, response, responses};
 use tempfile::TempDir;
 
@@ -230,7 +229,7 @@ fn body_memory_was_bounded_per_connection_only() {
         };
         let response = rejected.response(true);
         assert_eq!((response.status, response.field("Retry-After")), (503, Some("1")), "{backend}");
-        assert_eq!(counts(&mut connect())["rejected_bodies"], 1, "{backend}");
+        assert_eq!(connect().status()["rejected_bodies"], 1, "{backend}");
         for client in &mut clients {
             client.send(b"x");
             let response = client.response(true);
@@ -361,15 +360,6 @@ fn just_changed_file_was_resumed_from_the_cache() {
     }
 }
 
-/// The mechanisms that are available.
-fn available() -> impl Iterator<Item = &'static str> {
-    backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
-}
-
-fn counts(client: &mut Client) -> Value {
-    serde_json::from_slice(&client.get("/.httpd/status.json").body).unwrap()
-}
-
 #[test]
 fn low_descriptor_limit_left_one_connection() {
     let root = site(&[("large", &[b'x'; 300_000])]);
@@ -398,7 +388,7 @@ fn low_descriptor_limit_left_one_connection() {
                     assert_eq!(client.response(true).status, 200, "{backend} {limit}");
                 }
             }
-            let counts = counts(&mut clients[0]);
+            let counts = clients[0].status();
             assert_eq!(counts["responses_5xx"], 0, "{backend} {limit}");
             assert_eq!(counts["connections_accepted"], connections, "{backend} {limit}");
         }
@@ -478,7 +468,7 @@ fn slow_readers_of_equivalent_paths_used_all_descriptors() {
         assert!(served >= 100 && rejected > 0 && served + rejected == 140, "{backend} {served}");
         let mut another = serving.connect();
         assert_eq!(another.get("/small").body, b"small", "{backend}");
-        assert_eq!(counts(&mut another)["rejected_files"], rejected, "{backend}");
+        assert_eq!(another.status()["rejected_files"], rejected, "{backend}");
         // When the clients have closed, there is room again.
         drop(clients);
         while another.get("/other").status != 200 {}

@@ -4,7 +4,6 @@ mod serving;
 
 use std::error::Error as _;
 use std::io::ErrorKind;
-use std::net::TcpStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
@@ -14,14 +13,10 @@ use evring_httpd::{
     Answer, BodySink, Config, Error, Handler, Limits, Next, Request, RequestBody, Responder,
     Response, Server, get, param, put, shed_if_late, wrap,
 };
-use serving::{Client, ParsedResponse, on_every_backend};
+use serving::{Client, ParsedResponse, connect, on_every_backend};
 
 fn builder() -> evring_httpd::Builder {
     Server::builder().listen("127.0.0.1:0")
-}
-
-fn client(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
 /// Sends a request with a body of two bytes, or without one.
@@ -43,7 +38,7 @@ fn methods_have_handlers_and_others_get_405() {
     let server =
         builder().route("/items/{id}", item).route("/items/", |_: Request| "others").start();
     let server = server.unwrap();
-    let mut client = client(&server);
+    let mut client = connect(&server);
     let mut answer = |line: &str, has_body| {
         let response = request(&mut client, line, has_body);
         (response.status, String::from_utf8(response.body.clone()).unwrap(), response)
@@ -128,7 +123,7 @@ fn function_is_around_handlers_of_every_kind() {
             )
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         for (line, status, body) in [
             ("POST /plain", 200, "ab"),
             ("POST /async", 200, "ab"),
@@ -139,14 +134,14 @@ fn function_is_around_handlers_of_every_kind() {
         ] {
             // The function does not read the body, so the connection closes.
             if line.ends_with("inner") {
-                client = self::client(&server);
+                client = self::connect(&server);
             }
             let response = request(&mut client, line, true);
             let text = std::str::from_utf8(&response.body).unwrap();
             assert_eq!((response.status, text), (status, body), "{backend}: {line}");
             assert_eq!(response.field("x-outer"), Some("yes"), "{backend}: {line}");
             if line.ends_with("inner") {
-                client = self::client(&server);
+                client = self::connect(&server);
             }
         }
         assert_eq!(request(&mut client, "GET /secret", false).status, 401, "{backend}");
@@ -168,7 +163,7 @@ fn panic_in_a_function_around_handlers_gets_500() {
         })
         .start()
         .unwrap();
-    assert_eq!(client(&server).get("/").status, 500);
+    assert_eq!(connect(&server).get("/").status, 500);
     assert_eq!(calls.load(Ordering::Relaxed), 0);
 }
 
@@ -178,7 +173,7 @@ fn contradictory_settings_are_an_error_and_none_is_ignored() {
     std::fs::write(one.path().join("a"), "from the config").unwrap();
     let config = Config::default().with(|c| c.roots = vec![one.path().to_owned()]);
     let server = builder().config(config.clone()).start().unwrap();
-    assert_eq!(client(&server).get("/a").body, b"from the config");
+    assert_eq!(connect(&server).get("/a").body, b"from the config");
     drop(server);
     // The same root twice is no contradiction, in either order.
     drop(builder().config(config.clone()).files(one.path()).start().unwrap());

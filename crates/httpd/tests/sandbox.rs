@@ -14,8 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::backends;
 use evring_httpd::sandbox::Policy;
+use serving::available;
 use serving::program::{Serving, httpd};
 
 fn handler(name: &str) -> PathBuf {
@@ -48,20 +48,13 @@ fn compiled(name: &str, into: &Path) -> PathBuf {
 }
 
 fn counter(serving: &Serving, name: &str) -> u64 {
-    let status = serving.connect().get("/.httpd/status.json");
-    let status: serde_json::Value = serde_json::from_slice(&status.body).unwrap();
-    status[name].as_u64().unwrap()
-}
-
-fn each_backend(test: impl Fn(&'static str)) {
-    let backends = backends().into_iter().filter(|backend| backend.available.is_ok());
-    backends.for_each(|backend| test(backend.name));
+    serving.connect().status()[name].as_u64().unwrap()
 }
 
 #[test]
 fn handler_answers_its_requests_before_the_site_on_every_mechanism() {
     let handlers = [handler("hello.wasm").display().to_string()];
-    each_backend(|backend| {
+    available().for_each(|backend| {
         let (serving, _root) = serve(backend, &handlers);
         let mut client = serving.connect();
         for _ in 0..3 {
@@ -84,7 +77,7 @@ fn handler_answers_its_requests_before_the_site_on_every_mechanism() {
 #[test]
 fn pipelined_requests_to_a_handler_and_files_are_answered_in_order() {
     let handlers = [handler("hello.wasm").display().to_string()];
-    each_backend(|backend| {
+    available().for_each(|backend| {
         let (serving, _root) = serve(backend, &handlers);
         let mut client = serving.connect();
         let request = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");

@@ -11,10 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 
 use command_fds::{CommandFdExt, FdMapping};
-use evring_httpd::evring::backends;
 use rustix::process::{Pid, Signal, kill_process};
-use serving::Client;
 use serving::program::{Serving, httpd};
+use serving::{Client, available};
 
 /// Upgrades for each mechanism, unless `UPGRADES` says another number. `BACKEND` selects one mechanism.
 const UPGRADES: usize = 3;
@@ -48,10 +47,7 @@ fn no_request_fails_while_successors_take_over() {
     let pid_file = dir.path().join("pid");
     let only = std::env::var("BACKEND").ok();
     let is_tested = |name: &str| only.as_ref().is_none_or(|only| only == name);
-    for backend in backends().iter().filter(|backend| backend.available.is_ok()) {
-        if !is_tested(backend.name) {
-            continue;
-        }
+    for backend in available().filter(|name| is_tested(name)) {
         let root = dir.path().to_str().unwrap();
         let mut serving = Serving::start(&[
             "--listen",
@@ -60,7 +56,7 @@ fn no_request_fails_while_successors_take_over() {
             root,
             "--listing",
             "--backend",
-            backend.name,
+            backend,
             "--workers",
             "2",
             "--pid-file",
@@ -99,7 +95,7 @@ fn no_request_fails_while_successors_take_over() {
         serving.errors.read_to_string(&mut output).unwrap();
         assert_eq!((serving.child.wait().unwrap().code(), &*output), (Some(0), ""));
         assert!(!pid_file.exists());
-        println!("{}: {requests:?} requests", backend.name);
+        println!("{}: {requests:?} requests", backend);
     }
 }
 

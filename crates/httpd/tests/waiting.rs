@@ -4,7 +4,6 @@ mod serving;
 
 use std::future::{pending, poll_fn};
 use std::io::{ErrorKind, Write};
-use std::net::TcpStream;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -17,17 +16,13 @@ use evring_httpd::{
     Body, BodyError, Builder, ClientAddr, Limits, Pool, Request, RequestBody, Responder, Response,
     Server,
 };
-use serving::{Client, on_every_backend};
+use serving::{Client, connect, on_every_backend};
 
 /// Longer than any wait on the slowest machine.
 const LONG: Duration = Duration::from_secs(20);
 
 fn builder(backend: &str) -> Builder {
     Server::builder().listen("127.0.0.1:0").backend(backend)
-}
-
-fn client(server: &Server) -> Client {
-    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
 /// A handler that leaves the requests, with their responders, to the test.
@@ -62,7 +57,7 @@ fn another_thread_answers_in_any_order() {
     on_every_backend(|backend| {
         let (handler, requests) = left_to_the_test();
         let server = builder(backend).route("/", handler).start().unwrap();
-        let mut clients: Vec<_> = (0..5).map(|_| client(&server)).collect();
+        let mut clients: Vec<_> = (0..5).map(|_| connect(&server)).collect();
         let mut responders = Vec::new();
         for (n, client) in clients.iter_mut().enumerate() {
             client.send(format!("GET /{n} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
@@ -88,7 +83,7 @@ fn pipelined_requests_are_answered_in_order() {
             .route("/echo", async |request: Request| request.into_body())
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         // More than the server keeps of a connection in one piece.
         let long = "x".repeat(8_000);
         let mut sent = String::new();
@@ -130,7 +125,7 @@ fn handler_that_does_not_answer_gets_503() {
             })
             .start()
             .unwrap();
-        let mut first = client(&server);
+        let mut first = connect(&server);
         let response = first.get("/later");
         assert_eq!((response.status, response.field("Connection")), (503, Some("close")));
         assert_eq!(response.field("Retry-After"), Some("1"));
@@ -138,7 +133,7 @@ fn handler_that_does_not_answer_gets_503() {
         let (_, responder) = requests.recv_timeout(LONG).unwrap();
         assert!(responder.is_cancelled());
         assert!(!responder.respond("too late"), "{backend}");
-        assert_eq!(client(&server).get("/never").status, 503, "{backend}");
+        assert_eq!(connect(&server).get("/never").status, 503, "{backend}");
         is_dropped.recv_timeout(LONG).expect("the future is dropped");
     });
 }
@@ -170,18 +165,18 @@ fn handler_that_panics_or_drops_its_responder_gets_500() {
             .start()
             .unwrap();
         for path in ["/drop", "/panic", "/first", "/second"] {
-            let mut client = client(&server);
+            let mut client = connect(&server);
             let response = client.get(path);
             assert_eq!(response.status, 500, "{backend}: {path}");
             assert_eq!(response.field("Connection"), Some("close"));
             client.expect_end();
         }
-        let mut client = client(&server);
+        let mut client = connect(&server);
         client.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
         let (_, responder) = requests.recv_timeout(LONG).unwrap();
         thread::spawn(move || drop(responder));
         assert_eq!(client.response(true).status, 500, "{backend}");
-        assert_eq!(self::client(&server).get("/hello").body, b"hello", "{backend}");
+        assert_eq!(self::connect(&server).get("/hello").body, b"hello", "{backend}");
     });
 }
 
@@ -215,7 +210,7 @@ fn future_is_dropped_when_the_client_has_gone() {
             .start()
             .unwrap();
         let get = |path: &str| {
-            let mut client = client(&server);
+            let mut client = connect(&server);
             client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
             client
         };
@@ -250,7 +245,7 @@ fn pieces_of_a_channel_arrive_one_by_one() {
             })
             .start()
             .unwrap();
-        let mut first = client(&server);
+        let mut first = connect(&server);
         first.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut sender = body_of.recv_timeout(LONG).unwrap();
         assert_eq!(first.response(false).field("Transfer-Encoding"), Some("chunked"));
@@ -286,7 +281,7 @@ fn sender_of_a_body_waits_for_a_slow_client() {
             })
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         let (sent, sender) = result.recv_timeout(LONG).unwrap();
         assert!(sent < PIECES, "{backend}: nothing bounds the pieces");
@@ -324,7 +319,7 @@ fn body_of_a_request_waits_for_its_handler() {
             })
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LEN}\r\n\r\n");
         client.send(head.as_bytes());
         // The kernel's buffers fill up.
@@ -371,7 +366,7 @@ fn body_is_echoed_while_it_arrives() {
             })
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
         client.send(b"3\r\none\r\n");
         assert_eq!(client.response(false).status, 200);
@@ -402,7 +397,7 @@ fn body_that_nobody_reads_is_discarded() {
             .start()
             .unwrap();
         for path in ["/ignore", "/drop"] {
-            let mut client = client(&server);
+            let mut client = connect(&server);
             let head = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 300000\r\n\r\n");
             client.send(head.as_bytes());
             client.send_rejected(&vec![b'x'; 300_000]);
@@ -424,12 +419,12 @@ fn client_continues_when_the_handler_wants_the_body() {
                 "PUT {path} HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n"
             )
         };
-        let mut first = client(&server);
+        let mut first = connect(&server);
         first.send(head("/").as_bytes());
         assert_eq!(first.response(false).status, 100, "{backend}");
         first.send(b"ab");
         assert_eq!(first.response(true).body, b"ab", "{backend}");
-        let mut second = client(&server);
+        let mut second = connect(&server);
         second.send(head("/no").as_bytes());
         assert_eq!(second.response(true).status, 403, "{backend}");
         second.expect_end();
@@ -458,13 +453,13 @@ fn malformed_slow_and_large_bodies_end_the_handler() {
         let chunked = b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         for (body, status) in [(&b"1\r\nxx\r\n"[..], 400), (b"fffffff\r\n", 413), (b"5\r\nx", 408)]
         {
-            let mut client = client(&server);
+            let mut client = connect(&server);
             client.send(&[&chunked[..], body].concat());
             assert_eq!(client.response(true).status, status, "{backend}");
             client.expect_end();
             is_dropped.recv_timeout(LONG).expect("the future is dropped");
         }
-        let mut client = client(&server);
+        let mut client = connect(&server);
         client.send(b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 200000\r\n\r\n");
         client.send_rejected(&[b'x'; 200_000]);
         assert_eq!(client.response(true).status, 503, "{backend}");
@@ -481,7 +476,7 @@ fn request_has_the_address_of_its_client() {
             })
             .start()
             .unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         let address = client.stream.local_addr().unwrap().to_string();
         for _ in 0..2 {
             assert_eq!(client.get("/").body, address.as_bytes(), "{backend}");
@@ -494,7 +489,7 @@ fn stop_waits_for_handlers() {
     on_every_backend(|backend| {
         let (handler, requests) = left_to_the_test();
         let server = builder(backend).route("/", handler).start().unwrap();
-        let mut client = client(&server);
+        let mut client = connect(&server);
         client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         let (_, responder) = requests.recv_timeout(LONG).unwrap();
         server.handle().stop();
@@ -515,7 +510,7 @@ fn all_connections_are_woken_at_once() {
         let count = if backend == "select" { 400 } else { CLIENTS };
         let (handler, requests) = left_to_the_test();
         let server = builder(backend).route("/", handler).start().unwrap();
-        let mut clients: Vec<_> = (0..count).map(|_| client(&server)).collect();
+        let mut clients: Vec<_> = (0..count).map(|_| connect(&server)).collect();
         for client in &mut clients {
             client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         }
@@ -553,15 +548,15 @@ fn pool_runs_calls_that_block_and_rejects_too_many() {
             })
             .start()
             .unwrap();
-        let mut first = client(&server);
+        let mut first = connect(&server);
         assert_eq!(first.get("/run").body, b"/run", "{backend}");
-        assert_eq!(client(&server).get("/panic").status, 500, "{backend}");
+        assert_eq!(connect(&server).get("/panic").status, 500, "{backend}");
         first.send(b"POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab");
         assert_eq!(first.response(true).body, b"ab", "{backend}");
         first.send(b"GET /block HTTP/1.1\r\nHost: a\r\n\r\n");
         let blocked = gate.recv_timeout(LONG).unwrap();
         // The thread is busy: one call waits, the next one is rejected. They may arrive in any order.
-        let mut others = [client(&server), client(&server)];
+        let mut others = [connect(&server), connect(&server)];
         for other in &mut others {
             other.send(b"GET /run HTTP/1.1\r\nHost: a\r\n\r\n");
         }
@@ -583,7 +578,7 @@ fn half_closed_client_gets_its_response_if_it_is_permitted() {
             let mut limits = Limits::default();
             limits.half_close = half_close;
             let server = builder(backend).limits(limits).route("/", handler).start().unwrap();
-            let mut client = client(&server);
+            let mut client = connect(&server);
             client.send(b"GET /1 HTTP/1.1\r\nHost: a\r\n\r\nGET /2 HTTP/1.1\r\nHost: a\r\n\r\n");
             client.end();
             for path in ["/1", "/2"] {

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub(crate) mod program;
+pub(crate) mod random;
 mod refused;
 
 use std::io::{ErrorKind, Read, Write};
@@ -28,6 +29,16 @@ pub(crate) fn on_every_backend_at_once(test: impl Fn(&'static str) + Sync) {
             scope.spawn(move || test(backend));
         });
     });
+}
+
+/// Returns the names of the mechanisms that are available.
+pub(crate) fn available() -> impl Iterator<Item = &'static str> {
+    backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
+}
+
+/// Connects to the first address of a server.
+pub(crate) fn connect(server: &evring_httpd::Server) -> Client {
+    Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
 /// Runs `test` with the name of every available mechanism, and with `auto` where io_uring is
@@ -157,8 +168,18 @@ impl Client {
     }
 
     pub(crate) fn get(&mut self, target: &str) -> ParsedResponse {
-        self.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
-        self.response(true)
+        self.request(&format!("GET {target}"), "")
+    }
+
+    /// Sends a request without a body, with these lines of fields.
+    pub(crate) fn request(&mut self, line: &str, fields: &str) -> ParsedResponse {
+        self.send(format!("{line} HTTP/1.1\r\nHost: a\r\n{fields}\r\n").as_bytes());
+        self.response(!line.starts_with("HEAD"))
+    }
+
+    /// Returns the server's metrics.
+    pub(crate) fn status(&mut self) -> serde_json::Value {
+        serde_json::from_slice(&self.get("/.httpd/status.json").body).unwrap()
     }
 
     /// Repeats a GET until its entity tag identifies the file and not only one response: a file just
