@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use wasmparser::{
-    DataKind, ElementItems, ElementKind, ExternalKind, FuncValidatorAllocations, Import, Imports,
-    Name, NameSectionReader, Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
+    DataKind, ElementItems, ExternalKind, FuncType, FuncValidatorAllocations, Import, Name,
+    NameSectionReader, Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
     WasmFeatures as Features,
 };
 
@@ -52,7 +52,7 @@ struct Function {
 
 #[derive(Default)]
 struct Contents<'a> {
-    types: Vec<Option<wasmparser::FuncType>>,
+    types: Vec<FuncType>,
     /// Types of all functions, the imported ones first.
     functions: Vec<u32>,
     imported: Vec<Call>,
@@ -73,8 +73,7 @@ pub(crate) fn analyse(wasm: &[u8], policy: &Policy) -> Result<Analysis, Rejectio
     let mut contents = Contents::default();
     contents.read(wasm, policy)?;
     let memory_bytes = contents.check_memory(policy)?;
-    contents.check_entry()?;
-    let bound = contents.longest_path(policy)?;
+    let bound = contents.longest_path(contents.check_entry()?, policy)?;
     Ok(Analysis { bound, memory_bytes })
 }
 
@@ -90,11 +89,8 @@ impl<'a> Contents<'a> {
         self.read_names(wasm);
         for payload in Parser::new(0).parse_all(wasm) {
             let payload = payload.map_err(invalid)?;
-            let function = match validator.payload(&payload).map_err(invalid)? {
-                wasmparser::ValidPayload::Func(function, body) => Some((function, body)),
-                _ => None,
-            };
-            if let Some((function, body)) = function {
+            let valid = validator.payload(&payload).map_err(invalid)?;
+            if let wasmparser::ValidPayload::Func(function, body) = valid {
                 let mut function = function.into_validator(allocations);
                 let number = function.index();
                 let result = function.validate(&body);
@@ -111,23 +107,13 @@ impl<'a> Contents<'a> {
     fn read_payload(&mut self, payload: Payload<'a>, policy: &Policy) -> Result<(), Rejection> {
         match payload {
             Payload::TypeSection(section) => {
-                for group in section {
-                    for ty in group.map_err(invalid)?.into_types() {
-                        self.types.push(match ty.composite_type.inner {
-                            wasmparser::CompositeInnerType::Func(ty) => Some(ty),
-                            _ => None,
-                        });
-                    }
+                for ty in section.into_iter_err_on_gc_types() {
+                    self.types.push(ty.map_err(invalid)?);
                 }
             }
             Payload::ImportSection(section) => {
-                for imports in section {
-                    match imports.map_err(invalid)? {
-                        Imports::Single(_, import) => self.check_import(import)?,
-                        Imports::Compact1 { module, .. } | Imports::Compact2 { module, .. } => {
-                            return Err(Reason::Import(module.into(), "(several)".into()).into());
-                        }
-                    }
+                for import in section.into_imports() {
+                    self.check_import(import.map_err(invalid)?)?;
                 }
             }
             Payload::FunctionSection(section) => {
@@ -164,13 +150,14 @@ impl<'a> Contents<'a> {
             }
             Payload::ElementSection(section) => {
                 for element in section {
-                    let element = element.map_err(invalid)?;
-                    if let ElementItems::Functions(functions) = element.items {
-                        for function in functions {
-                            self.in_tables.push(function.map_err(invalid)?);
+                    match element.map_err(invalid)?.items {
+                        ElementItems::Functions(functions) => {
+                            for function in functions {
+                                self.in_tables.push(function.map_err(invalid)?);
+                            }
                         }
-                    } else if !matches!(element.kind, ElementKind::Declared) {
-                        self.in_tables.extend(0..self.functions.len() as u32);
+                        // The validator rejects `ref.null` and `ref.func`, so there is no such expression.
+                        ElementItems::Expressions(_, items) => debug_assert_eq!(items.count(), 0),
                     }
                 }
                 // A module can name a function as often as it has room for.
@@ -221,7 +208,7 @@ impl<'a> Contents<'a> {
         let (Some(call), TypeRef::Func(ty)) = (call, ty) else {
             return Err(Reason::Import(module.into(), name.into()).into());
         };
-        let has_type = self.types.get(ty as usize).and_then(Option::as_ref).is_some_and(|ty| {
+        let has_type = self.types.get(ty as usize).is_some_and(|ty| {
             same(ty.params(), call.parameters) && same(ty.results(), call.result.as_slice())
         });
         if !has_type {
@@ -277,8 +264,7 @@ impl<'a> Contents<'a> {
         let Some(&(_, ExternalKind::Func, number)) = entry else {
             return Err(Reason::NoEntry.into());
         };
-        let ty = self.functions.get(number as usize);
-        let ty = ty.and_then(|ty| self.types.get(*ty as usize)).and_then(Option::as_ref);
+        let ty = self.functions.get(number as usize).and_then(|ty| self.types.get(*ty as usize));
         let is_entry = ty.is_some_and(|ty| {
             same(ty.params(), &[Type::I32, Type::I32, Type::I64, Type::I32])
                 && same(ty.results(), &[Type::I32])
@@ -288,9 +274,8 @@ impl<'a> Contents<'a> {
 
     /// Sums the operations of all functions that the entry reaches, for each call once. This is more
     /// than the longest path has.
-    fn longest_path(&self, policy: &Policy) -> Result<Bound, Rejection> {
+    fn longest_path(&self, entry: u32, policy: &Policy) -> Result<Bound, Rejection> {
         let mut costs = vec![Cost::Unknown; self.functions.len()];
-        let entry = self.check_entry()?;
         match self.cost(entry, &mut costs) {
             Some(operations) if operations > policy.max_operations => {
                 Err(self.in_function(entry, Reason::TooLong(operations, policy.max_operations)))
