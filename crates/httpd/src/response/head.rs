@@ -40,6 +40,14 @@ pub(crate) fn connection(options: ResponseOptions) -> &'static [u8] {
     }
 }
 
+/// Writes a field.
+pub(crate) fn put_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
+    out.extend_from_slice(name.as_bytes());
+    out.extend_from_slice(b": ");
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Writes a Content-Length.
 pub(crate) fn put_length(out: &mut Vec<u8>, len: u64) {
     out.extend_from_slice(b"Content-Length: ");
@@ -60,9 +68,7 @@ pub(crate) fn put(out: &mut Vec<u8>, text: std::fmt::Arguments<'_>) {
 pub(super) fn put_validators(out: &mut Vec<u8>, headers: &RepresentationHeaders) {
     if let Some(Validators { etag, is_weak, modified, .. }) = &headers.validators {
         if let Some(modified) = modified {
-            out.extend_from_slice(b"Last-Modified: ");
-            out.extend_from_slice(&stamp(*modified));
-            out.extend_from_slice(b"\r\n");
+            put_field(out, "Last-Modified", &stamp(*modified));
         }
         if let Some(etag) = etag {
             let weak = if *is_weak { "W/" } else { "" };
@@ -90,10 +96,10 @@ pub(super) fn put_representation(out: &mut Vec<u8>, headers: &RepresentationHead
         out.extend_from_slice(b"Accept-Ranges: bytes\r\n");
     }
     if let Some(coding) = headers.coding {
-        put(out, format_args!("Content-Encoding: {}\r\n", coding.name()));
+        put_field(out, "Content-Encoding", coding.name().as_bytes());
     }
 }
 
 pub(super) fn put_type(out: &mut Vec<u8>, headers: &RepresentationHeaders) {
-    put(out, format_args!("Content-Type: {}\r\n", headers.content_type));
+    put_field(out, "Content-Type", headers.content_type.as_bytes());
 }

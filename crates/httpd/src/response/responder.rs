@@ -9,7 +9,7 @@ use crate::error_page::LoadedPage;
 use crate::message::request::Request;
 use crate::message::status::Status;
 use crate::response::clock::Clock;
-use crate::response::head::{begin_head, end_head, put, put_length, put_validators};
+use crate::response::head::{begin_head, end_head, put, put_field, put_length, put_validators};
 use crate::response::plain::PlainHeads;
 use crate::response::prepared::PreparedResponse;
 use crate::response::sent::Sent;
@@ -122,16 +122,6 @@ impl Responder {
         self.send_status(to, Status::MOVED, &location, options)
     }
 
-    /// Sends a redirect with a Location field.
-    pub(crate) fn redirect_to(
-        &mut self,
-        to: (&mut impl Commands, ConnId),
-        (status, location): (Status, &[u8]),
-        options: ResponseOptions,
-    ) -> Sent {
-        self.send_status(to, status, location, options)
-    }
-
     /// Sends a response that has only a status and optional header fields.
     pub(crate) fn send_status(
         &mut self,
@@ -150,7 +140,7 @@ impl Responder {
         let is_page =
             |(host, page): &&(HostIndex, LoadedPage)| *host == options.host && page.status == code;
         if let Some((_, page)) = self.error_pages.iter().rfind(is_page) {
-            put(out, format_args!("Content-Type: {}\r\n", page.content_type));
+            put_field(out, "Content-Type", page.content_type.as_bytes());
             put_length(out, page.body.len() as u64);
             end_head(out, options);
             let mut queued = io.send(to, Chunk::Copy(out));

@@ -261,11 +261,9 @@ impl Site {
         let location = self.redirect.as_ref().and_then(|redirect| redirect.location(request));
         match location {
             Some(location) => {
-                let sent = self.context.responder.redirect_to(
-                    (x.io, x.id),
-                    (Status::PERMANENT, &location),
-                    options,
-                );
+                let to = (&mut *x.io, x.id);
+                let responder = &mut self.context.responder;
+                let sent = responder.send_status(to, Status::PERMANENT, &location, options);
                 x.state.record(sent)
             }
             None => self.context.send_error(x, Status::BAD_REQUEST, options.ending()),
@@ -332,8 +330,8 @@ impl Site {
     ) -> Option<bool> {
         let (status, location) =
             Redirect::find(&self.files.hosts.get(options.host).options.redirects, name, query)?;
-        let redirect = (status, &location[..]);
-        let sent = self.context.responder.redirect_to((x.io, x.id), redirect, options);
+        let to = (&mut *x.io, x.id);
+        let sent = self.context.responder.send_status(to, status, &location, options);
         Some(x.state.record(sent))
     }
 

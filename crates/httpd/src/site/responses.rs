@@ -9,7 +9,7 @@ use http::{HeaderMap, StatusCode};
 use crate::decision::options::ResponseOptions;
 use crate::message::conversion::{HttpConversion, is_framing};
 use crate::message::status::Status;
-use crate::response::head::{begin_head, end_head, put_length};
+use crate::response::head::{begin_head, end_head, put_field, put_length};
 use crate::response::prepared::PreparedResponse;
 use crate::response::responder::Responder;
 use crate::response::sent::Sent;
@@ -79,9 +79,7 @@ pub(crate) fn send_plain(
             scratch.clear();
             begin_head(scratch, status, clock);
             if let Some(content_type) = content_type {
-                scratch.extend_from_slice(b"Content-Type: ");
-                scratch.extend_from_slice(content_type.as_bytes());
-                scratch.extend_from_slice(b"\r\n");
+                put_field(scratch, "Content-Type", content_type.as_bytes());
             }
             put_length(scratch, len);
             end_head(scratch, options);
@@ -147,10 +145,7 @@ fn send_full(
     begin_head(out, status, &context.responder.clock);
     for (name, value) in &head.headers {
         if !is_framing(name) {
-            out.extend_from_slice(name.as_str().as_bytes());
-            out.extend_from_slice(b": ");
-            out.extend_from_slice(value.as_bytes());
-            out.extend_from_slice(b"\r\n");
+            put_field(out, name.as_str(), value.as_bytes());
         } else if name == header::CONNECTION && has_close(value) {
             options = options.ending();
         }
@@ -202,10 +197,9 @@ fn switch(
     let out = &mut context.responder.scratch;
     if !options.may_upgrade {
         drop(Guarded::new(protocol));
-        let mut field = b"Connection: Upgrade\r\nUpgrade: ".to_vec();
-        field
-            .extend_from_slice(fields.get(header::UPGRADE).map_or(&b""[..], HeaderValue::as_bytes));
-        field.extend_from_slice(b"\r\n");
+        let protocol_name = fields.get(header::UPGRADE).map_or(&b""[..], HeaderValue::as_bytes);
+        let mut field = b"Connection: Upgrade\r\n".to_vec();
+        put_field(&mut field, "Upgrade", protocol_name);
         let to = (&mut *x.io, x.id);
         let sent = context.responder.send_status(to, Status::UPGRADE, &field, options);
         return Outcome::Sent(x.state.record(sent));
@@ -213,10 +207,7 @@ fn switch(
     out.clear();
     begin_head(out, Status::SWITCHING, &context.responder.clock);
     for (name, value) in fields.iter().filter(|(name, _)| !is_framing(name)) {
-        out.extend_from_slice(name.as_str().as_bytes());
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(value.as_bytes());
-        out.extend_from_slice(b"\r\n");
+        put_field(out, name.as_str(), value.as_bytes());
     }
     out.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
     x.io.send(x.id, Chunk::Copy(out));
