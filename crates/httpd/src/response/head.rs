@@ -41,6 +41,7 @@ pub(crate) fn connection(options: ResponseOptions) -> &'static [u8] {
 }
 
 /// Writes a field.
+#[inline]
 pub(crate) fn put_field(out: &mut Vec<u8>, name: &str, value: &[u8]) {
     out.extend_from_slice(name.as_bytes());
     out.extend_from_slice(b": ");

@@ -173,10 +173,7 @@ impl Files {
                 lookup.coding = choose(request, codings);
             }
             CacheLookup::Stale(..) => lookup.step = LookupStep::Revalidate,
-            CacheLookup::Miss if precompressed => {
-                lookup.step = LookupStep::Sibling { at: 0, revalidates: false };
-            }
-            CacheLookup::Miss => {}
+            CacheLookup::Miss => lookup.step = LookupStep::first(precompressed),
         }
         self.begin(context, x, request, lookup);
         false
@@ -288,8 +285,7 @@ impl Files {
                 file.step = match is_same {
                     true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
                     true => return self.answer_revalidated(context, x, file, request),
-                    false if check_siblings => LookupStep::Sibling { at: 0, revalidates: false },
-                    false => LookupStep::Open,
+                    false => LookupStep::first(check_siblings),
                 };
                 LookupResult::NextStep
             }
@@ -439,10 +435,7 @@ impl Files {
         match self.cache.find(&self.key, x.io.now()) {
             CacheLookup::Fresh(..) => return self.answer_revalidated(context, x, file, request),
             CacheLookup::Stale(..) => file.step = LookupStep::Revalidate,
-            CacheLookup::Miss if precompressed => {
-                file.step = LookupStep::Sibling { at: 0, revalidates: false };
-            }
-            CacheLookup::Miss => {}
+            CacheLookup::Miss => file.step = LookupStep::first(precompressed),
         }
         LookupResult::NextStep
     }

@@ -70,6 +70,16 @@ pub(crate) struct Collection {
     pub(crate) place: Reservation,
 }
 
+impl LookupStep {
+    /// The first step for a file that is not cached.
+    pub(crate) fn first(precompressed: bool) -> Self {
+        match precompressed {
+            true => LookupStep::Sibling { at: 0, revalidates: false },
+            false => LookupStep::Open,
+        }
+    }
+}
+
 impl FileLookup {
     /// Starts with revalidating a cached response, in a coding or plain.
     pub(crate) fn revalidate(
@@ -78,17 +88,9 @@ impl FileLookup {
         coding: Option<Coding>,
         options: ResponseOptions,
     ) -> Self {
-        FileLookup {
-            name_len: target_len(&target, options.host, coding),
-            target,
-            paths,
-            coding,
-            codings: Codings::default(),
-            only_plain: false,
-            is_fallback: false,
-            options,
-            step: LookupStep::Revalidate,
-        }
+        let name_len = target_len(&target, options.host, coding);
+        let step = LookupStep::Revalidate;
+        FileLookup { coding, step, ..Self::new(target, name_len, paths, options) }
     }
 
     /// Starts with opening the file of a canonical path.
@@ -106,8 +108,16 @@ impl FileLookup {
             target.push(b'?');
             target.extend_from_slice(query);
         }
-        let (target, name_len) = (target.into(), name.len());
-        Ok(FileLookup {
+        Ok(Self::new(target.into(), name.len(), paths, options))
+    }
+
+    fn new(
+        target: Arc<[u8]>,
+        name_len: usize,
+        paths: Arc<Paths>,
+        options: ResponseOptions,
+    ) -> Self {
+        FileLookup {
             target,
             name_len,
             paths,
@@ -117,7 +127,7 @@ impl FileLookup {
             is_fallback: false,
             options,
             step: LookupStep::Open,
-        })
+        }
     }
 
     /// Returns the path of the file to open: the precompressed one in the current coding, or the plain one.
