@@ -3,10 +3,13 @@
 
 #![cfg(feature = "sandbox")]
 
+mod memory;
+
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ash_sandbox::sandbox::{Abort, Bound, Handler, Outcome, Pass, Policy, Sandboxer};
+use memory::bytes;
 
 fn directory() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/handlers")
@@ -25,12 +28,7 @@ fn load(file: &str) -> (Handler, Bound) {
 
 fn run(handler: &mut Handler, message: &[u8]) -> (Outcome, Vec<u8>) {
     let outcome = handler.handle_copy(message, 7, Instant::now());
-    let memory = handler.memory();
-    let sent = handler.sends().iter().flat_map(|range| {
-        // SAFETY: the range is in the memory, and no handler runs.
-        unsafe { std::slice::from_raw_parts(memory.host_pointer(range.start), range.len()) }
-    });
-    (outcome, sent.copied().collect())
+    (outcome, handler.sent().flatten().copied().collect())
 }
 
 #[test]
@@ -95,19 +93,13 @@ fn lock_is_acquired_once_and_the_application_gets_who_must_wait() {
     assert_eq!(ask(1, b"q\x05"), passed);
 }
 
-/// Returns bytes of a handler's memory.
-fn bytes(handler: &Handler, start: usize, len: usize) -> Vec<u8> {
-    // SAFETY: the range is in the memory, and no handler runs.
-    unsafe { std::slice::from_raw_parts(handler.memory().host_pointer(start), len) }.to_vec()
-}
-
 #[test]
 fn remote_write_of_a_trusted_peer_reaches_any_address_of_the_handler() {
     let (mut handler, bound) = load("remote_write.wat");
     assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");
     let write = |address: u32, data: &[u8]| [&address.to_le_bytes(), data].concat();
     assert_eq!(run(&mut handler, &write(300, b"data")).0, Outcome::Handled);
-    assert_eq!(bytes(&handler, 299, 6), b"\0data\0");
+    assert_eq!(bytes(&handler, 299..305), b"\0data\0");
     for useless in [write(65_533, b"data"), write(u32::MAX, b"data"), b"sho".to_vec()] {
         assert_eq!(run(&mut handler, &useless).0, Outcome::Discarded);
     }
@@ -122,9 +114,9 @@ fn remote_write_of_others_stays_within_its_segment() {
         [header.as_flattened(), data].concat()
     };
     assert_eq!(run(&mut handler, &write(0, 4092, 4, b"last")).0, Outcome::Handled);
-    assert_eq!(bytes(&handler, 0x1000 + 4091, 6), b"\0last\0");
+    assert_eq!(bytes(&handler, 0x1ffb..0x2001), b"\0last\0");
     assert_eq!(run(&mut handler, &write(1, 1, 4, b"data")).0, Outcome::Handled);
-    assert_eq!(bytes(&handler, 0x4000, 6), b"\0data\0");
+    assert_eq!(bytes(&handler, 0x4000..0x4006), b"\0data\0");
     for useless in [
         write(2, 0, 4, b"data"),
         write(0, 4093, 4, b"data"),

@@ -6,6 +6,8 @@
 
 #![cfg(feature = "sandbox")]
 
+mod generated;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -19,8 +21,6 @@ use wasm_smith::{Config, Module};
 const MODULES: u64 = 400;
 /// The messages for each module.
 const MESSAGES: usize = 8;
-/// The bytes from which a module is generated.
-const SEED_BYTES: usize = 4096;
 /// What lies in memory that a module may not write to.
 const CANARY: u8 = 0xa5;
 
@@ -45,33 +45,13 @@ const SHAPE: &str = r#"
 
 /// Generates a module: one in four of any shape and with any feature, the others like a handler.
 fn generate(seed: u64) -> Option<Vec<u8>> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(SEED_BYTES).collect();
+    let bytes = generated::bytes(seed);
     let mut bytes = Unstructured::new(&bytes);
     let config = if seed.is_multiple_of(4) {
         Config::arbitrary(&mut bytes).ok()?
     } else {
-        Config {
-            module_shape: Some(wat::parse_str(SHAPE).unwrap()),
-            allow_start_export: false,
-            // What the second policy accepts.
-            allow_floats: (seed / 4) % 3 == 1,
-            // The sandboxer accepts some of its instructions.
-            bulk_memory_enabled: seed % 8 == 1,
-            exceptions_enabled: false,
-            gc_enabled: false,
-            max_data_segments: 2,
-            max_instructions: 400,
-            max_tables: 1,
-            max_table_elements: 100,
-            memory64_enabled: false,
-            reference_types_enabled: false,
-            relaxed_simd_enabled: false,
-            simd_enabled: false,
-            tail_call_enabled: false,
-            threads_enabled: false,
-            ..Config::default()
-        }
+        // The second policy accepts floats, and the sandboxer some instructions on ranges of memory.
+        generated::like_handlers(SHAPE, (seed / 4) % 3 == 1, seed % 8 == 1)
     };
     Some(Module::new(config, &mut bytes).ok()?.to_bytes())
 }

@@ -2,6 +2,8 @@
 
 #![cfg(feature = "sandbox")]
 
+mod memory;
+
 use std::time::{Duration, Instant};
 
 use ash_sandbox::ilp::{Mode, PipeList, checksum};
@@ -9,6 +11,7 @@ use ash_sandbox::model::{Governor, Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{
     Abort, Ash, Bound, Handler, Loops, Outcome, Pass, Policy, Reason, Rejection, Sandboxer,
 };
+use memory::bytes;
 
 /// A module with a page of memory, and an entry of these instructions.
 fn module(body: &str) -> Vec<u8> {
@@ -56,14 +59,8 @@ fn run(handler: &mut Handler, message: &[u8]) -> Outcome {
     handler.handle_copy(message, 7, Instant::now())
 }
 
-fn bytes(handler: &Handler, range: std::ops::Range<usize>) -> Vec<u8> {
-    let memory = handler.memory();
-    // SAFETY: the range is in the memory, and no handler runs.
-    unsafe { std::slice::from_raw_parts(memory.host_pointer(range.start), range.len()) }.to_vec()
-}
-
 fn sent(handler: &Handler) -> Vec<Vec<u8>> {
-    handler.sends().iter().map(|range| bytes(handler, range.clone())).collect()
+    handler.sent().map(<[u8]>::to_vec).collect()
 }
 
 #[test]

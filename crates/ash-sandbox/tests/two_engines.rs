@@ -3,6 +3,8 @@
 
 #![cfg(feature = "sandbox")]
 
+mod generated;
+
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
@@ -15,7 +17,6 @@ const MODULES: u64 = 600;
 /// Invocations of each module, which keeps its memory and globals between them.
 const INVOCATIONS: usize = 4;
 const PAGE: usize = 1 << 16;
-const SEED_BYTES: usize = 4096;
 
 /// A handler that makes no calls: what they do is the host's, and the other engine has none.
 const SHAPE: &str = r#"(module
@@ -23,31 +24,14 @@ const SHAPE: &str = r#"(module
   (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) unreachable))"#;
 
 fn generate(seed: u64) -> Option<Vec<u8>> {
-    let mut random = fastrand::Rng::with_seed(seed);
-    let bytes: Vec<u8> = std::iter::repeat_with(|| random.u8(..)).take(SEED_BYTES).collect();
     let config = Config {
-        module_shape: Some(wat::parse_str(SHAPE).unwrap()),
-        allow_start_export: false,
-        allow_floats: seed.is_multiple_of(2),
         // A NaN may have any bits, in both engines.
         canonicalize_nans: true,
-        bulk_memory_enabled: seed % 4 == 1,
-        exceptions_enabled: false,
-        gc_enabled: false,
-        max_data_segments: 2,
-        max_instructions: 400,
-        max_tables: 1,
-        max_table_elements: 100,
         // So that many accesses are within the memory.
         memory_offset_choices: wasm_smith::MemoryOffsetChoices(95, 4, 1),
-        memory64_enabled: false,
-        reference_types_enabled: false,
-        relaxed_simd_enabled: false,
-        simd_enabled: false,
-        tail_call_enabled: false,
-        threads_enabled: false,
-        ..Config::default()
+        ..generated::like_handlers(SHAPE, seed.is_multiple_of(2), seed % 4 == 1)
     };
+    let bytes = generated::bytes(seed);
     Some(Module::new(config, &mut Unstructured::new(&bytes)).ok()?.to_bytes())
 }
 
