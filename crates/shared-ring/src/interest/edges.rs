@@ -6,12 +6,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::fs::Timespec;
 use rustix::io::Errno;
 
 use super::Mask;
 use crate::Fd;
 use crate::descriptor::borrow;
+use crate::poller::timeout_of;
 
 /// Reports events of descriptors: the kernel's end of the reverse-mapping lists.
 pub trait HintSource {
@@ -152,10 +152,7 @@ impl HintSource for EpollEdges {
         room: usize,
         out: &mut Vec<Fd>,
     ) -> io::Result<()> {
-        let timeout = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timeout_of);
         self.system_calls += 1;
         let events = self.events.spare_capacity_mut();
         let room = room.min(events.len());

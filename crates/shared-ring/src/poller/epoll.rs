@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
-use rustix::fs::Timespec;
 use rustix::io::Errno;
 
-use super::{Poller, Readiness};
+use super::{Poller, Readiness, timeout_of};
 use crate::Fd;
 use crate::descriptor::borrow;
 use crate::table::Table;
@@ -86,10 +85,7 @@ unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
         timeout: Option<Duration>,
         out: &mut Vec<(Fd, Readiness)>,
     ) -> io::Result<()> {
-        let timeout = timeout.map(|d| Timespec {
-            tv_sec: i64::try_from(d.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: d.subsec_nanos().into(),
-        });
+        let timeout = timeout.map(timeout_of);
         self.system_calls += 1;
         self.events.clear();
         match epoll::wait(&self.epoll, spare_capacity(&mut self.events), timeout.as_ref()) {

@@ -19,6 +19,7 @@ use std::io;
 use std::time::Duration;
 
 use bitflags::bitflags;
+use rustix::fs::Timespec;
 
 use crate::{Fd, Linux};
 
@@ -175,7 +176,13 @@ impl PollNow for Linux {
     }
 }
 
-/// Converts a timeout.
+/// Converts a timeout, for the calls of rustix.
+pub(crate) fn timeout_of(timeout: Duration) -> Timespec {
+    let tv_sec = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
+    Timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }
+}
+
+/// Converts a timeout, for those of libc.
 fn timespec(timeout: Duration) -> libc::timespec {
     let tv_sec = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
     libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }

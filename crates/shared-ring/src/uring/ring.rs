@@ -11,11 +11,12 @@ use io_uring::squeue::Entry as Sqe;
 use io_uring::{IoUring, Probe, cqueue};
 use rustix::io::Errno;
 use rustix::io_uring::{
-    IoringEnterFlags, Timespec, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
+    IoringEnterFlags, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
 };
 
 use super::Mode;
 use super::probe::Feature;
+use crate::poller::timeout_of;
 use crate::{Linux, Process, System, Token};
 
 /// A completion queue entry.
@@ -281,10 +282,7 @@ impl Ring for LinuxRing {
     }
 
     fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, Errno> {
-        let time = timeout.map(|timeout| Timespec {
-            tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: timeout.subsec_nanos().into(),
-        });
+        let time = timeout.map(timeout_of);
         let ts = time.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
         let arg = io_uring_getevents_arg {
             ts: io_uring_ptr::new(ts.cast_mut().cast()),
