@@ -113,7 +113,7 @@ pub struct UpcallCounters {
     pub refused: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     is_on: AtomicBool,
     enable: AtomicBool,
@@ -223,16 +223,7 @@ impl Upcalls {
         timer: u32,
     ) -> io::Result<(Self, UpcallHandle)> {
         let watch = Watch::start(channel.bell(), remote.clone(), tag)?;
-        let shared = Arc::new(Shared {
-            is_on: true.into(),
-            enable: false.into(),
-            submitted: 0.into(),
-            handled: 0.into(),
-            discarded: 0.into(),
-            passed: 0.into(),
-            expired: 0.into(),
-            refused: 0.into(),
-        });
+        let shared = Arc::new(Shared { is_on: true.into(), ..Shared::default() });
         let handle = UpcallHandle(Arc::clone(&shared));
         let upcalls = Upcalls {
             channel,
