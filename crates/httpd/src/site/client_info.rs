@@ -1,20 +1,16 @@
 //! What handlers learn about their clients.
 
 use std::net::SocketAddr;
-use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use evring::{Commands, Cx};
 #[cfg(feature = "tls")]
 use evring_tls::{ServerSession, TlsInfo};
 use http::Extensions;
-use http::request::Parts;
 
 use crate::site::context::Context;
-use crate::site::handler::{Answer, Handler};
-use crate::site::head::Head;
+use crate::site::handler::Handler;
 use crate::site::into_handler::IntoHandler;
-use crate::site::reply::Reply;
+use crate::site::marked::Marked;
 use crate::site::state::State;
 
 /// The address of a client, in the extensions of a request.
@@ -33,31 +29,7 @@ pub struct ClientAddr(pub SocketAddr);
 /// let server = Server::builder().route("/address", address);
 /// ```
 pub fn with_client_info<K>(handler: impl IntoHandler<K>) -> impl Handler {
-    WithClientInfo(Arc::new(handler.into_handler()))
-}
-
-struct WithClientInfo<H>(Arc<H>);
-
-impl<H: Handler> Handler for WithClientInfo<H> {
-    fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        Arc::clone(&self.0).handle(head)
-    }
-
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
-        self.0.handle_without_body(head)
-    }
-
-    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
-        self.0.handle_head(head)
-    }
-
-    fn sheds_if_late(&self) -> bool {
-        self.0.sheds_if_late()
-    }
-
-    fn wants_client_info(&self) -> bool {
-        true
-    }
+    Marked { wants_client_info: true, ..Marked::new(handler.into_handler()) }
 }
 
 /// Adds what is known about a connection's client to the extensions of its request.

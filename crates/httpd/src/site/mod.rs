@@ -28,6 +28,7 @@ pub(crate) mod log;
 #[cfg(feature = "basic-auth")]
 pub(crate) mod login;
 pub(crate) mod lookup;
+pub(crate) mod marked;
 pub(crate) mod methods;
 pub(crate) mod metrics;
 pub(crate) mod middleware;

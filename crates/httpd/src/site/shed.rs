@@ -1,14 +1,8 @@
 //! Handlers that are called only for clients that still wait.
 
-use std::ops::ControlFlow;
-use std::sync::Arc;
-
-use http::request::Parts;
-
-use crate::site::handler::{Answer, Handler};
-use crate::site::head::Head;
+use crate::site::handler::Handler;
 use crate::site::into_handler::IntoHandler;
-use crate::site::reply::Reply;
+use crate::site::marked::Marked;
 
 /// Wraps a handler, so that under overload it is called only for clients that still wait.
 ///
@@ -23,29 +17,5 @@ use crate::site::reply::Reply;
 /// let server = Server::builder().route("/report", shed_if_late(report));
 /// ```
 pub fn shed_if_late<K>(handler: impl IntoHandler<K>) -> impl Handler {
-    ShedIfLate(Arc::new(handler.into_handler()))
-}
-
-struct ShedIfLate<H>(Arc<H>);
-
-impl<H: Handler> Handler for ShedIfLate<H> {
-    fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        Arc::clone(&self.0).handle(head)
-    }
-
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
-        self.0.handle_without_body(head)
-    }
-
-    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
-        self.0.handle_head(head)
-    }
-
-    fn sheds_if_late(&self) -> bool {
-        true
-    }
-
-    fn wants_client_info(&self) -> bool {
-        self.0.wants_client_info()
-    }
+    Marked { sheds_if_late: true, ..Marked::new(handler.into_handler()) }
 }
