@@ -143,7 +143,7 @@ fn groups_are_added_to_a_running_server_up_to_a_maximum() {
         let server = Server::start(name, listening(1), || Adds(Vec::new()));
         let mut client = server.connect();
         // Longer than the only buffer of the group.
-        ask(&mut client, &[b'x'; 1_000], &[b'x'; 1_000]);
+        ask(&mut client, [b'x'; 1_000], [b'x'; 1_000]);
         drop(client);
         server.stop();
     });

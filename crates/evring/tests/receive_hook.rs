@@ -103,23 +103,13 @@ impl ReceiveHook for Turns {
 }
 
 fn answers_in_turns<A: Application + 'static>(app: fn() -> A) {
-    let (sender, receiver) = mpsc::channel();
-    let server = thread::spawn(move || {
-        let any = "127.0.0.1:0".parse().unwrap();
-        let config = Config::default().with(|c| c.listen = vec![any]);
-        let server = AnyMechanism::new("auto", &config).unwrap();
-        sender.send((server.addresses()[0], server.remote())).unwrap();
-        server.run(app()).unwrap()
-    });
-    let (address, remote) = receiver.recv().unwrap();
-    let mut client = TcpStream::connect(address).unwrap();
-    client.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let server = Server::start("auto", listening(1), app);
+    let mut client = server.connect();
     for answer in [&b"PONG\n"[..], b"4 ping\n", b"MINE\n", b"PONG\n"] {
         ask(&mut client, b"ping\n", answer);
     }
     drop(client);
-    remote.stop();
-    server.join().unwrap();
+    server.stop();
 }
 
 #[test]

@@ -1068,7 +1068,8 @@ impl Application for SaysGoodbye {
 #[test]
 fn idle_connection_was_closed_for_room_without_a_word() {
     side_by_side(|name| {
-        let server = Server::start(name, config().with(|c| c.max_connections = 2), || SaysGoodbye);
+        let server =
+            Server::start(name, listening(1).with(|c| c.max_connections = 2), || SaysGoodbye);
         let mut shaken = server.connect();
         shaken.write_all(b"hello").unwrap();
         expect_ok(name, &mut shaken);

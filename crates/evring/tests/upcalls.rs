@@ -267,7 +267,7 @@ fn message_of_a_process_that_dies_goes_to_the_application() {
         ask(&mut client, "x marks the spot", "app:x marks the spot");
         // Its successors do not wait.
         for n in 0..20 {
-            ask(&mut client, &format!("hello {n}"), &format!("app:hello {n}"));
+            ask(&mut client, format!("hello {n}"), format!("app:hello {n}"));
         }
         let counters = server.upcalls.counters();
         assert!(counters.expired <= 3, "{counters:?}");

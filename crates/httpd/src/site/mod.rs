@@ -226,8 +226,7 @@ impl Site {
         (request, host): (&Request<'_>, HostIndex),
         remaining: usize,
     ) -> bool {
-        let options =
-            ResponseOptions { host, ..self.context.options(x, request, remaining) };
+        let options = ResponseOptions { host, ..self.context.options(x, request, remaining) };
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return self.redirect_to_https(x, request, options);
