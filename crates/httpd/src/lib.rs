@@ -56,8 +56,8 @@ pub use limits::Limits;
 pub use mime_type::MimeType;
 pub use page_path::PagePath;
 pub use redirect::Redirect;
-pub use server::Builder;
 pub use server::addresses::Addresses;
+pub use server::builder::Builder;
 pub use server::error::Error;
 pub use server::options::{ConnectionLimits, Options};
 #[cfg(feature = "sandbox")]

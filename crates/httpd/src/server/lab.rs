@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::StatusCode;
 use rustix::time::{ClockId, clock_gettime};
 
-use crate::server::Builder;
+use crate::server::builder::Builder;
 use crate::site::handler::Request;
 use crate::site::into_response::IntoResponse;
 use crate::site::reply::Response;

@@ -5,7 +5,7 @@ use std::thread;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use crate::server::Builder;
+use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::running::Server;
 

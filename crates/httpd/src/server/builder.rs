@@ -1,0 +1,360 @@
+//! The settings of a server, one by one.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use evring::{Config, ListeningSocket};
+
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::BasicAuth;
+#[cfg(feature = "compression")]
+use crate::compression::Compression;
+use crate::decision::options::HostIndex;
+use crate::error_page::LoadedPage;
+use crate::file_options::FileOptions;
+use crate::host_options::HostOptions;
+use crate::limits::Limits;
+#[cfg(feature = "sandbox")]
+use crate::server::options::HandlerModule;
+use crate::server::options::Options;
+use crate::server::running::Server;
+#[cfg(feature = "tls")]
+use crate::server::tls::{LoadedTls, TlsOptions};
+#[cfg(feature = "user")]
+use crate::server::user::User;
+#[cfg(feature = "compression")]
+use crate::site::compressor::CompressorThreads;
+use crate::site::handler::Request;
+use crate::site::into_handler::IntoHandler;
+use crate::site::into_response::IntoResponse;
+use crate::site::log::AccessLog;
+#[cfg(feature = "basic-auth")]
+use crate::site::login::LoginThreads;
+use crate::site::middleware::{Around, Next};
+use crate::site::request_body::RequestBody;
+use crate::site::routes::Routes;
+#[cfg(feature = "sandbox")]
+use crate::site::sandbox::SandboxedHandler;
+
+/// Configures a server; created by [`Server::builder`].
+///
+/// ```no_run
+/// use evring_httpd::{Request, Server};
+///
+/// fn main() -> Result<(), evring_httpd::Error> {
+///     Server::builder().route("/", |_: Request| "Hello, World!\n").run()
+/// }
+/// ```
+#[derive(Debug)]
+#[must_use]
+pub struct Builder {
+    pub(super) listen: Vec<io::Result<Vec<SocketAddr>>>,
+    pub(super) backend: String,
+    pub(super) workers: u16,
+    #[cfg(feature = "basic-auth")]
+    pub(super) basic_auth: Vec<BasicAuth>,
+    /// What verifies passwords, once the server starts.
+    #[cfg(feature = "basic-auth")]
+    pub(super) login_threads: Option<LoginThreads>,
+    #[cfg(feature = "user")]
+    pub(super) user: Option<User>,
+    pub(super) routes: Routes,
+    pub(super) limits: Limits,
+    pub(super) file_options: FileOptions,
+    /// The virtual hosts other than the first.
+    pub(super) hosts: Vec<HostOptions>,
+    /// The pages of errors by host, once the server starts.
+    pub(super) loaded_error_pages: Vec<(HostIndex, LoadedPage)>,
+    pub(super) status: Option<bool>,
+    pub(super) log: Option<AccessLog>,
+    #[cfg(feature = "metrics")]
+    pub(super) metrics_listen: Option<Vec<SocketAddr>>,
+    pub(super) config: Config,
+    #[cfg(feature = "tls")]
+    pub(super) tls: TlsOptions,
+    /// What TLS needs, once the server starts.
+    #[cfg(feature = "tls")]
+    pub(super) loaded_tls: Option<LoadedTls>,
+    /// Functions around all handlers, innermost first.
+    pub(super) around: Vec<Around>,
+    /// The first setting that contradicts another one.
+    pub(super) conflict: Option<&'static str>,
+    /// What compresses files, once the server starts.
+    #[cfg(feature = "compression")]
+    pub(super) compressor_threads: Option<CompressorThreads>,
+    #[cfg(feature = "sandbox")]
+    pub(super) sandbox: Vec<SandboxedHandler>,
+    #[cfg(feature = "sandbox")]
+    pub(super) modules: Vec<HandlerModule>,
+    #[cfg(feature = "sandbox")]
+    pub(super) handler_cache: Option<PathBuf>,
+}
+
+impl From<Options> for Builder {
+    fn from(options: Options) -> Self {
+        let config = Config::from(&options);
+        let Options { listen, backend, workers, files, limits, .. } = options;
+        let builder = Builder {
+            listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
+            backend,
+            workers: workers.max(1),
+            #[cfg(feature = "basic-auth")]
+            basic_auth: options.basic_auth,
+            #[cfg(feature = "basic-auth")]
+            login_threads: None,
+            #[cfg(feature = "user")]
+            user: options.user,
+            routes: Routes::default(),
+            limits,
+            file_options: files,
+            hosts: options.hosts,
+            loaded_error_pages: Vec::new(),
+            status: options.status.then_some(true),
+            log: options.access_log.map(|to| AccessLog { format: options.log_format, ..to.into() }),
+            #[cfg(feature = "metrics")]
+            metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
+            config,
+            #[cfg(feature = "tls")]
+            tls: options.tls,
+            #[cfg(feature = "tls")]
+            loaded_tls: None,
+            around: Vec::new(),
+            conflict: None,
+            #[cfg(feature = "compression")]
+            compressor_threads: None,
+            #[cfg(feature = "sandbox")]
+            sandbox: Vec::new(),
+            #[cfg(feature = "sandbox")]
+            modules: options.handlers,
+            #[cfg(feature = "sandbox")]
+            handler_cache: options.handler_cache,
+        };
+        if options.lab_routes { builder.lab_routes() } else { builder }
+    }
+}
+
+impl Builder {
+    /// Adds an address to listen on, such as `"localhost:8080"`; can be called repeatedly. Port 0
+    /// selects a free port. The default is `127.0.0.1:8080`.
+    pub fn listen(mut self, at: impl ToSocketAddrs) -> Self {
+        self.listen.push(at.to_socket_addrs().map(Iterator::collect));
+        self
+    }
+
+    /// Selects the mechanism by name. The default, `auto`, selects the fastest available one.
+    pub fn backend(self, name: &str) -> Self {
+        Builder { backend: name.to_owned(), ..self }
+    }
+
+    /// Sets the number of worker threads; the default is 1.
+    pub fn workers(self, n: u16) -> Self {
+        Builder { workers: n.max(1), ..self }
+    }
+
+    /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly. This is also for virtual
+    /// hosts that have no setting of their own.
+    ///
+    /// ```no_run
+    /// use evring_httpd::Server;
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let auth = "/etc/httpd.users,path=/private".parse()?;
+    ///     Ok(Server::builder().files("public").basic_auth(auth).run()?)
+    /// }
+    /// ```
+    #[cfg(feature = "basic-auth")]
+    pub fn basic_auth(mut self, auth: BasicAuth) -> Self {
+        self.basic_auth.push(auth);
+        self
+    }
+
+    /// Sets the user that the process runs as once the server listens, has read the certificates and opened the
+    /// access log. Also other threads of the process become this user's.
+    #[cfg(feature = "user")]
+    pub fn user(self, user: User) -> Self {
+        Builder { user: Some(user), ..self }
+    }
+
+    /// Serves the files below a directory, which must exist when the server starts.
+    /// [`Config::symlinks`] determines which symbolic links are followed.
+    pub fn files(mut self, root: impl Into<PathBuf>) -> Self {
+        self.add_roots(vec![root.into()]);
+        self
+    }
+
+    /// Adds a virtual host, for requests that name it. Other requests get the files of [`Builder::files`]. Handlers
+    /// are the same for all hosts.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{HostOptions, Server};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let docs = HostOptions::new("docs.example.org".parse()?, "docs");
+    ///     Ok(Server::builder().files("public").host(docs).run()?)
+    /// }
+    /// ```
+    pub fn host(mut self, host: HostOptions) -> Self {
+        self.hosts.push(host);
+        self
+    }
+
+    /// Adds roots. The site serves one.
+    fn add_roots(&mut self, roots: Vec<PathBuf>) {
+        for root in roots {
+            if !self.config.roots.contains(&root) {
+                self.config.roots.push(root);
+            }
+        }
+        if self.config.roots.len() > 1 {
+            self.conflict = Some(
+                "a server has one root: call `Builder::files` once, or set `Config::roots` to it",
+            );
+        }
+    }
+
+    /// Routes all requests for a path to a handler. A path that ends in a slash also matches everything
+    /// below; `/` matches every request, including those for files. The longest match wins. See
+    /// [`Site::route`](crate::Site::route).
+    pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
+        self.routes.add(path, Arc::new(handler.into_handler()));
+        self
+    }
+
+    /// Puts a function around all handlers, also those that are added later; see [`wrap`](crate::wrap).
+    /// Files have no handlers. Of several functions, the last one is outermost.
+    ///
+    /// ```
+    /// use evring_httpd::{Next, Request, RequestBody, Server};
+    ///
+    /// let server = Server::builder().wrap(async |request: Request<RequestBody>, next: Next| {
+    ///     let line = format!("{} {}", request.method(), request.uri());
+    ///     let response = next.run(request).await;
+    ///     println!("{line} {}", response.status());
+    ///     response
+    /// });
+    /// ```
+    pub fn wrap<R: IntoResponse, T: Future<Output = R> + 'static>(
+        mut self,
+        function: impl Fn(Request<RequestBody>, Next) -> T + Send + Sync + 'static,
+    ) -> Self {
+        self.around.push(Around::new(function));
+        self
+    }
+
+    /// Adds a handler in a sandbox, which sees requests before the site and may answer them: an
+    /// application-specific safe handler. Of several handlers, the first that answers does. Each worker
+    /// has an instance with a memory of its own. Events that handlers post are dropped.
+    #[cfg(feature = "sandbox")]
+    pub fn sandbox(mut self, handler: SandboxedHandler) -> Self {
+        self.sandbox.push(handler);
+        self
+    }
+
+    /// See [`Site::limits`](crate::Site::limits).
+    pub fn limits(self, limits: Limits) -> Self {
+        Builder { limits, ..self }
+    }
+
+    /// See [`Site::precompressed`](crate::Site::precompressed).
+    pub fn precompressed(self, on: bool) -> Self {
+        Builder { file_options: FileOptions { no_precompressed: !on, ..self.file_options }, ..self }
+    }
+
+    /// See [`Site::listing`](crate::Site::listing).
+    pub fn listing(self, on: bool) -> Self {
+        Builder { file_options: FileOptions { listing: on, ..self.file_options }, ..self }
+    }
+
+    /// See [`Site::max_age`](crate::Site::max_age).
+    pub fn max_age(self, seconds: Option<u32>) -> Self {
+        Builder { file_options: FileOptions { max_age: seconds, ..self.file_options }, ..self }
+    }
+
+    /// Sets all settings of files.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{FileOptions, Server};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut options = FileOptions::default();
+    ///     options.fallback = Some("index.html".parse()?);
+    ///     options.mime_types.push("gltf=model/gltf+json".parse()?);
+    ///     Ok(Server::builder().files("public").file_options(options).run()?)
+    /// }
+    /// ```
+    pub fn file_options(self, file_options: FileOptions) -> Self {
+        Builder { file_options, ..self }
+    }
+
+    /// Compresses files on the fly, see [`Compression`]. The default is not to. A virtual host has settings of its own.
+    #[cfg(feature = "compression")]
+    pub fn compression(self, compression: Compression) -> Self {
+        Builder { file_options: FileOptions { compression, ..self.file_options }, ..self }
+    }
+
+    /// Enables TLS.
+    ///
+    /// ```no_run
+    /// use evring_httpd::{Server, TlsOptions};
+    ///
+    /// fn main() -> Result<(), evring_httpd::Error> {
+    ///     Server::builder().files("public").tls(TlsOptions::files("cert.pem", "key.pem")).run()
+    /// }
+    /// ```
+    #[cfg(feature = "tls")]
+    pub fn tls(self, tls: TlsOptions) -> Self {
+        Builder { tls, ..self }
+    }
+
+    /// See [`Site::status`](crate::Site::status).
+    pub fn status(self, on: bool) -> Self {
+        Builder { status: Some(on), ..self }
+    }
+
+    /// Enables the access log in the combined format, one line per response.
+    pub fn access_log(self, to: AccessLog) -> Self {
+        Builder { log: Some(to), ..self }
+    }
+
+    /// Serves `/metrics` in the text format of OpenMetrics, `/healthz` and `/readyz` at an address of their own,
+    /// without TLS. `/readyz` answers with 503 after [`Handle::drain`](crate::Handle::drain).
+    #[cfg(feature = "metrics")]
+    pub fn metrics_listen(self, at: SocketAddr) -> Self {
+        Builder { metrics_listen: Some(vec![at]), ..self }
+    }
+
+    /// Sets sockets that listen already: of a service manager, or of the process before. The server uses them at
+    /// their addresses, and listens there if it has no other address.
+    pub fn inherit(mut self, sockets: Vec<ListeningSocket>) -> Self {
+        self.config.inherited = sockets;
+        self
+    }
+
+    /// Sets the configuration of the mechanism. Its addresses come before those of
+    /// [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
+    /// `min_rate` other than the default is that of the limits, too.
+    pub fn config(mut self, config: Config) -> Self {
+        let (default, roots) = (Config::default(), config.roots.clone());
+        if config.progress_interval != default.progress_interval {
+            self.limits.progress_interval = config.progress_interval;
+        }
+        if config.min_rate != default.min_rate {
+            self.limits.min_rate = config.min_rate;
+        }
+        self.config = config.with(|c| {
+            c.roots = self.config.roots;
+            c.inherited.extend(self.config.inherited);
+        });
+        self.add_roots(roots);
+        self
+    }
+}
+
+impl Server {
+    /// Creates a builder with default settings.
+    pub fn builder() -> Builder {
+        Builder { listen: Vec::new(), ..Builder::from(Options::default()) }
+    }
+}

@@ -1,0 +1,157 @@
+//! What settings contradict each other, and the files that they name.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+
+#[cfg(feature = "basic-auth")]
+use crate::basic_auth::BasicAuth;
+#[cfg(feature = "compression")]
+use crate::compression::Compression;
+use crate::decision::options::HostIndex;
+use crate::error_page::LoadedPage;
+use crate::file_options::FileOptions;
+use crate::server::builder::Builder;
+use crate::server::error::Error;
+#[cfg(feature = "sandbox")]
+use crate::server::modules;
+#[cfg(feature = "tls")]
+use crate::server::tls;
+#[cfg(feature = "tls")]
+use crate::server::tls::LoadedTls;
+use crate::site::log;
+#[cfg(feature = "basic-auth")]
+use crate::site::login::Realms;
+
+impl Builder {
+    /// Returns the settings of basic authentication of each host.
+    #[cfg(feature = "basic-auth")]
+    pub(super) fn basic_auths(&self) -> impl Iterator<Item = &[BasicAuth]> {
+        let others = self.hosts.iter().map(|host| host.basic_auth.as_ref());
+        let all = [None].into_iter().chain(others);
+        all.map(move |of_host| of_host.unwrap_or(&self.basic_auth).as_slice())
+    }
+
+    /// Reads the files of users.
+    #[cfg(feature = "basic-auth")]
+    pub(super) fn load_realms(&self) -> Result<Realms, Error> {
+        Realms::load(self.basic_auths()).map_err(|(file, error)| Error::Users(file, error))
+    }
+
+    /// Returns the maximum bytes of a file that is compressed at any host, if one compresses files.
+    #[cfg(feature = "compression")]
+    pub(super) fn max_compressed_file(&self) -> Option<usize> {
+        let all = self.pages().map(|(_, files)| files.compression);
+        all.filter(Compression::is_enabled).map(|enabled| enabled.max_bytes as usize).max()
+    }
+
+    /// Returns why the settings exclude each other, if they do.
+    pub(super) fn conflict(&self) -> Option<&'static str> {
+        // The cache is read before the server changes its user, and again at a reload.
+        #[cfg(all(feature = "sandbox", feature = "user"))]
+        if self.user.is_some() && self.handler_cache.is_some() {
+            return Some("compiled handlers are kept for one user; use no other user, or no cache");
+        }
+        self.conflict
+    }
+
+    /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
+    /// have expired.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
+    pub fn check(&self) -> Result<(), Error> {
+        if let Some(conflict) = self.conflict() {
+            return Err(Error::Conflict(conflict));
+        }
+        for root in self.pages().filter_map(|(root, _)| root) {
+            std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
+        }
+        #[cfg(feature = "basic-auth")]
+        self.load_realms()?;
+        self.check_pages()?;
+        #[cfg(feature = "sandbox")]
+        modules::load(&self.modules, None)?;
+        if let Some(path) = self.log.as_ref().and_then(|log| log.path.as_ref()) {
+            log::check(path).map_err(|error| Error::Log(path.clone(), error))?;
+        }
+        if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
+            return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
+        }
+        #[cfg(feature = "tls")]
+        if let Some(tls) = self.load_tls()? {
+            tls::warn_of_invalid(&tls.certificates);
+        }
+        Ok(())
+    }
+
+    /// Returns whether the server serves with TLS.
+    #[cfg(feature = "tls")]
+    pub(super) fn has_tls(&self) -> bool {
+        self.tls.is_enabled() || self.hosts.iter().any(|host| host.certificate.is_some())
+    }
+
+    /// Reads the certificates of all hosts.
+    #[cfg(feature = "tls")]
+    pub(super) fn load_tls(&self) -> Result<Option<LoadedTls>, Error> {
+        let mut tls = self.tls.clone();
+        for (certificate, key) in self.hosts.iter().filter_map(|host| host.certificate.clone()) {
+            tls.certificates.push(certificate);
+            tls.keys.push(key);
+        }
+        tls.load(self.config.listen.len())
+    }
+
+    /// Checks that the hosts have names of their own, and that the pages below their roots can be read.
+    pub(super) fn check_pages(&self) -> Result<(), Error> {
+        let mut names = HashSet::new();
+        for host in &self.hosts {
+            if host.names.is_empty() || !host.names.iter().all(|name| names.insert(name)) {
+                return Err(Error::Conflict("each virtual host needs names of its own"));
+            }
+        }
+        if self.hosts.iter().any(|host| host.root.is_none() && host.files.redirects.is_empty()) {
+            return Err(Error::Conflict("each virtual host needs a directory, or redirects"));
+        }
+        if self.hosts.len() >= usize::from(u16::MAX) {
+            return Err(Error::Conflict("a server has fewer than 65535 virtual hosts"));
+        }
+        self.load_error_pages()?;
+        for (root, files) in self.pages() {
+            let FileOptions { fallback, redirects, .. } = files;
+            let Some(page) = fallback else { continue };
+            if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
+                let reason = "the fallback page is redirected; exclude it or move it";
+                return Err(Error::Conflict(reason));
+            }
+            let path = root.ok_or(NO_ROOT)?.join(page.path());
+            std::fs::File::open(&path).map_err(|error| Error::Page(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
+    pub(super) fn pages(&self) -> impl Iterator<Item = (Option<&Path>, &FileOptions)> {
+        let first = self.config.roots.first().map(PathBuf::as_path);
+        let others = self.hosts.iter().map(|host| (host.root.as_deref(), &host.files));
+        [(first, &self.file_options)].into_iter().chain(others)
+    }
+
+    /// Reads the pages of errors.
+    pub(super) fn load_error_pages(&self) -> Result<Vec<(HostIndex, LoadedPage)>, Error> {
+        let mut all = Vec::new();
+        for (index, (root, files)) in self.pages().enumerate() {
+            for error_page in &files.error_pages {
+                let root = root.ok_or(NO_ROOT)?;
+                let page = error_page.load(root, &files.mime_types);
+                let page =
+                    page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))?;
+                all.push((HostIndex(index as u16), page));
+            }
+        }
+        Ok(all)
+    }
+}
+
+/// The error of pages of a host without files.
+const NO_ROOT: Error = Error::Conflict("fallback and error pages need a directory of files");

@@ -1,0 +1,211 @@
+//! The start of a server, and of workers that replace those of a running one.
+
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
+
+#[cfg(feature = "metrics")]
+use evring::Config;
+use evring::ListeningSocket;
+
+use crate::server::builder::Builder;
+use crate::server::error::Error;
+use crate::server::generation::Generation;
+#[cfg(feature = "sandbox")]
+use crate::server::modules;
+#[cfg(feature = "metrics")]
+use crate::server::monitor;
+use crate::server::options::Options;
+#[cfg(feature = "metrics")]
+use crate::server::running::Monitor;
+use crate::server::running::{Handle, Server};
+use crate::server::sockets::{is_free, retry_while_in_use, sockets_for};
+#[cfg(feature = "tls")]
+use crate::server::tls;
+use crate::server::worker::StopOnDrop;
+#[cfg(feature = "compression")]
+use crate::site::compressor::CompressorThreads;
+#[cfg(feature = "metrics")]
+use crate::site::handler::Request;
+use crate::site::log::LogWriter;
+#[cfg(feature = "basic-auth")]
+use crate::site::login::LoginThreads;
+
+impl Builder {
+    /// Starts the server. When this returns, it accepts connections.
+    ///
+    /// # Errors
+    /// If an address, the mechanism, the access log or a thread cannot be set up.
+    pub fn start(self) -> Result<Server, Error> {
+        let handle = Handle::default();
+        handle.0.metrics.set_started(Instant::now());
+        self.start_generation(&handle)?;
+        let server = Server::new(handle);
+        #[cfg(feature = "tls")]
+        if let Some(certificates) = server.certificates() {
+            tls::warn_of_invalid(&certificates);
+        }
+        Ok(server)
+    }
+
+    /// Starts workers that serve in the place of those before.
+    fn start_generation(mut self, handle: &Handle) -> Result<(), Error> {
+        let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(conflict) = self.conflict() {
+            return Err(Error::Conflict(conflict));
+        }
+        self.check_pages()?;
+        self.loaded_error_pages = self.load_error_pages()?;
+        for function in &self.around {
+            self.routes.map(|handler| Arc::new(function.wrap(handler)));
+        }
+        if self.listen.is_empty() && self.config.listen.is_empty() {
+            self.config.listen =
+                self.config.inherited.iter().map(ListeningSocket::address).collect();
+            self.config.listen.sort();
+            self.config.listen.dedup();
+            #[cfg(feature = "tls")]
+            self.config
+                .listen
+                .retain(|at| !self.tls.redirecting_addresses().any(|other| other == *at));
+        }
+        if self.listen.is_empty() && self.config.listen.is_empty() {
+            self.listen = Builder::from(Options::default()).listen;
+        }
+        for addresses in std::mem::take(&mut self.listen) {
+            self.config.listen.extend(addresses.map_err(Error::Address)?);
+        }
+        #[cfg(feature = "tls")]
+        {
+            self.loaded_tls = self.load_tls()?;
+            self.config.listen.extend(self.tls.redirecting_addresses());
+        }
+        let shares_addresses = self.config.reuse_port;
+        self.config.reuse_port |= self.workers > 1;
+        // The same progress rule for open and closing connections.
+        self.config.progress_interval = self.limits.progress_interval;
+        self.config.min_rate = self.limits.min_rate;
+        let inherited = std::mem::take(&mut self.config.inherited);
+        let given = sockets_for(&self.config.listen, &inherited);
+        if self.config.reuse_port && !shares_addresses {
+            let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
+            let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
+            new.map(|(_, at)| at).try_for_each(is_free)?;
+        }
+        self.log_memory();
+        #[cfg(feature = "sandbox")]
+        self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
+        let metrics = &handle.0.metrics;
+        let (writer, senders) = match self.log.take() {
+            None => (None, Vec::new()),
+            Some(to) => {
+                let path = to.path.clone().unwrap_or_default();
+                let (writer, senders) =
+                    LogWriter::start(to, self.workers.into(), metrics.another())
+                        .map_err(|error| Error::Log(path, error))?;
+                (Some(writer), senders)
+            }
+        };
+        #[cfg(feature = "compression")]
+        if self.max_compressed_file().is_some() {
+            let max_memory = self.limits.max_compressed_memory;
+            let threads = CompressorThreads::start(max_memory, self.workers.into());
+            self.compressor_threads = Some(threads.map_err(Error::Thread)?);
+        }
+        #[cfg(feature = "basic-auth")]
+        {
+            let realms = self.load_realms()?;
+            if !realms.is_empty() {
+                let threads = LoginThreads::start(realms, self.workers.into());
+                self.login_threads = Some(threads.map_err(Error::Thread)?);
+            }
+        }
+        let mut senders = senders.into_iter();
+        let mut generation = Generation {
+            workers: Vec::new(),
+            addresses: Vec::new(),
+            is_current: Arc::default(),
+            sockets: Vec::new(),
+            writer,
+            #[cfg(feature = "tls")]
+            tls: self.loaded_tls.clone(),
+        };
+        let mut sockets = Vec::new();
+        for n in 0..self.workers.into() {
+            let of_worker = self.listening_sockets(&given, n)?;
+            // For port 0, all workers use the port of the first one.
+            self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
+            sockets.push(of_worker);
+        }
+        #[cfg(feature = "metrics")]
+        let keeps_monitor = handle.0.has_monitor(self.metrics_listen.as_deref());
+        #[cfg(feature = "metrics")]
+        let monitor = if keeps_monitor { None } else { self.start_monitor(handle, inherited)? };
+        #[cfg(feature = "user")]
+        if let Some(user) = &self.user {
+            user.assume().map_err(|error| Error::User(user.clone(), error))?;
+        }
+        for sockets in sockets {
+            generation.sockets.extend(sockets.iter().flatten().cloned());
+            let stop = StopOnDrop {
+                handle: handle.clone(),
+                is_current: Arc::clone(&generation.is_current),
+            };
+            let worker = self.start_worker(sockets, stop, metrics.another(), senders.next())?;
+            generation.workers.push(worker);
+        }
+        generation.addresses = std::mem::take(&mut self.config.listen);
+        metrics.set_workers(self.workers.into());
+        handle.0.replace(generation)?;
+        #[cfg(feature = "metrics")]
+        if !keeps_monitor {
+            handle.0.set_monitor(monitor);
+        }
+        Ok(())
+    }
+
+    /// Starts the server of the metrics, if there is one.
+    #[cfg(feature = "metrics")]
+    fn start_monitor(
+        &self,
+        handle: &Handle,
+        given: Vec<ListeningSocket>,
+    ) -> Result<Option<Monitor>, Error> {
+        let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
+        let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        let mut config = Config::default().with(|c| c.listen = listen.clone());
+        config.max_connections = 64;
+        let server = Server::builder()
+            .backend(backend)
+            .inherit(given)
+            .config(config)
+            .status(false)
+            .route("/metrics", monitor::metrics(handle.0.metrics.clone()))
+            .route("/healthz", |_: Request| "alive\n")
+            .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
+        Ok(Some(Monitor { listen, server: server.start()? }))
+    }
+
+    /// Starts the server and waits until it ends. It handles no signals, unlike
+    /// `Builder::run_until_signal` with the feature `signals`.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`] and [`Server::wait`].
+    pub fn run(self) -> Result<(), Error> {
+        self.start()?.wait().map(drop)
+    }
+}
+
+impl Handle {
+    /// Replaces the settings of the server. New workers take its listening sockets, when those before them have stopped
+    /// accepting. These end when their last connections have closed, which keep the old settings and end with their
+    /// next response. No connection is lost. Until all have ended, the server needs memory for both; of more than
+    /// four generations of workers, the oldest is stopped.
+    ///
+    /// A builder without addresses keeps those of the server.
+    ///
+    /// # Errors
+    /// Those of [`Builder::start`], and if the server ends; then its settings stay.
+    pub fn reload(&self, builder: Builder) -> Result<(), Error> {
+        builder.inherit(self.0.sockets()).start_generation(self)
+    }
+}

@@ -1,0 +1,203 @@
+//! The site as an application: what each event of a connection means, and its deadlines.
+
+use std::io;
+use std::mem::take;
+use std::time::Instant;
+
+use evring::{
+    Application, Close, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Others, Rx,
+};
+use tracing::debug;
+
+use crate::decision::options::ResponseOptions;
+use crate::limits::Limits;
+use crate::message::status::Status;
+use crate::site::DRAIN_TAG;
+use crate::site::Site;
+#[cfg(feature = "compression")]
+use crate::site::compressor;
+#[cfg(feature = "basic-auth")]
+use crate::site::login;
+use crate::site::progress;
+use crate::site::receive::Received;
+use crate::site::state::{PendingWork, State};
+use crate::site::wakers;
+
+impl Application for Site {
+    type State = State;
+    const MAX_UNCONSUMED: usize = Limits::MAX_HEAD_BYTES;
+
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+    fn accepted(&mut self, mut x: Cx<'_, impl Commands, State>, at: Listener) {
+        #[cfg(feature = "tls")]
+        if let Some(redirect) = &self.redirect {
+            x.state.redirects = redirect.listeners.contains(&at.0);
+        }
+        if !self.seeded {
+            self.files.cache.seed(x.io.random());
+            self.seeded = true;
+            self.context.metrics.set_started(x.io.now());
+        }
+        if self.context.measures {
+            self.context.client_addr(&mut x);
+        }
+        x.state.read_deadline_armed = true;
+        x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.header_timeout));
+    }
+
+    fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
+        let now = self.tick(x.io);
+        let next = self.answer_all(&mut x, rx);
+        if rx.eof() && matches!(next, Received::All | Received::Partial) {
+            return x.io.close(x.id, Close::Flush);
+        }
+        self.set_deadline(&mut x, now, next);
+    }
+
+    fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        let was_full = take(&mut x.state.full);
+        if self.handlers.drained(&mut self.context, &mut x) {
+            return;
+        }
+        if take(&mut x.state.paused) {
+            x.io.set_receiving(x.id, true);
+        } else if was_full && !x.state.read_deadline_armed {
+            let now = x.io.now();
+            self.set_deadline(&mut x, now, Received::All);
+        }
+    }
+
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, State>,
+        _: u32,
+        outcome: io::Result<FileOutcome>,
+    ) {
+        self.tick(x.io);
+        self.files.completed(&mut self.context, &mut x, outcome);
+    }
+
+    fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        self.tick(x.io);
+        if progress::expired(&mut self.context, &mut x) {
+            return;
+        }
+        let unsent = x.io.unsent_bytes(x.id);
+        #[cfg(feature = "basic-auth")]
+        if matches!(x.state.work.as_deref(), Some(PendingWork::Login)) {
+            debug!("connection reset: the password was not verified in time");
+            return x.io.close(x.id, Close::Reset);
+        }
+        let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
+        if waits_for_file || self.context.is_stalled(x.state.unsent, unsent) {
+            // The file system hangs, or the client does not take its responses.
+            self.context.metrics.own().reset_slow.add(u64::from(!waits_for_file));
+            debug!(
+                "connection reset: {}",
+                if waits_for_file { "file operation timed out" } else { "client is too slow" }
+            );
+            x.io.close(x.id, Close::Reset);
+        } else if unsent > 0 || x.state.full {
+            // If everything is sent, `drained` follows.
+            self.context.watch_progress(&mut x);
+        } else if x
+            .state
+            .body()
+            .is_some_and(|w| u128::from(take(&mut w.received)) >= self.context.min_progress())
+        {
+            // The body arrives fast enough.
+            x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.progress_interval));
+        } else if x.state.scanned > 0 || x.state.body().is_some() {
+            let receipt = x.state.body();
+            let options =
+                receipt.map_or(ResponseOptions::last(true), |receipt| receipt.options.ending());
+            self.reject_request(&mut x, Status::TIMEOUT, options, b"");
+        } else {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+    fn closed(&mut self, mut x: Cx<'_, impl Commands, State>, reason: CloseReason) {
+        #[cfg(feature = "tls")]
+        if matches!(&reason, CloseReason::Failed(error) if error.kind() == io::ErrorKind::InvalidData)
+        {
+            self.context.metrics.own().tls_errors.add(1);
+            debug!("connection closed: {reason:?}");
+        }
+        progress::cancel(&mut self.context, &mut x);
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {
+        self.tick(io);
+        match tag {
+            wakers::TAG => self.handlers.woken(&mut self.context, io, all),
+            #[cfg(feature = "compression")]
+            compressor::TAG => self.files.woken(&mut self.context, io, all),
+            #[cfg(feature = "basic-auth")]
+            login::TAG => {
+                if let Some(logins) = &mut self.logins {
+                    logins.woken(io, all);
+                }
+            }
+            DRAIN_TAG => self.context.drain(),
+            _ => {}
+        }
+    }
+
+    fn stopping(&mut self, mut x: Cx<'_, impl Commands, State>) {
+        if self.handlers.stop_protocol(&mut self.context, &mut x) {
+            return;
+        }
+        // Requests that are being received or looked up are still answered.
+        if x.state.is_idle() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, state: &State) -> bool {
+        state.is_idle()
+    }
+
+    fn is_unserved(&self, _id: ConnId, state: &State) -> bool {
+        state.requests == 0
+    }
+}
+
+impl Site {
+    /// Brings the clock of responses to the time of this turn, which it returns. Does each second's work once.
+    #[inline]
+    fn tick(&mut self, io: &mut impl Commands) -> Instant {
+        let now = io.now();
+        if self.context.responder.clock.tick(now, io) {
+            self.context.metrics.own().copy_stats(io);
+            self.files.cache.close_idle(now);
+        }
+        now
+    }
+
+    /// Sets the deadline for the next step of a connection; one store for a plain request.
+    #[inline]
+    fn set_deadline(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Received) {
+        match next {
+            Received::All => self.context.await_request(x),
+            // The deadline stays, so that single bytes do not extend it.
+            Received::Partial if x.state.read_deadline_armed => {}
+            Received::Partial => {
+                x.state.read_deadline_armed = true;
+                x.state.unsent = 0;
+                let time = match x.state.body() {
+                    Some(_) => self.context.limits.progress_interval,
+                    None => self.context.limits.header_timeout,
+                };
+                x.io.set_deadline(x.id, Some(now + time));
+            }
+            Received::Full => {
+                x.state.paused = true;
+                x.io.set_receiving(x.id, false);
+                self.context.watch_progress(x);
+            }
+            Received::Waits => {}
+        }
+    }
+}
