@@ -179,8 +179,8 @@ bugs! {
 
     /// Edge-triggered: a receive that fills its buffer is taken for the last one.
     FullBufferIsLast, "crates/shared-ring/src/engine.rs":
-        "self.note_remaining(fd, bytes.fills_buffer());" =>
-        "self.note_remaining(fd, bytes.fills_buffer() && !PLANTED);";
+        "self.note_remaining(fd, bytes.fills_buffer())," =>
+        "self.note_remaining(fd, bytes.fills_buffer() && !PLANTED),";
 
     /// Edge-triggered: the end of the stream behind the last bytes is not read.
     EndNotRead, "crates/shared-ring/src/engine.rs":
