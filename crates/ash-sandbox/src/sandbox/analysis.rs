@@ -13,12 +13,15 @@ use super::{Policy, Reason, Rejection};
 
 const PAGE: u64 = 65536;
 
+/// Depth of nested calls beyond which the longest path is not sought, as that takes a stack.
+const MAX_DEPTH: u32 = 256;
+
 /// How the run time of a module is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// No loops and no recursion: no path has more operations than this. It runs without checks.
     Acyclic(u64),
-    /// Loops or recursion: it is stopped when it has used up its operations.
+    /// Loops, recursion, or calls that are nested more than 256 deep: it is stopped when it has used up its operations.
     Cyclic,
 }
 
@@ -276,7 +279,7 @@ impl<'a> Contents<'a> {
     /// than the longest path has.
     fn longest_path(&self, entry: u32, policy: &Policy) -> Result<Bound, Rejection> {
         let mut costs = vec![Cost::Unknown; self.functions.len()];
-        match self.cost(entry, &mut costs) {
+        match self.cost(entry, 0, &mut costs) {
             Some(operations) if operations > policy.max_operations => {
                 Err(self.in_function(entry, Reason::TooLong(operations, policy.max_operations)))
             }
@@ -285,35 +288,37 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Returns a function's number of operations with those that it calls; none if it is cyclic.
-    fn cost(&self, function: u32, costs: &mut Vec<Cost>) -> Option<u64> {
+    /// Returns the number of operations of a function that is called at a depth, with those that it calls; none if it is
+    /// cyclic.
+    fn cost(&self, function: u32, depth: u32, costs: &mut Vec<Cost>) -> Option<u64> {
         if let Some(call) = self.imported.get(function as usize) {
             return Some(call.cost);
         }
         match costs[function as usize] {
             Cost::Known(cost) => return Some(cost),
             Cost::InProgress | Cost::Cyclic => return None,
+            Cost::Unknown if depth > MAX_DEPTH => return None,
             Cost::Unknown => {}
         }
         costs[function as usize] = Cost::InProgress;
-        let cost = self.cost_of_body(function, costs);
+        let cost = self.cost_of_body(function, depth, costs);
         costs[function as usize] = cost.map_or(Cost::Cyclic, Cost::Known);
         cost
     }
 
-    fn cost_of_body(&self, function: u32, costs: &mut Vec<Cost>) -> Option<u64> {
+    fn cost_of_body(&self, function: u32, depth: u32, costs: &mut Vec<Cost>) -> Option<u64> {
         let body = &self.bodies[function as usize - self.imported.len()];
         if body.has_loop {
             return None;
         }
         let mut cost = body.operations;
         for callee in &body.calls {
-            cost = cost.saturating_add(self.cost(*callee, costs)?);
+            cost = cost.saturating_add(self.cost(*callee, depth + 1, costs)?);
         }
         if body.calls_by_table > 0 {
             let mut most = 0;
             for callee in &self.in_tables {
-                most = most.max(self.cost(*callee, costs)?);
+                most = most.max(self.cost(*callee, depth + 1, costs)?);
             }
             cost = cost.saturating_add(most.saturating_mul(body.calls_by_table));
         }
@@ -345,6 +350,20 @@ fn same(types: &[ValType], expected: &[Type]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn calls_nested_deep_overflowed_the_stack() {
+        const DEPTH: usize = 50_000;
+        let mut text = String::from(
+            "(module (memory (export \"memory\") 1 1)
+             (func (export \"ash_handle\") (param i32 i32 i64 i32) (result i32) (call 1) (i32.const 1))",
+        );
+        (2..DEPTH).for_each(|callee| text += &format!("(func (call {callee}))"));
+        text += "(func))";
+        let wasm = wat::parse_str(text).unwrap();
+        let policy = Policy { max_functions: DEPTH as u32, ..Policy::default() };
+        assert_eq!(analyse(&wasm, &policy).unwrap().bound, Bound::Cyclic);
+    }
 
     #[test]
     fn functions_were_analysed_as_often_as_elements_named_them() {
