@@ -274,6 +274,10 @@ impl System for Linux {
         nonblocking::is_cold(part)
     }
 
+    fn prefetch(&mut self, part: FileRange) {
+        nonblocking::prefetch(part);
+    }
+
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
         net::connect(borrow(&fd), &to)
     }

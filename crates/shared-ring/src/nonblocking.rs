@@ -4,6 +4,7 @@
 
 use std::ffi::{CStr, CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -43,7 +44,7 @@ pub enum ReceiveError {
 /// The reason why nothing of a file was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendFileError {
-    /// The first bytes of that part of the file are not cached. Read the first one, then try again.
+    /// That part of the file is not cached. Read it, then try again.
     Cold,
     /// The system call failed; `EAGAIN` if the socket's buffer is full.
     Failed(Errno),
@@ -142,9 +143,9 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
     Ok(sent)
 }
 
-/// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`. Sends only the first
-/// bytes that are cached ([`System::is_cold`]), now or a second ago; if there are none, with [`Blocking::MayBlock`] a few.
-/// SIGPIPE must be ignored, as it is in Rust programs.
+/// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`.
+/// With [`Blocking::NoBlock`], the range must be cached ([`System::is_cold`]), now or a second ago. SIGPIPE must be
+/// ignored, as it is in Rust programs.
 ///
 /// # Errors
 /// Those of sendfile(2), and [`SendFileError::Cold`].
@@ -155,31 +156,10 @@ pub fn send_file(
     disk: Blocking,
 ) -> Result<u32, SendFileError> {
     let part = FileRange { file: file.fd(), offset, len };
-    let part = match cached_part(system, file, part) {
-        Some(part) => part,
-        None if disk == Blocking::NoBlock => return Err(SendFileError::Cold),
-        None => part.at_most(READ_BYTES),
-    };
-    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
-}
-
-/// Minimum length of a part that is looked for, a page.
-const MIN_PART_BYTES: u32 = 4096;
-
-/// Maximum length of a part that is sent although it is cold, as its first byte was just read: what the kernel at least
-/// reads ahead.
-const READ_BYTES: u32 = 16 * 1024;
-
-/// Returns the longest first part that is cached, of the whole, its half, a quarter, and so on.
-fn cached_part(system: &mut impl System, file: &File, whole: FileRange) -> Option<FileRange> {
-    let mut part = whole;
-    while is_part_cold(system, file, part) {
-        if part.len <= MIN_PART_BYTES {
-            return None;
-        }
-        part = part.at_most((part.len / 2).next_multiple_of(MIN_PART_BYTES));
+    if disk == Blocking::NoBlock && is_part_cold(system, file, part) {
+        return Err(SendFileError::Cold);
     }
-    Some(part)
+    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
 }
 
 /// Returns whether a part of a file is cold, as found now or a second ago.
@@ -219,9 +199,9 @@ impl FileRange {
         self.offset..self.offset.saturating_add(self.len.into())
     }
 
-    /// Returns its first `len` bytes.
-    fn at_most(self, len: u32) -> Self {
-        FileRange { len: self.len.min(len), ..self }
+    /// Returns this part and as much again.
+    pub(crate) fn and_next(self) -> Self {
+        FileRange { len: self.len.saturating_mul(2), ..self }
     }
 
     /// Where its last byte is.
@@ -237,7 +217,7 @@ pub(crate) enum SendAttempt {
     Done(Outcome),
     /// The socket's buffer is full.
     Full(Op),
-    /// The first byte of that part of the file must be read first.
+    /// That part of the file must be read first.
     Cold(Op, FileRange),
 }
 
@@ -280,17 +260,14 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> S
 /// Returns whether reading a part of a file would block, as far as the file system reports it.
 ///
 /// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` tells for the first and the last byte whether their
-/// reads have ended, which cachestat(2) does not. Where cachestat(2) is not permitted (before Linux 6.5; other users'
-/// files), a gap blocks. A file system without `RWF_NOWAIT` blocks for reads that have begun, and counts as cold if
-/// cachestat(2) is not permitted either.
+/// reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page, alone.
+/// Where cachestat(2) is not permitted (before Linux 6.5; other users' files), a gap blocks.
 pub(crate) fn is_cold(part: FileRange) -> bool {
-    let gap = has_gap(part);
-    let is_cold = |at| is_byte_cold(part.file, at).unwrap_or(gap.is_none());
-    gap == Some(true) || is_cold(part.offset) || is_cold(part.last())
+    has_gap(part) || is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last())
 }
 
-/// Returns whether pages of a part are missing in the page cache (cachestat(2)); `None` if that is unknown.
-fn has_gap(part: FileRange) -> Option<bool> {
+/// Returns whether pages of a part are missing in the page cache (cachestat(2)); false if that is unknown.
+fn has_gap(part: FileRange) -> bool {
     let page_bytes = rustix::param::page_size() as u64;
     let pages = part.last() / page_bytes - part.offset / page_bytes + 1;
     let range = [part.offset, part.len.into()];
@@ -299,21 +276,36 @@ fn has_gap(part: FileRange) -> Option<bool> {
     let result = unsafe {
         libc::syscall(SYS_CACHESTAT, part.file.raw(), range.as_ptr(), counts.as_mut_ptr(), 0)
     };
-    (result == 0).then_some(counts[0] < pages)
+    result == 0 && counts[0] < pages
+}
+
+/// Bytes of one hint. The kernel cuts a hint to the read-ahead of the device, by default 128 KiB.
+const HINT_BYTES: u64 = 128 * 1024;
+
+/// Begins to read a part of a file into the page cache.
+///
+/// The kernel then reads nothing else ahead: with the windows of fast disks, several megabytes, that takes
+/// milliseconds of the event loop's time, for bytes that a slow client may never get.
+pub(crate) fn prefetch(part: FileRange) {
+    let file = borrow(&part.file);
+    // Without these hints, the read that follows waits longer.
+    let _ = fs::fadvise(file, 0, None, fs::Advice::Random);
+    let end = part.range().end;
+    for at in (part.offset..end).step_by(HINT_BYTES as usize) {
+        let len = NonZeroU64::new(HINT_BYTES.min(end - at));
+        let _ = fs::fadvise(file, at, len, fs::Advice::WillNeed);
+    }
 }
 
 /// The number of cachestat(2), the same on all architectures but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 
-/// Returns whether reading a byte of a file would block; `None` for a file system without `RWF_NOWAIT`.
-fn is_byte_cold(file: Fd, offset: u64) -> Option<bool> {
+fn is_byte_cold(file: Fd, offset: u64) -> bool {
     let mut byte = [0];
     let mut into = [IoSliceMut::new(&mut byte)];
-    match rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT) {
-        Err(Errno::AGAIN) => Some(true),
-        Err(Errno::OPNOTSUPP) => None,
-        _ => Some(false),
-    }
+    let read = rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT);
+    // A file system without RWF_NOWAIT counts as uncached.
+    matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
 /// Opens a file beneath `root`, and returns it with its metadata.

@@ -52,7 +52,7 @@ pub enum Op {
         /// Bytes to send.
         data: Box<GatherList>,
     },
-    /// Sends at most `len` bytes of a file, as soon as the socket has room: the first ones that are in the page cache.
+    /// Sends at most `len` bytes of a file, as soon as the socket has room.
     SendFile {
         /// A connected socket.
         fd: Fd,
@@ -62,7 +62,7 @@ pub enum Op {
         offset: u64,
         /// Maximum number of bytes.
         len: u32,
-        /// What happens if none of that part is cached.
+        /// What happens if that part is not cached.
         when_cold: WhenCold,
     },
     /// Waits until a send makes progress or fails: the socket has room, or the connection is broken.
@@ -90,11 +90,11 @@ pub enum Op {
     Call(Box<Call>, Executor),
 }
 
-/// What happens to a send of a part of a file whose first bytes are not in the page cache.
+/// What happens to a send of a part of a file that is not in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenCold {
-    /// The kernel reads first, without blocking the event loop, and ahead, then sends what has arrived. Pages that
-    /// were evicted in between block the event loop.
+    /// The kernel reads the part first, without blocking the event loop, then sends it. Pages that were
+    /// evicted in between block the event loop.
     Read,
     /// The operation ends with [`Outcome::Cold`].
     Report,

@@ -199,9 +199,10 @@ impl<S: System, N: Default> Operations<S, N> {
             SendAttempt::Full(op) => self.wait(fd, token, op),
             SendAttempt::Cold(op, part) => {
                 self.counters.cold_file_reads += 1;
-                let first = part.offset..part.offset.saturating_add(1);
+                self.system.prefetch(part.and_next());
+                let last = part.last();
                 // The operation stays in the table, as that of file work.
-                self.offload_file(token, op, FileJob::Read(part.file, first))
+                self.offload_file(token, op, FileJob::Read(part.file, last..last.saturating_add(1)))
             }
             SendAttempt::Done(outcome) => {
                 self.counters.cold_file_reads += u64::from(matches!(outcome, Outcome::Cold));

@@ -73,6 +73,9 @@ pub trait System: Host {
     /// Returns whether reading a part of a file would block, as far as the file system reports it.
     fn is_cold(&mut self, part: FileRange) -> bool;
 
+    /// Begins to read a part of a file that is cold, as a hint. A read of its last byte then usually waits for all of it.
+    fn prefetch(&mut self, _part: FileRange) {}
+
     /// Starts to connect.
     ///
     /// # Errors

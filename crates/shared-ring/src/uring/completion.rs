@@ -274,7 +274,7 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
-    /// Continues a send of a file: the socket is writable, or the first byte was read.
+    /// Continues a send of a file: the socket is writable, or the uncached part was read.
     fn resume_file_send(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
         let state = &self.owned.inflight.get(token)?.state;
         let disk = match state.memory {

@@ -26,7 +26,7 @@ use io_uring::types::Fd as Raw;
 use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlightTable};
-use crate::nonblocking::{self, Blocking, SendFileError};
+use crate::nonblocking::{self, Blocking, FileRange, SendFileError};
 use crate::process::error_in_child;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
@@ -367,6 +367,8 @@ impl<R: Ring> UringKernel<R> {
             }
             Err(SendFileError::Cold) => {
                 self.counters.cold_file_reads += 1;
+                let part = FileRange { file: file.fd(), offset, len };
+                self.system.prefetch(part.and_next());
                 entry.state.memory = Memory::Bytes(Vec::new());
                 self.arm(token);
                 return Submitted::InFlight;

@@ -38,7 +38,7 @@ pub(super) enum Memory {
     #[default]
     None,
     Address(Box<Name>),
-    /// Destination of a read. For a send of a file that is not cached, that of the first byte.
+    /// Destination of a read. For a send of a file, that of the last byte of its uncached part.
     Bytes(Vec<u8>),
 }
 
@@ -86,11 +86,12 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         }
         Op::Send { fd, data } => send(*fd, data),
         Op::Writable { fd } => writable(*fd),
-        Op::SendFile { fd, file, offset, .. } => match &mut state.memory {
-            // Not cached: read the first byte, and ahead.
+        Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
+            // Not cached, and being read: wait for the last byte.
             Memory::Bytes(bytes) => {
                 bytes.reserve_exact(1);
-                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), 1).offset(*offset).build()
+                let last = *offset + u64::from(*len).saturating_sub(1);
+                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), 1).offset(last).build()
             }
             // The socket's buffer is full: wait until it is writable.
             _ => writable(*fd),
