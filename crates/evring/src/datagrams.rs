@@ -266,6 +266,7 @@ type Started<E> = Result<(Tenant, Arc<Shared>), DatagramError<E>>;
 impl DatagramThread {
     /// Starts a thread for a socket. `mechanism` is `uring`, `epoll`, or `auto` for the first of them that this
     /// machine has. `handler` runs in the thread: it may choose the scheduling policy, and returns the handler.
+    /// The socket must not have the option `IP_RECVERR` or `IPV6_RECVERR`, as the thread does not take such errors.
     ///
     /// # Errors
     /// If the configuration is invalid, the mechanism does not start, or the handler cannot be made or bound.

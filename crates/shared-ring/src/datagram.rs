@@ -312,6 +312,18 @@ mod tests {
     }
 
     #[test]
+    fn list_of_a_datagram_kept_its_destination() {
+        let mut datagram = Transmit::new("127.0.0.1:7".parse().unwrap());
+        datagram.data.copy(b"a");
+        datagram.message();
+        let mut list = std::mem::take(&mut datagram.data);
+        drop(datagram);
+        // SAFETY: the header is a part of the list.
+        let header = unsafe { *list.message() };
+        assert!(header.msg_name.is_null() && header.msg_namelen == 0);
+    }
+
+    #[test]
     fn datagrams_keep_source_bytes_and_length() {
         for from in ["127.0.0.1:7", "[::1]:65535", "[fe80::1%3]:53"] {
             let from: SocketAddr = from.parse().unwrap();

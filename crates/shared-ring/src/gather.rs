@@ -280,6 +280,9 @@ impl GatherList {
             *to = libc::iovec { iov_base: from.as_ptr().cast_mut().cast(), iov_len: from.len() };
         }
         self.msghdr.slices = msghdr;
+        // The destination of a `Transmit` that had the list before may be gone.
+        self.msghdr.header.msg_name = std::ptr::null_mut();
+        self.msghdr.header.msg_namelen = 0;
         self.msghdr.header.msg_iov = self.msghdr.slices.as_mut_ptr();
         self.msghdr.header.msg_iovlen = used;
     }

@@ -1,5 +1,6 @@
 //! What the thread of a socket for datagrams does.
 
+use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::mem;
@@ -22,6 +23,9 @@ use crate::{Admission, BindError, Tenant};
 
 /// The receive. It is the only operation of its kind.
 const RECEIVE: Token = Token::new(OpKind::Receive, 0, 0);
+
+/// Maximum number of datagrams of the application that are sent at a time, before the thread receives again.
+const MAX_COMMANDS: usize = 64;
 
 /// A socket, its handler, and what they share with the application.
 pub(super) struct Server<K: Kernel> {
@@ -48,6 +52,8 @@ struct Outbox {
     fd: Fd,
     /// Those that are not in flight, with the slots of their tokens.
     idle: Vec<(u32, Box<Transmit>)>,
+    /// Those that found no room in the socket while another one waited for it, oldest first.
+    refused: VecDeque<(u32, Box<Transmit>)>,
 }
 
 impl Outbox {
@@ -62,13 +68,26 @@ impl Outbox {
         let Some((slot, mut message)) = self.idle.pop() else { return false };
         message.to = to;
         fill(&mut message.data);
-        let op = Op::SendTo { fd: self.fd, message };
-        match kernel.submit(Token::new(OpKind::Send, slot, 0), op) {
-            Ok(Submitted::InFlight) => {}
-            Ok(Submitted::Done(outcome)) => self.sent(slot, outcome, shared),
-            Err(refused) => self.sent(slot, refused.op.fail(Errno::NOBUFS), shared),
+        self.refused.push_back((slot, message));
+        if self.refused.len() == 1 {
+            self.submit(kernel, shared);
         }
         true
+    }
+
+    /// Sends datagrams until the socket has no room. The end of the one that waits for room continues.
+    fn submit(&mut self, kernel: &mut impl Kernel, shared: &Shared) {
+        while let Some((slot, message)) = self.refused.pop_front() {
+            let op = Op::SendTo { fd: self.fd, message };
+            match kernel.submit(Token::new(OpKind::Send, slot, 0), op) {
+                Ok(Submitted::InFlight) => {}
+                Ok(Submitted::Done(Outcome::SentTo(message, Err(Errno::AGAIN)))) => {
+                    return self.refused.push_front((slot, message));
+                }
+                Ok(Submitted::Done(outcome)) => self.sent(slot, outcome, shared),
+                Err(refused) => self.sent(slot, refused.op.fail(Errno::NOBUFS), shared),
+            }
+        }
     }
 
     /// Takes a datagram back.
@@ -114,7 +133,11 @@ impl<K: Kernel> Server<K> {
             kernel,
             socket: Some(socket),
             bound,
-            outbox: Outbox { fd, idle: slots.map(|slot| (slot, Transmit::new(nowhere))).collect() },
+            outbox: Outbox {
+                fd,
+                idle: slots.map(|slot| (slot, Transmit::new(nowhere))).collect(),
+                refused: VecDeque::with_capacity(config.max_in_flight.into()),
+            },
             load: LoadEstimator::new(admission, false),
             max_amplification: config.max_amplification,
             notifier,
@@ -150,6 +173,7 @@ impl<K: Kernel> Server<K> {
                 Outcome::Datagram(datagram) => self.received(datagram),
                 outcome @ Outcome::SentTo(..) => {
                     self.outbox.sent(completion.token.slot(), outcome, &self.shared);
+                    self.outbox.submit(&mut self.kernel, &self.shared);
                 }
                 Outcome::Woken => self.has_commands = true,
                 Outcome::Failed(errno, _) if completion.token == RECEIVE => {
@@ -177,6 +201,10 @@ impl<K: Kernel> Server<K> {
                 | Errno::HOSTDOWN
                 | Errno::NETDOWN
                 | Errno::MSGSIZE
+                | Errno::ACCESS
+                | Errno::NOPROTOOPT
+                | Errno::NONET
+                | Errno::PROTO
                 | Errno::NOMEM
         );
         if !passes {
@@ -259,7 +287,11 @@ impl<K: Kernel> Server<K> {
 
     /// Sends the datagrams of the application, as many as may be in flight.
     fn execute_commands(&mut self) {
-        while !self.outbox.idle.is_empty() {
+        for _ in 0..MAX_COMMANDS {
+            if self.outbox.idle.is_empty() {
+                // The end of a send continues.
+                return;
+            }
             match self.commands.try_recv() {
                 Ok(Command { to, bytes }) => {
                     let fill = |data: &mut GatherList| data.shared(Bytes::from(bytes));
@@ -271,6 +303,8 @@ impl<K: Kernel> Server<K> {
                 }
             }
         }
+        self.has_commands = false;
+        self.shared.waker.wake();
     }
 }
 
@@ -325,7 +359,7 @@ mod tests {
             c.max_queue_delay = None;
         });
         let (notifier, ring) = mpsc::sync_channel(1);
-        let (_commands, commands) = mpsc::sync_channel(4);
+        let (sender, commands) = mpsc::sync_channel(4);
         let server = Server::new(kernel, socket, handler, &config, (notifier, commands));
         let (mut server, tenant) = server.unwrap();
         let (mut arrived, mut replies, mut passed) = (Vec::new(), Vec::new(), Vec::new());
@@ -378,6 +412,21 @@ mod tests {
         });
         assert_eq!(passed, []);
         assert_eq!(get(&shared.notifications_dropped), long.len() as u64);
+        // Those of the application wait for room.
+        let to = SocketAddr::from(([10, 0, 0, 9], 9));
+        let sent = [[1; 9], [2; 9], [3; 9], [4; 9]];
+        sent.iter().for_each(|bytes| {
+            sender.try_send(Command { to, bytes: bytes.to_vec() }).unwrap();
+        });
+        server.has_commands = true;
+        server.execute_commands();
+        let mut taken = machine.take_sent_datagrams(fd);
+        while server.has_commands || server.outbox.idle.len() < usize::from(IN_FLIGHT) {
+            server.turn(Some(server.kernel.now())).unwrap();
+            taken.append(&mut machine.take_sent_datagrams(fd));
+        }
+        taken.sort();
+        assert!(taken.into_iter().eq(sent.map(|bytes| (to, bytes.to_vec()))), "lost datagrams");
         // Receives and sends are in flight when the server is dropped.
         for n in 0..10 {
             machine.deliver_datagram(fd, SocketAddr::from(([10, 0, 0, 1], 1)), &[n; 10]);
