@@ -246,7 +246,8 @@ impl Inner {
 
     /// Lets another future be the driver.
     fn hand_over(&mut self, number: u64) {
-        if self.driver.as_ref().is_none_or(|(driver, _)| *driver != number) {
+        // Without a driver, this may be the future that was woken to be it.
+        if self.driver.as_ref().is_some_and(|(driver, _)| *driver != number) {
             return;
         }
         self.driver = None;

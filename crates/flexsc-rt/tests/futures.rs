@@ -276,6 +276,31 @@ fn dropped_future_keeps_its_memory_until_the_call_has_ended() {
     });
 }
 
+#[test]
+fn drop_of_the_future_that_was_to_drive_left_the_others_pending() {
+    let runtime = runtime(Config::default());
+    let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
+    let (ours, mut theirs): (Vec<_>, Vec<_>) =
+        pairs.into_iter().map(|(ours, theirs)| (Descriptor::new(ours), theirs)).unzip();
+    let counts: Vec<_> = (0..3).map(|_| Arc::new(Count::default())).collect();
+    let wakers: Vec<_> = counts.iter().map(|count| Waker::from(Arc::clone(count))).collect();
+    let mut futures: Vec<_> =
+        ours.iter().map(|end| Some(runtime.call(receive(end, Vec::with_capacity(1))))).collect();
+    for (future, waker) in futures.iter_mut().zip(&wakers) {
+        let future = Pin::new(future.as_mut().unwrap());
+        assert!(future.poll(&mut Context::from_waker(waker)).is_pending());
+    }
+    theirs[0].write_all(b"x").unwrap();
+    let mut first = futures[0].take().unwrap();
+    while Pin::new(&mut first).poll(&mut Context::from_waker(&wakers[0])).is_pending() {}
+    drop(first);
+    let woken = |n: usize| counts[n].0.load(Relaxed) > 0;
+    let (next, last) = if woken(1) { (1, 2) } else { (2, 1) };
+    assert!(woken(next) && !woken(last), "one of the others is to drive");
+    drop(futures[next].take());
+    assert!(woken(last), "the last one was not woken");
+}
+
 /// The driver is dropped: another future has the calls executed.
 #[test]
 fn dropped_driver_is_replaced() {

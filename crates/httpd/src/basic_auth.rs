@@ -100,6 +100,11 @@ impl FromStr for BasicAuth {
         for part in parts {
             match part.split_once('=') {
                 Some(("path", prefix)) if prefix.starts_with('/') => {
+                    let mut names = prefix.split('/');
+                    if prefix.contains('%') || names.any(|name| matches!(name, "." | "..")) {
+                        let expected = "expected a path without percent-encodings and dot segments";
+                        return Err(expected.to_owned());
+                    }
                     path = path::canonical_setting(prefix);
                     if path.ends_with(b"/") {
                         path.pop();
@@ -186,7 +191,17 @@ mod tests {
 
     #[test]
     fn bad_settings_and_files_are_rejected() {
-        for text in ["", ",path=/a", "f,path=a", "f,realm=\"", "f,user=b", "f,path"] {
+        for text in [
+            "",
+            ",path=/a",
+            "f,path=a",
+            "f,path=/a%20b",
+            "f,path=/../a",
+            "f,path=/a/.",
+            "f,realm=\"",
+            "f,user=b",
+            "f,path",
+        ] {
             assert!(text.parse::<BasicAuth>().is_err(), "{text}");
         }
         let directory = tempfile::tempdir().unwrap();

@@ -216,13 +216,15 @@ fn host_has_users_of_its_own_or_those_of_the_server() {
         let three = host(&root("two"), &["three.test"], |_| {});
         let server = Server::builder().backend(backend).listen("127.0.0.1:0").files(root("d"));
         let server = server.basic_auth(auth(format!("{ann},path=/dir")));
-        let server = server.host(one).host(two).host(three).start().unwrap();
+        let server = server.status(true).host(one).host(two).host(three).start().unwrap();
         let mut client = connect(&server);
         let none = String::new();
         // The second round is answered from the cache.
         for _ in 0..2 {
             for (name, target, fields, status) in [
                 ("d.test", "/a.txt", &none, 200),
+                ("d.test", "/.httpd/status.json", &none, 200),
+                ("two.test", "/.httpd/status.json", &none, 404),
                 ("d.test", "/dir/file", &none, 401),
                 ("d.test", "/dir/file", &credentials("ann"), 200),
                 ("d.test", "/dir/file", &credentials("bob"), 401),

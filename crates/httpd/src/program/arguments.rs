@@ -34,7 +34,7 @@ Examples:
 #[derive(Debug, Parser)]
 #[command(version, max_term_width = 100, allow_negative_numbers = true, after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Directory to serve, as --root; without it, only evring's page is served
+    /// Directory to serve, as --root; without it and without virtual hosts, only evring's page is served
     #[arg(value_name = "DIR", conflicts_with = "root")]
     directory: Option<PathBuf>,
 

@@ -32,7 +32,7 @@ use crate::site::sandbox;
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[non_exhaustive]
 pub struct Options {
-    /// Directory to serve; without it, only evring's page is served
+    /// Directory to serve; without it and without virtual hosts, only evring's page is served
     #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "DIR"))]
     pub root: Option<PathBuf>,
 
@@ -105,7 +105,7 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "ADDR:PORT"))]
     pub metrics_listen: Option<Addresses>,
 
-    /// Serve metrics at /.httpd/status.json; always enabled without --root
+    /// Serve metrics at /.httpd/status.json of the first host; always enabled without --root and virtual hosts
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long))]
     pub status: bool,
 

@@ -110,7 +110,8 @@ impl Site {
         if let Some(proceed) = self.redirect(x, (&name, query), options) {
             return proceed;
         }
-        if *name == *STATUS.as_bytes() && self.shows_status() {
+        let is_first_host = options.host == HostIndex::default();
+        if is_first_host && *name == *STATUS.as_bytes() && self.shows_status() {
             return self.show_status(x, options);
         }
         let lookup = match FileLookup::open(&name, query, options) {
