@@ -96,8 +96,8 @@ impl<H: ReceiveHook> ReceiveHook for Option<H> {
     }
 }
 
-/// Two hooks: the second one sees what the first one leaves, such as upcalls behind handlers in a sandbox (ASH,
-/// section 5.6).
+/// Two hooks, such as upcalls behind handlers in a sandbox (ASH, section 5.6). The second one sees the messages of which the
+/// first one consumes nothing.
 impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
     fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
         self.0.accepted(io, id, at);

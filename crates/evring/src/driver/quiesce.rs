@@ -17,7 +17,7 @@ const SEARCH_INTERVAL: Duration = Duration::from_millis(10);
 const MAX_ENDED: usize = 64;
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Closes the listeners and asks the application about every connection.
+    /// Closes the listeners and asks the application about every connection that it has not closed.
     pub(super) fn stop(&mut self) {
         self.io.stopping = true;
         for slot in 0..self.io.connections.len() as u32 {
