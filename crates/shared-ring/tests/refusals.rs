@@ -55,7 +55,7 @@ fn setup_error_names_each_missing_operation() {
             named.push(error.to_string());
         }
     }
-    assert_eq!(named.len(), 11, "{named:?}");
+    assert_eq!(named.len(), 12, "{named:?}");
 }
 
 /// Linux before 6.0 has no multishot receive.
