@@ -197,15 +197,20 @@ fn on_each(test: impl Fn(&str)) {
     }
 }
 
+/// Returns a configuration with which the thread is never overloaded, as this machine may be.
+fn config() -> DatagramConfig {
+    DatagramConfig::default().with(|c| c.max_queue_delay = None)
+}
+
 fn plain(mechanism: &str) -> Running {
-    Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &DatagramConfig::default())
+    Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &config())
 }
 
 #[test]
 fn datagrams_land_in_the_handlers_memory_and_replies_leave_from_it() {
     on_each(|mechanism| {
         let server = plain(mechanism);
-        let max = DatagramConfig::default().max_len as usize;
+        let max = config().max_len as usize;
         // More than there are buffers and reply slots.
         for n in 0..100 {
             for len in [1, 8, 1500, max] {
@@ -242,7 +247,7 @@ fn clients_increment_a_counter_by_datagrams() {
         let path =
             Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/handlers/increment.wasm");
         let module = std::fs::read(path).unwrap();
-        let config = DatagramConfig::default();
+        let config = config();
         let server = Running::start(mechanism, &module, Policy::default(), &config);
         let other = connect(server.thread.address());
         for n in 1..=100u32 {
@@ -302,7 +307,7 @@ fn handler_that_is_aborted_passes_its_datagram_and_is_disabled() {
 #[test]
 fn datagram_that_is_too_long_reaches_the_application_cut_and_not_the_handler() {
     on_each(|mechanism| {
-        let config = DatagramConfig::default().with(|c| c.max_len = 512);
+        let config = config().with(|c| c.max_len = 512);
         let server = Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &config);
         let from = server.client.local_addr().unwrap();
         for len in [513, 9000, 60_000] {
@@ -336,7 +341,7 @@ fn handler_serves_ipv6() {
         return println!("IPv6 is not available: {error}");
     }
     on_each(|mechanism| {
-        let config = DatagramConfig::default();
+        let config = config();
         let module = HANDLER.as_bytes();
         let server = Running::start_at("[::1]:0", mechanism, module, Policy::default(), &config);
         server.echo(&datagram(0, 1000));
@@ -349,7 +354,7 @@ fn handler_serves_ipv6() {
 fn flood_over_the_budget_takes_the_normal_path() {
     on_each(|mechanism| {
         let policy = Policy { operations_per_second: 20_000, ..Policy::default() };
-        let config = DatagramConfig::default();
+        let config = config();
         let server = Running::start(mechanism, HANDLER.as_bytes(), policy, &config);
         // At least one reply, and at least one datagram over the budget.
         let flood = datagram(0, 10);
@@ -368,7 +373,7 @@ fn flood_over_the_budget_takes_the_normal_path() {
 #[test]
 fn flood_that_the_application_does_not_take_is_dropped_and_others_are_served() {
     on_each(|mechanism| {
-        let config = DatagramConfig::default().with(|c| c.capacity = 4);
+        let config = config().with(|c| c.capacity = 4);
         let server = Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &config);
         let flood = connect(server.thread.address());
         for n in 0..20 {
@@ -389,8 +394,7 @@ fn flood_that_the_application_does_not_take_is_dropped_and_others_are_served() {
 fn replies_are_no_longer_than_the_amplification_permits() {
     on_each(|mechanism| {
         let started = |max_amplification| {
-            let config =
-                DatagramConfig::default().with(|c| c.max_amplification = max_amplification);
+            let config = config().with(|c| c.max_amplification = max_amplification);
             Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &config)
         };
         for (max, replies) in [(Some(0), 0), (Some(2), 2), (None, 4)] {
@@ -408,7 +412,7 @@ fn replies_are_no_longer_than_the_amplification_permits() {
 #[test]
 fn replies_beyond_those_in_flight_are_dropped() {
     on_each(|mechanism| {
-        let config = DatagramConfig::default().with(|c| {
+        let config = config().with(|c| {
             c.max_in_flight = 1;
             c.max_amplification = None;
         });
@@ -431,7 +435,7 @@ fn replies_beyond_those_in_flight_are_dropped() {
 fn handlers_are_off_under_overload() {
     on_each(|mechanism| {
         // Every delay is too long.
-        let config = DatagramConfig::default().with(|c| c.max_queue_delay = Some(Duration::ZERO));
+        let config = config().with(|c| c.max_queue_delay = Some(Duration::ZERO));
         let server = Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &config);
         let flood = datagram(0, 10);
         while server.counters().overloaded == 0 {
@@ -483,7 +487,7 @@ fn thread_that_cannot_start_says_why() {
         UdpSocket::bind(at).unwrap();
         error
     };
-    let config = DatagramConfig::default();
+    let config = config();
     let error = start("poll", &config);
     assert!(matches!(error, DatagramError::Start(_)));
     assert!(error.to_string().contains("use auto, uring or epoll"), "{error}");
