@@ -222,7 +222,7 @@ fn destructor_waited_for_ever_for_the_syscall_thread_of_another() {
     let (sender, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         let mut config = Config::default();
-        // One of them for calls that may wait for ever.
+        // One of them for calls that may wait indefinitely.
         config.pages.threads = 2;
         let threads = Threads::new(&config).unwrap();
         let other = threads.spawn(|| call(sleep(Duration::from_millis(10)))).unwrap();

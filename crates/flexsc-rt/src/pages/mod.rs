@@ -48,7 +48,7 @@ pub struct Config {
     /// Entries that only bounded calls may use. So these can always make progress.
     pub reserve: u32,
     /// Maximum number of syscall threads. Without any, the owner makes all calls in place, and
-    /// waits where they wait. One is kept for calls that do not wait for ever. While the system starts
+    /// waits where they wait. One is kept for calls that do not wait indefinitely. While the system starts
     /// not even one, the owner makes bounded calls in place, and those that would block a thread end
     /// with `EAGAIN`.
     pub threads: u16,
@@ -272,7 +272,7 @@ pub struct Pages {
     chosen: Option<(Row, Choice)>,
     depth: Depth,
     batch_since: Option<Instant>,
-    /// Calls in flight that may wait for ever on a thread.
+    /// Calls in flight that may wait indefinitely on a thread.
     indefinite: usize,
     counters: Counters,
     process: Process,
@@ -388,7 +388,7 @@ impl Pages {
     /// at the earliest.
     ///
     /// # Errors
-    /// If every entry that the call may use is busy, or every thread that may wait for ever.
+    /// If every entry that the call may use is busy, or every thread that may wait indefinitely.
     ///
     /// # Safety
     /// The call does nothing that the program must not do. All memory that it refers to stays valid
@@ -512,7 +512,7 @@ impl Pages {
     /// Ends a call that no thread has.
     #[inline]
     fn finish(&mut self, index: u32, result: isize) {
-        // SAFETY: the owner has not submitted the entry to threads, has withdrawn it, or was told that it is done.
+        // SAFETY: the owner has not submitted the entry to threads, has withdrawn it, or has seen that it is done.
         unsafe { self.shared.entry(index).finish(result) };
         self.slots[index as usize].place = Place::Done;
         self.done.push_back(index);
@@ -814,7 +814,7 @@ pub(crate) enum Room {
     Entry,
     /// A free entry that is not reserved for bounded calls.
     Unreserved,
-    /// The same, and a thread that may wait for ever.
+    /// The same, and a thread that may wait indefinitely.
     Thread,
 }
 
