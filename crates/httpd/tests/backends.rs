@@ -1,8 +1,7 @@
 //! The same server on every mechanism, over real sockets.
 
-#[path = "stage/bad.rs"]
-mod bad;
-mod serving;
+use crate::serving;
+use crate::stage::bad;
 
 use std::fs;
 use std::io::Write;

@@ -1,6 +1,6 @@
 //! Basic authentication, on every mechanism.
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Hostile clients at each limit, on every mechanism: the program's memory stays bounded.
 
-mod serving;
+use crate::serving;
 
 use std::env;
 use std::fs;

@@ -1,7 +1,7 @@
 //! Compression of files on the fly, on every mechanism.
 #![cfg(feature = "compression")]
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! What is sent by rules of the settings, on every mechanism: fallback and error pages, media types, header
 //! fields, redirects, listings in JSON.
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! Directory listings and symbolic links.
 
-mod serving;
-mod stage;
+use crate::serving;
+use crate::stage;
 
 use std::ffi::OsStr;
 use std::fs::{self, File};

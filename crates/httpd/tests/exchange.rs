@@ -1,6 +1,6 @@
 //! The site's responses without a kernel; the test controls every event.
 
-mod stage;
+use crate::stage;
 
 use std::fs;
 use std::time::{Duration, SystemTime};

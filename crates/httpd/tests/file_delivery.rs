@@ -1,6 +1,6 @@
 //! Downloads by each policy for sending files, on every mechanism.
 
-mod serving;
+use crate::serving;
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};

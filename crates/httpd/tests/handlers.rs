@@ -1,6 +1,6 @@
 //! Request handlers: their requests and responses.
 
-mod stage;
+use crate::stage;
 
 use std::io;
 use std::time::Duration;

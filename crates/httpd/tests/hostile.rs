@@ -1,9 +1,9 @@
 //! Hostile input: for any bytes and any segmentation, every mechanism sends the same responses and
 //! closes the connection in the same way as the site without a mechanism.
 
-mod cases;
-mod serving;
-mod stage;
+use crate::cases;
+use crate::serving;
+use crate::stage;
 
 use std::io::Read;
 use std::net::Shutdown;

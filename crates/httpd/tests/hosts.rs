@@ -1,6 +1,6 @@
 //! Virtual hosts.
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::net::TcpStream;

@@ -1,6 +1,6 @@
 //! The server as a library.
 
-mod serving;
+use crate::serving;
 
 use std::net::TcpStream;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Metrics, and whether the server is alive and ready, on a listener of their own.
 #![cfg(feature = "metrics")]
 
-mod serving;
+use crate::serving;
 
 use std::collections::HashMap;
 use std::fs;

@@ -1,6 +1,6 @@
 //! The program: flags, signals, logs, exit codes.
 
-mod serving;
+use crate::serving;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,7 +1,7 @@
 //! Regression tests, each named after its defect.
 
-mod serving;
-mod stage;
+use crate::serving;
+use crate::stage;
 
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};

@@ -1,6 +1,6 @@
 //! Servers whose settings are replaced while they serve.
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::io::{BufRead, Read};

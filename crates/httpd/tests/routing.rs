@@ -1,6 +1,6 @@
 //! Routes, functions around handlers, and the settings of a server, as a user of the library meets them.
 
-mod serving;
+use crate::serving;
 
 use std::error::Error as _;
 use std::io::ErrorKind;

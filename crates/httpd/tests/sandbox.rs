@@ -3,7 +3,7 @@
 
 #![cfg(feature = "sandbox")]
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};

@@ -1,6 +1,6 @@
 //! Conditional requests, ranges and codings of files.
 
-mod stage;
+use crate::stage;
 
 use std::fs;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! TLS, on every mechanism.
 #![cfg(feature = "tls")]
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};

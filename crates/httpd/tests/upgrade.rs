@@ -1,7 +1,7 @@
 //! Sockets from a service manager, and upgrades of the running program.
 #![cfg(feature = "cli")]
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::io::{BufRead, Read};

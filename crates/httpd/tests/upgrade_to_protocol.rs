@@ -1,6 +1,6 @@
 //! Connections that switch to another protocol, on every mechanism.
 
-mod serving;
+use crate::serving;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};

@@ -1,7 +1,7 @@
 //! The user that the program runs as.
 #![cfg(feature = "cli")]
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::io::BufRead;

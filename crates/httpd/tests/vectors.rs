@@ -1,7 +1,7 @@
 //! The requests of two parsers' test suites, as handlers receive them.
 
-mod cases;
-mod stage;
+use crate::cases;
+use crate::stage;
 
 use std::sync::{Arc, Mutex};
 

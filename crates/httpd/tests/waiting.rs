@@ -1,6 +1,6 @@
 //! Handlers that wait: on every mechanism, with one defined response whatever they do.
 
-mod serving;
+use crate::serving;
 
 use std::future::{pending, poll_fn};
 use std::io::{ErrorKind, Write};

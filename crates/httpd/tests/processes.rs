@@ -1,0 +1,13 @@
+//! The tests that start the program, in one executable: each file is a module.
+
+mod bounds;
+mod hosts;
+mod program;
+mod regressions;
+mod reload;
+mod sandbox;
+mod serving;
+mod stage;
+mod tls;
+mod upgrade;
+mod user;

@@ -1,0 +1,17 @@
+//! The tests of the library over sockets, in one executable: each file is a module.
+
+mod backends;
+mod basic_auth;
+mod cases;
+mod compression;
+mod content;
+mod file_delivery;
+mod hostile;
+mod layers;
+mod library;
+mod monitor;
+mod routing;
+mod serving;
+mod stage;
+mod upgrade_to_protocol;
+mod waiting;
