@@ -1,6 +1,6 @@
 //! Limits on the connections of one address, on every mechanism.
 
-mod server;
+use crate::server;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, TcpStream};

@@ -1,6 +1,6 @@
 //! Admission control under overload, on every mechanism that has turns.
 
-mod server;
+use crate::server;
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};

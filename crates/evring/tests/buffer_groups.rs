@@ -1,9 +1,8 @@
 //! A hook that answers one path before the application, from memory of the caller into which the kernel
 //! receives: on every mechanism.
 
-#[path = "../../shared-ring/tests/mapped/mod.rs"]
-mod mapped;
-mod server;
+use crate::mapped;
+use crate::server;
 
 use evring::{
     Application, BufferError, BufferGroup, BufferPool, Chunk, Close, Commands, ConnId, Cx, Hooked,

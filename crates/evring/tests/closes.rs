@@ -1,8 +1,7 @@
 //! When a connection ends after the application has closed it, on every mechanism.
 
-#[path = "server/listener.rs"]
-mod listener;
-mod server;
+use crate::listener;
+use crate::server;
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr};

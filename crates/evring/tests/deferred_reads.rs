@@ -1,6 +1,6 @@
 //! Reads of the application that are held back until what it sent before was taken, on every mechanism.
 
-mod server;
+use crate::server;
 
 use std::fs;
 use std::io::{self, Read, Write};

@@ -1,7 +1,7 @@
 //! A disk error (EIO) in the middle of a file that is sent: the reply is cut and the connection closed, on the
 //! simulated machine and with a real file.
 
-mod server;
+use crate::server;
 
 use std::ffi::c_void;
 use std::fs::File as StdFile;

@@ -3,7 +3,7 @@
 
 #![cfg(feature = "sandbox")]
 
-mod server;
+use crate::server;
 
 use std::io::{Read, Write};
 use std::net::TcpStream;

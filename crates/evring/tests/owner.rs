@@ -13,7 +13,7 @@ use evring::{
     Notifier, OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
 };
 
-mod server;
+use crate::server;
 
 use server::{connect, listening, side_by_side};
 

@@ -1,6 +1,6 @@
 //! A hook that answers one message before the application, on every mechanism and in simulation.
 
-mod server;
+use crate::server;
 
 use std::io::{Read, Write};
 

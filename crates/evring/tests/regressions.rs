@@ -1,8 +1,7 @@
 //! Regression tests, on every mechanism.
 
-#[path = "server/listener.rs"]
-mod listener;
-mod server;
+use crate::listener;
+use crate::server;
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};

@@ -1,6 +1,6 @@
 //! Servers that retire: they close their listeners, and their connections go on.
 
-mod server;
+use crate::server;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};

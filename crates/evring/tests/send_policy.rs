@@ -1,6 +1,6 @@
 //! A send policy that holds bytes back until there is room, on every mechanism.
 
-mod server;
+use crate::server;
 
 use std::collections::HashSet;
 use std::fs::{self, OpenOptions};

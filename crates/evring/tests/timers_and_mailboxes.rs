@@ -1,6 +1,6 @@
 //! An application's own timers, and values from other threads, on every mechanism.
 
-mod server;
+use crate::server;
 
 use std::sync::mpsc::{self, Receiver, Sender as Reports};
 use std::time::{Duration, Instant};

@@ -1,0 +1,22 @@
+//! The tests of the crate that need no process of their own, in one executable: each file is a module.
+
+mod addresses;
+mod admission;
+mod buffer_groups;
+mod closes;
+mod datagrams;
+mod deferred_reads;
+mod disk_errors;
+mod figures;
+mod landing;
+#[path = "server/listener.rs"]
+mod listener;
+#[path = "../../shared-ring/tests/mapped/mod.rs"]
+mod mapped;
+mod owner;
+mod receive_hook;
+mod regressions;
+mod retire;
+mod send_policy;
+mod server;
+mod timers_and_mailboxes;
