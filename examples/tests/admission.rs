@@ -1,6 +1,6 @@
 //! Accept policies, and wake-ups and stops while the loop is busy.
 
-mod support;
+use crate::support;
 
 use std::collections::HashSet;
 use std::net::{SocketAddr, TcpStream};

@@ -1,6 +1,6 @@
 //! A chat over two workers, on every mechanism.
 
-mod support;
+use crate::support;
 
 use std::io::{BufRead as _, BufReader};
 use std::sync::mpsc;

@@ -1,6 +1,6 @@
 //! The contract of `Application` and `Commands`, on every mechanism.
 
-mod support;
+use crate::support;
 
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc;

@@ -1,6 +1,6 @@
 //! Echo on every mechanism.
 
-mod support;
+use crate::support;
 
 use std::sync::mpsc;
 use std::thread;

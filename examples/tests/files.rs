@@ -1,6 +1,6 @@
 //! File operations and sending of files, on every mechanism.
 
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::ErrorKind;

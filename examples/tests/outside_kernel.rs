@@ -1,6 +1,6 @@
 //! A kernel that is written outside of `shared-ring` runs the echo server and the web server.
 
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{Read, Write};

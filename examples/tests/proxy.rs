@@ -1,6 +1,6 @@
 //! The proxy on every mechanism, in front of an echo server or a plain socket.
 
-mod support;
+use crate::support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

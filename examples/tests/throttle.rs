@@ -1,6 +1,6 @@
 //! Streams at a limited rate, on every mechanism.
 
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};

@@ -1,6 +1,6 @@
 //! Layers around applications: rustls, and a transform without certificates.
 
-mod support;
+use crate::support;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};

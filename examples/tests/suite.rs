@@ -1,0 +1,13 @@
+//! The tests that need no process of their own, in one executable: each file is a module.
+
+mod admission;
+mod chat;
+mod contract;
+mod echo;
+mod files;
+#[cfg(feature = "programs")]
+mod outside_kernel;
+mod proxy;
+mod support;
+mod throttle;
+mod tls;
