@@ -3,7 +3,7 @@
 
 #![cfg(feature = "sandbox")]
 
-mod memory;
+use crate::memory;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

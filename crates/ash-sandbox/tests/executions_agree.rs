@@ -5,7 +5,7 @@
 //! run, at lengths around those that matter, all lengths for each kernel, and all alignments, which takes
 //! minutes; with `ASH_SANDBOX_EXHAUSTIVE=all` all lists at all lengths, which takes hours.
 
-mod support;
+use crate::support;
 
 use support::{MAX_MESSAGE, Memory, Place, Subject, Which};
 

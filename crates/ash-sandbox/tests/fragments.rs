@@ -1,6 +1,6 @@
 //! A message that comes in fragments is one message.
 
-mod support;
+use crate::support;
 
 use ash_sandbox::ilp::{ApplyError, Mode, Prefer, UNIT_BYTES};
 use proptest::prelude::*;

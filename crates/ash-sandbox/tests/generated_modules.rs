@@ -6,7 +6,7 @@
 
 #![cfg(feature = "sandbox")]
 
-mod generated;
+use crate::generated;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -2,7 +2,7 @@
 
 #![cfg(feature = "sandbox")]
 
-mod memory;
+use crate::memory;
 
 use std::time::{Duration, Instant};
 

@@ -3,7 +3,7 @@
 
 #![cfg(feature = "sandbox")]
 
-mod generated;
+use crate::generated;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

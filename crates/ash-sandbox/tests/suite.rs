@@ -1,0 +1,18 @@
+//! The tests that need no process of their own, in one executable: each file is a module.
+
+mod custom_pipes;
+mod example_handlers;
+mod executions_agree;
+mod fragments;
+#[cfg(feature = "sandbox")]
+mod generated;
+mod generated_modules;
+mod known_answers;
+#[cfg(feature = "sandbox")]
+mod memory;
+mod model;
+mod rules;
+mod sandbox;
+mod shared_table;
+mod support;
+mod two_engines;
