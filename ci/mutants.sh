@@ -66,13 +66,20 @@ suite() {
         # All except every_instruction.
         send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
             notifier sockets wrong broken_rules)" ;;
-        evring:own) echo "--package evring --lib --test mechanisms --test regressions" ;;
-        httpd:own) echo "--package evring-httpd --lib $(for_each --test exchange vectors directories selection)" ;;
+        evring:own) echo "--package evring --lib --test mechanisms --test suite" ;;
+        httpd:own) echo "--package evring-httpd --lib --test site" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
         shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \
             signal_overflow signals)" ;;
-        *:sockets) echo "--package examples $(for_each --test contract files)" ;;
-        *:server) echo "--package evring-httpd $(for_each --test handlers library hostile)" ;;
+        *:sockets) echo "--package examples --test suite" ;;
+        *:server) echo "--package evring-httpd --test suite" ;;
+    esac
+}
+# The modules of the tests that run, if not all.
+modules() {
+    case $1:$2 in
+        *:sockets) echo contract:: files:: ;;
+        *:server) echo library:: hostile:: ;;
     esac
 }
 for_each() { local option=$1; shift; printf -- "$option %s " "$@"; }
@@ -136,9 +143,10 @@ ulimit -v $((12 << 20))
 
 # run CRATE PASS FILE: tests the mutants listed in the file, and records the outcomes.
 run() {
-    local crate=$1 pass=$2 file=$3 begin status=0 outcome out=$work/out/mutants.out args=()
-    for arg in $(suite "$crate" "$pass"); do args+=("$arg"); done
-    (cd "$tree" && cargo test --quiet --profile mutants "${args[@]}") >"$work/log" 2>&1 ||
+    local crate=$1 pass=$2 file=$3 begin status=0 outcome out=$work/out/mutants.out args modules
+    read -rd '' -a args < <(suite "$crate" "$pass") || true
+    read -ra modules < <(modules "$crate" "$pass") || true
+    (cd "$tree" && cargo test --quiet --profile mutants "${args[@]}" -- "${modules[@]}") >"$work/log" 2>&1 ||
         { cat "$work/log" >&2; echo "the tests fail on unmutated code: $crate, $pass" >&2; exit 1; }
     begin=$SECONDS
     # Marks unselected mutants as caught, as --re does not filter mutants of fields.
@@ -148,7 +156,7 @@ run() {
     # shellcheck disable=SC2046
     cargo mutants --dir "$tree" --in-place --workspace --output "$work/out" --iterate --baseline skip \
         --timeout $test_timeout --build-timeout $build_timeout --colors never \
-        --test-package "${args[1]}" $(printf -- '--cargo-arg=%s ' "${args[@]:2}") \
+        --test-package "${args[1]}" $(printf -- '--cargo-arg=%s ' "${args[@]:2}") -- -- "${modules[@]}" \
         >"$work/log" 2>&1 || status=$?
     case $status in
         0 | 2 | 3) ;;

@@ -5,4 +5,4 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # With the features of the workspace, so that cargo builds no dependency again.
-ASH_SANDBOX_SECONDS=${1:-120} cargo test --workspace --quiet --test generated_modules -- --nocapture
+ASH_SANDBOX_SECONDS=${1:-120} cargo test --workspace --quiet --test suite -- --nocapture generated_modules::
