@@ -8,8 +8,8 @@ cd "$(dirname "$0")/.."
 need curl curl
 
 repository=$PWD
-# With the features of the workspace, so that cargo builds no dependency again; they include `sandbox`.
-cargo build --workspace --quiet --bin httpd
+# As the tests have built it, so that cargo builds no dependency again; with `sandbox`.
+cargo test --workspace --quiet --no-run --test processes
 work=$(mktemp -d)
 trap 'kill $(jobs -p) 2>/dev/null || true; rm -rf "$work"' EXIT
 

@@ -1,9 +1,17 @@
 #!/usr/bin/env bash
 # Checks the servers that the lab compares: each serves the same files and greeting, closes a
 # connection on request, and causes no failures in the load generator; the caches send replies of the
-# same lengths. Before that, checks the tables of measurements in the pages.
+# same lengths. Before that, checks the tables of measurements in the pages. ci/lab.sh --build only builds the
+# servers that are libraries.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+
+for library in hyper axum may-minihttp; do
+    manifest=benches/peers/$library/Cargo.toml
+    cargo fmt --manifest-path "$manifest" --check
+    cargo build --quiet --release --locked --manifest-path "$manifest" --target-dir target/lab/peers
+done
+[ "${1:-}" != --build ] || exit 0
 
 . ci/need.sh
 need curl curl
@@ -13,14 +21,10 @@ need haproxy haproxy
 need h2o h2o
 need memcached memcached
 
-cargo build --quiet -p lab
+# As the tests have built it, so that cargo builds no dependency again.
+cargo test --workspace --quiet --no-run --test command
 # Instructions of our server and of nginx, by callgrind where valgrind is installed.
-cargo test --quiet -p lab --bin lab -- --ignored
-for library in hyper axum may-minihttp; do
-    manifest=benches/peers/$library/Cargo.toml
-    cargo fmt --manifest-path "$manifest" --check
-    cargo build --quiet --release --locked --manifest-path "$manifest" --target-dir target/lab/peers
-done
+cargo test --workspace --quiet --bin lab -- --ignored
 lab=$PWD/target/debug/lab
 # The tables of the pages are those of the committed results.
 "$lab" tables --check

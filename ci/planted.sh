@@ -3,4 +3,5 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-cargo test --quiet -p planted -- --ignored
+# With the features of the workspace, so that cargo builds no dependency again.
+cargo test --workspace --quiet --test planted -- --ignored
