@@ -1,0 +1,127 @@
+//! Cancels calls (section 4.2), and ends all of them.
+
+use std::mem;
+use std::time::Duration;
+
+use super::super::clock::Instant;
+use super::super::raw::INTERRUPTED;
+use super::{Completion, EntryId, Pages, Place, Scratch};
+use crate::entry::Status;
+use crate::page::ENTRIES;
+
+/// Time that calls in flight have to end when the pages are dropped.
+const STOP_TIMEOUT: Duration = Duration::from_secs(2);
+
+impl Pages {
+    /// Requests cancellation of a call (section 4.2). Its completion follows in any case: with
+    /// `EINTR` if the cancellation came in time, else with the call's result. Without effect on a
+    /// call that has completed.
+    pub fn cancel(&mut self, id: EntryId) {
+        let slot = &mut self.slots[id.index()];
+        if slot.generation != id.generation || slot.uncancellable || !self.process.is_current() {
+            return;
+        }
+        match slot.place {
+            Place::Free
+            | Place::Done
+            | Place::CancelledBatch
+            | Place::CancelledThread
+            | Place::CancelledRing
+            | Place::CancelledPolled => {}
+            Place::Batch => {
+                slot.place = Place::CancelledBatch;
+                self.counters.withdrawn += 1;
+            }
+            Place::Waiting => {
+                if let Some((fd, direction)) = slot.waits.descriptor() {
+                    self.readiness.remove(id.index, fd, direction);
+                }
+                self.counters.withdrawn += 1;
+                self.finish(id.index, INTERRUPTED);
+            }
+            Place::Thread => self.cancel_on_thread(id.index),
+            Place::Ring => {
+                slot.place = Place::CancelledRing;
+                self.counters.interrupted += 1;
+                let name = self.ring_name(id.index);
+                self.ring.cancel(name);
+            }
+            Place::Polled => {
+                slot.place = Place::CancelledPolled;
+                self.counters.withdrawn += 1;
+                let name = self.ring_name(id.index);
+                self.ring.cancel(name);
+            }
+        }
+    }
+
+    fn cancel_on_thread(&mut self, index: u32) {
+        let (page, place) = (index as usize / ENTRIES, index as usize % ENTRIES);
+        if self.shared.submitted[page].withdraw(place) {
+            self.counters.withdrawn += 1;
+            self.finish(index, INTERRUPTED);
+            return;
+        }
+        self.slots[index as usize].place = Place::CancelledThread;
+        let entry = self.shared.entry(index);
+        // A thread that has claimed the entry marks it as busy next.
+        while entry.status() == Status::Submitted {
+            std::hint::spin_loop();
+        }
+        if entry.cancel() {
+            self.counters.interrupted += 1;
+            if let Some(threads) = &self.threads {
+                threads.interrupt(index);
+            }
+        }
+    }
+
+    /// Cancels all calls, and waits two seconds at most until they have ended. Returns whether they
+    /// have. If not, the kernel may still use their memory.
+    pub fn shut_down(&mut self) -> bool {
+        self.shut_down_with(|_, _| {})
+    }
+
+    /// The same; `ended` gets each completion with its scratch memory.
+    pub(crate) fn shut_down_with(&mut self, mut ended: impl FnMut(Completion, &Scratch)) -> bool {
+        if !self.process.is_current() {
+            // The parent's threads do not exist here.
+            return true;
+        }
+        let deadline = Instant::now() + STOP_TIMEOUT;
+        for index in 0..self.slots.len() as u32 {
+            let generation = self.slots[index as usize].generation;
+            self.cancel(EntryId { index, generation });
+        }
+        while self.outstanding() > 0 {
+            while let Some(completion) = self.next() {
+                // SAFETY: the call has ended, and nothing is posted meanwhile.
+                let scratch = unsafe { &*self.scratch(completion.id.index()) };
+                ended(completion, scratch);
+            }
+            let remaining = deadline.saturating_duration_since(Instant::now());
+            if self.outstanding() == 0 {
+                break;
+            }
+            if remaining.is_zero() || self.wait(Some(remaining)).is_err() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let ended = self.shut_down();
+        if !ended {
+            mem::forget(self.scratch.take());
+        }
+        if let Some(threads) = &self.threads
+            && self.process.is_current()
+        {
+            let timeout = if ended { STOP_TIMEOUT } else { Duration::ZERO };
+            threads.stop(Instant::now() + timeout);
+        }
+    }
+}

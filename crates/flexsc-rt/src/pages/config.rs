@@ -1,0 +1,61 @@
+//! How pages are registered.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::call::Executor;
+
+/// How pages are registered.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Number of entries, rounded up to whole pages of 64. Each takes 64 bytes, and 384 beside it.
+    pub entries: u32,
+    /// Entries that only bounded calls may use. So these can always make progress.
+    pub reserve: u32,
+    /// Maximum number of syscall threads. Without any, the owner makes all calls in place, and
+    /// waits where they wait. One is kept for calls that do not wait indefinitely. While the system starts
+    /// not even one, the owner makes bounded calls in place, and those that would block a thread end
+    /// with `EAGAIN`.
+    pub threads: u16,
+    /// Maximum number of active syscall threads; by default one per core.
+    pub active_threads: usize,
+    /// Time after which the heartbeat counts a thread as blocked, once or twice.
+    pub heartbeat: Duration,
+    /// Whether syscall threads leave the owner's core while load and idle cores justify it: if a thread was active in
+    /// three quarters of two windows of 64 heartbeats, and no more threads of the machine are runnable than the process
+    /// may use cores. A process that may use few of many cores rarely finds that.
+    pub specialise_cores: bool,
+    /// Pins the executor of bounded calls, instead of the choice by cost.
+    pub executor: Option<Executor>,
+    /// Whether calls may use io_uring. It is set up when one is first given to it.
+    pub ring: bool,
+    /// Whether the owner sleeps in io_uring, and calls that wait for a descriptor wait there instead of in an epoll
+    /// set. Then one entry into the kernel submits a batch, waits, and takes completions; but of several calls that
+    /// wait for one descriptor, none is the first. Without effect where the kernel lacks an operation for it, and in
+    /// a [`Runtime`](crate::Runtime).
+    pub sleep_in_ring: bool,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            entries: 1024,
+            reserve: 64,
+            threads: 64,
+            active_threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
+            heartbeat: Duration::from_millis(1),
+            specialise_cores: true,
+            executor: None,
+            ring: true,
+            sleep_in_ring: false,
+        }
+    }
+}
+
+impl Config {
+    /// Returns the default configuration with a number of entries.
+    pub fn with_entries(entries: u32) -> Self {
+        Config { entries, ..Config::default() }
+    }
+}

@@ -1,0 +1,167 @@
+//! Posts calls: each takes a free entry, if there is room for it.
+
+use super::{EntryId, NO_END, Pages, Place, Scratch};
+use crate::call::{Call, Executor, Waits};
+use crate::error::Busy;
+use crate::operation::Operation;
+
+impl Pages {
+    /// Posts a call. It is executed at the next [`submit`](Pages::submit) or [`wait`](Pages::wait)
+    /// at the earliest.
+    ///
+    /// # Errors
+    /// If every entry that the call may use is busy, or every thread that may wait indefinitely.
+    ///
+    /// # Safety
+    /// The call does nothing that the program must not do. All memory that it refers to stays valid
+    /// until its completion was taken; after a drop of the pages, until [`Pages::shut_down`] has
+    /// returned true, or for ever. Descriptors that it refers to stay open until then; if one is
+    /// closed, the call may reach the next one of its number, or wait until it is cancelled.
+    #[inline]
+    pub unsafe fn post(&mut self, call: &Call) -> Result<EntryId, Busy> {
+        let pinned = self.pin(call);
+        let room = Room::of(call.waits, pinned);
+        if !self.has_room(room) {
+            self.counters.throttled += 1;
+            return Err(Busy);
+        }
+        let Some(index) = self.free.pop() else { return Err(Busy) };
+        self.indefinite += usize::from(room == Room::Thread);
+        // SAFETY: the entry is free, and this is its owner.
+        unsafe { self.shared.entry(index).fill(call.number, &call.args) };
+        let slot = &mut self.slots[index as usize];
+        slot.place = Place::Batch;
+        slot.pinned = pinned;
+        slot.uncancellable = call.uncancellable;
+        slot.in_batches = call.in_batches;
+        self.batchable += usize::from(call.in_batches);
+        slot.waits = call.waits;
+        slot.other_end = call.other_end.unwrap_or(NO_END);
+        slot.row = self.choices.row(call.number, call.kind);
+        slot.measured = None;
+        self.batch.push(index);
+        self.counters.posted += 1;
+        Ok(EntryId { index, generation: slot.generation })
+    }
+
+    /// Prepares an operation and posts it.
+    ///
+    /// # Errors
+    /// As [`Pages::post`]; the operation stays with the caller.
+    ///
+    /// # Safety
+    /// The operation is not dropped before [`Operation::finish`] was called after its completion,
+    /// or [`Pages::shut_down`] has returned true.
+    #[inline]
+    pub(crate) unsafe fn post_operation(
+        &mut self,
+        operation: &mut impl Operation,
+    ) -> Result<EntryId, Busy> {
+        // SAFETY: `Operation` and the caller promise it.
+        unsafe { self.post_with(|scratch| operation.prepare(scratch)) }
+    }
+
+    /// Posts a call that may refer to the scratch memory of its entry.
+    ///
+    /// # Errors
+    /// As [`Pages::post`].
+    ///
+    /// # Safety
+    /// As for [`Pages::post`].
+    #[inline]
+    pub(crate) unsafe fn post_with(
+        &mut self,
+        prepare: impl FnOnce(&mut Scratch) -> Call,
+    ) -> Result<EntryId, Busy> {
+        let Some(index) = self.free.last() else {
+            self.counters.throttled += 1;
+            return Err(Busy);
+        };
+        // SAFETY: the entry is free, so nothing else uses its scratch memory.
+        let call = prepare(unsafe { &mut *self.scratch(*index as usize) });
+        // SAFETY: the caller promises it.
+        unsafe { self.post(&call) }
+    }
+
+    /// Returns the executor to which a call is pinned, which can make it.
+    #[inline]
+    fn pin(&mut self, call: &Call) -> Option<Executor> {
+        let bounded = call.waits == Waits::Bounded;
+        if let Waits::UntilReady(..) = call.waits {
+            return None;
+        }
+        let pinned = call.pinned.or(self.executor.filter(|_| bounded));
+        if pinned == Some(Executor::Shared) && !bounded {
+            return Some(Executor::Threads);
+        }
+        if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
+            // A call that waits for a descriptor needs no thread.
+            let on_thread = matches!(call.waits, Waits::Bounded | Waits::Indefinitely);
+            return on_thread.then_some(Executor::Threads);
+        }
+        pinned
+    }
+
+    /// Returns whether the ring can make a call, and counts it if not.
+    pub(super) fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
+        let readiness = &mut self.readiness;
+        let can_make = self.may_use_ring
+            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
+        self.counters.ring_refused += u64::from(!can_make);
+        can_make
+    }
+
+    /// Returns whether a call that needs this could be posted.
+    #[inline]
+    pub(crate) fn has_room(&self, room: Room) -> bool {
+        match room {
+            Room::Entry => !self.free.is_empty(),
+            Room::Unreserved => self.free.len() > self.reserve,
+            Room::Thread => self.free.len() > self.reserve && self.indefinite < self.max_indefinite,
+        }
+    }
+
+    /// Returns what an operation needs that was not posted.
+    #[cold]
+    pub(crate) fn room_for(&mut self, operation: &mut impl Operation) -> Room {
+        let call = operation.prepare(&mut [0; 32]);
+        let pinned = self.pin(&call);
+        Room::of(call.waits, pinned)
+    }
+
+    /// Returns the scratch memory of an entry. It belongs to its call until that has completed.
+    ///
+    /// Its content is what the last call of the entry left.
+    #[inline]
+    pub(crate) fn scratch(&self, index: usize) -> *mut Scratch {
+        self.scratch.as_ref().map_or(std::ptr::null_mut(), |scratch| scratch[index].get())
+    }
+}
+
+/// What a call needs to be posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Room {
+    /// A free entry: it is bounded.
+    Entry,
+    /// A free entry that is not reserved for bounded calls.
+    Unreserved,
+    /// The same, and a thread that may wait indefinitely.
+    Thread,
+}
+
+impl Room {
+    pub(crate) const ALL: [Room; 3] = [Room::Entry, Room::Unreserved, Room::Thread];
+
+    #[inline]
+    pub(super) fn of(waits: Waits, pinned: Option<Executor>) -> Self {
+        let on_thread = match waits {
+            Waits::Bounded => return Room::Entry,
+            Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
+            Waits::UntilReady(..) => false,
+            Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
+                pinned == Some(Executor::Threads)
+            }
+        };
+        if on_thread { Room::Thread } else { Room::Unreserved }
+    }
+}

@@ -1,0 +1,85 @@
+//! Takes completions, each at the same cost whatever is outstanding (section 7).
+
+use std::io;
+
+use super::super::raw::{self, INTERRUPTED};
+use super::{EntryId, Pages, Place, Room, is_not_ready};
+use crate::call::Executor;
+
+/// A call that has ended.
+#[derive(Debug)]
+pub struct Completion {
+    /// The call.
+    pub id: EntryId,
+    /// Its result. A cancelled call has `EINTR`, if the cancellation came in time.
+    pub result: io::Result<usize>,
+}
+
+impl Pages {
+    /// Returns whether [`Pages::next`] would return a completion.
+    #[inline]
+    pub fn has_completion(&self) -> bool {
+        !self.done.is_empty() || !self.shared.completions.is_empty(self.head)
+    }
+
+    /// Takes a completion, and frees its entry.
+    #[allow(clippy::should_implement_trait, reason = "completions come after it has returned none")]
+    #[inline]
+    pub fn next(&mut self) -> Option<Completion> {
+        let index = self.next_done()?;
+        Some(self.take(index))
+    }
+
+    /// Returns the next entry that is done. [`Pages::take`] has to follow, at any time.
+    #[inline]
+    pub(crate) fn next_done(&mut self) -> Option<u32> {
+        let next = self.find_done();
+        if !self.dirty.is_empty() {
+            // A call that was not ready is a thread's again.
+            self.publish();
+        }
+        next
+    }
+
+    #[inline]
+    fn find_done(&mut self) -> Option<u32> {
+        loop {
+            if let Some(index) = self.done.pop_front() {
+                return Some(index);
+            }
+            if !self.process.is_current() {
+                return None;
+            }
+            let index = self.shared.completions.pop(&mut self.head)?;
+            self.report(index, Executor::Threads, &mut None);
+            // SAFETY: the completion says that the entry is done.
+            let result = unsafe { self.shared.entry(index).peek() };
+            if is_not_ready(result) {
+                if self.slots[index as usize].place == Place::CancelledThread {
+                    // It must not wait again.
+                    self.finish(index, INTERRUPTED);
+                    continue;
+                }
+                if self.waits_again(index) {
+                    continue;
+                }
+            }
+            self.slots[index as usize].place = Place::Done;
+            return Some(index);
+        }
+    }
+
+    /// Frees an entry that [`Pages::next_done`] has returned.
+    #[inline]
+    pub(crate) fn take(&mut self, index: u32) -> Completion {
+        // SAFETY: the entry is done, and this is its owner.
+        let result = unsafe { self.shared.entry(index).take() };
+        let slot = &mut self.slots[index as usize];
+        let id = EntryId { index, generation: slot.generation };
+        slot.generation = slot.generation.wrapping_add(1);
+        slot.place = Place::Free;
+        self.indefinite -= usize::from(Room::of(slot.waits, slot.pinned) == Room::Thread);
+        self.free.push(index);
+        Completion { id, result: raw::decode(result) }
+    }
+}
