@@ -15,9 +15,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(2);
 impl Pages {
     /// Requests cancellation of a call (section 4.2). Its completion follows in any case: with
     /// `EINTR` if the cancellation came in time, else with the call's result. Without effect on a
-    /// call that has completed.
+    /// call that has completed. An id of other pages names a call of these, or none.
     pub fn cancel(&mut self, id: EntryId) {
-        let slot = &mut self.slots[id.index()];
+        let Some(slot) = self.slots.get_mut(id.index()) else { return };
         if slot.generation != id.generation || slot.uncancellable || !self.process.is_current() {
             return;
         }
