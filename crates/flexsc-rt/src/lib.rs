@@ -121,8 +121,8 @@
 //!   raw call, see [`Pages::post`].
 //! - **A syscall thread that dies**, by seccomp(2) or a posted exit(2): its call has the error
 //!   `EOWNERDEAD`; another thread takes over the other calls.
-//! - **No thread can be started**, as at a limit of pids(7): the owner makes bounded calls in place; those that would
-//!   block a thread end with `EAGAIN`.
+//! - **No thread can be started**, as at a limit of pids(7): the threads that run go on. While all of them are blocked, or
+//!   there is none, the owner makes bounded calls in place; those that would block a thread end with `EAGAIN`.
 //! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
 //!   handlers run in the program's own threads.
 

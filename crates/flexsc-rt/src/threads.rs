@@ -90,6 +90,8 @@ struct Pool {
     max_active: usize,
     period: Duration,
     cores: Cores,
+    /// Pages wait, every thread that runs is blocked, and the system starts no other.
+    stranded: AtomicBool,
 }
 
 /// The syscall threads of some pages. Their number is bounded; they start on demand.
@@ -127,11 +129,13 @@ impl Threads {
             max_active: active,
             period,
             cores: Cores::new(specialise_cores),
+            stranded: AtomicBool::new(false),
         }))
     }
 
     /// Submits entries of pages, each a mask, and sets the masks to 0. An owner that makes calls itself meanwhile
-    /// counts as an active thread. Returns false if there is no thread, as none can be started.
+    /// counts as an active thread. Returns false if no thread will execute them, as none can be started, and those that
+    /// run are blocked; the owner has to claim them then.
     pub(crate) fn submit(
         &self,
         pages: &mut Vec<u32>,
@@ -145,7 +149,27 @@ impl Threads {
             self.0.shared.submitted[page as usize].submit(mask);
             work.queue_page(page);
         }
-        Pool::wake(&self.0, work, usize::from(owner_works))
+        Pool::wake(&self.0, work, usize::from(owner_works)) || !self.take_stranded_pages()
+    }
+
+    /// Returns whether pages wait that no thread will execute.
+    #[inline]
+    pub(crate) fn are_stranded(&self) -> bool {
+        self.0.stranded.load(Ordering::Relaxed)
+    }
+
+    /// Takes the pages that no thread will execute from the queue. Returns whether the owner has to claim the submitted
+    /// entries.
+    #[cold]
+    pub(crate) fn take_stranded_pages(&self) -> bool {
+        let mut work = self.0.lock();
+        if !self.0.stranded.swap(false, Ordering::Relaxed) {
+            return false;
+        }
+        while let Some(page) = work.queue.pop_front() {
+            work.pages[page as usize] = PageState::Idle;
+        }
+        true
     }
 
     /// Interrupts the call of an entry, of which the status is `Cancel`.
@@ -199,7 +223,7 @@ impl Pool {
     }
 
     /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`. Returns false
-    /// if there is no thread, as none can be started.
+    /// if none can be started and all that run are blocked: the pages are stranded.
     fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) -> bool {
         let room = pool.max_active.saturating_sub(work.active + others);
         let wanted = work.queue.len().min(room);
@@ -207,8 +231,9 @@ impl Pool {
             pool.queued.notify_one();
         }
         let mut missing = wanted.saturating_sub(work.idle + work.starting);
-        let mut has_thread = true;
-        while missing > 0 {
+        // Without the heartbeat, no thread would replace one that blocks.
+        let mut can_start = missing == 0 || Pool::has_heartbeat(pool, &mut work);
+        while missing > 0 && can_start {
             let Some(number) = work.unused.pop() else { break };
             work.starting += 1;
             drop(work);
@@ -217,22 +242,29 @@ impl Pool {
             if !started {
                 work.starting -= 1;
                 work.unused.push(number);
-                has_thread = work.unused.len() < pool.threads.len();
+                can_start = false;
                 break;
             }
             work.counters.started += 1;
             missing -= 1;
         }
-        if !work.heartbeat_runs && !work.stop && work.counters.started > 0 {
+        if wanted > 0 && std::mem::take(&mut work.heartbeat_sleeps) {
+            pool.beat.notify_one();
+        }
+        let is_stranded = !can_start && work.active + work.idle + work.starting == 0;
+        pool.stranded.store(is_stranded, Ordering::Relaxed);
+        !is_stranded
+    }
+
+    /// Returns whether the heartbeat runs, and starts it if it does not.
+    fn has_heartbeat(pool: &Arc<Pool>, work: &mut Work) -> bool {
+        if !work.heartbeat_runs && !work.stop {
             let heart = Arc::clone(pool);
             let builder = thread::Builder::new().name("flexsc heartbeat".to_owned());
             let started = builder.stack_size(STACK_BYTES).spawn(move || heart.heartbeat());
             work.heartbeat_runs = started.is_ok();
         }
-        if wanted > 0 && std::mem::take(&mut work.heartbeat_sleeps) {
-            pool.beat.notify_one();
-        }
-        has_thread
+        work.heartbeat_runs
     }
 
     fn start(pool: &Arc<Pool>, number: u16) -> bool {
@@ -347,7 +379,9 @@ impl Pool {
             idle_beats = if work.active > 0 || cancelling { 0 } else { idle_beats + 1 };
             let queued = !work.queue.is_empty();
             if queued {
-                Pool::wake(&self, work, 0);
+                if !Pool::wake(&self, work, 0) {
+                    self.shared.bell.ring();
+                }
                 work = self.lock();
             }
         }

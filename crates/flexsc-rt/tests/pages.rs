@@ -508,6 +508,60 @@ fn calls_hung_where_no_thread_can_be_started() {
 }
 
 #[test]
+fn calls_hung_where_only_some_threads_can_be_started() {
+    const NAME: &str = "calls_hung_where_only_some_threads_can_be_started";
+    // The filter is that of all threads of a process, so this one has to have none of other tests.
+    if std::env::var_os(NAME).is_none() {
+        let mut alone = std::process::Command::new(std::env::current_exe().unwrap());
+        let output = alone.args(["--exact", NAME, "--nocapture"]).env(NAME, "1").output().unwrap();
+        let printed = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && printed.contains("1 passed"), "{output:?}");
+        return;
+    }
+    let (blocked, other, pipe) = (Pipe::new(), Pipe::new(), Pipe::new());
+    let (mut first, mut second) = ([0; 1], [0; 1]);
+    let mut pages = register(Config::default());
+    let waits = post(&mut pages, &blocked.blocking_read_of(&mut first));
+    pages.submit().unwrap();
+    assert_eq!(pages.counters().threads_started, 1);
+    for call in [libc::SYS_clone3, libc::SYS_clone] {
+        refused::refuse_to_all_threads(call, libc::EAGAIN).expect("cannot install a filter");
+    }
+    for _ in 0..2 {
+        let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Threads));
+        assert!(pages.wait(Some(Duration::from_secs(10))).unwrap(), "no completion");
+        assert_eq!(complete(&mut pages, id).unwrap(), 1);
+        let id = post(&mut pages, &other.blocking_read_of(&mut second));
+        assert!(pages.wait(Some(Duration::from_secs(10))).unwrap(), "no completion");
+        assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EAGAIN));
+    }
+    // The thread that runs ends its call, and makes the next one.
+    blocked.write(b"x");
+    assert_eq!(complete(&mut pages, waits).unwrap(), 1);
+    let in_place = pages.counters().in_place;
+    let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Threads));
+    assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    let counters = pages.counters();
+    assert_eq!((counters.in_place, counters.threads_started), (in_place, 1), "{counters:?}");
+}
+
+#[test]
+fn id_of_larger_pages_panicked() {
+    let (mut few, mut many) =
+        (register(Config::with_entries(64)), register(Config::with_entries(128)));
+    let call = Call::bounded(libc::SYS_getpid, [0; 6]);
+    let ids: Vec<_> = (0..128).map(|_| post(&mut many, &call)).collect();
+    let beyond: Vec<_> = ids.into_iter().filter(|id| id.index() >= few.entries()).collect();
+    assert_eq!(beyond.len(), 64);
+    post(&mut few, &call);
+    for id in beyond {
+        few.cancel(id);
+    }
+    assert!(few.wait(None).unwrap());
+    assert!(few.next().unwrap().result.is_ok());
+}
+
+#[test]
 fn death_of_a_syscall_thread_loses_no_other_call() {
     let mut config = Config::default();
     config.active_threads = 1;

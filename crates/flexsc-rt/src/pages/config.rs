@@ -15,8 +15,8 @@ pub struct Config {
     pub reserve: u32,
     /// Maximum number of syscall threads. Without any, the owner makes all calls in place, and
     /// waits where they wait. One is kept for calls that do not wait indefinitely. While the system starts
-    /// not even one, the owner makes bounded calls in place, and those that would block a thread end
-    /// with `EAGAIN`.
+    /// no further one, and all that run are blocked, the owner makes bounded calls in place, and those
+    /// that would block a thread end with `EAGAIN`.
     pub threads: u16,
     /// Maximum number of active syscall threads; by default one per core.
     pub active_threads: usize,

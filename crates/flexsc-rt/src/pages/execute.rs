@@ -1,6 +1,7 @@
 //! Gives posted calls to their executors, and ends them.
 
 use super::super::raw;
+use super::super::threads::Threads;
 use super::{Pages, Place, is_not_ready};
 use crate::call::Waits;
 use crate::error::Error;
@@ -69,7 +70,23 @@ impl Pages {
         }
     }
 
-    /// Makes or ends the calls that were submitted to threads, as there is none.
+    /// Makes or ends the calls that wait for a thread although none will come.
+    #[inline]
+    pub(super) fn make_stranded_calls(&mut self) {
+        if let Some(threads) = &self.threads
+            && threads.are_stranded()
+            && threads.take_stranded_pages()
+        {
+            self.make_without_threads();
+        }
+    }
+
+    /// Returns whether calls wait for a thread although none will come.
+    pub(super) fn has_stranded_calls(&self) -> bool {
+        self.threads.as_ref().is_some_and(Threads::are_stranded)
+    }
+
+    /// Makes or ends the calls that no thread has claimed, as none will.
     #[cold]
     fn make_without_threads(&mut self) {
         for page in 0..self.masks.len() {

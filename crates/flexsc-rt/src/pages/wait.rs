@@ -54,6 +54,7 @@ impl Pages {
                 self.end_of_sleep();
                 slept?;
             }
+            self.make_stranded_calls();
             if self.has_completion() {
                 return Ok(true);
             }
@@ -66,6 +67,9 @@ impl Pages {
 
     /// Looks for ready descriptors although there is a completion to take.
     pub(super) fn look_while_busy(&mut self, every: u32) -> Result<(), Error> {
+        if self.busy_turns.is_multiple_of(READINESS_EVERY) {
+            self.make_stranded_calls();
+        }
         if self.sleeps_in_ring {
             // A few waits for descriptors can wait for the next entry.
             if self.ring.queued() >= RING_BATCH || self.busy_turns.is_multiple_of(ENTER_EVERY) {
@@ -88,10 +92,10 @@ impl Pages {
     }
 
     /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if a
-    /// completion is there to take.
+    /// completion is there to take, or calls to make for which no thread comes.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         self.shared.bell.sleep.prepare();
-        if self.has_completion() {
+        if self.has_completion() || self.has_stranded_calls() {
             self.shared.bell.sleep.end();
             return false;
         }

@@ -59,6 +59,14 @@ impl Threads {
         true
     }
 
+    pub(crate) fn are_stranded(&self) -> bool {
+        false
+    }
+
+    pub(crate) fn take_stranded_pages(&self) -> bool {
+        false
+    }
+
     /// The thread sees the status of the entry.
     pub(crate) fn interrupt(&self, _entry: u32) {}
 

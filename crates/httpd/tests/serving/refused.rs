@@ -10,6 +10,16 @@ pub(crate) fn refuse_io_uring() -> io::Result<()> {
 /// Installs a seccomp(2) filter that makes a system call fail, for the calling thread, the threads that it starts, and
 /// the programs that it executes.
 pub(crate) fn refuse(number: libc::c_long, errno: i32) -> io::Result<()> {
+    install(number, errno, 0)
+}
+
+/// The same, for all threads of the process.
+#[allow(dead_code, reason = "one of the tests uses it")]
+pub(crate) fn refuse_to_all_threads(number: libc::c_long, errno: i32) -> io::Result<()> {
+    install(number, errno, libc::SECCOMP_FILTER_FLAG_TSYNC)
+}
+
+fn install(number: libc::c_long, errno: i32, flags: libc::c_ulong) -> io::Result<()> {
     const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
     const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
     const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
@@ -29,6 +39,6 @@ pub(crate) fn refuse(number: libc::c_long, errno: i32) -> io::Result<()> {
     }
     let set = libc::SECCOMP_SET_MODE_FILTER;
     // SAFETY: the program and its steps live until the call returns; the kernel copies them.
-    let done = unsafe { libc::syscall(libc::SYS_seccomp, set, 0, &raw const program) };
+    let done = unsafe { libc::syscall(libc::SYS_seccomp, set, flags, &raw const program) };
     if done != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
