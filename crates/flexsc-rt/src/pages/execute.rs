@@ -59,10 +59,16 @@ impl Pages {
     }
 
     /// Submits the noted entries to the threads.
+    #[inline]
     pub(super) fn publish(&mut self) {
-        if let Some(threads) = &self.threads
-            && !self.dirty.is_empty()
-        {
+        if !self.dirty.is_empty() {
+            self.submit_to_threads();
+        }
+    }
+
+    #[inline(never)]
+    fn submit_to_threads(&mut self) {
+        if let Some(threads) = &self.threads {
             let owner_works = !self.given.is_empty();
             if !threads.submit(&mut self.dirty, &mut self.masks, owner_works) {
                 self.make_without_threads();

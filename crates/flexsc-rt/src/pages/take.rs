@@ -34,10 +34,8 @@ impl Pages {
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<u32> {
         let next = self.find_done();
-        if !self.dirty.is_empty() {
-            // A call that was not ready is a thread's again.
-            self.publish();
-        }
+        // A call that was not ready is a thread's again.
+        self.publish();
         next
     }
 
