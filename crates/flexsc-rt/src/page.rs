@@ -12,14 +12,23 @@ pub(crate) const ENTRIES: usize = 64;
 
 /// The entries of a page.
 #[derive(Debug)]
-#[cfg_attr(not(loom), repr(C, align(4096)))]
+#[repr(C)]
+#[cfg_attr(not(loom), repr(align(4096)))]
 pub(crate) struct Page {
-    pub(crate) entries: [Entry; ENTRIES],
+    entries: [Entry; ENTRIES],
 }
 
 impl Page {
     pub(crate) fn new() -> Self {
         Page { entries: std::array::from_fn(|_| Entry::new()) }
+    }
+
+    /// Returns the entries of pages, in order.
+    #[inline]
+    pub(crate) fn entries_of(pages: &[Page]) -> &[Entry] {
+        const { assert!(size_of::<Page>() == ENTRIES * size_of::<Entry>()) };
+        // SAFETY: a page is an array of entries without padding, so pages in a row are entries in a row.
+        unsafe { std::slice::from_raw_parts(pages.as_ptr().cast(), pages.len() * ENTRIES) }
     }
 }
 

@@ -26,7 +26,7 @@ impl Shared {
 
     #[inline]
     pub(crate) fn entry(&self, index: u32) -> &Entry {
-        &self.pages[index as usize / ENTRIES].entries[index as usize % ENTRIES]
+        &Page::entries_of(&self.pages)[index as usize]
     }
 
     pub(crate) fn pages(&self) -> usize {
