@@ -18,6 +18,9 @@ impl Pages {
         let depth = Depth::of(calls);
         self.batch_number = self.batch_number.wrapping_add(1);
         (self.depth, self.chosen, self.batch_since) = (depth, None, None);
+        if let [index] = self.batch[..] {
+            return self.execute_one(index, depth);
+        }
         // First those for threads, so that these begin meanwhile.
         let mut in_place = 0;
         for next in 0..self.batch.len() {
@@ -28,24 +31,14 @@ impl Pages {
             }
         }
         self.publish();
-        let entered = match self.sleeps_in_ring {
-            true => {
-                self.push_to_ring().map_err(|errno| Error::System("enter io_uring", errno.into()))
-            }
-            false => self.enter_ring(),
-        };
+        let entered = self.begin_in_ring();
         let mut measure = false;
         for next in 0..in_place {
             let index = self.batch[next];
             if index & MEASURED == 0 && !measure {
                 self.execute_in_place(index);
             } else {
-                let index = index & !MEASURED;
-                let row = self.slots[index as usize].row;
-                let began = Instant::now();
-                self.execute_in_place(index);
-                let time_ns = began.elapsed().as_nanos() as u64;
-                measure = self.choices.report(row, depth, Executor::InPlace, time_ns);
+                measure = self.measure_in_place(index & !MEASURED, depth);
             }
         }
         self.take_back();
@@ -60,9 +53,53 @@ impl Pages {
         entered
     }
 
-    /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
+    /// The same for a batch of one call, which shares nothing with others.
     #[inline]
-    pub(super) fn route(&mut self, index: u32, depth: Depth) -> Option<bool> {
+    fn execute_one(&mut self, index: u32, depth: Depth) -> Result<(), Error> {
+        let by_owner = self.route(index, depth);
+        self.batch.clear();
+        self.batchable = 0;
+        match by_owner {
+            Some(false) => self.execute_in_place(index),
+            Some(true) => {
+                self.measure_in_place(index, depth);
+            }
+            None => {
+                self.publish();
+                self.take_back();
+            }
+        }
+        // A call in place that has to be made by a thread after all.
+        self.publish();
+        self.begin_in_ring()
+    }
+
+    /// Executes a call in the owner's thread, and reports its time. Returns whether to measure the next one, too.
+    #[inline(never)]
+    fn measure_in_place(&mut self, index: u32, depth: Depth) -> bool {
+        let row = self.slots[index as usize].row;
+        let began = Instant::now();
+        self.execute_in_place(index);
+        let time_ns = began.elapsed().as_nanos() as u64;
+        self.choices.report(row, depth, Executor::InPlace, time_ns)
+    }
+
+    /// Submits the calls for the ring. A ring in which the owner sleeps is entered later.
+    #[inline]
+    fn begin_in_ring(&mut self) -> Result<(), Error> {
+        if !self.sleeps_in_ring {
+            return self.enter_ring();
+        }
+        self.push_to_ring().map_err(|errno| Error::System("enter io_uring", errno.into()))
+    }
+
+    /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
+    #[expect(
+        clippy::inline_always,
+        reason = "a call of its own for each entry costs 15 instructions"
+    )]
+    #[inline(always)]
+    fn route(&mut self, index: u32, depth: Depth) -> Option<bool> {
         let slot = &mut self.slots[index as usize];
         if slot.place == Place::CancelledBatch {
             self.finish(index, INTERRUPTED);
