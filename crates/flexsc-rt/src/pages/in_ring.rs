@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use super::super::call_ring::Pushed;
 use super::super::raw::INTERRUPTED;
-use super::{Measured, POLL, Pages, Place, is_not_ready};
+use super::{POLL, Pages, Place, is_not_ready};
 use crate::call::{Executor, Waits};
 use crate::error::Error;
 
@@ -118,7 +118,9 @@ impl Pages {
             let slot = &mut self.slots[index as usize];
             slot.place = Place::Ring;
             // The owner makes those in place later.
-            slot.measured = slot.measured.map(|measured| Measured { calls, ..measured });
+            if let Some(measured) = &mut slot.measured {
+                measured.calls = calls;
+            }
             self.counters.on_ring += 1;
         }
         Ok(())

@@ -222,6 +222,13 @@ impl Pages {
     /// taken together.
     #[inline]
     pub(super) fn report(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
+        if self.slots[index as usize].measured.is_some() {
+            self.report_measured(index, executor, now);
+        }
+    }
+
+    #[inline(never)]
+    fn report_measured(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
         let slot = &mut self.slots[index as usize];
         if let Some(Measured { depth, calls, since }) = slot.measured.take() {
             let now = *now.get_or_insert_with(Instant::now);
