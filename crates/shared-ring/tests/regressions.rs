@@ -481,3 +481,53 @@ fn closed_listener_of_two_processes_was_reported() {
     waits_after_the_close_of_a_shared_listener("rtsig", RtSig::new().unwrap());
     waits_after_the_close_of_a_shared_listener("poll", Poll::default());
 }
+
+/// A reply to the only message of a turn took two entries of the ring: one that submitted the send and found it
+/// completed, and one that waited.
+#[test]
+fn lone_send_took_a_turn_of_its_own() {
+    let config = UringConfig::new(Mode::Deferred, 16, 8, 512);
+    let Ok(mut kernel) = UringKernel::new(&config) else { return println!("no ring") };
+    let group = BufferGroup::DEFAULT;
+    let pairs = [(); 2].map(|()| {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        (Socket::from(OwnedFd::from(ours)), theirs)
+    });
+    for (slot, (socket, _)) in (0..).zip(&pairs) {
+        let receive = Op::Receive { fd: number(socket), group };
+        kernel.submit(Token::new(OpKind::Receive, slot, 0), receive).unwrap();
+    }
+    let until = || Some(Instant::now() + Duration::from_secs(30));
+    let reply = |slot: usize| {
+        let mut data = Box::<GatherList>::default();
+        data.copy(b"reply");
+        (Token::new(OpKind::Send, slot as u32, 0), Op::Send { fd: number(&pairs[slot].0), data })
+    };
+    // In turns with one message, the reply leaves at once.
+    for _ in 0..3 {
+        (&pairs[0].1).write_all(b"message").unwrap();
+        kernel.turn(until()).unwrap();
+        let before = kernel.counters().system_calls;
+        assert!(matches!(kernel.next().unwrap().outcome, Outcome::Received(_)));
+        let (token, op) = reply(0);
+        let submitted = kernel.submit(token, op).unwrap();
+        assert!(matches!(submitted, Submitted::Done(Outcome::Sent(_, 5))), "{submitted:?}");
+        assert_eq!(kernel.counters().system_calls, before + 1);
+        assert!(kernel.next().is_none());
+    }
+    // In one with two, the replies share the next entry.
+    (&pairs[0].1).write_all(b"message").unwrap();
+    (&pairs[1].1).write_all(b"message").unwrap();
+    kernel.turn(until()).unwrap();
+    while let Some(completion) = kernel.next() {
+        let (token, op) = reply(completion.token.slot() as usize);
+        let submitted = kernel.submit(token, op).unwrap();
+        assert!(matches!(submitted, Submitted::InFlight), "{submitted:?}");
+    }
+    let (mut batch, before) = (Batch::new(), kernel.counters().system_calls);
+    kernel.turn_into(until(), &mut batch).unwrap();
+    assert_eq!((batch.len(), kernel.counters().system_calls), (2, before + 1));
+    drop(kernel);
+    pairs.into_iter().for_each(|(socket, _)| Linux::default().close_unused(socket));
+}
