@@ -1,7 +1,7 @@
 //! The handler's stack: sigaltstack(2).
 //!
 //! A thread has one alternate stack for all its signal handlers. The standard library creates a
-//! small one, and wasmtime one of 64 KiB if there is none as large. So a stack that is large enough
+//! small one, and wasmtime one of 256 KiB if there is none as large. So a stack that is large enough
 //! is used, and otherwise one is created that is large enough for all of them.
 
 use std::io;
@@ -19,8 +19,9 @@ use crate::context::Context;
 use crate::per_thread::PerThread;
 use crate::{Error, code, gate, notification};
 
-/// Minimum stack size in bytes: wasmtime's requirement, far more than a handler needs.
-const MIN_STACK_BYTES: usize = 64 * 1024;
+/// Minimum stack size in bytes: wasmtime's requirement, far more than a handler needs. With less, wasmtime replaces the
+/// stack by its own, and an overflow of that is reported by neither. Pages that are never written to take no memory.
+const MIN_STACK_BYTES: usize = 256 * 1024;
 
 /// Each thread's guard page below its stack for handlers: its lowest byte. Owners of other stacks, such as wasmtime
 /// and the standard library, have a guard page there, too.
