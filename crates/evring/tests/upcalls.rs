@@ -28,6 +28,9 @@ use server::{TIMEOUT, ask, listening, side_by_side};
 const PAUSE: u64 = 1;
 const RESUME: u64 = 2;
 
+/// That of the upcalls.
+const TAG: u64 = 5;
+
 /// Says to the program of this test that it is the process of upcalls.
 const PROCESS: &str = "EVRING_TEST_UPCALLS";
 /// The file for which messages that begin with `w` wait.
@@ -112,6 +115,39 @@ impl ReceiveHook for Behind {
     }
 }
 
+/// The upcalls, or those whose wake-ups get lost.
+struct Waking(Upcalls, bool);
+
+impl ReceiveHook for Waking {
+    fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
+        self.0.accepted(io, id, at);
+    }
+
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        self.0.received(io, id, rx);
+    }
+
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        self.0.offered(io, id, rx)
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        self.0.holds(id)
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
+        if self.1 { self.0.woken(io, tag) } else { tag == TAG }
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+        self.0.timer(io, timer)
+    }
+
+    fn closed(&mut self, id: ConnId) {
+        self.0.closed(id);
+    }
+}
+
 /// A server with a process, and what it posts.
 struct Server {
     server: Option<server::Server>,
@@ -124,6 +160,11 @@ struct Server {
 
 impl Server {
     fn start(mechanism: &'static str, policy: Policy) -> Server {
+        Server::start_with(mechanism, policy, true)
+    }
+
+    /// Without `wakes`, the wake-ups of the upcalls get lost.
+    fn start_with(mechanism: &'static str, policy: Policy, wakes: bool) -> Server {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let go = tempfile::tempdir().unwrap();
         let process = Command::new(env::current_exe().unwrap())
@@ -140,10 +181,11 @@ impl Server {
             let tenant = landing.bind(handler(), 8, 512, |buffers| server.add_buffers(buffers));
             server.set_listener_group(Listener(2), tenant.unwrap().group()).unwrap();
             let channel = Channel::new(ours, policy).unwrap();
-            let (upcalls, handle) = Upcalls::new(channel, &server.remote(), 5, 3).unwrap();
+            let (upcalls, handle) = Upcalls::new(channel, &server.remote(), TAG, 3).unwrap();
             let upcalls = upcalls
                 .choosing(|_, listener| listener != Listener(1))
                 .posting(move |_, kind, value| post.send((kind, value)).unwrap());
+            let upcalls = Waking(upcalls, wakes);
             let app = Hooked::new(Hooked::new(Echo, Behind), ((landing, upcalls), Behind));
             (app, (handle, events))
         };
@@ -310,6 +352,18 @@ fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
 }
 
 #[test]
+fn answer_that_arrived_before_the_timeout_was_late() {
+    side_by_side(|mechanism| {
+        let policy = Policy { timeout: Duration::from_secs(1), ..Policy::default() };
+        let server = Server::start_with(mechanism, policy, false);
+        // The server looks for answers when the time of the upcall is over.
+        ask(&mut server.connect(0), "hello", "up:hello");
+        let counters = server.upcalls.counters();
+        assert_eq!((counters.handled, counters.expired), (1, 0), "{mechanism}");
+    });
+}
+
+#[test]
 fn stop_waits_for_the_answer_to_a_message() {
     side_by_side(|mechanism| {
         let server = Server::start(mechanism, patient());
@@ -347,7 +401,7 @@ fn child_of_fork_waited_for_a_thread_of_its_parent() {
     let server = AnyMechanism::new("auto", &Config::default()).unwrap();
     let (ours, _theirs) = UnixStream::pair().unwrap();
     let channel = Channel::new(ours, patient()).unwrap();
-    let (upcalls, _) = Upcalls::new(channel, &server.remote(), 5, 3).unwrap();
+    let (upcalls, _) = Upcalls::new(channel, &server.remote(), TAG, 3).unwrap();
     // SAFETY: the child drops a value and ends; memory can be freed after fork(3).
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
