@@ -1,11 +1,12 @@
 //! Which handler in a sandbox gets which messages, changed while the server runs.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::mem;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use shared_ring::BufferGroup;
 
-use crate::{ConnId, Listener, Tenant};
+use crate::{BindError, ConnId, Listener, Tenant};
 
 /// What a handler in a sandbox can be bound to (ASH, section 3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,33 +30,79 @@ pub enum Binding {
 
 /// Binds the handlers of a [`Landing`](crate::Landing) from any thread, while the server runs.
 ///
-/// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::Landing::bind) has returned. The landing takes a
-/// change with its next message, and never waits for a thread that makes one.
+/// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::Landing::bind) has returned. The landing takes
+/// changes with its next message, and never waits for a thread that makes one. A change costs the same however many
+/// bindings exist, and all that a landing has not taken need no more memory than the bindings.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings(Arc<Shared>);
 
+/// Identifies the bindings of a landing.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct BindingsId(Weak<Shared>);
+
 #[derive(Debug, Default)]
 struct Shared {
-    /// Number of changes, counted while the table is locked.
-    changes: AtomicU64,
-    table: Mutex<Arc<Table>>,
+    /// The landing has not taken all changes.
+    has_changes: AtomicBool,
+    state: Mutex<State>,
 }
+
+#[derive(Debug, Default)]
+struct State {
+    /// All bindings.
+    table: Table,
+    /// What the landing has not taken, oldest first.
+    changes: Vec<Change>,
+    /// There were more changes than bindings, so that the landing copies the table instead.
+    has_overflowed: bool,
+}
+
+/// A binding, and its tenant; `None` if it ends.
+type Change = (Binding, Option<BufferGroup>);
+
+/// Changes that the landing may leave before it copies a table with fewer bindings.
+const MIN_CHANGES: usize = 64;
 
 impl Bindings {
     /// Binds a handler of the same landing, in the place of the one that was bound there.
-    pub fn bind(&self, to: Binding, tenant: &Tenant) {
-        self.change(|table| table.set(to, Some(tenant.group())));
+    ///
+    /// # Errors
+    /// [`BindError::OtherLanding`] if the handler was not bound by the landing of these bindings.
+    pub fn bind(&self, to: Binding, tenant: &Tenant) -> Result<(), BindError> {
+        if !tenant.is_of(self) {
+            return Err(BindError::OtherLanding);
+        }
+        self.change((to, Some(tenant.group())));
+        Ok(())
     }
 
     /// Ends a binding.
     pub fn unbind(&self, from: Binding) {
-        self.change(|table| table.set(from, None));
+        self.change((from, None));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Table)) {
-        let mut table = self.0.table.lock().unwrap_or_else(PoisonError::into_inner);
-        change(Arc::make_mut(&mut table));
-        self.0.changes.fetch_add(1, Ordering::Release);
+    pub(crate) fn id(&self) -> BindingsId {
+        BindingsId(Arc::downgrade(&self.0))
+    }
+
+    fn change(&self, change: Change) {
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { table, changes, has_overflowed } = &mut *state;
+        table.set(change.clone());
+        if !*has_overflowed {
+            changes.push(change);
+            *has_overflowed = changes.len() > table.len().max(MIN_CHANGES);
+            if *has_overflowed {
+                *changes = Vec::new();
+            }
+        }
+        self.0.has_changes.store(true, Ordering::Release);
+    }
+}
+
+impl BindingsId {
+    pub(crate) fn is_of(&self, bindings: &Bindings) -> bool {
+        self.0.as_ptr() == Arc::as_ptr(&bindings.0)
     }
 }
 
@@ -70,7 +117,12 @@ struct Table {
 }
 
 impl Table {
-    fn set(&mut self, binding: Binding, group: Option<BufferGroup>) {
+    /// Returns the number of bindings that it has room for.
+    fn len(&self) -> usize {
+        self.listeners.len() + self.connections.len() + self.filters.len()
+    }
+
+    fn set(&mut self, (binding, group): Change) {
         match binding {
             Binding::Listener(listener) => *at(&mut self.listeners, listener.0.into()) = group,
             Binding::Connection(id) => {
@@ -110,8 +162,7 @@ fn at<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 #[derive(Debug, Default)]
 pub(crate) struct BindingReader {
     bindings: Bindings,
-    table: Arc<Table>,
-    changes: u64,
+    table: Table,
 }
 
 impl BindingReader {
@@ -122,12 +173,21 @@ impl BindingReader {
     /// Takes changes, unless another thread is making one.
     #[inline]
     fn refresh(&mut self) {
-        let changes = self.bindings.0.changes.load(Ordering::Acquire);
-        if changes != self.changes
-            && let Ok(table) = self.bindings.0.table.try_lock()
-        {
-            (self.table, self.changes) = (Arc::clone(&table), changes);
+        if self.bindings.0.has_changes.load(Ordering::Acquire) {
+            self.take_changes();
         }
+    }
+
+    #[cold]
+    fn take_changes(&mut self) {
+        let Shared { has_changes, state } = &*self.bindings.0;
+        let Ok(mut state) = state.try_lock() else { return };
+        // The lock orders it before the next change.
+        has_changes.store(false, Ordering::Relaxed);
+        if mem::take(&mut state.has_overflowed) {
+            self.table = state.table.clone();
+        }
+        state.changes.drain(..).for_each(|change| self.table.set(change));
     }
 
     /// Returns the tenant of the connections that a listener accepts.
@@ -140,7 +200,7 @@ impl BindingReader {
     #[inline]
     pub(crate) fn of_message(&mut self, id: ConnId, message: &[u8]) -> Option<BufferGroup> {
         self.refresh();
-        let table = &*self.table;
+        let table = &self.table;
         let connection = table.connections.get(id.slot() as usize).copied().flatten();
         if let Some((_, group)) = connection.filter(|(bound, _)| *bound == id) {
             return Some(group);
@@ -161,16 +221,57 @@ mod tests {
         let (mut table, group) = (Table::default(), Some(BufferGroup::DEFAULT));
         let connection = |generation| Binding::Connection(ConnId::new(5, generation));
         let bound = |table: &Table| table.connections[5].map(|(id, _)| id.generation());
-        table.set(connection(2), group);
-        table.set(connection(1), group);
-        table.set(connection(1), None);
+        table.set((connection(2), group));
+        table.set((connection(1), group));
+        table.set((connection(1), None));
         assert_eq!(bound(&table), Some(2));
-        table.set(connection(3), group);
+        table.set((connection(3), group));
         assert_eq!(bound(&table), Some(3));
-        table.set(connection(3), None);
+        table.set((connection(3), None));
         assert_eq!(bound(&table), None);
         // The end of a binding that does not exist takes no memory.
-        table.set(Binding::Connection(ConnId::new(u32::MAX, 0)), None);
+        table.set((Binding::Connection(ConnId::new(u32::MAX, 0)), None));
         assert_eq!(table.connections.len(), 6);
+    }
+
+    #[test]
+    fn each_change_copied_the_whole_table() {
+        let mut reader = BindingReader::default();
+        let bindings = reader.bindings();
+        let group = Some(BufferGroup::DEFAULT);
+        for slot in 0..10_000 {
+            bindings.change((Binding::Connection(ConnId::new(slot, 1)), group));
+        }
+        let id = |slot| ConnId::new(slot, 1);
+        assert_eq!(reader.of_message(id(9_999), b"a"), group);
+        let table = reader.table.connections.as_ptr();
+        for slot in 0..5_000 {
+            bindings.unbind(Binding::Connection(id(slot)));
+            assert_eq!(bindings.0.state.lock().unwrap().changes.len(), 1);
+            assert_eq!(reader.of_message(id(slot), b"a"), None);
+            assert_eq!(reader.of_message(id(5_000 + slot), b"a"), group);
+        }
+        assert_eq!(reader.table.connections.as_ptr(), table, "the table was copied");
+    }
+
+    #[test]
+    fn changes_that_a_landing_does_not_take_are_bounded_and_none_is_lost() {
+        let mut reader = BindingReader::default();
+        let bindings = reader.bindings();
+        let filter = |n: u8| Binding::Filter { offset: 0, bytes: vec![n] };
+        let group = Some(BufferGroup::DEFAULT);
+        for n in 0..10_000 {
+            bindings.change((filter(n as u8 % 3), group.filter(|_| n % 5 != 0)));
+            assert!(bindings.0.state.lock().unwrap().changes.len() <= MIN_CHANGES);
+            // The landing takes changes at times, and finds more than it takes one by one at others.
+            if n % 1_000 < 100 {
+                let expected = bindings.0.state.lock().unwrap().table.clone();
+                for n in 0..3 {
+                    let bound = expected.filters.iter().find(|filter| filter.1 == [n]);
+                    let seen = reader.of_message(ConnId::new(0, 0), &[n]);
+                    assert_eq!(seen, bound.map(|filter| filter.2));
+                }
+            }
+        }
     }
 }

@@ -90,7 +90,7 @@ impl Landing {
         let len = self.tenants.len().max(group.index() + 1);
         self.tenants.resize_with(len, || None);
         self.tenants[group.index()] = Some(bound);
-        Ok(tenant)
+        Ok(tenant.of(&self.bindings.bindings()))
     }
 
     /// Returns the bindings, which bind the tenants of this hook while the server runs.

@@ -11,12 +11,17 @@ use std::time::Instant;
 use ash_sandbox::sandbox::{Area, Handler, Outcome, Pass, SLOT_GAP};
 use shared_ring::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
 
+use crate::Bindings;
+use crate::bindings::BindingsId;
+
 /// Names a handler that is bound, by a [`Landing`](crate::Landing) or a [`DatagramThread`](crate::DatagramThread), and
 /// switches it, from any thread.
 #[derive(Clone, Debug)]
 pub struct Tenant {
     group: BufferGroup,
     shared: Arc<Shared>,
+    /// Those of the landing; nobody's if the handler is that of a socket for datagrams.
+    bindings: BindingsId,
 }
 
 /// Numbers of messages and replies of a [`Tenant`].
@@ -53,6 +58,8 @@ pub enum BindError {
     Taken,
     /// The buffers do not fit the message area, or the mechanism refused them.
     Buffers(BufferError),
+    /// Another landing, or a thread for datagrams, has the handler.
+    OtherLanding,
 }
 
 impl fmt::Display for BindError {
@@ -62,6 +69,9 @@ impl fmt::Display for BindError {
                 f.write_str("the handler is bound: bind another instance to another tenant")
             }
             BindError::Buffers(error) => error.fmt(f),
+            BindError::OtherLanding => f.write_str(
+                "the handler is that of another landing: use the bindings of the landing that has bound it",
+            ),
         }
     }
 }
@@ -91,6 +101,16 @@ struct Shared {
 }
 
 impl Tenant {
+    /// Returns whether the landing of these bindings has the handler.
+    pub(crate) fn is_of(&self, bindings: &Bindings) -> bool {
+        self.bindings.is_of(bindings)
+    }
+
+    /// Notes that the landing of these bindings has the handler.
+    pub(crate) fn of(self, bindings: &Bindings) -> Self {
+        Tenant { bindings: bindings.id(), ..self }
+    }
+
     /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::Multiplexer::set_listener_group)
     /// and [`Commands::set_receive_group`](crate::Commands::set_receive_group).
     pub fn group(&self) -> BufferGroup {
@@ -242,7 +262,7 @@ impl Bound {
             replies_copied: 0.into(),
             bytes_copied: 0.into(),
         });
-        let tenant = Tenant { group, shared: Arc::clone(&shared) };
+        let tenant = Tenant { group, shared: Arc::clone(&shared), bindings: BindingsId::default() };
         let size = size as usize;
         Ok((Bound { handler, messages, stride, size, replies, lends, group, shared }, tenant))
     }
