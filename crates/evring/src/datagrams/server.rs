@@ -324,11 +324,12 @@ impl<K: Kernel> Drop for Server<K> {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
-    use std::sync::mpsc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::{Weak, mpsc};
 
-    use ash_sandbox::sandbox::{Policy, Sandboxer};
+    use ash_sandbox::sandbox::{HandlerMemory, Policy, Sandboxer};
     use evring_sim::{CheckedKernel, Fault, Faults, Machine, Plan, SimKernel, SimPoller};
-    use shared_ring::{EngineConfig, Mode, UringConfig};
+    use shared_ring::{EngineConfig, Mode, Submit, UringConfig};
 
     use super::*;
 
@@ -345,8 +346,23 @@ mod tests {
     const IN_FLIGHT: u16 = 2;
     const OPERATIONS: u32 = 1 + IN_FLIGHT as u32;
 
-    /// Datagrams arrive faster than they are handled and sent, with any faults, until the server is dropped.
-    fn serve<K: Kernel<Host = Machine>>(machine: &Machine, kernel: K) -> [u64; 3] {
+    /// A server, its socket, and the other ends of its channels.
+    struct Started<K: Kernel> {
+        server: Server<K>,
+        fd: Fd,
+        tenant: Tenant,
+        memory: Weak<HandlerMemory>,
+        ring: Receiver<DatagramNotification>,
+        sender: SyncSender<Command>,
+    }
+
+    /// Starts a server of [`ECHO`] with so many places for notifications and commands.
+    fn start<K: Kernel<Host = Machine>>(
+        machine: &Machine,
+        kernel: K,
+        config: DatagramConfig,
+        (notifications, commands): (usize, usize),
+    ) -> Started<K> {
         let socket = machine.datagram_socket().unwrap();
         // SAFETY: the number is used while the server has the socket.
         let fd = unsafe { socket.fd() };
@@ -354,14 +370,25 @@ mod tests {
         let ash = ash.load(&wat::parse_str(ECHO).unwrap()).unwrap();
         let handler = ash.instantiate(1).unwrap();
         let memory = Arc::downgrade(handler.memory());
+        let config = config.with(|c| c.max_queue_delay = None);
+        let (notifier, ring) = mpsc::sync_channel(notifications);
+        let (sender, commands) = mpsc::sync_channel(commands);
+        let server = Server::new(kernel, socket, handler, &config, (notifier, commands));
+        let (server, tenant) = server.unwrap();
+        Started { server, fd, tenant, memory, ring, sender }
+    }
+
+    fn get(counter: &AtomicU64) -> u64 {
+        counter.load(Ordering::Relaxed)
+    }
+
+    /// Datagrams arrive faster than they are handled and sent, with any faults, until the server is dropped.
+    fn serve<K: Kernel<Host = Machine>>(machine: &Machine, kernel: K) -> [u64; 3] {
         let config = DatagramConfig::default().with(|c| {
             (c.buffers, c.max_len, c.max_in_flight) = (2, MAX_LEN as u32, IN_FLIGHT);
-            c.max_queue_delay = None;
         });
-        let (notifier, ring) = mpsc::sync_channel(1);
-        let (sender, commands) = mpsc::sync_channel(4);
-        let server = Server::new(kernel, socket, handler, &config, (notifier, commands));
-        let (mut server, tenant) = server.unwrap();
+        let Started { mut server, fd, tenant, memory, ring, sender } =
+            start(machine, kernel, config, (1, 4));
         let (mut arrived, mut replies, mut passed) = (Vec::new(), Vec::new(), Vec::new());
         let mut turn = |server: &mut Server<K>| {
             server.turn(Some(server.kernel.now())).unwrap();
@@ -378,9 +405,6 @@ mod tests {
                 turn(&mut server);
             }
         }
-        let get = |counter: &std::sync::atomic::AtomicU64| {
-            counter.load(std::sync::atomic::Ordering::Relaxed)
-        };
         let shared = server.shared();
         let is_done = |server: &Server<K>| {
             get(&shared.received) == arrived.len() as u64
@@ -436,6 +460,41 @@ mod tests {
         assert_eq!((machine.failure(), machine.in_use().sockets), (None, 0));
         assert!(memory.upgrade().is_none(), "the memory of the handler leaks");
         [replies.len() as u64, dropped, long.len() as u64]
+    }
+
+    #[test]
+    fn datagrams_that_arrived_waited_for_all_commands_of_the_application() {
+        const COMMANDS: usize = 2 * MAX_COMMANDS + 10;
+        let machine = Machine::new(&Plan::default());
+        let operations = 1 + 2 * COMMANDS as u32;
+        let config = UringConfig::new(Mode::Deferred, operations, 1, 1);
+        let kernel = SimKernel::new(&machine, &config).unwrap();
+        let config = DatagramConfig::default().with(|c| {
+            (c.max_len, c.max_in_flight) = (MAX_LEN as u32, 2 * COMMANDS as u16);
+        });
+        let Started { mut server, fd, sender, .. } = start(&machine, kernel, config, (1, COMMANDS));
+        let to = SocketAddr::from(([10, 0, 0, 9], 9));
+        for n in 0..COMMANDS {
+            sender.try_send(Command { to, bytes: vec![n as u8; 9] }).unwrap();
+        }
+        let shared = server.shared();
+        shared.waker.wake();
+        // Those that are sent, or being sent, after each turn.
+        let mut begun = Vec::new();
+        while begun.last() != Some(&COMMANDS) {
+            server.turn(Some(server.kernel.now())).unwrap();
+            let in_flight = 2 * COMMANDS - server.outbox.idle.len();
+            begun.push(get(&shared.sent) as usize + in_flight);
+            // The thread wakes itself for the rest.
+            assert!(begun.len() < 100, "{begun:?}");
+        }
+        let parts: Vec<_> = begun
+            .iter()
+            .scan(0, |before, n| Some(*n - std::mem::replace(before, *n)))
+            .filter(|part| *part > 0)
+            .collect();
+        assert_eq!(parts, [MAX_COMMANDS, MAX_COMMANDS, 10]);
+        assert_eq!(machine.take_sent_datagrams(fd).len() as u64, get(&shared.sent));
     }
 
     #[test]
