@@ -1,6 +1,8 @@
 //! The experiments on handlers in a sandbox (ASH).
 
+mod client;
 pub(super) mod copies;
+mod datagrams;
 pub(super) mod dilp;
 pub(super) mod model;
 mod pages;

@@ -4,6 +4,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use super::super::{Context, DEFAULT, Experiment};
+use super::client;
+use super::datagrams::{DatagramPlacement, DatagramServer};
 use super::scheduling::{Busy, Policy};
 use super::server::{Placement, Server, Setup};
 use super::{Contestant, bars, handler, ns_each, ratio, run_rounds};
@@ -55,7 +57,7 @@ enum State {
 const STATES: [(&str, State); 3] =
     [("polling", State::Polling), ("suspended", State::Suspended), ("idle", State::Idle)];
 
-const NOTES: [&str; 7] = [
+const NOTES: [&str; 8] = [
     "Server on core 0, client on core 1, one message of 8 bytes at a time over loopback TCP; the client polls its \
      socket, so that the wake-up of its core, the same for all, is not in the times. `user level`: the \
      server hands the message to a thread of the application on the same core, and sends its reply. \
@@ -72,6 +74,8 @@ const NOTES: [&str; 7] = [
      of an ASH's 25 us are the interrupt that the client's core sends to the server's (6 us to leave the virtual \
      machine, and its delivery), and 5 us are TCP on both sides; the application adds two switches and a wake-up, \
      14 us.",
+    "UDP: `sandboxed` is a `DatagramThread`, with the policy of the thread of the ring; `user level` is a normal thread \
+     that sleeps in recvfrom(2) and replies by sendto(2), without a ring and without another thread.",
     "A round's value is the median of its round trips, with a new server.",
     "Dispatch: a handler that does nothing is called and returns, with the accounting of its budget; the \
      message lies in its memory.",
@@ -97,6 +101,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let owner = owner_policy(&mut outcome);
     table(cx, extent, owner, &mut outcome)?;
     same_policy(cx, extent, &mut outcome)?;
+    datagrams(cx, extent, owner, &mut outcome)?;
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
@@ -184,6 +189,35 @@ fn same_policy(
     let figure = "Round trip of a remote increment, suspended, all threads normal";
     bars(outcome, figure, "us", "measured", &all);
     ratio(outcome, "same_policy_user_over_ash", DEFAULT, &all, ("user level", "sandboxed"));
+    Ok(())
+}
+
+/// Measures the handler and the application over UDP, with the policies of table 6-6.
+fn datagrams(
+    cx: &Context,
+    (rounds, count): (usize, usize),
+    owner: Policy,
+    outcome: &mut Outcome,
+) -> Result<(), Failure> {
+    let placements = [
+        ("sandboxed", DatagramPlacement::Ash, owner),
+        ("user level", DatagramPlacement::User, Policy::Normal),
+    ];
+    for (name, busy) in [("suspended", BUSY), ("idle", 0)] {
+        let mut all = placements.map(|(placement_name, placement, policy)| {
+            Contestant::new(placement_name, move || {
+                let server = DatagramServer::start(placement, policy)?;
+                let _busy = Busy::start(busy)?;
+                client::round_trips(server.socket(), WARM_UP, Duration::ZERO)?;
+                Ok(median(&client::round_trips(server.socket(), count, Duration::ZERO)?))
+            })
+        });
+        run_rounds(cx, rounds, &mut all)?;
+        let figure = format!("Round trip of a remote increment over UDP, {name}");
+        bars(outcome, &figure, "us", "measured", &all);
+        let ratio_name = format!("udp_{name}_user_over_ash");
+        ratio(outcome, &ratio_name, DEFAULT, &all, ("user level", "sandboxed"));
+    }
     Ok(())
 }
 

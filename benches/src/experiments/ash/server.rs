@@ -17,19 +17,14 @@ use evring::{
     AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Mailbox, Others,
     ReceiveHook, RemoteHandle, Rx, Upcalls,
 };
-use rustix::io::Errno;
-use rustix::net::{RecvFlags, recv};
 
 use super::super::DEFAULT;
+use super::client::{self, BYTES, TIMEOUT};
 use super::scheduling::Policy;
 use super::{INCREMENT, handler};
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
 
-/// The length of a message and of its reply.
-const BYTES: usize = 8;
-/// Longer than any reply takes.
-const TIMEOUT: Duration = Duration::from_secs(30);
 /// The message for the endless handler, of one byte.
 const RUNAWAY: [u8; 1] = [b'!'];
 
@@ -92,37 +87,9 @@ impl Server {
         Ok(Server { remote, address, stream, stopped_ns, thread: Some(thread) })
     }
 
-    /// Sends a message, and returns the time until the reply. The client polls its socket, so that the wake-up of
-    /// its core, which is the same for all placements, is not in the time.
-    pub(super) fn round_trip(&mut self) -> Result<Duration, Failure> {
-        let start = Instant::now();
-        self.stream.write_all(&[1; BYTES])?;
-        let (mut reply, mut len) = ([0; BYTES], 0);
-        while len < BYTES {
-            match recv(&self.stream, &mut reply[len..], RecvFlags::DONTWAIT) {
-                Ok((_, 0)) => return Err(Failure::Run("the server has closed".to_owned())),
-                Ok((_, received)) => len += received,
-                Err(Errno::AGAIN | Errno::INTR) if start.elapsed() < TIMEOUT => {
-                    std::hint::spin_loop();
-                }
-                Err(error) => return Err(std::io::Error::from(error).into()),
-            }
-        }
-        Ok(start.elapsed())
-    }
-
     /// Returns the times of a number of round trips in us, sorted, with gaps between them.
     pub(super) fn round_trips(&mut self, count: usize, gap: Duration) -> Result<Vec<f64>, Failure> {
-        let mut times = Vec::with_capacity(count);
-        for _ in 0..count {
-            times.push(self.round_trip()?.as_nanos() as f64 / 1e3);
-            let until = Instant::now() + gap;
-            while Instant::now() < until {
-                std::hint::spin_loop();
-            }
-        }
-        times.sort_by(f64::total_cmp);
-        Ok(times)
+        client::round_trips(&self.stream, count, gap)
     }
 
     /// Opens a connection to the endless handler of another tenant.

@@ -1,0 +1,52 @@
+//! A client that sends one message at a time, over any socket.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendFlags, recv, send};
+
+use crate::failure::Failure;
+
+/// The length of a message and of its reply.
+pub(super) const BYTES: usize = 8;
+/// Longer than any reply takes.
+pub(super) const TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Sends a message, and returns the time until the reply. The client polls its socket, so that the wake-up of its core,
+/// which is the same for all servers, is not in the time.
+fn round_trip(socket: impl AsFd) -> Result<Duration, Failure> {
+    let start = Instant::now();
+    send(&socket, &[1; BYTES], SendFlags::NOSIGNAL).map_err(io::Error::from)?;
+    let (mut reply, mut len) = ([0; BYTES], 0);
+    while len < BYTES {
+        match recv(&socket, &mut reply[len..], RecvFlags::DONTWAIT) {
+            Ok((_, 0)) => return Err(Failure::Run("the server has closed".to_owned())),
+            Ok((_, received)) => len += received,
+            Err(Errno::AGAIN | Errno::INTR) if start.elapsed() < TIMEOUT => {
+                std::hint::spin_loop();
+            }
+            Err(error) => return Err(io::Error::from(error).into()),
+        }
+    }
+    Ok(start.elapsed())
+}
+
+/// Returns the times of a number of round trips in us, sorted, with gaps between them.
+pub(super) fn round_trips(
+    socket: impl AsFd,
+    count: usize,
+    gap: Duration,
+) -> Result<Vec<f64>, Failure> {
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
+        times.push(round_trip(&socket)?.as_nanos() as f64 / 1e3);
+        let until = Instant::now() + gap;
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
+    }
+    times.sort_by(f64::total_cmp);
+    Ok(times)
+}
