@@ -170,17 +170,19 @@ impl<'a> Contents<'a> {
             Payload::DataSection(section) => {
                 for data in section {
                     let data = data.map_err(invalid)?;
-                    if let DataKind::Active { offset_expr, .. } = data.kind {
-                        let mut operators = offset_expr.get_operators_reader();
-                        let first = operators.read().map_err(invalid)?;
-                        let is_all = matches!(operators.read().map_err(invalid)?, Operator::End);
-                        match first {
-                            Operator::I32Const { value } if is_all => {
-                                let end = u64::from(value as u32) + data.data.len() as u64;
-                                self.data_end = self.data_end.max(end);
-                            }
-                            _ => self.data_is_unknown = true,
+                    // The validator rejects passive segments, which belong to a feature that is off.
+                    let DataKind::Active { offset_expr, .. } = data.kind else {
+                        return Err(Reason::DataOutsideMemory.into());
+                    };
+                    let mut operators = offset_expr.get_operators_reader();
+                    let first = operators.read().map_err(invalid)?;
+                    let is_all = matches!(operators.read().map_err(invalid)?, Operator::End);
+                    match first {
+                        Operator::I32Const { value } if is_all => {
+                            let end = u64::from(value as u32) + data.data.len() as u64;
+                            self.data_end = self.data_end.max(end);
                         }
+                        _ => self.data_is_unknown = true,
                     }
                 }
             }

@@ -240,8 +240,9 @@ impl Memories {
         *self.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
         let instance = instantiate();
         self.table.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let instance = instance?;
+        // Also after a failure, when nothing else keeps it mapped.
         let memory = self.last().take();
+        let instance = instance?;
         let memory = memory.ok_or_else(|| wasmtime::Error::msg("the module has no memory"))?;
         Ok((instance, memory))
     }
@@ -271,5 +272,27 @@ unsafe impl MemoryCreator for Creator {
         let memory = Arc::new(memory.map_err(|error| error.to_string())?);
         *self.0.last() = Some(Arc::clone(&memory));
         Ok(Box::new(Linear(memory)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_of_an_instantiation_that_failed_stayed_mapped() {
+        let page = rustix::param::page_size();
+        let memories = Memories::new(Areas { replies: page, messages: page });
+        let creator = Creator(Arc::clone(&memories));
+        let mut created = std::sync::Weak::new();
+        let failed = memories.with(None, || -> wasmtime::Result<()> {
+            let ty = MemoryType::new(1, Some(1));
+            let memory = creator.new_memory(ty, 1 << 16, None, Some(1 << 20), 1 << 16);
+            created = memories.last().as_ref().map(Arc::downgrade).unwrap();
+            drop(memory);
+            Err(wasmtime::Error::msg("out of memory for tables"))
+        });
+        assert!(failed.is_err());
+        assert!(created.upgrade().is_none());
     }
 }
