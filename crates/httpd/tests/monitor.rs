@@ -13,9 +13,14 @@ use bytes::Bytes;
 use evring_httpd::{AccessLog, Body, Request, Responder, Response, Server};
 use serving::{Client, connect, on_every_backend};
 
-/// Returns the samples of a scrape, by their names with labels.
+/// Returns the samples of a scrape as OpenMetrics, by their names with labels.
 fn scrape(server: &Server) -> HashMap<String, f64> {
-    let response = monitor(server).get("/metrics");
+    let mut client = monitor(server);
+    client.send(
+        b"GET /metrics HTTP/1.1\r\nHost: h\r\nAccept: application/openmetrics-text;version=1.0.0,\
+          text/plain;version=0.0.4;q=0.5\r\n\r\n",
+    );
+    let response = client.response(true);
     let kind = response.field("content-type").unwrap();
     assert!(kind.starts_with("application/openmetrics-text; version=1.0.0"), "{kind}");
     let text = String::from_utf8(response.body).unwrap();
@@ -89,6 +94,73 @@ fn server_is_not_ready_while_it_drains_but_serves() {
     assert_eq!(monitor(&server).get("/readyz").status, 503);
     assert_eq!(monitor(&server).get("/healthz").status, 200);
     assert_eq!(connect(&server).get("/").body, b"served");
+}
+
+/// Checks a text in the format 0.0.4 of Prometheus by the rules of its parser and of `promtool check metrics`.
+fn check_prometheus(text: &str) {
+    let mut described: HashMap<&str, &str> = HashMap::new();
+    let mut helped: HashMap<&str, &str> = HashMap::new();
+    let mut buckets: HashMap<&str, (f64, f64)> = HashMap::new();
+    for line in text.lines() {
+        if let Some(help) = line.strip_prefix("# HELP ") {
+            let (name, help) = help.split_once(' ').unwrap();
+            assert_eq!(helped.insert(name, help), None, "a second HELP of {name}");
+            assert!(help.len() > 8 && help.ends_with('.'), "{line}");
+            continue;
+        }
+        if let Some(kind) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = kind.split_once(' ').unwrap();
+            assert_eq!(described.insert(name, kind), None, "a second TYPE of {name}");
+            assert!(helped.contains_key(name), "{name} has no HELP");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            let is_name = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+            assert!(name.bytes().all(is_name) && name.starts_with("evring_"), "{name}");
+            for part in name.split('_') {
+                assert!(!["us", "ms", "ns", "sec"].contains(&part), "{name} has no base unit");
+            }
+            continue;
+        }
+        assert!(!line.starts_with('#'), "only comments of Prometheus: {line}");
+        let (sample, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap();
+        let name = sample.split('{').next().unwrap();
+        let family = ["_bucket", "_sum", "_count"]
+            .iter()
+            .find_map(|suffix| {
+                name.strip_suffix(suffix).filter(|base| described.contains_key(base))
+            })
+            .unwrap_or(name);
+        assert!(described.contains_key(family), "{line} has no TYPE");
+        if let Some((_, bound)) = sample.split_once("_bucket{le=\"") {
+            let bound = bound.strip_suffix("\"}").unwrap();
+            let bound = if bound == "+Inf" { f64::INFINITY } else { bound.parse().unwrap() };
+            let before = buckets.insert(family, (bound, value)).unwrap_or((0.0, 0.0));
+            assert!(bound > before.0 && value >= before.1, "{line} is not cumulative");
+        }
+    }
+    assert!(buckets.values().all(|(bound, _)| bound.is_infinite()) && !buckets.is_empty());
+}
+
+#[test]
+fn tools_that_read_no_openmetrics_got_it() {
+    let server = Server::builder()
+        .listen("127.0.0.1:0")
+        .route("/", |_: Request| "served")
+        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .start()
+        .unwrap();
+    assert_eq!(connect(&server).get("/").status, 200);
+    let response = monitor(&server).get("/metrics");
+    assert_eq!(response.field("content-type"), Some("text/plain; version=0.0.4; charset=utf-8"));
+    let text = String::from_utf8(response.body).unwrap();
+    check_prometheus(&text);
+    for sample in [
+        "evring_responses_total{class=\"2xx\"} 1\n",
+        "evring_cpu_seconds_total ",
+        "evring_backlog ",
+    ] {
+        assert!(text.contains(sample), "no {sample:?} in {text}");
+    }
 }
 
 #[test]

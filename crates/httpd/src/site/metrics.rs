@@ -31,23 +31,27 @@ impl Counter {
 }
 
 macro_rules! counts {
-    ($($(#[$meta:meta])* $name:ident,)*) => {
+    ($(#[doc = $help:literal] $name:ident,)*) => {
         #[derive(Debug, Default)]
         pub(crate) struct WorkerMetrics {
-            $($(#[$meta])* pub(crate) $name: Counter,)*
+            $(#[doc = $help] pub(crate) $name: Counter,)*
             pub(crate) times: Times,
         }
 
         impl WorkerMetrics {
-            /// Returns the sums over threads that have ended and others, with their names.
+            /// Returns the sums over threads that have ended and others.
             fn sums(
                 ended: &WorkerMetrics,
                 threads: &[Arc<WorkerMetrics>],
-            ) -> impl Iterator<Item = (&'static str, u64)> + use<> {
+            ) -> impl Iterator<Item = Sum> + use<> {
                 let sum = |counter: fn(&WorkerMetrics) -> u64| {
                     counter(ended) + threads.iter().map(|thread| counter(thread)).sum::<u64>()
                 };
-                [$((stringify!($name), sum(|counts| counts.$name.get()))),*].into_iter()
+                [$(Sum {
+                    name: stringify!($name),
+                    help: $help.trim_ascii(),
+                    value: sum(|counts| counts.$name.get()),
+                }),*].into_iter()
             }
 
             /// Adds the counters of a thread that has ended.
@@ -62,37 +66,54 @@ macro_rules! counts {
     };
 }
 
+/// A metric, summed over all threads.
+pub(crate) struct Sum {
+    pub(crate) name: &'static str,
+    /// What it counts.
+    pub(crate) help: &'static str,
+    pub(crate) value: u64,
+}
+
 counts! {
-    /// Responses, by class of status.
+    /// Responses with a status below 300.
     responses_2xx,
+    /// Responses with a status from 300 to 399.
     responses_3xx,
+    /// Responses with a status from 400 to 499.
     responses_4xx,
+    /// Responses with a status from 500.
     responses_5xx,
     /// Bytes of response bodies.
     body_bytes,
-    /// Connections accepted and closed.
+    /// Connections accepted.
     connections_accepted,
+    /// Connections closed.
     connections_closed,
-    /// Limits exceeded: responses 408, 413, 414 and 431, and resets of slow clients.
+    /// Requests answered with 408, as their client sent them too slowly.
     rejected_slow,
+    /// Requests answered with 413, as their body is too long.
     rejected_body,
+    /// Requests answered with 414, as their request line is too long.
     rejected_line,
+    /// Requests answered with 431, as their head is too long.
     rejected_head,
+    /// Connections reset as their client took its response too slowly.
     reset_slow,
-    /// Requests answered with 503: the memory for bodies, or the number of open files, was at
-    /// its limit.
+    /// Requests answered with 503, as the memory for bodies was at its limit.
     rejected_bodies,
+    /// Requests answered with 503, as the number of open files was at its limit.
     rejected_files,
-    /// Requests refused with 401, and with 503 as too many passwords were being verified.
+    /// Requests refused with 401.
     refused_logins,
+    /// Requests answered with 503, as too many passwords were being verified.
     rejected_logins,
-    /// Files that were compressed, and files sent plain as the threads or the memory for compressed files were
-    /// busy.
+    /// Files that were compressed.
     compressed_files,
+    /// Files sent plain, as the threads or the memory for compressed files were busy.
     uncompressed_files,
-    /// Expensive requests shed after queueing too long: answered with 503, and reset because the
-    /// client had given up.
+    /// Expensive requests answered with 503, as they had queued too long.
     rejected_late,
+    /// Connections reset with an expensive request, as their client had given up.
     reset_late,
     /// Connections reset before they were served, as they had queued too long.
     connections_lost,
@@ -100,51 +121,71 @@ counts! {
     rejected_addresses,
     /// Connections reset as their network was at its limit.
     rejected_networks,
-    /// Connections in the listen queue that were reset at shutdown, as there was no room.
+    /// Connections in the listen queue reset at shutdown, as there was no room.
     reset_at_stop,
-    /// Total length of the workers' listen queues, and connections that they can serve per second,
-    /// as far as measured.
+    /// Total length of the workers' listen queues.
     backlog,
+    /// Connections that the workers can serve per second, as far as measured.
     service_rate,
     /// Pauses of accepting for lack of room or descriptors.
     accept_pauses,
     /// Connections closed because they queued too much.
     overruns,
-    /// Event loop iterations, CPU time of the threads, and events of the kernel interface.
+    /// Iterations of the event loops.
     turns,
+    /// CPU time of the threads in microseconds.
     cpu_us,
+    /// System calls of the event loops.
     system_calls,
+    /// Events and completions from the kernel.
     completions,
+    /// Completions for connections that had closed.
     stale_completions,
+    /// Overflows of the completion queues.
     completion_overflows,
+    /// Operations cancelled.
     cancels,
+    /// Operations that were submitted again, as the kernel had ended them.
     operations_rearmed,
+    /// Receives without a free buffer.
     buffer_shortages,
+    /// Sends of which the kernel took only a part.
     short_sends,
+    /// Connections that ended before they were accepted.
     accepts_aborted,
+    /// Operations that failed at the limit of descriptors.
     descriptor_shortages,
+    /// File operations executed by other threads.
     offloaded_file_operations,
+    /// System calls executed by other threads.
     offloaded_calls,
-    /// Signals that told the program of events, of mechanism `send`.
+    /// Signals that told the program of events, of the mechanism `send`.
     interruptions,
+    /// Reads of files that were not in the page cache.
     cold_file_reads,
-    /// Pieces of files that were read ahead, and reads that were held back until their socket had room.
+    /// Pieces of files that were read ahead.
     files_read_ahead,
+    /// Reads of files held back until their socket had room.
     deferred_reads,
     /// Idle connections closed to make room for others.
     idle_closed,
+    /// Lines of the access log that were lost, as the file or the buffer was full.
     log_lines_lost,
-    /// Requests whose handlers did not answer in time, and whose clients went first.
+    /// Requests whose handlers did not answer in time.
     handlers_timed_out,
+    /// Requests whose clients went before the handler had answered.
     handlers_cancelled,
-    /// Connections that ended as their client and the server could not agree on TLS, or sent invalid records.
+    /// Connections that ended as client and server could not agree on TLS, or by invalid records.
     tls_errors,
-    /// Requests that handlers in a sandbox have handled, discarded and passed on, their involuntary aborts, and
-    /// requests passed on under overload; 0 without the feature `sandbox`.
+    /// Requests that handlers in a sandbox have answered.
     sandbox_handled,
+    /// Requests that handlers in a sandbox have discarded.
     sandbox_discarded,
+    /// Requests that handlers in a sandbox have passed on.
     sandbox_passed,
+    /// Involuntary aborts of handlers in a sandbox.
     sandbox_aborts,
+    /// Requests passed on without a handler in a sandbox, under overload.
     sandbox_overloaded,
 }
 
@@ -309,8 +350,8 @@ impl Metrics {
         &self.own
     }
 
-    /// Returns the sums over all threads, with their names.
-    pub(crate) fn sums(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    /// Returns the sums over all threads.
+    pub(crate) fn sums(&self) -> impl Iterator<Item = Sum> {
         WorkerMetrics::sums(&self.all.ended, &self.all.lock())
     }
 
@@ -339,8 +380,8 @@ impl Metrics {
             "{{\"backend\":\"{backend}\",\"version\":\"{version}\",\"workers\":{workers},\
              \"uptime_ms\":{uptime_ms}"
         );
-        for (name, sum) in self.sums() {
-            let _ = write!(text, ",\"{name}\":{sum}");
+        for Sum { name, value, .. } in self.sums() {
+            let _ = write!(text, ",\"{name}\":{value}");
         }
         text.push('}');
         text
