@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use evring_httpd::{Limits, Request, Response, Server, Upgraded, upgrade};
+use evring_httpd::{Limits, Request, Responder, Response, Server, Upgraded, upgrade};
 use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 const HEAD: &str =
@@ -229,5 +229,33 @@ fn panic_of_a_protocol_resets_its_connection_only() {
         let mut stream = tcp(&server);
         switch(&mut stream, "/waits", b"x");
         stream.read_exact(&mut [0]).unwrap();
+    });
+}
+
+#[test]
+fn request_got_101_while_the_server_stopped() {
+    on_every_backend(|backend| {
+        let (held, handler) = channel::<Responder>();
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .route("/held", move |_: Request, responder: Responder| held.send(responder).unwrap())
+            .start()
+            .unwrap();
+        let mut idle = Client::new(tcp(&server));
+        assert_eq!(idle.get("/").status, 404);
+        let mut stream = tcp(&server);
+        stream.write_all(format!("GET /held {HEAD}").as_bytes()).unwrap();
+        let responder = handler.recv().unwrap();
+        server.handle().stop();
+        // The worker has seen the stop.
+        idle.expect_end();
+        let response: Response = upgrade("echo", echo);
+        responder.respond(response);
+        let mut text = String::new();
+        stream.read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("HTTP/1.1 503 "), "{backend}: {text}");
+        assert!(text.contains("\r\nConnection: close\r\n"), "{backend}: {text}");
+        server.wait().unwrap();
     });
 }

@@ -194,6 +194,11 @@ fn switch(
     protocol: Protocol,
     options: ResponseOptions,
 ) -> Outcome {
+    if x.io.is_stopping() {
+        // The protocol would have to end at once. The client may try again, with the server's successor.
+        drop(Guarded::new(protocol));
+        return Outcome::Sent(context.send_error(x, Status::BUSY, options.ending()));
+    }
     let out = &mut context.responder.scratch;
     if !options.may_upgrade {
         drop(Guarded::new(protocol));
