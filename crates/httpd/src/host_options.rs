@@ -7,6 +7,7 @@ use std::str::FromStr;
 use crate::basic_auth::BasicAuth;
 use crate::file_options::FileOptions;
 use crate::message::host::is_host;
+use crate::site::log::AccessLog;
 
 /// A virtual host: a root and settings for requests that name it.
 #[derive(Clone, Debug)]
@@ -22,6 +23,8 @@ pub struct HostOptions {
     /// server. As handlers are the same for all hosts, protect their paths at each.
     #[cfg(feature = "basic-auth")]
     pub basic_auth: Option<Vec<BasicAuth>>,
+    /// The access log of the host, instead of that of the server.
+    pub access_log: Option<AccessLog>,
     /// Files of a certificate chain and its key, for clients that ask for a name in it.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
@@ -35,6 +38,7 @@ impl HostOptions {
             files: FileOptions::default(),
             #[cfg(feature = "basic-auth")]
             basic_auth: None,
+            access_log: None,
             certificate: None,
         }
     }

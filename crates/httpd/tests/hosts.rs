@@ -6,7 +6,7 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use evring_httpd::{FileOptions, HostName, HostOptions, Limits, Server};
+use evring_httpd::{AccessLog, FileOptions, HostName, HostOptions, Limits, LogFormat, Server};
 use serving::{Client, ParsedResponse, on_every_backend};
 
 const LARGE: usize = 200_000;
@@ -490,4 +490,66 @@ fn settings_of_the_server_are_those_of_hosts_that_have_none() {
     drop(client);
     serving.signal(Signal::TERM);
     serving.expect_success();
+}
+
+#[test]
+fn host_has_an_access_log_of_its_own() {
+    on_every_backend(|backend| {
+        let dir = tempfile::tempdir().unwrap();
+        let [site, own] = ["site.log", "own.log"].map(|name| dir.path().join(name));
+        let host = |name: &str, log: Option<&Path>| {
+            let mut host = HostOptions::new(name.parse().unwrap(), dir.path());
+            host.access_log = log.map(|path| {
+                let mut log = AccessLog::from(path.to_owned());
+                log.format = LogFormat::Json;
+                log
+            });
+            host
+        };
+        let server = |site: Option<&Path>| {
+            let server = Server::builder()
+                .listen("127.0.0.1:0")
+                .backend(backend)
+                .workers(2)
+                .host(host("own.test", Some(&own)))
+                .host(host("other.test", None));
+            let server = match site {
+                Some(path) => server.access_log(AccessLog::from(path.to_owned())),
+                None => server,
+            };
+            server.start().unwrap()
+        };
+        let request_all = |server: Server| {
+            for name in ["own.test", "OWN.test:80", "other.test", "first.test"] {
+                let mut client = connect(&server);
+                client.send(format!("GET /{name} HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes());
+                assert_eq!(client.response(true).status, 404);
+            }
+            let mut client = connect(&server);
+            client.send(b"invalid\r\n\r\n");
+            assert_eq!(client.response(true).status, 400);
+            server.handle().stop();
+            server.wait().unwrap();
+        };
+        request_all(server(Some(&site)));
+        let lines = |path: &Path| {
+            let text = fs::read_to_string(path).unwrap();
+            let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
+            lines.sort();
+            lines
+        };
+        let found = lines(&own);
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found.iter().all(|line| line.starts_with("{\"time\":") && line.ends_with('}')));
+        assert!(found[0].contains("own.test") || found[0].contains("OWN.test"), "{found:?}");
+        let found = lines(&site);
+        assert_eq!(found.len(), 3, "{found:?}");
+        assert!(found.iter().all(|line| line.starts_with("127.0.0.1 - - [")), "{found:?}");
+        for what in ["\"GET /first.test ", "\"GET /other.test ", "\"invalid"] {
+            assert_eq!(found.iter().filter(|line| line.contains(what)).count(), 1, "{found:?}");
+        }
+        // Only the host has a log.
+        request_all(server(None));
+        assert_eq!((lines(&own).len(), lines(&site).len()), (4, 3));
+    });
 }

@@ -55,6 +55,21 @@ impl Builder {
         self.conflict
     }
 
+    /// Checks that the listeners have addresses of their own: those of one address would divide its connections.
+    pub(super) fn check_addresses(&self) -> Result<(), Error> {
+        let of_builder = self.listen.iter().flatten().flatten().copied();
+        let all = of_builder.chain(self.config.listen.iter().copied());
+        #[cfg(feature = "tls")]
+        let all = all.chain(self.tls.redirecting_addresses());
+        #[cfg(feature = "metrics")]
+        let all = all.chain(self.metrics_listen.iter().flatten().copied());
+        let mut known = HashSet::new();
+        match all.filter(|at| at.port() > 0).find(|at| !known.insert(*at)) {
+            Some(duplicate) => Err(Error::Duplicate(duplicate)),
+            None => Ok(()),
+        }
+    }
+
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
     /// have expired.
     ///
@@ -64,6 +79,7 @@ impl Builder {
         if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
+        self.check_addresses()?;
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
@@ -72,8 +88,8 @@ impl Builder {
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
         modules::load(&self.modules, None)?;
-        if let Some(path) = self.log.as_ref().and_then(|log| log.path.as_ref()) {
-            log::check(path).map_err(|error| Error::Log(path.clone(), error))?;
+        for path in self.access_logs().into_iter().filter_map(|log| log.path) {
+            log::check(&path).map_err(|error| Error::Log(path, error))?;
         }
         if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));

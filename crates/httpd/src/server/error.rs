@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 #[cfg(feature = "sandbox")]
@@ -34,6 +35,8 @@ pub enum Error {
     Thread(io::Error),
     /// Two settings contradict each other.
     Conflict(&'static str),
+    /// Two settings are the same address to listen on.
+    Duplicate(SocketAddr),
     /// The server stops or retires, so that its settings cannot be replaced.
     Ended,
     /// The handlers of signals could not be installed.
@@ -83,6 +86,9 @@ impl fmt::Display for Error {
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Conflict(reason) => f.write_str(reason),
+            Error::Duplicate(at) => {
+                write!(f, "there are two listeners on {at}; each needs an address of its own")
+            }
             Error::Ended => f.write_str("the server ends, so its settings cannot change"),
             Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
             #[cfg(feature = "user")]
@@ -121,7 +127,7 @@ impl std::error::Error for Error {
             // These are displayed as they are.
             Error::Start(error) => error.source(),
             Error::Kernel(error) => error.source(),
-            Error::Panic | Error::Conflict(_) | Error::Ended => None,
+            Error::Panic | Error::Conflict(_) | Error::Duplicate(_) | Error::Ended => None,
             #[cfg(feature = "user")]
             Error::User(_, error) => Some(error),
             #[cfg(feature = "basic-auth")]

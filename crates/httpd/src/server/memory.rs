@@ -22,7 +22,7 @@ impl Builder {
     /// they share in responses, and fragmentation in the allocator.
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
-        let log = if self.log.is_some() { LogWriter::BUFFER_BYTES } else { 0 };
+        let log = LogWriter::memory(self.access_logs().len(), self.workers.into());
         #[cfg(feature = "compression")]
         let compressed = match self.max_compressed_file() {
             Some(max_bytes) => CompressorThreads::memory(max_bytes, self.workers.into())
@@ -46,8 +46,8 @@ impl Builder {
             site.saturating_add(sessions.saturating_mul(evring_tls::ServerSession::MAX_BYTES));
         mechanism
             .saturating_add(site)
-            .saturating_add(log)
             .saturating_mul(self.workers.into())
+            .saturating_add(log)
             .saturating_add(compressed)
             .saturating_add(logins)
             .saturating_add(

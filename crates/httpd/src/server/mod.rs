@@ -7,6 +7,7 @@ mod check;
 pub(crate) mod error;
 mod generation;
 mod lab;
+mod logs;
 mod memory;
 #[cfg(feature = "sandbox")]
 mod modules;

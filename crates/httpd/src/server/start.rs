@@ -6,6 +6,7 @@ use std::time::Instant;
 #[cfg(feature = "metrics")]
 use evring::Config;
 use evring::ListeningSocket;
+use tracing::warn;
 
 use crate::server::builder::Builder;
 use crate::server::error::Error;
@@ -26,7 +27,6 @@ use crate::server::worker::StopOnDrop;
 use crate::site::compressor::CompressorThreads;
 #[cfg(feature = "metrics")]
 use crate::site::handler::Request;
-use crate::site::log::LogWriter;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
 
@@ -53,6 +53,7 @@ impl Builder {
         if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
+        self.check_addresses()?;
         self.check_pages()?;
         self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
@@ -86,6 +87,9 @@ impl Builder {
         self.config.min_rate = self.limits.min_rate;
         let inherited = std::mem::take(&mut self.config.inherited);
         let given = sockets_for(&self.config.listen, &inherited);
+        if handle.0.sockets().is_empty() {
+            self.warn_of_unused(&inherited, &given);
+        }
         if self.config.reuse_port && !shares_addresses {
             let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
@@ -95,16 +99,7 @@ impl Builder {
         #[cfg(feature = "sandbox")]
         self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
         let metrics = &handle.0.metrics;
-        let (writer, senders) = match self.log.take() {
-            None => (None, Vec::new()),
-            Some(to) => {
-                let path = to.path.clone().unwrap_or_default();
-                let (writer, senders) =
-                    LogWriter::start(to, self.workers.into(), metrics.another())
-                        .map_err(|error| Error::Log(path, error))?;
-                (Some(writer), senders)
-            }
-        };
+        let (writer, senders) = self.start_logs(metrics)?;
         #[cfg(feature = "compression")]
         if self.max_compressed_file().is_some() {
             let max_memory = self.limits.max_compressed_memory;
@@ -119,7 +114,6 @@ impl Builder {
                 self.login_threads = Some(threads.map_err(Error::Thread)?);
             }
         }
-        let mut senders = senders.into_iter();
         let mut generation = Generation {
             workers: Vec::new(),
             addresses: Vec::new(),
@@ -144,13 +138,13 @@ impl Builder {
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
-        for sockets in sockets {
+        for (sockets, log) in sockets.into_iter().zip(senders) {
             generation.sockets.extend(sockets.iter().flatten().cloned());
             let stop = StopOnDrop {
                 handle: handle.clone(),
                 is_current: Arc::clone(&generation.is_current),
             };
-            let worker = self.start_worker(sockets, stop, metrics.another(), senders.next())?;
+            let worker = self.start_worker(sockets, stop, metrics.another(), log)?;
             generation.workers.push(worker);
         }
         generation.addresses = std::mem::take(&mut self.config.listen);
@@ -161,6 +155,22 @@ impl Builder {
             handle.0.set_monitor(monitor);
         }
         Ok(())
+    }
+
+    /// Warns of sockets that were given to the server, but are for none of its addresses: a service manager may keep
+    /// them open.
+    fn warn_of_unused(&self, inherited: &[ListeningSocket], used: &[Vec<ListeningSocket>]) {
+        let mut addresses: Vec<_> = used.iter().flatten().map(ListeningSocket::address).collect();
+        #[cfg(feature = "metrics")]
+        addresses.extend(self.metrics_listen.iter().flatten());
+        for at in inherited.iter().map(ListeningSocket::address) {
+            if !addresses.contains(&at) {
+                warn!(
+                    "the socket on {at} was given to the server, but no setting names its address: clients there get \
+                     no answer"
+                );
+            }
+        }
     }
 
     /// Starts the server of the metrics, if there is one.

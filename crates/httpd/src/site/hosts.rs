@@ -25,26 +25,18 @@ pub(crate) struct FileHost {
 #[derive(Debug)]
 pub(crate) struct Hosts {
     all: Vec<FileHost>,
-    by_name: HashMap<Box<[u8]>, HostIndex>,
-    /// By the part after the asterisk, with its dot.
-    by_domain: HashMap<Box<[u8]>, HostIndex>,
+    names: HostNames,
 }
 
 impl Hosts {
     pub(crate) fn new(first: FileHost) -> Self {
-        Hosts { all: vec![first], by_name: HashMap::new(), by_domain: HashMap::new() }
+        Hosts { all: vec![first], names: HostNames::default() }
     }
 
     /// Adds a host.
     pub(crate) fn add(&mut self, names: &[HostName], host: FileHost) {
-        let index = HostIndex(self.all.len() as u16);
+        self.names.add(names, HostIndex(self.all.len() as u16));
         self.all.push(host);
-        for name in names.iter().map(HostName::as_bytes) {
-            match name.strip_prefix(b"*") {
-                Some(domain) => self.by_domain.insert(domain.into(), index),
-                None => self.by_name.insert(name.into(), index),
-            };
-        }
     }
 
     /// Returns the number of hosts.
@@ -77,14 +69,34 @@ impl Hosts {
     pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
         match self.count() {
             1 => HostIndex::default(),
-            _ => self.find(request),
+            _ => self.names.of(request),
+        }
+    }
+}
+
+/// The numbers of the virtual hosts by their names.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct HostNames {
+    by_name: HashMap<Box<[u8]>, HostIndex>,
+    /// By the part after the asterisk, with its dot.
+    by_domain: HashMap<Box<[u8]>, HostIndex>,
+}
+
+impl HostNames {
+    /// Adds the names of a host.
+    pub(crate) fn add(&mut self, names: &[HostName], index: HostIndex) {
+        for name in names.iter().map(HostName::as_bytes) {
+            match name.strip_prefix(b"*") {
+                Some(domain) => self.by_domain.insert(domain.into(), index),
+                None => self.by_name.insert(name.into(), index),
+            };
         }
     }
 
     /// Returns the host that a request names: by its target if that has a host, or else by its Host field (RFC 9112,
     /// section 3.2.2).
     #[cold]
-    fn find(&self, request: &Request<'_>) -> HostIndex {
+    pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
         let of_target = match request.target {
             [b'/' | b'*', ..] => None,
             target => path::authority(target),
@@ -143,11 +155,11 @@ mod tests {
             ("", 0),
             (":80", 0),
         ] {
-            assert_eq!(hosts.find_name(name.as_bytes()), HostIndex(index), "{name}");
+            assert_eq!(hosts.names.find_name(name.as_bytes()), HostIndex(index), "{name}");
         }
         let long = format!("{}.a.org", "x".repeat(249));
-        assert_eq!(hosts.find_name(long.as_bytes()), HostIndex(2));
+        assert_eq!(hosts.names.find_name(long.as_bytes()), HostIndex(2));
         let long = format!("x{long}");
-        assert_eq!(hosts.find_name(long.as_bytes()), HostIndex(0));
+        assert_eq!(hosts.names.find_name(long.as_bytes()), HostIndex(0));
     }
 }

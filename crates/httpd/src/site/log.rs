@@ -10,12 +10,14 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
 use rtrb::{Consumer, Producer, RingBuffer};
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use tracing::{error, warn};
 
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::Credentials;
 use crate::message::request::Request;
 use crate::response::head::put;
+use crate::site::host_logs::{self, HostLogs, LogIndex};
 use crate::site::metrics::Metrics;
 
 /// A worker's end of the log: queues lines for the writer thread.
@@ -28,7 +30,10 @@ pub(crate) struct LogSender {
     woken: bool,
     /// Buffer for one line.
     line: Vec<u8>,
-    format: LogFormat,
+    /// The format of each log.
+    formats: Vec<LogFormat>,
+    /// The logs of virtual hosts, if there are several.
+    hosts: Option<Arc<HostLogs>>,
 }
 
 pub(crate) struct Entry<'a> {
@@ -75,7 +80,13 @@ impl LogSender {
     /// Queues a line. Returns false if the ring is full.
     pub(crate) fn write(&mut self, entry: &Entry<'_>) -> bool {
         self.line.clear();
-        match self.format {
+        let mut log = LogIndex(0);
+        if let Some(hosts) = &self.hosts {
+            let Some(of_host) = hosts.of(entry.logged) else { return true };
+            log = of_host;
+            host_logs::put_mark(&mut self.line, log);
+        }
+        match self.formats[usize::from(log.0)] {
             LogFormat::Combined => entry.put(&mut self.line),
             LogFormat::Json => entry.put_json(&mut self.line),
         }
@@ -224,12 +235,12 @@ fn put_escaped(out: &mut Vec<u8>, bytes: &[u8]) {
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     thread: Option<JoinHandle<()>>,
-    /// Set to reopen the file.
+    /// Set to reopen the files.
     reopens: Arc<AtomicBool>,
 }
 
 /// Destination of the access log; the default is standard output.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct AccessLog {
     /// File to append to; `None` selects standard output.
@@ -255,18 +266,26 @@ impl LogWriter {
     /// Maximum time to write the remaining lines at the end.
     const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-    /// Opens the log and starts its thread.
+    /// Opens the logs and starts their thread. Each host has one of them if there are `hosts`.
     ///
     /// # Errors
-    /// The file cannot be opened, or the thread cannot be started.
+    /// A file cannot be opened, which is returned, or the thread cannot be started.
     pub(crate) fn start(
-        to: AccessLog,
+        to: &[AccessLog],
+        hosts: Option<HostLogs>,
         workers: usize,
-        metrics: Metrics,
-    ) -> io::Result<(Self, Vec<LogSender>)> {
-        let format = to.format;
-        let reopens = Arc::default();
-        let mut target = LogTarget::open(to, Arc::clone(&reopens), metrics)?;
+        metrics: &Metrics,
+    ) -> Result<(Self, Vec<LogSender>), (PathBuf, io::Error)> {
+        let formats: Vec<_> = to.iter().map(|log| log.format).collect();
+        let open = |to: &AccessLog| {
+            let opened = LogTarget::open(to.clone(), metrics.clone());
+            opened.map_err(|error| (to.path.clone().unwrap_or_default(), error))
+        };
+        let mut targets = to.iter().map(open).collect::<Result<Vec<_>, _>>()?;
+        let hosts = hosts.map(Arc::new);
+        let mut sorted = hosts.is_some().then(|| vec![Vec::new(); targets.len()]);
+        let reopens = Arc::new(AtomicBool::new(false));
+        let reopen = Arc::clone(&reopens);
         let (producers, mut rings): (Vec<_>, Vec<_>) =
             (0..workers).map(|_| RingBuffer::new(Self::BUFFER_BYTES)).unzip();
         let name = "access log".to_owned();
@@ -274,19 +293,39 @@ impl LogWriter {
             loop {
                 // Check first: lines written before the workers ended are still read below.
                 let ended = rings.iter().all(Consumer::is_abandoned);
-                rings.iter_mut().for_each(|ring| target.write(ring));
+                if reopen.swap(false, Ordering::Relaxed) {
+                    targets.iter_mut().for_each(LogTarget::reopen);
+                }
+                for ring in &mut rings {
+                    write_all(ring, &mut targets, sorted.as_deref_mut());
+                }
                 if ended {
                     return;
                 }
                 thread::park_timeout(Self::WRITE_INTERVAL);
             }
-        })?;
-        let lines = |ring| {
-            let writer = thread.thread().clone();
-            LogSender { ring, writer, woken: false, line: Vec::with_capacity(512), format }
+        });
+        let thread = thread.map_err(|error| (PathBuf::new(), error))?;
+        let lines = |ring| LogSender {
+            ring,
+            writer: thread.thread().clone(),
+            woken: false,
+            line: Vec::with_capacity(512),
+            formats: formats.clone(),
+            hosts: hosts.clone(),
         };
         let lines = producers.into_iter().map(lines).collect();
         Ok((LogWriter { thread: Some(thread), reopens }, lines))
+    }
+
+    /// Returns the maximum memory of `logs` logs and their thread.
+    pub(crate) fn memory(logs: usize, workers: usize) -> usize {
+        match logs {
+            0 => 0,
+            1 => workers * Self::BUFFER_BYTES,
+            // What one buffer has is sorted by host.
+            _ => (workers + 2) * Self::BUFFER_BYTES,
+        }
     }
 
     /// Makes the thread open the file again, for example after log rotation.
@@ -314,9 +353,27 @@ impl Drop for LogWriter {
     }
 }
 
+/// Writes the lines of a worker to their logs. Marked lines are sorted into buffers first.
+fn write_all(ring: &mut Consumer<u8>, targets: &mut [LogTarget], sorted: Option<&mut [Vec<u8>]>) {
+    let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
+    let (first, second) = chunk.as_slices();
+    match (sorted, targets) {
+        (Some(buffers), targets) => {
+            // No line is divided, unless by the end of the ring.
+            host_logs::sort(&[first, second].concat(), buffers);
+            for (target, lines) in targets.iter_mut().zip(buffers) {
+                target.write(lines, b"");
+                lines.clear();
+            }
+        }
+        (None, [target, ..]) => target.write(first, second),
+        (None, []) => {}
+    }
+    chunk.commit_all();
+}
+
 struct LogTarget {
     to: AccessLog,
-    reopens: Arc<AtomicBool>,
     file: Option<File>,
     metrics: Metrics,
     /// Lines lost since writing began to fail; `None` while it succeeds.
@@ -324,34 +381,31 @@ struct LogTarget {
 }
 
 impl LogTarget {
-    fn open(to: AccessLog, reopens: Arc<AtomicBool>, metrics: Metrics) -> io::Result<Self> {
+    fn open(to: AccessLog, metrics: Metrics) -> io::Result<Self> {
         let file = to.path.as_deref().map(append).transpose()?;
-        Ok(LogTarget { to, reopens, file, metrics, lost: None })
+        Ok(LogTarget { to, file, metrics, lost: None })
     }
 
-    /// Writes a worker's lines. Lines that cannot be written are lost and counted; the first
-    /// failure and the recovery are logged.
-    fn write(&mut self, ring: &mut Consumer<u8>) {
-        if self.reopens.swap(false, Ordering::Relaxed)
-            && let Some(path) = &self.to.path
-        {
-            match append(path) {
-                Ok(file) => self.file = Some(file),
-                Err(error) => {
-                    let path = path.display();
-                    error!(
-                        "cannot reopen the access log {path}: {error}; \
-                         lines are still written to the previous file"
-                    );
-                }
+    fn reopen(&mut self) {
+        let Some(path) = &self.to.path else { return };
+        match append(path) {
+            Ok(file) => self.file = Some(file),
+            Err(error) => {
+                let path = path.display();
+                error!(
+                    "cannot reopen the access log {path}: {error}; lines are still written to the previous file"
+                );
             }
         }
-        let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
+    }
+
+    /// Writes lines. Those that cannot be written are lost and counted; the first failure and the recovery are
+    /// logged.
+    fn write(&mut self, first: &[u8], second: &[u8]) {
         // An empty write would succeed and hide the failure.
-        if chunk.is_empty() {
+        if first.is_empty() && second.is_empty() {
             return;
         }
-        let (first, second) = chunk.as_slices();
         let result = match &mut self.file {
             Some(file) => file.write_all(first).and_then(|()| file.write_all(second)),
             None => {
@@ -374,7 +428,6 @@ impl LogTarget {
                 }
             }
         }
-        chunk.commit_all();
     }
 }
 
@@ -385,13 +438,15 @@ fn append(path: &Path) -> io::Result<File> {
 /// Checks that a file can be opened for appending, without creating it.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     match path.metadata() {
-        Ok(found) if found.is_file() => OpenOptions::new().append(true).open(path).map(drop),
         // The open of a pipe waits for its reader.
-        Ok(_) => Ok(()),
-        Err(_) => match path.parent() {
-            Some(parent) if parent != Path::new("") => parent.read_dir().map(drop),
-            _ => Ok(()),
-        },
+        Ok(found) if !found.is_file() && !found.is_dir() => Ok(()),
+        Ok(_) => OpenOptions::new().append(true).open(path).map(drop),
+        Err(_) => {
+            let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let parent = parent.unwrap_or(Path::new("."));
+            let needed = Access::WRITE_OK | Access::EXEC_OK;
+            Ok(accessat(CWD, parent, needed, AtFlags::EACCESS)?)
+        }
     }
 }
 
@@ -463,14 +518,8 @@ mod tests {
         let metrics = Metrics::default();
         let path = Some(PathBuf::from("/dev/full"));
         let to = AccessLog { path, ..AccessLog::default() };
-        let mut target = LogTarget::open(to, Arc::default(), metrics.clone()).unwrap();
-        let (mut lines, mut ring) = RingBuffer::new(100);
-        let mut write = |target: &mut LogTarget, text: &[u8]| {
-            let mut chunk = lines.write_chunk(text.len()).unwrap();
-            chunk.as_mut_slices().0.copy_from_slice(text);
-            chunk.commit_all();
-            target.write(&mut ring);
-        };
+        let mut target = LogTarget::open(to, metrics.clone()).unwrap();
+        let write = |target: &mut LogTarget, text: &[u8]| target.write(text, b"");
         // The error is logged when `lost` becomes `Some`, and not again before it was `None`.
         for lost in [1, 2] {
             write(&mut target, b"line\n");

@@ -18,6 +18,7 @@ pub(crate) mod guard;
 pub(crate) mod handler;
 pub(crate) mod handlers;
 pub(crate) mod head;
+pub(crate) mod host_logs;
 pub(crate) mod hosts;
 #[cfg(feature = "tls")]
 pub(crate) mod https_redirect;
