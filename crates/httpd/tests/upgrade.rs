@@ -4,13 +4,18 @@
 use crate::serving;
 
 use std::fs;
-use std::io::{BufRead, Read};
+use std::io::{BufRead, IoSliceMut, Read};
+use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
+use std::time::Duration;
 
 use command_fds::{CommandFdExt, FdMapping};
+use rustix::net::sockopt::set_socket_passcred;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use serving::program::{Serving, httpd};
 use serving::{Client, available};
@@ -138,6 +143,62 @@ fn program_that_cannot_start_again_goes_on() {
     }
     kill_process(successor, Signal::TERM).unwrap();
     serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+/// Receives a notification, and the process that sent it.
+fn notification(manager: &UnixDatagram) -> (Pid, String) {
+    let mut message = [0; 1024];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut credentials = RecvAncillaryBuffer::new(&mut space);
+    let mut buffers = [IoSliceMut::new(&mut message)];
+    let received =
+        recvmsg(manager, &mut buffers, &mut credentials, RecvFlags::empty()).expect("in time");
+    let sender = credentials.drain().find_map(|part| match part {
+        RecvAncillaryMessage::ScmCredentials(credentials) => Some(credentials.pid),
+        _ => None,
+    });
+    (sender.unwrap(), String::from_utf8(message[..received.bytes].to_vec()).unwrap())
+}
+
+/// Returns the parent of a process.
+fn parent(of: Pid) -> i32 {
+    let status = fs::read_to_string(format!("/proc/{}/status", of.as_raw_pid())).unwrap();
+    status.lines().find_map(|line| line.strip_prefix("PPid:")).unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn successor_was_reported_as_main_process_when_its_predecessor_could_have_ended() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pid_file) = (dir.path().join("notify"), dir.path().join("pid"));
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    set_socket_passcred(&manager, true).unwrap();
+    let mut command = httpd(&["-p", "0", "--pid-file", pid_file.to_str().unwrap()]);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut serving = Serving::of(command);
+    let mut current = Pid::from_child(&serving.child);
+    let (sender, message) = notification(&manager);
+    assert!(sender == current && message.starts_with("READY=1\nSTATUS="), "{message}");
+    // An upgrade, and one of the successor.
+    for _ in 0..2 {
+        kill_process(current, Signal::USR2).unwrap();
+        let (successor, message) = notification(&manager);
+        assert!(message.starts_with("READY=1\nSTATUS="), "{message}");
+        assert_ne!(successor, current);
+        // The process before is the main one until then, so any manager believes it.
+        let main = format!("MAINPID={}\n", successor.as_raw_pid());
+        assert_eq!(notification(&manager), (current, main));
+        // systemd waits for the end of its children only.
+        assert_ne!(parent(successor), current.as_raw_pid());
+        assert_eq!(process(&pid_file), successor);
+        current = successor;
+    }
+    kill_process(current, Signal::TERM).unwrap();
+    let (sender, message) = notification(&manager);
+    assert_eq!((sender, &*message), (current, "STOPPING=1\n"));
+    // Ends when all processes have ended.
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+    assert!(serving.child.wait().unwrap().success());
 }
 
 #[test]

@@ -1,25 +1,29 @@
 //! What a user can do about an error.
 
 use std::io::ErrorKind;
+use std::net::SocketAddr;
 
 use evring_httpd::evring::StartError;
-use evring_httpd::{Error, Options};
+use evring_httpd::{Addresses, Error, Options};
 use tracing::warn;
 
-/// Returns an error's message, with what to do.
-pub(crate) fn with_advice(error: Error) -> String {
-    let advice = match &error {
+/// Returns the message of an error of a server with these options, with what to do.
+pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
+    let advice = match error {
         Error::Start(StartError::Listen(at, reason)) => match reason.kind() {
             ErrorKind::PermissionDenied => format!(
                 "ports below 1024 need a capability: run `setcap cap_net_bind_service=+ep` on the program, set \
                  AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit, or choose another port, such as -p {}",
                 u32::from(at.port()) + 8000
             ),
-            ErrorKind::AddrInUse => format!(
-                "another program listens there: end it (`ss -ltnp 'sport = :{}'` shows it), or choose another port \
-                 with -p or --listen",
-                at.port()
-            ),
+            ErrorKind::AddrInUse => match overlapping(*at, options) {
+                Some(other) => format!("this server listens on {other}, too: keep one of them"),
+                None => format!(
+                    "another program listens there: end it (`ss -ltnp 'sport = :{}'` shows it), or choose another \
+                     port with -p or --listen",
+                    at.port()
+                ),
+            },
             ErrorKind::AddrNotAvailable => {
                 "no interface of this machine has this address: `ip address` lists them".to_owned()
             }
@@ -31,6 +35,18 @@ pub(crate) fn with_advice(error: Error) -> String {
         _ => return error.to_string(),
     };
     format!("{error}; {advice}")
+}
+
+/// Returns another address of these options that includes an address, or is included.
+fn overlapping(at: SocketAddr, options: &Options) -> Option<SocketAddr> {
+    let Options { listen, tls, metrics_listen, .. } = options;
+    let all = listen.iter().chain(&tls.redirect_from).chain(metrics_listen);
+    all.flat_map(Addresses::as_slice).copied().find(|other| {
+        let includes =
+            |a: SocketAddr, b: SocketAddr| a.ip().is_unspecified() && !b.ip().is_unspecified();
+        let same = other.port() == at.port() && other.is_ipv4() == at.is_ipv4();
+        same && (includes(*other, at) || includes(at, *other))
+    })
 }
 
 /// Warns if the directory has no page for `/`.

@@ -5,10 +5,12 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use evring_httpd::{Addresses, Builder, Config, HostOptions, Options};
+use evring_httpd::{Addresses, Builder, Config, Error, HostOptions, Options};
 use tracing::level_filters::LevelFilter;
 
+use crate::backends;
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
+use crate::positions::Positions;
 
 /// Parses a time in seconds.
 fn seconds(text: &str) -> Result<Duration, String> {
@@ -74,6 +76,10 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,
 
+    /// Where the settings of the file are.
+    #[arg(skip)]
+    pub(crate) positions: Positions,
+
     #[command(flatten)]
     options: Options,
 }
@@ -99,6 +105,15 @@ impl Arguments {
 pub(crate) struct Settings(pub(crate) Options);
 
 impl Settings {
+    /// Checks the settings, and the files that they name, without starting a server.
+    ///
+    /// # Errors
+    /// The reason why a server with these settings cannot start, as far as it does not depend on other programs.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        backends::choose(&self.0.backend).map_err(Error::Start)?;
+        Builder::from(self.0.clone()).check()
+    }
+
     /// Listens at the addresses of inherited sockets, unless the settings have others.
     pub(crate) fn listen_at(&mut self, inherited: &[SocketAddr]) {
         let Options { listen, tls, metrics_listen, .. } = &mut self.0;

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use evring_httpd::evring::{AutoChoice, Unavailable, auto, backends};
+use evring_httpd::evring::{AutoChoice, StartError, auto, backends};
 use serde_json::json;
 
 pub(crate) fn list(as_json: bool) -> ExitCode {
@@ -45,11 +45,17 @@ fn table() -> String {
 }
 
 /// Returns the mechanism to use and, if a faster one is unavailable, a note with the reasons.
-pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), Unavailable> {
+///
+/// # Errors
+/// If there is no such mechanism, or this machine does not have it.
+pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), StartError> {
     if name != "auto" {
+        let found = backends().into_iter().find(|backend| backend.name == name);
+        let found = found.ok_or_else(|| StartError::Unknown(name.to_owned()))?;
+        found.available.map_err(StartError::Unavailable)?;
         return Ok((name.to_owned(), None));
     }
-    let AutoChoice { name, unavailable, .. } = auto()?;
+    let AutoChoice { name, unavailable, .. } = auto().map_err(StartError::Unavailable)?;
     let unavailable: Vec<String> = unavailable
         .iter()
         .map(|(name, reason)| format!("{name} is unavailable: {reason}"))

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
-use evring_httpd::{BasicAuth, FileOptions, HostName, HostOptions, Options};
+use evring_httpd::{AccessLog, BasicAuth, FileOptions, HostName, HostOptions, Options};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -35,13 +35,16 @@ struct HostArguments {
     tls_key: Option<PathBuf>,
 }
 
-/// The identifier of the setting for basic authentication.
+/// The identifiers of the settings for basic authentication, and for the access log.
 const BASIC_AUTH: &str = "basic_auth";
+const ACCESS_LOG: &str = "access_log";
+const LOG_FORMAT: &str = "log_format";
 
 /// Returns the settings of a host: its own, and those that it shares with the server.
 fn command() -> Command {
     let server = Options::augment_args(Command::new("server"));
-    let shared = server.get_arguments().filter(|arg| arg.get_id() == BASIC_AUTH);
+    let shared = [BASIC_AUTH, ACCESS_LOG, LOG_FORMAT];
+    let shared = server.get_arguments().filter(|arg| shared.contains(&arg.get_id().as_str()));
     HostArguments::command().args(shared.cloned().collect::<Vec<_>>())
 }
 
@@ -60,6 +63,11 @@ fn parse<'a>(flags: impl Iterator<Item = &'a String>) -> Result<HostOptions, cla
     options.files = host.files;
     let basic_auth = matches.get_many::<BasicAuth>(BASIC_AUTH);
     options.basic_auth = basic_auth.map(|all| all.cloned().collect());
+    options.access_log = matches.get_one::<PathBuf>(ACCESS_LOG).map(|path| {
+        let mut log = AccessLog::from(path.clone());
+        log.format = matches.get_one(LOG_FORMAT).copied().unwrap_or_default();
+        log
+    });
     options.certificate = host.tls_cert.zip(host.tls_key);
     Ok(options)
 }
@@ -100,7 +108,7 @@ fn read_host(
     }
     let settings = read_table(table, command, &["help"])?;
     let host = parse(settings.iter().flat_map(|setting| &setting.flags))
-        .map_err(|error| (span.clone(), format!("host: {}", whole_reason(&error))))?;
+        .map_err(|error| (span.clone(), format!("host: {}", reason(&error))))?;
     if host.root.is_none() && host.files.redirects.is_empty() {
         return Err((span, "host: it has neither `root` nor `redirect`".to_owned()));
     }
@@ -112,17 +120,6 @@ fn read_host(
         }
     }
     Ok(settings)
-}
-
-/// Returns the reason of an error with the settings that are missing.
-fn whole_reason(error: &clap::Error) -> String {
-    let missing = error.get(clap::error::ContextKind::InvalidArg);
-    match missing {
-        Some(names) if error.kind() == clap::error::ErrorKind::MissingRequiredArgument => {
-            format!("a setting is missing: {names}")
-        }
-        _ => reason(error),
-    }
 }
 
 /// Returns a host with its settings, and those for files of the whole server that it does not have.
@@ -148,6 +145,11 @@ pub(crate) fn options(
         for value in server.get_raw(id).into_iter().flatten() {
             flags.push(format!("--{long}={}", value.to_string_lossy()));
         }
+    }
+    if !has(LOG_FORMAT)
+        && let Some(format) = server.get_raw(LOG_FORMAT).and_then(|mut all| all.next())
+    {
+        flags.push(format!("--log-format={}", format.to_string_lossy()));
     }
     let mut host = parse(flags.iter())?;
     if has(BASIC_AUTH) {

@@ -6,20 +6,21 @@ mod backends;
 mod descriptors;
 mod hosts;
 mod pid_file;
+mod positions;
 mod reload;
 mod settings;
 mod stderr;
 mod upgrade;
 
 use std::io::IsTerminal;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
 use evring_httpd::evring::ListeningSocket;
-use evring_httpd::{Builder, Handle, Server};
+use evring_httpd::{Error, Handle, Options, Server};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;
@@ -30,6 +31,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use arguments::Settings;
 use descriptors::open_descriptors;
 use pid_file::PidFile;
+use positions::Positions;
 use reload::Reload;
 use stderr::Stderr;
 use upgrade::Inheritance;
@@ -37,7 +39,7 @@ use upgrade::Inheritance;
 fn main() -> ExitCode {
     let inheritance = Inheritance::take();
     let command_line: Vec<_> = std::env::args_os().collect();
-    let arguments = match settings::parse(&command_line) {
+    let mut arguments = match settings::parse(&command_line) {
         Ok(arguments) => arguments,
         Err(error) => {
             eprintln!("httpd: {error}");
@@ -68,14 +70,17 @@ fn main() -> ExitCode {
         open: 0,
         log_level,
         drain_delay: Arc::new(Mutex::new(arguments.drain_delay)),
+        pid_file: arguments.pid_file.clone(),
     };
+    settings::warn_of_variables();
     let pid_file = arguments.pid_file.clone();
+    let positions = std::mem::take(&mut arguments.positions);
     let settings = Settings(arguments.into_options());
     let outcome = match is_check {
-        true => check(&settings, &stderr),
-        false => inheritance
-            .map_err(Into::into)
-            .and_then(|inherited| serve(settings, pid_file, inherited, reload, &stderr)),
+        true => check(&settings, pid_file.as_deref(), &positions, &stderr),
+        false => inheritance.map_err(Into::into).and_then(|inherited| {
+            serve(settings, pid_file, &positions, inherited, reload, &stderr)
+        }),
     };
     if let Err(error) = &outcome {
         stderr.print(&format!("httpd: {error}"));
@@ -84,9 +89,17 @@ fn main() -> ExitCode {
     if outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-/// Checks the files that the settings name.
-fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error::Error>> {
-    Builder::from(settings.0.clone()).check()?;
+/// Checks the settings, and the files that they name.
+fn check(
+    settings: &Settings,
+    pid_file: Option<&Path>,
+    positions: &Positions,
+    stderr: &Stderr,
+) -> Result<(), Box<dyn std::error::Error>> {
+    settings.check().map_err(|error| positions.locate(&error, error.to_string()))?;
+    if let Some(path) = pid_file {
+        PidFile::check(path)?;
+    }
     stderr.print("the settings are valid");
     Ok(())
 }
@@ -95,13 +108,18 @@ fn check(settings: &Settings, stderr: &Stderr) -> Result<(), Box<dyn std::error:
 fn serve(
     mut settings: Settings,
     pid_file: Option<PathBuf>,
+    positions: &Positions,
     mut inherited: Inheritance,
     mut reload: Reload,
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let mut signals = exit_at_second_signal()?;
     let reload_signals = Reload::signals()?;
-    let (backend, note) = backends::choose(&settings.0.backend)?;
+    let located = |error: Error, options: &Options| {
+        positions.locate(&error, advice::with_advice(&error, options))
+    };
+    let (backend, note) = backends::choose(&settings.0.backend)
+        .map_err(|error| located(Error::Start(error), &settings.0))?;
     reload.open = open_descriptors();
     let budget = settings.descriptor_demand().budget_of_process(reload.open)?;
     let sockets = std::mem::take(&mut inherited.sockets);
@@ -110,7 +128,7 @@ fn serve(
     let user = settings.0.user.as_ref();
     let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
     let server = settings.server(&backend, budget).inherit(sockets).start();
-    let server = server.map_err(advice::with_advice)?;
+    let server = server.map_err(|error| located(error, &settings.0))?;
     advice::warn_of_directory(&settings.0);
     if let Some(note) = note {
         stderr.print(&note);
@@ -121,12 +139,8 @@ fn serve(
     }
     let ready = ready_line(&server, budget.workers);
     stderr.print(&ready);
-    // A successor is the service's main process from now on.
-    let pid = NotifyState::MainPid(std::process::id());
-    match inherited.report_ready() {
-        true => notify_manager(&[pid, NotifyState::Ready, NotifyState::Status(&ready)]),
-        false => notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]),
-    }
+    notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
+    inherited.report_ready();
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -174,7 +188,12 @@ fn upgrade_at_signal(handle: Handle) -> std::io::Result<()> {
     thread::Builder::new().name("upgrade".to_owned()).spawn(move || {
         for _ in signals.forever() {
             match upgrade::start_successor(&handle) {
-                Ok(()) => break,
+                Ok(successor) => {
+                    // The service manager knows it before this process can end.
+                    let number = successor.as_raw_pid().unsigned_abs();
+                    notify_manager(&[NotifyState::MainPid(number)]);
+                    break;
+                }
                 Err(error) => error!("no upgrade, this process goes on: {error}"),
             }
         }

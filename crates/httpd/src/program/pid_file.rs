@@ -6,7 +6,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
 
 use evring_httpd::User;
-use rustix::fs::OFlags;
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
 use rustix::process::geteuid;
 
 /// A file that has the number of this process until the process ends or a successor replaces it.
@@ -47,6 +47,18 @@ impl PidFile {
         Ok(PidFile { path: path.to_owned(), file })
     }
 
+    /// Checks that the file can be written, without creating it.
+    pub(crate) fn check(path: &Path) -> io::Result<()> {
+        let (path_to_check, needed) = match path.symlink_metadata() {
+            Ok(_) => (path, Access::WRITE_OK),
+            Err(_) => (parent(path), Access::WRITE_OK | Access::EXEC_OK),
+        };
+        accessat(CWD, path_to_check, needed, AtFlags::EACCESS).map_err(|error| {
+            let reason = format!("cannot write the pid file {}: {error}", path.display());
+            io::Error::new(error.kind(), reason)
+        })
+    }
+
     /// Writes the number of this process.
     pub(crate) fn write(&self) -> io::Result<()> {
         let line = own_line();
@@ -63,6 +75,11 @@ impl Drop for PidFile {
             let _ = self.file.set_len(0);
         }
     }
+}
+
+/// Returns the directory of a file.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
 fn own_line() -> String {

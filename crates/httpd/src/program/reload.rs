@@ -4,11 +4,12 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use evring_httpd::{Builder, Handle};
+use evring_httpd::Handle;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -30,6 +31,8 @@ pub(crate) struct Reload {
     pub(crate) inherited: Vec<SocketAddr>,
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
     pub(crate) drain_delay: Arc<Mutex<Duration>>,
+    /// The file with the number of the process, which stays.
+    pub(crate) pid_file: Option<PathBuf>,
 }
 
 impl Reload {
@@ -62,10 +65,7 @@ impl Reload {
             Ok(now) => notify_manager(&[NotifyState::Reloading, now]),
             Err(error) => warn!("cannot notify the service manager: {error}"),
         }
-        match self.read().and_then(|(builder, arguments)| {
-            handle.reload(builder)?;
-            Ok(arguments)
-        }) {
+        match self.replace(handle) {
             Ok((log_level, drain_delay)) => {
                 // The subscriber lives as long as the process.
                 let _ = self.log_level.reload(log_level);
@@ -78,16 +78,26 @@ impl Reload {
         notify_manager(&[NotifyState::Ready]);
     }
 
-    /// Reads and checks the settings.
-    fn read(&self) -> Result<(Builder, (LevelFilter, Duration)), Box<dyn Error>> {
-        let arguments: Arguments = settings::parse(&self.arguments)?;
+    /// Reads and checks the settings, and replaces those of the server. Returns those of the program.
+    fn replace(&self, handle: &Handle) -> Result<(LevelFilter, Duration), Box<dyn Error>> {
+        let mut arguments: Arguments = settings::parse(&self.arguments)?;
         let of_program = (arguments.log_level, arguments.drain_delay);
+        if arguments.pid_file != self.pid_file {
+            warn!("another `pid-file` is used after a restart or an upgrade");
+        }
+        let positions = std::mem::take(&mut arguments.positions);
         let mut settings = Settings(arguments.into_options());
+        let located = |error: evring_httpd::Error| -> Box<dyn Error> {
+            match error {
+                evring_httpd::Error::Ended => error.into(),
+                error => positions.locate(&error, error.to_string()).into(),
+            }
+        };
+        settings.check().map_err(located)?;
         let (backend, _) = backends::choose(&settings.0.backend)?;
         let budget = settings.descriptor_demand().budget_of_process(self.open)?;
         settings.listen_at(&self.inherited);
-        let builder = settings.server(&backend, budget);
-        builder.check()?;
-        Ok((builder, of_program))
+        handle.reload(settings.server(&backend, budget)).map_err(located)?;
+        Ok(of_program)
     }
 }

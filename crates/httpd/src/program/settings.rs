@@ -16,9 +16,11 @@ use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
 use evring_httpd::PagePath;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
+use tracing::warn;
 
 use crate::arguments::Arguments;
-use crate::hosts;
+use crate::positions::Positions;
+use crate::{hosts, upgrade};
 
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
@@ -40,7 +42,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     // Before the arguments, so that messages name these as the user gave them.
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
-    let whole = |error| FileError::whole(file, &error);
+    let whole = |error| FileError::whole(file, &text, &settings, &error);
     let matches = command().try_get_matches_from(all).map_err(whole)?;
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(whole)?;
     for table in [&settings].into_iter().chain(&hosts) {
@@ -52,7 +54,9 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
             check_files(setting, root.map(Path::new)).map_err(error)?;
         }
     }
-    let hosts = hosts.into_iter().map(|settings| hosts::options(&settings, &matches));
+    arguments.positions =
+        Positions::new(file, &text, settings.iter().chain(hosts.iter().flatten()));
+    let hosts = hosts.iter().map(|settings| hosts::options(settings, &matches));
     arguments.set_hosts(hosts.collect::<Result<_, _>>().map_err(whole)?);
     Ok(arguments)
 }
@@ -108,6 +112,18 @@ fn variable(long: &str) -> String {
     format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
 }
 
+/// Warns of environment variables with the program's prefix that are no settings.
+pub(crate) fn warn_of_variables() {
+    let known: Vec<_> =
+        command().get_arguments().filter_map(|arg| arg.get_long()).map(variable).collect();
+    let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names.filter(|name| name.starts_with(PREFIX)) {
+        if !known.contains(&name) && name != upgrade::INHERITED {
+            warn!("there is no setting for the variable {name}");
+        }
+    }
+}
+
 /// Returns the definitions of all flags, with their environment variables.
 pub(crate) fn command() -> Command {
     Arguments::command().mut_args(|arg| match arg.get_long() {
@@ -136,6 +152,13 @@ pub(crate) struct Setting {
     pub(crate) flags: Vec<String>,
     /// The position of its value in the file.
     pub(crate) span: Range<usize>,
+}
+
+impl Setting {
+    /// Returns its name, unless it has no value.
+    fn name(&self) -> Option<&str> {
+        self.flags.first()?.strip_prefix("--")?.split('=').next()
+    }
 }
 
 impl FileSettings {
@@ -259,15 +282,21 @@ fn check(flags: Vec<String>, name: &str, command: &Command) -> Result<Vec<String
     }
 }
 
-/// Returns the first line of a message, without its prefix.
+/// Returns the first paragraph of a message as one line, without its prefix.
 pub(crate) fn reason(error: &clap::Error) -> String {
+    if error.kind() == ErrorKind::MissingRequiredArgument
+        && let Some(missing) = error.get(ContextKind::InvalidArg)
+    {
+        return format!("a setting is missing: {missing}");
+    }
     let text = error.render().to_string();
-    let line = text.lines().next().unwrap_or_default();
-    line.strip_prefix("error: ").unwrap_or(line).to_owned()
+    let lines = text.lines().take_while(|line| !line.trim().is_empty());
+    let line = lines.map(str::trim).collect::<Vec<_>>().join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
 }
 
 /// Returns line and column of the start of a span, from 1.
-fn position(text: &str, span: &Range<usize>) -> (usize, usize) {
+pub(crate) fn position(text: &str, span: &Range<usize>) -> (usize, usize) {
     let before = &text[..span.start.min(text.len())];
     let line_start = before.rfind('\n').map_or(0, |at| at + 1);
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
@@ -276,16 +305,28 @@ fn position(text: &str, span: &Range<usize>) -> (usize, usize) {
 /// The reason why the settings of a file cannot be used.
 #[derive(Debug)]
 pub(crate) struct FileError {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     /// Line and column.
-    at: Option<(usize, usize)>,
-    reason: String,
+    pub(crate) at: Option<(usize, usize)>,
+    pub(crate) reason: String,
 }
 
 impl FileError {
     /// The settings contradict each other, or the flags.
-    fn whole(path: &Path, error: &clap::Error) -> Self {
-        FileError { path: path.to_owned(), at: None, reason: reason(error) }
+    fn whole(path: &Path, text: &str, settings: &[Setting], error: &clap::Error) -> Self {
+        let reason = reason(error);
+        let is_cause = |setting: &&Setting| match error.kind() {
+            // The one that needs what is missing.
+            ErrorKind::MissingRequiredArgument => {
+                let alone = ["httpd"].into_iter().chain(setting.flags.iter().map(String::as_str));
+                let alone = command().try_get_matches_from(alone);
+                alone.is_err_and(|other| other.kind() == error.kind())
+            }
+            _ => setting.name().is_some_and(|name| reason.contains(&format!("'--{name}"))),
+        };
+        let at = settings.iter().find(is_cause);
+        let at = at.map(|setting| position(text, &setting.span));
+        FileError { path: path.to_owned(), at, reason }
     }
 }
 
@@ -360,7 +401,15 @@ mod tests {
             ("root = 1979-05-27", "FILE:1:8: `root` is a text or a number"),
             ("workers = ", "FILE:1:11: "),
             ("workers = 1\nworkers = 2", "FILE:2:1: duplicate key"),
-            ("tls-cert = 'a'", "FILE: the following required arguments were not provided"),
+            ("workers = 1\ntls-cert = 'a'", "FILE:2:12: a setting is missing: --tls-key <FILE>"),
+            (
+                "tls-self-signed = true\ntls-cert = 'a'\ntls-key = 'b'",
+                "FILE:1:19: the argument '--tls-self-signed' cannot be used with '--tls-cert <FILE>'",
+            ),
+            (
+                "header = [\"X: a\\nY: b\"]",
+                "FILE:1:10: `header`: invalid value 'X: a Y: b' for '--header <[PATH ]NAME: VALUE>': ",
+            ),
             ("host = 1", "FILE:1:8: hosts are tables: `[[host]]`"),
             ("[host]\nname = 'a'", "FILE:1:1: hosts are tables: `[[host]]`"),
             ("[[host]]\nname = 'a'", "FILE:1:1: host: it has neither `root` nor `redirect`"),
@@ -481,7 +530,7 @@ mod tests {
             }
             if let Err(error) = parsed(setting, &[]) {
                 let absent = "cannot read the file authority.pem";
-                let is_expected = ["required arguments", "the directory /srv/www", absent]
+                let is_expected = ["a setting is missing", "the directory /srv/www", absent]
                     .iter()
                     .any(|reason| error.contains(reason));
                 assert!(is_expected, "line {}: {error}", number + 1);

@@ -1,0 +1,135 @@
+//! Settings that cannot be used: the check finds them, and names file, line, key and reason.
+#![cfg(feature = "cli")]
+
+mod serving;
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+
+use command_fds::{CommandFdExt, FdMapping};
+use serving::program::{Serving, httpd};
+
+/// Runs the program with a file of settings. Returns whether it ended with success, and its messages.
+fn run(dir: &Path, text: &str, flags: &[&str]) -> (bool, String) {
+    let file = dir.join("httpd.toml");
+    fs::write(&file, text).unwrap();
+    let mut command = httpd(&["--config", file.to_str().unwrap()]);
+    let output = command.args(flags).output().unwrap();
+    let messages = String::from_utf8(output.stderr).unwrap();
+    (output.status.success(), messages.replace(dir.to_str().unwrap(), "DIR"))
+}
+
+/// Writes a certificate and its key.
+fn write_certificate(dir: &Path, name: &str) {
+    let made = rcgen::generate_simple_self_signed(vec![name.to_owned()]).unwrap();
+    fs::write(dir.join(format!("{name}.pem")), made.cert.pem()).unwrap();
+    fs::write(dir.join(format!("{name}.key")), made.signing_key.serialize_pem()).unwrap();
+}
+
+#[test]
+fn check_accepted_what_no_server_starts_with() {
+    let dir = tempfile::tempdir().unwrap();
+    for (text, reason) in [
+        ("\nbackend = 'abacus'", "DIR/httpd.toml:2:11: `backend`: unknown mechanism `abacus`"),
+        (
+            "listen = ['127.0.0.1:1', '127.0.0.1:1']\nworkers = 2",
+            "DIR/httpd.toml:1:10: `listen`: there are two listeners on 127.0.0.1:1;",
+        ),
+        (
+            "listen = ['127.0.0.1:1']\nmetrics-listen = '127.0.0.1:1'",
+            "DIR/httpd.toml:2:18: `metrics-listen`: there are two listeners on 127.0.0.1:1;",
+        ),
+        (
+            "tls-self-signed = true\nlisten = [':1']\ntls-redirect = [':1']\nworkers = 2",
+            "DIR/httpd.toml:3:16: `tls-redirect`: there are two listeners on 0.0.0.0:1;",
+        ),
+        (
+            "workers = 1\naccess-log = '/'",
+            "DIR/httpd.toml:2:14: `access-log`: cannot open the access log /: Is a directory",
+        ),
+        (
+            "[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/none/a.log'",
+            "DIR/httpd.toml:4:14: `access-log`: cannot open the access log /none/a.log: No such file",
+        ),
+        ("pid-file = '/none/pid'", "httpd: cannot write the pid file /none/pid: No such file"),
+    ] {
+        let (is_valid, messages) = run(dir.path(), text, &["--check-config"]);
+        assert!(!is_valid && messages.contains(reason), "{text}\n{messages}");
+        let (_, of_start) = run(dir.path(), text, &[]);
+        assert!(of_start.contains(&reason[..reason.len().min(30)]), "{text}\n{of_start}");
+    }
+}
+
+#[test]
+fn errors_of_certificates_had_no_line() {
+    let dir = tempfile::tempdir().unwrap();
+    write_certificate(dir.path(), "a.test");
+    write_certificate(dir.path(), "b.test");
+    fs::write(dir.path().join("garbage"), "text").unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (a, a_key, b_key) = (path("a.test.pem"), path("a.test.key"), path("b.test.key"));
+    let garbage = path("garbage");
+    for (text, reason) in [
+        (
+            format!("tls-cert = {a:?}\ntls-key = {b_key:?}"),
+            "DIR/httpd.toml:2:11: `tls-key`: the key DIR/b.test.key cannot be used with",
+        ),
+        (
+            format!("tls-key = {a_key:?}\n tls-cert = {garbage:?}"),
+            "DIR/httpd.toml:2:13: `tls-cert`: DIR/garbage has no certificate",
+        ),
+        (
+            format!("tls-cert = {a:?}\ntls-key = {a_key:?}\ntls-client-ca = {garbage:?}"),
+            "DIR/httpd.toml:3:17: `tls-client-ca`: DIR/garbage has no certificate",
+        ),
+        (
+            format!("[[host]]\nname = 'b'\nroot = '/'\ntls-cert = {a:?}\ntls-key = {b_key:?}"),
+            "DIR/httpd.toml:5:11: `tls-key`: the key DIR/b.test.key cannot be used with",
+        ),
+        (
+            "tls-redirect = [':1']".to_owned(),
+            "DIR/httpd.toml:1:16: `tls-redirect`: TLS needs a certificate and its key",
+        ),
+    ] {
+        for flags in [&["--check-config"][..], &[]] {
+            let (is_valid, messages) = run(dir.path(), &text, flags);
+            assert!(!is_valid && messages.contains(reason), "{text}\n{messages}");
+        }
+    }
+}
+
+#[test]
+fn address_that_another_one_includes_was_said_to_be_of_another_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let text = format!("listen = ['0.0.0.0:{free}', '127.0.0.1:{free}']");
+    let (is_valid, messages) = run(dir.path(), &text, &[]);
+    assert!(!is_valid && messages.contains("`listen`: cannot listen on 127.0.0.1:"), "{messages}");
+    assert!(
+        messages.contains(&format!("this server listens on 0.0.0.0:{free}, too")),
+        "{messages}"
+    );
+}
+
+#[test]
+fn variables_that_are_no_settings_are_reported() {
+    let mut command = httpd(&["--check-config"]);
+    let output = command.env("EVRING_HTTPD_WROKERS", "2").output().unwrap();
+    let messages = String::from_utf8(output.stderr).unwrap();
+    assert!(messages.contains("no setting for the variable EVRING_HTTPD_WROKERS"), "{messages}");
+}
+
+#[test]
+fn socket_that_no_setting_names_was_ignored_silently() {
+    let given = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = given.local_addr().unwrap();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
+    command.args(["--listen", "127.0.0.2:0"]).env("LISTEN_FDS", "1");
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command.fd_mappings(vec![FdMapping { parent_fd: given.into(), child_fd: 3 }]).unwrap();
+    let serving = Serving::of(command);
+    let expected = format!("the socket on {at} was given to the server, but no setting names");
+    assert!(serving.before.contains(&expected), "{}", serving.before);
+}
