@@ -124,7 +124,8 @@ fn settings_are_read_again_as_the_user() {
     serving.signal(Signal::HUP);
     let mut line = String::new();
     serving.errors.read_line(&mut line).unwrap();
-    assert!(line.contains("the settings stay as they were: cannot run as the user bin"), "{line}");
+    assert!(line.contains("the settings stay as they were: "), "{line}");
+    assert!(line.contains("httpd.toml:3:8: `user`: cannot run as the user bin"), "{line}");
     assert_eq!(serving.connect().get("/").status, 200);
     serving.signal(Signal::TERM);
     serving.expect_success();

@@ -386,6 +386,11 @@ impl LogTarget {
         Ok(LogTarget { to, file, metrics, lost: None })
     }
 
+    /// Returns the path for messages.
+    fn name(&self) -> std::path::Display<'_> {
+        self.to.path.as_deref().unwrap_or(Path::new("-")).display()
+    }
+
     fn reopen(&mut self) {
         let Some(path) = &self.to.path else { return };
         match append(path) {
@@ -418,13 +423,15 @@ impl LogTarget {
                 let lines = [first, second].concat().iter().filter(|b| **b == b'\n').count() as u64;
                 self.metrics.own().log_lines_lost.add(lines);
                 if self.lost.is_none() {
-                    error!("cannot write the access log: {error}; lines are lost");
+                    let name = self.name();
+                    error!("cannot write the access log {name}: {error}; lines are lost");
                 }
                 self.lost = Some(self.lost.unwrap_or(0) + lines);
             }
             Ok(()) => {
                 if let Some(lines) = self.lost.take() {
-                    warn!("the access log is writable again; {lines} lines were lost");
+                    let name = self.name();
+                    warn!("the access log {name} is writable again; {lines} lines were lost");
                 }
             }
         }
