@@ -261,13 +261,19 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> S
 ///
 /// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` tells for the first and the last byte whether their
 /// reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page, alone.
-/// Where cachestat(2) is not permitted (before Linux 6.5; other users' files), a gap blocks.
+/// Where cachestat(2) is not permitted, preadv2(2) reads all of the part. Overlayfs supports neither, so there every
+/// part counts as cold.
 pub(crate) fn is_cold(part: FileRange) -> bool {
-    has_gap(part) || is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last())
+    match has_gap(part) {
+        Some(true) => true,
+        Some(false) => is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last()),
+        None => would_read_block(part),
+    }
 }
 
-/// Returns whether pages of a part are missing in the page cache (cachestat(2)); false if that is unknown.
-fn has_gap(part: FileRange) -> bool {
+/// Returns whether pages of a part are missing in the page cache (cachestat(2)). `None` if that is unknown: the kernel
+/// is older than Linux 6.5, or the file is of another user, who has not permitted writing.
+fn has_gap(part: FileRange) -> Option<bool> {
     let page_bytes = rustix::param::page_size() as u64;
     let pages = part.last() / page_bytes - part.offset / page_bytes + 1;
     let range = [part.offset, part.len.into()];
@@ -276,7 +282,7 @@ fn has_gap(part: FileRange) -> bool {
     let result = unsafe {
         libc::syscall(SYS_CACHESTAT, part.file.raw(), range.as_ptr(), counts.as_mut_ptr(), 0)
     };
-    result == 0 && counts[0] < pages
+    (result == 0).then_some(counts[0] < pages)
 }
 
 /// Bytes of one hint. The kernel cuts a hint to the read-ahead of the device, by default 128 KiB.
@@ -301,11 +307,29 @@ pub(crate) fn prefetch(part: FileRange) {
 const SYS_CACHESTAT: libc::c_long = 451;
 
 fn is_byte_cold(file: Fd, offset: u64) -> bool {
-    let mut byte = [0];
-    let mut into = [IoSliceMut::new(&mut byte)];
-    let read = rustix::io::preadv2(borrow(&file), &mut into, offset, ReadWriteFlags::NOWAIT);
     // A file system without RWF_NOWAIT counts as uncached.
-    matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
+    matches!(read_cached(file, offset, &mut [0]), Err(Errno::AGAIN | Errno::OPNOTSUPP))
+}
+
+/// Reads a part to find out whether that blocks. The copies take less time than a system call for each page.
+fn would_read_block(part: FileRange) -> bool {
+    let mut bytes = [0; 32 * 1024];
+    let Range { start: mut at, end } = part.range();
+    while at < end {
+        let len = (end - at).min(bytes.len() as u64) as usize;
+        match read_cached(part.file, at, &mut bytes[..len]) {
+            Ok(0) => break,
+            Ok(n) => at += n as u64,
+            Err(errno) => return matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP),
+        }
+    }
+    false
+}
+
+fn read_cached(file: Fd, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+    let mut into = [IoSliceMut::new(into)];
+    let flags = ReadWriteFlags::NOWAIT;
+    retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, offset, flags))
 }
 
 /// Opens a file beneath `root`, and returns it with its metadata.
