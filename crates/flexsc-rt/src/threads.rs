@@ -376,8 +376,11 @@ impl Pool {
                 }
                 *seen = now;
             }
-            idle_beats = if work.active > 0 || cancelling { 0 } else { idle_beats + 1 };
             let queued = !work.queue.is_empty();
+            // A thread that was started or woken may come later than the beats end.
+            let is_coming = work.starting > 0 || (queued && work.idle > 0);
+            let is_idle = work.active == 0 && !is_coming && !cancelling;
+            idle_beats = if is_idle { idle_beats + 1 } else { 0 };
             if queued {
                 if !Pool::wake(&self, work, 0) {
                     self.shared.bell.ring();
