@@ -47,6 +47,18 @@ impl OpKind {
         OpKind::Call,
     ];
 
+    /// The kinds by their numbers in a token, padded to a power of two: a token's kind is looked up several times for
+    /// each completion, and a division costs more than the rest.
+    const BY_NUMBER: [OpKind; OpKind::COUNT.next_power_of_two()] = {
+        let mut kinds = [OpKind::Accept; OpKind::COUNT.next_power_of_two()];
+        let mut number = 0;
+        while number < kinds.len() {
+            kinds[number] = OpKind::ALL[number % OpKind::COUNT];
+            number += 1;
+        }
+        kinds
+    };
+
     /// Returns whether operations of this kind are in the kernel's table.
     pub(crate) const fn is_tracked(self) -> bool {
         !matches!(self, OpKind::Wake | OpKind::Cancel | OpKind::Watch | OpKind::Stream)
@@ -75,7 +87,7 @@ impl Token {
 
     /// Returns the operation's kind.
     pub const fn kind(self) -> OpKind {
-        OpKind::ALL[(self.0 >> 56) as usize % OpKind::COUNT]
+        OpKind::BY_NUMBER[(self.0 >> 56) as usize % OpKind::BY_NUMBER.len()]
     }
 
     /// Returns the slot.
