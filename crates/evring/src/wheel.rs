@@ -20,6 +20,8 @@ pub struct TimerWheel {
     elapsed: u64,
     levels: [Level; LEVELS],
     timers: Table<Timer>,
+    /// The last deadline and its due time: connections that are served in one turn usually have the same.
+    converted: (Instant, u64),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -46,14 +48,21 @@ impl TimerWheel {
     /// Creates an empty wheel that starts at `now`.
     pub fn new(now: Instant) -> Self {
         let level = Level { occupied: 0, first: [NONE; SLOTS as usize] };
-        TimerWheel { origin: now, elapsed: 0, levels: [level; LEVELS], timers: Table::default() }
+        TimerWheel {
+            origin: now,
+            elapsed: 0,
+            levels: [level; LEVELS],
+            timers: Table::default(),
+            converted: (now, 0),
+        }
     }
 
     /// Sets or replaces the deadline of `id`. It expires at `at` or up to 1 ms later.
     pub fn set(&mut self, id: u32, at: Instant) {
-        let since = at.saturating_duration_since(self.origin);
-        let millis = u64::from(since.subsec_nanos().div_ceil(1_000_000));
-        let due = since.as_secs().saturating_mul(1000).saturating_add(millis);
+        if self.converted.0 != at {
+            self.converted = (at, self.due(at));
+        }
+        let due = self.converted.1;
         let timer = self.timers.at(id as usize);
         timer.due = due;
         // A timer with a later deadline moves when its slot is processed, so extending a deadline at each
@@ -62,6 +71,13 @@ impl TimerWheel {
             self.unlink(id);
             self.link(id);
         }
+    }
+
+    /// Returns a time in whole milliseconds since the origin, rounded up.
+    fn due(&self, at: Instant) -> u64 {
+        let since = at.saturating_duration_since(self.origin);
+        let millis = u64::from(since.subsec_nanos().div_ceil(1_000_000));
+        since.as_secs().saturating_mul(1000).saturating_add(millis)
     }
 
     /// Clears the deadline of `id`, if it has one.
