@@ -339,6 +339,9 @@ impl<K: Submit> Io<K> {
     pub(crate) fn account(&mut self, slot: u32) -> bool {
         let connection = &mut self.connections[slot as usize];
         let (before, now) = (connection.held, connection.holds());
+        if now == before {
+            return false;
+        }
         connection.held = now;
         self.held = self.held - before + now;
         now > before && now > MIN_HELD && self.held > self.config.max_buffered_bytes

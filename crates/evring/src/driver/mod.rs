@@ -253,8 +253,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.receive(slot);
             }
         }
-        let connection = self.io.connection(slot);
-        if connection.holds() != connection.held && self.io.account(slot) {
+        if self.io.account(slot) {
             self.overrun(slot);
         }
     }

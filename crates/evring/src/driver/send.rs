@@ -99,7 +99,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let connection = self.io.connection(slot);
             let token = Token::new(OpKind::Send, slot, connection.generation);
             match self.io.kernel.submit(token, op) {
-                Ok(Submitted::InFlight) => self.io.connection(slot).flags |= ConnFlags::SENDING,
+                Ok(Submitted::InFlight) => {
+                    self.io.connection(slot).flags |= ConnFlags::SENDING;
+                    return;
+                }
                 Ok(Submitted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
                 Ok(Submitted::Done(Outcome::SentFile(n))) => self.sent_file(slot, n.into()),
                 Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold),
