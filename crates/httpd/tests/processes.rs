@@ -11,3 +11,4 @@ mod stage;
 mod tls;
 mod upgrade;
 mod user;
+mod wrong_settings;

@@ -1,7 +1,7 @@
 //! Settings that cannot be used: the check finds them, and names file, line, key and reason.
 #![cfg(feature = "cli")]
 
-mod serving;
+use crate::serving;
 
 use std::fs;
 use std::net::TcpListener;
