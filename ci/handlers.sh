@@ -41,5 +41,6 @@ else
     echo "not compared: the committed handlers are of $(cat "$handlers/compilers"), here is $compilers"
 fi
 # With the features of the workspace, so that cargo builds no dependency again.
-ASH_HANDLERS=$built/modules cargo test --workspace --quiet --test suite example_handlers::
+ASH_HANDLERS=$built/modules cargo test --workspace --quiet --test suite example_handlers:: | tee "$built/tests.log"
+grep -q 'result: ok. [1-9]' "$built/tests.log"
 ci/guide.sh

@@ -5,4 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # With the features of the workspace, so that cargo builds no dependency again.
-ASH_SANDBOX_SECONDS=${1:-120} cargo test --workspace --quiet --test suite -- --nocapture generated_modules::
+mkdir -p target
+ASH_SANDBOX_SECONDS=${1:-120} cargo test --workspace --quiet --test suite -- --nocapture generated_modules:: |
+    tee target/generated-modules.log
+grep -q 'result: ok. [1-9]' target/generated-modules.log

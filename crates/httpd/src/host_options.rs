@@ -3,11 +3,11 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use crate::access_log::AccessLog;
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::BasicAuth;
 use crate::file_options::FileOptions;
 use crate::message::host::is_host;
-use crate::site::log::AccessLog;
 
 /// A virtual host: a root and settings for requests that name it.
 #[derive(Clone, Debug)]

@@ -14,6 +14,7 @@
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and precompressed files. Malformed requests are rejected. The feature `tls` adds TLS.
 
+mod access_log;
 #[cfg(feature = "basic-auth")]
 mod basic_auth;
 #[cfg(feature = "compression")]
@@ -36,6 +37,7 @@ mod response;
 mod server;
 mod site;
 
+pub use access_log::{AccessLog, LogFormat};
 #[cfg(feature = "sandbox")]
 pub use ash_sandbox::sandbox;
 #[cfg(feature = "basic-auth")]
@@ -77,7 +79,6 @@ pub use site::into_handler::{IntoHandler, kind};
 pub use site::into_response::IntoResponse;
 #[cfg(feature = "json")]
 pub use site::json::{Json, JsonError, from_json};
-pub use site::log::{AccessLog, LogFormat};
 pub use site::methods::{Methods, delete, get, patch, post, put};
 pub use site::middleware::{Next, wrap};
 pub use site::params::{PathParams, param};

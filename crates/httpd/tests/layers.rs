@@ -6,9 +6,10 @@ use std::fs;
 use std::path::Path;
 
 /// The layers, lowest first, by the names of their modules.
-const LAYERS: [&str; 16] = [
+const LAYERS: [&str; 17] = [
     "flags",
     "limits",
+    "access_log",
     "message",
     "mime_type",
     "page_path",

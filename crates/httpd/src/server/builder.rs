@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use evring::{Config, ListeningSocket};
 
+use crate::access_log::AccessLog;
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::BasicAuth;
 #[cfg(feature = "compression")]
@@ -29,7 +30,6 @@ use crate::site::compressor::CompressorThreads;
 use crate::site::handler::Request;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
-use crate::site::log::AccessLog;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
 use crate::site::middleware::{Around, Next};

@@ -2,10 +2,11 @@
 
 use std::iter;
 
+use crate::access_log::AccessLog;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::site::host_logs::{HostLogs, LogIndex};
-use crate::site::log::{AccessLog, LogSender, LogWriter};
+use crate::site::log::{LogSender, LogWriter};
 use crate::site::metrics::Metrics;
 
 impl Builder {

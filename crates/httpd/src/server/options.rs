@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
 
+use crate::access_log::LogFormat;
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::BasicAuth;
 use crate::file_options::FileOptions;
@@ -21,7 +22,6 @@ use crate::server::addresses::Addresses;
 use crate::server::tls::TlsOptions;
 #[cfg(feature = "user")]
 use crate::server::user::User;
-use crate::site::log::LogFormat;
 #[cfg(feature = "sandbox")]
 use crate::site::sandbox;
 

@@ -2,8 +2,8 @@
 
 use crate::decision::options::HostIndex;
 use crate::host_options::HostName;
+use crate::message::request::Request;
 use crate::site::hosts::HostNames;
-use crate::site::log::LoggedRequest;
 
 /// The number of an access log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,12 +28,9 @@ impl HostLogs {
         self.logs.push(log);
     }
 
-    /// Returns the log of a request.
-    pub(crate) fn of(&self, logged: LoggedRequest<'_>) -> Option<LogIndex> {
-        let host = match logged {
-            LoggedRequest::Request(request) => self.names.of(request),
-            LoggedRequest::Bytes(_) => HostIndex::default(),
-        };
+    /// Returns the log of a request, or of what is no valid request.
+    pub(crate) fn of(&self, request: Option<&Request<'_>>) -> Option<LogIndex> {
+        let host = request.map_or(HostIndex::default(), |request| self.names.of(request));
         self.logs[usize::from(host.0)]
     }
 }

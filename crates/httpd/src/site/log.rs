@@ -13,6 +13,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use tracing::{error, warn};
 
+use crate::access_log::{AccessLog, LogFormat};
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::Credentials;
 use crate::message::request::Request;
@@ -47,18 +48,6 @@ pub(crate) struct Entry<'a> {
     pub(crate) time: Option<Duration>,
 }
 
-/// The format of the access log.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
-#[non_exhaustive]
-pub enum LogFormat {
-    /// The combined format, as of Apache and nginx.
-    #[default]
-    Combined,
-    /// An object of JSON per line, with the time that the response took.
-    Json,
-}
-
 #[derive(Clone, Copy)]
 pub(crate) enum LoggedRequest<'a> {
     Request(&'a Request<'a>),
@@ -71,6 +60,14 @@ impl<'a> LoggedRequest<'a> {
     pub(crate) fn new(request: Option<&'a Request<'a>>, bytes: &'a [u8]) -> Self {
         request.map_or(LoggedRequest::Bytes(bytes), LoggedRequest::Request)
     }
+
+    /// Returns the request, unless it is not valid.
+    fn request(self) -> Option<&'a Request<'a>> {
+        match self {
+            LoggedRequest::Request(request) => Some(request),
+            LoggedRequest::Bytes(_) => None,
+        }
+    }
 }
 
 /// Maximum bytes logged of an invalid request line.
@@ -82,7 +79,7 @@ impl LogSender {
         self.line.clear();
         let mut log = LogIndex(0);
         if let Some(hosts) = &self.hosts {
-            let Some(of_host) = hosts.of(entry.logged) else { return true };
+            let Some(of_host) = hosts.of(entry.logged.request()) else { return true };
             log = of_host;
             host_logs::put_mark(&mut self.line, log);
         }
@@ -237,23 +234,6 @@ pub(crate) struct LogWriter {
     thread: Option<JoinHandle<()>>,
     /// Set to reopen the files.
     reopens: Arc<AtomicBool>,
-}
-
-/// Destination of the access log; the default is standard output.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AccessLog {
-    /// File to append to; `None` selects standard output.
-    pub path: Option<PathBuf>,
-    /// The format of the lines.
-    pub format: LogFormat,
-}
-
-impl From<PathBuf> for AccessLog {
-    /// Selects standard output for `-`.
-    fn from(path: PathBuf) -> Self {
-        AccessLog { path: (path.as_os_str() != "-").then_some(path), ..AccessLog::default() }
-    }
 }
 
 impl LogWriter {

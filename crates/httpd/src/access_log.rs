@@ -1,0 +1,32 @@
+//! Where an access log is written, and in which format.
+
+use std::path::PathBuf;
+
+/// Destination of the access log; the default is standard output.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AccessLog {
+    /// File to append to; `None` selects standard output.
+    pub path: Option<PathBuf>,
+    /// The format of the lines.
+    pub format: LogFormat,
+}
+
+impl From<PathBuf> for AccessLog {
+    /// Selects standard output for `-`.
+    fn from(path: PathBuf) -> Self {
+        AccessLog { path: (path.as_os_str() != "-").then_some(path), ..AccessLog::default() }
+    }
+}
+
+/// The format of the access log.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "cli", derive(clap::ValueEnum))]
+#[non_exhaustive]
+pub enum LogFormat {
+    /// The combined format, as of Apache and nginx.
+    #[default]
+    Combined,
+    /// An object of JSON per line, with the time that the response took.
+    Json,
+}
