@@ -5,7 +5,8 @@
 //! kernel may access, until its last completion. A [`Token`] identifies the operation by kind,
 //! slot and generation. There are two kernels:
 //!
-//! - [`UringKernel`] uses io_uring (feature `uring`, on by default). One system call per turn submits, waits and reaps.
+//! - [`UringKernel`] uses io_uring (feature `uring`, on by default). One system call per turn submits, waits and reaps; a
+//!   lone send is one of its own.
 //! - [`Engine`] uses non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
 //!   select. Offload threads do file operations that would block. [`PortableKernel`] is the engine
 //!   over epoll, for machines without io_uring.

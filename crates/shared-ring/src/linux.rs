@@ -241,12 +241,13 @@ impl System for Linux {
 
     #[inline]
     fn send(&mut self, fd: Fd, bytes: &[u8]) -> Result<usize, Errno> {
-        net::send(borrow(&fd), bytes, SendFlags::NOSIGNAL)
+        net::send(borrow(&fd), bytes, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
 
     #[inline]
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno> {
-        net::sendmsg(borrow(&fd), slices, &mut Default::default(), SendFlags::NOSIGNAL)
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        net::sendmsg(borrow(&fd), slices, &mut Default::default(), flags)
     }
 
     fn receive_from(&mut self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {

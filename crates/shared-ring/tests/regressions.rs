@@ -6,7 +6,7 @@ mod turns;
 
 use std::collections::VecDeque;
 use std::fs::File;
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixDatagram, UnixStream};
@@ -516,6 +516,15 @@ fn lone_send_took_a_turn_of_its_own() {
         assert_eq!(kernel.counters().system_calls, before + 1);
         assert!(kernel.next().is_none());
     }
+    // Further sends of the turn share the next entry.
+    for slot in [0, 1] {
+        let (token, op) = reply(slot);
+        let submitted = kernel.submit(token, op).unwrap();
+        assert!(matches!(submitted, Submitted::InFlight), "{submitted:?}");
+    }
+    let (mut batch, before) = (Batch::new(), kernel.counters().system_calls);
+    kernel.turn_into(until(), &mut batch).unwrap();
+    assert_eq!((batch.len(), kernel.counters().system_calls), (2, before + 1));
     // In one with two, the replies share the next entry.
     (&pairs[0].1).write_all(b"message").unwrap();
     (&pairs[1].1).write_all(b"message").unwrap();
@@ -525,9 +534,49 @@ fn lone_send_took_a_turn_of_its_own() {
         let submitted = kernel.submit(token, op).unwrap();
         assert!(matches!(submitted, Submitted::InFlight), "{submitted:?}");
     }
-    let (mut batch, before) = (Batch::new(), kernel.counters().system_calls);
+    let before = kernel.counters().system_calls;
+    batch.clear();
     kernel.turn_into(until(), &mut batch).unwrap();
     assert_eq!((batch.len(), kernel.counters().system_calls), (2, before + 1));
     drop(kernel);
     pairs.into_iter().for_each(|(socket, _)| Linux::default().close_unused(socket));
+}
+
+/// A send at once made the event loop wait for the peer, where the ring had not.
+#[test]
+fn lone_send_to_a_blocking_socket_blocked_the_owner() {
+    let config = UringConfig::new(Mode::Deferred, 16, 8, 512);
+    let Ok(mut kernel) = UringKernel::new(&config) else { return println!("no ring") };
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let socket = Socket::from(OwnedFd::from(ours));
+    let until = || Some(Instant::now() + Duration::from_secs(30));
+    let mut sent = 0;
+    let mut batch = Batch::new();
+    // The last fills the socket, and is in flight until the peer reads.
+    for slot in 0.. {
+        // A turn that only looks.
+        kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
+        let mut data = Box::<GatherList>::default();
+        data.copy(&[0; 1 << 16]);
+        let op = Op::Send { fd: number(&socket), data };
+        match kernel.submit(Token::new(OpKind::Send, slot, 0), op).unwrap() {
+            Submitted::Done(Outcome::Sent(_, n)) => sent += n as usize,
+            Submitted::InFlight => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(sent > 0);
+    // What has left may have to be read before the socket has room for more.
+    batch.clear();
+    let reader = std::thread::spawn(move || {
+        let mut all = vec![0; sent + 1];
+        theirs.read_exact(&mut all).unwrap();
+        theirs
+    });
+    while batch.is_empty() {
+        kernel.turn_into(until(), &mut batch).unwrap();
+    }
+    reader.join().unwrap();
+    drop(kernel);
+    Linux::default().close_unused(socket);
 }

@@ -1,5 +1,5 @@
 //! io_uring: operations are submitted through a ring shared with the kernel, completions are taken from
-//! another. One system call per turn submits, waits and reaps.
+//! another. One system call per turn submits, waits and reaps; a lone send is one of its own.
 
 use shared_ring::{Mode, UringKernel};
 

@@ -27,6 +27,8 @@ impl<R: Ring> UringKernel<R> {
     /// Returns the next raw completion, to be [decoded](UringKernel::decode) later. It allocates no
     /// memory and makes no system call, so it is safe to call in a signal handler.
     pub fn next_raw(&mut self) -> Option<RawCompletion> {
+        // Completions that are decoded later may bring more sends.
+        self.sends_at_once = false;
         if self.landed.is_empty() {
             // Its capacity is that of the ring's queue.
             self.ring.reap(&mut self.landed);

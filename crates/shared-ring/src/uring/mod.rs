@@ -1,8 +1,8 @@
 //! A kernel over io_uring.
 //!
 //! Each ring belongs to one thread. A turn is one system call: it submits posted operations, runs
-//! the kernel's deferred work, and waits for the first completion. In deferred mode, a send that would be the only
-//! submission of its turn is a system call of its own instead, so that the turn can wait.
+//! the kernel's deferred work, and waits for the first completion. In deferred mode, the first send of a turn is a system
+//! call of its own if nothing else waits to be submitted or reported, so that the next turn can wait.
 
 mod call_ring;
 mod calls;
@@ -108,6 +108,8 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     later: Batch,
     /// Completions of this turn as the ring reported them.
     landed: VecDeque<Cqe>,
+    /// Whether a send of this turn may leave at once.
+    sends_at_once: bool,
     waker: Waker,
     wake_in_flight: bool,
     /// Number of multishot submissions outside the table in flight.
@@ -208,6 +210,7 @@ impl<R: Ring> UringKernel<R> {
             done: Batch::new(),
             later: Batch::new(),
             landed: VecDeque::with_capacity(ENTRIES.completions as usize),
+            sends_at_once: false,
             offload,
             waker,
             wake_in_flight: false,
@@ -347,12 +350,14 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Returns whether this turn has reported all its completions, and nothing waits for the next one. Only in deferred
-    /// mode, as completions land between turns in the others.
+    /// Returns whether a send would be alone: this turn has sent nothing at once, has reported all its completions, and
+    /// nothing waits to be submitted.
     fn is_alone(&mut self) -> bool {
-        self.mode == Mode::Deferred
+        self.sends_at_once
             && self.landed.is_empty()
             && self.done.is_empty()
+            && self.later.is_empty()
+            && self.cancels.is_empty()
             && self.unsubmitted.is_empty()
             && self.ring.queued() == 0
             && self.finished.is_none()
@@ -360,11 +365,12 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Tries a send at once. A system call of its own costs less than a submission and a completion, unless others share
-    /// the next turn with it, and the data leaves before this turn ends.
+    /// the next turn with it. The data also leaves before this turn ends. Further sends of the turn share the ring.
     ///
     /// # Errors
     /// Returns the operation if the socket is full.
     fn send_now(&mut self, op: Op) -> Result<Outcome, Op> {
+        self.sends_at_once = false;
         self.counters.system_calls += 1;
         match nonblocking::try_to_send(&mut self.system, op, Blocking::NoBlock) {
             SendAttempt::Done(outcome) => {
@@ -686,6 +692,8 @@ impl<R: Ring> Kernel for UringKernel<R> {
             self.enter(wanted, timeout.filter(|timeout| !timeout.is_zero()))?;
         }
         self.now = self.system.clock();
+        // In the other modes, completions land between turns.
+        self.sends_at_once = self.mode == Mode::Deferred;
         self.reap();
         Ok(())
     }
