@@ -8,16 +8,18 @@ use std::io::{BufRead, IoSliceMut, Read};
 use std::mem::MaybeUninit;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use rustix::net::sockopt::set_socket_passcred;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 use rustix::process::{Pid, Signal, kill_process};
 use serving::program::{Serving, httpd};
+use serving::refused::refuse;
 use serving::{Client, available};
 
 /// Upgrades for each mechanism, unless `UPGRADES` says another number. `BACKEND` selects one mechanism.
@@ -199,6 +201,44 @@ fn successor_was_reported_as_main_process_when_its_predecessor_could_have_ended(
     // Ends when all processes have ended.
     serving.errors.read_to_string(&mut String::new()).unwrap();
     assert!(serving.child.wait().unwrap().success());
+}
+
+#[test]
+fn successor_served_beside_a_process_that_failed_to_wait_for_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    // As by a filter of a container. Without a descriptor of the process there is its number.
+    for (refused, is_upgraded) in [
+        (&[libc::SYS_pidfd_open][..], true),
+        (&[libc::SYS_ppoll], false),
+        (&[libc::SYS_pidfd_open, libc::SYS_ppoll], false),
+    ] {
+        let mut command = httpd(&["-p", "0", "--pid-file", pid_file.to_str().unwrap()]);
+        for number in refused {
+            // SAFETY: between fork and exec it makes system calls, and allocates nothing.
+            unsafe { command.pre_exec(|| refuse(*number, libc::EPERM)) };
+        }
+        let mut serving = Serving::of(command);
+        serving.signal(Signal::USR2);
+        if is_upgraded {
+            assert!(serving.child.wait().unwrap().success());
+            assert_eq!(serving.connect().get("/").status, 200);
+            kill_process(process(&pid_file), Signal::TERM).unwrap();
+        } else {
+            let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
+            // The successor may have reported its address before.
+            let line = lines.find(|line| line.contains("no upgrade")).unwrap();
+            assert!(line.contains("this process goes on: Operation not permitted"), "{line}");
+            serving.signal(Signal::TERM);
+            assert!(serving.child.wait().unwrap().success());
+            let start = Instant::now();
+            while TcpStream::connect(serving.address).is_ok() {
+                assert!(start.elapsed() < Duration::from_secs(20), "the successor serves");
+                thread::yield_now();
+            }
+        }
+        serving.errors.read_to_string(&mut String::new()).unwrap();
+    }
 }
 
 #[test]

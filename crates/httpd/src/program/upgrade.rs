@@ -14,12 +14,14 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use evring_httpd::Handle;
 use evring_httpd::evring::ListeningSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// Number of sockets from the process before; a pipe to it follows them.
 pub(crate) const INHERITED: &str = "EVRING_HTTPD_INHERITED";
@@ -28,7 +30,7 @@ pub(crate) const INHERITED: &str = "EVRING_HTTPD_INHERITED";
 const FIRST: RawFd = 3;
 
 /// Maximum time for a successor to listen.
-const START_TIMEOUT: Timespec = Timespec { tv_sec: 60, tv_nsec: 0 };
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// What this process got from another one.
 #[derive(Default)]
@@ -117,7 +119,7 @@ pub(crate) fn start_successor(handle: &Handle) -> io::Result<Pid> {
     command.spawn()?.wait()?;
     // This process's ends of the pipe, which would hide the successor's end.
     drop(command);
-    wait_until_ready(&mut ready)
+    wait_until_ready(&mut ready, START_TIMEOUT)
 }
 
 /// Makes a process of its own of a child that has not executed its program yet, and reports its number.
@@ -132,22 +134,114 @@ fn leave_parent(mut report: &PipeWriter) -> io::Result<()> {
     }
 }
 
-/// Waits until the successor reports that it listens. If it does not in time, it is killed.
-fn wait_until_ready(pipe: &mut PipeReader) -> io::Result<Pid> {
-    let ended =
-        || io::Error::new(ErrorKind::BrokenPipe, "the new process ended before it listened");
+/// Waits until the successor reports that it listens. If it does not within `timeout`, or the wait fails, it is killed:
+/// else it could serve beside this process.
+fn wait_until_ready(pipe: &mut PipeReader, timeout: Duration) -> io::Result<Pid> {
     let mut number = [0; size_of::<u32>()];
     pipe.read_exact(&mut number).map_err(|_| ended())?;
     let successor = Pid::from_raw(i32::from_ne_bytes(number)).ok_or_else(ended)?;
-    // It names this process even if that ends and the number is used again.
-    let process = pidfd_open(successor, PidfdFlags::empty())?;
-    let mut fds = [PollFd::new(&*pipe, PollFlags::IN)];
-    if poll(&mut fds, Some(&START_TIMEOUT))? == 0 {
-        let _ = pidfd_send_signal(process, Signal::KILL);
-        return Err(io::Error::new(ErrorKind::TimedOut, "the new process does not listen"));
+    // It names this process even if that ends and the number is used again. Not every kernel and sandbox has it.
+    let process = match pidfd_open(successor, PidfdFlags::empty()) {
+        Err(Errno::SRCH) => return Err(ended()),
+        process => process.ok(),
+    };
+    let report = read_report(pipe, Instant::now() + timeout);
+    if let Err(error) = &report {
+        // Fails if it has ended; then its number is not used without the descriptor.
+        let _ = match process {
+            Some(process) => pidfd_send_signal(process, Signal::KILL),
+            None if error.kind() == ErrorKind::BrokenPipe => Ok(()),
+            None => kill_process(successor, Signal::KILL),
+        };
     }
-    match pipe.read(&mut [0])? {
-        0 => Err(ended()),
-        _ => Ok(successor),
+    report.map(|()| successor)
+}
+
+/// Waits for the report that the successor listens.
+fn read_report(pipe: &mut PipeReader, until: Instant) -> io::Result<()> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        match poll(&mut [PollFd::new(&*pipe, PollFlags::IN)], Some(&left)) {
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+            Ok(0) => {
+                return Err(io::Error::new(ErrorKind::TimedOut, "the new process does not listen"));
+            }
+            Ok(_) => break,
+        }
+    }
+    pipe.read_exact(&mut [0]).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof => ended(),
+        _ => error,
+    })
+}
+
+fn ended() -> io::Error {
+    io::Error::new(ErrorKind::BrokenPipe, "the new process ended before it listened")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Child;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+
+    use super::*;
+
+    /// Starts a command as a successor that has reported its number.
+    fn successor(program: &str) -> (Child, PipeReader, PipeWriter) {
+        let child = Command::new(program).arg("60").spawn().unwrap();
+        let (ready, mut report) = io::pipe().unwrap();
+        report.write_all(&child.id().to_ne_bytes()).unwrap();
+        (child, ready, report)
+    }
+
+    #[test]
+    fn successor_that_has_ended_already_was_reported_as_no_such_process() {
+        let (mut child, mut ready, report) = successor("true");
+        child.wait().unwrap();
+        drop(report);
+        let error = wait_until_ready(&mut ready, START_TIMEOUT).unwrap_err();
+        assert_eq!(error.to_string(), ended().to_string());
+    }
+
+    #[test]
+    fn successor_that_does_not_report_is_killed() {
+        let (mut child, mut ready, _report) = successor("sleep");
+        let error = wait_until_ready(&mut ready, Duration::from_millis(1)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+        // The wait ends early for another reason.
+        let (mut child, mut ready, report) = successor("sleep");
+        drop(report);
+        let error = wait_until_ready(&mut ready, START_TIMEOUT).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
+    }
+
+    #[test]
+    fn signal_ended_the_wait_for_the_successor() {
+        signal_hook::flag::register(libc::SIGURG, Arc::new(AtomicBool::new(false))).unwrap();
+        let (mut child, mut ready, mut report) = successor("sleep");
+        let number = child.id();
+        let (sender, thread_number) = std::sync::mpsc::channel();
+        let waiter = thread::spawn(move || {
+            // SAFETY: the call has no preconditions.
+            sender.send(unsafe { libc::pthread_self() }).unwrap();
+            wait_until_ready(&mut ready, START_TIMEOUT)
+        });
+        let thread_number = thread_number.recv().unwrap();
+        for _ in 0..1000 {
+            // SAFETY: the thread ends after the report only, and it is joined later.
+            unsafe { libc::pthread_kill(thread_number, libc::SIGURG) };
+            thread::yield_now();
+        }
+        report.write_all(b"1").unwrap();
+        assert_eq!(waiter.join().unwrap().unwrap().as_raw_pid().unsigned_abs(), number);
+        child.kill().unwrap();
+        child.wait().unwrap();
     }
 }

@@ -3,7 +3,7 @@
 
 pub(crate) mod program;
 pub(crate) mod random;
-mod refused;
+pub(crate) mod refused;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
