@@ -23,8 +23,8 @@ pub struct HostOptions {
     /// server. As handlers are the same for all hosts, protect their paths at each.
     #[cfg(feature = "basic-auth")]
     pub basic_auth: Option<Vec<BasicAuth>>,
-    /// The access log of the host, instead of that of the server.
-    pub access_log: Option<AccessLog>,
+    /// The access log of the host, instead of that of the server; `Some(None)` is none, and `None` that of the server.
+    pub access_log: Option<Option<AccessLog>>,
     /// Files of a certificate chain and its key, for clients that ask for a name in it.
     pub certificate: Option<(PathBuf, PathBuf)>,
 }

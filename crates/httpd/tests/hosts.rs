@@ -468,10 +468,11 @@ fn settings_of_the_server_are_those_of_hosts_that_have_none() {
     write_user(&dir.path().join("users"), "ann");
     let file = dir.path().join("httpd.toml");
     let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR/d'\nbasic-auth = ['DIR/users,path=/dir']\n\
+                    access-log = 'DIR/log'\nlog-format = 'json'\n\
                     compress = 'gzip'\nerror-page = ['404=/404.html']\n\
                     [[host]]\nname = 'one.test'\nroot = 'DIR/one'\n\
                     [[host]]\nname = 'two.test'\nroot = 'DIR/two'\n\
-                    basic-auth = []\ncompress = 'off'\nerror-page = []\n\
+                    basic-auth = []\ncompress = 'off'\nerror-page = []\naccess-log = 'off'\n\
                     [[host]]\nname = 'www.test'\nredirect = '/=https://d.test/'\n";
     fs::write(&file, settings.replace("DIR", dir.path().to_str().unwrap())).unwrap();
     let serving = Serving::start(&["--config", file.to_str().unwrap()]);
@@ -490,6 +491,9 @@ fn settings_of_the_server_are_those_of_hosts_that_have_none() {
     drop(client);
     serving.signal(Signal::TERM);
     serving.expect_success();
+    let log = fs::read_to_string(dir.path().join("log")).unwrap();
+    let lines = |name: &str| log.matches(&format!("\"host\":\"{name}\"")).count();
+    assert_eq!(["d.test", "one.test", "two.test", "www.test"].map(lines), [4, 4, 0, 1], "{log}");
 }
 
 #[test]
@@ -497,12 +501,12 @@ fn host_has_an_access_log_of_its_own() {
     on_every_backend(|backend| {
         let dir = tempfile::tempdir().unwrap();
         let [site, own] = ["site.log", "own.log"].map(|name| dir.path().join(name));
-        let host = |name: &str, log: Option<&Path>| {
+        let host = |name: &str, log: Option<Option<&Path>>| {
             let mut host = HostOptions::new(name.parse().unwrap(), dir.path());
             host.access_log = log.map(|path| {
-                let mut log = AccessLog::from(path.to_owned());
+                let mut log = AccessLog::from(path?.to_owned());
                 log.format = LogFormat::Json;
-                log
+                Some(log)
             });
             host
         };
@@ -511,7 +515,8 @@ fn host_has_an_access_log_of_its_own() {
                 .listen("127.0.0.1:0")
                 .backend(backend)
                 .workers(2)
-                .host(host("own.test", Some(&own)))
+                .host(host("own.test", Some(Some(&own))))
+                .host(host("unlogged.test", Some(None)))
                 .host(host("other.test", None));
             let server = match site {
                 Some(path) => server.access_log(AccessLog::from(path.to_owned())),
@@ -520,7 +525,7 @@ fn host_has_an_access_log_of_its_own() {
             server.start().unwrap()
         };
         let request_all = |server: Server| {
-            for name in ["own.test", "OWN.test:80", "other.test", "first.test"] {
+            for name in ["own.test", "OWN.test:80", "unlogged.test", "other.test", "first.test"] {
                 let mut client = connect(&server);
                 client.send(format!("GET /{name} HTTP/1.1\r\nHost: {name}\r\n\r\n").as_bytes());
                 assert_eq!(client.response(true).status, 404);

@@ -1,5 +1,6 @@
 //! Command-line flags.
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -134,10 +135,13 @@ impl Settings {
     pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
         let Options { workers, listen, tls, hosts, connections, limits, .. } = &self.0;
         let listen = listen.iter().chain(&tls.redirect_from);
+        let host_logs = hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref());
+        let host_logs: HashSet<_> = host_logs.filter_map(|log| log.path.as_ref()).collect();
         DescriptorDemand {
             workers: *workers,
             listeners: listen.map(|addresses| addresses.as_slice().len() as u64).sum::<u64>()
                 + hosts.len() as u64,
+            host_logs: host_logs.len() as u64,
             connections: connections.max_connections,
             open_files: u32::try_from(limits.max_open_files).unwrap_or(u32::MAX),
         }

@@ -13,6 +13,8 @@ pub(crate) struct DescriptorDemand {
     pub(crate) workers: u16,
     /// Listening addresses and roots of virtual hosts, per worker.
     pub(crate) listeners: u64,
+    /// Access logs of virtual hosts.
+    pub(crate) host_logs: u64,
     pub(crate) connections: u32,
     /// Open files per worker that are being sent.
     pub(crate) open_files: u32,
@@ -48,9 +50,11 @@ impl fmt::Display for TooFewDescriptors {
 
 impl std::error::Error for TooFewDescriptors {}
 
-/// Descriptors that the process opens later, outside the workers: the access log, and its
-/// replacement when it is reopened.
+/// Descriptors that the process opens later, outside the workers: the access log, its replacement when it is reopened,
+/// and two more.
 const PROCESS_RESERVE: u64 = 4;
+/// Descriptors of the access log of a virtual host, with its replacement.
+const PER_HOST_LOG: u64 = 2;
 /// Descriptors of a worker other than connections, listeners and files: two event queues with
 /// their wake-up descriptors, the root, and a few for connections that are being closed or reset.
 const WORKER_RESERVE: u64 = 5 + 3;
@@ -74,13 +78,11 @@ impl DescriptorDemand {
         open: u64,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
         let fixed = WORKER_RESERVE + self.listeners;
-        let available = limit.saturating_sub(open + PROCESS_RESERVE);
+        let reserve = open + PROCESS_RESERVE + PER_HOST_LOG * self.host_logs;
+        let available = limit.saturating_sub(reserve);
         let workers = (available / (fixed + MIN_PER_WORKER)).min(self.workers.into());
         if workers == 0 {
-            return Err(TooFewDescriptors {
-                limit,
-                needed: open + PROCESS_RESERVE + fixed + MIN_PER_WORKER,
-            });
+            return Err(TooFewDescriptors { limit, needed: reserve + fixed + MIN_PER_WORKER });
         }
         let per_worker = available / workers - fixed;
         let max_files = u64::from(self.open_files) + 2 * MAX_FILE_OPS;
@@ -143,8 +145,13 @@ fn raise_limit() -> u64 {
 mod tests {
     use super::*;
 
-    const DEMAND: DescriptorDemand =
-        DescriptorDemand { workers: 1, listeners: 1, connections: 10_000, open_files: 1024 };
+    const DEMAND: DescriptorDemand = DescriptorDemand {
+        workers: 1,
+        listeners: 1,
+        host_logs: 0,
+        connections: 10_000,
+        open_files: 1024,
+    };
 
     #[test]
     fn demand_is_met_if_the_limit_allows() {
@@ -188,5 +195,10 @@ mod tests {
     fn low_limits_leave_these_many_connections() {
         let connections = |limit| DEMAND.budget(limit, 6).unwrap().connections;
         assert_eq!([40, 64, 128, 512].map(connections), [16, 34, 82, 370]);
+        // Each log of a host was opened with a descriptor of the workers.
+        let of_host_logs =
+            |limit, host_logs| DescriptorDemand { host_logs, ..DEMAND }.budget(limit, 6);
+        assert_eq!(of_host_logs(512 + 2 * 500, 500).unwrap().connections, 370);
+        assert_eq!(of_host_logs(512, 500).unwrap_err().needed, 6 + 4 + 1000 + 9 + 8);
     }
 }

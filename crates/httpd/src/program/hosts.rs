@@ -66,7 +66,7 @@ fn parse<'a>(flags: impl Iterator<Item = &'a String>) -> Result<HostOptions, cla
     options.access_log = matches.get_one::<PathBuf>(ACCESS_LOG).map(|path| {
         let mut log = AccessLog::from(path.clone());
         log.format = matches.get_one(LOG_FORMAT).copied().unwrap_or_default();
-        log
+        (path.as_os_str() != "off").then_some(log)
     });
     options.certificate = host.tls_cert.zip(host.tls_key);
     Ok(options)
@@ -107,6 +107,10 @@ fn read_host(
         return Err((key.span(), reason));
     }
     let settings = read_table(table, command, &["help"])?;
+    let find = |id: &str| settings.iter().find(|setting| setting.id == id);
+    if let (Some(format), None) = (find(LOG_FORMAT), find(ACCESS_LOG)) {
+        return Err((format.span.clone(), "`log-format`: needs `access-log`".to_owned()));
+    }
     let host = parse(settings.iter().flat_map(|setting| &setting.flags))
         .map_err(|error| (span.clone(), format!("host: {}", reason(&error))))?;
     if host.root.is_none() && host.files.redirects.is_empty() {
@@ -114,8 +118,7 @@ fn read_host(
     }
     for name in host.names {
         if let Some(name) = all_names.replace(name) {
-            let at = settings.iter().find(|setting| setting.id == "names");
-            let at = at.map_or(span, |setting| setting.span.clone());
+            let at = find("names").map_or(span, |setting| setting.span.clone());
             return Err((at, format!("`name`: there are two hosts with the name {name}")));
         }
     }

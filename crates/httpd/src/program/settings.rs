@@ -432,6 +432,10 @@ mod tests {
                 "FILE:3:14: `basic-auth`: invalid value 'g,path=x'",
             ),
             (
+                "log-format = 'json'\n[[host]]\nname = 'a'\nroot = 'b'\nlog-format = 'json'",
+                "FILE:5:14: `log-format`: needs `access-log`",
+            ),
+            (
                 "[[host]]\nname = 'a'\nroot = 'b'\n[[host]]\nname = 'A'\nroot = 'c'",
                 "FILE:5:8: `name`: there are two hosts with the name a",
             ),

@@ -52,6 +52,11 @@ impl Builder {
         if self.user.is_some() && self.handler_cache.is_some() {
             return Some("compiled handlers are kept for one user; use no other user, or no cache");
         }
+        if self.has_log_of_two_formats() {
+            return Some(
+                "two access logs have one destination and two formats; use one format, or two files",
+            );
+        }
         self.conflict
     }
 

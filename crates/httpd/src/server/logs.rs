@@ -1,21 +1,20 @@
 //! The access logs of a server and its virtual hosts.
 
+use std::collections::HashMap;
 use std::iter;
 
 use crate::access_log::AccessLog;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::site::host_logs::{HostLogs, LogIndex};
-use crate::site::log::{LogSender, LogWriter};
+use crate::site::log::{LogError, LogSender, LogWriter};
 use crate::site::metrics::Metrics;
 
 impl Builder {
     /// Returns the access logs, each once: first that of the server, if it has one.
     pub(super) fn access_logs(&self) -> Vec<AccessLog> {
         let mut logs: Vec<AccessLog> = Vec::new();
-        for log in
-            self.log.iter().chain(self.hosts.iter().filter_map(|host| host.access_log.as_ref()))
-        {
+        for log in self.log.iter().chain(self.own_logs()) {
             if !logs.iter().any(|other| other.path == log.path) {
                 logs.push(log.clone());
             }
@@ -23,9 +22,28 @@ impl Builder {
         logs
     }
 
-    /// Returns the log of each host, if a host has one of its own.
+    /// Returns the logs that are not those of the server.
+    fn own_logs(&self) -> impl Iterator<Item = &AccessLog> {
+        self.hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref())
+    }
+
+    /// Returns whether two logs have one destination and two formats.
+    pub(super) fn has_log_of_two_formats(&self) -> bool {
+        let mut formats = HashMap::new();
+        let mut all = self.log.iter().chain(self.own_logs());
+        all.any(|log| *formats.entry(&log.path).or_insert(log.format) != log.format)
+    }
+
+    /// Returns whether a host has a log of its own, or none.
+    pub(super) fn has_host_logs(&self) -> bool {
+        self.hosts.iter().any(|host| host.access_log.is_some())
+    }
+
+    /// Returns the log of each host, if a host has one of its own, or none.
     fn host_logs(&self, logs: &[AccessLog]) -> Option<HostLogs> {
-        self.hosts.iter().find(|host| host.access_log.is_some())?;
+        if !self.has_host_logs() {
+            return None;
+        }
         let index = |of: &AccessLog| {
             let index = logs.iter().position(|log| log.path == of.path);
             index.map(|index| LogIndex(index as u16))
@@ -34,7 +52,7 @@ impl Builder {
         let mut all = HostLogs::new(first);
         for host in &self.hosts {
             let own = host.access_log.as_ref();
-            all.add(&host.names, own.map_or(first, index));
+            all.add(&host.names, own.map_or(first, |own| own.as_ref().and_then(index)));
         }
         Some(all)
     }
@@ -50,7 +68,65 @@ impl Builder {
         }
         let hosts = self.host_logs(&logs);
         let started = LogWriter::start(&logs, hosts, self.workers.into(), &metrics.another());
-        let (writer, senders) = started.map_err(|(path, error)| Error::Log(path, error))?;
+        let (writer, senders) = started.map_err(|error| match error {
+            LogError::Open(path, error) => Error::Log(path, error),
+            LogError::Thread(error) => Error::Thread(error),
+        })?;
         Ok((Some(writer), senders.into_iter().map(Some).collect()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host_options::HostOptions;
+    use crate::server::running::Server;
+    use crate::site::log::LogFormat;
+
+    /// Returns a host with a log of its own, none, or that of the server.
+    fn host(name: &str, access_log: Option<Option<AccessLog>>) -> HostOptions {
+        HostOptions { access_log, ..HostOptions::new(name.parse().unwrap(), "/") }
+    }
+
+    fn log(path: &str, format: LogFormat) -> AccessLog {
+        AccessLog { format, ..AccessLog::from(std::path::PathBuf::from(path)) }
+    }
+
+    #[test]
+    fn second_format_of_a_file_was_ignored() {
+        let [combined, json] =
+            [LogFormat::Combined, LogFormat::Json].map(|format| log("/tmp/a.log", format));
+        let server = |of_server: &AccessLog, of_hosts: [&AccessLog; 2]| {
+            let [a, b] = of_hosts.map(|log| Some(Some(log.clone())));
+            let server = Server::builder().access_log(of_server.clone());
+            server.host(host("a", a)).host(host("b", b))
+        };
+        let other = log("/tmp/b.log", LogFormat::Json);
+        assert!(server(&combined, [&json, &other]).conflict().is_some());
+        assert!(server(&other, [&json, &combined]).conflict().is_some());
+        assert!(server(&json, [&json, &other]).conflict().is_none());
+        assert!(server(&combined, [&other, &other]).conflict().is_none());
+    }
+
+    #[test]
+    fn log_of_one_host_was_counted_as_not_sorted() {
+        let memory = |of_server: bool, of_host: Option<Option<AccessLog>>| {
+            let server = Server::builder().workers(2).host(host("a", of_host));
+            let log = log("/tmp/a.log", LogFormat::Combined);
+            let server = if of_server { server.access_log(log) } else { server };
+            server.memory_at_full_load()
+        };
+        let own = Some(Some(log("/tmp/b.log", LogFormat::Combined)));
+        let without = memory(false, None);
+        for (of_server, of_host, buffers) in [
+            (true, None, 2),
+            (false, own.clone(), 4),
+            (true, own, 4),
+            (true, Some(None), 4),
+            (false, Some(None), 0),
+        ] {
+            let with = memory(of_server, of_host.clone());
+            assert_eq!(with - without, buffers << 20, "{of_server} {of_host:?}");
+        }
     }
 }

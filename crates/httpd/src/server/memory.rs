@@ -22,7 +22,10 @@ impl Builder {
     /// they share in responses, and fragmentation in the allocator.
     pub fn memory_at_full_load(&self) -> usize {
         let Builder { config, limits, .. } = self;
-        let log = LogWriter::memory(self.access_logs().len(), self.workers.into());
+        let log = match self.access_logs().is_empty() {
+            true => 0,
+            false => LogWriter::memory(self.has_host_logs(), self.workers.into()),
+        };
         #[cfg(feature = "compression")]
         let compressed = match self.max_compressed_file() {
             Some(max_bytes) => CompressorThreads::memory(max_bytes, self.workers.into())

@@ -43,15 +43,31 @@ pub(crate) fn put_mark(line: &mut Vec<u8>, LogIndex(log): LogIndex) {
     line.extend([log >> 12, log >> 6, log].map(|bits| b'@' | (bits & 0x3f) as u8));
 }
 
-/// Appends marked lines to the buffers of their logs.
-pub(crate) fn sort(lines: &[u8], buffers: &mut [Vec<u8>]) {
-    for line in lines.split_inclusive(|byte| *byte == b'\n') {
-        let Some((mark, line)) = line.split_at_checked(MARK_BYTES) else { return };
-        let log = mark.iter().fold(0, |log, byte| log << 6 | usize::from(byte & 0x3f));
-        if let Some(buffer) = buffers.get_mut(log) {
-            buffer.extend_from_slice(line);
+/// Returns the lines of each log, without their marks. They need the memory of the marked lines at most, and 32 bytes
+/// for each log.
+pub(crate) fn sort(lines: &[u8], logs: usize) -> Vec<Vec<u8>> {
+    let mut lengths = vec![0; logs];
+    for (log, line) in marked(lines) {
+        if let Some(length) = lengths.get_mut(log) {
+            *length += line.len();
         }
     }
+    let mut sorted: Vec<_> = lengths.into_iter().map(Vec::with_capacity).collect();
+    for (log, line) in marked(lines) {
+        if let Some(of_log) = sorted.get_mut(log) {
+            of_log.extend_from_slice(line);
+        }
+    }
+    sorted
+}
+
+/// Returns each line with the number of its log.
+fn marked(lines: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
+    let lines = lines.split_inclusive(|byte| *byte == b'\n');
+    lines.filter_map(|line| {
+        let (mark, line) = line.split_at_checked(MARK_BYTES)?;
+        Some((mark.iter().fold(0, |log, byte| log << 6 | usize::from(byte & 0x3f)), line))
+    })
 }
 
 #[cfg(test)]
@@ -66,11 +82,12 @@ mod tests {
             put_mark(&mut lines, LogIndex(log));
             lines.extend_from_slice(line.as_bytes());
         }
-        let mut buffers = vec![Vec::new(); 701];
-        sort(&lines, &mut buffers);
-        let found: Vec<_> = buffers.iter().enumerate().filter(|(_, b)| !b.is_empty()).collect();
+        let sorted = sort(&lines, 701);
+        let found: Vec<_> = sorted.iter().enumerate().filter(|(_, b)| !b.is_empty()).collect();
         let expected = [(0, b"a\n".to_vec()), (10, b"b\n@@@\n".to_vec()), (700, b"\n".to_vec())];
         assert_eq!(found, expected.iter().map(|(log, b)| (*log, b)).collect::<Vec<_>>());
+        let capacity: usize = sorted.iter().map(Vec::capacity).sum();
+        assert!(capacity <= lines.len(), "{capacity} bytes for {}", lines.len());
         put_mark(&mut lines, LogIndex(u16::MAX));
         assert_eq!(lines[lines.len() - 3..], [b'@' | 0xf, 0x7f, 0x7f]);
     }

@@ -236,6 +236,12 @@ pub(crate) struct LogWriter {
     reopens: Arc<AtomicBool>,
 }
 
+/// The error that prevented the logs from starting.
+pub(crate) enum LogError {
+    Open(PathBuf, io::Error),
+    Thread(io::Error),
+}
+
 impl LogWriter {
     /// Capacity of each worker's buffer. Lines beyond it are lost and counted.
     pub(crate) const BUFFER_BYTES: usize = 1 << 20;
@@ -249,21 +255,21 @@ impl LogWriter {
     /// Opens the logs and starts their thread. Each host has one of them if there are `hosts`.
     ///
     /// # Errors
-    /// A file cannot be opened, which is returned, or the thread cannot be started.
+    /// A file cannot be opened, or the thread cannot be started.
     pub(crate) fn start(
         to: &[AccessLog],
         hosts: Option<HostLogs>,
         workers: usize,
         metrics: &Metrics,
-    ) -> Result<(Self, Vec<LogSender>), (PathBuf, io::Error)> {
+    ) -> Result<(Self, Vec<LogSender>), LogError> {
         let formats: Vec<_> = to.iter().map(|log| log.format).collect();
         let open = |to: &AccessLog| {
             let opened = LogTarget::open(to.clone(), metrics.clone());
-            opened.map_err(|error| (to.path.clone().unwrap_or_default(), error))
+            opened.map_err(|error| LogError::Open(to.path.clone().unwrap_or_default(), error))
         };
         let mut targets = to.iter().map(open).collect::<Result<Vec<_>, _>>()?;
         let hosts = hosts.map(Arc::new);
-        let mut sorted = hosts.is_some().then(|| vec![Vec::new(); targets.len()]);
+        let has_hosts = hosts.is_some();
         let reopens = Arc::new(AtomicBool::new(false));
         let reopen = Arc::clone(&reopens);
         let (producers, mut rings): (Vec<_>, Vec<_>) =
@@ -277,7 +283,7 @@ impl LogWriter {
                     targets.iter_mut().for_each(LogTarget::reopen);
                 }
                 for ring in &mut rings {
-                    write_all(ring, &mut targets, sorted.as_deref_mut());
+                    write_all(ring, &mut targets, has_hosts);
                 }
                 if ended {
                     return;
@@ -285,7 +291,7 @@ impl LogWriter {
                 thread::park_timeout(Self::WRITE_INTERVAL);
             }
         });
-        let thread = thread.map_err(|error| (PathBuf::new(), error))?;
+        let thread = thread.map_err(LogError::Thread)?;
         let lines = |ring| LogSender {
             ring,
             writer: thread.thread().clone(),
@@ -298,14 +304,11 @@ impl LogWriter {
         Ok((LogWriter { thread: Some(thread), reopens }, lines))
     }
 
-    /// Returns the maximum memory of `logs` logs and their thread.
-    pub(crate) fn memory(logs: usize, workers: usize) -> usize {
-        match logs {
-            0 => 0,
-            1 => workers * Self::BUFFER_BYTES,
-            // What one buffer has is sorted by host.
-            _ => (workers + 2) * Self::BUFFER_BYTES,
-        }
+    /// Returns the maximum memory of the logs and their thread.
+    pub(crate) fn memory(has_hosts: bool, workers: usize) -> usize {
+        // What one buffer has is copied, and sorted by host.
+        let copies = if has_hosts { 2 } else { 0 };
+        (workers + copies) * Self::BUFFER_BYTES
     }
 
     /// Makes the thread open the file again, for example after log rotation.
@@ -333,21 +336,20 @@ impl Drop for LogWriter {
     }
 }
 
-/// Writes the lines of a worker to their logs. Marked lines are sorted into buffers first.
-fn write_all(ring: &mut Consumer<u8>, targets: &mut [LogTarget], sorted: Option<&mut [Vec<u8>]>) {
+/// Writes the lines of a worker to their logs. Those of `has_hosts` are marked, and sorted first.
+fn write_all(ring: &mut Consumer<u8>, targets: &mut [LogTarget], has_hosts: bool) {
     let Ok(chunk) = ring.read_chunk(ring.slots()) else { return };
-    let (first, second) = chunk.as_slices();
-    match (sorted, targets) {
-        (Some(buffers), targets) => {
+    match (chunk.as_slices(), targets) {
+        ((&[], _), _) => return,
+        ((first, second), targets) if has_hosts => {
             // No line is divided, unless by the end of the ring.
-            host_logs::sort(&[first, second].concat(), buffers);
-            for (target, lines) in targets.iter_mut().zip(buffers) {
-                target.write(lines, b"");
-                lines.clear();
+            let sorted = host_logs::sort(&[first, second].concat(), targets.len());
+            for (target, lines) in targets.iter_mut().zip(sorted) {
+                target.write(&lines, b"");
             }
         }
-        (None, [target, ..]) => target.write(first, second),
-        (None, []) => {}
+        ((first, second), [target, ..]) => target.write(first, second),
+        (_, []) => {}
     }
     chunk.commit_all();
 }
@@ -400,7 +402,7 @@ impl LogTarget {
         };
         match result {
             Err(error) => {
-                let lines = [first, second].concat().iter().filter(|b| **b == b'\n').count() as u64;
+                let lines = first.iter().chain(second).filter(|b| **b == b'\n').count() as u64;
                 self.metrics.own().log_lines_lost.add(lines);
                 if self.lost.is_none() {
                     let name = self.name();
