@@ -1,6 +1,6 @@
 //! The file with the number of the process, for programs that send it signals.
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::{Path, PathBuf};
@@ -21,10 +21,7 @@ impl PidFile {
     ///
     /// The user may own the directory, too. So no link is followed, and what belongs to others is not given away.
     pub(crate) fn open(path: &Path, user: Option<&User>) -> io::Result<Self> {
-        let named = |error: io::Error| {
-            let reason = format!("cannot write the pid file {}: {error}", path.display());
-            io::Error::new(error.kind(), reason)
-        };
+        let named = named(path);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = File::options()
             .read(true)
@@ -35,9 +32,7 @@ impl PidFile {
             .open(path)
             .map_err(named)?;
         let found = file.metadata().map_err(named)?;
-        if !found.is_file() || found.nlink() != 1 {
-            return Err(named(io::Error::other("it is not a file of one name; remove it")));
-        }
+        check_kind(&found).map_err(named)?;
         if let Some(user) = user {
             if ![geteuid().as_raw(), user.uid()].contains(&found.uid()) {
                 return Err(named(io::Error::other("it belongs to another user; remove it")));
@@ -49,14 +44,14 @@ impl PidFile {
 
     /// Checks that the file can be written, without creating it.
     pub(crate) fn check(path: &Path) -> io::Result<()> {
-        let (path_to_check, needed) = match path.symlink_metadata() {
+        let found = path.symlink_metadata();
+        let (path_to_check, needed) = match &found {
             Ok(_) => (path, Access::WRITE_OK),
             Err(_) => (parent(path), Access::WRITE_OK | Access::EXEC_OK),
         };
-        accessat(CWD, path_to_check, needed, AtFlags::EACCESS).map_err(|error| {
-            let reason = format!("cannot write the pid file {}: {error}", path.display());
-            io::Error::new(error.kind(), reason)
-        })
+        let is_writable = accessat(CWD, path_to_check, needed, AtFlags::EACCESS);
+        let checked = found.map_or(Ok(()), |found| check_kind(&found));
+        checked.and_then(|()| Ok(is_writable?)).map_err(named(path))
     }
 
     /// Writes the number of this process.
@@ -77,6 +72,22 @@ impl Drop for PidFile {
     }
 }
 
+/// Adds the path to an error.
+fn named(path: &Path) -> impl Fn(io::Error) -> io::Error + Copy {
+    move |error| {
+        let reason = format!("cannot write the pid file {}: {error}", path.display());
+        io::Error::new(error.kind(), reason)
+    }
+}
+
+/// Checks that a path is that of a file, by which no other one is written.
+fn check_kind(found: &Metadata) -> io::Result<()> {
+    match found.is_file() && found.nlink() == 1 {
+        true => Ok(()),
+        false => Err(io::Error::other("it is not a file of one name; remove it")),
+    }
+}
+
 /// Returns the directory of a file.
 fn parent(path: &Path) -> &Path {
     path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."))
@@ -84,4 +95,28 @@ fn parent(path: &Path) -> &Path {
 
 fn own_line() -> String {
     format!("{}\n", std::process::id())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn check_accepted_what_is_no_file_of_one_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        fs::write(path("file"), "").unwrap();
+        symlink(path("file"), path("link")).unwrap();
+        let checked = |name: &str| {
+            let checked = PidFile::check(&path(name)).is_ok();
+            // What the check accepts can be opened, and nothing else.
+            assert_eq!(PidFile::open(&path(name), None).is_ok(), checked, "{name}");
+            checked
+        };
+        assert!(checked("file") && checked("new"));
+        fs::hard_link(path("file"), path("other")).unwrap();
+        assert!(!checked("link") && !checked("file") && !checked("other") && !checked("."));
+    }
 }
