@@ -95,7 +95,6 @@ impl HostNames {
 
     /// Returns the host that a request names: by its target if that has a host, or else by its Host field (RFC 9112,
     /// section 3.2.2).
-    #[cold]
     pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
         let of_target = match request.target {
             [b'/' | b'*', ..] => None,

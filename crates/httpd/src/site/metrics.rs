@@ -173,7 +173,7 @@ counts! {
     log_lines_lost,
     /// Requests whose handlers did not answer in time.
     handlers_timed_out,
-    /// Requests whose clients went before the handler had answered.
+    /// Requests whose clients left before the handler had answered.
     handlers_cancelled,
     /// Connections that ended as client and server could not agree on TLS, or by invalid records.
     tls_errors,
