@@ -560,7 +560,7 @@ fn lone_send_to_a_blocking_socket_blocked_the_owner() {
         data.copy(&[0; 1 << 16]);
         let op = Op::Send { fd: number(&socket), data };
         match kernel.submit(Token::new(OpKind::Send, slot, 0), op).unwrap() {
-            Submitted::Done(Outcome::Sent(_, n)) => sent += n as usize,
+            Submitted::Done(Outcome::Sent(_, n)) => sent += n,
             Submitted::InFlight => break,
             other => panic!("{other:?}"),
         }
