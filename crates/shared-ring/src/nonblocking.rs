@@ -144,8 +144,8 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
 }
 
 /// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`.
-/// With [`Blocking::NoBlock`], the range must be cached ([`System::is_cold`]), now or a second ago. SIGPIPE must be
-/// ignored, as it is in Rust programs.
+/// With [`Blocking::NoBlock`], it sends [`File::BLOCK_BYTES`] at most, which must be cached ([`System::is_cold`]), now
+/// or a second ago. SIGPIPE must be ignored, as it is in Rust programs.
 ///
 /// # Errors
 /// Those of sendfile(2), and [`SendFileError::Cold`].
@@ -155,9 +155,13 @@ pub fn send_file(
     (file, offset, len): (&File, u64, u32),
     disk: Blocking,
 ) -> Result<u32, SendFileError> {
-    let part = FileRange { file: file.fd(), offset, len };
-    if disk == Blocking::NoBlock && is_part_cold(system, file, part) {
-        return Err(SendFileError::Cold);
+    let mut part = FileRange { file: file.fd(), offset, len };
+    if disk == Blocking::NoBlock {
+        // To find out may take a copy of all of it.
+        part.len = len.min(File::BLOCK_BYTES as u32);
+        if is_part_cold(system, file, part) {
+            return Err(SendFileError::Cold);
+        }
     }
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
 }
@@ -173,10 +177,10 @@ fn is_part_cold(system: &mut impl System, file: &File, part: FileRange) -> bool 
     }
     // A block is remembered as a whole. Its bytes before the part may be missing, as no client has requested them.
     let to_find = CachedParts::part_to_find(&part.range());
-    let len = u32::try_from(to_find.end - to_find.start).unwrap_or(u32::MAX);
-    let block = FileRange { offset: to_find.start, len, ..part };
-    if block.offset == part.offset || !system.is_cold(block) {
-        cached.add(&block.range(), now);
+    let len = (part.offset - to_find.start) as u32;
+    let before = FileRange { offset: to_find.start, len, ..part };
+    if len == 0 || !system.is_cold(before) {
+        cached.add(&to_find, now);
         file.cached().set(cached);
     }
     false
