@@ -166,6 +166,10 @@ impl Threads {
         if !self.0.stranded.swap(false, Ordering::Relaxed) {
             return false;
         }
+        if work.has_thread() {
+            // A blocked thread came back. If it blocks again, the heartbeat finds the pages again.
+            return false;
+        }
         while let Some(page) = work.queue.pop_front() {
             work.pages[page as usize] = PageState::Idle;
         }
@@ -178,10 +182,7 @@ impl Threads {
         let thread = &self.0.threads[usize::from(cancelled.thread())];
         thread.serving.interrupt(entry, cancelled);
         // The heartbeat repeats it, if it came too early.
-        let mut work = self.0.lock();
-        if std::mem::take(&mut work.heartbeat_sleeps) {
-            self.0.beat.notify_one();
-        }
+        self.0.wake_heartbeat(&mut self.0.lock());
     }
 
     pub(crate) fn counters(&self) -> ThreadCounters {
@@ -214,6 +215,11 @@ impl Work {
             *state = PageState::Queued;
             self.queue.push_back(page);
         }
+    }
+
+    /// Returns whether a thread executes a page, or will take one: it is not known to be blocked.
+    fn has_thread(&self) -> bool {
+        self.active + self.idle + self.starting > 0
     }
 }
 
@@ -248,12 +254,20 @@ impl Pool {
             work.counters.started += 1;
             missing -= 1;
         }
-        if wanted > 0 && std::mem::take(&mut work.heartbeat_sleeps) {
-            pool.beat.notify_one();
+        if wanted > 0 {
+            pool.wake_heartbeat(&mut work);
         }
-        let is_stranded = !can_start && work.active + work.idle + work.starting == 0;
+        // While it had no lock, a thread or the owner may have taken the pages.
+        let is_stranded = !can_start && !work.has_thread() && !work.queue.is_empty();
         pool.stranded.store(is_stranded, Ordering::Relaxed);
         !is_stranded
+    }
+
+    /// Ends the sleep of the heartbeat.
+    fn wake_heartbeat(&self, work: &mut Work) {
+        if std::mem::take(&mut work.heartbeat_sleeps) {
+            self.beat.notify_one();
+        }
     }
 
     /// Returns whether the heartbeat runs, and starts it if it does not.
@@ -292,6 +306,8 @@ impl Pool {
             work.pages[page as usize] = PageState::Held(number);
             work.active += 1;
             work.counters.max_active = work.counters.max_active.max(work.active);
+            // It sleeps if the thread was blocked when the page was queued, and no other could be started.
+            self.wake_heartbeat(&mut work);
             drop(work);
             self.cores.apply(&mut applied);
             self.execute(own, number, page);
@@ -424,5 +440,56 @@ impl Pool {
             return;
         }
         thread.blocked.store(true, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn threads_of(pages: usize) -> Threads {
+        let shared = Arc::new(Shared::new(pages).unwrap());
+        Threads::new(shared, 1, 1, Duration::from_secs(60), false)
+    }
+
+    #[test]
+    fn calls_behind_a_thread_that_was_back_ended_as_if_no_thread_ran() {
+        let threads = threads_of(2);
+        let pool = &*threads.0;
+        // The heartbeat found two pages stranded. The blocked thread came back before the owner looked, and executes
+        // one of them.
+        let mut work = pool.lock();
+        work.pages[0] = PageState::Held(0);
+        work.queue_page(1);
+        work.active = 1;
+        drop(work);
+        pool.stranded.store(true, Ordering::Relaxed);
+        assert!(!threads.take_stranded_pages(), "a thread runs");
+        assert!(!threads.are_stranded());
+        assert_eq!(pool.lock().queue, [1]);
+        // It blocks again.
+        pool.lock().active = 0;
+        pool.stranded.store(true, Ordering::Relaxed);
+        assert!(threads.take_stranded_pages());
+        assert!(pool.lock().queue.is_empty());
+    }
+
+    #[test]
+    fn heartbeat_slept_while_a_thread_that_was_back_executed_a_page() {
+        let threads = threads_of(1);
+        let mut work = threads.0.lock();
+        work.queue_page(0);
+        (work.starting, work.heartbeat_sleeps) = (1, true);
+        let number = work.unused.pop().unwrap();
+        drop(work);
+        assert!(Pool::start(&threads.0, number));
+        while threads.0.lock().idle == 0 {
+            thread::yield_now();
+        }
+        let work = threads.0.lock();
+        assert_eq!(work.counters.max_active, 1);
+        assert!(!work.heartbeat_sleeps);
+        drop(work);
+        assert!(threads.stop(Instant::now() + Duration::from_secs(10)));
     }
 }
