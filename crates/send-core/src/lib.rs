@@ -81,8 +81,8 @@
 //! are removed from their group or the block is dropped. Then the former action is restored. A
 //! signal that already has another handler is rejected.
 //!
-//! **`SIGSEGV`** permanently gets a handler with the first block on a thread without an alternate
-//! stack of 256 KiB. It reports event handlers that overflow their stack. Other faults go to the
+//! **`SIGSEGV`** permanently gets a handler with the first block of the process. It reports event
+//! handlers that overflow their stack. Other faults go to the
 //! former handler as the kernel would call it: with its mask (`sa_mask`, `SA_NODEFER`), only once
 //! with `SA_RESETHAND`, and with `siginfo_t` if it has `SA_SIGINFO`. The default and ignore actions
 //! keep their effect, also for a signal that was sent. One difference remains: the former handler
