@@ -2,7 +2,7 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
 use shared_ring::BufferGroup;
 
@@ -32,7 +32,7 @@ pub enum Binding {
 ///
 /// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::Landing::bind) has returned. The landing takes
 /// changes with its next message, and never waits for a thread that makes one. A change costs the same however many
-/// bindings exist, and all that a landing has not taken need no more memory than the bindings.
+/// bindings exist. All that a landing has not taken need no more memory than the bindings, or a few kilobytes.
 #[derive(Clone, Debug, Default)]
 pub struct Bindings(Arc<Shared>);
 
@@ -53,7 +53,9 @@ struct State {
     table: Table,
     /// What the landing has not taken, oldest first.
     changes: Vec<Change>,
-    /// There were more changes than bindings, so that the landing copies the table instead.
+    /// Memory of the filters in `changes`.
+    filter_bytes: usize,
+    /// The changes were larger than the bindings, so that the landing copies the table instead.
     has_overflowed: bool,
 }
 
@@ -62,6 +64,9 @@ type Change = (Binding, Option<BufferGroup>);
 
 /// Changes that the landing may leave before it copies a table with fewer bindings.
 const MIN_CHANGES: usize = 64;
+
+/// Bytes of filters in such changes, before it copies a table with fewer.
+const MIN_FILTER_BYTES: usize = 4096;
 
 impl Bindings {
     /// Binds a handler of the same landing, in the place of the one that was bound there.
@@ -87,13 +92,17 @@ impl Bindings {
 
     fn change(&self, change: Change) {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { table, changes, has_overflowed } = &mut *state;
+        let State { table, changes, filter_bytes, has_overflowed } = &mut *state;
         table.set(change.clone());
         if !*has_overflowed {
+            if let (Binding::Filter { bytes, .. }, _) = &change {
+                *filter_bytes += bytes.capacity();
+            }
             changes.push(change);
-            *has_overflowed = changes.len() > table.len().max(MIN_CHANGES);
+            *has_overflowed = changes.len() > table.len().max(MIN_CHANGES)
+                || *filter_bytes > table.filter_bytes.max(MIN_FILTER_BYTES);
             if *has_overflowed {
-                *changes = Vec::new();
+                (*changes, *filter_bytes) = (Vec::new(), 0);
             }
         }
         self.0.has_changes.store(true, Ordering::Release);
@@ -114,6 +123,8 @@ struct Table {
     /// By slot of the connection, whose successors in the slot have no binding.
     connections: Vec<Option<(ConnId, BufferGroup)>>,
     filters: Vec<(usize, Vec<u8>, BufferGroup)>,
+    /// Bytes of the filters.
+    filter_bytes: usize,
 }
 
 impl Table {
@@ -141,8 +152,14 @@ impl Table {
                     |filter: &(usize, Vec<u8>, _)| (filter.0, &filter.1) == (offset, &bytes);
                 match (self.filters.iter().position(is_same), group) {
                     (Some(at), Some(group)) => self.filters[at].2 = group,
-                    (Some(at), None) => drop(self.filters.remove(at)),
-                    (None, Some(group)) => self.filters.push((offset, bytes, group)),
+                    (Some(at), None) => {
+                        self.filter_bytes -= bytes.len();
+                        self.filters.remove(at);
+                    }
+                    (None, Some(group)) => {
+                        self.filter_bytes += bytes.len();
+                        self.filters.push((offset, bytes, group));
+                    }
                     (None, None) => {}
                 }
             }
@@ -181,13 +198,19 @@ impl BindingReader {
     #[cold]
     fn take_changes(&mut self) {
         let Shared { has_changes, state } = &*self.bindings.0;
-        let Ok(mut state) = state.try_lock() else { return };
+        let mut state = match state.try_lock() {
+            Ok(state) => state,
+            Err(TryLockError::Poisoned(state)) => state.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
         // The lock orders it before the next change.
         has_changes.store(false, Ordering::Relaxed);
         if mem::take(&mut state.has_overflowed) {
             self.table = state.table.clone();
         }
         state.changes.drain(..).for_each(|change| self.table.set(change));
+        state.changes.shrink_to(MIN_CHANGES);
+        state.filter_bytes = 0;
     }
 
     /// Returns the tenant of the connections that a listener accepts.
@@ -252,6 +275,56 @@ mod tests {
             assert_eq!(reader.of_message(id(5_000 + slot), b"a"), group);
         }
         assert_eq!(reader.table.connections.as_ptr(), table, "the table was copied");
+    }
+
+    #[test]
+    fn each_end_of_a_large_filter_kept_a_copy() {
+        const LEN: usize = 1024 * 1024;
+        let mut reader = BindingReader::default();
+        let bindings = reader.bindings();
+        for len in [LEN, 1] {
+            for is_bound in [true, false].repeat(20) {
+                let mut bytes = Vec::with_capacity(LEN);
+                bytes.resize(len, b'a');
+                let group = is_bound.then_some(BufferGroup::DEFAULT);
+                bindings.change((Binding::Filter { offset: 0, bytes }, group));
+                let state = bindings.0.state.lock().unwrap();
+                let kept = state.changes.iter().map(|(binding, _)| match binding {
+                    Binding::Filter { bytes, .. } => bytes.capacity(),
+                    _ => 0,
+                });
+                let max = if is_bound { len } else { 0 };
+                assert!(kept.sum::<usize>() <= max.max(MIN_FILTER_BYTES));
+            }
+            assert_eq!(reader.of_message(ConnId::new(0, 0), &[b'a'; LEN]), None);
+        }
+    }
+
+    #[test]
+    fn room_for_changes_that_were_taken_was_kept() {
+        let mut reader = BindingReader::default();
+        let bindings = reader.bindings();
+        let group = Some(BufferGroup::DEFAULT);
+        for slot in 0..10_000 {
+            bindings.change((Binding::Connection(ConnId::new(slot, 1)), group));
+        }
+        assert_eq!(reader.of_message(ConnId::new(9_999, 1), b"a"), group);
+        assert!(bindings.0.state.lock().unwrap().changes.capacity() <= MIN_CHANGES);
+    }
+
+    #[test]
+    fn panic_of_a_thread_that_made_a_change_hid_all_later_ones() {
+        let mut reader = BindingReader::default();
+        let bindings = reader.bindings();
+        let broken = bindings.clone();
+        let panics = std::thread::spawn(move || {
+            let _state = broken.0.state.lock();
+            panic!("as of a lack of memory");
+        });
+        assert!(panics.join().is_err());
+        let (id, group) = (ConnId::new(0, 1), Some(BufferGroup::DEFAULT));
+        bindings.change((Binding::Connection(id), group));
+        assert_eq!(reader.of_message(id, b"a"), group);
     }
 
     #[test]
