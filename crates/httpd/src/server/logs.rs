@@ -79,9 +79,9 @@ impl Builder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access_log::LogFormat;
     use crate::host_options::HostOptions;
     use crate::server::running::Server;
-    use crate::site::log::LogFormat;
 
     /// Returns a host with a log of its own, none, or that of the server.
     fn host(name: &str, access_log: Option<Option<AccessLog>>) -> HostOptions {
