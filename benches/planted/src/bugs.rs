@@ -276,8 +276,8 @@ bugs! {
 
     /// A deadline expires late.
     DeadlineLate, "crates/evring/src/wheel.rs":
-        "saturating_mul(1000).saturating_add(millis);" =>
-        "saturating_mul(1000).saturating_add(millis + if PLANTED { 20 } else { 0 });";
+        "saturating_mul(1000).saturating_add(millis)" =>
+        "saturating_mul(1000).saturating_add(millis + if PLANTED { 20 } else { 0 })";
 
     /// A deadline expires early.
     DeadlineEarly, "crates/evring/src/wheel.rs":
