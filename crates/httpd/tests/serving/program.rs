@@ -51,7 +51,9 @@ impl Serving {
                 serving.errors.read_line(&mut serving.line).unwrap() > 0,
                 "the program has exited"
             );
-            if let Some(text) = serving.line.strip_prefix("listening on http://") {
+            let url = serving.line.strip_prefix("listening on http");
+            if let Some(text) = url.and_then(|url| url.trim_start_matches('s').strip_prefix("://"))
+            {
                 break text.split(' ').next().unwrap().parse().unwrap();
             }
             serving.before += &serving.line;
