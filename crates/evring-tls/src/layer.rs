@@ -24,8 +24,8 @@ use session::{READ_TAG, Session};
 /// the application opens are not, so a proxy inside sends plain bytes to its upstream server. File ranges
 /// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
 ///
-/// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and by the application's
-/// maximum and one receive for decoded bytes.
+/// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and for decoded bytes by twice the
+/// maximum of the application and one receive. Beyond the maximum, bytes stay encoded with the mechanism.
 #[derive(Debug)]
 pub struct Layer<A, T: Transform> {
     inner: A,
@@ -138,8 +138,16 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
             let Cx { io, id, state, others } = x;
             return self.call(io, |app, io| app.received(Cx { io, id, state, others }, rx));
         };
-        if session.received(x.io, rx) {
+        let mut calls = session.received(x.io, rx, A::MAX_UNCONSUMED);
+        while calls {
             self.deliver(reborrow(&mut x));
+            // The application may have made room for bytes that are not decoded yet.
+            calls = match self.sessions.get(x.id) {
+                Some(session) if session.has_undecoded(rx) => {
+                    session.received(x.io, rx, A::MAX_UNCONSUMED)
+                }
+                _ => false,
+            };
         }
         if self.sessions.get(x.id).is_some_and(Session::take_stop) {
             self.stop(reborrow(&mut x));

@@ -22,7 +22,7 @@ const MAX_GROWTH_KB: u64 = 2 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Starts the program on each mechanism, with one worker and an empty root.
-fn on_every_backend(arguments: &[&str], test: impl Fn(&'static str, &Serving)) {
+pub(crate) fn on_every_backend(arguments: &[&str], test: impl Fn(&'static str, &Serving)) {
     let root = tempfile::tempdir().unwrap();
     on_backends(|_| true, root.path(), arguments, test);
 }
@@ -110,23 +110,23 @@ fn send_all(serving: &Serving, senders: &mut [Sender]) {
 }
 
 /// Counts responses by their first lines.
-struct ResponseCounter {
-    stream: TcpStream,
+struct ResponseCounter<R> {
+    responses: R,
     buffer: Vec<u8>,
     matched: usize,
 }
 
-impl ResponseCounter {
+impl<R: Read> ResponseCounter<R> {
     const LINE: &[u8] = b"HTTP/1.1 404";
 
-    fn new(stream: TcpStream) -> Self {
-        ResponseCounter { stream, buffer: vec![0; 64 * 1024], matched: 0 }
+    fn new(responses: R) -> Self {
+        ResponseCounter { responses, buffer: vec![0; 64 * 1024], matched: 0 }
     }
 
     /// Reads until `count` more responses have begun.
     fn read(&mut self, mut count: u64) {
         while count > 0 {
-            let n = self.stream.read(&mut self.buffer).unwrap();
+            let n = self.responses.read(&mut self.buffer).unwrap();
             assert!(n > 0, "the server has closed the connection");
             for byte in &self.buffer[..n] {
                 // The first byte of the line occurs only once in it.
@@ -143,34 +143,49 @@ impl ResponseCounter {
     }
 }
 
-/// EVRING_BOUNDS_SECONDS sets how long the client keeps sending, in seconds.
-#[test]
-fn pipelined_requests_for_missing_files_made_memory_grow() {
+/// As many requests per connection as possible.
+pub(crate) const UNLIMITED: [&str; 2] = ["--keep-alive-requests", "4294967295"];
+
+/// Requests a missing file again and again by `requests`, without waiting for the responses, which it reads from
+/// `responses`. Checks that the memory of the program stays, and shuts `stream` down.
+///
+/// EVRING_BOUNDS_SECONDS sets how long it keeps sending, in seconds.
+pub(crate) fn check_pipelining(
+    name: &str,
+    serving: &Serving,
+    stream: &TcpStream,
+    mut requests: impl Write + Send + 'static,
+    responses: impl Read,
+) {
     const WARM_UP: u64 = 2_000;
     const MEASURED: u64 = 20_000;
     let seconds = env::var("EVRING_BOUNDS_SECONDS").map_or(0, |seconds| seconds.parse().unwrap());
-    // As many requests per connection as possible.
-    on_every_backend(&["--keep-alive-requests", "4294967295"], |name, serving| {
-        let stream = TcpStream::connect(serving.address).unwrap();
-        let mut requests = stream.try_clone().unwrap();
-        let writer = thread::spawn(move || {
-            let block = b"GET /missing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
-            // Until the reader has shut down the connection.
-            while requests.write_all(&block).is_ok() {}
-        });
-        let mut responses = ResponseCounter::new(stream);
+    let writer = thread::spawn(move || {
+        let block = b"GET /missing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
+        // Until the reader has shut down the connection.
+        while requests.write_all(&block).is_ok() {}
+    });
+    let mut responses = ResponseCounter::new(responses);
+    responses.read(WARM_UP);
+    let (before, start) = (serving.resident_kb(), Instant::now());
+    let mut count = 0;
+    while count < MEASURED || start.elapsed() < Duration::from_secs(seconds) {
         responses.read(WARM_UP);
-        let (before, start) = (serving.resident_kb(), Instant::now());
-        let mut count = 0;
-        while count < MEASURED || start.elapsed() < Duration::from_secs(seconds) {
-            responses.read(WARM_UP);
-            count += WARM_UP;
-        }
-        let after = serving.resident_kb();
-        println!("{name} grew from {before} to {after} KB in {count} responses");
-        responses.stream.shutdown(Shutdown::Both).unwrap();
-        writer.join().unwrap();
-        assert!(after <= before + MAX_GROWTH_KB, "{name} grew from {before} to {after} KB");
+        count += WARM_UP;
+    }
+    let after = serving.resident_kb();
+    println!("{name} grew from {before} to {after} KB in {count} responses");
+    stream.shutdown(Shutdown::Both).unwrap();
+    writer.join().unwrap();
+    assert!(after <= before + MAX_GROWTH_KB, "{name} grew from {before} to {after} KB");
+}
+
+#[test]
+fn pipelined_requests_for_missing_files_made_memory_grow() {
+    on_every_backend(&UNLIMITED, |name, serving| {
+        let stream = TcpStream::connect(serving.address).unwrap();
+        let halves = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
+        check_pipelining(name, serving, &stream, halves.0, halves.1);
     });
 }
 

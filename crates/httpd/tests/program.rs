@@ -573,7 +573,7 @@ fn requests_sent_before_sigterm_were_reset() {
         }
         // While the program is stopped: requests on open connections and on new ones, half of them for
         // uncached files; then SIGTERM.
-        serving.signal(Signal::STOP);
+        serving.pause();
         let new = (0..CLIENTS / 2).map(|_| serving.connect());
         let mut clients: Vec<_> = open.into_iter().chain(new).collect();
         for (at, client) in clients.iter_mut().enumerate() {

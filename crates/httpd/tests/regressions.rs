@@ -239,7 +239,8 @@ fn body_memory_was_bounded_per_connection_only() {
         for client in &mut clients {
             client.send(b"POST /take HTTP/1.1\r\nHost: a\r\nContent-Length: 40000\r\n\r\n");
             client.send(&[b'x'; 40_000]);
-            assert_eq!(client.response(true).status, 200, "{backend}");
+            let response = client.response(true);
+            assert_eq!(response.status, 200, "{backend}: {response:?}");
         }
     });
 }
@@ -391,6 +392,35 @@ fn low_descriptor_limit_left_one_connection() {
             let counts = clients[0].status();
             assert_eq!(counts["responses_5xx"], 0, "{backend} {limit}");
             assert_eq!(counts["connections_accepted"], connections, "{backend} {limit}");
+        }
+    }
+}
+
+#[test]
+fn burst_of_connections_took_the_descriptors_of_files() {
+    const CLIENTS: usize = 400;
+    let root = site(&[]);
+    for n in 0..CLIENTS {
+        fs::write(root.path().join(n.to_string()), n.to_string()).unwrap();
+    }
+    let root = root.path().to_str().unwrap();
+    for backend in available() {
+        let arguments = ["--listen", "127.0.0.1:0", "--backend", backend, "--root", root];
+        // Admission control would reset connections that have waited long.
+        let arguments = [&arguments[..], &["--max-queue-delay", "0"]].concat();
+        let serving = Serving::of(limited("ulimit -n 64", &arguments));
+        println!("on {backend}");
+        // All of them wait in the backlog when the server runs again.
+        serving.pause();
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| serving.connect()).collect();
+        for (n, client) in clients.iter_mut().enumerate() {
+            let head = format!("GET /{n} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+            client.send(head.as_bytes());
+        }
+        serving.signal(Signal::CONT);
+        for client in &mut clients {
+            let response = client.response(true);
+            assert_eq!(response.status, 200, "{backend}: {response:?}");
         }
     }
 }

@@ -1,14 +1,14 @@
 //! TLS, on every mechanism.
 #![cfg(feature = "tls")]
 
-use crate::serving;
+use crate::{bounds, serving};
 
 use std::fs;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -805,5 +805,60 @@ fn idle_connection_ends_with_a_close_notify() {
         let mut idle = connect(&server, &config, "localhost");
         head(&mut idle);
         assert!(has_close_notify(&mut idle), "{backend}");
+    });
+}
+
+/// One end of a connection, for a thread that sends and another that receives.
+#[derive(Clone)]
+struct Shared {
+    session: Arc<Mutex<ClientConnection>>,
+    stream: Arc<TcpStream>,
+}
+
+impl Write for Shared {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let mut session = self.session.lock().unwrap();
+        let n = session.writer().write(bytes)?;
+        let wire = wire(&mut session);
+        drop(session);
+        (&*self.stream).write_all(&wire)?;
+        Ok(n)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Shared {
+    fn read(&mut self, bytes: &mut [u8]) -> std::io::Result<usize> {
+        loop {
+            match self.session.lock().unwrap().reader().read(bytes) {
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {}
+                done => return done,
+            }
+            let mut received = [0; 4096];
+            let n = (&*self.stream).read(&mut received)?;
+            let mut session = self.session.lock().unwrap();
+            session.read_tls(&mut &received[..n])?;
+            session.process_new_packets().unwrap();
+        }
+    }
+}
+
+#[test]
+fn pipelined_requests_over_tls_made_memory_grow() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("a", &["localhost"]);
+    let tls = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let config = Arc::new(authority.trusting(BOTH));
+    bounds::on_every_backend(&[&bounds::UNLIMITED[..], &tls].concat(), |name, serving| {
+        let mut stream = tcp(serving.address);
+        let name_of_server = ServerName::try_from("localhost").unwrap();
+        let mut session = ClientConnection::new(Arc::clone(&config), name_of_server).unwrap();
+        session.complete_io(&mut stream).unwrap();
+        let stream = Arc::new(stream);
+        let shared = Shared { session: Arc::new(Mutex::new(session)), stream: Arc::clone(&stream) };
+        bounds::check_pipelining(name, serving, &stream, shared.clone(), shared);
     });
 }

@@ -3,6 +3,7 @@
 mod sealing;
 
 use std::collections::VecDeque;
+use std::mem;
 
 use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx, Tail};
 
@@ -96,11 +97,15 @@ impl<T: Transform> Session<T> {
         }
     }
 
-    /// Decodes received bytes. Returns whether to call the application.
-    pub(super) fn received(&mut self, io: &mut dyn Commands, rx: &mut Rx<'_>) -> bool {
+    /// Decodes received bytes, unless the application has left `max` decoded bytes: then they stay with the
+    /// mechanism, which bounds them. Returns whether to call the application.
+    pub(super) fn received(&mut self, io: &mut dyn Commands, rx: &mut Rx<'_>, max: usize) -> bool {
         if self.reason.is_some() {
             rx.consume(rx.bytes().len());
             return false;
+        }
+        if self.plain.len() >= max && self.app_reads() {
+            return !self.paused && mem::take(&mut self.resumed);
         }
         let (had, had_eof) = (self.plain.len(), self.eof);
         if !rx.bytes().is_empty() {
@@ -135,6 +140,11 @@ impl<T: Transform> Session<T> {
         let call = has_news && !self.paused;
         self.resumed &= !call;
         call
+    }
+
+    /// Returns whether what the mechanism has is not decoded yet.
+    pub(super) fn has_undecoded(&self, rx: &Rx<'_>) -> bool {
+        !rx.bytes().is_empty() || rx.eof() && !self.eof
     }
 
     /// Returns whether the application reads, now or after a pause.

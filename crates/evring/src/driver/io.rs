@@ -222,6 +222,11 @@ impl<K: Submit> Io<K> {
         self.open as usize + self.deferred.len() <= self.config.max_connections as usize
     }
 
+    /// Returns how many connections can be accepted and admitted.
+    pub(crate) fn room(&self) -> u32 {
+        self.config.max_connections.saturating_sub(self.open + self.deferred.len() as u32)
+    }
+
     /// Counts an accepted connection for its source address and network, if they are limited. Fails if one
     /// has reached its maximum. A connection that is already broken does not count.
     pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, Refused> {

@@ -21,6 +21,8 @@ pub(crate) struct ListenerState {
     per_turn: Option<NonZeroU16>,
     /// Maximum number of accepts per turn under overload.
     max_per_turn: Option<NonZeroU16>,
+    /// Maximum number of accepts per turn as few connections have room.
+    max_for_room: Option<NonZeroU16>,
     /// Length of the backlog as configured, and as set.
     configured_backlog: u32,
     length: u32,
@@ -45,6 +47,7 @@ impl ListenerState {
             off: false,
             per_turn: None,
             max_per_turn: None,
+            max_for_room: None,
             configured_backlog: length,
             length,
             accepting: false,
@@ -121,6 +124,25 @@ impl ListenerState {
         }
     }
 
+    /// Limits the number of accepts per turn if the backlog has more connections than `room`: an accept without a
+    /// limit takes all of them. `listeners` share the room.
+    pub(crate) fn fit_room<K: Submit>(&mut self, room: u32, listeners: u32, kernel: &mut K) {
+        const FEW: NonZeroU16 = NonZeroU16::new(16).unwrap();
+        // Those of a turn may complete after the next limit is set.
+        let max = if room / listeners < 2 * u32::from(FEW.get()) {
+            Some(NonZeroU16::MIN)
+        } else {
+            (room / listeners <= self.length).then_some(FEW)
+        };
+        if max != self.max_for_room {
+            let before = self.per_turn_limit();
+            self.max_for_room = max;
+            if self.per_turn_limit() != before {
+                self.cancel_accept(kernel);
+            }
+        }
+    }
+
     /// Limits the backlog; `None` lifts the limit. A change of at most a fifth is skipped.
     pub(crate) fn fit_backlog<K: Submit>(&mut self, max: Option<u32>, kernel: &mut K) {
         let length = max.map_or(self.configured_backlog, |max| max.min(self.configured_backlog));
@@ -149,10 +171,7 @@ impl ListenerState {
 
     /// Returns the maximum number of accepts per turn.
     fn per_turn_limit(&self) -> Option<NonZeroU16> {
-        match (self.per_turn, self.max_per_turn) {
-            (Some(configured), Some(max_per_turn)) => Some(configured.min(max_per_turn)),
-            (configured, max_per_turn) => configured.or(max_per_turn),
-        }
+        [self.per_turn, self.max_per_turn, self.max_for_room].into_iter().flatten().min()
     }
 
     /// Cancels the accept in flight. Returns whether it requested a cancellation.

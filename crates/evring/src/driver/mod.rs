@@ -371,7 +371,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return self.close_listeners();
         }
         let (now, full) = (self.io.kernel.now(), !self.io.accepts());
+        let (room, listeners) = (self.io.room(), self.io.listeners.len() as u32);
         for listener in &mut self.io.listeners {
+            listener.fit_room(room, listeners, &mut self.io.kernel);
             if !full {
                 listener.resume(&mut self.io.kernel, now);
             } else {

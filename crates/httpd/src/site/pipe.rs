@@ -7,8 +7,17 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::HeaderMap;
 
-/// Bytes in a pipe at which its writer has to wait. One piece may exceed it.
+/// Bytes in a pipe at which its writer has to wait, with [`PIECE_BYTES`] for each piece. One piece may exceed it.
 pub(crate) const CAPACITY_BYTES: usize = 64 * 1024;
+
+/// Memory of a piece beside its bytes: its place in the queue, which may have twice as many as needed, and the
+/// header of its allocation.
+const PIECE_BYTES: usize = 2 * size_of::<Bytes>() + 32;
+
+/// Returns the memory of a piece.
+fn cost(piece: &Bytes) -> usize {
+    piece.len() + PIECE_BYTES
+}
 
 /// The writer ended before the bytes were complete, or the reader has gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +29,7 @@ type End = Result<HeaderMap, Broken>;
 #[derive(Debug, Default)]
 struct State {
     pieces: VecDeque<Bytes>,
-    /// Bytes in `pieces`.
+    /// Memory of `pieces`.
     queued_bytes: usize,
     /// Bytes that the reader has taken and keeps.
     held_bytes: usize,
@@ -74,7 +83,7 @@ impl Writer {
             if state.reader_gone || piece.is_empty() {
                 return None;
             }
-            state.queued_bytes += piece.len();
+            state.queued_bytes += cost(&piece);
             state.pieces.push_back(piece);
             state.reader.take()
         });
@@ -109,7 +118,7 @@ impl Writer {
         });
     }
 
-    /// Returns the bytes in the pipe, and those that the reader keeps.
+    /// Returns the memory of the pieces in the pipe, and of the bytes that the reader keeps.
     pub(crate) fn held_bytes(&self) -> usize {
         let state = self.0.lock();
         state.queued_bytes + state.held_bytes
@@ -145,7 +154,7 @@ impl Reader {
         let mut state = self.0.lock();
         state.is_wanted = true;
         if let Some(piece) = state.pieces.pop_front() {
-            state.queued_bytes -= piece.len();
+            state.queued_bytes -= cost(&piece);
             let writer = if state.has_room() { state.writer.take() } else { None };
             drop(state);
             if let Some(writer) = writer {
@@ -204,11 +213,11 @@ mod tests {
         assert!(!writer.is_wanted());
         assert_eq!(reader.poll_piece(&context()), Poll::Pending);
         assert!(writer.is_wanted());
-        writer.push(Bytes::from_static(&[0; CAPACITY_BYTES - 1]));
+        writer.push(Bytes::from_static(&[0; CAPACITY_BYTES - PIECE_BYTES - 1]));
         assert_eq!(writer.poll_room(&context()), Poll::Ready(Ok(())));
         writer.push(Bytes::from_static(b"x"));
         assert_eq!(writer.poll_room(&context()), Poll::Pending);
-        assert_eq!(writer.held_bytes(), CAPACITY_BYTES);
+        assert_eq!(writer.held_bytes(), CAPACITY_BYTES + PIECE_BYTES);
         let Poll::Ready(Some(Ok(piece))) = reader.poll_piece(&context()) else { panic!() };
         reader.hold(piece.len());
         assert!(writer.has_room());
@@ -217,6 +226,19 @@ mod tests {
         writer.end(Err(Broken));
         assert_eq!(reader.poll_piece(&context()), Poll::Ready(Some(Ok(Bytes::from_static(b"x")))));
         assert_eq!(reader.poll_piece(&context()), Poll::Ready(None));
+    }
+
+    #[test]
+    fn pieces_of_one_byte_were_counted_as_one_byte_each() {
+        let (writer, _reader) = pipe();
+        let mut count = 0;
+        while writer.has_room() {
+            writer.push(Bytes::copy_from_slice(b"x"));
+            count += 1;
+        }
+        // Their places in the queue alone are a vector of these.
+        assert!(count * size_of::<Bytes>() <= CAPACITY_BYTES, "{count} pieces");
+        assert!(writer.held_bytes() >= CAPACITY_BYTES);
     }
 
     #[test]

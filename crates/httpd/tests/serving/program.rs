@@ -3,7 +3,9 @@
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
+use std::thread;
 
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -51,7 +53,9 @@ impl Serving {
                 serving.errors.read_line(&mut serving.line).unwrap() > 0,
                 "the program has exited"
             );
-            if let Some(text) = serving.line.strip_prefix("listening on http://") {
+            let url = serving.line.strip_prefix("listening on http");
+            if let Some(text) = url.and_then(|url| url.trim_start_matches('s').strip_prefix("://"))
+            {
                 break text.split(' ').next().unwrap().parse().unwrap();
             }
             serving.before += &serving.line;
@@ -80,6 +84,20 @@ impl Serving {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    /// Stops the program, and waits until none of its threads runs.
+    pub(crate) fn pause(&self) {
+        self.signal(Signal::STOP);
+        let is_stopped = |task: PathBuf| match fs::read_to_string(task.join("stat")) {
+            Ok(stat) => stat.rsplit(") ").next().unwrap().starts_with('T'),
+            // The thread has ended.
+            Err(_) => true,
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        while !fs::read_dir(&tasks).unwrap().all(|task| is_stopped(task.unwrap().path())) {
+            thread::yield_now();
+        }
     }
 
     /// Waits for the program to exit with success and without further output.
