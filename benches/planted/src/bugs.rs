@@ -243,14 +243,14 @@ bugs! {
         "if !self.io.deferred.is_empty() && !PLANTED {";
 
     /// A descriptor is closed twice.
-    ClosedTwice, "crates/evring/src/driver/close.rs":
+    ClosedTwice, "crates/evring/src/driver/close_socket.rs":
         "match kernel.submit(token, Op::Close { socket }) {" =>
         "use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
     // It has one owner, so only unsafe code can do that.
     let twin = || Socket::from(unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) });
     let twin = PLANTED.then(twin);
     match kernel.submit(token, Op::Close { socket }) {",
-        "crates/evring/src/driver/close.rs":
+        "crates/evring/src/driver/close_socket.rs":
         "Ok(Submitted::Done(_)) => true," =>
         "Ok(Submitted::Done(_)) => {
             if let Some(twin) = twin {

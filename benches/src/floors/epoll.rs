@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-use super::{Accepted, BUFFER, Task, accept, reply};
+use super::connection::{Accepted, BUFFER, Task, accept, reply};
 
 const LISTENER: u64 = u64::MAX;
 

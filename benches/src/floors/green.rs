@@ -7,7 +7,7 @@ use flexsc_rt::Descriptor;
 use flexsc_rt::green::{Config, Threads, call, spawn};
 use flexsc_rt::operations::{accept, receive, send};
 
-use super::{BUFFER, Task};
+use super::connection::{BUFFER, Task};
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     listener.set_nonblocking(true)?;

@@ -9,7 +9,7 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::net::{self, RecvFlags, SendFlags};
 
-use super::{Accepted, BUFFER, Task, accept};
+use super::connection::{Accepted, BUFFER, Task, accept};
 
 const LISTENER: u64 = u64::MAX;
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use super::{BUFFER, Task};
+use super::connection::{BUFFER, Task};
 
 /// The size of a stack; only pages that were used occupy memory.
 const STACK_BYTES: usize = 256 << 10;

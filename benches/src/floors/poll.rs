@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use super::{Accepted, BUFFER, Task, accept, reply};
+use super::connection::{Accepted, BUFFER, Task, accept, reply};
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     listener.set_nonblocking(true)?;

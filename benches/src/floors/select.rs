@@ -6,7 +6,7 @@ use std::net::TcpListener;
 use rustix::event::{FdSetElement, FdSetIter, fd_set_insert, fd_set_remove, select};
 use rustix::fd::{AsRawFd, OwnedFd};
 
-use super::{Accepted, BUFFER, Task, accept, reply};
+use super::connection::{Accepted, BUFFER, Task, accept, reply};
 
 /// Number of descriptors in an element.
 const BITS: usize = 64;

@@ -16,7 +16,7 @@ fn with_each(task: Task, talk: impl Fn(&str, TcpStream)) {
             stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
             talk(name, stream);
         }
-        net::shutdown(&stop, net::Shutdown::Both).unwrap();
+        rustix::net::shutdown(&stop, rustix::net::Shutdown::Both).unwrap();
         let calls = floor.join().unwrap().unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(calls > 3, "{name} made {calls} system calls");
     }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::LocalSet;
 
-use super::{BUFFER, Task};
+use super::connection::{BUFFER, Task};
 
 /// Counter of reads, writes and accepts. The runtime does not count its waits.
 type Calls = Rc<Cell<u64>>;

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use io_uring::types::{BufRingEntry, Fd};
 use io_uring::{IoUring, SubmissionQueue, Submitter, cqueue, opcode, squeue};
 
-use super::{BUFFER, Task};
+use super::connection::{BUFFER, Task};
 
 const BUFFERS: u16 = 256;
 const GROUP: u16 = 0;

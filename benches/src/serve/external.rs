@@ -7,7 +7,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::command::{Serve, ServerKind};
+use crate::command::Serve;
 use crate::failure::Failure;
 use crate::outcome;
 
@@ -45,21 +45,6 @@ pub(super) struct Start<'a> {
     pub(super) backlog: u32,
     /// The size of the sockets' send buffers, if it is set.
     pub(super) send_buffer: Option<usize>,
-}
-
-/// Returns the external server for `what`, if it is one.
-pub(crate) fn named(what: ServerKind) -> Option<External> {
-    match what {
-        ServerKind::Nginx => Some(super::nginx::NGINX),
-        ServerKind::Lighttpd => Some(super::lighttpd::LIGHTTPD),
-        ServerKind::Haproxy => Some(super::haproxy::HAPROXY),
-        ServerKind::H2o => Some(super::h2o::H2O),
-        ServerKind::Hyper => Some(super::hyper::HYPER),
-        ServerKind::Axum => Some(super::axum::AXUM),
-        ServerKind::MayMinihttp => Some(super::may_minihttp::MAY_MINIHTTP),
-        ServerKind::Memcached => Some(super::memcached::MEMCACHED),
-        _ => None,
-    }
 }
 
 impl External {

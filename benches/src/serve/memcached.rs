@@ -4,10 +4,12 @@ use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 
-use super::CACHE_BYTES;
 use super::external::Origin::Installed;
 use super::external::{self, External, Start};
 use crate::failure::Failure;
+
+/// The memory limit of a cache: the default of both.
+pub(super) const CACHE_BYTES: usize = 64 << 20;
 
 /// See the module.
 pub(super) const MEMCACHED: External = External {

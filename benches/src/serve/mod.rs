@@ -2,6 +2,7 @@
 
 mod axum;
 mod external;
+mod externals;
 mod h2o;
 mod haproxy;
 mod hyper;
@@ -30,18 +31,17 @@ use serde_json::{Map, Value, json};
 
 use crate::allocator;
 use crate::command::{Serve, ServerKind, Workload};
-use crate::experiments::SLOW_CLIENT_TIMEOUT;
 use crate::failure::Failure;
 use crate::floors::{self, Task};
 use crate::measure::{CERTIFICATE, HELLO, KEY, join, pin, raise_descriptors};
 
-pub(crate) use external::named;
+pub(crate) use externals::named;
+
+/// Time that the server gives a client for a head, for progress in a body, and between two requests.
+const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_millis(2_500);
 
 /// Maximum time for a server to stop.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The memory limit of a cache: the default of both.
-const CACHE_BYTES: usize = 64 << 20;
 
 /// Serves until the end of standard input, then prints its counters.
 pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
@@ -64,7 +64,7 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
         ServerKind::Proxy => proxy(options)?,
         other => {
             let unknown = || Failure::Request(format!("{} is not a server", other.name()));
-            return external::named(other).ok_or_else(unknown)?.exec(options, HELLO);
+            return named(other).ok_or_else(unknown)?.exec(options, HELLO);
         }
     };
     println!("{counters_json}");
@@ -108,7 +108,7 @@ fn application(options: &Serve) -> Result<Value, Failure> {
         Workload::Echo => on_mechanism(options, examples::Echo),
         Workload::File => on_mechanism(options, evring_httpd::Site::new(Some(Root(0)))),
         Workload::Kv | Workload::KvGets | Workload::KvMultiget => {
-            let kv = kv::Kv::with_memory(CACHE_BYTES, 0);
+            let kv = kv::Kv::with_memory(memcached::CACHE_BYTES, 0);
             on_mechanism(options, kv.map_err(|e| Failure::new("the cache", e))?)
         }
     }

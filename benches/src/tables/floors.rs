@@ -1,6 +1,6 @@
 //! Each mechanism compared with its floor.
 
-use super::{grouped, median, names, of, row, rule};
+use super::cells::{grouped, median, names, of, row, rule};
 use crate::outcome::{Outcome, X};
 
 const COLUMNS: [&str; 9] = [

@@ -1,6 +1,6 @@
 //! Every ratio that has a goal, and whether it was met.
 
-use super::{of, row, rule};
+use super::cells::{of, row, rule};
 use crate::experiments;
 use crate::goals;
 use crate::outcome::Outcome;

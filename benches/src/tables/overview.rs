@@ -1,6 +1,6 @@
 //! The five lines of the README: the default mechanism, the others beside it, other servers.
 
-use super::{median, names, of, row, rule, short};
+use super::cells::{median, names, of, row, rule, short};
 use crate::experiments::{DEFAULT, is_external};
 use crate::outcome::Outcome;
 

@@ -1,6 +1,6 @@
 //! The web server compared with others: CPU time, rate and instructions by kind of request.
 
-use super::{median, names, of, row, rule, short, thousands};
+use super::cells::{median, names, of, row, rule, short, thousands};
 use crate::experiments::DEFAULT;
 use crate::outcome::Outcome;
 
@@ -33,7 +33,7 @@ pub(super) fn table(results: &[Outcome]) -> String {
             let cpu = of(CPU, "server").map(short);
             let rate = of("Requests, ", "rate").map(thousands);
             let instructions = of("Instructions per request, ", "server");
-            let instructions = instructions.map(|n| super::grouped(n) + " instructions");
+            let instructions = instructions.map(|n| super::cells::grouped(n) + " instructions");
             [cpu, rate, instructions].into_iter().flatten().collect::<Vec<_>>().join("; ")
         };
         let cells: Vec<_> = [work.to_owned()].into_iter().chain(servers.iter().map(cell)).collect();

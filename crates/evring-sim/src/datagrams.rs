@@ -1,6 +1,5 @@
-//! Sockets for datagrams: what has arrived, and what was sent.
+//! Sockets for datagrams.
 
-use std::collections::VecDeque;
 use std::io::IoSlice;
 use std::net::SocketAddr;
 
@@ -10,26 +9,10 @@ use shared_ring::{Fd, Socket};
 use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::number;
-use crate::state::{DescriptorKind, SimState};
-
-/// The datagrams of a socket.
-#[derive(Debug, Default)]
-pub(crate) struct Datagrams {
-    /// Those that have arrived, with their sources.
-    arrived: VecDeque<(SocketAddr, Vec<u8>)>,
-    /// Those that the program has sent, with their destinations.
-    sent: Vec<(SocketAddr, Vec<u8>)>,
-}
+use crate::state::{Datagrams, DescriptorKind, SimState};
 
 /// Maximum number of datagrams that wait to be received.
 const MAX_ARRIVED: usize = 64;
-
-impl Datagrams {
-    /// Returns whether there is a datagram to receive.
-    pub(crate) fn is_readable(&self) -> bool {
-        !self.arrived.is_empty()
-    }
-}
 
 impl SimState {
     /// Returns the datagrams of a descriptor. The run fails if it has none.

@@ -1,57 +1,10 @@
 //! The application: callbacks that a mechanism invokes for connections. They do no I/O.
 
-use std::ffi::{CStr, CString, OsStr};
-use std::fmt;
 use std::io;
-use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
-use std::sync::Arc;
 
-use bytes::Bytes;
-use shared_ring::{File, FileOutcome, RxBuf};
+use shared_ring::FileOutcome;
 
-use crate::{Commands, Others, Rx};
-
-/// Identifies a connection: a slot and the slot's generation.
-///
-/// Identifiers are never reused, so commands for a closed connection have no effect.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ConnId {
-    slot: u32,
-    generation: u32,
-}
-
-impl ConnId {
-    /// Returns the identifier for `slot` and `generation`.
-    pub const fn new(slot: u32, generation: u32) -> Self {
-        ConnId { slot, generation }
-    }
-
-    /// Returns the slot, a small number that is unique among open connections. It can index a table.
-    pub const fn slot(self) -> u32 {
-        self.slot
-    }
-
-    /// Returns how many times the slot was used before.
-    pub const fn generation(self) -> u32 {
-        self.generation
-    }
-}
-
-impl fmt::Debug for ConnId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "conn {}.{}", self.slot, self.generation)
-    }
-}
-
-/// Identifies a listener by its index in [`Config::listen`](crate::Config::listen).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Listener(pub u16);
-
-/// Identifies a root directory by its index in [`Config::roots`](crate::Config::roots).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Root(pub u16);
+use crate::{Close, Commands, ConnId, Listener, Others, Rx};
 
 /// Context of a callback: commands, the connection and its state.
 #[derive(Debug)]
@@ -64,69 +17,6 @@ pub struct Cx<'a, C, S> {
     pub state: &'a mut S,
     /// The states of the other connections.
     pub others: Others<'a, S>,
-}
-
-/// Bytes to send, by ownership.
-#[derive(Debug)]
-pub enum Chunk<'a> {
-    /// Copied before the command returns. Suited to at most a few KiB.
-    Copy(&'a [u8]),
-    /// Sent without a copy.
-    Static(&'static [u8]),
-    /// Sent without a copy and dropped once sent.
-    Shared(Bytes),
-    /// A receive buffer, sent without a copy.
-    Received(RxBuf),
-    /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
-    /// with [`CloseReason::Truncated`].
-    File(File, Range<u64>),
-}
-
-/// A path below a [`Root`]. Cloning is cheap.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilePath(Option<Arc<CStr>>);
-
-impl FilePath {
-    /// Creates a relative path. File operations on a path with a zero byte fail with `EINVAL`.
-    pub fn new(path: impl AsRef<Path>) -> Self {
-        FilePath(CString::new(path.as_ref().as_os_str().as_bytes()).ok().map(Arc::from))
-    }
-
-    /// Returns the path; empty if it contained a zero byte.
-    pub fn as_path(&self) -> &Path {
-        Path::new(OsStr::from_bytes(self.0.as_ref().map_or(b"", |path| path.to_bytes())))
-    }
-
-    pub(crate) fn as_c(&self) -> Option<Arc<CStr>> {
-        self.0.clone()
-    }
-}
-
-impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
-    fn from(path: &P) -> Self {
-        FilePath::new(path)
-    }
-}
-
-/// A file operation. It never blocks other connections. One read returns at most
-/// [`MAX_READ_BYTES`](crate::MAX_READ_BYTES); one write has at most
-/// [`MAX_WRITE_BYTES`](crate::MAX_WRITE_BYTES), else it fails with `EMSGSIZE`. Opening a file for writing fails
-/// with `EROFS` under a root that is not in [`Config::writable_roots`](crate::Config::writable_roots).
-pub type FileOp = shared_ring::FileOp<(Root, FilePath)>;
-
-/// Ways to close a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Close {
-    /// Flushes the send queue and shuts down the sending side; receiving continues.
-    Half,
-    /// Flushes the send queue, then closes.
-    Flush,
-    /// Flushes the send queue, shuts down the sending side and discards received bytes. Closes when the
-    /// peer does, or after [`Config::linger_timeout`](crate::Config::linger_timeout). This keeps a reset
-    /// from destroying the last reply in transit.
-    Linger,
-    /// Discards the send queue and resets the connection.
-    Reset,
 }
 
 /// The reason why a connection ended.
@@ -144,20 +34,6 @@ pub enum CloseReason {
     Truncated,
     /// The server stopped.
     Stopped,
-}
-
-/// Policy for accepting connections on a listener.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AcceptPolicy {
-    /// Accepts nothing; connections wait in the backlog.
-    Off,
-    /// Accepts every connection.
-    All,
-    /// Accepts at most this many connections in one turn of the loop; 0 means 1. `tokio` has no turns and
-    /// ignores the number.
-    PerTurn(u16),
-    /// Sets the length of the backlog.
-    Backlog(u32),
 }
 
 /// A server, a client, or a layer around one: callbacks receive events and issue commands.

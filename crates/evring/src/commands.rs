@@ -3,11 +3,13 @@
 use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
+use std::ops::Range;
 use std::time::{Instant, SystemTime};
 
-use shared_ring::{BufferError, BufferGroup, BufferPool};
+use bytes::Bytes;
+use shared_ring::{BufferError, BufferGroup, BufferPool, File, RxBuf};
 
-use crate::{AcceptPolicy, Chunk, Close, ConnId, FileOp, Lateness, Listener, Stats};
+use crate::{ConnId, FileOp, Lateness, Listener, Stats};
 
 /// Number of queued bytes from which on the application should wait for
 /// [`drained`](crate::Application::drained).
@@ -21,6 +23,51 @@ pub const MAX_READ_BYTES: u32 = 64 * 1024;
 
 /// Maximum number of bytes of one [`FileOp::Write`].
 pub const MAX_WRITE_BYTES: usize = 64 * 1024;
+
+/// Bytes to send, by ownership.
+#[derive(Debug)]
+pub enum Chunk<'a> {
+    /// Copied before the command returns. Suited to at most a few KiB.
+    Copy(&'a [u8]),
+    /// Sent without a copy.
+    Static(&'static [u8]),
+    /// Sent without a copy and dropped once sent.
+    Shared(Bytes),
+    /// A receive buffer, sent without a copy.
+    Received(RxBuf),
+    /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
+    /// with [`CloseReason::Truncated`](crate::CloseReason::Truncated).
+    File(File, Range<u64>),
+}
+
+/// Ways to close a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Close {
+    /// Flushes the send queue and shuts down the sending side; receiving continues.
+    Half,
+    /// Flushes the send queue, then closes.
+    Flush,
+    /// Flushes the send queue, shuts down the sending side and discards received bytes. Closes when the
+    /// peer does, or after [`Config::linger_timeout`](crate::Config::linger_timeout). This keeps a reset
+    /// from destroying the last reply in transit.
+    Linger,
+    /// Discards the send queue and resets the connection.
+    Reset,
+}
+
+/// Policy for accepting connections on a listener.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AcceptPolicy {
+    /// Accepts nothing; connections wait in the backlog.
+    Off,
+    /// Accepts every connection.
+    All,
+    /// Accepts at most this many connections in one turn of the loop; 0 means 1. `tokio` has no turns and
+    /// ignores the number.
+    PerTurn(u16),
+    /// Sets the length of the backlog.
+    Backlog(u32),
+}
 
 /// Commands of an application, for any connection at any time.
 ///

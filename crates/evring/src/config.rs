@@ -6,26 +6,9 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shared_ring::{BufferSizes, GatherList, ListeningSocket, Listing, SymlinkPolicy};
+use shared_ring::{BufferSizes, ListeningSocket, SymlinkPolicy};
 
-use crate::driver::{
-    Connection, MAX_DEFERRED_READS, MAX_FILE_OPS, MAX_LISTS, MIN_HELD, spare_memory,
-};
-use crate::{Admission, Application, MAX_READ_BYTES, NAMES, Root, SendPolicy};
-
-/// Fixed memory of a mechanism: the event queue, its rings and batches, and the like.
-const FIXED_BYTES: usize = 4 << 20;
-
-/// Memory per connection besides [`Connection`] and its state: a timer, entries in the tables of
-/// operations, sockets and addresses, and a task under `tokio`.
-const CONNECTION_BYTES: usize = 3 * 1024;
-
-/// Memory of a timer, while its table grows.
-const TIMER_BYTES: usize = 64;
-
-/// Lists per connection: one in flight, one queued, and one behind a file. An application that queues more
-/// files at a time uses more.
-const LISTS_PER_CONNECTION: usize = 3;
+use crate::{Admission, Root, SendPolicy};
 
 /// Configuration of a mechanism. The defaults suit a server on a small machine.
 #[derive(Clone, Debug)]
@@ -137,46 +120,6 @@ impl Config {
         self
     }
 
-    /// Returns the maximum number of bytes that a mechanism holds for application `A` when all limits are
-    /// reached at once.
-    ///
-    /// Not included are the kernel's socket buffers, allocator overhead, and memory of the application
-    /// besides its connection states, such as shared bytes in send queues and in writes to files.
-    pub fn memory_at_full_load<A: Application>(&self) -> usize {
-        // While a table or a byte vector grows, the old and the new memory exist together.
-        let connection = 2 * (size_of::<Connection>() + size_of::<A::State>());
-        // A list keeps capacity from earlier use.
-        let each = connection
-            + CONNECTION_BYTES
-            + MIN_HELD
-            + LISTS_PER_CONNECTION * (size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES);
-        let connections = (self.max_connections as usize).saturating_mul(each);
-        let buffers = usize::from(self.buffers).saturating_mul(self.buffer_size as usize + 128);
-        // The last connection may queue its maximum before it is closed for that.
-        let held = self
-            .max_buffered_bytes
-            .saturating_add(self.max_queued_bytes.min(self.max_buffered_bytes));
-        let files = self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * MAX_READ_BYTES as usize;
-        let lists = MAX_LISTS * Listing::MAX_BYTES;
-        let deferred = match self.send_policy {
-            Some(_) => MAX_DEFERRED_READS * MAX_READ_BYTES as usize,
-            None => 0,
-        };
-        [
-            connections,
-            buffers,
-            held.saturating_mul(2),
-            files,
-            lists,
-            deferred,
-            (self.max_timers as usize).saturating_mul(TIMER_BYTES),
-            spare_memory(self),
-            FIXED_BYTES,
-        ]
-        .into_iter()
-        .fold(0, usize::saturating_add)
-    }
-
     /// Returns the number of bytes that a peer must acknowledge per progress interval.
     pub(crate) fn min_progress(&self) -> u128 {
         (self.progress_interval.as_nanos() * u128::from(self.min_rate))
@@ -224,8 +167,8 @@ impl std::error::Error for Unavailable {}
 pub enum StartError {
     /// The mechanism is unavailable on this machine.
     Unavailable(Unavailable),
-    /// This build has no mechanism of this name.
-    Unknown(String),
+    /// This build has no mechanism of this name; it has those with the other names.
+    Unknown(String, &'static [&'static str]),
     /// Listening on an address failed.
     Listen(SocketAddr, io::Error),
     /// Opening a root directory failed.
@@ -240,12 +183,9 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::Unavailable(reason) => reason.fmt(f),
-            StartError::Unknown(name) => {
-                write!(
-                    f,
-                    "unknown mechanism `{name}`; available in this build: auto, {}",
-                    NAMES.join(", ")
-                )
+            StartError::Unknown(name, names) => {
+                let names = names.join(", ");
+                write!(f, "unknown mechanism `{name}`; available in this build: auto, {names}")
             }
             StartError::Listen(at, error) => write!(f, "cannot listen on {at}: {error}"),
             StartError::Root(path, error) => {
@@ -272,7 +212,7 @@ impl std::error::Error for StartError {
             StartError::Listen(_, error)
             | StartError::Root(_, error)
             | StartError::System(_, error) => Some(error),
-            StartError::Unavailable(_) | StartError::Unknown(_) | StartError::Config(_) => None,
+            StartError::Unavailable(_) | StartError::Unknown(..) | StartError::Config(_) => None,
         }
     }
 }

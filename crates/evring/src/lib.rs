@@ -51,8 +51,10 @@ mod datagrams;
 mod driver;
 mod event_loop;
 mod file_delivery;
+mod file_path;
 mod forward;
 mod hook;
+mod ids;
 #[cfg(feature = "sandbox")]
 mod landing;
 mod mailbox;
@@ -62,6 +64,7 @@ mod others;
 mod owner;
 mod rx;
 mod send_policy;
+mod stats;
 mod tail;
 #[cfg(feature = "sandbox")]
 mod tenant;
@@ -70,13 +73,13 @@ mod upcalls;
 mod wheel;
 
 pub use admission::{Admission, Lateness, Order};
-pub use application::{
-    AcceptPolicy, Application, Chunk, Close, CloseReason, ConnId, Cx, FileOp, FilePath, Listener,
-    Root,
-};
+pub use application::{Application, CloseReason, Cx};
 #[cfg(feature = "sandbox")]
 pub use bindings::{Binding, Bindings};
-pub use commands::{Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES, NoTimer};
+pub use commands::{
+    AcceptPolicy, Chunk, Close, Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES,
+    NoTimer,
+};
 pub use config::{Config, StartError, Unavailable};
 #[cfg(feature = "sandbox")]
 pub use datagrams::{
@@ -85,13 +88,15 @@ pub use datagrams::{
 };
 pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use file_delivery::FileDelivery;
+pub use file_path::{FileOp, FilePath};
 pub use forward::Forward;
 pub use hook::{Hooked, ReceiveHook};
+pub use ids::{ConnId, Listener, Root};
 #[cfg(feature = "sandbox")]
 pub use landing::Landing;
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
-pub use multiplexer::{Family, Multiplexer, RemoteHandle, Stats};
+pub use multiplexer::{Family, Multiplexer, RemoteHandle};
 pub use others::Others;
 pub use owner::{Notification, NotificationRing, Notifier, OwnerError, OwnerThread};
 pub use rx::Rx;
@@ -105,6 +110,7 @@ pub use shared_ring::{
     FileKind, FileOutcome, FileWrite, KernelError, ListenOptions, ListeningSocket, Listing,
     Metadata, Place, RxBuf, SymlinkPolicy, WriteAt,
 };
+pub use stats::Stats;
 pub use tail::Tail;
 #[cfg(feature = "sandbox")]
 pub use tenant::{BindError, LandingCounters, Tenant};

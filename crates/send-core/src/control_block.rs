@@ -23,6 +23,7 @@ pub use crate::block::EventControl;
 pub use crate::gate::Counts;
 pub use crate::group::{Group, Groups};
 pub use crate::handler::{Actions, Events, Handler, SetFlag, Trigger};
+pub use crate::limits::{MAX_EVENTS, MAX_SOCKETS};
 pub use crate::source::{EventSink, NoSource, Source};
 
 use std::cell::UnsafeCell;
@@ -46,12 +47,6 @@ use crate::source::Origins;
 use crate::stack::Stack;
 use crate::timer::Timer;
 use crate::{Error, Event, EventType, Poster, code, context};
-
-/// Maximum number of events in a buffer.
-pub const MAX_EVENTS: u32 = 1 << 24;
-
-/// Maximum number of sockets of a block.
-pub const MAX_SOCKETS: u32 = 1 << 20;
 
 /// Types whose events interrupt by the notification signal. Signals interrupt by themselves.
 const SIGNALLED: [EventType; 5] =

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::io;
 
+use crate::limits::{MAX_EVENTS, MAX_SOCKETS};
+
 /// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -68,7 +70,7 @@ impl fmt::Display for Error {
                  the child",
             ),
             Error::BufferSize(events) => {
-                write!(f, "an event buffer must hold 1 to {} events, not {events}", crate::MAX_EVENTS)
+                write!(f, "an event buffer must hold 1 to {MAX_EVENTS} events, not {events}")
             }
             Error::NoSuchGroup(number) => {
                 write!(f, "event group {number} does not exist; groups are numbered 0 to 31")
@@ -90,11 +92,7 @@ impl fmt::Display for Error {
             ),
             Error::NoHandler => f.write_str("notification requires a handler; set one first"),
             Error::SocketCount(count) => {
-                write!(
-                    f,
-                    "the number of sockets must be between 1 and {}, not {count}",
-                    crate::control_block::MAX_SOCKETS
-                )
+                write!(f, "the number of sockets must be between 1 and {MAX_SOCKETS}, not {count}")
             }
             Error::ReceiveBuffers(count, size) => write!(
                 f,

@@ -124,6 +124,7 @@ mod group;
 mod handler;
 #[cfg(feature = "ring")]
 pub mod kernel;
+mod limits;
 mod notification;
 mod notifier;
 mod per_thread;
@@ -145,7 +146,7 @@ pub use handler::Action;
 pub use notifier::Notifier;
 pub use posts::Poster;
 
-use control_block::{Actions, ControlBlock, EventControl, Group, Groups, MAX_EVENTS, Trigger};
+use control_block::{Actions, ControlBlock, EventControl, Group, Groups, Trigger};
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

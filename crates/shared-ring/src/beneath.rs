@@ -7,8 +7,7 @@ use rustix::fs::{self, FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::descriptor::borrow;
-use crate::nonblocking::Blocking;
-use crate::{Access, Fd, PathAt};
+use crate::{Access, Blocking, Fd, PathAt, SymlinkPolicy};
 
 /// Flags of every open. Opening a pipe does not wait for its other end.
 const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
@@ -39,16 +38,6 @@ pub(crate) const fn mode(flags: OFlags) -> Mode {
 }
 
 const CREATE_MODE: Mode = Mode::from_raw_mode(0o666);
-
-/// Where symbolic links of a path may lead.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SymlinkPolicy {
-    /// Only beneath the root. A path that leads out of it fails with `EXDEV`.
-    #[default]
-    Beneath,
-    /// Anywhere. Where openat2(2) exists, links of /proc are not followed.
-    Anywhere,
-}
 
 impl SymlinkPolicy {
     pub(crate) const fn resolve(self) -> ResolveFlags {

@@ -11,7 +11,6 @@ use rustix::io::Errno;
 
 use crate::operations::{Need, Operations, Read, SocketState};
 use crate::poller::{Epoll, Poller, Readiness};
-use crate::process::error_in_child;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, Fd, Kernel, KernelError,
     Linux, Offload, Op, OpKind, Outcome, Process, Socket, Submit, SubmitError, Submitted, System,
@@ -424,7 +423,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
 impl<P: Poller, S: System> Kernel for Engine<P, S> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if !self.process.is_current() {
-            return Err(error_in_child());
+            return Err(KernelError::in_child());
         }
         self.operations.counters.turns += 1;
         let wait_timeout = self.wait_timeout(until);

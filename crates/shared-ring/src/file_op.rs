@@ -9,10 +9,8 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use rustix::io::Errno;
 
-use crate::nonblocking::{self, Blocking};
-use crate::{Fd, File, Listing, Metadata, RxBuf, SymlinkPolicy};
+use crate::{Fd, File, Listing, Metadata, RxBuf};
 
 /// A file operation that names paths as `P` and files as `F`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,6 +52,53 @@ pub enum Access {
     Create,
     /// As `Create`; the content of a file that exists is discarded.
     Replace,
+}
+
+/// Whether a file operation may block on the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocking {
+    /// It may block.
+    MayBlock,
+    /// It must not block; it fails with `EAGAIN` if it would.
+    NoBlock,
+}
+
+/// Where symbolic links of a path may lead.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SymlinkPolicy {
+    /// Only beneath the root. A path that leads out of it fails with `EXDEV`.
+    #[default]
+    Beneath,
+    /// Anywhere. Where openat2(2) exists, links of /proc are not followed.
+    Anywhere,
+}
+
+/// A range of a file.
+#[derive(Clone, Copy, Debug)]
+pub struct FileRange {
+    /// A regular file.
+    pub file: Fd,
+    /// Offset of its first byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub len: u32,
+}
+
+impl FileRange {
+    /// Returns the offsets of its bytes.
+    pub fn range(&self) -> Range<u64> {
+        self.offset..self.offset.saturating_add(self.len.into())
+    }
+
+    /// Returns this part and as much again.
+    pub(crate) fn and_next(self) -> Self {
+        FileRange { len: self.len.saturating_mul(2), ..self }
+    }
+
+    /// Where its last byte is.
+    pub(crate) fn last(&self) -> u64 {
+        self.offset + u64::from(self.len).saturating_sub(1)
+    }
 }
 
 /// Bytes to write to a file.
@@ -149,43 +194,6 @@ impl FileOp {
     }
 }
 
-impl FileJob {
-    /// Executes the operation in the calling thread.
-    ///
-    /// # Errors
-    /// Those of the system call. With [`Blocking::NoBlock`], also those for which
-    /// [`FileJob::would_block`] returns true.
-    pub fn run(&self, disk: Blocking) -> Result<FileJobOutcome, Errno> {
-        if disk == Blocking::NoBlock && self.may_always_block() {
-            return Err(Errno::AGAIN);
-        }
-        match self {
-            FileOp::Open(at, access) => {
-                nonblocking::open(at.borrow(), *access, disk).map(FileOutcome::Opened)
-            }
-            FileOp::Stat(at) => nonblocking::stat(at.borrow(), disk).map(FileOutcome::Stat),
-            FileOp::List(at) => nonblocking::list(at.borrow()).map(FileOutcome::Listed),
-            FileOp::Read(file, range) => {
-                nonblocking::read(*file, range.start, len(range), disk).map(FileOutcome::Read)
-            }
-            FileOp::Write(write) => nonblocking::write(write.file, write.at, &write.bytes)
-                .map(|()| FileOutcome::Written),
-        }
-    }
-
-    /// Returns whether an error with [`Blocking::NoBlock`] means that the operation may block.
-    pub fn would_block(error: Errno) -> bool {
-        // Not cached; unknown whether cached; kernel without RWF_NOWAIT or RESOLVE_CACHED.
-        matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
-    }
-}
-
-impl PathAt<Fd> {
-    fn borrow(&self) -> PathAt<Fd, &CStr> {
-        PathAt { root: self.root, path: &self.path, symlinks: self.symlinks }
-    }
-}
-
 impl From<FileJobOutcome> for FileOutcome {
     fn from(outcome: FileJobOutcome) -> Self {
         match outcome {
@@ -203,4 +211,17 @@ impl From<FileJobOutcome> for FileOutcome {
 /// Returns the length of a range to read, up to 4 GiB.
 pub(crate) fn len(range: &Range<u64>) -> u32 {
     u32::try_from(range.end.saturating_sub(range.start)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_ends_before_the_next_begins() {
+        let part = |offset, len| FileRange { file: Fd::from_raw(0), offset, len };
+        assert_eq!(part(4096, 4096).last(), 8191);
+        assert_eq!(part(4096, 1).last(), 4096);
+        assert_eq!(part(4096, 0).last(), 4096, "there is none, so where it would be");
+    }
 }

@@ -1,9 +1,12 @@
 //! Work for other threads.
 
+use std::ffi::CStr;
+
 use rustix::io::Errno;
 
-use crate::nonblocking::Blocking;
-use crate::{CallJob, FileJob, FileJobOutcome, FileOutcome};
+use crate::disk;
+use crate::file_op::len;
+use crate::{Blocking, CallJob, Fd, FileJob, FileJobOutcome, FileOp, FileOutcome, PathAt};
 
 /// Work for another thread. Its operation owns the memory and the descriptors.
 #[derive(Debug)]
@@ -42,5 +45,43 @@ impl From<JobOutcome<FileJobOutcome>> for JobOutcome {
             JobOutcome::File(done) => JobOutcome::File(done.into()),
             JobOutcome::Call(value) => JobOutcome::Call(value),
         }
+    }
+}
+
+impl FileJob {
+    /// Executes the operation in the calling thread.
+    ///
+    /// # Errors
+    /// Those of the system call. With [`Blocking::NoBlock`], also those for which
+    /// [`FileJob::would_block`] returns true.
+    pub fn run(&self, disk: Blocking) -> Result<FileJobOutcome, Errno> {
+        if disk == Blocking::NoBlock && self.may_always_block() {
+            return Err(Errno::AGAIN);
+        }
+        match self {
+            FileOp::Open(at, access) => {
+                disk::open(at.borrow(), *access, disk).map(FileOutcome::Opened)
+            }
+            FileOp::Stat(at) => disk::stat(at.borrow(), disk).map(FileOutcome::Stat),
+            FileOp::List(at) => disk::list(at.borrow()).map(FileOutcome::Listed),
+            FileOp::Read(file, range) => {
+                disk::read(*file, range.start, len(range), disk).map(FileOutcome::Read)
+            }
+            FileOp::Write(write) => {
+                disk::write(write.file, write.at, &write.bytes).map(|()| FileOutcome::Written)
+            }
+        }
+    }
+
+    /// Returns whether an error with [`Blocking::NoBlock`] means that the operation may block.
+    pub fn would_block(error: Errno) -> bool {
+        // Not cached; unknown whether cached; kernel without RWF_NOWAIT or RESOLVE_CACHED.
+        matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
+    }
+}
+
+impl PathAt<Fd> {
+    fn borrow(&self) -> PathAt<Fd, &CStr> {
+        PathAt { root: self.root, path: &self.path, symlinks: self.symlinks }
     }
 }

@@ -1,15 +1,14 @@
 //! The interface of a kernel to the other crates.
 
 use std::collections::VecDeque;
-use std::fmt;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::{
-    BufferError, BufferGroup, BufferPool, Completion, Errno, File, ListeningSocket, Op, Outcome,
-    Socket, SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, BufferSizes, Completion, Errno, File, KernelError,
+    ListenOptions, ListeningSocket, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker,
 };
 
 /// Completions, oldest first.
@@ -189,34 +188,6 @@ pub trait Host {
     fn random(&mut self) -> u64;
 }
 
-/// Options of a listening socket.
-#[derive(Clone, Copy, Debug)]
-#[non_exhaustive]
-pub struct ListenOptions {
-    /// Length of the listen backlog.
-    pub backlog: u32,
-    /// Sets `SO_REUSEPORT`: other sockets may listen at the same address and share connections.
-    pub reuse_port: bool,
-    /// Buffer sizes, which accepted sockets inherit.
-    pub buffers: BufferSizes,
-}
-
-impl ListenOptions {
-    /// Returns the options of a listener with a backlog of `backlog` connections.
-    pub fn new(backlog: u32) -> Self {
-        ListenOptions { backlog, reuse_port: false, buffers: BufferSizes::default() }
-    }
-}
-
-/// Sizes of a socket's buffers in bytes; `None` keeps the kernel's default.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct BufferSizes {
-    /// `SO_SNDBUF`.
-    pub send: Option<usize>,
-    /// `SO_RCVBUF`.
-    pub receive: Option<usize>,
-}
-
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a kernel, from its start.
@@ -270,25 +241,4 @@ counters! {
     offloaded_calls,
     /// Number of signals that interrupted the program to notify it of events.
     interruptions,
-}
-
-/// The error that made a kernel unusable.
-#[derive(Debug)]
-pub struct KernelError {
-    /// The action that failed.
-    pub context: &'static str,
-    /// The error of the system.
-    pub error: io::Error,
-}
-
-impl fmt::Display for KernelError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the event loop cannot continue: {}: {}", self.context, self.error)
-    }
-}
-
-impl std::error::Error for KernelError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        Some(&self.error)
-    }
 }

@@ -9,16 +9,17 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{self, AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
+use rustix::net::{self, RecvFlags, SendFlags, SocketFlags, sockopt};
 use rustix::thread::gettid;
 
 use crate::datagram;
 use crate::descriptor::borrow;
-use crate::nonblocking::{self, Blocking, FileRange};
+use crate::disk;
+use crate::listening::{clamp, socket_for};
 use crate::offload::OffloadThreads;
 use crate::{
-    BufferSizes, CallJob, Fd, File, FileJob, FileOutcome, Host, ListenOptions, ListeningSocket,
-    Metadata, Socket, System, WakeSignal, Waker,
+    Blocking, BufferSizes, CallJob, Fd, File, FileJob, FileOutcome, FileRange, Host, ListenOptions,
+    ListeningSocket, Metadata, Socket, System, WakeSignal, Waker,
 };
 
 /// This machine.
@@ -37,25 +38,6 @@ pub(crate) fn take(socket: Socket) -> OwnedFd {
     unsafe { OwnedFd::from_raw_fd(socket.as_raw_fd()) }
 }
 
-/// Creates a TCP socket for addresses of this family.
-pub(crate) fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Result<OwnedFd> {
-    let family = match address {
-        SocketAddr::V4(_) => AddressFamily::INET,
-        SocketAddr::V6(_) => AddressFamily::INET6,
-    };
-    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
-    // Accepted sockets inherit these.
-    sockopt::set_tcp_nodelay(&fd, true)?;
-    if let Some(bytes) = buffers.send {
-        sockopt::set_socket_send_buffer_size(&fd, bytes)?;
-    }
-    if let Some(bytes) = buffers.receive {
-        sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
-    }
-    Ok(fd)
-}
-
 /// Sets `TCP_NOTSENT_LOWAT`, which rustix lacks.
 fn set_unsent_limit(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
     // SAFETY: the option is an integer, and the kernel reads one integer.
@@ -69,10 +51,6 @@ fn set_unsent_limit(fd: BorrowedFd<'_>, bytes: u32) -> io::Result<()> {
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-pub(crate) fn clamp(backlog: u32) -> i32 {
-    i32::try_from(backlog).unwrap_or(i32::MAX)
 }
 
 /// Defers the choice of the port until connect(2), so that each local address can use all ports
@@ -272,11 +250,11 @@ impl System for Linux {
     }
 
     fn is_cold(&mut self, part: FileRange) -> bool {
-        nonblocking::is_cold(part)
+        disk::is_cold(part)
     }
 
     fn prefetch(&mut self, part: FileRange) {
-        nonblocking::prefetch(part);
+        disk::prefetch(part);
     }
 
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
@@ -307,7 +285,7 @@ impl System for Linux {
     }
 
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {
-        nonblocking::meta(borrow(&fd))
+        disk::meta(borrow(&fd))
     }
 
     fn file(&self, opened: Socket) -> File {

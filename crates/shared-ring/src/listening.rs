@@ -5,10 +5,35 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::net::{self, sockopt};
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
-use crate::ListenOptions;
-use crate::linux::{clamp, socket_for};
+/// Options of a listening socket.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct ListenOptions {
+    /// Length of the listen backlog.
+    pub backlog: u32,
+    /// Sets `SO_REUSEPORT`: other sockets may listen at the same address and share connections.
+    pub reuse_port: bool,
+    /// Buffer sizes, which accepted sockets inherit.
+    pub buffers: BufferSizes,
+}
+
+impl ListenOptions {
+    /// Returns the options of a listener with a backlog of `backlog` connections.
+    pub fn new(backlog: u32) -> Self {
+        ListenOptions { backlog, reuse_port: false, buffers: BufferSizes::default() }
+    }
+}
+
+/// Sizes of a socket's buffers in bytes; `None` keeps the kernel's default.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BufferSizes {
+    /// `SO_SNDBUF`.
+    pub send: Option<usize>,
+    /// `SO_RCVBUF`.
+    pub receive: Option<usize>,
+}
 
 /// A TCP socket that listens. Clones share it; connections wait in its queue as long as one exists.
 #[derive(Clone, Debug)]
@@ -69,4 +94,28 @@ impl AsFd for ListeningSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
+}
+
+/// Creates a TCP socket for addresses of this family.
+pub(crate) fn socket_for(address: SocketAddr, buffers: BufferSizes) -> io::Result<OwnedFd> {
+    let family = match address {
+        SocketAddr::V4(_) => AddressFamily::INET,
+        SocketAddr::V6(_) => AddressFamily::INET6,
+    };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let fd = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    // Accepted sockets inherit these.
+    sockopt::set_tcp_nodelay(&fd, true)?;
+    if let Some(bytes) = buffers.send {
+        sockopt::set_socket_send_buffer_size(&fd, bytes)?;
+    }
+    if let Some(bytes) = buffers.receive {
+        sockopt::set_socket_recv_buffer_size(&fd, bytes)?;
+    }
+    Ok(fd)
+}
+
+/// Returns the length of a backlog as listen(2) takes it.
+pub(crate) fn clamp(backlog: u32) -> i32 {
+    i32::try_from(backlog).unwrap_or(i32::MAX)
 }

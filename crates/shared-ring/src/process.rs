@@ -5,14 +5,11 @@
 //! `MADV_WIPEONFORK`). So it is exact however the child was made, costs no system call, and can be
 //! read in a signal handler. A child of vfork(2) shares its parent's memory and counts as its parent.
 
-use std::io::ErrorKind;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
-
-use crate::KernelError;
 
 /// Identifies a process: this one, or one from which it was forked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,12 +102,6 @@ fn map() -> Option<*mut AtomicU32> {
         return None;
     }
     Some(page.cast())
-}
-
-/// The error of a turn in a child.
-pub(crate) fn error_in_child() -> KernelError {
-    let context = "a turn in a child of fork(2), on its parent's kernel; create one in the child";
-    KernelError { context, error: ErrorKind::PermissionDenied.into() }
 }
 
 #[cfg(all(test, not(loom)))]

@@ -5,9 +5,9 @@ use std::net::SocketAddr;
 
 use rustix::io::Errno;
 
-use crate::nonblocking::FileRange;
 use crate::{
-    CallJob, Fd, File, FileJob, FileOutcome, Host, Job, JobOutcome, Metadata, Socket, Token, Waker,
+    CallJob, Fd, File, FileJob, FileOutcome, FileRange, Host, Job, JobOutcome, Metadata, Socket,
+    Token, Waker,
 };
 
 /// A machine's system calls, one attempt each. None waits for a peer or for the disk.

@@ -34,9 +34,6 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 
 const CLIENTS: usize = 1_000;
 
-/// Time that the server gives a client for a head, for progress in a body, and between two requests.
-pub(crate) const TIMEOUT: Duration = Duration::from_millis(2_500);
-
 /// Time after the last connect at which a client counts as left: a response that is in the socket's buffer is watched
 /// from the first time-out to the second.
 const DEADLINE: Duration = Duration::from_millis(5_500);

@@ -3,6 +3,22 @@
 use super::instruction::{Class, Instruction, Operand, Register, Unary};
 use super::{Gauge, MAX_TABLES, MAX_TEMPORARY, Pipe, PipeError, Tail};
 
+impl TryFrom<u32> for Gauge {
+    type Error = PipeError;
+
+    /// Takes a number of bits.
+    ///
+    /// # Errors
+    ///
+    /// [`PipeError::BadGauge`] for any number but 8, 16, 32 and 64.
+    fn try_from(bits: u32) -> Result<Gauge, PipeError> {
+        Gauge::ALL
+            .into_iter()
+            .find(|gauge| gauge.bits() == bits)
+            .ok_or(PipeError::BadGauge { bits })
+    }
+}
+
 /// Checks a pipe's bodies.
 pub(crate) fn check(pipe: &Pipe) -> Result<(), PipeError> {
     let step = pipe.step_bytes();

@@ -1,5 +1,3 @@
-use super::PipeError;
-
 /// A pipe's gauge: how many bits it takes, or gives, at a time (3.2.2).
 ///
 /// Words are little-endian on every machine: the first byte of the message is the lowest.
@@ -37,21 +35,5 @@ impl Gauge {
     /// A mask of the bits of a word.
     pub const fn mask(self) -> u64 {
         u64::MAX >> (64 - self.bits())
-    }
-}
-
-impl TryFrom<u32> for Gauge {
-    type Error = PipeError;
-
-    /// Takes a number of bits.
-    ///
-    /// # Errors
-    ///
-    /// [`PipeError::BadGauge`] for any number but 8, 16, 32 and 64.
-    fn try_from(bits: u32) -> Result<Gauge, PipeError> {
-        Gauge::ALL
-            .into_iter()
-            .find(|gauge| gauge.bits() == bits)
-            .ok_or(PipeError::BadGauge { bits })
     }
 }

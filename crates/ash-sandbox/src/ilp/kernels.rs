@@ -18,7 +18,7 @@ use std::fmt;
 
 use super::program::Program;
 use shape::Shape;
-use vector::{Registers, Slots};
+use vector::{Function, Registers, Slots};
 
 /// What the processor has to have for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,9 +53,6 @@ impl Tier {
         }
     }
 }
-
-/// Slots, registers, source, destination, length, keystream.
-type Function = unsafe fn(&Slots, Registers, *const u8, *mut u8, usize, *const u8);
 
 /// A ready-made loop, and where the list has its registers.
 pub(crate) struct Kernel {

@@ -2,8 +2,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::code::{Code, Prefer};
-use super::program::{Mode, PipeId, Placed, Program};
-use super::{CompileError, Ilp, MAX_PIPES, Pipe};
+use super::program::{PipeId, Placed, Program};
+use super::{CompileError, Ilp, MAX_PIPES, Mode, Pipe};
 
 /// Pipes that are to be composed, in the order in which the data pass through them (figure 3-2).
 #[derive(Clone, Debug)]

@@ -21,7 +21,9 @@ mod generator;
 mod instruction;
 mod interpreter;
 mod kernels;
+mod limits;
 mod list;
+mod mode;
 mod pipe;
 mod pipes;
 mod program;
@@ -32,21 +34,12 @@ pub use code::{Execution, Prefer};
 pub use error::{ApplyError, CompileError, GeneratorError, PipeError, RegisterError};
 pub use gauge::Gauge;
 pub use instruction::{Binary, Operand, Register, Table, Unary};
+pub use limits::{
+    MAX_INSTRUCTIONS, MAX_PERSISTENT, MAX_PIPES, MAX_TABLES, MAX_TEMPORARY, UNIT_BYTES,
+};
 pub use list::PipeList;
+pub use mode::Mode;
 pub use pipe::{Pipe, PipeBuilder, Tail};
 pub use pipes::{byte_swap, chacha20, checksum, copy, count, crc32c, search, xor};
-pub use program::{Mode, PipeId};
+pub use program::PipeId;
 pub use state::State;
-
-/// The pipes of a list, at most.
-pub const MAX_PIPES: usize = 16;
-/// The temporary registers of a pipe, at most.
-pub const MAX_TEMPORARY: usize = 16;
-/// The persistent registers of a pipe, at most.
-pub const MAX_PERSISTENT: usize = 8;
-/// The instructions of a pipe's body, and of the one for its tail, at most.
-pub const MAX_INSTRUCTIONS: usize = 64;
-/// The table lookups in a pipe's body, at most.
-pub const MAX_TABLES: usize = 16;
-/// What all loops take in one turn, and of which fragments are multiples: the widest gauge.
-pub const UNIT_BYTES: usize = Gauge::Bits64.bytes();

@@ -1,15 +1,6 @@
 //! A list of pipes as it is compiled.
 
-use super::Pipe;
-
-/// What an integrated loop does with the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mode {
-    /// It leaves the data as they are (`ae_rapply` of table 5-1). What the last pipe gives is dropped.
-    Read,
-    /// It writes what the last pipe gives, to a destination or in place (`ae_wapply`).
-    Write,
-}
+use super::{Mode, Pipe};
 
 /// Names a pipe of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

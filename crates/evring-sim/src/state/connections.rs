@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustix::io::Errno;
 use shared_ring::Fd;
 
-use super::descriptors::Descriptor;
+use super::descriptor::Descriptor;
 use super::{DescriptorKind, Event, SimState};
 use crate::fault::Fault;
 use crate::number;

@@ -1,14 +1,13 @@
 //! The program's descriptors.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use rustix::io::Errno;
 use shared_ring::{Fd, Waker};
 
-use super::SimState;
-use crate::datagrams::Datagrams;
+use super::descriptor::Descriptor;
+use super::{DescriptorKind, SimState};
 use crate::fault::Fault;
 use crate::number;
 use crate::stream::End;
@@ -19,32 +18,6 @@ const FIRST: u32 = 1024;
 /// Returns the descriptor of a place in the table.
 fn fd_at(at: usize) -> Fd {
     number::fd((FIRST + at as u32) as i32)
-}
-
-/// The object behind a descriptor.
-#[derive(Debug)]
-pub(crate) enum DescriptorKind {
-    Listener(u32),
-    /// An unconnected socket.
-    Fresh,
-    /// A socket that is connecting: the number of the attempt, and the address.
-    Connecting(u64, SocketAddr),
-    /// A socket whose connect failed; the error was not reported yet.
-    Refused(Errno),
-    Connected(End),
-    /// A socket for datagrams.
-    Datagrams(Datagrams),
-    /// A file, and whether it may be written to.
-    File(u32, bool),
-    Event(Arc<AtomicU64>),
-}
-
-#[derive(Debug, Default)]
-pub(super) struct Descriptor {
-    pub(super) kind: Option<DescriptorKind>,
-    /// Is in the list of changed descriptors.
-    pub(super) is_changed: bool,
-    pub(super) resets: bool,
 }
 
 impl SimState {

@@ -6,18 +6,10 @@ use std::net::SocketAddr;
 use rustix::io::Errno;
 use shared_ring::Fd;
 
+use super::listener::Listener;
 use super::{DescriptorKind, SimState};
 use crate::fault::Fault;
 use crate::stream::{End, Owner};
-
-#[derive(Debug)]
-pub(super) struct Listener {
-    pub(super) at: SocketAddr,
-    /// Connections not accepted yet.
-    pub(super) queue: VecDeque<u32>,
-    pub(super) max: usize,
-    pub(super) owner: Owner,
-}
 
 impl SimState {
     pub(crate) fn listen(

@@ -1,17 +1,24 @@
 //! The state of the simulated machine: descriptors, connections, peers, time.
 
+mod arrivals;
 mod connections;
+mod descriptor;
 mod descriptors;
+mod event;
+mod in_use;
+mod listener;
 mod listeners;
 mod readiness;
+mod signal_queue;
 mod signals;
 mod time;
 mod usage;
 
-pub(crate) use descriptors::DescriptorKind;
+pub(crate) use arrivals::Datagrams;
+pub(crate) use descriptor::DescriptorKind;
+pub(crate) use event::{Event, WaitOutcome};
 pub(crate) use readiness::readiness;
-pub(crate) use signals::{SignalQueue, Signalling};
-pub(crate) use time::{Event, WaitOutcome};
+pub(crate) use signal_queue::{SignalQueue, Signalling};
 pub use usage::MachineUsage;
 
 use std::cmp::Reverse;
@@ -24,14 +31,23 @@ use shared_ring::{Fd, Waker};
 
 use crate::disk::FileTree;
 use crate::memory::MemoryHold;
+use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::rng::SimRng;
 use crate::stream::{Connection, End};
 use crate::trace::Trace;
-use descriptors::Descriptor;
-use listeners::Listener;
-use time::Actor;
+use descriptor::Descriptor;
+use listener::Listener;
 use usage::UsageTracker;
+
+/// A peer and its scheduling state.
+struct Actor {
+    /// None while the peer runs.
+    peer: Option<Box<dyn Peer>>,
+    is_runnable: bool,
+    is_done: bool,
+    serves: bool,
+}
 
 /// The state of the simulated machine and its network.
 pub(crate) struct SimState {

@@ -1,50 +1,6 @@
-//! Signals that changes of descriptors raise, and a thread's queue of them.
+//! Signals that changes of descriptors raise.
 
-use std::collections::{HashMap, VecDeque};
-
-use foldhash::fast::FixedState;
-use shared_ring::Fd;
-use shared_ring::author::Signal;
-use shared_ring::poller::Readiness;
-
-use super::{DescriptorKind, SimState, readiness};
-
-/// The signal raised for a change of a descriptor.
-pub(crate) enum Signalling {
-    /// None.
-    Never,
-    /// SIGIO interrupts this thread. The program has installed a handler.
-    Interrupts,
-    /// A real-time signal is queued.
-    Queued(SignalQueue),
-}
-
-/// A thread's queue of real-time signals.
-#[derive(Default)]
-pub(crate) struct SignalQueue {
-    /// The mark of each descriptor that signals.
-    pub(crate) marks: HashMap<Fd, u8, FixedState>,
-    signals: VecDeque<(Fd, u8, Readiness)>,
-    max: usize,
-    overflowed: bool,
-}
-
-impl SignalQueue {
-    /// Creates a queue of at most `max` signals.
-    pub(crate) fn new(max: usize) -> Self {
-        SignalQueue { max, ..SignalQueue::default() }
-    }
-
-    /// Takes the lowest signal first, as the kernel does; SIGIO is lower than those with marks.
-    pub(crate) fn next(&mut self) -> Option<Signal> {
-        if std::mem::take(&mut self.overflowed) {
-            return Some(Signal::Overflow);
-        }
-        let lowest = self.signals.iter().map(|(_, mark, _)| *mark).min()?;
-        let at = self.signals.iter().position(|(_, mark, _)| *mark == lowest)?;
-        self.signals.remove(at).map(|(fd, mark, ready)| Signal::Ready(fd, mark, ready))
-    }
-}
+use super::{DescriptorKind, SignalQueue, Signalling, SimState, readiness};
 
 impl SimState {
     pub(crate) fn queue(&mut self) -> &mut SignalQueue {

@@ -3,44 +3,11 @@
 use std::cmp::Reverse;
 use std::time::Duration;
 
-use super::SimState;
+use super::{Actor, Event, SimState, WaitOutcome};
 use crate::fault::Fault;
 use crate::memory;
 use crate::peer::{Net, Next, Peer};
 use crate::stream::Owner;
-
-/// A peer and its scheduling state.
-pub(super) struct Actor {
-    /// None while the peer runs.
-    peer: Option<Box<dyn Peer>>,
-    is_runnable: bool,
-    is_done: bool,
-    serves: bool,
-}
-
-/// A timed event.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Event {
-    /// A peer runs.
-    Peer(u32),
-    /// An attempt to connect succeeds or fails.
-    Connect(u32, u64),
-    /// An operation in flight completes.
-    Operation(u64),
-    /// File work completes.
-    FileJob(u64),
-}
-
-/// The result of a wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum WaitOutcome {
-    /// An event happened.
-    Event,
-    /// The timeout expired.
-    TimedOut,
-    /// No event will ever happen.
-    Deadlock,
-}
 
 impl SimState {
     /// Maximum number of steps after the planned ones.

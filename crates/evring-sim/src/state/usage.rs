@@ -1,11 +1,9 @@
-//! The program's use of the machine.
+//! Figures of the program's use of the machine.
 
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 
 use shared_ring::{__private, BufferPool, Fd, GatherList, RxBuf};
-
-use super::{DescriptorKind, SimState};
 
 /// The program's use of a machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,12 +32,12 @@ pub struct MachineUsage {
 #[derive(Default)]
 pub(crate) struct UsageTracker {
     /// Accepted connections that no completion has reported.
-    unreported: Vec<Fd>,
+    pub(super) unreported: Vec<Fd>,
     pub(crate) operations: usize,
     pub(crate) file_operations: usize,
     /// The groups of receive buffers that were used.
-    pools: Vec<Weak<BufferPool>>,
-    largest_send: usize,
+    pub(super) pools: Vec<Weak<BufferPool>>,
+    pub(super) largest_send: usize,
     /// Number of accepted connections, except those that a kernel closed when it finished.
     pub(crate) accepted: u64,
     /// A kernel is finishing.
@@ -50,7 +48,7 @@ pub(crate) struct UsageTracker {
 
 /// Returns the part of an address that identifies a client: an IPv4 address in either form, or the
 /// /64 of an IPv6 address.
-fn client(address: SocketAddr) -> [u8; 16] {
+pub(super) fn client(address: SocketAddr) -> [u8; 16] {
     let (mut bytes, is_v4) = match address.ip() {
         IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), true),
         IpAddr::V6(v6) => (v6.octets(), v6.to_ipv4_mapped().is_some()),
@@ -84,43 +82,5 @@ impl UsageTracker {
 
     pub(crate) fn note_send(&mut self, data: &GatherList) {
         self.largest_send = self.largest_send.max(__private::held(data));
-    }
-}
-
-impl SimState {
-    pub(crate) fn connections_of_clients(&mut self) -> [usize; 2] {
-        let is_reported = |fd: &Fd| !self.usage.unreported.contains(fd);
-        let open: Vec<_> = self.accepted().filter(|(fd, _)| is_reported(fd)).collect();
-        let mut clients: Vec<_> =
-            open.into_iter().map(|(_, end)| client(self.connection_of(end).address[0])).collect();
-        clients.sort_unstable();
-        let largest = clients.chunk_by(|a, b| a == b).map(<[_]>::len).max();
-        let last = self.usage.last_closed.map(client);
-        let of_last = clients.iter().filter(|client| Some(**client) == last).count();
-        [largest.unwrap_or(0), of_last]
-    }
-
-    pub(crate) fn in_use(&self) -> MachineUsage {
-        let usage = &self.usage;
-        let pools = usage.pools.iter().filter_map(Weak::upgrade);
-        let (lent, buffers) =
-            pools.map(|pool| (pool.lent(), pool.count())).max().unwrap_or_default();
-        let mut used = MachineUsage {
-            unreported: usage.unreported.len(),
-            operations: usage.operations,
-            file_operations: usage.file_operations,
-            buffers,
-            lent,
-            largest_send: usage.largest_send,
-            ..MachineUsage::default()
-        };
-        for kind in self.all_open() {
-            match kind {
-                DescriptorKind::File(..) => used.files += 1,
-                DescriptorKind::Event(_) => {}
-                _ => used.sockets += 1,
-            }
-        }
-        used
     }
 }

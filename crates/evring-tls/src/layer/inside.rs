@@ -5,7 +5,7 @@ use std::any::Any;
 use evring::{Chunk, Close, Commands, ConnId, Forward};
 
 use super::session::Session;
-use crate::layer::Transform;
+use super::transform::Transform;
 
 /// Connections of a layer, by slot: a command may refer to any of them.
 #[derive(Debug)]

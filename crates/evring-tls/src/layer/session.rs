@@ -8,7 +8,7 @@ use std::mem;
 use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx, Tail};
 
 use super::order::abruptness;
-use crate::layer::Transform;
+use super::transform::Transform;
 
 /// Tag of the layer's own reads.
 pub(super) const READ_TAG: u32 = 1 << 31;

@@ -3,28 +3,15 @@
 use std::mem;
 use std::time::Duration;
 
-use shared_ring::{Errno, GatherList, Host, Op, OpKind, Socket, Submit, Submitted, Token};
+use shared_ring::{Errno, GatherList, OpKind, Submit};
 
 use super::Driver;
+use super::close_socket::close;
 use super::connection::{ConnFlags, Phase};
 use crate::{Application, Close, CloseReason, Commands, Cx};
 
 /// Maximum delay of the first progress check. Most connections close earlier.
 const FIRST_PROGRESS_CHECK: Duration = Duration::from_millis(100);
-
-/// Closes a socket with no operation in flight. Returns whether it is closed already.
-pub(super) fn close<K: Submit>(kernel: &mut K, token: Token, socket: Socket) -> bool {
-    match kernel.submit(token, Op::Close { socket }) {
-        Ok(Submitted::InFlight) => false,
-        Ok(Submitted::Done(_)) => true,
-        Err(refused) => {
-            if let Op::Close { socket } = refused.op {
-                kernel.host_mut().close_unused(socket);
-            }
-            true
-        }
-    }
-}
 
 impl<K: Submit, A: Application> Driver<K, A> {
     /// Starts the requested close.

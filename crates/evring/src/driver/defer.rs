@@ -1,42 +1,12 @@
 //! Deferred delivery of what the application reads from files (ECEM, section 3.2).
-//!
-//! The pair is: disk read response => network write request. It exists while a read is held back.
 
-use ecem::{Delivery, Event, EventKind, EventManager, Readiness};
+use ecem::{Delivery, Readiness};
 use shared_ring::{FileOutcome, Outcome, Submit};
 
-use super::io::file_ops::FileRequest;
+use super::deferred_reads::{MAX_DEFERRED_READS, Object, pair_of};
+use super::io::file_requests::FileRequest;
 use super::{Driver, Io};
-use crate::{Application, Config, ConnId, Cx};
-
-/// Maximum number of reads that are held back. At the maximum the oldest one of the connection is delivered,
-/// or, if it has none, the new one.
-pub(crate) const MAX_DEFERRED_READS: usize = 256;
-
-/// An object of events: a connection's file or its socket.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Object {
-    File(ConnId),
-    Socket(ConnId),
-}
-
-/// Reads that are held back.
-pub(crate) type DeferredReads = EventManager<(FileRequest, Outcome), Object>;
-
-/// Returns the manager of reads without any.
-pub(super) fn deferred_reads(config: &Config) -> DeferredReads {
-    let mut bounds = ecem::Config::default();
-    bounds.max_pairs = MAX_DEFERRED_READS;
-    bounds.max_deferred = MAX_DEFERRED_READS;
-    bounds.max_delay = config.max_read_delay;
-    EventManager::new(&bounds)
-}
-
-/// Returns the events of the pair of a connection.
-fn pair_of(id: ConnId) -> (Event<Object>, Event<Object>) {
-    let read = Event::new(Object::File(id), EventKind::DiskReadResponse);
-    (read, Event::new(Object::Socket(id), EventKind::NetworkWriteRequest))
-}
+use crate::{Application, Cx};
 
 impl<K: Submit> Io<K> {
     /// Holds back a read of the application if its connection has unsent bytes. Returns the result to deliver

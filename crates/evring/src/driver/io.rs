@@ -1,7 +1,8 @@
 //! The state of a server without its application: connections, listeners, and the memory that they hold.
 
 mod commands;
-pub(crate) mod file_ops;
+mod file_ops;
+pub(crate) mod file_requests;
 pub(crate) mod usage;
 
 use std::collections::VecDeque;
@@ -13,14 +14,14 @@ use shared_ring::{
 };
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
-use super::defer::{DeferredReads, deferred_reads};
+use super::deferred_reads::{DeferredReads, deferred_reads};
 use super::listener::ListenerState;
-use super::pause::Pauses;
+use super::pauses::Pauses;
 use super::shares::{Refused, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{Config, ConnId, Listener, SendPolicy, Stats, Tail};
-use file_ops::{FileOps, MAX_FILE_OPS};
+use file_requests::{FileOps, MAX_FILE_OPS};
 
 /// State of a server, except the application and its connection states.
 pub(crate) struct Io<K: Submit> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use shared_ring::{BufferGroup, Fd, Host, Op, OpKind, Socket, Submit, Token};
 
-use super::close::close;
+use super::close_socket::close;
 use crate::AcceptPolicy;
 
 /// State of a listener.

@@ -13,11 +13,15 @@ macro_rules! call {
 }
 
 mod close;
+mod close_socket;
 mod connection;
 mod defer;
+mod deferred_reads;
 mod io;
 mod listener;
+mod memory;
 mod pause;
+mod pauses;
 mod quiesce;
 mod receive;
 mod run;
@@ -25,15 +29,13 @@ mod send;
 mod shares;
 mod timers;
 
-pub(crate) use connection::Connection;
-pub(crate) use defer::MAX_DEFERRED_READS;
-use io::file_ops::FileRequest;
-pub(crate) use io::file_ops::{MAX_FILE_OPS, MAX_LISTS};
+use io::file_requests::FileRequest;
 pub use io::usage::Usage;
-pub(crate) use io::{Io, MIN_HELD, operations, spare_memory};
+pub(crate) use io::{Io, operations};
 pub(crate) use listener::ListenerState;
-use run::FILE_OP_GRACE;
 pub(crate) use run::{drive, open_listeners, open_roots};
+
+use std::time::Duration;
 
 use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
 
@@ -41,9 +43,13 @@ use crate::others::States;
 use crate::{
     Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
 };
-use connection::{ConnFlags, Phase};
+use connection::{ConnFlags, Connection, Phase};
 use shares::{Refused, Source};
 use timers::Expired;
+
+/// Maximum time that a stop waits for file operations after the end of the drain: on a hung file system they never
+/// complete.
+const FILE_OP_GRACE: Duration = Duration::from_secs(1);
 
 /// A server: the application, the states of its connections, and the remaining state.
 pub(crate) struct Driver<K: Submit, A: Application> {
@@ -462,7 +468,7 @@ mod tests {
     #[test]
     fn spare_memory_is_that_of_a_list_and_a_tail_for_each_connection_up_to_a_bound() {
         let spare =
-            |max_connections| spare_memory(&Config { max_connections, ..Config::default() });
+            |max_connections| io::spare_memory(&Config { max_connections, ..Config::default() });
         let each = size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES + Tail::MAX_KEPT_BYTES;
         assert_eq!([1, 128, 129].map(spare), [128 * each, 128 * each, 129 * each]);
         assert_eq!([1_024, 100_000].map(spare), [1_024 * each; 2]);

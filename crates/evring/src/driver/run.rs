@@ -51,9 +51,6 @@ pub(crate) fn open_roots(host: &mut impl Host, config: &Config) -> Result<Vec<Fi
 /// Interval at which a stopping server resets remaining connections.
 const DRAIN_RETRY: Duration = Duration::from_millis(100);
 
-/// Maximum time for that: file operations on a hung file system never complete.
-pub(super) const FILE_OP_GRACE: Duration = Duration::from_secs(1);
-
 /// Runs a server until it is stopped. Calls `inspect` after each completion and each turn.
 pub(crate) fn drive<K: Kernel, A: Application>(
     io: Io<K>,

@@ -3,7 +3,7 @@
 
 use shared_ring::poller;
 
-use super::{BoxedEngine, boxed_engine};
+use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// /dev/poll by Provos and Lever, with epoll's edges as hints.

@@ -3,7 +3,7 @@
 
 use shared_ring::{Engine, poller};
 
-use super::engine;
+use super::kernels::engine;
 use crate::{Config, Family, Mechanism, StartError};
 
 /// epoll(7), level-triggered.

@@ -10,6 +10,7 @@ mod epoll_edge;
 mod flexsc;
 #[cfg(feature = "interest")]
 mod interest;
+mod kernels;
 #[cfg(feature = "poll")]
 mod poll;
 #[cfg(feature = "rtsig")]
@@ -29,12 +30,7 @@ mod uring;
 
 use std::net::SocketAddr;
 
-#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
-use send_core::kernel::{Delivery, SendKernel};
-use shared_ring::poller::Poller;
-use shared_ring::{BufferError, BufferGroup, BufferPool, Engine, KernelError};
-#[cfg(feature = "io-uring")]
-use shared_ring::{Mode, UringKernel};
+use shared_ring::{BufferError, BufferGroup, BufferPool, KernelError};
 
 use crate::{
     Application, Config, Family, Listener, MechanismLoop, Multiplexer, RemoteHandle, StartError,
@@ -144,7 +140,7 @@ macro_rules! mechanisms {
                         #[cfg(feature = $feature)]
                         $feature => Multiplexer::new(config).map(AnyMechanism::$name),
                     )*
-                    _ => Err(StartError::Unknown(name.to_owned())),
+                    _ => Err(StartError::Unknown(name.to_owned(), NAMES)),
                 }
             }
 
@@ -237,41 +233,4 @@ mechanisms! {
     "send-ps2" => send_ps2::SendPs2, MechanismLoop<SendPs2>;
     "tokio" => tokio::Tokio, Tokio;
     "uring" => uring::Uring, MechanismLoop<Uring>;
-}
-
-/// The kernel of all pollers but epoll. They share one type, so that an application is compiled once for
-/// all of them.
-type BoxedEngine = Engine<Box<dyn Poller>>;
-
-/// Sets up non-blocking system calls over a poller of the shared type.
-fn boxed_engine(poller: impl Poller + 'static, config: &Config) -> Result<BoxedEngine, StartError> {
-    engine(Box::new(poller), config)
-}
-
-/// Sets up non-blocking system calls over a poller.
-fn engine<P: Poller>(poller: P, config: &Config) -> Result<Engine<P>, StartError> {
-    Engine::new(poller, &config.engine_config()?)
-        .map_err(|error| StartError::System("cannot set up the event loop", error))
-}
-
-/// Sets up io_uring.
-#[cfg(feature = "io-uring")]
-fn uring(mode: Mode, config: &Config) -> Result<UringKernel, StartError> {
-    Ok(UringKernel::new(&config.uring_config(mode)?).map_err(unavailable)?)
-}
-
-/// Sets up io_uring whose completions are delivered as events.
-#[cfg(any(feature = "send", feature = "send-ps1", feature = "send-ps2"))]
-fn send_kernel(delivery: Delivery, config: &Config) -> Result<SendKernel, StartError> {
-    Ok(SendKernel::new(&config.uring_config(delivery.mode())?, delivery).map_err(unavailable)?)
-}
-
-/// Returns whether io_uring can run here in that mode.
-#[cfg(feature = "io-uring")]
-fn uring_available(mode: Mode) -> Result<(), Unavailable> {
-    UringKernel::probe(mode).map_err(unavailable)
-}
-
-fn unavailable(reason: impl std::fmt::Display) -> Unavailable {
-    Unavailable(reason.to_string())
 }

@@ -2,7 +2,7 @@
 
 use shared_ring::poller;
 
-use super::{BoxedEngine, boxed_engine};
+use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// poll(2).

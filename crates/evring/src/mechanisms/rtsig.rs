@@ -4,7 +4,7 @@
 
 use shared_ring::poller;
 
-use super::{BoxedEngine, boxed_engine};
+use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Real-time signals, taken by sigtimedwait(2). They stay blocked in the thread until this is dropped.

@@ -5,7 +5,7 @@
 
 use send_core::kernel::{Delivery, SendKernel};
 
-use super::{send_kernel, uring_available};
+use super::kernels::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// SEND: immediate delivery, preemptive notification.

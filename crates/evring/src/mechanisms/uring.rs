@@ -3,7 +3,7 @@
 
 use shared_ring::{Mode, UringKernel};
 
-use super::{uring, uring_available};
+use super::kernels::{uring, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// io_uring with completion work deferred to the wait.

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use evring_httpd::evring::{AutoChoice, StartError, auto, backends};
+use evring_httpd::evring::{AutoChoice, NAMES, StartError, auto, backends};
 use serde_json::json;
 
 pub(crate) fn list(as_json: bool) -> ExitCode {
@@ -51,7 +51,7 @@ fn table() -> String {
 pub(crate) fn choose(name: &str) -> Result<(String, Option<String>), StartError> {
     if name != "auto" {
         let found = backends().into_iter().find(|backend| backend.name == name);
-        let found = found.ok_or_else(|| StartError::Unknown(name.to_owned()))?;
+        let found = found.ok_or_else(|| StartError::Unknown(name.to_owned(), NAMES))?;
         found.available.map_err(StartError::Unavailable)?;
         return Ok((name.to_owned(), None));
     }

@@ -9,7 +9,7 @@ use evring_httpd::{AccessLog, BasicAuth, FileOptions, HostName, HostOptions, Opt
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::settings::{NOT_SETTINGS, Setting, is_given, read_table, reason};
+use crate::table::{NOT_SETTINGS, Setting, is_given, read_table, reason};
 
 /// The settings of a virtual host. Those for files, and those of [`command`], are as for the whole server, unless the
 /// host has its own.

@@ -10,6 +10,7 @@ mod positions;
 mod reload;
 mod settings;
 mod stderr;
+mod table;
 mod upgrade;
 
 use std::io::IsTerminal;

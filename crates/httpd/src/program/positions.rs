@@ -7,7 +7,7 @@ use evring_httpd::Error;
 use evring_httpd::evring::StartError;
 use evring_httpd::evring_tls::CertificateError;
 
-use crate::settings::{FileError, Setting, position};
+use crate::table::{FileError, Setting, position};
 
 /// The settings of a file with their positions; empty without a file.
 #[derive(Clone, Debug, Default)]
@@ -96,7 +96,7 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
         Error::Start(StartError::Listen(at, _)) => {
             (&["listen", "tls-redirect", "metrics-listen"], at.to_string())
         }
-        Error::Start(StartError::Unavailable(_) | StartError::Unknown(_)) => {
+        Error::Start(StartError::Unavailable(_) | StartError::Unknown(..)) => {
             (&["backend"], String::new())
         }
         Error::Certificate(error) => match error {

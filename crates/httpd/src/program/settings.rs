@@ -5,29 +5,23 @@
 //! one definition.
 
 use std::ffi::OsString;
-use std::fmt;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::parser::ValueSource;
-use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 use evring_httpd::PagePath;
-use toml::Spanned;
-use toml::de::{DeTable, DeValue};
+use toml::de::DeTable;
 use tracing::warn;
 
 use crate::arguments::Arguments;
 use crate::positions::Positions;
+use crate::table::{FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason};
 use crate::{hosts, upgrade};
 
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
-
-/// Flags that are no settings: they cannot be in a file or a variable.
-pub(crate) const NOT_SETTINGS: [&str; 6] =
-    ["config", "check-config", "list-backends", "json", "help", "version"];
 
 /// Returns the settings of the process; `arguments` begin with the program's name. Exits if the flags are wrong, or
 /// for `--help` and `--version`.
@@ -42,7 +36,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     // Before the arguments, so that messages name these as the user gave them.
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
-    let whole = |error| FileError::whole(file, &text, &settings, &error);
+    let whole = |error| whole_file_error(file, &text, &settings, &error);
     let matches = command().try_get_matches_from(all).map_err(whole)?;
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(whole)?;
     for table in [&settings].into_iter().chain(&hosts) {
@@ -145,22 +139,6 @@ struct FileSettings {
     hosts: Vec<Vec<Setting>>,
 }
 
-pub(crate) struct Setting {
-    /// The flag's identifier.
-    pub(crate) id: String,
-    /// Flags as on a command line.
-    pub(crate) flags: Vec<String>,
-    /// The position of its value in the file.
-    pub(crate) span: Range<usize>,
-}
-
-impl Setting {
-    /// Returns its name, unless it has no value.
-    fn name(&self) -> Option<&str> {
-        self.flags.first()?.strip_prefix("--")?.split('=').next()
-    }
-}
-
 impl FileSettings {
     /// Reads a file, and checks each setting by itself.
     fn read(path: &Path) -> Result<Self, FileError> {
@@ -181,29 +159,6 @@ impl FileSettings {
     }
 }
 
-/// Returns the settings of a table, each of which is a flag of `command`.
-///
-/// # Errors
-/// The position of a setting, and why it cannot be used.
-pub(crate) fn read_table(
-    table: &DeTable<'_>,
-    command: &Command,
-    excluded: &[&str],
-) -> Result<Vec<Setting>, (Range<usize>, String)> {
-    let mut settings = Vec::new();
-    for (key, value) in in_order(table) {
-        let name = key.get_ref().as_ref();
-        let arg = command.get_arguments().find(|arg| arg.get_long() == Some(name));
-        let arg = arg.filter(|_| !excluded.contains(&name));
-        let Some(arg) = arg else { return Err((key.span(), unknown(name, command))) };
-        let flags = flags(arg, name, value.get_ref());
-        let flags = flags.and_then(|flags| check(flags, name, command));
-        let flags = flags.map_err(|reason| (value.span(), reason))?;
-        settings.push(Setting { id: arg.get_id().to_string(), flags, span: value.span() });
-    }
-    Ok(settings)
-}
-
 /// Returns the settings that neither the command line nor a variable has.
 fn not_given(settings: Vec<Setting>, given: &ArgMatches) -> impl Iterator<Item = Setting> {
     settings.into_iter().filter(|setting| match &setting.id[..] {
@@ -214,137 +169,32 @@ fn not_given(settings: Vec<Setting>, given: &ArgMatches) -> impl Iterator<Item =
     })
 }
 
-/// Returns whether a flag or its variable was given.
-pub(crate) fn is_given(matches: &ArgMatches, id: &str) -> bool {
-    let source = matches.value_source(id);
-    matches!(source, Some(ValueSource::CommandLine | ValueSource::EnvVariable))
-}
-
-/// Returns the entries of a table in the order of the file.
-fn in_order<'a, 'i>(
-    table: &'a DeTable<'i>,
-) -> Vec<(&'a Spanned<std::borrow::Cow<'i, str>>, &'a Spanned<DeValue<'i>>)> {
-    let mut entries: Vec<_> = table.iter().collect();
-    entries.sort_by_key(|(key, _)| key.span().start);
-    entries
-}
-
-fn unknown(name: &str, command: &Command) -> String {
-    let suggestion = command.clone().try_get_matches_from(["httpd", &format!("--{name}")]).err();
-    let suggestion = suggestion.and_then(|error| {
-        let found = error.get(ContextKind::SuggestedArg)?.to_string();
-        found.strip_prefix("--").map(|name| format!("; did you mean `{name}`?"))
-    });
-    format!("there is no setting `{name}`{}", suggestion.unwrap_or_default())
-}
-
-/// Returns a setting as flags.
-fn flags(arg: &Arg, name: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
-    let flag = |text: String| format!("--{name}={text}");
-    match value {
-        DeValue::Boolean(on) if is_switch => {
-            Ok(on.then(|| format!("--{name}")).into_iter().collect())
+/// Returns the error of settings that contradict each other, or the flags.
+fn whole_file_error(
+    path: &Path,
+    text: &str,
+    settings: &[Setting],
+    error: &clap::Error,
+) -> FileError {
+    let reason = reason(error);
+    let is_cause = |setting: &&Setting| match error.kind() {
+        // The one that needs what is missing.
+        ErrorKind::MissingRequiredArgument => {
+            let alone = ["httpd"].into_iter().chain(setting.flags.iter().map(String::as_str));
+            let alone = command().try_get_matches_from(alone);
+            alone.is_err_and(|other| other.kind() == error.kind())
         }
-        _ if is_switch => Err(format!("`{name}` is true or false")),
-        DeValue::Array(values) if matches!(arg.get_action(), ArgAction::Append) => {
-            values.iter().map(|value| scalar(name, value.get_ref()).map(flag)).collect()
-        }
-        value => scalar(name, value).map(|text| vec![flag(text)]),
-    }
+        _ => setting.name().is_some_and(|name| reason.contains(&format!("'--{name}"))),
+    };
+    let at = settings.iter().find(is_cause);
+    let at = at.map(|setting| position(text, &setting.span));
+    FileError { path: path.to_owned(), at, reason }
 }
-
-fn scalar(name: &str, value: &DeValue<'_>) -> Result<String, String> {
-    match value {
-        DeValue::String(text) => Ok(text.to_string()),
-        DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
-        DeValue::Float(number) => Ok(number.as_str().to_owned()),
-        DeValue::Array(_) => Err(format!("`{name}` has one value")),
-        _ => Err(format!("`{name}` is a text or a number")),
-    }
-}
-
-/// Checks the flags of one setting as if they were all.
-fn check(flags: Vec<String>, name: &str, command: &Command) -> Result<Vec<String>, String> {
-    let outcome = command
-        .clone()
-        .try_get_matches_from(["httpd"].into_iter().chain(flags.iter().map(String::as_str)));
-    match outcome {
-        Err(error)
-            if !matches!(
-                error.kind(),
-                ErrorKind::MissingRequiredArgument | ErrorKind::ArgumentConflict
-            ) =>
-        {
-            Err(format!("`{name}`: {}", reason(&error)))
-        }
-        _ => Ok(flags),
-    }
-}
-
-/// Returns the first paragraph of a message as one line, without its prefix.
-pub(crate) fn reason(error: &clap::Error) -> String {
-    if error.kind() == ErrorKind::MissingRequiredArgument
-        && let Some(missing) = error.get(ContextKind::InvalidArg)
-    {
-        return format!("a setting is missing: {missing}");
-    }
-    let text = error.render().to_string();
-    let lines = text.lines().take_while(|line| !line.trim().is_empty());
-    let line = lines.map(str::trim).collect::<Vec<_>>().join(" ");
-    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
-}
-
-/// Returns line and column of the start of a span, from 1.
-pub(crate) fn position(text: &str, span: &Range<usize>) -> (usize, usize) {
-    let before = &text[..span.start.min(text.len())];
-    let line_start = before.rfind('\n').map_or(0, |at| at + 1);
-    (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
-}
-
-/// The reason why the settings of a file cannot be used.
-#[derive(Debug)]
-pub(crate) struct FileError {
-    pub(crate) path: PathBuf,
-    /// Line and column.
-    pub(crate) at: Option<(usize, usize)>,
-    pub(crate) reason: String,
-}
-
-impl FileError {
-    /// The settings contradict each other, or the flags.
-    fn whole(path: &Path, text: &str, settings: &[Setting], error: &clap::Error) -> Self {
-        let reason = reason(error);
-        let is_cause = |setting: &&Setting| match error.kind() {
-            // The one that needs what is missing.
-            ErrorKind::MissingRequiredArgument => {
-                let alone = ["httpd"].into_iter().chain(setting.flags.iter().map(String::as_str));
-                let alone = command().try_get_matches_from(alone);
-                alone.is_err_and(|other| other.kind() == error.kind())
-            }
-            _ => setting.name().is_some_and(|name| reason.contains(&format!("'--{name}"))),
-        };
-        let at = settings.iter().find(is_cause);
-        let at = at.map(|setting| position(text, &setting.span));
-        FileError { path: path.to_owned(), at, reason }
-    }
-}
-
-impl fmt::Display for FileError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.path.display())?;
-        if let Some((line, column)) = self.at {
-            write!(f, ":{line}:{column}")?;
-        }
-        write!(f, ": {}", self.reason)
-    }
-}
-
-impl std::error::Error for FileError {}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::{Arg, ArgAction};
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();

@@ -22,7 +22,7 @@ use rustix::io::ioctl_fionbio;
 use rustix::net::{self, RecvFlags, SendFlags, SocketType, sockopt};
 use shared_ring::{Errno, RxBuf};
 
-use crate::control_block::MAX_SOCKETS;
+use crate::limits::MAX_SOCKETS;
 use crate::{ControlBlock, Error, Group, Groups};
 use table::Role;
 

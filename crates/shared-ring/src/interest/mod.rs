@@ -54,68 +54,28 @@
 //! So each descriptor has its turn before any has its second.
 
 pub(crate) mod edges;
+mod error;
 mod hints;
+mod mask;
 mod process;
 mod sets;
 
 pub(crate) use edges::{EpollEdges, HintSource};
+pub use error::Error;
 pub(crate) use hints::HintQueue;
+pub use mask::Mask;
 pub use process::ProcessWide;
 pub(crate) use sets::InterestSets;
 
 use std::cell::RefCell;
-use std::fmt;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bitflags::bitflags;
 use rustix::process::{Resource, getrlimit};
 
-use crate::poller::PollNow;
 use crate::{Fd, Linux};
-
-bitflags! {
-    /// Events of interest, or current state.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Mask: u32 {
-        /// Reading, or accepting, does not block.
-        const READ = 0x1;
-        /// Writing does not block, or a connect has completed.
-        const WRITE = 0x2;
-        /// Urgent data has arrived.
-        const EXCEPT = 0x4;
-        /// Only the first waiting thread is woken. Not reported.
-        const WAKE_ONE = 0x8;
-    }
-}
-
-impl Mask {
-    const fn all_states() -> Self {
-        Mask::READ.union(Mask::WRITE).union(Mask::EXCEPT)
-    }
-
-    const FLAGS: [(Mask, i16); 3] = [
-        (Mask::READ, libc::POLLIN | libc::POLLRDHUP),
-        (Mask::WRITE, libc::POLLOUT),
-        (Mask::EXCEPT, libc::POLLPRI),
-    ];
-
-    /// Converts to the format of poll(2).
-    fn to_poll(self) -> i16 {
-        let wanted = Self::FLAGS.iter().filter(|(mask, _)| self.contains(*mask));
-        wanted.fold(0, |all, (_, flags)| all | flags)
-    }
-
-    /// Converts a result of poll(2). On a broken connection, all requested states are true.
-    fn from_poll(entry: &libc::pollfd) -> Self {
-        let broken = entry.revents & (libc::POLLHUP | libc::POLLERR) != 0;
-        let state = if broken { entry.events } else { entry.revents };
-        let masks = Self::FLAGS.iter().filter(|(_, flags)| state & flags != 0);
-        masks.fold(Mask::empty(), |all, (mask, _)| all | *mask)
-    }
-}
+use mask::state_of;
 
 /// An event, as [`get_next_event`] reports it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -124,58 +84,6 @@ pub struct Event {
     pub fd: RawFd,
     /// Its current state, of the declared interests.
     pub mask: Mask,
-}
-
-/// The error of a call.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Error {
-    /// The array for events is empty.
-    EmptyArray,
-    /// Exceptions can't be delivered to only one thread.
-    ExceptWithWakeOne,
-    /// A system call failed.
-    System(&'static str, io::Error),
-}
-
-impl Error {
-    fn of(call: &'static str) -> impl Fn(rustix::io::Errno) -> Self {
-        move |errno| Error::System(call, errno.into())
-    }
-
-    fn in_call(call: &'static str) -> impl Fn(io::Error) -> Self {
-        move |error| Error::System(call, error)
-    }
-}
-
-impl fmt::Display for Error {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Error::EmptyArray => f.write_str("the array for events is empty"),
-            Error::ExceptWithWakeOne => f.write_str(
-                "the kernel cannot wake only one thread for an exception (EPOLLEXCLUSIVE); declare \
-                 it in each thread, without WAKE_ONE",
-            ),
-            Error::System(call, error) => write!(f, "{call}: {error}"),
-        }
-    }
-}
-
-impl std::error::Error for Error {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match self {
-            Error::System(_, error) => Some(error),
-            Error::EmptyArray | Error::ExceptWithWakeOne => None,
-        }
-    }
-}
-
-/// Returns the current state of a descriptor, limited to `mask` unless that is empty.
-fn state_of(fd: BorrowedFd<'_>, mask: Mask) -> Result<Mask, Error> {
-    let requested = if mask.to_poll() == 0 { Mask::all_states() } else { mask };
-    let mut array = [libc::pollfd { fd: fd.as_raw_fd(), events: requested.to_poll(), revents: 0 }];
-    Linux::default().poll_now(&mut array).map_err(Error::in_call("poll"))?;
-    Ok(Mask::from_poll(&array[0]))
 }
 
 /// The interests of one thread, as an explicit value. [`declare_interest`] and [`get_next_event`]
@@ -263,6 +171,19 @@ impl Interests {
     /// Returns the number of overflows of the queue of hints.
     pub fn overflows(&self) -> u64 {
         self.sets.overflows()
+    }
+}
+
+impl ProcessWide {
+    /// Creates the interests of another thread, with a queue of at most `hints` hints.
+    ///
+    /// # Errors
+    /// If there is no free descriptor.
+    pub fn join(self: &Arc<Self>, hints: usize) -> Result<Interests, Error> {
+        let mut interests = Interests::with_hints(hints)?;
+        let id = self.add_thread(interests.sets.source().epoll())?;
+        interests.sets.join(Arc::clone(self), id);
+        Ok(interests)
     }
 }
 

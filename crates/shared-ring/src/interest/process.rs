@@ -8,7 +8,8 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::io::Errno;
 
 use super::edges;
-use super::{Error, Interests, Mask, state_of};
+use super::error::Error;
+use super::mask::{Mask, state_of};
 use crate::Fd;
 use crate::descriptor::borrow;
 use crate::table::Table;
@@ -50,14 +51,12 @@ impl ProcessWide {
         Ok(ProcessWide { registered, shared: Mutex::default() })
     }
 
-    /// Creates the interests of another thread, with a queue of at most `hints` hints.
+    /// Adds a thread that waits on this epoll instance. Returns its identifier.
     ///
     /// # Errors
-    /// If there is no free descriptor.
-    pub fn join(self: &Arc<Self>, hints: usize) -> Result<Interests, Error> {
-        let mut interests = Interests::with_hints(hints)?;
+    /// Those of epoll_ctl(2).
+    pub(super) fn add_thread(&self, epoll: &Arc<OwnedFd>) -> Result<u64, Error> {
         let mut shared = self.shared();
-        let epoll = interests.sets.source().epoll();
         for number in 0..shared.interested.len() {
             let fd = Fd::from_raw(number as i32);
             let wanted = shared.interested[number];
@@ -77,9 +76,7 @@ impl ProcessWide {
         shared.joined += 1;
         let id = shared.joined;
         shared.threads.push(Thread { id, epoll: Arc::downgrade(epoll), reused: Table::default() });
-        drop(shared);
-        interests.sets.join(Arc::clone(self), id);
-        Ok(interests)
+        Ok(id)
     }
 
     /// Declares an interest for all threads; see [`declare_interest`](super::declare_interest).

@@ -14,8 +14,8 @@ mod sqe;
 mod stream;
 
 pub use call_ring::{CallRing, Pushed};
-pub use probe::{Feature, SetupError};
-pub use ring::{Cqe, Entries, LinuxRing, RawCompletion, Ring};
+pub use probe::SetupError;
+pub use ring::{Cqe, Entries, Feature, LinuxRing, Mode, RawCompletion, Ring};
 
 use std::collections::VecDeque;
 use std::io;
@@ -28,7 +28,6 @@ use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{self, Blocking, FileRange, SendAttempt, SendFileError};
-use crate::process::error_in_child;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
     FileOp, Host, Job, JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome,
@@ -36,18 +35,6 @@ use crate::{
 };
 use provided::BufferRing;
 use sqe::{Memory, OpState};
-
-/// When the kernel runs deferred work, which makes completions land.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// Only in a turn (`DEFER_TASKRUN`): maximum throughput. Nothing lands between turns.
-    Deferred,
-    /// At any entry into the kernel (`COOP_TASKRUN`), including signals. If the listener's signal
-    /// is unblocked, connections land while the application computes; else they land in batches.
-    Cooperative,
-    /// At once, by interrupting the application.
-    Immediate,
-}
 
 /// Configuration of a [`UringKernel`].
 #[derive(Clone, Copy, Debug)]
@@ -257,7 +244,7 @@ impl<R: Ring> UringKernel<R> {
     /// Fills the submission queue with deferred submissions, cancellations first.
     fn fill(&mut self) -> Result<(), KernelError> {
         if self.ring.is_parents() {
-            return Err(error_in_child());
+            return Err(KernelError::in_child());
         }
         loop {
             while let Some(token) = self.cancels.pop_front() {
@@ -338,7 +325,7 @@ impl<R: Ring> UringKernel<R> {
     /// number of submissions taken.
     fn enter(&mut self, wanted: u32, timeout: Option<Duration>) -> Result<u32, KernelError> {
         if self.ring.is_parents() {
-            return Err(error_in_child());
+            return Err(KernelError::in_child());
         }
         self.counters.system_calls += 1;
         match self.ring.enter(wanted, timeout) {

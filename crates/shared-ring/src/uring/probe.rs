@@ -6,7 +6,7 @@ use std::io;
 
 use io_uring::opcode;
 
-use super::{Entries, Mode, Ring};
+use super::{Entries, Feature, Mode, Ring};
 
 /// The reason why a [`UringKernel`](super::UringKernel) is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,19 +82,6 @@ const OPERATIONS: [(u8, &str); 12] = [
     (opcode::Write::CODE, "write"),
     (opcode::AsyncCancel::CODE, "cancel"),
 ];
-
-/// A feature that a ring requires besides its operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Feature {
-    /// Completions survive an overflow of their queue (NODROP).
-    NoDrop,
-    /// A wait can have a timeout (EXT_ARG).
-    ExtArg,
-    /// The kernel reads a submission's arguments when it takes it (SUBMIT_STABLE).
-    SubmitStable,
-    /// The ring polls sockets internally (FAST_POLL).
-    FastPoll,
-}
 
 const FEATURES: [(Feature, &str); 4] = [
     (Feature::NoDrop, "completions that survive an overflow (NODROP)"),

@@ -14,8 +14,6 @@ use rustix::io_uring::{
     IoringEnterFlags, io_uring_enter_arg, io_uring_getevents_arg, io_uring_ptr,
 };
 
-use super::Mode;
-use super::probe::Feature;
 use crate::poller::timeout_of;
 use crate::{Linux, Process, System, Token};
 
@@ -64,6 +62,31 @@ impl RawCompletion {
     pub fn from_parts(user_data: u64, result: i32, flags: u32) -> Self {
         RawCompletion(Cqe { user_data, result, flags })
     }
+}
+
+/// When the kernel runs deferred work, which makes completions land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Only in a turn (`DEFER_TASKRUN`): maximum throughput. Nothing lands between turns.
+    Deferred,
+    /// At any entry into the kernel (`COOP_TASKRUN`), including signals. If the listener's signal
+    /// is unblocked, connections land while the application computes; else they land in batches.
+    Cooperative,
+    /// At once, by interrupting the application.
+    Immediate,
+}
+
+/// A feature that a ring requires besides its operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Feature {
+    /// Completions survive an overflow of their queue (NODROP).
+    NoDrop,
+    /// A wait can have a timeout (EXT_ARG).
+    ExtArg,
+    /// The kernel reads a submission's arguments when it takes it (SUBMIT_STABLE).
+    SubmitStable,
+    /// The ring polls sockets internally (FAST_POLL).
+    FastPoll,
 }
 
 /// Submission and completion queues and their system calls: io_uring(7).

@@ -9,8 +9,8 @@ use rustix::io::Errno;
 use super::calls;
 use crate::beneath::{STAT_FLAGS, mode};
 use crate::datagram::{CONTROL_BYTES, NAME_BYTES, Name};
+use crate::disk::CURRENT;
 use crate::file_op;
-use crate::nonblocking::CURRENT;
 use crate::{
     Access, BufferGroup, Call, Executor, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy,
     Token, WriteAt,

@@ -7,7 +7,6 @@
 use io_uring::cqueue;
 
 use super::{Cqe, RawCompletion, Ring, UringKernel, sqe};
-use crate::process::error_in_child;
 use crate::{Fd, KernelError, OpKind, RxBuf, Token};
 
 impl<R: Ring> UringKernel<R> {
@@ -47,7 +46,7 @@ impl<R: Ring> UringKernel<R> {
     /// Only if the kernel is unusable from now on, or in this process.
     pub fn flush(&mut self) -> Result<bool, KernelError> {
         if self.ring.is_parents() {
-            return Err(error_in_child());
+            return Err(KernelError::in_child());
         }
         if self.ring.queued() > 0 || self.ring.has_overflowed() {
             self.enter(0, None)?;

@@ -3,10 +3,11 @@
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-use super::Function;
 use super::fused::fused;
 use super::instances::Instances;
-use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use super::vector::{
+    BLOCK_VECTORS, Crc, Function, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector,
+};
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::power_of_x;
 

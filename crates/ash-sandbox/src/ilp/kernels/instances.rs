@@ -1,7 +1,6 @@
 //! The instances of the loop, which each tier compiles for its own instructions.
 
-use super::Function;
-use super::vector::{Stage, Vector};
+use super::vector::{Function, Stage, Vector};
 
 /// A tier's own instances of the loop.
 pub(crate) trait Instances: Vector {

@@ -1,10 +1,11 @@
 //! Vectors of four words, which the compiler makes the target's own vectors of.
 
-use super::Function;
 use super::fused::fused;
 use super::instances::Instances;
 use super::stages::swap_word;
-use super::vector::{BLOCK_VECTORS, Crc, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector};
+use super::vector::{
+    BLOCK_VECTORS, Crc, Function, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector,
+};
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::{update_byte, update_word_by_tables};
 

@@ -1,13 +1,13 @@
 //! The kernels that there are.
 
+use super::Tier;
 #[cfg(target_arch = "x86_64")]
 use super::avx2;
 use super::instances::Instances;
 use super::portable;
 use super::shape::{Change, Readers};
 use super::stages::{Checksum, Crc32c, Keystream, Nothing, Search, Swap, Xor};
-use super::vector::Stage;
-use super::{Function, Tier};
+use super::vector::{Function, Stage};
 use crate::ilp::Mode;
 
 /// The kernel for a shape, if there is one.

@@ -25,6 +25,9 @@ impl Default for Slots {
     }
 }
 
+/// A loop over a message: slots, registers, source, destination, length, keystream.
+pub(crate) type Function = unsafe fn(&Slots, Registers, *const u8, *mut u8, usize, *const u8);
+
 /// The registers of a list, which has all those that its [`Slots`] name: they are not checked for each message.
 #[derive(Clone, Copy)]
 pub(crate) struct Registers(pub(crate) *mut u64);

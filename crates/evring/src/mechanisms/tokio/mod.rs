@@ -18,7 +18,7 @@ use crate::{
     Application, Commands, Config, Family, KernelError, Listener, Multiplexer, RemoteHandle,
     StartError, Stats, Unavailable,
 };
-use submit::TokioSubmit;
+use submit::{TokioSubmit, system_error};
 use tasks::Server;
 
 /// A task per connection on tokio's current-thread runtime.
@@ -100,10 +100,6 @@ impl Multiplexer for Tokio {
         driver.abandon(result.as_ref().err());
         result.map(|()| driver.io.stats())
     }
-}
-
-fn system_error(error: std::io::Error) -> StartError {
-    StartError::System("cannot set up the event loop", error)
 }
 
 #[cfg(test)]

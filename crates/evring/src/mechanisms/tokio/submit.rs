@@ -12,7 +12,6 @@ use shared_ring::{
     Linux, Op, Outcome, Socket, Submit, SubmitError, Submitted, Token, Waker,
 };
 
-use super::system_error;
 use crate::{Config, StartError};
 
 /// Operations on sockets, each of which has a task.
@@ -311,4 +310,9 @@ pub(super) struct Todo {
     pub(super) read: bool,
     pub(super) write: bool,
     pub(super) close: bool,
+}
+
+/// Converts an error of the setup.
+pub(super) fn system_error(error: std::io::Error) -> StartError {
+    StartError::System("cannot set up the event loop", error)
 }

@@ -1,0 +1,46 @@
+//! What the program uses of the machine at a moment.
+
+use std::rc::Weak;
+
+use shared_ring::Fd;
+
+use super::usage::client;
+use super::{DescriptorKind, MachineUsage, SimState};
+
+impl SimState {
+    pub(crate) fn connections_of_clients(&mut self) -> [usize; 2] {
+        let is_reported = |fd: &Fd| !self.usage.unreported.contains(fd);
+        let open: Vec<_> = self.accepted().filter(|(fd, _)| is_reported(fd)).collect();
+        let mut clients: Vec<_> =
+            open.into_iter().map(|(_, end)| client(self.connection_of(end).address[0])).collect();
+        clients.sort_unstable();
+        let largest = clients.chunk_by(|a, b| a == b).map(<[_]>::len).max();
+        let last = self.usage.last_closed.map(client);
+        let of_last = clients.iter().filter(|client| Some(**client) == last).count();
+        [largest.unwrap_or(0), of_last]
+    }
+
+    pub(crate) fn in_use(&self) -> MachineUsage {
+        let usage = &self.usage;
+        let pools = usage.pools.iter().filter_map(Weak::upgrade);
+        let (lent, buffers) =
+            pools.map(|pool| (pool.lent(), pool.count())).max().unwrap_or_default();
+        let mut used = MachineUsage {
+            unreported: usage.unreported.len(),
+            operations: usage.operations,
+            file_operations: usage.file_operations,
+            buffers,
+            lent,
+            largest_send: usage.largest_send,
+            ..MachineUsage::default()
+        };
+        for kind in self.all_open() {
+            match kind {
+                DescriptorKind::File(..) => used.files += 1,
+                DescriptorKind::Event(_) => {}
+                _ => used.sockets += 1,
+            }
+        }
+        used
+    }
+}

@@ -1,0 +1,176 @@
+//! File operations of connections: how many run at a time, and whose turn is next.
+
+use std::collections::VecDeque;
+use std::io;
+
+use shared_ring::__private::Table;
+use shared_ring::{Access, Errno, File, FileOutcome, Op, Outcome, PathAt};
+
+use crate::{Config, ConnId, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES};
+
+/// Maximum number of file operations in flight; others are deferred.
+pub(crate) const MAX_FILE_OPS: u32 = 256;
+
+/// Maximum number of directory listings in flight or not delivered yet. Each takes up to
+/// [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
+pub(crate) const MAX_LISTS: usize = 4;
+
+/// A file operation of a connection.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileRequest {
+    pub(crate) on: ConnId,
+    pub(super) tag: u32,
+    pub(super) is_list: bool,
+    /// Number of bytes to write.
+    pub(super) write_bytes: u32,
+    /// Number of bytes to read for the connection's send queue; 0 for an operation of the application.
+    pub(crate) read_ahead_bytes: u32,
+}
+
+impl FileRequest {
+    /// Returns the tag and the result for the application.
+    pub(crate) fn done(self, outcome: Outcome) -> (u32, io::Result<FileOutcome>) {
+        let done = match outcome {
+            Outcome::File(done) => Ok(done),
+            Outcome::Failed(errno, _) => Err(errno.into()),
+            _ => Err(Errno::IO.into()),
+        };
+        (self.tag, done)
+    }
+}
+
+/// The file operations of a server.
+pub(crate) struct FileOps {
+    roots: Vec<File>,
+    max_in_flight: usize,
+    pub(super) in_flight: Table<Option<FileRequest>>,
+    pub(super) free: Vec<u32>,
+    pub(super) deferred: VecDeque<(FileRequest, Op)>,
+    /// Directory listings that wait for others to complete.
+    pub(super) waiting_lists: VecDeque<(FileRequest, Op)>,
+    /// Those that completed or failed on submission.
+    pub(crate) finished: VecDeque<(FileRequest, Outcome)>,
+    /// Number of bytes of all writes that are in flight or wait.
+    pub(super) write_bytes: usize,
+    /// Number of bytes of all reads for send queues that are in flight or not delivered yet.
+    pub(super) read_ahead_bytes: usize,
+}
+
+impl FileOps {
+    pub(super) fn new(roots: Vec<File>, config: &Config) -> Self {
+        FileOps {
+            roots,
+            max_in_flight: config.max_file_ops.clamp(1, MAX_FILE_OPS) as usize,
+            in_flight: Table::default(),
+            free: (0..MAX_FILE_OPS).rev().collect(),
+            deferred: VecDeque::new(),
+            waiting_lists: VecDeque::new(),
+            finished: VecDeque::new(),
+            write_bytes: 0,
+            read_ahead_bytes: 0,
+        }
+    }
+
+    /// Returns whether no operation is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.free.len() == MAX_FILE_OPS as usize
+    }
+
+    /// Returns the number of operations that wait until another one has completed.
+    pub(super) fn num_deferred(&self) -> usize {
+        self.deferred.len() + self.waiting_lists.len()
+    }
+
+    /// Returns the number of directory listings in flight or not delivered yet.
+    pub(super) fn lists(&self) -> usize {
+        let in_flight = self.in_flight.iter().flatten().filter(|work| work.is_list);
+        let made = self
+            .finished
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Outcome::File(FileOutcome::Listed(_))));
+        in_flight.count() + made.count()
+    }
+
+    /// Returns whether another operation can start. A completed one counts until it is delivered, as it may
+    /// have opened a file.
+    pub(super) fn has_room(&self) -> bool {
+        let in_flight = MAX_FILE_OPS as usize - self.free.len();
+        in_flight + self.finished.len() < self.max_in_flight
+    }
+
+    /// Returns whether another directory listing can start.
+    pub(super) fn has_room_for_list(&self) -> bool {
+        self.has_room() && self.lists() < MAX_LISTS
+    }
+
+    /// Ends an operation that is not in flight.
+    pub(super) fn end(&mut self, work: FileRequest, outcome: Outcome) {
+        self.write_bytes -= work.write_bytes as usize;
+        self.finished.push_back((FileRequest { write_bytes: 0, ..work }, outcome));
+    }
+
+    /// Defers an operation, up to `max`. At the limit, operations of closed connections are dropped first.
+    #[cold]
+    pub(super) fn defer(
+        &mut self,
+        work: FileRequest,
+        op: Op,
+        max: usize,
+        is_alive: impl Fn(ConnId) -> bool,
+    ) {
+        if self.num_deferred() >= max {
+            let write_bytes = &mut self.write_bytes;
+            self.deferred.retain(|(work, _)| {
+                let is_alive = is_alive(work.on);
+                *write_bytes -= if is_alive { 0 } else { work.write_bytes as usize };
+                is_alive
+            });
+            self.waiting_lists.retain(|(work, _)| is_alive(work.on));
+        }
+        if self.num_deferred() < max {
+            let waiting = if work.is_list { &mut self.waiting_lists } else { &mut self.deferred };
+            waiting.push_back((work, op));
+        } else {
+            self.end(work, Outcome::Failed(Errno::BUSY, None));
+        }
+    }
+
+    /// Returns the next deferred operation if there is room for it. Listings come first: they are limited to few, so
+    /// they do not delay other operations.
+    pub(super) fn next(&mut self) -> Option<(FileRequest, Op)> {
+        if !self.waiting_lists.is_empty() && self.has_room_for_list() {
+            return self.waiting_lists.pop_front();
+        }
+        if self.has_room() { self.deferred.pop_front() } else { None }
+    }
+
+    /// Converts a command into an operation.
+    pub(super) fn prepare(&self, op: FileOp, config: &Config) -> Result<Op, Errno> {
+        let op = match op {
+            FileOp::Open((root, _), access)
+                if access != Access::Read && !config.writable_roots.contains(&root) =>
+            {
+                return Err(Errno::ROFS);
+            }
+            FileOp::Read(file, range) => {
+                let max = range.start.saturating_add(MAX_READ_BYTES.into());
+                FileOp::Read(file, range.start..range.end.min(max))
+            }
+            FileOp::Write(write) if write.bytes.len() > MAX_WRITE_BYTES => {
+                return Err(Errno::MSGSIZE);
+            }
+            FileOp::Write(write)
+                if self.write_bytes + write.bytes.len() > config.max_buffered_bytes =>
+            {
+                return Err(Errno::BUSY);
+            }
+            op => op,
+        };
+        let op = op.try_map_path(|(root, path)| {
+            let root = self.roots.get(usize::from(root.0)).ok_or(Errno::NOENT)?.clone();
+            let path = path.as_c().ok_or(Errno::INVAL)?;
+            Ok(PathAt { root, path, symlinks: config.symlinks })
+        });
+        op.map(Op::File)
+    }
+}

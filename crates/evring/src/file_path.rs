@@ -1,0 +1,40 @@
+//! Paths of files, and operations on them.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::Root;
+
+/// A path below a [`Root`]. Cloning is cheap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePath(Option<Arc<CStr>>);
+
+impl FilePath {
+    /// Creates a relative path. File operations on a path with a zero byte fail with `EINVAL`.
+    pub fn new(path: impl AsRef<Path>) -> Self {
+        FilePath(CString::new(path.as_ref().as_os_str().as_bytes()).ok().map(Arc::from))
+    }
+
+    /// Returns the path; empty if it contained a zero byte.
+    pub fn as_path(&self) -> &Path {
+        Path::new(OsStr::from_bytes(self.0.as_ref().map_or(b"", |path| path.to_bytes())))
+    }
+
+    pub(crate) fn as_c(&self) -> Option<Arc<CStr>> {
+        self.0.clone()
+    }
+}
+
+impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
+    fn from(path: &P) -> Self {
+        FilePath::new(path)
+    }
+}
+
+/// A file operation. It never blocks other connections. One read returns at most
+/// [`MAX_READ_BYTES`](crate::MAX_READ_BYTES); one write has at most
+/// [`MAX_WRITE_BYTES`](crate::MAX_WRITE_BYTES), else it fails with `EMSGSIZE`. Opening a file for writing fails
+/// with `EROFS` under a root that is not in [`Config::writable_roots`](crate::Config::writable_roots).
+pub type FileOp = shared_ring::FileOp<(Root, FilePath)>;

@@ -1,0 +1,47 @@
+//! Statistics of a mechanism.
+
+use std::time::Duration;
+
+use shared_ring::Counters;
+
+/// Statistics of a mechanism since its start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    /// Connections accepted.
+    pub accepted: u64,
+    /// Connections opened by the application.
+    pub connected: u64,
+    /// Connections of both kinds that closed.
+    pub closed: u64,
+    /// Calls of `received`.
+    pub received: u64,
+    /// Pauses of accepting, for lack of descriptors or at the maximum number of connections.
+    pub accept_pauses: u64,
+    /// Connections reset before they were served, as they had waited too long or their peers had closed
+    /// ([`Config::admission`](crate::Config::admission)).
+    pub abandoned: u64,
+    /// Total length of the listen backlogs, which [`Config::admission`](crate::Config::admission) adapts.
+    pub backlog: u32,
+    /// Connections served per second under the last overload; 0 if there was none.
+    pub service_rate: u32,
+    /// Connections reset because their address had reached its maximum ([`Config::max_per_address`](crate::Config::max_per_address)).
+    pub rejected_addresses: u64,
+    /// Connections reset because their network had reached its maximum ([`Config::max_per_network`](crate::Config::max_per_network)).
+    pub rejected_networks: u64,
+    /// Connections that were reset at the stop before they were admitted.
+    pub reset_at_stop: u64,
+    /// Idle connections closed to make room for others.
+    pub idle_closed: u64,
+    /// Connections that ended with [`CloseReason::Overrun`](crate::CloseReason::Overrun).
+    pub overruns: u64,
+    /// Reads of the application that were held back ([`SendPolicy::defers_reads`](crate::SendPolicy::defers_reads)).
+    pub deferred_reads: u64,
+    /// Pieces of files read into memory to be sent ([`SendStep::Read`](crate::SendStep::Read)).
+    pub read_ahead: u64,
+    /// Completions for closed connections.
+    pub stale_completions: u64,
+    /// CPU time of the mechanism's thread, including the kernel's part.
+    pub cpu_time: Duration,
+    /// Counters of the kernel.
+    pub kernel: Counters,
+}

@@ -1,0 +1,203 @@
+//! System calls on files, which do not wait for the disk if requested.
+
+use std::ffi::{CStr, CString, OsString};
+use std::io::{IoSlice, IoSliceMut};
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+
+use rustix::fs;
+use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
+
+use crate::beneath;
+use crate::descriptor::borrow;
+use crate::{Access, Blocking, Fd, FileRange, Listing, Metadata, PathAt, WriteAt};
+
+/// Returns whether reading a part of a file would block, as far as the file system reports it.
+///
+/// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` tells for the first and the last byte whether their
+/// reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page, alone.
+/// Where cachestat(2) is not permitted, preadv2(2) reads all of the part. Overlayfs supports neither, so there every
+/// part counts as cold.
+pub(crate) fn is_cold(part: FileRange) -> bool {
+    match has_gap(part) {
+        Some(true) => true,
+        Some(false) => is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last()),
+        None => would_read_block(part),
+    }
+}
+
+/// Returns whether pages of a part are missing in the page cache (cachestat(2)). `None` if that is unknown: the kernel
+/// is older than Linux 6.5, or the file is of another user, who has not permitted writing.
+fn has_gap(part: FileRange) -> Option<bool> {
+    let page_bytes = rustix::param::page_size() as u64;
+    let pages = part.last() / page_bytes - part.offset / page_bytes + 1;
+    let range = [part.offset, part.len.into()];
+    let mut counts = [0_u64; 5];
+    // SAFETY: the kernel reads a `cachestat_range`, two integers, and writes a `cachestat`, five.
+    let result = unsafe {
+        libc::syscall(SYS_CACHESTAT, part.file.raw(), range.as_ptr(), counts.as_mut_ptr(), 0)
+    };
+    (result == 0).then_some(counts[0] < pages)
+}
+
+/// Bytes of one hint. The kernel cuts a hint to the read-ahead of the device, by default 128 KiB.
+const HINT_BYTES: u64 = 128 * 1024;
+
+/// Begins to read a part of a file into the page cache.
+///
+/// The kernel then reads nothing else ahead: with the windows of fast disks, several megabytes, that takes
+/// milliseconds of the event loop's time, for bytes that a slow client may never get.
+pub(crate) fn prefetch(part: FileRange) {
+    let file = borrow(&part.file);
+    // Without these hints, the read that follows waits longer.
+    let _ = fs::fadvise(file, 0, None, fs::Advice::Random);
+    let end = part.range().end;
+    for at in (part.offset..end).step_by(HINT_BYTES as usize) {
+        let len = NonZeroU64::new(HINT_BYTES.min(end - at));
+        let _ = fs::fadvise(file, at, len, fs::Advice::WillNeed);
+    }
+}
+
+/// The number of cachestat(2), the same on all architectures but alpha.
+const SYS_CACHESTAT: libc::c_long = 451;
+
+fn is_byte_cold(file: Fd, offset: u64) -> bool {
+    // A file system without RWF_NOWAIT counts as uncached.
+    matches!(read_cached(file, offset, &mut [0]), Err(Errno::AGAIN | Errno::OPNOTSUPP))
+}
+
+/// Reads a part to find out whether that blocks. The copies take less time than a system call for each page.
+fn would_read_block(part: FileRange) -> bool {
+    let mut bytes = [0; 32 * 1024];
+    let Range { start: mut at, end } = part.range();
+    while at < end {
+        let len = (end - at).min(bytes.len() as u64) as usize;
+        match read_cached(part.file, at, &mut bytes[..len]) {
+            Ok(0) => break,
+            Ok(n) => at += n as u64,
+            Err(errno) => return matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP),
+        }
+    }
+    false
+}
+
+fn read_cached(file: Fd, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+    let mut into = [IoSliceMut::new(into)];
+    let flags = ReadWriteFlags::NOWAIT;
+    retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, offset, flags))
+}
+
+/// Opens a file beneath `root`, and returns it with its metadata.
+///
+/// # Errors
+/// Those of openat2(2); `EXDEV` for a path that leads out of the root.
+pub(crate) fn open(
+    at: PathAt<Fd, &CStr>,
+    access: Access,
+    disk: Blocking,
+) -> Result<(OwnedFd, Metadata), Errno> {
+    let file = beneath::open(at, access.flags(), disk)?;
+    let meta = meta(&file)?;
+    Ok((file, meta))
+}
+
+/// Returns the metadata of an open file.
+pub(crate) fn meta(file: impl AsFd) -> Result<Metadata, Errno> {
+    let stat = fs::fstat(file)?;
+    Ok(Metadata::from_parts(
+        stat.st_mode,
+        stat.st_size.unsigned_abs(),
+        stat.st_ino,
+        (stat.st_mtime, stat.st_mtime_nsec as u32),
+        (stat.st_ctime, stat.st_ctime_nsec as u32),
+    ))
+}
+
+/// Returns the metadata of a path.
+///
+/// # Errors
+/// Those of openat2(2) and fstat(2).
+pub(crate) fn stat(at: PathAt<Fd, &CStr>, disk: Blocking) -> Result<Metadata, Errno> {
+    meta(beneath::open(at, beneath::STAT_FLAGS, disk)?)
+}
+
+/// Lists the directory at a path. Omits entries that cannot be opened, such as broken links and
+/// those that the policy forbids.
+///
+/// # Errors
+/// Those of openat2(2) and getdents(2).
+pub(crate) fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
+    let flags = Access::Read.flags() | fs::OFlags::DIRECTORY;
+    let opened = beneath::open(at, flags, Blocking::MayBlock)?;
+    let mut listing = Listing { entries: Vec::new(), is_complete: true };
+    let mut path = at.path.to_bytes().to_vec();
+    path.push(b'/');
+    let start = path.len();
+    for entry in fs::Dir::new(opened)? {
+        let entry = entry?;
+        let name = entry.file_name().to_bytes();
+        if matches!(name, b"." | b"..") {
+            continue;
+        }
+        if listing.entries.len() == Listing::MAX_ENTRIES {
+            listing.is_complete = false;
+            break;
+        }
+        path.truncate(start);
+        path.extend_from_slice(name);
+        let Ok(path) = CString::new(&path[..]) else { continue };
+        if let Ok(meta) = stat(PathAt { path: &path, ..at }, Blocking::MayBlock) {
+            listing.entries.push((OsString::from_vec(name.to_vec()), meta));
+        }
+    }
+    Ok(listing)
+}
+
+/// Reads `len` bytes of a file, fewer only at its end.
+///
+/// # Errors
+/// Those of preadv2(2); with [`Blocking::NoBlock`] also `EOPNOTSUPP` for a file system without
+/// RWF_NOWAIT.
+pub(crate) fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
+    let mut bytes = vec![0; len as usize];
+    let mut filled = 0;
+    let flags = match disk {
+        Blocking::MayBlock => ReadWriteFlags::empty(),
+        Blocking::NoBlock => ReadWriteFlags::NOWAIT,
+    };
+    while let remaining @ [_, ..] = &mut bytes[filled..] {
+        let mut into = [IoSliceMut::new(remaining)];
+        let from = offset + filled as u64;
+        match retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, from, flags))? {
+            0 => break,
+            n => filled += n,
+        }
+    }
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// The offset that stands for the current position (pwritev2(2)), the only one that a pipe has.
+pub(crate) const CURRENT: u64 = u64::MAX;
+
+/// Writes all `bytes` to a file. May block.
+///
+/// # Errors
+/// Those of pwritev2(2). The file may then contain the first of the bytes.
+pub(crate) fn write(file: Fd, at: WriteAt, bytes: &[u8]) -> Result<(), Errno> {
+    let mut written = 0;
+    while written < bytes.len() {
+        let from = [IoSlice::new(&bytes[written..])];
+        let (offset, flags) = match at {
+            WriteAt::End => (CURRENT, ReadWriteFlags::APPEND),
+            WriteAt::Offset(start) => (start + written as u64, ReadWriteFlags::empty()),
+        };
+        match retry_on_intr(|| rustix::io::pwritev2(borrow(&file), &from, offset, flags))? {
+            0 => return Err(Errno::IO),
+            n => written += n,
+        }
+    }
+    Ok(())
+}
