@@ -39,6 +39,11 @@ impl Pages {
                 self.counters.withdrawn += 1;
                 self.finish(id.index, INTERRUPTED);
             }
+            Place::Ready => {
+                self.withdraw_ready(id.index);
+                self.counters.withdrawn += 1;
+                self.finish(id.index, INTERRUPTED);
+            }
             Place::Thread => self.cancel_on_thread(id.index),
             Place::Ring => {
                 slot.place = Place::CancelledRing;
