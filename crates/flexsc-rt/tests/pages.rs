@@ -478,6 +478,40 @@ fn syscall_thread(pages: &mut Pages) -> libc::pid_t {
     target.rsplit('/').next().unwrap().parse().unwrap()
 }
 
+#[test]
+fn threads_of_the_crate_handled_the_signals_of_the_program() {
+    let mut pages = register(Config::default());
+    syscall_thread(&mut pages);
+    let mut seen = HashSet::new();
+    let faults = [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP];
+    // glibc does not block those that it uses itself.
+    let unblocked = |signal: i32| {
+        matches!(signal, libc::SIGKILL | libc::SIGSTOP | 32 | 33) || faults.contains(&signal)
+    };
+    // A thread has its name when it has begun.
+    while seen.len() < 2 {
+        for thread in std::fs::read_dir("/proc/self/task").unwrap() {
+            // Threads of other tests end meanwhile.
+            let path = thread.unwrap().path();
+            let Ok(status) = std::fs::read_to_string(path.join("status")) else { continue };
+            let field =
+                |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
+            let name = field("Name:");
+            if !name.starts_with("flexsc") {
+                continue;
+            }
+            let blocked = u64::from_str_radix(field("SigBlk:"), 16).unwrap();
+            let is_own = name != "flexsc heartbea";
+            for signal in (1..65).filter(|signal| !unblocked(*signal)) {
+                let is_blocked = blocked >> (signal - 1) & 1 != 0;
+                let may_be_open = is_own && signal == libc::SIGRTMAX() - 3;
+                assert!(is_blocked || may_be_open, "{name}: {signal}");
+            }
+            seen.insert(is_own);
+        }
+    }
+}
+
 /// Sends the signal that cancels calls to a thread as another program would.
 fn signal_from_elsewhere(thread: libc::pid_t) {
     // SAFETY: a plain C structure, for which all zero bytes are a valid value.
