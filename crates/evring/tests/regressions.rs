@@ -1377,8 +1377,7 @@ unsafe impl<K: Kernel> Submit for FailingKernel<K> {
 impl<K: Kernel> Kernel for FailingKernel<K> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if self.received {
-            let error = ErrorKind::Other.into();
-            return Err(KernelError { context: "breaking", error });
+            return Err(KernelError::new("breaking", ErrorKind::Other));
         }
         self.kernel.turn(until)
     }

@@ -5,6 +5,7 @@ use std::io;
 
 /// The error that made a kernel unusable.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct KernelError {
     /// The action that failed.
     pub context: &'static str,
@@ -13,11 +14,16 @@ pub struct KernelError {
 }
 
 impl KernelError {
+    /// Creates the error of an action that failed.
+    pub fn new(context: &'static str, error: impl Into<io::Error>) -> Self {
+        KernelError { context, error: error.into() }
+    }
+
     /// Returns the error of a turn in a child of fork(2).
     pub(crate) fn in_child() -> KernelError {
         let context =
             "a turn in a child of fork(2), on its parent's kernel; create one in the child";
-        KernelError { context, error: io::ErrorKind::PermissionDenied.into() }
+        KernelError::new(context, io::ErrorKind::PermissionDenied)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
 
 /// The reason why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReceiveError {
     /// The stream has ended, or the receiving side of a socket for datagrams is shut down.
     End,
@@ -27,6 +28,7 @@ pub enum ReceiveError {
 
 /// The reason why nothing of a file was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendFileError {
     /// That part of the file is not cached. Read it, then try again.
     Cold,

@@ -113,7 +113,7 @@ fn bytes<'a>(handler: &'a Handler, range: &Range<usize>) -> &'a [u8] {
 fn trust(
     mut write: impl FnMut(&mut [u8], &[u8]) -> bool + Send + 'static,
 ) -> Result<Handler, Failure> {
-    let sandboxer = Sandboxer::new(Policy { operations_per_second: PLENTY, ..Policy::default() });
+    let sandboxer = Sandboxer::new(Policy::default().with(|p| p.operations_per_second = PLENTY));
     let trusted = sandboxer.and_then(|sandboxer| {
         sandboxer.trust(1, MEMORY, move |calls| {
             let (message, memory) = calls.memory();

@@ -57,6 +57,7 @@ pub const MAX_PLACES: usize = 64;
 
 /// Bounds of the upcalls to one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// Number of messages that the process has at a time, up to [`MAX_PLACES`]. Further ones take the normal
     /// path.
@@ -71,6 +72,15 @@ pub struct Policy {
     /// Number of upcalls in a row without an answer, or with an impossible one, after which the process gets
     /// no more.
     pub max_aborts: u32,
+}
+
+impl Policy {
+    /// Returns the policy with changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for Policy {

@@ -309,7 +309,7 @@ impl<K: Kernel> Server<K> {
 }
 
 fn failed(errno: Errno) -> KernelError {
-    KernelError { context: "receiving datagrams", error: errno.into() }
+    KernelError::new("receiving datagrams", errno)
 }
 
 impl<K: Kernel> Drop for Server<K> {
