@@ -876,7 +876,7 @@ fn requests_sent_before_a_stop_were_reset() {
     });
 }
 
-/// Is told of a stop while its accept is in flight, and connects a client then.
+/// Connects a client when it is stopped while its accept is in flight.
 struct ConnectsAtStop {
     address: SocketAddr,
     client: Sender<TcpStream>,

@@ -24,7 +24,7 @@ use evring::{
 };
 use server::{TIMEOUT, ask, listening, side_by_side};
 
-/// Tags that tell the application to pause its connections, or to resume them.
+/// Tags by which the application pauses its connections, or to resume them.
 const PAUSE: u64 = 1;
 const RESUME: u64 = 2;
 
@@ -313,7 +313,7 @@ fn message_of_a_process_that_dies_goes_to_the_application() {
         }
         let counters = server.upcalls.counters();
         assert!(counters.expired <= 3, "{counters:?}");
-        assert_eq!(counters.expired + counters.refused, 21);
+        assert_eq!(counters.expired + counters.rejected, 21);
     });
 }
 
@@ -344,9 +344,9 @@ fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
             client.read_exact(&mut [0; 9]).unwrap();
         }
         // Disabled: at once to the application.
-        let refused = server.upcalls.counters().refused;
+        let rejected = server.upcalls.counters().rejected;
         ask(&mut client, "hello", "app:hello");
-        assert_eq!(server.upcalls.counters().refused, refused + 1);
+        assert_eq!(server.upcalls.counters().rejected, rejected + 1);
         // Enabled, it still hangs.
         server.upcalls.enable();
         ask(&mut client, "hello", "app:hello");

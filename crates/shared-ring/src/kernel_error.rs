@@ -9,7 +9,7 @@ use std::io;
 pub struct KernelError {
     /// The action that failed.
     pub context: &'static str,
-    /// The error of the system.
+    /// The error of the system call.
     pub error: io::Error,
 }
 

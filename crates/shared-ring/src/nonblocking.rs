@@ -63,7 +63,7 @@ pub fn is_aborted_accept(errno: Errno) -> bool {
     )
 }
 
-/// Returns whether the process or the system has no free descriptor.
+/// Returns whether the process or the kernel has no free descriptor.
 #[must_use]
 pub fn is_fd_limit(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)
