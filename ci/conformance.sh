@@ -21,7 +21,7 @@ h1spec() {
 }
 
 cargo build --release --quiet -p evring-httpd
-httpd=$PWD/target/release/httpd
+httpd=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/httpd
 work=$(mktemp -d)
 server=
 trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT

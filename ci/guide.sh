@@ -30,7 +30,7 @@ grep -v '^cargo install' "$work/commands" >"$work/script"
 
 # Each command with a comment prints it.
 cd "$work"
-PATH=$repository/target/debug:$PATH
+PATH=$(cd "$repository" && realpath -m "${CARGO_TARGET_DIR:-target}")/debug:$PATH
 export CARGO_TARGET_DIR=$work/target
 while read -r line <&3; do
     command=${line%%#*} expected=$(sed -n 's/.*# *//p' <<<"$line")

@@ -20,7 +20,7 @@ if [ "${1:-}" = --model ]; then
 fi
 
 cargo build --release --quiet -p kv
-kv=$PWD/target/release/kv
+kv=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/kv
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT

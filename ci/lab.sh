@@ -25,7 +25,7 @@ need memcached memcached
 cargo test --workspace --quiet --no-run --test command
 # Instructions of our server and of nginx, by callgrind where valgrind is installed.
 cargo test --workspace --quiet --bin lab -- --ignored
-lab=$PWD/target/debug/lab
+lab=$(realpath "${CARGO_TARGET_DIR:-target}")/debug/lab
 # The tables of the pages are those of the committed results.
 "$lab" tables --check
 work=$(mktemp -d)

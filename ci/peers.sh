@@ -12,7 +12,7 @@ need nginx nginx-light
 need testssl testssl.sh
 
 cargo build --release --quiet -p evring-httpd -p examples
-bin=$PWD/target/release
+bin=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT

@@ -15,7 +15,8 @@ trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
 
 # The lab as users build it takes minutes to link. This is that of the tests.
 cargo test --workspace --quiet --no-run --test command
-lab() { target/debug/lab "$@"; }
+target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+lab() { "$target/debug/lab" "$@"; }
 
 # served SECONDS COMMAND...: runs a server until it prints its address, and fetches its first page.
 served() {
@@ -51,7 +52,7 @@ check() {
             ;;
         "cargo run --release -p kv -- -p 11211")
             cargo build --release --quiet -p kv
-            timeout 60 target/release/kv -p 11211 >"$work/out" 2>&1 &
+            timeout 60 "$target/release/kv" -p 11211 >"$work/out" 2>&1 &
             pid=$!
             until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid"; sleep 0.05; done 2>/dev/null
             printf 'version\r\nquit\r\n' >&3

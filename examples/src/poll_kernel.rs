@@ -183,7 +183,7 @@ unsafe impl Submit for PollKernel {
 
 impl Kernel for PollKernel {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
-        let failed = |error| KernelError { context: "waiting for descriptors", error };
+        let failed = |error| KernelError::new("waiting for descriptors", error);
         if !self.process.is_current() {
             return Err(failed(Errno::PERM.into()));
         }

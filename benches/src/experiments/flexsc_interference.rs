@@ -51,7 +51,7 @@ const DIRECT: &str = "Time of a call without a computation";
 
 const NOTES: [&str; 3] = [
     "The computation follows a table of 256 KiB in an order that the processor cannot predict. Without \
-     hardware counters, figure 1 is told by time: what a call adds is the time of the computation with \
+     hardware counters, figure 1 is derived from times: what a call adds is the time of the computation with \
      calls, minus that without, over the number of calls. What exceeds the time of the same call in a \
      loop is the indirect cost. For pwrite, the paper takes the difference to a null call.",
     "A pwrite writes 4 KiB to a file in the page cache. Posted calls are executed 64 at a time; their \

@@ -199,7 +199,7 @@ const DIRECT: usize = 0;
 const RING: usize = 2;
 const ADAPTIVE: usize = 4;
 
-/// Returns who makes calls, in the order of the constants.
+/// Returns the executors of calls, in the order of the constants.
 fn makers() -> Result<Vec<Maker>, Failure> {
     let posted = |executor| {
         let pages = Pages::register(&Config::default()).map_err(failed)?;

@@ -272,7 +272,7 @@ fn run_web_server(options: &Serve, mechanism: &str, server: Builder) -> Result<V
 
 /// Loads a handler, whose budget is not used up.
 fn sandboxed(path: &Path) -> Result<SandboxedHandler, Failure> {
-    let policy = Policy { operations_per_second: u64::MAX / 4, ..Policy::default() };
+    let policy = Policy::default().with(|p| p.operations_per_second = u64::MAX / 4);
     let sandboxer = Sandboxer::new(policy).map_err(|e| Failure::new("the sandbox", e))?;
     let ash = sandboxer.load(&fs::read(path)?).map_err(|e| Failure::new("the handler", e))?;
     Ok(SandboxedHandler::new("handler", ash))

@@ -79,7 +79,23 @@ pub fn copy(from: &[u8], to: &mut [u8]) -> Result<(), CallError> {
 }
 
 /// Copies bytes from the table that the application shares, which may change at any time: handler and application
-/// agree on marks, such as versions, that tell.
+/// agree on marks, such as versions, by which the handler recognizes a change.
+///
+/// ```
+/// use ash_guest::{Message, Verdict, copy_from_table, handler};
+///
+/// handler!(is_listed);
+///
+/// /// Discards messages whose first byte the table does not have.
+/// fn is_listed(message: &Message<'_>) -> Verdict {
+///     let mut listed = [0; 16];
+///     match (message.bytes().first(), copy_from_table(0, &mut listed)) {
+///         (Some(first), Ok(())) if listed.contains(first) => Verdict::Pass,
+///         _ => Verdict::Discard,
+///     }
+/// }
+/// # fn main() {}
+/// ```
 ///
 /// # Errors
 /// [`CallError::Fault`] if there is no table, or the bytes are not in it.

@@ -135,8 +135,11 @@ fn no_generated_module_leaves_its_sandbox() {
     let first = if until.is_some() { fastrand::u64(..) & !0xffff_ffff } else { 0 };
     let policies = [
         Policy::default(),
-        Policy { floats: true, max_operations: 5_000, ..Policy::default() },
-        Policy { loops: Loops::Epoch(Duration::from_millis(1)), ..Policy::default() },
+        Policy::default().with(|p| {
+            p.floats = true;
+            p.max_operations = 5_000;
+        }),
+        Policy::default().with(|p| p.loops = Loops::Epoch(Duration::from_millis(1))),
     ];
     let sandboxers: Vec<_> =
         policies.into_iter().map(|policy| Sandboxer::new(policy).unwrap()).collect();

@@ -171,7 +171,7 @@ fn sends_and_events_of_a_handler_that_aborts_are_dropped() {
 fn endless_loops_and_recursion_end_at_the_bound() {
     let tick = Duration::from_millis(2);
     for loops in [Loops::Fuel, Loops::Epoch(tick)] {
-        let policy = Policy { loops, ..Policy::default() };
+        let policy = Policy::default().with(|p| p.loops = loops);
         let mut endless = handler_with(policy.clone(), &module("(loop $l (br $l)) (i32.const 1)"));
         let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
         assert_eq!(run(&mut endless, b""), abort);
@@ -220,7 +220,7 @@ fn handler_is_disabled_after_aborts_until_it_is_enabled() {
 
 #[test]
 fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
-    let policy = Policy { operations_per_second: 1000, ..Policy::default() };
+    let policy = Policy::default().with(|p| p.operations_per_second = 1000);
     let body = "(call $count (i32.const 0) (i64.const 1)) (i32.eqz)";
     let mut handler = handler_with(policy, &module(body));
     let start = Instant::now();
@@ -234,11 +234,12 @@ fn tenant_over_its_budget_is_passed_by_until_time_goes_on() {
     assert_eq!(at(500), Outcome::Handled);
     let again = std::iter::repeat_with(|| at(500)).take_while(|o| *o == Outcome::Handled).count();
     assert!(again <= handled / 2, "{again} of {handled}");
+    assert_eq!(handler.own_counters()[0], (handled + 1 + again) as u64);
 }
 
 #[test]
 fn each_handler_of_a_tenant_had_a_budget_of_its_own() {
-    let policy = Policy { operations_per_second: 1000, ..Policy::default() };
+    let policy = Policy::default().with(|p| p.operations_per_second = 1000);
     let sandboxer = Sandboxer::new(policy).unwrap();
     let load = |body: &str| sandboxer.load(&module(body)).unwrap();
     let (one, two) = (load("(i32.const 1)"), load("(i32.add (i32.const 0) (i32.const 1))"));
@@ -256,7 +257,7 @@ fn each_handler_of_a_tenant_had_a_budget_of_its_own() {
 
 #[test]
 fn largest_budget_overflowed_when_it_was_refilled() {
-    let policy = Policy { operations_per_second: u64::MAX, ..Policy::default() };
+    let policy = Policy::default().with(|p| p.operations_per_second = u64::MAX);
     let mut handler = handler_with(policy, &module("(i32.const 1)"));
     let start = Instant::now();
     for seconds in 0..3 {
@@ -510,11 +511,11 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     let long = sandboxer().load(&long).unwrap_err();
     assert!(matches!(long.reason, Reason::TooLong(120_002.., 100_000)));
     assert_eq!(long.function.as_deref(), Some("handle"));
-    let size = Policy { max_module_bytes: 10, ..Policy::default() };
+    let size = Policy::default().with(|p| p.max_module_bytes = 10);
     let size = Sandboxer::new(size).unwrap().load(&module("(i32.const 1)")).unwrap_err();
     assert!(matches!(size.reason, Reason::TooLarge(_, 10)));
     assert!(matches!(sandboxer().load(b"no module").unwrap_err().reason, Reason::Invalid(_)));
-    let area = Policy { message_area_bytes: 1000, ..Policy::default() };
+    let area = Policy::default().with(|p| p.message_area_bytes = 1000);
     assert!(matches!(Sandboxer::new(area).unwrap_err().reason, Reason::Memory(_)));
 }
 
@@ -522,7 +523,7 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
 fn floats_are_permitted_by_the_policy() {
     let wasm = module("(i32.trunc_f32_s (f32.const 1.5))");
     assert!(sandboxer().load(&wasm).is_err());
-    let mut handler = handler_with(Policy { floats: true, ..Policy::default() }, &wasm);
+    let mut handler = handler_with(Policy::default().with(|p| p.floats = true), &wasm);
     assert_eq!(run(&mut handler, b""), Outcome::Handled);
 }
 
@@ -638,12 +639,12 @@ fn reply_slots_are_free_until_their_replies_have_left() {
 #[test]
 fn areas_that_no_memory_can_have_are_rejected() {
     for policy in [
-        Policy { reply_slots: 0, ..Policy::default() },
-        Policy { reply_slots: 3, ..Policy::default() },
-        Policy { reply_slots: 128, ..Policy::default() },
-        Policy { reply_slot_bytes: 0, ..Policy::default() },
-        Policy { reply_slot_bytes: 1000, ..Policy::default() },
-        Policy { reply_slot_bytes: 1 << 25, ..Policy::default() },
+        Policy::default().with(|p| p.reply_slots = 0),
+        Policy::default().with(|p| p.reply_slots = 3),
+        Policy::default().with(|p| p.reply_slots = 128),
+        Policy::default().with(|p| p.reply_slot_bytes = 0),
+        Policy::default().with(|p| p.reply_slot_bytes = 1000),
+        Policy::default().with(|p| p.reply_slot_bytes = 1 << 25),
     ] {
         let error = Sandboxer::new(policy).unwrap_err();
         assert!(error.to_string().contains("reply slot"), "{error}");

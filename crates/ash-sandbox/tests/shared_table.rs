@@ -17,7 +17,7 @@ const BUCKETS: usize = 64;
 const BUCKET_WORDS: usize = 512 / 8;
 
 fn sandboxer() -> Sandboxer {
-    let policy = Policy { operations_per_second: 1 << 40, ..Policy::default() };
+    let policy = Policy::default().with(|p| p.operations_per_second = 1 << 40);
     Sandboxer::new(policy).unwrap()
 }
 

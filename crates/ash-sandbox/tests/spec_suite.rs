@@ -234,15 +234,14 @@ struct Counts {
 }
 
 fn sandboxer() -> Sandboxer {
-    Sandboxer::new(Policy {
-        floats: true,
-        max_aborts: u32::MAX,
-        max_functions: 10_000,
-        max_module_bytes: 16 << 20,
-        max_operations: 1 << 40,
-        operations_per_second: 1 << 60,
-        ..Policy::default()
-    })
+    Sandboxer::new(Policy::default().with(|p| {
+        p.floats = true;
+        p.max_aborts = u32::MAX;
+        p.max_functions = 10_000;
+        p.max_module_bytes = 16 << 20;
+        p.max_operations = 1 << 40;
+        p.operations_per_second = 1 << 60;
+    }))
     .unwrap()
 }
 

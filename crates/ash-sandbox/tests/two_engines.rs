@@ -112,14 +112,13 @@ impl Interpreted {
 
 #[test]
 fn generated_modules_do_the_same_in_two_engines() {
-    let policy = Policy {
-        floats: true,
-        max_aborts: u32::MAX,
-        max_operations: 1_000_000,
-        operations_per_second: 1 << 40,
-        ..Policy::default()
-    };
-    let epochs = Policy { loops: Loops::Epoch(Duration::from_millis(20)), ..policy.clone() };
+    let policy = Policy::default().with(|p| {
+        p.floats = true;
+        p.max_aborts = u32::MAX;
+        p.max_operations = 1_000_000;
+        p.operations_per_second = 1 << 40;
+    });
+    let epochs = policy.clone().with(|p| p.loops = Loops::Epoch(Duration::from_millis(20)));
     let sandboxers = [policy, epochs].map(|policy| Sandboxer::new(policy).unwrap());
     let (mut ends, mut compared, mut given_up) = (BTreeMap::new(), 0, BTreeMap::new());
     for seed in 0..MODULES {

@@ -78,45 +78,45 @@ struct Entry<K> {
     /// Odd while the entry is in use.
     generation: u32,
     /// Neighbours in the list of pairs with the same object of the pre-event.
-    of_pre: Links,
+    of_pre: Neighbours,
     /// Neighbours in the list of pairs with the same object of the post-event.
-    of_post: Links,
+    of_post: Neighbours,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Links {
+struct Neighbours {
     previous: Option<u32>,
     next: Option<u32>,
 }
 
-/// The side of a pair.
+/// The role of an event in a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Side {
+enum Role {
     Pre,
     Post,
 }
 
 impl<K> Entry<K> {
-    fn links(&mut self, side: Side) -> &mut Links {
-        match side {
-            Side::Pre => &mut self.of_pre,
-            Side::Post => &mut self.of_post,
+    fn neighbours(&mut self, role: Role) -> &mut Neighbours {
+        match role {
+            Role::Pre => &mut self.of_pre,
+            Role::Post => &mut self.of_post,
         }
     }
 
-    fn event(&self, side: Side) -> &Event<K> {
-        match side {
-            Side::Pre => &self.pre,
-            Side::Post => &self.post,
+    fn event(&self, role: Role) -> &Event<K> {
+        match role {
+            Role::Pre => &self.pre,
+            Role::Post => &self.post,
         }
     }
 }
 
 impl Lists {
-    fn first(&mut self, side: Side) -> &mut Option<u32> {
-        match side {
-            Side::Pre => &mut self.pre,
-            Side::Post => &mut self.post,
+    fn first(&mut self, role: Role) -> &mut Option<u32> {
+        match role {
+            Role::Pre => &mut self.pre,
+            Role::Post => &mut self.post,
         }
     }
 }
@@ -176,8 +176,8 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
             }
             None => return Err(AddError::Full(self.max)),
         };
-        self.link(index, Side::Pre);
-        self.link(index, Side::Post);
+        self.link(index, Role::Pre);
+        self.link(index, Role::Post);
         self.pairs.insert((pre, post), index);
         Ok(self.id(index))
     }
@@ -186,8 +186,8 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
     pub fn remove(&mut self, id: PairId) -> Option<(Event<K>, Event<K>)> {
         let entry = self.get(id)?;
         let (pre, post) = (entry.pre, entry.post);
-        self.unlink(id.index, Side::Pre);
-        self.unlink(id.index, Side::Post);
+        self.unlink(id.index, Role::Pre);
+        self.unlink(id.index, Role::Post);
         self.pairs.remove(&(pre, post));
         let entry = &mut self.entries[id.index as usize];
         entry.generation += 1;
@@ -257,8 +257,8 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
         to: Readiness,
         mut changed: impl FnMut(PairId, PairState, PairState),
     ) {
-        for side in [Side::Pre, Side::Post] {
-            self.set_side(side, event, to, &mut changed);
+        for role in [Role::Pre, Role::Post] {
+            self.set_role(role, event, to, &mut changed);
         }
     }
 
@@ -269,28 +269,28 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
         to: Readiness,
         changed: impl FnMut(PairId, PairState, PairState),
     ) {
-        self.set_side(Side::Post, event, to, changed);
+        self.set_role(Role::Post, event, to, changed);
     }
 
-    fn set_side(
+    fn set_role(
         &mut self,
-        side: Side,
+        role: Role,
         event: Event<K>,
         to: Readiness,
         mut changed: impl FnMut(PairId, PairState, PairState),
     ) {
         let Some(lists) = self.objects.get_mut(&event.object) else { return };
-        let mut next = *lists.first(side);
+        let mut next = *lists.first(role);
         while let Some(index) = next {
             let entry = &mut self.entries[index as usize];
-            next = entry.links(side).next;
-            if entry.event(side).kind != event.kind {
+            next = entry.neighbours(role).next;
+            if entry.event(role).kind != event.kind {
                 continue;
             }
             let id = self.id(index);
-            let change = match side {
-                Side::Pre => self.set_pre(id, to),
-                Side::Post => self.set_post(id, to),
+            let change = match role {
+                Role::Pre => self.set_pre(id, to),
+                Role::Post => self.set_post(id, to),
             };
             if let Some((before, after)) = change.filter(|(before, after)| before != after) {
                 changed(id, before, after);
@@ -321,28 +321,28 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
     }
 
     /// Puts an entry at the front of a list of its object.
-    fn link(&mut self, index: u32, side: Side) {
-        let object = self.entries[index as usize].event(side).object;
-        let first = self.objects.entry(object).or_default().first(side);
+    fn link(&mut self, index: u32, role: Role) {
+        let object = self.entries[index as usize].event(role).object;
+        let first = self.objects.entry(object).or_default().first(role);
         let next = first.replace(index);
-        *self.entries[index as usize].links(side) = Links { previous: None, next };
+        *self.entries[index as usize].neighbours(role) = Neighbours { previous: None, next };
         if let Some(next) = next {
-            self.entries[next as usize].links(side).previous = Some(index);
+            self.entries[next as usize].neighbours(role).previous = Some(index);
         }
     }
 
     /// Takes an entry out of a list of its object.
-    fn unlink(&mut self, index: u32, side: Side) {
-        let object = self.entries[index as usize].event(side).object;
-        let Links { previous, next } = *self.entries[index as usize].links(side);
+    fn unlink(&mut self, index: u32, role: Role) {
+        let object = self.entries[index as usize].event(role).object;
+        let Neighbours { previous, next } = *self.entries[index as usize].neighbours(role);
         if let Some(next) = next {
-            self.entries[next as usize].links(side).previous = previous;
+            self.entries[next as usize].neighbours(role).previous = previous;
         }
         match previous {
-            Some(previous) => self.entries[previous as usize].links(side).next = next,
+            Some(previous) => self.entries[previous as usize].neighbours(role).next = next,
             None => {
                 let lists = self.objects.get_mut(&object).expect("the object of a pair has lists");
-                *lists.first(side) = next;
+                *lists.first(role) = next;
                 if lists.pre.is_none() && lists.post.is_none() {
                     self.objects.remove(&object);
                 }
@@ -358,8 +358,8 @@ impl<K> Entry<K> {
             post,
             state: PairState::WW,
             generation: 1,
-            of_pre: Links::default(),
-            of_post: Links::default(),
+            of_pre: Neighbours::default(),
+            of_post: Neighbours::default(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Admission control: the number of connections that the driver accepts under overload.
 //!
-//! Accepting and then refusing a connection costs almost as much as serving it. Excess load must therefore
+//! Accepting and then rejecting a connection costs almost as much as serving it. Excess load must therefore
 //! be dropped earlier, in the listen backlog, where the kernel does it cheaply. The backlog should hold
 //! what the server can serve while clients wait, and no more: the clients of older connections have given
 //! up, and serving these is wasted work.
@@ -66,7 +66,7 @@ impl Default for Admission {
 pub enum Lateness {
     /// Not late.
     InTime,
-    /// The newest bytes have waited more than twice the permitted delay. The application should refuse
+    /// The newest bytes have waited more than twice the permitted delay. The application should reject
     /// expensive work.
     Late,
     /// The bytes have waited longer than [`Admission::max_wait`], or the peer has reset the connection. No

@@ -154,7 +154,7 @@ pub trait Commands {
     /// ends. May make system calls.
     ///
     /// # Errors
-    /// If there are [`BufferGroup::MAX`] groups, or the operating system refuses the buffers.
+    /// If there are [`BufferGroup::MAX`] groups, or the operating system rejects the buffers.
     fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError>;
 
     /// Chooses the buffer group of a connection. A buffer is chosen before a byte is read, so call it in

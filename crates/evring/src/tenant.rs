@@ -56,7 +56,7 @@ pub struct LandingCounters {
 pub enum BindError {
     /// The areas of its memory were taken.
     Taken,
-    /// The buffers do not fit the message area, or the mechanism refused them.
+    /// The buffers do not fit the message area, or the mechanism rejected them.
     Buffers(BufferError),
     /// Another landing, or a thread for datagrams, has the handler.
     OtherLanding,

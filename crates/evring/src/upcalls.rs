@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ash_sandbox::upcall::{Bell, Channel, Done, MAX_PLACES};
+use ash_sandbox::upcall::{AnswerEvent, Channel, Done, MAX_PLACES};
 use shared_ring::author::Process;
 
 use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, RemoteHandle, Rx};
@@ -110,7 +110,7 @@ pub struct UpcallCounters {
     pub expired: u64,
     /// Messages that the process did not get, as it is off, full, disabled or gone, or the server was
     /// overloaded.
-    pub refused: u64,
+    pub rejected: u64,
 }
 
 #[derive(Debug, Default)]
@@ -122,7 +122,7 @@ struct Shared {
     discarded: AtomicU64,
     passed: AtomicU64,
     expired: AtomicU64,
-    refused: AtomicU64,
+    rejected: AtomicU64,
 }
 
 impl UpcallHandle {
@@ -146,7 +146,7 @@ impl UpcallHandle {
             discarded: get(&shared.discarded),
             passed: get(&shared.passed),
             expired: get(&shared.expired),
-            refused: get(&shared.refused),
+            rejected: get(&shared.rejected),
         }
     }
 }
@@ -164,7 +164,7 @@ impl fmt::Debug for Upcalls {
 
 /// The thread that waits for the process, and wakes the server.
 struct Watch {
-    bell: Bell,
+    event: AnswerEvent,
     state: Arc<WatchState>,
     thread: Option<JoinHandle<()>>,
     process: Process,
@@ -178,32 +178,33 @@ struct WatchState {
 }
 
 impl Watch {
-    fn start(bell: Bell, remote: RemoteHandle, tag: u64) -> io::Result<Self> {
+    fn start(event: AnswerEvent, remote: RemoteHandle, tag: u64) -> io::Result<Self> {
         let state = Arc::new(WatchState::default());
-        let (watched, its) = (bell.clone(), Arc::clone(&state));
+        let (watched, its) = (event.clone(), Arc::clone(&state));
         let watch = move || {
             while !its.is_over.load(Ordering::Acquire) {
                 // Without the descriptor, the timer still ends all upcalls.
-                let Ok(has_rung) = watched.wait(Duration::from_secs(60)) else { return };
-                if has_rung && !its.is_pending.swap(true, Ordering::AcqRel) && !remote.wake(tag) {
-                    // Too many wake-ups are pending: the next ring, or the timer, tries again.
+                let Ok(is_notified) = watched.wait(Duration::from_secs(60)) else { return };
+                if is_notified && !its.is_pending.swap(true, Ordering::AcqRel) && !remote.wake(tag)
+                {
+                    // Too many wake-ups are pending: the next notification, or the timer, tries again.
                     its.is_pending.store(false, Ordering::Release);
                 }
             }
         };
-        let thread = thread::Builder::new().name("upcall-bell".into()).spawn(watch)?;
-        Ok(Watch { bell, state, thread: Some(thread), process: Process::current() })
+        let thread = thread::Builder::new().name("upcall-answers".into()).spawn(watch)?;
+        Ok(Watch { event, state, thread: Some(thread), process: Process::current() })
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
         if !self.process.is_current() {
-            // The thread, and whom it rings for, are the parent's.
+            // The thread and its server are the parent's.
             return std::mem::forget(self.thread.take());
         }
         self.state.is_over.store(true, Ordering::Release);
-        self.bell.ring();
+        self.event.notify();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -222,7 +223,7 @@ impl Upcalls {
         tag: u64,
         timer: u32,
     ) -> io::Result<(Self, UpcallHandle)> {
-        let watch = Watch::start(channel.bell(), remote.clone(), tag)?;
+        let watch = Watch::start(channel.answer_event(), remote.clone(), tag)?;
         let shared = Arc::new(Shared { is_on: true.into(), ..Shared::default() });
         let handle = UpcallHandle(Arc::clone(&shared));
         let upcalls = Upcalls {
@@ -330,14 +331,14 @@ impl ReceiveHook for Upcalls {
             || io.is_overloaded()
             // The application still works on an earlier message, whose reply comes first.
             || !io.is_receiving(id)
-            || self.channel.refusal(rx.bytes().len()).is_some()
+            || self.channel.rejection(rx.bytes().len()).is_some()
             || !self.is_armed && !self.arm(io, Some(deadline))
         {
-            return increment(&self.shared.refused);
+            return increment(&self.shared.rejected);
         }
         let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
         let Some(place) = self.channel.submit(rx.bytes(), connection, now) else {
-            return increment(&self.shared.refused);
+            return increment(&self.shared.rejected);
         };
         increment(&self.shared.submitted);
         self.owners[place] = Some((id, rx.bytes().len()));

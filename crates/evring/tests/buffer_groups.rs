@@ -110,7 +110,7 @@ impl Application for Adds {
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _: Listener) {
         let mut group = BufferGroup::DEFAULT;
-        let refused = loop {
+        let rejected = loop {
             let (memory, view) = mapped(BufferPool::memory_len(1, 64).unwrap());
             self.0.push(view);
             match x.io.add_buffers(BufferPool::over(memory, 1, 64).unwrap()) {
@@ -118,7 +118,7 @@ impl Application for Adds {
                 Err(error) => break error,
             }
         };
-        assert_eq!((refused, self.0.len()), (BufferError::TooMany, BufferGroup::MAX));
+        assert_eq!((rejected, self.0.len()), (BufferError::TooMany, BufferGroup::MAX));
         x.io.set_receive_group(x.id, group).unwrap();
     }
 

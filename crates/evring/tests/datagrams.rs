@@ -362,7 +362,7 @@ fn handler_serves_ipv6() {
 #[test]
 fn flood_over_the_budget_takes_the_normal_path() {
     on_each(|mechanism| {
-        let policy = Policy { operations_per_second: 20_000, ..Policy::default() };
+        let policy = Policy::default().with(|p| p.operations_per_second = 20_000);
         let config = config();
         let server = Running::start(mechanism, HANDLER.as_bytes(), policy, &config);
         // At least one reply, and at least one datagram over the budget.

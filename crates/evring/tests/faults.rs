@@ -31,8 +31,10 @@ const HOSTILE: &str = r#"(module
         (i32.const 1)))"#;
 
 fn sandbox() -> Handler {
-    let policy =
-        Policy { max_operations: 1 << 40, operations_per_second: 1 << 40, ..Policy::default() };
+    let policy = Policy::default().with(|p| {
+        p.max_operations = 1 << 40;
+        p.operations_per_second = 1 << 40;
+    });
     let wasm = wat::parse_str(HOSTILE).unwrap();
     Sandboxer::new(policy).unwrap().load(&wasm).unwrap().instantiate(1).unwrap()
 }

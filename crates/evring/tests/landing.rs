@@ -262,12 +262,12 @@ fn memory_outlives_receives_and_replies_in_flight() {
             let mut silent = server.connect(0);
             silent.set_nonblocking(true).unwrap();
             let message = [1; LEN];
-            let mut refused = 0;
-            while refused < 100 {
+            let mut rejected = 0;
+            while rejected < 100 {
                 match silent.write(&message) {
-                    Ok(_) => refused = 0,
+                    Ok(_) => rejected = 0,
                     Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                        refused += 1;
+                        rejected += 1;
                         thread::yield_now();
                     }
                     // The server ended the connection, as it queued too much for it.

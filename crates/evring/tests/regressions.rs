@@ -876,7 +876,7 @@ fn requests_sent_before_a_stop_were_reset() {
     });
 }
 
-/// Is told of a stop while its accept is in flight, and connects a client then.
+/// Connects a client when it is stopped while its accept is in flight.
 struct ConnectsAtStop {
     address: SocketAddr,
     client: Sender<TcpStream>,
@@ -1377,8 +1377,7 @@ unsafe impl<K: Kernel> Submit for FailingKernel<K> {
 impl<K: Kernel> Kernel for FailingKernel<K> {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if self.received {
-            let error = ErrorKind::Other.into();
-            return Err(KernelError { context: "breaking", error });
+            return Err(KernelError::new("breaking", ErrorKind::Other));
         }
         self.kernel.turn(until)
     }

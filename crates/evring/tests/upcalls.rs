@@ -24,7 +24,7 @@ use evring::{
 };
 use server::{TIMEOUT, ask, listening, side_by_side};
 
-/// Tags that tell the application to pause its connections, or to resume them.
+/// Tags by which the application pauses its connections, or to resume them.
 const PAUSE: u64 = 1;
 const RESUME: u64 = 2;
 
@@ -252,7 +252,7 @@ fn handler_starts_upcalls_on_every_mechanism() {
 
 /// No test waits for it.
 fn patient() -> Policy {
-    Policy { timeout: TIMEOUT, ..Policy::default() }
+    Policy::default().with(|p| p.timeout = TIMEOUT)
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn process_answers_before_the_application_on_every_mechanism() {
 fn message_of_a_process_that_dies_goes_to_the_application() {
     side_by_side(|mechanism| {
         let timeout = Duration::from_millis(300);
-        let server = Server::start(mechanism, Policy { timeout, ..Policy::default() });
+        let server = Server::start(mechanism, Policy::default().with(|p| p.timeout = timeout));
         let mut client = server.connect(0);
         ask(&mut client, "x marks the spot", "app:x marks the spot");
         // Its successors do not wait.
@@ -313,7 +313,7 @@ fn message_of_a_process_that_dies_goes_to_the_application() {
         }
         let counters = server.upcalls.counters();
         assert!(counters.expired <= 3, "{counters:?}");
-        assert_eq!(counters.expired + counters.refused, 21);
+        assert_eq!(counters.expired + counters.rejected, 21);
     });
 }
 
@@ -321,7 +321,10 @@ fn message_of_a_process_that_dies_goes_to_the_application() {
 fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
     side_by_side(|mechanism| {
         let timeout = Duration::from_millis(50);
-        let policy = Policy { timeout, max_aborts: 2, ..Policy::default() };
+        let policy = Policy::default().with(|p| {
+            p.timeout = timeout;
+            p.max_aborts = 2;
+        });
         let server = Server::start(mechanism, policy);
         let (mut client, mut other) = (server.connect(0), server.connect(0));
         // Submitted before the process hangs, or after: both end.
@@ -341,9 +344,9 @@ fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
             client.read_exact(&mut [0; 9]).unwrap();
         }
         // Disabled: at once to the application.
-        let refused = server.upcalls.counters().refused;
+        let rejected = server.upcalls.counters().rejected;
         ask(&mut client, "hello", "app:hello");
-        assert_eq!(server.upcalls.counters().refused, refused + 1);
+        assert_eq!(server.upcalls.counters().rejected, rejected + 1);
         // Enabled, it still hangs.
         server.upcalls.enable();
         ask(&mut client, "hello", "app:hello");
@@ -354,7 +357,7 @@ fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
 #[test]
 fn answer_that_arrived_before_the_timeout_was_late() {
     side_by_side(|mechanism| {
-        let policy = Policy { timeout: Duration::from_secs(1), ..Policy::default() };
+        let policy = Policy::default().with(|p| p.timeout = Duration::from_secs(1));
         let server = Server::start_with(mechanism, policy, false);
         // The server looks for answers when the time of the upcall is over.
         ask(&mut server.connect(0), "hello", "up:hello");

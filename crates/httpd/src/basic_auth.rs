@@ -136,7 +136,7 @@ impl Realm {
         if numbers.is_empty() {
             return None;
         }
-        // A target without a path is refused, or has no content.
+        // A target without a path is rejected, or has no content.
         let (name, _) = path::split(request.target).ok()?;
         let name = path::canonical(name);
         let is_below = |realm: &Realm| {

@@ -30,7 +30,7 @@ fn connect(at: SocketAddr) -> Client {
     Client::new(TcpStream::connect(at).unwrap())
 }
 
-/// Makes requests until told to stop, on connections that the server may end with a response only.
+/// Makes requests until `stop` is set, on connections that the server may end with a response only.
 fn request(at: SocketAddr, stop: &AtomicBool, requests: &AtomicU64) {
     let mut client = connect(at);
     while !stop.load(Ordering::Relaxed) {

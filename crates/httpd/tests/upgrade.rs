@@ -32,7 +32,7 @@ fn process(file: &Path) -> Pid {
     Pid::from_raw(fs::read_to_string(file).unwrap().trim_end().parse().unwrap()).unwrap()
 }
 
-/// Makes requests until told to stop, on connections that the server may end with a response only.
+/// Makes requests until `stop` is set, on connections that the server may end with a response only.
 fn request(at: SocketAddr, stop: &AtomicBool, requests: &AtomicU64) {
     let connect = || Client::new(TcpStream::connect(at).unwrap());
     let mut client = connect();

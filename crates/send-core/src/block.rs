@@ -172,7 +172,7 @@ impl Deliverer {
     }
 }
 
-// SAFETY: only the slots are not `Sync`; `take` and `put` document who may access them when.
+// SAFETY: only the slots are not `Sync`; `take` and `put` document which code may access them when.
 unsafe impl Sync for EventControl {}
 
 #[cfg(all(test, not(loom)))]

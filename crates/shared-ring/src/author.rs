@@ -23,10 +23,10 @@
 //!
 //! # System calls
 //!
-//! An author whose kernel decides for each call who makes it (FlexSC) gets a [`Call`] in
+//! An author whose kernel chooses the executor of each call (FlexSC) gets a [`Call`] in
 //! [`Op::Call`] together with the choice of its submitter, and has three ways to make it: in place by
 //! [`System::call`], on a thread by [`Offload::post`], or on a ring by handing the operation to a
-//! `UringKernel` (`UringKernel::has_operation` tells whether the ring can make it). The call owns its memory
+//! `UringKernel` (`UringKernel::has_operation` returns whether the ring can make it). The call owns its memory
 //! in the [`InFlightTable`] meanwhile.
 //!
 //! # Submissions of others to a ring

@@ -421,8 +421,8 @@ mod tests {
         fn buffers_lie_in_the_memory_of_the_caller(power in 0..6u32, size in 1..3_000u32) {
             let count = 1u16 << power;
             let len = BufferPool::memory_len(count, size).unwrap();
-            let refused = BufferPool::over(Pages::new(len - 1), count, size).unwrap_err();
-            assert_eq!(refused, BufferError::TooSmall { needed: len, len: len - 1 });
+            let rejected = BufferPool::over(Pages::new(len - 1), count, size).unwrap_err();
+            assert_eq!(rejected, BufferError::TooSmall { needed: len, len: len - 1 });
             let memory = Pages::new(len);
             let start = memory.0.addr().get();
             let pool = BufferPool::over(memory, count, size).unwrap();
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn unusable_memory_is_refused() {
+    fn unusable_memory_is_rejected() {
         let over = |count, size| BufferPool::over(Pages::new(4096), count, size).err();
         assert_eq!(over(3, 16), Some(BufferError::Count(3)));
         assert_eq!(over(0, 16), Some(BufferError::Count(0)));

@@ -78,8 +78,8 @@ pub enum BufferError {
     Absent,
     /// The connection has begun to receive.
     TooLate,
-    /// The operating system refused the group.
-    Refused(Errno),
+    /// The operating system rejected the group.
+    Rejected(Errno),
 }
 
 impl fmt::Display for BufferError {
@@ -111,8 +111,8 @@ impl fmt::Display for BufferError {
             BufferError::TooLate => f.write_str(
                 "the connection has begun to receive: choose its buffer group when it is accepted",
             ),
-            BufferError::Refused(errno) => {
-                write!(f, "the kernel refused the group of receive buffers: {errno}")
+            BufferError::Rejected(errno) => {
+                write!(f, "the kernel rejected the group of receive buffers: {errno}")
             }
         }
     }

@@ -16,7 +16,7 @@ use crate::{Access, Blocking, Fd, FileRange, Listing, Metadata, PathAt, WriteAt}
 
 /// Returns whether reading a part of a file would block, as far as the file system reports it.
 ///
-/// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` tells for the first and the last byte whether their
+/// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` finds for the first and the last byte whether their
 /// reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page, alone.
 /// Where cachestat(2) is not permitted, preadv2(2) reads all of the part. Overlayfs supports neither, so there every
 /// part counts as cold.
@@ -29,7 +29,7 @@ pub(crate) fn is_cold(part: FileRange) -> bool {
 }
 
 /// Returns whether pages of a part are missing in the page cache (cachestat(2)). `None` if that is unknown: the kernel
-/// is older than Linux 6.5, or the file is of another user, who has not permitted writing.
+/// is older than Linux 6.5, or the file is of another user and may not be written to.
 fn has_gap(part: FileRange) -> Option<bool> {
     let page_bytes = rustix::param::page_size() as u64;
     let pages = part.last() / page_bytes - part.offset / page_bytes + 1;

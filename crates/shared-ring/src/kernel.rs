@@ -49,7 +49,7 @@ pub unsafe trait Submit {
     /// groups are not affected.
     ///
     /// # Errors
-    /// If there are [`BufferGroup::MAX`] groups, or the operating system refuses the buffers. Then the
+    /// If there are [`BufferGroup::MAX`] groups, or the kernel rejects the buffers. Then the
     /// memory is released.
     fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError>;
 

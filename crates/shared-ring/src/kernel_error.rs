@@ -5,19 +5,25 @@ use std::io;
 
 /// The error that made a kernel unusable.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct KernelError {
     /// The action that failed.
     pub context: &'static str,
-    /// The error of the system.
+    /// The error of the system call.
     pub error: io::Error,
 }
 
 impl KernelError {
+    /// Creates the error of an action that failed.
+    pub fn new(context: &'static str, error: impl Into<io::Error>) -> Self {
+        KernelError { context, error: error.into() }
+    }
+
     /// Returns the error of a turn in a child of fork(2).
     pub(crate) fn in_child() -> KernelError {
         let context =
             "a turn in a child of fork(2), on its parent's kernel; create one in the child";
-        KernelError { context, error: io::ErrorKind::PermissionDenied.into() }
+        KernelError::new(context, io::ErrorKind::PermissionDenied)
     }
 }
 

@@ -16,6 +16,7 @@ use crate::{
 
 /// The reason why nothing was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ReceiveError {
     /// The stream has ended, or the receiving side of a socket for datagrams is shut down.
     End,
@@ -27,6 +28,7 @@ pub enum ReceiveError {
 
 /// The reason why nothing of a file was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendFileError {
     /// That part of the file is not cached. Read it, then try again.
     Cold,
@@ -61,7 +63,7 @@ pub fn is_aborted_accept(errno: Errno) -> bool {
     )
 }
 
-/// Returns whether the process or the system has no free descriptor.
+/// Returns whether the process or the kernel has no free descriptor.
 #[must_use]
 pub fn is_fd_limit(errno: Errno) -> bool {
     matches!(errno, Errno::MFILE | Errno::NFILE)

@@ -198,11 +198,19 @@ pub enum Submitted {
 
 /// A rejected operation, handed back with the reason.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct SubmitError {
     /// The operation.
     pub op: Op,
     /// The reason for the rejection.
     pub kind: SubmitErrorKind,
+}
+
+impl SubmitError {
+    /// Hands an operation back.
+    pub fn new(op: Op, kind: SubmitErrorKind) -> Self {
+        SubmitError { op, kind }
+    }
 }
 
 /// The reason why an operation was rejected.

@@ -93,7 +93,7 @@ fn set_up() -> &'static AtomicU32 {
 /// Maps a page that is wiped in a child.
 fn map() -> Option<*mut AtomicU32> {
     let (read_write, private) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
-    // SAFETY: a new mapping, at an address that the system chooses.
+    // SAFETY: a new mapping, at an address that the kernel chooses.
     let page = unsafe { mmap_anonymous(ptr::null_mut(), page_size(), read_write, private) }.ok()?;
     // SAFETY: the page was just mapped, and holds nothing.
     if unsafe { madvise(page, page_size(), Advice::LinuxWipeOnFork) }.is_err() {

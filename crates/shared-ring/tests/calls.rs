@@ -1,4 +1,4 @@
-//! System calls have the same effect whoever makes them: on the ring, in the event loop, on a thread.
+//! System calls have the same effect on the ring, in the event loop and on a thread.
 
 mod turns;
 

@@ -69,7 +69,7 @@ fn handler(body: &str) -> Result<Handler, Failure> {
 /// Returns the handler of a module in the text format.
 fn load(text: &str) -> Result<Handler, Failure> {
     let wasm = wat::parse_str(text).map_err(|e| Failure::new("the module of a handler", e))?;
-    let policy = Policy { operations_per_second: remote_write::PLENTY, ..Policy::default() };
+    let policy = Policy::default().with(|p| p.operations_per_second = remote_write::PLENTY);
     let ash = Sandboxer::new(policy).and_then(|sandboxer| sandboxer.load(&wasm));
     ash.and_then(|ash| ash.instantiate(1)).map_err(|e| Failure::new("cannot load a handler", e))
 }

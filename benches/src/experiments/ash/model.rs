@@ -289,13 +289,13 @@ impl UpcallRing {
     }
 
     fn round_trip_ns(&mut self) -> Result<f64, Failure> {
-        let bell = self.channel.bell();
+        let event = self.channel.answer_event();
         let start = Instant::now();
         for _ in 0..ROUND_TRIPS {
             let lost = || Failure::Run("the process for upcalls does not answer".to_owned());
             self.channel.submit(&[1; 8], 1, Instant::now()).ok_or_else(lost)?;
             while self.channel.next_done().is_none() {
-                if !bell.wait(Duration::from_secs(10))? {
+                if !event.wait(Duration::from_secs(10))? {
                     return Err(lost());
                 }
             }

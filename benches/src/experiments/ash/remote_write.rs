@@ -113,7 +113,7 @@ fn bytes<'a>(handler: &'a Handler, range: &Range<usize>) -> &'a [u8] {
 fn trust(
     mut write: impl FnMut(&mut [u8], &[u8]) -> bool + Send + 'static,
 ) -> Result<Handler, Failure> {
-    let sandboxer = Sandboxer::new(Policy { operations_per_second: PLENTY, ..Policy::default() });
+    let sandboxer = Sandboxer::new(Policy::default().with(|p| p.operations_per_second = PLENTY));
     let trusted = sandboxer.and_then(|sandboxer| {
         sandboxer.trust(1, MEMORY, move |calls| {
             let (message, memory) = calls.memory();
@@ -148,7 +148,7 @@ fn unsafe_handler(memory: &mut [u8], message: &[u8]) -> bool {
 }
 
 /// The generic remote write of the thesis, as a kernel would have it: segment, offset and size come with the
-/// message and are checked; a table tells where the segment is.
+/// message and are checked; a table has the place of the segment.
 fn generic(segments: &[(u32, u32)], memory: &mut [u8], message: &[u8]) -> bool {
     let Some((header, data)) = message.split_at_checked(12) else { return false };
     let word = |n: usize| u32::from_le_bytes([0, 1, 2, 3].map(|byte| header[4 * n + byte]));

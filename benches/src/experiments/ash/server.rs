@@ -204,7 +204,7 @@ impl UpcallProcess {
         command.arg("upcalls").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         let process = UpcallProcess(command.spawn()?);
         // There is no application that would get messages that are late.
-        let policy = upcall::Policy { timeout: TIMEOUT, ..upcall::Policy::default() };
+        let policy = upcall::Policy::default().with(|p| p.timeout = TIMEOUT);
         let channel = Channel::new(ours, policy);
         Ok((process, channel.map_err(|e| Failure::new("upcalls", e))?))
     }

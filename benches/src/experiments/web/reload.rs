@@ -105,7 +105,7 @@ fn requests_during(program: &mut Program, upgrades: u64) -> Result<Requests, Fai
     Ok(requests)
 }
 
-/// Makes requests until told to stop.
+/// Makes requests until `stop` is set.
 fn request(to: SocketAddr, keeps: bool, requests: &Requests, stop: &AtomicBool) {
     let request = get("/1k.txt", "");
     let (mut stream, mut reply) = (None, Vec::new());

@@ -144,12 +144,12 @@ impl Ilp {
         if self.mode == mode && Arc::ptr_eq(&self.program, &state.program) && !state.ended {
             return Ok(());
         }
-        Err(self.refusal(state, mode))
+        Err(self.rejection(state, mode))
     }
 
     /// Returns why a state is not accepted.
     #[cold]
-    fn refusal(&self, state: &State, mode: Mode) -> ApplyError {
+    fn rejection(&self, state: &State, mode: Mode) -> ApplyError {
         if self.mode != mode {
             ApplyError::WrongMode { compiled: self.mode }
         } else if !Arc::ptr_eq(&self.program, &state.program) {

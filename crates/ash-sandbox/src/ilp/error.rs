@@ -186,9 +186,9 @@ impl Error for CompileError {
 pub enum GeneratorError {
     /// Cranelift generates no code for this processor.
     Processor(String),
-    /// Cranelift has refused the loop: a bug of this crate.
+    /// Cranelift has rejected the loop: a bug of this crate.
     Rejected(String),
-    /// The system gives no memory for code, or does not let it be executed.
+    /// The kernel gives no memory for code, or does not permit its execution.
     Memory(String),
 }
 
@@ -203,7 +203,7 @@ impl fmt::Display for GeneratorError {
             }
             GeneratorError::Memory(why) => write!(
                 f,
-                "the system permits no executable memory ({why}); a security module may forbid it"
+                "the kernel permits no executable memory ({why}); a security module may forbid it"
             ),
         }
     }

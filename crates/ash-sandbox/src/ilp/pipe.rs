@@ -78,11 +78,6 @@ impl Pipe {
         self.name
     }
 
-    /// The gauge of what the pipe takes.
-    pub fn input_gauge(&self) -> Gauge {
-        self.input
-    }
-
     /// The gauge of what the pipe gives.
     pub fn output_gauge(&self) -> Gauge {
         self.output
@@ -91,11 +86,6 @@ impl Pipe {
     /// Whether the pipe may see the words of a message in any order.
     pub fn is_commutative(&self) -> bool {
         self.commutative
-    }
-
-    /// Whether the pipe gives just what it takes.
-    pub fn is_no_mod(&self) -> bool {
-        self.no_mod
     }
 
     /// What the pipe does with the end of a message.

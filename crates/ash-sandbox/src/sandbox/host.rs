@@ -163,11 +163,6 @@ impl Host {
         }
     }
 
-    /// Returns where the message is.
-    pub(crate) fn message(&self) -> Range<usize> {
-        self.message.clone()
-    }
-
     /// Charges a call, and operations beyond its own cost. Returns whether there were enough operations left.
     #[inline]
     pub(crate) fn charge(&mut self, call: &Call, more: u64) -> bool {

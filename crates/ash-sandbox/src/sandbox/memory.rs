@@ -42,7 +42,7 @@ impl Mapping {
     }
 }
 
-// SAFETY: an address range belongs to the process; the owner decides who accesses it.
+// SAFETY: an address range belongs to the process; the owner decides which code accesses it.
 unsafe impl Send for Mapping {}
 // SAFETY: as above; a shared reference gives its address only.
 unsafe impl Sync for Mapping {}

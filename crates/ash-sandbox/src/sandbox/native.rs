@@ -33,11 +33,6 @@ impl NativeCalls<'_> {
         self.host.native_memory()
     }
 
-    /// Returns the offset of the message in the memory.
-    pub fn message_offset(&self) -> u32 {
-        self.host.message().start as u32
-    }
-
     /// Sends bytes of the memory to the peer, if the message is handled (`ae_otto_send`).
     #[inline]
     pub fn send(&mut self, offset: u32, len: u32) -> i32 {

@@ -5,6 +5,7 @@ use std::time::Duration;
 /// Limits of handlers. Work is measured in operations: about one for each WebAssembly instruction,
 /// and a fixed number for each host call and for the bytes that it touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// Maximum size of a module in bytes.
     pub max_module_bytes: usize,
@@ -52,6 +53,15 @@ pub enum Loops {
     Fuel,
     /// Check a clock tick at each call and iteration: a handler ends within two ticks, as in section 4.1.2.
     Epoch(Duration),
+}
+
+impl Policy {
+    /// Returns the policy with changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
 }
 
 impl Default for Policy {

@@ -170,7 +170,7 @@ impl Sandboxer {
     /// calls and accounting, but without the sandbox. `entry` returns what `ash_handle` returns. Nothing
     /// bounds its time; a panic goes to the caller.
     ///
-    /// It tells what the sandbox costs, and serves where code of the program itself answers messages.
+    /// It serves to measure the cost of the sandbox, and where code of the program itself answers messages.
     ///
     /// # Errors
     /// If `memory_bytes`, the size of the handler's own memory, is not of whole pages up to

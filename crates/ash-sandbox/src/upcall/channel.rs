@@ -22,7 +22,7 @@ use super::{MAX_PLACES, Policy};
 pub struct Channel {
     policy: Policy,
     shared: Shared,
-    bell: Bell,
+    answer_event: AnswerEvent,
     /// The messages in the places.
     in_flight: [Option<InFlight>; MAX_PLACES],
     /// The places that no message is in, nor one that the process may still work on.
@@ -44,18 +44,18 @@ struct InFlight {
     is_over: bool,
 }
 
-/// Rings when the process has answers or ends, for a thread of the server that waits.
+/// Notifies a thread of the server that the process has answers or has ended.
 #[derive(Clone, Debug)]
-pub struct Bell(Arc<Ends>);
+pub struct AnswerEvent(Arc<Ends>);
 
 #[derive(Debug)]
 struct Ends {
-    /// Each side sends a byte to ring. The process has the other end, so nothing that it does to its descriptor
+    /// Each side sends a byte to wake the other one. The process has the other end, so nothing that it does to its descriptor
     /// changes the flags of this one.
     stream: UnixStream,
     /// The process has closed its end.
     has_ended: AtomicBool,
-    /// Rings without the process, which does not have it.
+    /// Notifies without the process, which does not have it.
     own: OwnedFd,
 }
 
@@ -73,7 +73,7 @@ pub struct Done {
 /// Why a process gets no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum Rejection {
     /// All places are taken.
     Full,
     /// The message is longer than a place.
@@ -90,7 +90,7 @@ pub enum Refusal {
 pub enum ChannelError {
     /// The number of places is 0 or above [`MAX_PLACES`], or places are larger than 1 MiB.
     Policy(Policy),
-    /// The operating system has refused memory or a descriptor, or the process does not take them.
+    /// The operating system has rejected memory or a descriptor, or the process does not take them.
     System(io::Error),
 }
 
@@ -133,7 +133,7 @@ impl Channel {
     /// Creates the shared memory, and sends it to the process at the other end of a stream.
     ///
     /// # Errors
-    /// If the policy is impossible, or the operating system refuses memory or descriptors.
+    /// If the policy is impossible, or the operating system rejects memory or descriptors.
     pub fn new(stream: UnixStream, policy: Policy) -> Result<Self, ChannelError> {
         let is_possible = (1..=MAX_PLACES).contains(&policy.places)
             && policy.max_message_bytes.max(policy.max_reply_bytes) <= MAX_PLACE_BYTES;
@@ -157,7 +157,7 @@ impl Channel {
         Ok(Channel {
             policy,
             shared,
-            bell: Bell(Arc::new(Ends { stream, has_ended: false.into(), own })),
+            answer_event: AnswerEvent(Arc::new(Ends { stream, has_ended: false.into(), own })),
             in_flight: [None; MAX_PLACES],
             free: u64::MAX >> (MAX_PLACES - policy.places),
             taken: 0,
@@ -173,28 +173,28 @@ impl Channel {
         &self.policy
     }
 
-    /// Returns what rings when there are answers.
-    pub fn bell(&self) -> Bell {
-        self.bell.clone()
+    /// Returns the event of new answers.
+    pub fn answer_event(&self) -> AnswerEvent {
+        self.answer_event.clone()
     }
 
     /// Returns why the process would not get a message.
-    pub fn refusal(&self, len: usize) -> Option<Refusal> {
+    pub fn rejection(&self, len: usize) -> Option<Rejection> {
         if self.is_gone {
-            Some(Refusal::Gone)
+            Some(Rejection::Gone)
         } else if self.aborts >= self.policy.max_aborts {
-            Some(Refusal::Disabled)
+            Some(Rejection::Disabled)
         } else if len > self.policy.max_message_bytes {
-            Some(Refusal::TooLong)
+            Some(Rejection::TooLong)
         } else {
-            (self.free == 0).then_some(Refusal::Full)
+            (self.free == 0).then_some(Rejection::Full)
         }
     }
 
     /// Submits a message, which is copied. Returns its place, or `None` if the process does not get it:
-    /// [`refusal`](Self::refusal) says why. Makes a system call only if the process sleeps.
+    /// [`rejection`](Self::rejection) says why. Makes a system call only if the process sleeps.
     pub fn submit(&mut self, message: &[u8], connection: u64, now: Instant) -> Option<usize> {
-        if self.refusal(message.len()).is_some() {
+        if self.rejection(message.len()).is_some() {
             return None;
         }
         let number = self.free.trailing_zeros() as usize;
@@ -210,11 +210,11 @@ impl Channel {
         self.in_flight[number] = Some(InFlight { deadline, is_over: false });
         let header = self.shared.header();
         header.submitted.fetch_or(1 << number, SeqCst);
-        super::ring(&self.bell.0.stream, &header.peer_sleeps);
+        super::wake(&self.answer_event.0.stream, &header.peer_sleeps);
         Some(number)
     }
 
-    /// Returns the next answer. Its reply is in [`reply`](Self::reply). After `None` the bell rings for the next
+    /// Returns the next answer. Its reply is in [`reply`](Self::reply). After `None` the event notifies of the next
     /// one. Answers that nobody waits for, or that are impossible, are dropped.
     pub fn next_done(&mut self) -> Option<Done> {
         for _ in 0..MAX_LOOKS {
@@ -231,12 +231,12 @@ impl Channel {
         }
         // The process invents answers faster than they are dropped. Others that may be among them are found later.
         if self.aborts < self.policy.max_aborts {
-            self.bell.ring();
+            self.answer_event.notify();
         }
         None
     }
 
-    /// Takes the bits of the answers. Without any, arms the bell and looks again.
+    /// Takes the bits of the answers. Without any, arms the event and checks again.
     fn take_done(&mut self) -> bool {
         let header = self.shared.header();
         self.taken = header.done.swap(0, SeqCst);
@@ -298,7 +298,7 @@ impl Channel {
         }
         self.aborts = self.aborts.saturating_add(1);
         // A look for each upcall that failed, so that the others do not wait for theirs.
-        self.is_gone = self.is_gone || self.bell.0.has_ended();
+        self.is_gone = self.is_gone || self.answer_event.0.has_ended();
         Some(number)
     }
 
@@ -324,8 +324,8 @@ impl Channel {
 impl Drop for Channel {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // The process ends, though a bell or a child of fork has the stream.
-            let _ = self.bell.0.stream.shutdown(Shutdown::Both);
+            // The process ends, though an event or a child of fork has the stream.
+            let _ = self.answer_event.0.stream.shutdown(Shutdown::Both);
         }
     }
 }
@@ -339,11 +339,11 @@ impl Ends {
     }
 }
 
-impl Bell {
-    /// Waits until the bell rings, or for a time. Returns whether it rang. The end of the process rings once.
+impl AnswerEvent {
+    /// Waits for a notification, or for a time. Returns whether one came. The end of the process causes one.
     ///
     /// # Errors
-    /// If the operating system refuses to wait.
+    /// If the operating system rejects to wait.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let Ends { stream, has_ended, own } = &*self.0;
         let timeout = Timespec {
@@ -363,15 +363,15 @@ impl Bell {
         if !fds[0].revents().is_empty() {
             let _ = rustix::io::read(own, &mut [0; 8]);
         }
-        if !fds[1].revents().is_empty() && !super::take_rings(stream) {
+        if !fds[1].revents().is_empty() && !super::take_wake_ups(stream) {
             has_ended.store(true, Relaxed);
         }
         Ok(true)
     }
 
-    /// Rings.
-    pub fn ring(&self) {
-        // Fails only if it has rung to its maximum.
+    /// Notifies a thread that waits, or the next one.
+    pub fn notify(&self) {
+        // Fails only at the maximum of the counter.
         let _ = rustix::io::write(&self.0.own, &1u64.to_ne_bytes());
     }
 }
@@ -398,11 +398,11 @@ mod tests {
 
     /// Waits for the next answer.
     fn done(channel: &mut Channel) -> Done {
-        let bell = channel.bell();
+        let event = channel.answer_event();
         loop {
             match channel.next_done() {
                 Some(done) => return done,
-                None => assert!(bell.wait(LONG).unwrap(), "no answer"),
+                None => assert!(event.wait(LONG).unwrap(), "no answer"),
             }
         }
     }
@@ -415,7 +415,7 @@ mod tests {
         for (n, message) in messages.iter().enumerate() {
             assert_eq!(channel.submit(message, n as u64, now), Some(n));
         }
-        assert_eq!(channel.refusal(1), Some(Refusal::Full));
+        assert_eq!(channel.rejection(1), Some(Rejection::Full));
         let process = thread::spawn(move || {
             peer.serve(|upcall| {
                 let reply = upcall.message().to_ascii_uppercase();
@@ -430,7 +430,7 @@ mod tests {
             assert_eq!(done(&mut channel), Done { place: n, result: 1, event });
             assert_eq!(channel.reply(), [&message.to_ascii_uppercase()[..], b"!"].concat());
         }
-        assert_eq!(channel.refusal(101), Some(Refusal::TooLong));
+        assert_eq!(channel.rejection(101), Some(Rejection::TooLong));
         assert_eq!(channel.submit(&[0; 101], 0, now), None);
         drop(channel);
         process.join().unwrap().unwrap();
@@ -472,7 +472,7 @@ mod tests {
         // The second one does not wait for its own deadline.
         assert_eq!([channel.next_expired(late), channel.next_expired(late)], two);
         assert_eq!(channel.next_expired(late), None);
-        assert_eq!(channel.refusal(1), Some(Refusal::Gone));
+        assert_eq!(channel.rejection(1), Some(Rejection::Gone));
     }
 
     #[test]
@@ -490,11 +490,11 @@ mod tests {
             assert_eq!(channel.next_done(), Some(Done { place, result: -1, event: None }));
             assert_eq!(channel.reply(), b"");
         }
-        assert_eq!(channel.refusal(1), None);
+        assert_eq!(channel.rejection(1), None);
         // Places without a message, and some that do not exist.
         header.done.store(u64::MAX, SeqCst);
         assert_eq!(channel.next_done(), None);
-        assert_eq!(channel.refusal(1), Some(Refusal::Disabled));
+        assert_eq!(channel.rejection(1), Some(Rejection::Disabled));
         assert_eq!(channel.submit(b"m", 1, now), None);
         channel.enable();
         assert!(channel.submit(b"m", 1, now).is_some());
@@ -508,10 +508,10 @@ mod tests {
         let flood = thread::spawn(move || {
             while stopped.try_recv() == Err(mpsc::TryRecvError::Empty) {
                 peer.shared.header().done.store(u64::MAX, SeqCst);
-                super::super::ring(&peer.stream, &AtomicU32::new(1));
+                super::super::wake(&peer.stream, &AtomicU32::new(1));
             }
         });
-        while channel.refusal(1) != Some(Refusal::Disabled) {
+        while channel.rejection(1) != Some(Rejection::Disabled) {
             channel.submit(b"m", 1, Instant::now());
             // It returns, however fast the process invents answers.
             channel.next_done();
@@ -521,41 +521,41 @@ mod tests {
     }
 
     #[test]
-    fn process_that_takes_no_rings_blocked_the_server() {
+    fn process_that_takes_no_wake_ups_blocked_the_server() {
         let (mut channel, peer) = pair();
         rustix::fs::fcntl_setfl(&peer.stream, rustix::fs::OFlags::empty()).unwrap();
         let header = peer.shared.header();
-        // More rings than the stream has room for.
+        // More wake-ups than the stream has room for.
         for _ in 0..10_000 {
             header.peer_sleeps.store(1, SeqCst);
             let place = channel.submit(b"m", 1, Instant::now()).unwrap();
             header.submitted.store(0, SeqCst);
             header.done.store(1 << place, SeqCst);
-            channel.bell().ring();
+            channel.answer_event().notify();
             assert!(channel.next_done().is_some());
         }
-        assert!(channel.bell().wait(LONG).unwrap());
-        assert!(!channel.bell().wait(Duration::ZERO).unwrap());
+        assert!(channel.answer_event().wait(LONG).unwrap());
+        assert!(!channel.answer_event().wait(Duration::ZERO).unwrap());
     }
 
     #[test]
-    fn bell_rings_once_for_the_end_of_the_process() {
+    fn end_of_the_process_notifies_once() {
         let (channel, peer) = pair();
-        let bell = channel.bell();
+        let event = channel.answer_event();
         drop(peer);
-        assert!(bell.wait(LONG).unwrap());
-        assert!(!bell.wait(Duration::ZERO).unwrap());
-        bell.ring();
-        assert!(bell.wait(LONG).unwrap());
+        assert!(event.wait(LONG).unwrap());
+        assert!(!event.wait(Duration::ZERO).unwrap());
+        event.notify();
+        assert!(event.wait(LONG).unwrap());
     }
 
     #[test]
     fn child_of_fork_does_not_end_the_process() {
         let (mut channel, peer) = pair();
         channel.process += 1;
-        let bell = channel.bell();
+        let event = channel.answer_event();
         drop(channel);
-        assert!(!bell.wait(Duration::ZERO).unwrap());
+        assert!(!event.wait(Duration::ZERO).unwrap());
         drop(peer);
     }
 
@@ -569,7 +569,7 @@ mod tests {
     }
 
     #[test]
-    fn impossible_policies_are_refused() {
+    fn impossible_policies_are_rejected() {
         for bad in [
             Policy { places: 0, ..policy() },
             Policy { places: 65, ..policy() },

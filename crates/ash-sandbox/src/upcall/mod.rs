@@ -28,7 +28,7 @@
 //! # });
 //! # ;
 //! assert!(channel.submit(b"ping", 7, Instant::now()).is_some());
-//! channel.bell().wait(Duration::from_secs(10))?;
+//! channel.answer_event().wait(Duration::from_secs(10))?;
 //! let done = channel.next_done().expect("an answer");
 //! assert_eq!((done.result, channel.reply()), (1, &b"PING"[..]));
 //! # drop(channel);
@@ -41,7 +41,7 @@ mod channel;
 mod peer;
 mod shared;
 
-pub use channel::{Bell, Channel, ChannelError, Done, Refusal};
+pub use channel::{AnswerEvent, Channel, ChannelError, Done, Rejection};
 pub use peer::{Peer, PeerError, Upcall};
 
 use std::os::unix::net::UnixStream;
@@ -57,6 +57,7 @@ pub const MAX_PLACES: usize = 64;
 
 /// Bounds of the upcalls to one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Policy {
     /// Number of messages that the process has at a time, up to [`MAX_PLACES`]. Further ones take the normal
     /// path.
@@ -73,6 +74,15 @@ pub struct Policy {
     pub max_aborts: u32,
 }
 
+impl Policy {
+    /// Returns the policy with changes.
+    #[must_use]
+    pub fn with(mut self, change: impl FnOnce(&mut Self)) -> Self {
+        change(&mut self);
+        self
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Policy {
@@ -85,21 +95,21 @@ impl Default for Policy {
     }
 }
 
-/// Rings at the other end of a stream, if it sleeps.
-fn ring(stream: &UnixStream, sleeps: &AtomicU32) {
+/// Wakes the other end of a stream, if it sleeps.
+fn wake(stream: &UnixStream, sleeps: &AtomicU32) {
     if sleeps.load(SeqCst) == 0 || sleeps.swap(0, SeqCst) == 0 {
         return;
     }
     match send(stream, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-        // Without room, there are rings that it has not taken.
+        // Without room, there are wake-ups that it has not taken.
         Ok(_) | Err(Errno::AGAIN) => {}
-        // The kernel has no memory: the next ring tries again.
+        // The kernel has no memory: the next call tries again.
         Err(_) => sleeps.store(1, SeqCst),
     }
 }
 
 /// Takes what the other end of a stream has rung. Returns whether that end is open.
-fn take_rings(stream: &UnixStream) -> bool {
+fn take_wake_ups(stream: &UnixStream) -> bool {
     match recv(stream, &mut [0; 64], RecvFlags::DONTWAIT) {
         Ok((_, len)) => len > 0,
         Err(error) => error == Errno::AGAIN || error == Errno::INTR,

@@ -26,7 +26,7 @@ pub struct Peer {
 pub enum PeerError {
     /// The server has closed the stream before it sent its memory, or sent something else.
     NoMemory,
-    /// The operating system has refused an operation, or the memory is not that of a server.
+    /// The operating system has rejected an operation, or the memory is not that of a server.
     System(io::Error),
 }
 
@@ -62,7 +62,7 @@ impl Peer {
     /// Receives the memory of a server, by a stream that the server has the other end of.
     ///
     /// # Errors
-    /// If the server sends none, or the operating system refuses to map it.
+    /// If the server sends none, or the operating system rejects to map it.
     pub fn connect(stream: UnixStream) -> Result<Self, PeerError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -101,7 +101,7 @@ impl Peer {
     /// the message, 2 to discard it, 0 to pass it to the application; anything else is an abort.
     ///
     /// # Errors
-    /// If the operating system refuses to wait.
+    /// If the operating system rejects to wait.
     pub fn serve(&self, mut handle: impl FnMut(&mut Upcall<'_>) -> i32) -> Result<(), PeerError> {
         let header = self.shared.header();
         let places = u64::MAX >> (64 - self.shared.places());
@@ -127,7 +127,7 @@ impl Peer {
                 done |= 1 << place;
             }
             header.done.fetch_or(done, SeqCst);
-            super::ring(&self.stream, &header.server_sleeps);
+            super::wake(&self.stream, &header.server_sleeps);
         }
     }
 
@@ -140,10 +140,10 @@ impl Peer {
         entry.result.store(result.cast_unsigned(), Release);
     }
 
-    /// Waits for the server to ring. Returns whether it still runs.
+    /// Waits until the server wakes it. Returns whether it still runs.
     fn wait(&self) -> Result<bool, PeerError> {
         match poll(&mut [PollFd::new(&self.stream, PollFlags::IN)], None) {
-            Ok(_) => Ok(super::take_rings(&self.stream)),
+            Ok(_) => Ok(super::take_wake_ups(&self.stream)),
             Err(Errno::INTR) => Ok(true),
             Err(error) => Err(error.into()),
         }

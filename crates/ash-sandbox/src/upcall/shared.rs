@@ -26,12 +26,12 @@ pub(crate) struct Header {
     _line: [AtomicU32; 11],
     /// The messages that were submitted, and that the process has not taken.
     pub(crate) submitted: AtomicU64,
-    /// Whether the server has to ring before the process looks for messages.
+    /// Whether the server has to wake the process before the process looks for messages.
     pub(crate) peer_sleeps: AtomicU32,
     _second_line: [AtomicU32; 13],
     /// The messages that are done, and that the server has not taken.
     pub(crate) done: AtomicU64,
-    /// Whether the process has to ring before the server looks for answers.
+    /// Whether the process has to wake the server before the server looks for answers.
     pub(crate) server_sleeps: AtomicU32,
     _third_line: [AtomicU32; 13],
 }

@@ -53,7 +53,7 @@ struct Outbox {
     /// Those that are not in flight, with the slots of their tokens.
     idle: Vec<(u32, Box<Transmit>)>,
     /// Those that found no room in the socket while another one waited for it, oldest first.
-    refused: VecDeque<(u32, Box<Transmit>)>,
+    rejected: VecDeque<(u32, Box<Transmit>)>,
 }
 
 impl Outbox {
@@ -68,8 +68,8 @@ impl Outbox {
         let Some((slot, mut message)) = self.idle.pop() else { return false };
         message.to = to;
         fill(&mut message.data);
-        self.refused.push_back((slot, message));
-        if self.refused.len() == 1 {
+        self.rejected.push_back((slot, message));
+        if self.rejected.len() == 1 {
             self.submit(kernel, shared);
         }
         true
@@ -77,15 +77,15 @@ impl Outbox {
 
     /// Sends datagrams until the socket has no room. The end of the one that waits for room continues.
     fn submit(&mut self, kernel: &mut impl Kernel, shared: &Shared) {
-        while let Some((slot, message)) = self.refused.pop_front() {
+        while let Some((slot, message)) = self.rejected.pop_front() {
             let op = Op::SendTo { fd: self.fd, message };
             match kernel.submit(Token::new(OpKind::Send, slot, 0), op) {
                 Ok(Submitted::InFlight) => {}
                 Ok(Submitted::Done(Outcome::SentTo(message, Err(Errno::AGAIN)))) => {
-                    return self.refused.push_front((slot, message));
+                    return self.rejected.push_front((slot, message));
                 }
                 Ok(Submitted::Done(outcome)) => self.sent(slot, outcome, shared),
-                Err(refused) => self.sent(slot, refused.op.fail(Errno::NOBUFS), shared),
+                Err(rejected) => self.sent(slot, rejected.op.fail(Errno::NOBUFS), shared),
             }
         }
     }
@@ -136,7 +136,7 @@ impl<K: Kernel> Server<K> {
             outbox: Outbox {
                 fd,
                 idle: slots.map(|slot| (slot, Transmit::new(nowhere))).collect(),
-                refused: VecDeque::with_capacity(config.max_in_flight.into()),
+                rejected: VecDeque::with_capacity(config.max_in_flight.into()),
             },
             load: LoadEstimator::new(admission, false),
             max_amplification: config.max_amplification,
@@ -309,7 +309,7 @@ impl<K: Kernel> Server<K> {
 }
 
 fn failed(errno: Errno) -> KernelError {
-    KernelError { context: "receiving datagrams", error: errno.into() }
+    KernelError::new("receiving datagrams", errno)
 }
 
 impl<K: Kernel> Drop for Server<K> {

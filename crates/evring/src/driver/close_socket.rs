@@ -7,8 +7,8 @@ pub(super) fn close<K: Submit>(kernel: &mut K, token: Token, socket: Socket) -> 
     match kernel.submit(token, Op::Close { socket }) {
         Ok(Submitted::InFlight) => false,
         Ok(Submitted::Done(_)) => true,
-        Err(refused) => {
-            if let Op::Close { socket } = refused.op {
+        Err(rejected) => {
+            if let Op::Close { socket } = rejected.op {
                 kernel.host_mut().close_unused(socket);
             }
             true

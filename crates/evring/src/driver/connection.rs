@@ -364,7 +364,7 @@ impl Connection {
         self.phase == Phase::Open && matches!(self.close, None | Some(Close::Half))
     }
 
-    /// Returns whether no operation or bytes are pending, so that only the application can tell whether it
+    /// Returns whether no operation or bytes are pending, so that only the application knows whether it
     /// is idle.
     pub(crate) fn is_quiet(&self) -> bool {
         let busy = ConnFlags::SENDING

@@ -17,7 +17,7 @@ use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::deferred_reads::{DeferredReads, deferred_reads};
 use super::listener::ListenerState;
 use super::pauses::Pauses;
-use super::shares::{Refused, Shares, Source};
+use super::shares::{Rejected, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::{Config, ConnId, Listener, SendPolicy, Stats, Tail};
@@ -229,7 +229,7 @@ impl<K: Submit> Io<K> {
 
     /// Counts an accepted connection for its source address and network, if they are limited. Fails if one
     /// has reached its maximum. A connection that is already broken does not count.
-    pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, Refused> {
+    pub(crate) fn take_share(&mut self, socket: &Socket) -> Result<Option<Source>, Rejected> {
         let Some(shares) = &mut self.shares else { return Ok(None) };
         let Some(from) = self.kernel.host().peer_addr(socket).map(Source::of) else {
             return Ok(None);

@@ -44,7 +44,7 @@ use crate::{
     Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
 };
 use connection::{ConnFlags, Connection, Phase};
-use shares::{Refused, Source};
+use shares::{Rejected, Source};
 use timers::Expired;
 
 /// Maximum time that a stop waits for file operations after the end of the drain: on a hung file system they never
@@ -129,10 +129,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     fn accepted(&mut self, listener: Listener, socket: Socket) {
         let from = match self.io.take_share(&socket) {
             Ok(from) => from,
-            Err(refused) => {
-                match refused {
-                    Refused::Address => self.io.stats.rejected_addresses += 1,
-                    Refused::Network => self.io.stats.rejected_networks += 1,
+            Err(rejected) => {
+                match rejected {
+                    Rejected::Address => self.io.stats.rejected_addresses += 1,
+                    Rejected::Network => self.io.stats.rejected_networks += 1,
                 }
                 return self.reset(socket, None);
             }
@@ -144,7 +144,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         while self.io.deferred.len() > self.io.load.deferred()
             && let Some((_, socket, from)) = self.io.deferred.pop_front()
         {
-            self.refuse(socket, from);
+            self.reject(socket, from);
         }
     }
 
@@ -162,7 +162,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             if load.is_overloaded()
                 && load.lateness(kernel.host().idle_time(&socket)) == Lateness::Abandoned
             {
-                self.refuse(socket, from);
+                self.reject(socket, from);
             } else {
                 self.admit(listener, socket, from);
             }
@@ -170,7 +170,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Resets an abandoned connection.
-    fn refuse(&mut self, socket: Socket, from: Option<Source>) {
+    fn reject(&mut self, socket: Socket, from: Option<Source>) {
         self.io.stats.abandoned += 1;
         self.reset(socket, from);
     }

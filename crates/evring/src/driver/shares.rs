@@ -32,9 +32,9 @@ impl Source {
     }
 }
 
-/// Why a connection is refused.
+/// Why a connection is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum Rejected {
     /// Its address has reached the maximum.
     Address,
     /// Its network has reached the maximum.
@@ -59,15 +59,15 @@ impl Shares {
     }
 
     /// Counts a connection.
-    pub(crate) fn take(&mut self, source: Source) -> Result<(), Refused> {
+    pub(crate) fn take(&mut self, source: Source) -> Result<(), Rejected> {
         if self.addresses.as_mut().is_some_and(|counts| !counts.take(source)) {
-            return Err(Refused::Address);
+            return Err(Rejected::Address);
         }
         if self.networks.as_mut().is_some_and(|counts| !counts.take(source.network())) {
             if let Some(counts) = &mut self.addresses {
                 counts.give_back(source);
             }
-            return Err(Refused::Network);
+            return Err(Rejected::Network);
         }
         Ok(())
     }
@@ -150,10 +150,10 @@ mod tests {
         for source in [first, first, second] {
             shares.take(source).unwrap();
         }
-        assert_eq!(shares.take(first), Err(Refused::Address));
-        // The refused connection does not count for its address.
+        assert_eq!(shares.take(first), Err(Rejected::Address));
+        // The rejected connection does not count for its address.
         for _ in 0..3 {
-            assert_eq!(shares.take(second), Err(Refused::Network));
+            assert_eq!(shares.take(second), Err(Rejected::Network));
         }
         shares.take(source("10.0.1.1")).unwrap();
         shares.give_back(source("10.0.1.1"));

@@ -264,7 +264,7 @@ unsafe impl Submit for FlexScKernel {
         if let Op::Receive { group, .. } = op
             && group.index() >= self.starved.len()
         {
-            return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup });
+            return Err(SubmitError::new(op, SubmitErrorKind::UnknownGroup));
         }
         let (accepts, stage) = match op {
             Op::Accept { per_turn, .. } => {
@@ -306,7 +306,7 @@ unsafe impl Submit for FlexScKernel {
                 match op {
                     // Every thread that may wait for ever does.
                     Op::Call(..) => self.submit_to_offload(token, op),
-                    _ => Err(SubmitError { op, kind: SubmitErrorKind::Full }),
+                    _ => Err(SubmitError::new(op, SubmitErrorKind::Full)),
                 }
             }
         }
@@ -393,12 +393,10 @@ impl Kernel for FlexScKernel {
     fn turn(&mut self, until: Option<Instant>) -> Result<(), KernelError> {
         if !self.process.is_current() {
             let context = "a turn in a child of fork(2), on its parent's kernel";
-            return Err(KernelError { context, error: io::ErrorKind::PermissionDenied.into() });
+            return Err(KernelError::new(context, io::ErrorKind::PermissionDenied));
         }
-        let failed = |error: Error| KernelError {
-            context: "waiting for system calls",
-            error: io::Error::other(error),
-        };
+        let failed =
+            |error: Error| KernelError::new("waiting for system calls", io::Error::other(error));
         self.operations.counters.turns += 1;
         self.feed();
         self.post_accepts();

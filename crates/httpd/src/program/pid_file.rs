@@ -16,7 +16,7 @@ pub(crate) struct PidFile {
 }
 
 impl PidFile {
-    /// Opens the file, before the process changes to another user, who owns it from then on: a successor starts as
+    /// Opens the file, before the process changes to another user, which owns it from then on: a successor starts as
     /// this user.
     ///
     /// The user may own the directory, too. So no link is followed, and what belongs to others is not given away.

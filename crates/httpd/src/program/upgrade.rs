@@ -48,14 +48,14 @@ impl Inheritance {
             Some(count) => ((FIRST..FIRST + count).collect(), Some(FIRST + count)),
             None => (listen_fds()?, None),
         };
-        let refused = |fd, error: io::Error| {
+        let rejected = |fd, error: io::Error| {
             let reason = format!("the inherited descriptor {fd} cannot be used: {error}");
             io::Error::new(error.kind(), reason)
         };
         let socket =
-            |fd| own(fd).and_then(ListeningSocket::try_from).map_err(|error| refused(fd, error));
+            |fd| own(fd).and_then(ListeningSocket::try_from).map_err(|error| rejected(fd, error));
         let sockets = fds.into_iter().map(socket).collect::<Result<_, _>>()?;
-        let predecessor = report.map(|fd| own(fd).map_err(|error| refused(fd, error)));
+        let predecessor = report.map(|fd| own(fd).map_err(|error| rejected(fd, error)));
         Ok(Inheritance { sockets, predecessor: predecessor.transpose()? })
     }
 

@@ -61,7 +61,7 @@ impl Generation {
     /// Ends each connection with its next response.
     pub(crate) fn drain(&self) {
         for worker in &self.workers {
-            // A worker with so many wake-ups pending is told when it stops or retires.
+            // A worker with too many pending wake-ups drains when it stops or retires.
             let _ = worker.remote.wake(DRAIN_TAG);
         }
     }

@@ -141,7 +141,7 @@ pub(crate) fn run(
         (mechanism, Some(config)) => match Tls::new(config, site) {
             Ok(tls) => mechanism.run(tls.plain_at(plain.map(Listener).collect())),
             // `Tls::new` has made a session with this configuration before.
-            Err(error) => Err(KernelError { context: "starting TLS", error }),
+            Err(error) => Err(KernelError::new("starting TLS", error)),
         },
         // The preferred mechanisms run without the layer. The others share one instantiation with TLS, which
         // halves the time to compile them.

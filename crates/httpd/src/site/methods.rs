@@ -73,7 +73,7 @@ impl Methods {
     }
 
     /// Answers a method without a handler.
-    fn refuse(&self, method: &Method) -> Response {
+    fn reject(&self, method: &Method) -> Response {
         let status = match *method {
             Method::OPTIONS => StatusCode::NO_CONTENT,
             _ => StatusCode::METHOD_NOT_ALLOWED,
@@ -97,14 +97,14 @@ impl Handler for Methods {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
         match self.find(head.method.as_str()) {
             Some(handler) => Arc::clone(handler).handle(head),
-            None => Answer::Respond(self.refuse(&head.method)),
+            None => Answer::Respond(self.reject(&head.method)),
         }
     }
 
     fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
         match self.find(head.method.as_str()) {
             Some(handler) => handler.handle_without_body(head),
-            None => ControlFlow::Break(self.refuse(&head.method).into()),
+            None => ControlFlow::Break(self.reject(&head.method).into()),
         }
     }
 
@@ -136,8 +136,8 @@ mod tests {
     fn allow_listed_methods_twice() {
         let handler = |_: Request| Response::default();
         let methods = Methods::default().on(Method::HEAD, handler).on(Method::OPTIONS, handler);
-        let refused = methods.get(handler).refuse(&Method::POST);
-        assert_eq!(refused.headers()[ALLOW], "HEAD, OPTIONS, GET");
-        assert_eq!(get(handler).refuse(&Method::POST).headers()[ALLOW], "GET, HEAD, OPTIONS");
+        let rejected = methods.get(handler).reject(&Method::POST);
+        assert_eq!(rejected.headers()[ALLOW], "HEAD, OPTIONS, GET");
+        assert_eq!(get(handler).reject(&Method::POST).headers()[ALLOW], "GET, HEAD, OPTIONS");
     }
 }

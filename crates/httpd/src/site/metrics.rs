@@ -159,7 +159,7 @@ counts! {
     offloaded_file_operations,
     /// System calls executed by other threads.
     offloaded_calls,
-    /// Signals that told the program of events, of the mechanism `send`.
+    /// Signals that notified the program of events, of the mechanism `send`.
     interruptions,
     /// Reads of files that were not in the page cache.
     cold_file_reads,

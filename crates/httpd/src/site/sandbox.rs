@@ -127,7 +127,7 @@ impl Sandbox {
         if request.has_body() || request.method == Method::Head {
             return None;
         }
-        // The site refuses other targets.
+        // The site rejects other targets.
         let (name, _) = path::split(request.target).ok()?;
         let name = path::canonical(name);
         if x.io.is_overloaded() {

@@ -16,7 +16,7 @@ use crate::{CallJob, Linux};
 /// The user data of cancellations, which no call has.
 const CANCEL: u64 = u64::MAX;
 
-/// A ring for the system calls of an author who keeps their memory, and names each by a number of 64 bits.
+/// A ring for system calls whose memory the caller keeps. The caller names each by a number of 64 bits.
 ///
 /// It belongs to the thread that created it. Its descriptor is readable while [`CallRing::enter`] would find a
 /// completion. In a child of fork(2) it must not be entered.

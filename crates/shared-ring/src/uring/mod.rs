@@ -605,16 +605,16 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
     }
 
     fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
-        let refused = |error: io::Error| {
-            BufferError::Refused(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
+        let rejected = |error: io::Error| {
+            BufferError::Rejected(Errno::from_io_error(&error).unwrap_or(Errno::NOMEM))
         };
         let group = BufferGroup::after(self.owned.groups.len())?;
         if self.finished.is_some() || self.ring.is_parents() {
-            return Err(BufferError::Refused(Errno::PERM));
+            return Err(BufferError::Rejected(Errno::PERM));
         }
-        let provided = BufferRing::new(buffers.into_group(group)).map_err(refused)?;
+        let provided = BufferRing::new(buffers.into_group(group)).map_err(rejected)?;
         // SAFETY: the buffer ring stays in `groups`.
-        let provided = unsafe { register(&mut self.ring, provided, group) }.map_err(refused)?;
+        let provided = unsafe { register(&mut self.ring, provided, group) }.map_err(rejected)?;
         self.owned.groups.push(provided);
         Ok(group)
     }

@@ -102,7 +102,7 @@ impl<S: Sum<Avx2<S>>> Vector for Avx2<S> {
     }
 }
 
-/// Sums of 64-bit words, which may overflow, and of their upper halves, which tell by how much.
+/// Sums of 64-bit words, which may overflow, and of their upper halves, which show by how much.
 pub(crate) struct WideSum {
     words: [__m256i; 2],
     upper: [__m256i; 2],

@@ -95,7 +95,7 @@ impl Multiplexer for Tokio {
         if let Some(panic) = server.panic.take() {
             resume_unwind(panic);
         }
-        let result = result.map_err(|error| KernelError { context: "waiting for events", error });
+        let result = result.map_err(|error| KernelError::new("waiting for events", error));
         let mut driver = server.driver.borrow_mut();
         driver.abandon(result.as_ref().err());
         result.map(|()| driver.io.stats())
