@@ -2,7 +2,7 @@
 
 use std::os::fd::RawFd;
 
-/// Who executes a call.
+/// What executes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Executor {
@@ -35,7 +35,7 @@ pub enum Waits {
     /// the descriptor is ready: one call at a time for each descriptor and direction, and as many in all as may wait
     /// indefinitely.
     ReadyThenBlocks(RawFd, Direction),
-    /// For anything, for ever. A syscall thread makes the call and waits.
+    /// For anything, without limit. A syscall thread makes the call and waits.
     Indefinitely,
 }
 

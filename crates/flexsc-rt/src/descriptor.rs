@@ -18,11 +18,14 @@ pub struct Descriptor(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     fd: OwnedFd,
-    /// What is known of it: 0, or a [`Kind`] plus one, and [`NON_BLOCKING`].
+    /// What is known of it: 0, or a [`Kind`] plus one, and [`NON_BLOCKING`] or [`LIKELY`].
     nature: AtomicU8,
 }
 
 const NON_BLOCKING: u8 = 1 << 7;
+
+/// The kind is that of other objects of its directory. The object was not asked.
+const LIKELY: u8 = 1 << 6;
 
 const KINDS: [Kind; Kind::COUNT] = [
     Kind::Unknown,
@@ -48,6 +51,13 @@ impl Descriptor {
         Descriptor(Arc::new(Inner { fd: fd.into(), nature: AtomicU8::new(0) }))
     }
 
+    /// Takes over a file that was opened at a path. Its kind is likely that of the directory, which suffices for the
+    /// choice of an executor.
+    pub(crate) fn below(fd: impl Into<OwnedFd>, directory: Kind) -> Self {
+        let likely = if directory == Kind::Unknown { 0 } else { (directory as u8 + 1) | LIKELY };
+        Descriptor(Arc::new(Inner { fd: fd.into(), nature: AtomicU8::new(likely) }))
+    }
+
     /// Returns the number.
     pub(crate) fn number(&self) -> RawFd {
         self.0.fd.as_raw_fd()
@@ -58,9 +68,9 @@ impl Descriptor {
         self.number() as usize
     }
 
-    /// Returns the kind of object, if a former call has asked for it.
+    /// Returns the kind of object, if a former call has asked for it, or its likely kind.
     pub(crate) fn known_kind(&self) -> Kind {
-        match self.0.nature.load(Ordering::Relaxed) & !NON_BLOCKING {
+        match self.0.nature.load(Ordering::Relaxed) & !(NON_BLOCKING | LIKELY) {
             0 => Kind::Unknown,
             known => KINDS[usize::from(known) - 1],
         }
@@ -74,7 +84,7 @@ impl Descriptor {
 
     fn nature(&self) -> u8 {
         match self.0.nature.load(Ordering::Relaxed) {
-            0 => {
+            likely if likely == 0 || likely & LIKELY != 0 => {
                 let nature = self.look();
                 self.0.nature.store(nature, Ordering::Relaxed);
                 nature

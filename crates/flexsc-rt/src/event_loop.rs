@@ -42,7 +42,7 @@ impl<O, F> fmt::Debug for Refused<O, F> {
 trait Posted {
     fn complete(self: Box<Self>, events: &mut EventLoop, result: io::Result<usize>, index: usize);
 
-    /// Drops the result, for which there is no one.
+    /// Drops the result, which nothing waits for.
     fn discard(self: Box<Self>, result: io::Result<usize>, scratch: &Scratch);
 }
 

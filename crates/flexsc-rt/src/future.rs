@@ -70,7 +70,7 @@ impl Runtime {
     /// # Errors
     /// As [`Pages::register`].
     pub fn new(config: &Config) -> Result<Self, Error> {
-        // It sleeps where a descriptor tells, which is not in the ring.
+        // It sleeps where a descriptor is readable at the end, which is not in the ring.
         let config = Config { sleep_in_ring: false, ..config.clone() };
         let pages = Pages::register(&config)?;
         let slots: Box<[Slot]> = (0..pages.entries()).map(|_| Slot::default()).collect();

@@ -31,7 +31,7 @@
 //!   variables run. Calls in flight are cancelled, and keep their memory until they have ended. With
 //!   `panic = "abort"`, the process is aborted instead.
 //! - **While a thread unwinds**, its destructors' calls do not switch: the OS thread waits for them. One for which no
-//!   entry or syscall thread is free ends with `EINTR`, as those who have them do not run.
+//!   entry or syscall thread is free ends with `EINTR`, as the threads that have them do not run.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};

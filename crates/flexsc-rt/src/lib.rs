@@ -39,18 +39,18 @@
 //! The paper's syscall threads are part of its kernel. Here, the executor that costs least makes a call:
 //!
 //! - **In place** ([`Executor::InPlace`]): the owner of the pages, at the next wait, in one run for
-//!   all posted calls. An entry costs about 45 nanoseconds beside the call, and a wait 15.
+//!   all posted calls. An entry costs about 40 nanoseconds beside the call, and a wait 25.
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
 //!   active. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
 //! - **The ring** ([`Executor::Ring`]): io_uring, set up when a call is first given to it. A call for
 //!   which the ring or the kernel has no operation is made by another executor;
-//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] tells why there is no ring.
+//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] returns why there is no ring.
 //! - **Shared** ([`Executor::Shared`]): owner and syscall threads make the calls of a batch at a time, each from
 //!   pages of its own; the owner takes back what no thread has begun. So one user thread keeps several cores
 //!   busy, if these have nothing else to do.
-//! - Calls that wait for a descriptor need no thread: they wait in an epoll set, and are made in
-//!   place when it is ready; or in the ring ([`Config::sleep_in_ring`]), where one entry into the kernel submits a
+//! - Calls that wait for a descriptor need no thread meanwhile: they wait in an epoll set, and are made in
+//!   place when it is ready, or by a syscall thread if the descriptor is in blocking mode; or in the ring ([`Config::sleep_in_ring`]), where one entry into the kernel submits a
 //!   batch, waits and takes completions. So 10,000 reads of idle sockets occupy no thread.
 //!
 //! Which of the four makes a bounded call is learnt from measured costs, for each number, kind of
@@ -68,22 +68,22 @@
 //!
 //! | program | result |
 //! |---|---|
-//! | metadata of 100,000 cached files | 1.5 times as many per second as `std::fs`, which uses one core; 8 times as many as `tokio::fs` |
+//! | metadata of 100,000 cached files | 1.37 times as many per second as `std::fs`, which uses one core; 9 times as many as `tokio::fs` |
 //! | 10,000 connections, each a thread | green threads: two thirds of the CPU time of threads of the kernel |
-//! | web server that opens a file for each request, 256 connections | 1.2 times the requests per second of CPU time of epoll, as many as with io_uring; 1.1 system calls per request, epoll 10 |
-//! | one call without work at a time | 1.4 times the time of the call |
-//! | batches of 64 calls without work | 0.9 times the time of the calls, if the ring has an operation for them, else 1.25 times |
-//! | batches of 64 opens and closes, sends and receives | 0.8 times the time of the calls |
+//! | web server that opens a file for each request, 256 connections | open connections: 1.29 times the requests per second of CPU time of epoll, as many as with io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: 1.08 times those of epoll, 0.91 times those of io_uring |
+//! | one call without work at a time | 1.3 to 1.4 times the time of the call |
+//! | batches of 64 calls without work | 0.9 times the time of the calls, if the ring has an operation for them, else 1.2 times |
+//! | batches of 64 opens and closes; of sends and receives | 0.67 times the time of the calls; 0.83 times |
 //!
 //! # Ownership
 //!
-//! One thread registers pages and owns them; they cannot be sent to another. `status` says who may
-//! touch an entry:
+//! One thread registers pages and owns them; they cannot be sent to another. `status` says which
+//! party may access an entry:
 //!
 //! | status | the entry belongs to | it ends by |
 //! |---|---|---|
 //! | free | the owner | the owner fills it in (release) |
-//! | submitted | the owner, until its bit in the page's mask is set; then who clears that bit | a claim: one atomic `and`, by a thread or by the owner (acquire) |
+//! | submitted | the owner, until its bit in the page's mask is set; then the executor that clears that bit | a claim: one atomic `and`, by a thread or by the owner (acquire) |
 //! | busy | the executor | the result (release), or the owner's cancel |
 //! | cancel | the executor | the result |
 //! | done | the owner | the owner takes the result |
@@ -120,11 +120,13 @@
 //! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a
 //!   raw call, see [`Pages::post`].
 //! - **A syscall thread that dies**, by seccomp(2) or a posted exit(2): its call has the error
-//!   `EOWNERDEAD`; another thread takes over the other calls.
+//!   `EOWNERDEAD`, after 1,024 heartbeats at the latest; another thread takes over the other calls. A thread is not
+//!   missed while the kernel has given its number to another thread of the program.
 //! - **No thread can be started**, as at a limit of pids(7): the threads that run go on. While all of them are blocked, or
 //!   there is none, the owner makes bounded calls in place; those that would block a thread end with `EAGAIN`.
-//! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, so
-//!   handlers run in the program's own threads.
+//! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, and the
+//!   further threads of this crate all, but those for an error of the thread itself, such as `SIGSEGV`. So other handlers
+//!   run in the program's own threads.
 
 #![cfg_attr(
     all(test, not(loom)),

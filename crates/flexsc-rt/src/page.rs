@@ -2,7 +2,7 @@
 //!
 //! The owner submits entries with one atomic operation for a page. A thread claims one entry at a
 //! time, so a thread that blocks leaves the others to the next one. The bits have a cache line of
-//! their own; those who claim do not touch the entries of others.
+//! their own; an executor that claims one does not access the entries of others.
 
 use crate::entry::Entry;
 use crate::sync::{AtomicU64, Ordering};

@@ -227,7 +227,7 @@ impl Readiness {
         self.reports.iter().any(|event| event.data.u64() == BELL)
     }
 
-    /// Waits for reports, for ever without a timeout.
+    /// Waits for reports, without limit if there is no timeout.
     pub(crate) fn wait(&mut self, timeout: Option<Duration>) -> Result<(), Errno> {
         self.reports.clear();
         self.calls += 1;

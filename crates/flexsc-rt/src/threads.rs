@@ -27,7 +27,7 @@ const IDLE_BEATS: u32 = 16;
 /// Beats after which the heartbeat checks that the threads that it has found blocked exist.
 const BEATS_OF_CHECK: u32 = 1_024;
 
-/// Who has a page.
+/// Where a page is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PageState {
     /// It has no submitted entry.
@@ -340,7 +340,7 @@ impl Pool {
             let entry = self.shared.entry(index);
             entry.begin(number);
             own.serving.begin(index);
-            // SAFETY: the thread has claimed the entry; who posted the call vouches for it.
+            // SAFETY: the thread has claimed the entry; the caller of `Pages::post` vouches for it.
             unsafe {
                 let (call, args) = entry.call();
                 let result = raw::system_call(call, &args);

@@ -171,9 +171,9 @@ fn panic_reaches_the_one_that_joins_and_no_other_thread() {
             call(stat_file(&of_panicking)).unwrap();
             panic!("on purpose");
         });
-        let goes_on = spawn(move || call(stat_file(&file)).is_ok()).unwrap();
+        let other = spawn(move || call(stat_file(&file)).is_ok()).unwrap();
         assert_eq!(message::<()>(panics.unwrap().join()), "on purpose");
-        assert!(goes_on.join().unwrap());
+        assert!(other.join().unwrap());
         assert!(!std::thread::panicking());
     });
     threads.run().unwrap();
@@ -265,7 +265,7 @@ fn stack_that_the_kernel_refuses_is_an_error() {
     threads.run().unwrap();
 }
 
-/// Returns the address of the stack of whoever calls it.
+/// Returns the address of the stack of the caller.
 #[inline(never)]
 fn stack_address() -> usize {
     let local = 0_u8;

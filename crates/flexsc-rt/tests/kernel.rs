@@ -5,14 +5,14 @@ use std::collections::HashSet;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::num::NonZeroU16;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use flexsc_rt::kernel::FlexScKernel;
 use shared_ring::{
-    Access, Arg, BufferGroup, Call, Completion, EngineConfig, Errno, Executor, Fd, FileOp,
+    Access, Arg, BufferGroup, Call, Completion, EngineConfig, Errno, Executor, Fd, File, FileOp,
     FileOutcome, GatherList, Host, Kernel, ListenOptions, Op, OpKind, Outcome, PathAt, Socket,
-    Submit, Submitted, SymlinkPolicy, Token,
+    Submit, Submitted, SymlinkPolicy, Token, WhenCold,
 };
 
 const CALL: Token = Token::new(OpKind::Call, 0, 0);
@@ -355,6 +355,38 @@ fn cancelled_send_returns_what_was_not_sent() {
     let mut received = Vec::new();
     theirs.read_to_end(&mut received).unwrap();
     assert_eq!(received.len(), sent);
+}
+
+#[test]
+fn long_part_of_a_file_was_copied_to_find_out_whether_it_is_cached() {
+    const LEN: u32 = 4 << 20;
+    let mut kernel = kernel();
+    let (ours, theirs) = connect(&mut kernel);
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(&vec![7; LEN as usize]).unwrap();
+    let file = File::from(OwnedFd::from(file));
+    let reader = std::thread::spawn(move || {
+        let mut received = Vec::new();
+        (&theirs).read_to_end(&mut received).unwrap();
+        received.len()
+    });
+    let token = Token::new(OpKind::Send, 0, 0);
+    let mut sent = 0;
+    while sent < LEN {
+        let (offset, len) = (sent.into(), LEN - sent);
+        let when_cold = WhenCold::Read;
+        let op = Op::SendFile { fd: fd(&ours), file: file.clone(), offset, len, when_cold };
+        submit(&mut kernel, token, op);
+        let Outcome::SentFile(len) = next(&mut kernel).outcome else { panic!("not sent") };
+        assert!(
+            u64::from(len) <= File::BLOCK_BYTES,
+            "{len} bytes were sent, and looked for before"
+        );
+        sent += len;
+    }
+    submit(&mut kernel, Token::new(OpKind::Close, 0, 0), Op::Close { socket: ours });
+    assert!(matches!(next(&mut kernel).outcome, Outcome::Closed));
+    assert_eq!(reader.join().unwrap(), LEN as usize);
 }
 
 /// Runs a turn. Returns whether the send has ended.

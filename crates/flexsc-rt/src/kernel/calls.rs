@@ -1,4 +1,5 @@
-//! Operations as posted system calls.
+//! Operations as posted system calls. Each has its executor, or waits for a descriptor; so none is chosen by the costs
+//! of a kind of object.
 
 use std::ffi::c_char;
 use std::os::fd::{AsRawFd, RawFd};
@@ -6,7 +7,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use shared_ring::nonblocking::Blocking;
 use shared_ring::{Executor as By, GatherList, Op, RxBuf};
 
-use crate::call::{Call, Direction, Executor, Kind, Waits};
+use crate::call::{Call, Direction, Executor, Waits};
 use crate::operations;
 use crate::pages::Scratch;
 
@@ -22,7 +23,7 @@ pub(super) fn first(op: &mut Op, scratch: &mut Scratch) -> Call {
         }
         Op::Connect { fd, to } => {
             let waits = Waits::Ready(fd.raw(), Direction::Write);
-            operations::connect_call(fd.raw(), *to, scratch).waits(waits).kind(Kind::Socket)
+            operations::connect_call(fd.raw(), *to, scratch).waits(waits)
         }
         Op::Close { socket } => close(socket.as_raw_fd()),
         Op::Call(call, by) => raw(call, *by),
@@ -51,7 +52,6 @@ fn accept(listener: RawFd) -> Call {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     Call::new(libc::SYS_accept4, [listener as usize, 0, 0, flags as usize, 0, 0])
         .waits(Waits::AfterReady(listener, Direction::Read))
-        .kind(Kind::Socket)
         .in_batches()
 }
 
@@ -61,7 +61,6 @@ pub(super) fn receive(fd: RawFd, buffer: &mut RxBuf) -> Call {
     let flags = libc::MSG_DONTWAIT as usize;
     Call::bounded(libc::SYS_recvfrom, [fd as usize, address, len, flags, 0, 0])
         .pinned(Executor::InPlace)
-        .kind(Kind::Socket)
         .in_batches()
 }
 
@@ -78,20 +77,20 @@ fn send(fd: RawFd, data: &mut GatherList) -> Call {
             Call::new(libc::SYS_sendmsg, [fd as usize, message, flags, 0, 0, 0])
         }
     };
-    call.waits(Waits::Ready(fd, Direction::Write)).kind(Kind::Socket).in_batches()
+    call.waits(Waits::Ready(fd, Direction::Write)).in_batches()
 }
 
 /// Sends a part of a file as soon as there is room: sendfile(2).
 fn send_file(fd: RawFd, file: RawFd, offset: u64, len: u32, scratch: &mut Scratch) -> Call {
     scratch[0] = offset;
     let args = [fd as usize, file as usize, scratch.as_ptr() as usize, len as usize, 0, 0];
-    Call::new(libc::SYS_sendfile, args).waits(Waits::Ready(fd, Direction::Write)).kind(Kind::Socket)
+    Call::new(libc::SYS_sendfile, args).waits(Waits::Ready(fd, Direction::Write))
 }
 
 /// Reads a part of a file that is not cached: pread(2) on a syscall thread.
 pub(super) fn read_cold(file: RawFd, offset: u64, bytes: &mut [u8]) -> Call {
     let args = [file as usize, bytes.as_mut_ptr() as usize, bytes.len(), offset as usize, 0, 0];
-    Call::bounded(libc::SYS_pread64, args).pinned(Executor::Threads).kind(Kind::Disk)
+    Call::bounded(libc::SYS_pread64, args).pinned(Executor::Threads)
 }
 
 /// Opens a path: openat2(2).
@@ -104,7 +103,7 @@ pub(super) fn open(
 ) -> Call {
     scratch[..3].copy_from_slice(&how);
     let args = [root as usize, path as usize, scratch.as_ptr() as usize, size_of_val(&how), 0, 0];
-    by(disk, Call::bounded(libc::SYS_openat2, args).kind(Kind::Disk))
+    by(disk, Call::bounded(libc::SYS_openat2, args))
 }
 
 /// Reads a part of a file: preadv2(2).
@@ -119,7 +118,7 @@ pub(super) fn read(
     scratch[1] = into.len() as u64;
     let flags = if disk == Blocking::NoBlock { libc::RWF_NOWAIT as usize } else { 0 };
     let args = [fd as usize, scratch.as_ptr() as usize, 1, offset as usize, 0, flags];
-    by(disk, Call::bounded(libc::SYS_preadv2, args).kind(Kind::Disk))
+    by(disk, Call::bounded(libc::SYS_preadv2, args))
 }
 
 /// Lets a thread make a call that may wait for the disk.

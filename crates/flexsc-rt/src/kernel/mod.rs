@@ -251,12 +251,14 @@ impl FlexScKernel {
 unsafe impl Submit for FlexScKernel {
     type Host = Linux;
 
-    fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        match &op {
+    fn submit(&mut self, token: Token, mut op: Op) -> Result<Submitted, SubmitError> {
+        match &mut op {
             // The pages have no stages for datagrams.
             Op::ReceiveFrom { .. } | Op::SendTo { .. } => {
                 return Ok(Submitted::Done(op.fail(Errno::OPNOTSUPP)));
             }
+            // To find out whether a part is cached may take a copy of all of it; it is read into memory if it is not.
+            Op::SendFile { len, .. } => *len = (*len).min(File::BLOCK_BYTES as u32),
             Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
             Op::File(file) if !Self::posts(file) => return self.submit_to_offload(token, op),
             _ => {}
@@ -304,7 +306,7 @@ unsafe impl Submit for FlexScKernel {
             Err(Busy) => {
                 let op = self.in_flight.remove(token).expect("it is in the table").op;
                 match op {
-                    // Every thread that may wait for ever does.
+                    // Every thread that may wait indefinitely does.
                     Op::Call(..) => self.submit_to_offload(token, op),
                     _ => Err(SubmitError::new(op, SubmitErrorKind::Full)),
                 }

@@ -9,7 +9,7 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::buffer::Bytes;
 use super::{done, filled, number, room};
-use crate::call::{Call, Direction, Waits};
+use crate::call::{Call, Direction, Kind, Waits};
 use crate::descriptor::Descriptor;
 use crate::operation::{Operation, Owned};
 use crate::pages::Scratch;
@@ -22,14 +22,23 @@ pub struct PathAt {
 }
 
 impl PathAt {
-    /// Returns a path relative to a directory.
+    /// Returns a path relative to a directory. The kind of the directory, which the choice of an executor depends on, is
+    /// queried the first time ([`Descriptor::kind`]), unless it was itself opened by such a path.
     pub fn new(directory: &Descriptor, path: CString) -> Self {
+        if directory.known_kind() == Kind::Unknown {
+            directory.kind();
+        }
         PathAt { directory: Some(directory.clone()), path }
     }
 
     fn args(&self) -> (usize, usize) {
         let directory = self.directory.as_ref().map_or(libc::AT_FDCWD, Descriptor::number);
         (directory as usize, self.path.as_ptr() as usize)
+    }
+
+    /// Returns the kind of objects of the directory, if there is one.
+    fn kind(&self) -> Kind {
+        self.directory.as_ref().map_or(Kind::Unknown, Descriptor::known_kind)
     }
 }
 
@@ -57,8 +66,8 @@ fn on_path<O: 'static>(
     // SAFETY: the path ends with a zero byte and lies on the heap; the other arguments are numbers.
     unsafe {
         let prepare = move |path: &mut PathAt, _: &mut Scratch| {
-            let (directory, path) = path.args();
-            Call::bounded(call, [directory, path, c, d, 0, 0])
+            let (directory, name) = path.args();
+            Call::bounded(call, [directory, name, c, d, 0, 0]).kind(path.kind())
         };
         Owned::new(path.into(), prepare, finish)
     }
@@ -79,10 +88,10 @@ fn on_file(
     }
 }
 
-/// Takes over a descriptor that a call has returned.
-pub(super) fn opened(result: io::Result<usize>) -> io::Result<Descriptor> {
+/// Takes over a descriptor that a call has returned, in a directory of a kind.
+pub(super) fn opened(result: io::Result<usize>, directory: Kind) -> io::Result<Descriptor> {
     // SAFETY: the kernel has just returned it to this call.
-    result.map(|fd| Descriptor::new(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }))
+    result.map(|fd| Descriptor::below(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }, directory))
 }
 
 /// Opens a file, with `O_CLOEXEC`: openat(2). Open a FIFO with [`OFlags::NONBLOCK`], or the open
@@ -94,7 +103,7 @@ pub fn open(
 ) -> impl Operation<Output = io::Result<Descriptor>> {
     let flags = (flags | OFlags::CLOEXEC).bits() as usize;
     let args = [flags, mode.bits() as usize];
-    on_path(path, libc::SYS_openat, args, |_, result, _| opened(result))
+    on_path(path, libc::SYS_openat, args, |path, result, _| opened(result, path.kind()))
 }
 
 /// Closes a descriptor: close(2). If a clone is left, or a call is in flight, the last of them
@@ -147,9 +156,10 @@ pub fn stat(
     // structure.
     unsafe {
         let prepare = move |path: &mut PathAt, scratch: &mut Scratch| {
-            let (directory, path) = path.args();
+            let (directory, name) = path.args();
             let result = scratch.as_mut_ptr() as usize;
-            Call::bounded(libc::SYS_statx, [directory, path, flags, STATX_MASK, result, 0])
+            Call::bounded(libc::SYS_statx, [directory, name, flags, STATX_MASK, result, 0])
+                .kind(path.kind())
         };
         Owned::new(path.into(), prepare, |_, result, scratch: &Scratch| statx(result, scratch))
     }
@@ -221,7 +231,7 @@ pub fn rename(
     unsafe {
         let prepare = |(from, to): &mut (PathAt, PathAt), _: &mut Scratch| {
             let ((a, b), (c, d)) = (from.args(), to.args());
-            Call::bounded(libc::SYS_renameat2, [a, b, c, d, 0, 0])
+            Call::bounded(libc::SYS_renameat2, [a, b, c, d, 0, 0]).kind(to.kind())
         };
         Owned::new((from.into(), to.into()), prepare, done)
     }
@@ -409,5 +419,53 @@ pub fn splice(
             other.descriptor().map_or(call, |(fd, _)| call.other_end(fd))
         };
         Owned::new((from.clone(), to.clone()), prepare, number)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    fn kind_of(mut operation: impl Operation) -> Kind {
+        operation.prepare(&mut [0; 32]).kind
+    }
+
+    #[test]
+    fn calls_on_paths_and_opened_files_shared_costs_whatever_the_file_system() {
+        for (root, file, kind) in
+            [("/proc", c"version", Kind::Pseudo), ("/dev/shm", c".", Kind::Memory)]
+        {
+            let root = Descriptor::new(std::fs::File::open(root).unwrap());
+            let path = || PathAt::new(&root, file.to_owned());
+            assert_eq!(kind_of(stat(path(), AtFlags::empty())), kind);
+            assert_eq!(kind_of(rename(path(), path())), kind);
+            let mut open = open(path(), OFlags::RDONLY, Mode::empty());
+            let call = open.prepare(&mut [0; 32]);
+            assert_eq!(call.kind, kind);
+            let [directory, path, flags, mode, ..] = call.args;
+            // SAFETY: the path is that of the operation.
+            let fd = unsafe { libc::syscall(call.number.into(), directory, path, flags, mode) };
+            let opened = open.finish(Ok(fd as usize), &[0; 32]).unwrap();
+            assert_eq!(kind_of(read_at(&opened, 0, Vec::new())), kind);
+            assert_eq!(kind_of(fsync(&opened)), kind);
+            // A path below it, too, without a further question.
+            assert_eq!(
+                kind_of(stat(PathAt::new(&opened, c"x".to_owned()), AtFlags::empty())),
+                kind
+            );
+        }
+    }
+
+    #[test]
+    fn kind_of_the_directory_does_not_decide_what_a_read_waits_for() {
+        let root = Descriptor::new(std::fs::File::open("/dev").unwrap());
+        root.kind();
+        let null = std::fs::File::open("/dev/null").unwrap();
+        let opened = Descriptor::below(null, Kind::Memory);
+        assert_eq!(opened.known_kind(), Kind::Memory);
+        assert_eq!(opened.kind(), Kind::Device);
+        let opened = Descriptor::below(std::fs::File::open("/dev/null").unwrap(), Kind::Memory);
+        assert!(matches!(opened.stream(Direction::Read), Waits::ReadyThenBlocks(..)));
+        assert_eq!(opened.known_kind(), Kind::Device);
     }
 }

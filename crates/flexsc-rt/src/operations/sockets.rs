@@ -9,7 +9,7 @@ use std::ptr;
 use super::buffer::Bytes;
 use super::files::opened;
 use super::{done, filled};
-use crate::call::{Call, Direction, Waits};
+use crate::call::{Call, Direction, Kind, Waits};
 use crate::descriptor::Descriptor;
 use crate::operation::{Operation, Owned};
 use crate::pages::Scratch;
@@ -26,7 +26,7 @@ pub fn socket(
             let kind = (socket_type | libc::SOCK_CLOEXEC) as usize;
             Call::bounded(libc::SYS_socket, [domain as usize, kind, protocol as usize, 0, 0, 0])
         };
-        Owned::new((), prepare, |(), result, _: &Scratch| opened(result))
+        Owned::new((), prepare, |(), result, _: &Scratch| opened(result, Kind::Unknown))
     }
 }
 
@@ -41,7 +41,9 @@ pub fn accept(listener: &Descriptor) -> impl Operation<Output = io::Result<Descr
                 .waits(listener.stream(Direction::Read))
                 .kind(listener.known_kind())
         };
-        Owned::new(listener.clone(), prepare, |_, result, _: &Scratch| opened(result))
+        Owned::new(listener.clone(), prepare, |_, result, _: &Scratch| {
+            opened(result, Kind::Unknown)
+        })
     }
 }
 

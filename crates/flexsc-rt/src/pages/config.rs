@@ -11,10 +11,10 @@ use crate::call::Executor;
 pub struct Config {
     /// Number of entries, rounded up to whole pages of 64. Each takes 64 bytes, and 384 beside it.
     pub entries: u32,
-    /// Entries that only bounded calls may use. So these can always make progress.
+    /// Entries that only bounded calls may use. So these make progress while all other entries wait.
     pub reserve: u32,
-    /// Maximum number of syscall threads. Without any, the owner makes all calls in place, and
-    /// waits where they wait. One is kept for calls that do not wait indefinitely. While the system starts
+    /// Maximum number of syscall threads. Without any, the owner makes their calls in place, and
+    /// waits where they wait. Of two or more, one is kept for calls that do not wait indefinitely. While the system starts
     /// no further one, and all that run are blocked, the owner makes bounded calls in place, and those
     /// that would block a thread end with `EAGAIN`.
     pub threads: u16,

@@ -26,8 +26,7 @@ impl Pages {
     pub(super) fn execute_in_place(&mut self, index: u32) {
         let entry = self.shared.entry(index);
         self.counters.in_place += 1;
-        // SAFETY: the owner has not submitted the entry to threads; who posted the call vouches
-        // for it.
+        // SAFETY: the owner has not submitted the entry to threads; the caller of `Pages::post` vouches for it.
         let result = unsafe {
             let (number, args) = entry.call();
             raw::system_call(number, &args)

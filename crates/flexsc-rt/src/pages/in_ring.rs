@@ -97,7 +97,7 @@ impl Pages {
                 self.slots[index as usize].place = Place::Polled;
                 continue;
             }
-            // SAFETY: no executor has the entry. Who posted the call vouches for it and its memory.
+            // SAFETY: no executor has the entry. The caller of `Pages::post` vouches for it and its memory.
             let pushed = unsafe {
                 let (number, args) = self.shared.entry(index).call();
                 self.ring.push(name, number, &args)

@@ -15,7 +15,7 @@ impl Pages {
     /// # Safety
     /// The call does nothing that the program must not do. All memory that it refers to stays valid
     /// until its completion was taken; after a drop of the pages, until [`Pages::shut_down`] has
-    /// returned true, or for ever. Descriptors that it refers to stay open until then; if one is
+    /// returned true, or without end. Descriptors that it refers to stay open until then; if one is
     /// closed, the call may reach the next one of its number, or wait until it is cancelled.
     #[inline]
     pub unsafe fn post(&mut self, call: &Call) -> Result<EntryId, Busy> {

@@ -93,7 +93,7 @@ impl Pages {
         self.push_to_ring().map_err(|errno| Error::System("enter io_uring", errno.into()))
     }
 
-    /// Decides who executes a posted call. Returns whether to measure it, if the owner does.
+    /// Decides which executor makes a posted call. Returns whether to measure it, if the owner does.
     #[expect(
         clippy::inline_always,
         reason = "a call of its own for each entry costs 15 instructions"

@@ -159,7 +159,7 @@ impl Pages {
             }
             self.counters.in_place += 1;
             let entry = self.shared.entry(index);
-            // SAFETY: no thread has the entry; who posted the call vouches for it.
+            // SAFETY: no thread has the entry; the caller of `Pages::post` vouches for it.
             let result = unsafe {
                 let (number, args) = entry.call();
                 raw::system_call(number, &args)

@@ -87,7 +87,7 @@ impl Machine {
         Some(call as isize)
     }
 
-    /// Returns whether a call could be made now by someone who waits in it.
+    /// Returns whether a call could be made now by a thread that waits in it.
     pub(super) fn waits_no_longer(&mut self, number: u32) -> bool {
         // Calls that wait for anything take a while.
         number < 1_030 || self.random(16) == 0
@@ -137,8 +137,8 @@ impl Machine {
                 assert!(self.effects.contains_key(&args[0]), "its memory was taken back");
                 // A signal may come too early, and is repeated.
                 let interrupted = entry.status() == Status::Cancel && self.random(3) == 0;
-                let goes_on = self.waits_no_longer(call);
-                let result = match goes_on.then(|| self.call(call, &args)) {
+                let is_made = self.waits_no_longer(call);
+                let result = match is_made.then(|| self.call(call, &args)) {
                     Some(Some(result)) => Some(result),
                     // A call that does not wait reports that.
                     Some(None) if call < 1_020 => Some(-(libc::EAGAIN as isize)),
