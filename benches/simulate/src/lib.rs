@@ -8,6 +8,7 @@ mod echo;
 mod hold;
 mod http;
 mod kv;
+mod layered;
 mod origin;
 mod pattern;
 mod replies;

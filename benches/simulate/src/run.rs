@@ -23,6 +23,7 @@ use super::echo::EchoModel;
 use super::hold::HoldBack;
 use super::http::{self, HttpModel};
 use super::kv::KvModel;
+use super::layered::{Identity, landed};
 use super::origin::Origin;
 use super::pattern::add_files;
 use super::script::Script;
@@ -84,7 +85,10 @@ pub fn run(case: &Case) -> Report {
         }
         Program::Httpd => {
             add_files(&machine, &http::FILES);
-            setup.serve(|remote| http::site(Site::new(Some(Root(0))).remote(remote)))
+            setup.serve(|remote| {
+                let site = http::site(Site::new(Some(Root(0))).remote(remote));
+                Identity::around(site, case.plan.seed, landed(&config))
+            })
         }
     });
     Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
@@ -106,7 +110,10 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| {
         add_files(&machine, &http::FILES);
-        setup.serve(|remote| http::site(Site::new(Some(Root(0))).remote(remote)))
+        setup.serve(|remote| {
+            let site = http::site(Site::new(Some(Root(0))).remote(remote));
+            Identity::around(site, case.plan.seed, landed(&config))
+        })
     });
     end(&case, &machine, outcome)
 }

@@ -12,7 +12,7 @@ static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 #[test]
 fn every_server_on_every_mechanism_holds() {
-    let seeds = if std::env::var_os("EXHAUSTIVE").is_some() { 8 } else { 4 };
+    let seeds = if std::env::var_os("EXHAUSTIVE").is_some() { 8 } else { 5 };
     for mechanism in Mechanism::ALL {
         let mut counted = HashSet::new();
         for program in Program::ALL {
@@ -41,6 +41,16 @@ fn every_server_on_every_mechanism_holds() {
         // No server makes system calls by number.
         let never: Vec<_> = never.filter(|name| *name != "offloaded_calls").collect();
         assert_eq!(never, unsupported, "{mechanism:?}");
+    }
+}
+
+#[test]
+fn web_server_in_a_layer_holds() {
+    // The seeds for which there is a layer.
+    for (mechanism, seed) in Mechanism::ALL.iter().zip((14..).step_by(16)) {
+        let program = Program::Httpd;
+        let case = Case { program, mechanism: *mechanism, ..Case::of(seed, 1_000) };
+        assert_eq!(run(&case).verdict.failure, None, "{case}");
     }
 }
 

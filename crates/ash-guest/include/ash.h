@@ -33,6 +33,10 @@ ASH_CALL(copy) int32_t ash_copy(void *to, const void *from, size_t length);
 ASH_CALL(read_apply) int32_t ash_read_apply(uint32_t pipes, const void *from, size_t length);
 /* Applies a pipe list that writes to another place. */
 ASH_CALL(write_apply) int32_t ash_write_apply(uint32_t pipes, const void *from, void *to, size_t length);
+/* Sets a persistent register of a pipe list before it is applied. */
+ASH_CALL(export) int32_t ash_export(uint32_t pipes, uint32_t reg, uint64_t value);
+/* Gives a keystream of a pipe list a key of 32 bytes with a nonce of 12 bytes behind it, before it is applied. */
+ASH_CALL(key) int32_t ash_key(uint32_t pipes, uint32_t keystream, const void *key, uint32_t first_block);
 /* Returns a persistent register of a pipe list after it was applied. */
 ASH_CALL(import) int64_t ash_import(uint32_t pipes, uint32_t reg);
 /* Posts an event to the application if the message is handled. */

@@ -9,6 +9,8 @@ unsafe extern "C" {
     pub(crate) fn copy(to: usize, from: usize, length: usize) -> i32;
     pub(crate) fn read_apply(pipes: u32, from: usize, length: usize) -> i32;
     pub(crate) fn write_apply(pipes: u32, from: usize, to: usize, length: usize) -> i32;
+    pub(crate) safe fn export(pipes: u32, register: u32, value: i64) -> i32;
+    pub(crate) fn key(pipes: u32, keystream: u32, key: usize, first_block: u32) -> i32;
     pub(crate) safe fn import(pipes: u32, register: u32) -> i64;
     pub(crate) safe fn post(kind: i64, value: i64) -> i32;
     pub(crate) safe fn upcall() -> i32;
@@ -32,6 +34,7 @@ mod absent {
     absent! {
         fn clock() -> i64;
         fn id() -> i64;
+        fn export(_pipes: u32, _register: u32, _value: i64) -> i32;
         fn import(_pipes: u32, _register: u32) -> i64;
         fn post(_kind: i64, _value: i64) -> i32;
         fn upcall() -> i32;
@@ -52,6 +55,7 @@ mod absent {
     absent_unsafe! {
         fn send(usize, usize) -> i32;
         fn copy(usize, usize, usize) -> i32;
+        fn key(u32, u32, usize, u32) -> i32;
         fn read_apply(u32, usize, usize) -> i32;
         fn write_apply(u32, usize, usize, usize) -> i32;
     }

@@ -1,6 +1,7 @@
 //! What the macro [`handler`](crate::handler) expands to.
 
-use crate::{Message, State, Verdict};
+pub use crate::state::State;
+use crate::{Message, Verdict};
 
 /// The parameters of the entry.
 #[derive(Clone, Copy, Debug)]
@@ -27,12 +28,13 @@ pub unsafe fn call(arrival: Arrival, handler: impl FnOnce(&Message<'_>) -> Verdi
 /// Calls a handler with its state.
 ///
 /// # Safety
-/// As for [`call`].
+/// As for [`call`]. Only the host calls this, by the one entry of the module.
 pub unsafe fn call_with<S>(
     arrival: Arrival,
     state: &State<S>,
     handler: impl for<'m> FnOnce(&'m mut S, &Message<'m>) -> Verdict,
 ) -> i32 {
-    // SAFETY: the caller promises it.
-    state.with(|state| handler(state, &unsafe { Message::received(arrival) })) as i32
+    // SAFETY: the caller promises both; the host calls the entry for one message at a time.
+    let (state, message) = unsafe { (state.get(), Message::received(arrival)) };
+    handler(state, &message) as i32
 }

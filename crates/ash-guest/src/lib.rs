@@ -30,6 +30,10 @@
 //! What a handler sends and posts takes effect only if it returns [`Verdict::Handled`]. A handler that
 //! panics, runs for too long or accesses memory that is not its own ends with an involuntary abort: the
 //! application then receives the message as it arrived.
+//!
+//! An abort leaves the state of a handler as it was at that point, perhaps in the middle of a change, and the handler
+//! gets the next message. So a handler changes its state in the last steps, and keeps in it numbers and arrays rather
+//! than a `RefCell`, which would stay borrowed.
 
 #![no_std]
 
@@ -42,7 +46,6 @@ mod state;
 
 pub use message::{CallError, Message, Verdict};
 pub use pipes::PipeList;
-pub use state::State;
 
 /// Returns the nanoseconds since the handler was instantiated. The clock never goes back.
 pub fn clock() -> u64 {
@@ -104,6 +107,8 @@ pub fn copy_from_table(offset: usize, to: &mut [u8]) -> Result<(), CallError> {
 }
 
 /// Ends the handler from any depth of calls, as [`Verdict::Abort`] does: a voluntary abort.
+///
+/// Nothing is dropped or undone: the state stays as it is at that point, and the handler gets the next message.
 pub fn abort() -> ! {
     calls::abort();
     unreachable!("the host does not return from an abort")
@@ -131,18 +136,28 @@ macro_rules! handler {
         $crate::handler!(@entry |arrival| $crate::entry::call(arrival, $function));
     };
     ($function:path, $state:ty = $initial:expr) => {
-        static ASH_STATE: $crate::State<$state> = $crate::State::new($initial);
-        $crate::handler!(@entry |arrival| $crate::entry::call_with(arrival, &ASH_STATE, $function));
+        $crate::handler!(@entry |arrival| {
+            static STATE: $crate::entry::State<$state> = $crate::entry::State::new($initial);
+            $crate::entry::call_with(arrival, &STATE, $function)
+        });
     };
     (@entry |$arrival:ident| $call:expr) => {
-        /// The entry, which the host calls for each message.
-        #[cfg(target_arch = "wasm32")]
-        #[unsafe(no_mangle)]
-        extern "C" fn ash_handle(offset: usize, length: usize, connection: u64, slot: u32) -> i32 {
-            let $arrival = $crate::entry::Arrival { offset, length, connection, slot };
-            // SAFETY: the host calls the entry with a message that does not change until it returns.
-            unsafe { $call }
-        }
+        // Without a name by which the handler could call it.
+        const _: () = {
+            /// The entry, which the host calls for each message.
+            #[cfg(target_arch = "wasm32")]
+            #[unsafe(no_mangle)]
+            extern "C" fn ash_handle(
+                offset: usize,
+                length: usize,
+                connection: u64,
+                slot: u32,
+            ) -> i32 {
+                let $arrival = $crate::entry::Arrival { offset, length, connection, slot };
+                // SAFETY: the host calls the entry with a message that does not change until it returns.
+                unsafe { $call }
+            }
+        };
     };
 }
 

@@ -37,6 +37,35 @@ impl PipeList {
         })
     }
 
+    /// Sets a persistent register, by the number that the host has given it, before the list is applied.
+    ///
+    /// # Errors
+    /// If there is no such register, or the maximum of operations is reached.
+    pub fn set_register(self, number: u32, value: u64) -> Result<(), CallError> {
+        CallError::check(calls::export(self.0, number, value as i64))
+    }
+
+    /// Gives a keystream of the list, by its number among them, a key and a nonce, before the list is applied. They
+    /// last for one message.
+    ///
+    /// # Errors
+    /// If there is no such keystream, or the maximum of operations is reached.
+    pub fn set_key(
+        self,
+        keystream: u32,
+        key: &[u8; 32],
+        nonce: &[u8; 12],
+        first_block: u32,
+    ) -> Result<(), CallError> {
+        let mut bytes = [0; 44];
+        bytes[..32].copy_from_slice(key);
+        bytes[32..].copy_from_slice(nonce);
+        // SAFETY: the host reads the bytes.
+        CallError::check(unsafe {
+            calls::key(self.0, keystream, bytes.as_ptr().addr(), first_block)
+        })
+    }
+
     /// Returns a persistent register, by the number that the host has given it.
     pub fn register(self, number: u32) -> u64 {
         calls::import(self.0, number) as u64

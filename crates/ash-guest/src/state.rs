@@ -1,41 +1,29 @@
 //! The state of a handler.
 
-use core::cell::RefCell;
+use core::cell::UnsafeCell;
 
-/// A value that a handler keeps from one message to the next.
+/// A value that a handler keeps from one message to the next; the macro [`handler`](crate::handler) makes it.
 #[derive(Debug)]
-pub struct State<T>(RefCell<T>);
+pub struct State<T>(UnsafeCell<T>);
 
 // SAFETY: a module in the sandbox has one thread, as it has neither shared memory nor the host calls for
-// others.
-#[cfg(target_arch = "wasm32")]
-unsafe impl<T> Sync for State<T> {}
-
-// SAFETY: elsewhere, no thread reaches the value.
-#[cfg(not(target_arch = "wasm32"))]
+// others. Elsewhere, the entry that reaches the value does not exist.
 unsafe impl<T> Sync for State<T> {}
 
 impl<T> State<T> {
     /// Creates a state.
     pub const fn new(value: T) -> Self {
-        State(RefCell::new(value))
+        State(UnsafeCell::new(value))
     }
 
-    /// Gives access to the state.
+    /// Gives access to the state. Nothing marks it as in use: an abort would leave the mark.
     ///
-    /// # Panics
-    /// If it is in use, and outside of a sandbox.
-    #[cfg(target_arch = "wasm32")]
-    pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
-        f(&mut self.0.borrow_mut())
-    }
-
-    /// Gives access to the state.
-    ///
-    /// # Panics
-    /// Outside of a sandbox, always.
-    #[cfg(not(target_arch = "wasm32"))]
-    pub fn with<R>(&self, _: impl FnOnce(&mut T) -> R) -> R {
-        panic!("a handler has a state in a sandbox only")
+    /// # Safety
+    /// Called by the entry only, once for each message. The frames of earlier messages have ended, or will never run
+    /// again, as the host has aborted them.
+    #[expect(clippy::mut_from_ref, reason = "the caller promises that there is one reference")]
+    pub(crate) unsafe fn get(&self) -> &mut T {
+        // SAFETY: the caller promises that no other reference is in use.
+        unsafe { &mut *self.0.get() }
     }
 }

@@ -6,7 +6,7 @@ use crate::memory;
 
 use std::time::{Duration, Instant};
 
-use ash_sandbox::ilp::{Mode, PipeList, checksum};
+use ash_sandbox::ilp::{Binary, Gauge, Mode, Pipe, PipeList, Prefer, chacha20, checksum};
 use ash_sandbox::model::{Governor, Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{
     Abort, Ash, Bound, Handler, Loops, Outcome, Pass, Policy, Reason, Rejection, Sandboxer,
@@ -28,6 +28,8 @@ fn module_with(fields: &str, body: &str) -> Vec<u8> {
             (import "ash" "read_apply" (func $read_apply (param i32 i32 i32) (result i32)))
             (import "ash" "write_apply" (func $write_apply (param i32 i32 i32 i32) (result i32)))
             (import "ash" "import" (func $import (param i32 i32) (result i64)))
+            (import "ash" "export" (func $export (param i32 i32 i64) (result i32)))
+            (import "ash" "key" (func $key (param i32 i32 i32 i32) (result i32)))
             (import "ash" "post" (func $post (param i64 i64) (result i32)))
             (import "ash" "count" (func $count (param i32 i64) (result i32)))
             (import "ash" "reply" (func $reply (param i32) (result i32)))
@@ -662,4 +664,163 @@ fn areas_are_taken_once() {
     // The kernel may still write to the memory.
     // SAFETY: the area is mapped, and nothing else uses it.
     unsafe { messages.bytes().cast::<u8>().write_volatile(1) };
+}
+
+#[test]
+fn abort_lost_the_part_of_the_stack_that_its_frames_had() {
+    let field =
+        "(global $stack (mut i32) (i32.const 1024)) (global $other (mut i64) (i64.const 7))";
+    let take = "(global.set $stack (i32.sub (global.get $stack) (i32.const 16)))
+                (global.set $other (i64.add (global.get $other) (i64.const 1)))";
+    for abort in
+        ["(call $abort) (unreachable)", "(unreachable)", "(loop $again (br $again)) (unreachable)"]
+    {
+        let body = format!(
+            "{take} (if (local.get $length) (then {abort}))
+             (i32.store (i32.const 0) (global.get $stack))
+             (i64.store (i32.const 4) (global.get $other))
+             (global.set $stack (i32.add (global.get $stack) (i32.const 16)))
+             (drop (call $send (i32.const 0) (i32.const 12)))
+             (i32.const 1)"
+        );
+        let mut handler = handler_with(Policy::default(), &module_with(field, &body));
+        for other in [8u64, 9, 10] {
+            assert!(matches!(run(&mut handler, b"abort"), Outcome::Passed(_)));
+            handler.enable();
+            assert_eq!(run(&mut handler, b""), Outcome::Handled);
+            let expected = [&1008u32.to_le_bytes()[..], &other.to_le_bytes()].concat();
+            assert_eq!(sent(&handler), [expected], "{abort}");
+        }
+    }
+}
+
+#[test]
+fn loop_body_of_divisions_ran_far_beyond_the_operations_of_an_invocation() {
+    let division = "(local.set $connection (i64.div_u (local.get $connection) (i64.const 3)))";
+    let with = |divisions: usize| {
+        let body = division.repeat(divisions);
+        module(&format!("(loop $again {body} (br $again)) (i32.const 1)"))
+    };
+    let max = Policy::default().max_body_operations;
+    let rejected = sandboxer().load(&with(85_000)).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::BodyTooLong(340_000.., m) if m == max));
+    assert_eq!(rejected.function.as_deref(), Some("handle"));
+    let mut handler = handler_with(Policy::default(), &with(max as usize / 4 - 2));
+    let aborted = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
+    assert_eq!(run(&mut handler, b""), aborted);
+}
+
+#[test]
+fn index_at_the_end_of_its_range_overflowed_when_it_was_rewritten() {
+    let mut wasm = module("(i32.const 1)");
+    // A section of names: the function 2^32 - 1 is `x`.
+    let names = [1, 8, 1, 0xff, 0xff, 0xff, 0xff, 0x0f, 1, b'x'];
+    wasm.extend([0, 5 + names.len() as u8, 4]);
+    wasm.extend(b"name");
+    wasm.extend(names);
+    let rejected = sandboxer().load(&wasm).unwrap_err();
+    assert!(matches!(rejected.reason, Reason::Invalid(_)), "{rejected}");
+}
+
+#[test]
+fn error_was_reported_at_the_place_in_the_rewritten_module() {
+    let text = r#"(module
+        (import "ash" "send" (func (param i32 i32) (result i32)))
+        (memory (export "memory") 1 1)
+        (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+            (memory.copy (i32.const 0) (i32.const 8) (i32.const 8)) (i32.const 1))
+        (func (drop (f32.const 1.5))))"#;
+    let wasm = wat::parse_str(text).unwrap();
+    let at = wasm.windows(5).rposition(|bytes| bytes == [0x43, 0, 0, 0xc0, 0x3f]).unwrap();
+    let rejected = sandboxer().load(&wasm).unwrap_err();
+    assert_eq!(rejected.function.as_deref(), Some("2"), "{rejected}");
+    let Reason::Invalid(reason) = &rejected.reason else { panic!("{rejected}") };
+    assert!(reason.contains(&format!("(at offset {at:#x})")), "{reason}, not at {at:#x}");
+}
+
+/// A handler that applies a list to the message.
+fn reader(list: &PipeList, prefer: Prefer) -> Handler {
+    let mut handler = handler(
+        "(i32.store (i32.const 64)
+             (call $read_apply (i32.const 0) (local.get $offset) (local.get $length)))
+         (drop (call $send (i32.const 64) (i32.const 4)))
+         (i32.const 1)",
+    );
+    handler.add_pipes(list.compile_with(Mode::Read, prefer).unwrap(), Vec::new());
+    handler
+}
+
+#[test]
+fn pipes_were_charged_as_a_copy_however_long_they_were() {
+    let mut list = PipeList::new();
+    for _ in 0..16 {
+        let mut pipe = Pipe::builder("add", Gauge::Bits8);
+        let word = pipe.input();
+        (0..60).for_each(|_| pipe.binary(Binary::Add, Gauge::Bits8, word, word, 1));
+        pipe.output(word);
+        list.add(pipe.build().unwrap()).unwrap();
+    }
+    let mut sum = PipeList::new();
+    sum.add(checksum::pipe()).unwrap();
+    let operations = |handler: &mut Handler, message: &[u8]| {
+        let before = handler.counters().operations;
+        assert_eq!(run(handler, message), Outcome::Handled);
+        (handler.counters().operations - before, sent(handler).remove(0))
+    };
+    let mut kernel = reader(&sum, Prefer::Kernel);
+    let (few, status) = operations(&mut kernel, &[0; 1024]);
+    assert!(few < 1000 && status == [0; 4], "{few}");
+    let mut generated = reader(&list, Prefer::Generated);
+    let (many, status) = operations(&mut generated, &[0; 16]);
+    assert!(many >= 16 * 60 * 16 && status == [0; 4], "{many}");
+    let mut interpreted = reader(&sum, Prefer::Interpreted);
+    let (slow, _) = operations(&mut interpreted, &[0; 1024]);
+    assert!(slow > 4 * few, "{slow}");
+    // More than an invocation has, so that nothing is left for the reply.
+    let before = generated.counters().operations;
+    assert_eq!(run(&mut generated, &[0; 1024]), Outcome::Handled);
+    assert!(sent(&generated).is_empty());
+    assert_eq!(generated.counters().operations - before, Policy::default().max_operations);
+    assert_eq!(bytes(&generated, 64..68), (-2i32).to_le_bytes());
+}
+
+#[test]
+fn handler_could_not_give_a_pipe_list_its_registers_or_its_key() {
+    let mut list = PipeList::new();
+    let cipher = list.add(chacha20::pipe()).unwrap();
+    let sum = list.add(checksum::pipe()).unwrap();
+    let body = "
+        (if (call $key (i32.const 0) (i32.const 0) (i32.const 256) (i32.const 5))
+            (then (return (i32.const -1))))
+        (if (call $export (i32.const 0) (i32.const 0) (i64.const 77))
+            (then (return (i32.const -2))))
+        (if (call $write_apply (i32.const 0) (local.get $offset) (i32.const 1024) (local.get $length))
+            (then (return (i32.const -3))))
+        (i64.store (i32.const 64) (call $import (i32.const 0) (i32.const 0)))
+        (i32.store (i32.const 72) (call $key (i32.const 0) (i32.const 1) (i32.const 256) (i32.const 5)))
+        (i32.store (i32.const 76) (call $key (i32.const 0) (i32.const 0) (i32.const 65500) (i32.const 5)))
+        (i32.store (i32.const 80) (call $export (i32.const 0) (i32.const 1) (i64.const 5)))
+        (drop (call $send (i32.const 64) (i32.const 20)))
+        (drop (call $send (i32.const 1024) (local.get $length)))
+        (i32.const 1)";
+    let key: [u8; 44] = std::array::from_fn(|n| n as u8);
+    let data: String = key.iter().map(|byte| format!("\\{byte:02x}")).collect();
+    let field = format!(r#"(data (i32.const 256) "{data}")"#);
+    let mut handler = handler_with(Policy::default(), &module_with(&field, body));
+    let ilp = list.compile(Mode::Write).unwrap();
+    let message = *b"a secret of 29 bytes, no more";
+    let (mut state, mut expected) = (ilp.state(), message);
+    let (secret, nonce) = (key[..32].try_into().unwrap(), key[32..].try_into().unwrap());
+    state.export_key(cipher, secret, nonce, 5).unwrap();
+    state.export(sum, checksum::SUM, 77).unwrap();
+    ilp.write(&mut state, &message, &mut expected).unwrap();
+    let sum_of = state.import(sum, checksum::SUM).unwrap();
+    handler.add_pipes(ilp, vec![(sum, checksum::SUM)]);
+    // The key is that of one message.
+    for _ in 0..2 {
+        assert_eq!(run(&mut handler, &message), Outcome::Handled);
+        let results = [-3i32, -1, -3].map(i32::to_le_bytes);
+        let head = [&sum_of.to_le_bytes()[..], results.as_flattened()].concat();
+        assert_eq!(sent(&handler), [head, expected.to_vec()]);
+    }
 }

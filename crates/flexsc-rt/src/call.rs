@@ -32,7 +32,8 @@ pub enum Waits {
     /// for. The number and a pin have no effect.
     UntilReady(RawFd, Direction),
     /// For a descriptor to be ready, but the call itself blocks, so a syscall thread makes it once
-    /// the descriptor is ready.
+    /// the descriptor is ready: one call at a time for each descriptor and direction, and as many in all as may wait
+    /// indefinitely.
     ReadyThenBlocks(RawFd, Direction),
     /// For anything, for ever. A syscall thread makes the call and waits.
     Indefinitely,
@@ -244,9 +245,9 @@ const OWN_THREAD_BITS: [u64; 8] = {
     bits
 };
 
-/// Calls about the calling thread: its identity, signal mask and alternate stack, scheduling,
-/// credentials (which are a thread's own in Linux), namespaces, memory policy, robust list, stack,
-/// tracing; and those that end it or copy it.
+/// Calls about the calling thread, which set or return: its identity, signal mask and alternate stack, scheduling,
+/// credentials and keyrings (which are a thread's own in Linux), namespaces, memory policy, robust list, clock, stack,
+/// tracing, restrictions, its place as the only submitter of a ring; and those that end it or copy it.
 #[rustfmt::skip]
 const OWN_THREAD: &[libc::c_long] = &[
     libc::SYS_gettid, libc::SYS_set_tid_address, libc::SYS_set_robust_list, libc::SYS_rseq,
@@ -260,6 +261,13 @@ const OWN_THREAD: &[libc::c_long] = &[
     libc::SYS_sched_setaffinity, libc::SYS_sched_getaffinity, libc::SYS_sched_setscheduler,
     libc::SYS_sched_setparam, libc::SYS_sched_setattr, libc::SYS_setpriority, libc::SYS_ioprio_set,
     libc::SYS_set_mempolicy, libc::SYS_get_mempolicy, libc::SYS_restart_syscall,
+    libc::SYS_getuid, libc::SYS_geteuid, libc::SYS_getgid, libc::SYS_getegid, libc::SYS_getresuid,
+    libc::SYS_getresgid, libc::SYS_getgroups, libc::SYS_keyctl, libc::SYS_add_key,
+    libc::SYS_request_key, libc::SYS_getpriority, libc::SYS_ioprio_get, libc::SYS_get_robust_list,
+    libc::SYS_sched_getscheduler, libc::SYS_sched_getparam, libc::SYS_sched_getattr,
+    libc::SYS_sched_rr_get_interval, libc::SYS_clock_gettime, libc::SYS_timer_create,
+    libc::SYS_landlock_restrict_self, libc::SYS_perf_event_open, libc::SYS_io_uring_setup,
+    libc::SYS_io_uring_register,
     libc::SYS_clone, libc::SYS_clone3, libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace,
     #[cfg(target_arch = "x86_64")] libc::SYS_fork,
     #[cfg(target_arch = "x86_64")] libc::SYS_vfork,
@@ -281,6 +289,45 @@ mod tests {
         let call = Call::bounded(libc::SYS_getpid, [0; 6]);
         assert_eq!(call.pinned, None);
         assert_eq!(call.pinned(Executor::Threads).pinned, Some(Executor::Threads));
+    }
+
+    #[test]
+    fn calls_about_the_thread_that_only_read_were_made_by_others() {
+        for number in [
+            libc::SYS_getuid,
+            libc::SYS_geteuid,
+            libc::SYS_getgid,
+            libc::SYS_getegid,
+            libc::SYS_getresuid,
+            libc::SYS_getresgid,
+            libc::SYS_getgroups,
+            libc::SYS_getpriority,
+            libc::SYS_ioprio_get,
+            libc::SYS_get_robust_list,
+            libc::SYS_sched_getscheduler,
+            libc::SYS_sched_getparam,
+            libc::SYS_sched_getattr,
+            libc::SYS_sched_rr_get_interval,
+            libc::SYS_clock_gettime,
+        ] {
+            assert!(Call::new(number, [0; 6]).acts_on_the_calling_thread(), "{number}");
+        }
+    }
+
+    #[test]
+    fn calls_that_restrict_watch_or_name_the_thread_were_made_by_others() {
+        for number in [
+            libc::SYS_landlock_restrict_self,
+            libc::SYS_perf_event_open,
+            libc::SYS_timer_create,
+            libc::SYS_keyctl,
+            libc::SYS_add_key,
+            libc::SYS_request_key,
+            libc::SYS_io_uring_setup,
+            libc::SYS_io_uring_register,
+        ] {
+            assert!(Call::new(number, [0; 6]).acts_on_the_calling_thread(), "{number}");
+        }
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::{fmt, io, mem};
 
 use crate::error::Error;
 use crate::operation::Operation;
-use crate::pages::{Config, Counters, EntryId, Pages, Scratch};
+use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 
 /// Posts operations, and calls their callbacks when they have completed.
 ///
@@ -16,8 +16,11 @@ use crate::pages::{Config, Counters, EntryId, Pages, Scratch};
 pub struct EventLoop {
     pages: Pages,
     posted: Box<[Option<Box<dyn Posted>>]>,
-    /// Calls that wait for a free entry, as many as there are entries at most.
-    delayed: VecDeque<Box<dyn Delayed>>,
+    /// Calls that wait for room: for each kind of [`Room`] a queue of as many as there are entries at most, with their
+    /// numbers. So a call that needs a thread keeps none waiting that needs only an entry.
+    delayed: [VecDeque<(u64, Box<dyn Delayed>)>; Room::ALL.len()],
+    /// The number of the next delayed call.
+    next_delayed: u64,
     stopped: bool,
 }
 
@@ -43,7 +46,7 @@ trait Posted {
     fn discard(self: Box<Self>, result: io::Result<usize>, scratch: &Scratch);
 }
 
-/// An operation that waits for a free entry.
+/// An operation that waits for room.
 trait Delayed {
     /// Posts it. Returns whether there was an entry.
     fn post(&mut self, events: &mut EventLoop) -> bool;
@@ -96,8 +99,8 @@ impl EventLoop {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let pages = Pages::register(config)?;
         let posted = (0..pages.entries()).map(|_| None).collect();
-        let delayed = VecDeque::with_capacity(pages.entries());
-        Ok(EventLoop { pages, posted, delayed, stopped: false })
+        let delayed = Room::ALL.map(|_| VecDeque::with_capacity(pages.entries()));
+        Ok(EventLoop { pages, posted, delayed, next_delayed: 0, stopped: false })
     }
 
     /// Posts an operation. The callback gets its output.
@@ -122,11 +125,11 @@ impl EventLoop {
         }
     }
 
-    /// Posts an operation, or delays it until an entry is free (section 7). Delayed operations are
-    /// posted in order.
+    /// Posts an operation, or delays it until there is room (section 7): an entry that it may use and, for one that
+    /// waits indefinitely, a thread. Delayed operations that need the same are posted in order.
     ///
     /// # Errors
-    /// If as many operations are delayed as there are entries.
+    /// If as many operations that need the same are delayed as there are entries.
     pub fn post_or_delay<O: Operation, F>(
         &mut self,
         operation: O,
@@ -135,19 +138,26 @@ impl EventLoop {
     where
         F: FnOnce(&mut EventLoop, O::Output) + 'static,
     {
-        let refused = if self.delayed.is_empty() {
+        let mut refused = if self.has_delayed() {
+            Refused { operation, callback }
+        } else {
             match self.post(operation, callback) {
                 Ok(_) => return Ok(()),
                 Err(refused) => refused,
             }
-        } else {
-            Refused { operation, callback }
         };
-        if self.delayed.len() >= self.posted.len() {
+        let room = self.pages.room_for(&mut refused.operation);
+        if self.pages.has_room(room) && self.delayed[room as usize].is_empty() {
+            return self.post(refused.operation, refused.callback).map(drop);
+        }
+        let delayed = &mut self.delayed[room as usize];
+        if delayed.len() >= self.posted.len() {
             return Err(refused);
         }
         let Refused { operation, callback } = refused;
-        self.delayed.push_back(Box::new(Some(WithCallback { operation, callback })));
+        delayed
+            .push_back((self.next_delayed, Box::new(Some(WithCallback { operation, callback }))));
+        self.next_delayed += 1;
         Ok(())
     }
 
@@ -171,18 +181,22 @@ impl EventLoop {
     /// # Errors
     /// As [`Pages::wait`].
     pub fn run(&mut self) -> Result<(), Error> {
-        self.stopped = false;
-        while !self.stopped && (self.pages.outstanding() > 0 || !self.delayed.is_empty()) {
+        while self.pages.outstanding() > 0 || self.has_delayed() {
             self.turn(None)?;
+            if self.stopped {
+                break;
+            }
         }
         Ok(())
     }
 
-    /// Executes the posted calls, waits for a completion, and runs the callbacks.
+    /// Executes the posted calls, waits for a completion, and runs the callbacks, or some of them if one calls
+    /// [`EventLoop::stop`].
     ///
     /// # Errors
     /// As [`Pages::wait`].
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
+        self.stopped = false;
         self.post_delayed();
         self.pages.wait(timeout)?;
         while !self.stopped
@@ -196,19 +210,26 @@ impl EventLoop {
         Ok(())
     }
 
-    fn post_delayed(&mut self) {
-        // Those that stay keep their order.
-        let mut delayed = mem::take(&mut self.delayed);
-        while let Some(first) = delayed.front_mut() {
-            if !first.post(self) {
-                break;
-            }
-            delayed.pop_front();
-        }
-        self.delayed = delayed;
+    fn has_delayed(&self) -> bool {
+        self.delayed.iter().any(|delayed| !delayed.is_empty())
     }
 
-    /// Lets [`EventLoop::run`] return after the present callback.
+    /// Posts the delayed calls for which there is room, in the order in which they came.
+    fn post_delayed(&mut self) {
+        while self.has_delayed() {
+            let with_room = Room::ALL.into_iter().filter(|room| self.pages.has_room(*room));
+            let of_room = |room: Room| Some((self.delayed[room as usize].front()?.0, room));
+            let Some((_, room)) = with_room.filter_map(of_room).min() else { return };
+            // If its preparation panics, the others stay.
+            let Some((number, mut first)) = self.delayed[room as usize].pop_front() else { return };
+            if !first.post(self) {
+                return self.delayed[room as usize].push_front((number, first));
+            }
+        }
+    }
+
+    /// Lets the present [`turn`](EventLoop::turn) and [`EventLoop::run`] return after the present callback. The
+    /// callbacks of other completed calls follow in the next turn.
     pub fn stop(&mut self) {
         self.stopped = true;
     }

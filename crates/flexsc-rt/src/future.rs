@@ -91,6 +91,9 @@ impl Runtime {
     /// busy, the future waits. In a child of fork(2) its result is an error.
     ///
     /// A future that is dropped cancels its call. The memory of the call stays until it has ended.
+    ///
+    /// # Panics
+    /// A poll panics if the kernel refuses to wait for calls, or to enter the ring: futures would stay pending.
     pub fn call<O: Operation>(&self, operation: O) -> CallFuture<O> {
         let mut inner = self.0.borrow_mut();
         inner.next_future += 1;
@@ -151,12 +154,17 @@ impl Inner {
         slot.done = false;
         slot.position = self.waiting.len();
         self.waiting.push(id.index() as u32);
+        self.wake_driver();
+        Ok(id)
+    }
+
+    /// Ends the wait of the driver, which has something to do.
+    fn wake_driver(&mut self) {
         if mem::take(&mut self.parked)
             && let Some((_, waker)) = &self.driver
         {
             waker.wake_by_ref();
         }
-        Ok(id)
     }
 
     /// Removes an entry from those that wait.
@@ -197,10 +205,16 @@ impl Inner {
 
     /// Has posted calls executed, and wakes the tasks whose calls have ended. Returns whether any
     /// has.
+    ///
+    /// # Panics
+    /// If the pages cannot wait. That would be so in the next turn, too, and calls in flight would not end.
     fn turn(&mut self) -> bool {
-        // An error of the pages would be that of the next turn, too: the calls stay in flight.
-        let _ = self.pages.wait(Some(Duration::ZERO));
-        self.wake_ended()
+        let waited = self.pages.wait(Some(Duration::ZERO));
+        let any = self.wake_ended();
+        if let Err(error) = waited {
+            panic!("system calls in flight cannot end: {error}");
+        }
+        any
     }
 
     /// Wakes the tasks whose calls have ended. Returns whether any has.
@@ -245,7 +259,7 @@ impl Inner {
     }
 
     /// Lets another future be the driver.
-    fn hand_over(&mut self, number: u64) {
+    fn replace_driver(&mut self, number: u64) {
         // Without a driver, this may be the future that was woken to be it.
         if self.driver.as_ref().is_some_and(|(driver, _)| *driver != number) {
             return;
@@ -427,7 +441,7 @@ impl<O: Operation> Future for CallFuture<O> {
             unreachable!("it was checked above");
         };
         let output = inner.finish(index, operation);
-        inner.hand_over(this.number);
+        inner.replace_driver(this.number);
         Poll::Ready(output)
     }
 }
@@ -447,6 +461,7 @@ impl Inner {
 impl<O: Operation> Drop for CallFuture<O> {
     fn drop(&mut self) {
         let mut inner = self.runtime.0.borrow_mut();
+        let is_in_child = inner.pages.is_in_child();
         match mem::replace(&mut self.state, State::Done) {
             State::Posted(id, operation) if inner.slots[id.index()].done => {
                 drop(inner.finish(id.index(), operation));
@@ -458,13 +473,21 @@ impl<O: Operation> Drop for CallFuture<O> {
                 slot.waker = None;
                 slot.discard =
                     Some(Box::new(move |result, scratch| drop(operation.finish(result, scratch))));
+                // It ends the call, whose memory and descriptor are not free before that.
+                if !is_in_child
+                    && inner.driver.as_ref().is_some_and(|(driver, _)| *driver != self.number)
+                {
+                    inner.wake_driver();
+                }
             }
             #[cfg(feature = "green-threads")]
             State::Withdrawn(_) => {}
             State::Unposted(_) => inner.leave(self.ticket.take()),
             State::Done => {}
         }
-        inner.hand_over(self.number);
+        if !is_in_child {
+            inner.replace_driver(self.number);
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! A signal must not reach the thread in a later call than the one that it is for. So the thread
 //! that signals holds the target in its call meanwhile ([`Serving`]), and a thread that was
 //! signalled waits for the signal before it goes on. A signal that comes too early, before the call
-//! has begun to wait, is lost; the heartbeat repeats it. The same signal from elsewhere, such as kill(1), may
+//! has begun to wait, is lost; the heartbeat repeats it once it was handled. The same signal from elsewhere, such as kill(1), may
 //! interrupt a call, but no thread waits for it.
 
 use std::cell::Cell;
@@ -12,9 +12,11 @@ use std::mem;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::thread;
 
 use crate::entry::{Entry, Status};
 use crate::error::Error;
+use crate::sync::pause;
 
 /// In [`Serving::entry`], while the thread is being signalled.
 const SIGNALLING: u32 = 1 << 31;
@@ -86,8 +88,29 @@ pub(crate) fn install() -> Result<(), Error> {
     }
 }
 
+/// Starts a thread that handles no signal of the program: signals are for the program's own threads, and stacks that
+/// suffice for handlers. The kernel delivers those for an error of the thread itself.
+pub(crate) fn spawn(
+    builder: thread::Builder,
+    body: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    // SAFETY: plain C structures, and calls without effect on memory of others.
+    unsafe {
+        let (mut signals, mut former): (libc::sigset_t, libc::sigset_t) = mem::zeroed();
+        libc::sigfillset(&mut signals);
+        for of_itself in [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP] {
+            libc::sigdelset(&mut signals, of_itself);
+        }
+        // The thread begins with the mask of this one.
+        libc::pthread_sigmask(libc::SIG_SETMASK, &signals, &mut former);
+        let spawned = builder.spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &former, ptr::null_mut());
+        spawned.map(drop)
+    }
+}
+
 impl Serving {
-    /// Prepares the calling thread, which serves entries from now on.
+    /// Prepares the calling thread, which [`spawn`] has started, and which serves entries from now on.
     ///
     /// # Safety
     /// `self` exists until the thread calls [`Serving::leave_thread`].
@@ -97,15 +120,10 @@ impl Serving {
         self.sent.store(self.handled.load(Ordering::Relaxed), Ordering::Relaxed);
         // SAFETY: plain C structures and calls without effect on memory of others.
         unsafe {
-            // The application's signals are for its own threads.
             let mut signals: libc::sigset_t = mem::zeroed();
-            libc::sigfillset(&mut signals);
-            for unblocked in
-                [signal(), libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP]
-            {
-                libc::sigdelset(&mut signals, unblocked);
-            }
-            libc::pthread_sigmask(libc::SIG_SETMASK, &signals, ptr::null_mut());
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, signal());
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &signals, ptr::null_mut());
             self.thread_id.store(libc::gettid(), Ordering::Release);
         }
     }
@@ -129,16 +147,17 @@ impl Serving {
     /// Ends a call. Returns when no signal is on its way.
     #[inline]
     pub(crate) fn end(&self, entry: u32) {
+        let mut spins = 0;
         while self
             .entry
             .compare_exchange_weak(entry + 1, 0, Ordering::AcqRel, Ordering::Relaxed)
             .is_err()
         {
-            std::hint::spin_loop();
+            pause(&mut spins);
         }
         // The signal is pending, so this loop ends at its first system call at the latest.
         while self.sent.load(Ordering::Relaxed) != self.handled.load(Ordering::Acquire) {
-            std::thread::yield_now();
+            thread::yield_now();
         }
     }
 
@@ -148,8 +167,11 @@ impl Serving {
         if self.entry.compare_exchange(serving, serving | SIGNALLING, order.0, order.1).is_err() {
             return;
         }
-        // Now the thread stays in this call.
-        if entry.status() != Status::Cancel {
+        // Now the thread stays in this call. Signals of this sort are queued, each in memory of the kernel that is bounded,
+        // so there is one at a time: a thread in a call that cannot be interrupted handles it at the end.
+        let is_on_its_way =
+            self.sent.load(Ordering::Relaxed) != self.handled.load(Ordering::Acquire);
+        if entry.status() != Status::Cancel || is_on_its_way {
             self.entry.store(serving, Ordering::Release);
             return;
         }
@@ -180,5 +202,44 @@ impl Serving {
         // SAFETY: signal 0 only checks that the thread exists.
         let found = unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), id, 0) };
         found != 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_were_queued_while_a_thread_could_not_handle_one() {
+        install().unwrap();
+        let (serving, entry) = (Serving::default(), Entry::new());
+        entry.begin(0);
+        assert!(entry.cancel());
+        // SAFETY: plain C structures. It exists until the thread calls `leave_thread`.
+        let change_mask = |how| unsafe {
+            let mut signals: libc::sigset_t = mem::zeroed();
+            libc::sigemptyset(&mut signals);
+            libc::sigaddset(&mut signals, signal());
+            assert_eq!(libc::pthread_sigmask(how, &signals, ptr::null_mut()), 0);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: `serving` exists until the end of the scope.
+                unsafe { serving.enter_thread() };
+                for _ in 0..2 {
+                    let handled = serving.handled.load(Ordering::Relaxed);
+                    change_mask(libc::SIG_BLOCK);
+                    serving.begin(0);
+                    for _ in 0..10 {
+                        serving.interrupt(0, &entry);
+                    }
+                    assert_eq!(serving.sent.load(Ordering::Relaxed), handled + 1);
+                    change_mask(libc::SIG_UNBLOCK);
+                    serving.end(0);
+                    assert_eq!(serving.handled.load(Ordering::Relaxed), handled + 1);
+                }
+                Serving::leave_thread();
+            });
+        });
     }
 }

@@ -8,10 +8,16 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::io::Errno;
+use shared_ring::author::Process;
+
+use crate::interrupt;
 
 /// A thread that waits for the pages of a runtime while all its tasks do.
 #[derive(Debug)]
-pub(crate) struct Notifier(Arc<Shared>);
+pub(crate) struct Notifier {
+    shared: Arc<Shared>,
+    process: Process,
+}
 
 #[derive(Debug)]
 struct Shared {
@@ -38,14 +44,14 @@ impl Notifier {
         });
         let threads = Arc::clone(&shared);
         let builder = thread::Builder::new().name("flexsc notifier".to_owned());
-        builder.spawn(move || threads.serve())?;
-        Ok(Notifier(shared))
+        interrupt::spawn(builder, move || threads.serve())?;
+        Ok(Notifier { shared, process: Process::current() })
     }
 
     /// Has a task woken, once.
     pub(crate) fn watch(&self, waker: Waker) {
-        self.0.lock().waker = Some(waker);
-        self.0.changed.notify_one();
+        self.shared.lock().waker = Some(waker);
+        self.shared.changed.notify_one();
     }
 }
 
@@ -79,8 +85,12 @@ impl Shared {
 
 impl Drop for Notifier {
     fn drop(&mut self) {
-        self.0.lock().stop = true;
-        self.0.changed.notify_one();
-        let _ = rustix::io::write(&self.0.stop, &1u64.to_ne_bytes());
+        // A child of fork(2) has no such thread, but its parent, which has the same eventfd, has.
+        if !self.process.is_current() {
+            return;
+        }
+        self.shared.lock().stop = true;
+        self.shared.changed.notify_one();
+        let _ = rustix::io::write(&self.shared.stop, &1u64.to_ne_bytes());
     }
 }

@@ -5,6 +5,7 @@
 //! (`EPOLLONESHOT`); entries that wait for the same one are served in order.
 
 use std::fmt;
+use std::num::NonZeroU32;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
@@ -25,6 +26,11 @@ const RING: u64 = u64::MAX - 1;
 /// Reports taken at a time.
 const REPORTS: usize = 256;
 
+/// Returns the number of an entry plus one: so no entry takes no further memory.
+fn name_of(entry: u32) -> NonZeroU32 {
+    NonZeroU32::MIN.saturating_add(entry)
+}
+
 /// Entries in order, linked through [`Readiness::next`].
 #[derive(Clone, Copy, Debug)]
 struct Queue {
@@ -42,8 +48,17 @@ impl Default for Queue {
 #[derive(Debug, Default)]
 struct Waiters {
     queues: [Queue; 2],
+    /// Entries until whose end the others are not to be reported.
+    holders: [Option<NonZeroU32>; 2],
     /// It is in the set, as far as is known: closing a descriptor removes it.
     added: bool,
+}
+
+impl Waiters {
+    /// Returns for which directions the descriptor is to be reported.
+    fn interest(&self) -> [bool; 2] {
+        [0, 1].map(|n| self.queues[n].first != NONE && self.holders[n].is_none())
+    }
 }
 
 /// A descriptor that became ready, for reading and for writing.
@@ -168,7 +183,7 @@ impl Readiness {
     /// `EPERM` if the descriptor is always ready, as files are; `EBADF` if it is closed.
     pub(crate) fn arm(&mut self, fd: RawFd) -> Result<(), Errno> {
         let waiters = self.waiters.at(fd as usize);
-        let interest = waiters.queues.map(|queue| queue.first != NONE);
+        let interest = waiters.interest();
         if interest == [false; 2] {
             if std::mem::take(&mut waiters.added) {
                 self.epoll.disarm(fd);
@@ -187,8 +202,24 @@ impl Readiness {
     /// # Errors
     /// As [`Readiness::arm`].
     pub(crate) fn arm_again(&mut self, fd: RawFd) -> Result<(), Errno> {
-        let queues = &self.waiters.at(fd as usize).queues;
-        if queues.iter().all(|queue| queue.first == NONE) { Ok(()) } else { self.arm(fd) }
+        if self.waiters.at(fd as usize).interest() == [false; 2] { Ok(()) } else { self.arm(fd) }
+    }
+
+    /// Keeps a descriptor from being reported until the end of an entry. Returns false if another entry does.
+    pub(crate) fn hold(&mut self, entry: u32, fd: RawFd, direction: Direction) -> bool {
+        let holder = &mut self.waiters.at(fd as usize).holders[direction as usize];
+        *holder.get_or_insert(name_of(entry)) == name_of(entry)
+    }
+
+    /// Returns whether an entry keeps a descriptor from being reported.
+    pub(crate) fn is_held(&mut self, fd: RawFd, direction: Direction) -> bool {
+        self.waiters.at(fd as usize).holders[direction as usize].is_some()
+    }
+
+    /// Ends what [`Readiness::hold`] has begun, if it was for this entry. Returns whether it was.
+    pub(crate) fn release(&mut self, entry: u32, fd: RawFd, direction: Direction) -> bool {
+        let holder = &mut self.waiters.at(fd as usize).holders[direction as usize];
+        holder.take_if(|holder| *holder == name_of(entry)).is_some()
     }
 
     /// Returns whether the bell is among the reports.

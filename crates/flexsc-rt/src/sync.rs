@@ -8,6 +8,20 @@ pub(crate) use loom::{
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
+/// Turns of a wait for another thread before it sleeps: some 10 microseconds.
+const SPINS: u32 = 1_000;
+
+/// Pauses once in a wait for another thread, which needs a moment. If it does not run, it may need the core of this one,
+/// which has a higher priority (`SCHED_FIFO`); so the wait does not spin for long.
+pub(crate) fn pause(spins: &mut u32) {
+    if *spins < SPINS {
+        *spins += 1;
+        std::hint::spin_loop();
+    } else {
+        std::thread::sleep(std::time::Duration::from_micros(1));
+    }
+}
+
 /// A cell with loom's interface.
 #[cfg(not(loom))]
 #[derive(Debug)]

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::cores::{Applied, Beats, Cores};
 use crate::entry::Status;
-use crate::interrupt::Serving;
+use crate::interrupt::{self, Serving};
 use crate::page::ENTRIES;
 use crate::raw;
 use crate::shared::Shared;
@@ -23,6 +23,9 @@ const STACK_BYTES: usize = 64 * 1024;
 
 /// Beats without an active thread, after which the heartbeat sleeps.
 const IDLE_BEATS: u32 = 16;
+
+/// Beats after which the heartbeat checks that the threads that it has found blocked exist.
+const BEATS_OF_CHECK: u32 = 1_024;
 
 /// Who has a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -275,7 +278,8 @@ impl Pool {
         if !work.heartbeat_runs && !work.stop {
             let heart = Arc::clone(pool);
             let builder = thread::Builder::new().name("flexsc heartbeat".to_owned());
-            let started = builder.stack_size(STACK_BYTES).spawn(move || heart.heartbeat());
+            let builder = builder.stack_size(STACK_BYTES);
+            let started = interrupt::spawn(builder, move || heart.heartbeat());
             work.heartbeat_runs = started.is_ok();
         }
         work.heartbeat_runs
@@ -284,7 +288,7 @@ impl Pool {
     fn start(pool: &Arc<Pool>, number: u16) -> bool {
         let pool = Arc::clone(pool);
         let builder = thread::Builder::new().name(format!("flexsc {number}"));
-        builder.stack_size(STACK_BYTES).spawn(move || pool.serve(number)).is_ok()
+        interrupt::spawn(builder.stack_size(STACK_BYTES), move || pool.serve(number)).is_ok()
     }
 
     /// The body of a syscall thread.
@@ -352,6 +356,7 @@ impl Pool {
     fn heartbeat(self: Arc<Self>) {
         let mut seen = vec![(0, None); self.threads.len()];
         let (mut idle_beats, mut beats) = (0, Beats::default());
+        let mut until_check = BEATS_OF_CHECK;
         let mut work = self.lock();
         while !work.stop {
             if idle_beats >= IDLE_BEATS {
@@ -359,10 +364,17 @@ impl Pool {
                     self.set_given(&mut work, false);
                 }
                 work.heartbeat_sleeps = true;
-                work = self.beat.wait(work).unwrap_or_else(PoisonError::into_inner);
-                work.heartbeat_sleeps = false;
+                work = self.sleep(work);
+                if std::mem::take(&mut work.heartbeat_sleeps) && !self.replace_dead(&mut work) {
+                    continue;
+                }
                 idle_beats = 0;
                 continue;
+            }
+            until_check -= 1;
+            if until_check == 0 {
+                until_check = BEATS_OF_CHECK;
+                self.replace_dead(&mut work);
             }
             let waited = self.beat.wait_timeout(work, self.period);
             work = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -408,6 +420,44 @@ impl Pool {
         self.ended.notify_all();
     }
 
+    /// Sleeps until a thread is active, or has to be checked.
+    fn sleep<'a>(&self, work: MutexGuard<'a, Work>) -> MutexGuard<'a, Work> {
+        if self.threads.iter().any(|thread| thread.blocked.load(Ordering::Relaxed)) {
+            let until_check = self.period.saturating_mul(BEATS_OF_CHECK);
+            let waited = self.beat.wait_timeout(work, until_check);
+            waited.unwrap_or_else(PoisonError::into_inner).0
+        } else {
+            self.beat.wait(work).unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// Ends the calls of blocked threads that are gone. Returns whether there are any.
+    fn replace_dead(&self, work: &mut Work) -> bool {
+        let mut any = false;
+        for (number, thread) in self.threads.iter().enumerate() {
+            if thread.blocked.load(Ordering::Relaxed) && thread.serving.is_dead() {
+                self.end_dead(work, number as u16);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Ends the call of a thread that is gone.
+    fn end_dead(&self, work: &mut Work, number: u16) {
+        let thread = &self.threads[usize::from(number)];
+        thread.blocked.store(false, Ordering::Relaxed);
+        // It does not change any more.
+        if let Some(entry) = thread.serving.entry() {
+            thread.serving.begin_again();
+            // SAFETY: the thread that had claimed the entry is gone.
+            unsafe { self.shared.entry(entry).finish_on_thread(-(libc::EOWNERDEAD as isize)) };
+            self.shared.complete(entry);
+        }
+        work.counters.died += 1;
+        work.unused.push(number);
+    }
+
     /// Gives the threads cores of their own, or takes them back.
     fn set_given(&self, work: &mut Work, given: bool) {
         self.cores.set_given(given);
@@ -431,15 +481,10 @@ impl Pool {
             work.queue_page(page);
         }
         if thread.serving.is_dead() {
-            work.counters.died += 1;
-            thread.serving.begin_again();
-            // SAFETY: the thread that had claimed the entry is gone.
-            unsafe { self.shared.entry(entry).finish_on_thread(-(libc::EOWNERDEAD as isize)) };
-            self.shared.complete(entry);
-            work.unused.push(number);
-            return;
+            self.end_dead(work, number);
+        } else {
+            thread.blocked.store(true, Ordering::Relaxed);
         }
-        thread.blocked.store(true, Ordering::Relaxed);
     }
 }
 
@@ -491,5 +536,40 @@ mod tests {
         assert!(!work.heartbeat_sleeps);
         drop(work);
         assert!(threads.stop(Instant::now() + Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn thread_that_died_after_it_was_counted_as_blocked_was_not_noticed() {
+        let shared = Arc::new(Shared::new(1).unwrap());
+        let threads = Threads::new(shared, 1, 1, Duration::from_micros(100), false);
+        let pool = &threads.0;
+        // SAFETY: the entry is free.
+        unsafe { pool.shared.entry(0).fill(libc::SYS_exit as u32, &[0; 6]) };
+        pool.shared.submitted[0].submit(1);
+        let mut work = pool.lock();
+        work.queue_page(0);
+        work.starting = 1;
+        let number = work.unused.pop().unwrap();
+        drop(work);
+        assert!(Pool::start(pool, number));
+        let thread = &pool.threads[0];
+        while thread.serving.entry().is_none() || !thread.serving.is_dead() {
+            thread::yield_now();
+        }
+        // A beat has come between the begin of its call and its death.
+        let mut work = pool.lock();
+        (work.pages[0], work.active) = (PageState::Idle, 0);
+        thread.blocked.store(true, Ordering::Relaxed);
+        assert!(Pool::has_heartbeat(pool, &mut work));
+        drop(work);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        while pool.shared.entry(0).status() != Status::Done {
+            assert!(Instant::now() < deadline, "its call has not ended");
+            thread::yield_now();
+        }
+        // SAFETY: it is done.
+        assert_eq!(unsafe { pool.shared.entry(0).take() }, -(libc::EOWNERDEAD as isize));
+        assert_eq!(threads.counters().died, 1);
+        assert!(threads.stop(deadline));
     }
 }

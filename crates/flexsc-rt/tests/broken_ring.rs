@@ -1,11 +1,17 @@
-//! A ring that the kernel refuses to enter. The only test of its process, whose only ring it replaces.
+//! A ring that the kernel refuses to enter. The only tests of their process, whose only ring they replace in turn.
 
 mod support;
 
 use std::fs::{self, File};
+use std::future::Future;
 use std::os::fd::AsRawFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Mutex;
+use std::task::{Context, Waker};
 
-use flexsc_rt::{Call, Config, Executor};
+use flexsc_rt::operations::raw;
+use flexsc_rt::{Call, Config, Executor, Runtime, Scratch};
 use support::{complete, post, register};
 
 fn ring_descriptor() -> Option<i32> {
@@ -15,18 +21,56 @@ fn ring_descriptor() -> Option<i32> {
     rings.next()?.file_name().to_str()?.parse().ok()
 }
 
+/// Replaces the ring of the process. Returns false if there is none.
+fn break_ring() -> bool {
+    let Some(ring) = ring_descriptor() else { return false };
+    let null = File::open("/dev/null").unwrap();
+    // SAFETY: both are open; only the pages use the ring.
+    assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), ring) }, ring);
+    true
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+#[test]
+fn futures_stayed_pending_after_failed_entries() {
+    let _alone = ALONE.lock();
+    let runtime = Runtime::new(&Config::default()).unwrap();
+    // SAFETY: the call takes numbers.
+    let close = || unsafe {
+        let prepare = |(): &mut (), _: &mut Scratch| {
+            let args = [usize::MAX, 0, 0, 0, 0, 0];
+            Call::bounded(libc::SYS_close, args).pinned(Executor::Ring)
+        };
+        raw((), prepare, |(), result, _| result)
+    };
+    let mut context = Context::from_waker(Waker::noop());
+    let mut future = runtime.call(close());
+    while Pin::new(&mut future).poll(&mut context).is_pending() {}
+    if !break_ring() {
+        return println!("not tested: there is no io_uring");
+    }
+    let mut future = runtime.call(close());
+    // It posts its call, and has it executed.
+    assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+    let executed = || drop(Pin::new(&mut future).poll(&mut context));
+    let message = catch_unwind(AssertUnwindSafe(executed)).unwrap_err();
+    let message = message.downcast::<String>().unwrap();
+    assert!(message.contains("enter io_uring"), "{message}");
+}
+
 #[test]
 fn calls_in_place_were_made_again_after_a_failed_entry() {
+    let _alone = ALONE.lock();
     let mut pages = register(Config::default());
     let on_ring =
         Call::bounded(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).pinned(Executor::Ring);
     let in_place = Call::bounded(libc::SYS_getpid, [0; 6]).pinned(Executor::InPlace);
     let id = post(&mut pages, &on_ring);
     complete(&mut pages, id).unwrap_err();
-    let Some(ring) = ring_descriptor() else { return println!("not tested: there is no io_uring") };
-    let null = File::open("/dev/null").unwrap();
-    // SAFETY: both are open; only the pages use the ring.
-    assert_eq!(unsafe { libc::dup2(null.as_raw_fd(), ring) }, ring);
+    if !break_ring() {
+        return println!("not tested: there is no io_uring");
+    }
     for made in 1..3 {
         let id = post(&mut pages, &in_place);
         post(&mut pages, &on_ring);

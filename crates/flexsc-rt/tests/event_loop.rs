@@ -227,3 +227,104 @@ fn dropped_loop_closes_what_late_calls_open() {
     // The receive was cancelled, and its socket closed.
     assert_eq!(theirs.read(&mut [0; 8]).unwrap(), 0);
 }
+
+#[test]
+fn bounded_call_behind_a_delayed_one_that_needs_a_thread_was_never_posted() {
+    let mut config = Config::default();
+    config.threads = 2;
+    let mut events = events(config);
+    // The only thread that may wait indefinitely, and a call for it.
+    for _ in 0..2 {
+        events.post_or_delay(sleep(Duration::from_secs(1_000)), |_, _| {}).unwrap();
+    }
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    let order = Rc::new(RefCell::new(Vec::new()));
+    for number in 0..3 {
+        let order = Rc::clone(&order);
+        let note = move |_: &mut EventLoop, _| order.borrow_mut().push(number);
+        events.post_or_delay(stat_file(&file), note).unwrap();
+    }
+    events.turn(Some(Duration::ZERO)).unwrap();
+    assert_eq!(*order.borrow(), [0, 1, 2]);
+    assert_eq!(events.outstanding(), 1);
+}
+
+#[test]
+fn delayed_bounded_calls_do_not_overtake_those_that_came_before() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 1;
+    let mut events = events(config);
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let (ours, theirs) = (Descriptor::new(ours), Descriptor::new(theirs));
+    let order = Rc::new(RefCell::new(Vec::new()));
+    let note = |number| {
+        let order = Rc::clone(&order);
+        move || order.borrow_mut().push(number)
+    };
+    for _ in 0..64 {
+        events.post(stat_file(&ours), |_, _| {}).unwrap();
+    }
+    for number in 0..3 {
+        let (sent, asked) = (note(2 * number), note(2 * number + 1));
+        events.post_or_delay(send(&theirs, vec![b'x']), move |_, _| sent()).unwrap();
+        events.post_or_delay(stat_file(&ours), move |_, _| asked()).unwrap();
+    }
+    events.run().unwrap();
+    assert_eq!(*order.borrow(), Vec::from_iter(0..6));
+}
+
+#[test]
+fn panic_while_a_delayed_call_was_prepared_lost_the_other_delayed_ones() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let mut events = events(config);
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    for _ in 0..64 {
+        events.post(stat_file(&file), |_, _| {}).unwrap();
+    }
+    let is_full = Rc::new(Cell::new(true));
+    let full = Rc::clone(&is_full);
+    // SAFETY: the call takes numbers.
+    let panics = unsafe {
+        let prepare = move |(): &mut (), _: &mut Scratch| {
+            assert!(full.get(), "the operation's defect");
+            Call::bounded(libc::SYS_getppid, [0; 6])
+        };
+        raw((), prepare, |(), result, _| result)
+    };
+    events.post_or_delay(panics, |_, _| {}).unwrap();
+    let made = Rc::new(Cell::new(0));
+    for _ in 0..3 {
+        let made = Rc::clone(&made);
+        events.post_or_delay(stat_file(&file), move |_, _| made.set(made.get() + 1)).unwrap();
+    }
+    events.turn(None).unwrap();
+    is_full.set(false);
+    assert!(catch_unwind(AssertUnwindSafe(|| events.run())).is_err());
+    events.run().unwrap();
+    assert_eq!(made.get(), 3);
+}
+
+#[test]
+fn turn_after_a_stop_ran_no_callback() {
+    let mut events = events(Config::default());
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    let made = Rc::new(Cell::new(0));
+    for _ in 0..4 {
+        let made = Rc::clone(&made);
+        let stop = move |events: &mut EventLoop, _| {
+            made.set(made.get() + 1);
+            events.stop();
+        };
+        events.post(stat_file(&file), stop).unwrap();
+    }
+    events.run().unwrap();
+    assert_eq!(made.get(), 1);
+    // Each ends its turn.
+    for turn in 2..4 {
+        events.turn(None).unwrap();
+        assert_eq!(made.get(), turn);
+    }
+    events.run().unwrap();
+    assert_eq!((made.get(), events.outstanding()), (4, 0));
+}

@@ -4,6 +4,7 @@ use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
+use std::thread::{self, Thread};
 use std::time::Duration;
 
 use flexsc_rt::operations::sleep;
@@ -32,6 +33,39 @@ struct Other;
 
 impl Wake for Other {
     fn wake(self: Arc<Self>) {}
+}
+
+/// Ends the sleep of the thread that polls.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+fn drop_in_a_child_kept_the_parent_awake() {
+    let runtime = Runtime::new(&Config::default()).unwrap();
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let polls_of_a_sleep = || {
+        let mut future = pin!(runtime.call(sleep(Duration::from_millis(50))));
+        let mut polls = 1;
+        while future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            thread::park();
+            polls += 1;
+        }
+        polls
+    };
+    // Starts the thread that waits for the pages.
+    assert!(polls_of_a_sleep() < 10);
+    assert!(fork(|| {
+        runtime.counters();
+        // SAFETY: the child does not use it any more.
+        drop(unsafe { std::ptr::read(&runtime) });
+        true
+    }));
+    let polls = polls_of_a_sleep();
+    assert!(polls < 10, "{polls}");
 }
 
 fn main() {
@@ -82,5 +116,6 @@ fn main() {
         let mut context = Context::from_waker(&waker);
         (0..10).any(|_| future.as_mut().poll(&mut context).is_ready())
     }));
+    drop_in_a_child_kept_the_parent_awake();
     println!("test forks ... ok");
 }

@@ -319,3 +319,31 @@ fn dropped_driver_is_replaced() {
         writer.join().unwrap();
     }));
 }
+
+#[test]
+fn drop_of_a_future_beside_a_sleeping_driver_kept_its_socket_open() {
+    let runtime = runtime(Config::default());
+    let pair = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        (Descriptor::new(ours), theirs)
+    };
+    let ((first, _first_end), (second, mut second_end)) = (pair(), pair());
+    let count = Arc::new(Count::default());
+    let of_driver = Waker::from(Arc::clone(&count));
+    let mut driver = runtime.call(receive(&first, Vec::with_capacity(1)));
+    let mut other = runtime.call(receive(&second, Vec::with_capacity(1)));
+    drop(second);
+    let mut poll_driver = || {
+        let poll = Pin::new(&mut driver).poll(&mut Context::from_waker(&of_driver));
+        assert!(poll.is_pending());
+    };
+    poll_driver();
+    assert!(Pin::new(&mut other).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    // Submits both, and sleeps.
+    poll_driver();
+    let before = count.0.load(Relaxed);
+    drop(other);
+    assert_eq!(count.0.load(Relaxed), before + 1);
+    poll_driver();
+    assert_eq!(std::io::Read::read(&mut second_end, &mut [0; 1]).unwrap(), 0);
+}

@@ -217,3 +217,28 @@ fn bytes_of_a_body_of_unknown_length_were_not_counted() {
         assert_eq!(samples["evring_body_bytes_total"], (sizes[0] + sizes[1]) as f64, "{backend}");
     });
 }
+
+#[test]
+fn connections_of_workers_that_had_ended_were_counted_as_open() {
+    let builder = || {
+        let builder = Server::builder().route("/", |_: Request| "served");
+        builder.metrics_listen(([127, 0, 0, 1], 0).into())
+    };
+    let server = builder().listen("127.0.0.1:0").start().unwrap();
+    let mut clients: Vec<_> = (0..5).map(|_| connect(&server)).collect();
+    for client in &mut clients {
+        assert_eq!(client.get("/").status, 200);
+    }
+    server.handle().reload(builder()).unwrap();
+    drop(clients);
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        let samples = scrape(&server);
+        let [open, accepted] = ["evring_connections_open", "evring_connections_accepted_total"]
+            .map(|name| samples[name]);
+        if (open, accepted) == (0.0, 5.0) {
+            break;
+        }
+        assert!(Instant::now() < until, "{open} of {accepted} connections are open");
+    }
+}

@@ -299,6 +299,36 @@ fn variable_that_says_false_turned_a_setting_of_hosts_on() {
 }
 
 #[test]
+fn variable_was_in_conflict_with_the_command_line_or_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.txt"), "text").unwrap();
+    let (root, file) = (dir.path().to_str().unwrap(), dir.path().join("httpd.toml"));
+    std::fs::write(&file, "tls-cert = '/none.pem'\ntls-key = '/none.key'\n").unwrap();
+    let file = file.to_str().unwrap();
+    let cases: [(&[&str], [&str; 2]); 4] = [
+        (&[root, "-p", "0"], ["LISTEN", "127.0.0.1:1"]),
+        (&[root, "-p", "0"], ["ROOT", "/none"]),
+        (&["--root", root, "--listen", "127.0.0.1:0"], ["PORT", "1"]),
+        (&[root, "-p", "0", "--config", file, "--tls-self-signed"], ["TLS_CERT", "/none.pem"]),
+    ];
+    for (flags, [variable, value]) in cases {
+        let mut command = httpd(flags);
+        command.env(format!("EVRING_HTTPD_{variable}"), value);
+        let serving = Serving::of(command);
+        if serving.line.contains("http://") {
+            assert_eq!(serving.connect().get("/a.txt").status, 200, "{variable}");
+        }
+    }
+    let mut command = httpd(&["--config", file, "-p", "0"]);
+    command.env("EVRING_HTTPD_TLS_SELF_SIGNED", "true");
+    assert!(Serving::of(command).line.contains("https://"));
+    // A variable that says false replaces nothing.
+    let mut command = httpd(&["--config", file, "-p", "0"]);
+    let output = command.env("EVRING_HTTPD_TLS_SELF_SIGNED", "false").output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
 fn variable_with_a_wrong_value_is_named() {
     let error = |variable: &str, flags: &[&str]| {
         let output = httpd(flags).env("EVRING_HTTPD_MAX_CONNECTIONS", variable).output().unwrap();

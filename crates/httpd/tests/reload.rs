@@ -155,6 +155,25 @@ fn oldest_of_too_many_generations_is_stopped() {
 }
 
 #[test]
+fn only_the_first_of_too_many_generations_was_stopped() {
+    let server = version("auto", 1, 0).listen("127.0.0.1:0").start().unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    let mut idle = Vec::new();
+    for n in 0..7 {
+        idle.push(connect_to_version(address, n));
+        handle.reload(version("auto", 1, n + 1)).unwrap();
+    }
+    // The four newest stay, of which the last one has no client here.
+    let (old, new) = idle.split_at_mut(4);
+    old.iter_mut().for_each(Client::expect_reset);
+    for (n, client) in new.iter_mut().enumerate() {
+        assert_eq!(client.get("/").body, (n + 4).to_string().as_bytes());
+    }
+    handle.stop();
+    assert_eq!(server.wait().unwrap().len(), 8);
+}
+
+#[test]
 fn addresses_can_change() {
     let server = version("auto", 2, 0).listen("127.0.0.1:0").start().unwrap();
     let (before, handle) = (server.addresses()[0], server.handle());
@@ -194,7 +213,7 @@ fn metrics_count_all_generations() {
 
 #[cfg(feature = "cli")]
 mod program {
-    use rustix::process::Signal;
+    use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
     use super::serving::program::Serving;
     use super::*;
@@ -272,6 +291,56 @@ mod program {
             assert!(line.contains(reason), "{line}");
             assert_eq!(program.serving.connect().get("/").status, 200, "as by the command line");
         }
+        program.serving.signal(Signal::TERM);
+        assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn failed_look_up_at_a_reload_ended_the_server() {
+        let settings = "root = 'DIR'\n";
+        let mut program = Configured::start(settings, &["--listen", "localhost:0"]);
+        // Without descriptors, no name can be looked up.
+        let pid = Pid::from_child(&program.serving.child);
+        let limit = getrlimit(Resource::Nofile);
+        let none = Rlimit { current: Some(0), maximum: limit.maximum };
+        let before = prlimit(Some(pid), Resource::Nofile, none).unwrap();
+        program.reload(settings);
+        let line = program.line();
+        assert!(
+            line.contains("the settings stay as they were: invalid value 'localhost:0'"),
+            "{line}"
+        );
+        prlimit(Some(pid), Resource::Nofile, before).unwrap();
+        assert_eq!(program.serving.connect().get("/a.txt").status, 200);
+    }
+
+    /// Returns the number of workers.
+    fn workers(program: &Configured) -> usize {
+        let tasks = fs::read_dir(format!("/proc/{}/task", program.serving.child.id())).unwrap();
+        let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
+        let names = tasks.filter_map(|task| name(task.unwrap()).ok());
+        names.filter(|name| name == "worker\n").count()
+    }
+
+    #[test]
+    fn generations_that_had_ended_were_counted() {
+        let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nshutdown-timeout = 0.1\n";
+        let mut program = Configured::start(settings, &["--log-level", "info"]);
+        let content = vec![b'x'; 30 << 20];
+        fs::write(program.dir.path().join("large"), &content).unwrap();
+        let mut client = program.serving.connect();
+        client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+        // The worker has the request.
+        client.stream.peek(&mut [0]).unwrap();
+        for _ in 0..6 {
+            program.reload(settings);
+            while !program.line().contains("settings reloaded") {}
+            while workers(&program) > 2 {
+                thread::yield_now();
+            }
+        }
+        let response = client.response(true);
+        assert_eq!((response.status, response.body.len()), (200, content.len()));
         program.serving.signal(Signal::TERM);
         assert!(program.serving.child.wait().unwrap().success());
     }

@@ -4,11 +4,12 @@
 use crate::serving;
 
 use std::fs;
-use std::net::TcpListener;
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
 use command_fds::{CommandFdExt, FdMapping};
+use serving::Client;
 use serving::program::{Serving, httpd};
 
 /// Runs the program with a file of settings. Returns whether it ended with success, and its messages. It is stopped
@@ -149,4 +150,21 @@ fn socket_that_no_setting_names_was_ignored_silently() {
     let serving = Serving::of(command);
     let expected = format!("the socket on {at} was given to the server, but no setting names");
     assert!(serving.before.contains(&expected), "{}", serving.before);
+}
+
+#[test]
+fn socket_of_both_families_was_used_for_one() {
+    let given = TcpListener::bind("[::]:0").unwrap();
+    let port = given.local_addr().unwrap().port();
+    let mut command = Command::new("sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
+    command.args(["--listen", &format!(":{port}")]).env("LISTEN_FDS", "1");
+    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
+    command.fd_mappings(vec![FdMapping { parent_fd: given.into(), child_fd: 3 }]).unwrap();
+    let serving = Serving::of(command);
+    assert_eq!(serving.before, "");
+    for host in ["127.0.0.1", "::1"] {
+        let mut client = Client::new(TcpStream::connect((host, port)).unwrap());
+        assert_eq!(client.get("/").status, 200, "{host}");
+    }
 }

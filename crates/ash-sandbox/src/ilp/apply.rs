@@ -7,6 +7,10 @@ use super::program::Program;
 use super::state::KEYSTREAM_BYTES;
 use super::{ApplyError, Mode, State, UNIT_BYTES};
 
+/// Operations for a unit of a keystream.
+#[cfg(feature = "sandbox")]
+const OPERATIONS_OF_KEYSTREAM: u64 = 16;
+
 /// Pipes compiled to one loop (5.7).
 ///
 /// It is immutable and can be shared by threads; what it keeps of a message is in a [`State`].
@@ -42,6 +46,19 @@ impl Ilp {
     /// Whether fragments may be applied in any order: all pipes are commutative.
     pub fn is_commutative(&self) -> bool {
         self.program.pipes.iter().all(|placed| placed.pipe.commutative)
+    }
+
+    /// Returns about how many operations applying it to so many bytes takes; one is about an instruction.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn operations(&self, bytes: u32) -> u64 {
+        // As for a copy.
+        let all = u64::from(bytes) / 16;
+        let units = u64::from(bytes).div_ceil(UNIT_BYTES as u64);
+        let per_unit = self.code.operations_of_unit(&self.program)
+            + self.program.keystreams as u64 * OPERATIONS_OF_KEYSTREAM;
+        let is_whole = (bytes as usize).is_multiple_of(UNIT_BYTES);
+        let of_tail = if is_whole { 0 } else { self.code.operations_of_tail(&self.program) };
+        all + units * per_unit + of_tail
     }
 
     /// Reads a message, or a fragment of one, and leaves it as it is (`ae_rapply` of table 5-1).

@@ -6,6 +6,10 @@ use super::kernels::{Kernel, Tier};
 use super::program::Program;
 use super::{Mode, UNIT_BYTES};
 
+/// Instructions of the processor for one that is interpreted.
+#[cfg(feature = "sandbox")]
+const INTERPRETED: u64 = 16;
+
 /// Which execution to compile for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Prefer {
@@ -84,6 +88,26 @@ impl Code {
                 Execution::Generated { code_bytes: generated.code_bytes() }
             }
             Code::Interpreted(reason) => Execution::Interpreted { reason: reason.clone() },
+        }
+    }
+
+    /// Returns about how many instructions a unit of the message takes, beyond those of a copy.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn operations_of_unit(&self, program: &Program) -> u64 {
+        match self {
+            Code::Kernel(_) => 0,
+            Code::Generated(_) => program.instructions_of_unit(),
+            Code::Interpreted(_) => program.instructions_of_unit() * INTERPRETED,
+        }
+    }
+
+    /// Returns about how many instructions a part of a unit at the end takes.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn operations_of_tail(&self, program: &Program) -> u64 {
+        match self {
+            Code::Kernel(_) => 0,
+            // The interpreter does the tail of both.
+            _ => program.instructions_of_tail() * INTERPRETED,
         }
     }
 

@@ -1,5 +1,7 @@
 //! A list of pipes as it is compiled.
 
+#[cfg(feature = "sandbox")]
+use super::UNIT_BYTES;
 use super::{Mode, Pipe};
 
 /// Names a pipe of a list.
@@ -27,4 +29,28 @@ pub(crate) struct Program {
     pub(crate) pipes: Vec<Placed>,
     pub(crate) initial: Box<[u64]>,
     pub(crate) keystreams: usize,
+}
+
+#[cfg(feature = "sandbox")]
+impl Program {
+    /// Returns the number of instructions that a unit of the message takes.
+    pub(crate) fn instructions_of_unit(&self) -> u64 {
+        self.pipes.iter().map(|placed| placed.pipe.instructions_of_unit()).sum()
+    }
+
+    /// Returns the number of instructions that a part of a unit takes, at most.
+    pub(crate) fn instructions_of_tail(&self) -> u64 {
+        let of_tail = |pipe: &Pipe| (UNIT_BYTES * pipe.tail_body.len()) as u64;
+        let of_pipe = |pipe: &Pipe| pipe.instructions_of_unit().max(of_tail(pipe));
+        self.pipes.iter().map(|placed| of_pipe(&placed.pipe)).sum()
+    }
+}
+
+#[cfg(feature = "sandbox")]
+impl Pipe {
+    /// Each step takes a word of the wider gauge.
+    fn instructions_of_unit(&self) -> u64 {
+        let step = self.input.bytes().max(self.output.bytes());
+        (UNIT_BYTES / step * self.body.len()) as u64
+    }
 }

@@ -91,10 +91,22 @@ impl State {
         let Some(keystream) = placed.keystream else {
             return Err(RegisterError::NoKeystream { pipe: placed.pipe.name });
         };
-        let mut cipher = ChaCha20::new(&Key::from(*key), &Nonce::from(*nonce));
-        cipher.seek(u64::from(first_block) * 64);
-        self.ciphers[keystream] = Some(cipher);
+        self.ciphers[keystream] = Some(cipher(key, nonce, first_block));
         Ok(())
+    }
+
+    /// Gives a keystream, by its number among those of the list, a key and the nonce behind it. Returns whether there
+    /// is such a keystream.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn set_key(&mut self, keystream: usize, bytes: &[u8; 44], first_block: u32) -> bool {
+        let (Some(keystream), Some((key, nonce))) =
+            (self.ciphers.get_mut(keystream), bytes.split_first_chunk::<32>())
+        else {
+            return false;
+        };
+        let Ok(nonce) = nonce.try_into() else { return false };
+        *keystream = Some(cipher(key, nonce, first_block));
+        true
     }
 
     /// Checks that all keystreams last for a message.
@@ -139,6 +151,12 @@ impl State {
         }
         Ok(placed.first_register + index)
     }
+}
+
+fn cipher(key: &[u8; 32], nonce: &[u8; 12], first_block: u32) -> ChaCha20 {
+    let mut cipher = ChaCha20::new(&Key::from(*key), &Nonce::from(*nonce));
+    cipher.seek(u64::from(first_block) * 64);
+    cipher
 }
 
 impl fmt::Debug for State {

@@ -8,7 +8,7 @@ use wasmparser::{
     WasmFeatures as Features,
 };
 
-use super::call::{CALLS, Call, ENTRY, MEMORY, MODULE, Type};
+use super::call::{CALLS, COPY_MEMORY, Call, ENTRY, FILL_MEMORY, MEMORY, MODULE, Type};
 use super::{Policy, Reason, Rejection};
 
 const PAGE: u64 = 65536;
@@ -32,13 +32,16 @@ pub(crate) struct Analysis {
     pub(crate) memory_bytes: usize,
 }
 
-/// WebAssembly's first version with what compilers emit by default. The sandboxer has replaced
-/// the instructions on ranges of memory.
+/// Maximum number of mutable globals, which the host saves for each message. Compilers use one.
+const MAX_GLOBALS: u32 = 64;
+
+/// WebAssembly's first version with what compilers emit by default.
 fn features(policy: &Policy) -> WasmFeatures {
     let mut features = Features::WASM1
         | Features::SIGN_EXTENSION
         | Features::MULTI_VALUE
         | Features::CALL_INDIRECT_OVERLONG
+        | Features::BULK_MEMORY_OPT
         | Features::SATURATING_FLOAT_TO_INT
         | Features::EXTENDED_CONST;
     features.set(Features::FLOATS, policy.floats);
@@ -68,7 +71,7 @@ struct Contents<'a> {
     names: HashMap<u32, String>,
 }
 
-/// Checks a module.
+/// Checks a module before it is rewritten, so that errors name its own functions and offsets.
 ///
 /// # Errors
 /// The first reason for which the policy rejects it.
@@ -140,6 +143,15 @@ impl<'a> Contents<'a> {
             Payload::MemorySection(section) => {
                 for memory in section {
                     self.memory = Some(memory.map_err(invalid)?);
+                }
+            }
+            Payload::GlobalSection(section) => {
+                let mut mutable = 0;
+                for global in section {
+                    mutable += u32::from(global.map_err(invalid)?.ty.mutable);
+                }
+                if mutable > MAX_GLOBALS {
+                    return Err(Reason::TooManyGlobals(mutable, MAX_GLOBALS).into());
                 }
             }
             Payload::ExportSection(section) => {
@@ -232,6 +244,9 @@ impl<'a> Contents<'a> {
                 Operator::Loop { .. } => function.has_loop = true,
                 Operator::Call { function_index } => function.calls.push(function_index),
                 Operator::CallIndirect { .. } => function.calls_by_table += 1,
+                // Calls, when the module has been rewritten.
+                Operator::MemoryCopy { .. } => function.operations += COPY_MEMORY.cost,
+                Operator::MemoryFill { .. } => function.operations += FILL_MEMORY.cost,
                 _ => {}
             }
         }
@@ -286,8 +301,23 @@ impl<'a> Contents<'a> {
                 Err(self.in_function(entry, Reason::TooLong(operations, policy.max_operations)))
             }
             Some(operations) => Ok(Bound::Acyclic(operations)),
-            None => Ok(Bound::Cyclic),
+            None => {
+                self.check_bodies(policy)?;
+                Ok(Bound::Cyclic)
+            }
         }
+    }
+
+    /// Checks that no body is long: between two checks of a bound, less than one body runs.
+    fn check_bodies(&self, policy: &Policy) -> Result<(), Rejection> {
+        let max = policy.max_body_operations;
+        for (number, body) in (self.imported.len() as u32..).zip(&self.bodies) {
+            if body.operations > max {
+                let reason = Reason::BodyTooLong(body.operations, max);
+                return Err(self.in_function(number, reason));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the number of operations of a function that is called at a depth, with those that it calls; none if it is

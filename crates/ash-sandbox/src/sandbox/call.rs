@@ -55,6 +55,10 @@ calls! {
     WRITE_APPLY = "write_apply" (I32, I32, I32, I32) -> I32, 50;
     /// Reads a persistent register of a pipe list.
     IMPORT = "import" (I32, I32) -> I64, 20;
+    /// Writes a persistent register of a pipe list.
+    EXPORT = "export" (I32, I32, I64) -> I32, 20;
+    /// Gives a keystream of a pipe list a key, and a nonce behind it.
+    KEY = "key" (I32, I32, I32, I32) -> I32, 100;
     /// An addition to the table: posts an event to the application.
     POST = "post" (I64, I64) -> I32, 50;
     /// An addition to the table: starts an upcall with the message, if it is passed on.
@@ -75,6 +79,6 @@ calls! {
 }
 
 /// Operations for touching bytes in a host call, such as copying them.
-pub(crate) fn cost_of_bytes(bytes: usize) -> u64 {
-    bytes as u64 / 16
+pub(crate) fn cost_of_bytes(bytes: u32) -> u64 {
+    u64::from(bytes) / 16
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
-use wasmtime::{Store, Trap, TypedFunc};
+use wasmtime::{Global, Store, Trap, TypedFunc, Val};
 
 use super::budget::Budget;
 use super::host::{COUNTERS, Host};
@@ -110,10 +110,54 @@ pub struct Counters {
     pub operations: u64,
 }
 
+/// The parameters of the entry.
+type Parameters = (i32, i32, i64, i32);
+
+/// An instance of a module.
+pub(crate) struct Instance {
+    store: Store<Host>,
+    entry: TypedFunc<Parameters, i32>,
+    /// The mutable globals, with their values before the last call.
+    globals: Box<[(Global, Val)]>,
+}
+
+impl Instance {
+    pub(crate) fn new(
+        store: Store<Host>,
+        entry: TypedFunc<Parameters, i32>,
+        globals: Vec<Global>,
+    ) -> Self {
+        let globals = globals.into_iter().map(|global| (global, Val::I32(0))).collect();
+        Instance { store, entry, globals }
+    }
+
+    /// Calls the entry. If frames are lost with an abort, the globals are as before the call: compilers keep the
+    /// pointer to the stack in one.
+    #[inline]
+    fn call(&mut self, parameters: Parameters) -> wasmtime::Result<i32> {
+        for (global, value) in &mut self.globals {
+            *value = global.get(&mut self.store);
+        }
+        let result = self.entry.call(&mut self.store, parameters);
+        if result.is_err() {
+            self.restore();
+        }
+        result
+    }
+
+    #[cold]
+    fn restore(&mut self) {
+        for (global, value) in &self.globals {
+            // It has the type of the value, so this cannot fail.
+            let _ = global.set(&mut self.store, *value);
+        }
+    }
+}
+
 /// What runs when a message arrives.
 pub(crate) enum Code {
     /// An instance of a module, in the sandbox.
-    Module { store: Store<Host>, entry: TypedFunc<(i32, i32, i64, i32), i32> },
+    Module(Instance),
     /// An unsafe handler.
     Native { host: Box<Host>, entry: Box<NativeEntry> },
 }
@@ -122,7 +166,7 @@ impl Code {
     #[inline]
     fn host(&self) -> &Host {
         match self {
-            Code::Module { store, .. } => store.data(),
+            Code::Module(instance) => instance.store.data(),
             Code::Native { host, .. } => host,
         }
     }
@@ -130,7 +174,7 @@ impl Code {
     #[inline]
     fn host_mut(&mut self) -> &mut Host {
         match self {
-            Code::Module { store, .. } => store.data_mut(),
+            Code::Module(instance) => instance.store.data_mut(),
             Code::Native { host, .. } => host,
         }
     }
@@ -218,8 +262,8 @@ impl Handler {
         &self.policy
     }
 
-    /// Lets the handler apply a pipe list, and import these registers after it. Returns the number
-    /// by which the handler names the list.
+    /// Lets the handler apply a pipe list, export these registers and the keys of its keystreams before it, and import
+    /// the registers after it. Returns the number by which the handler names the list.
     pub fn add_pipes(&mut self, ilp: Ilp, registers: Vec<(PipeId, Register)>) -> u32 {
         self.code.host_mut().add_pipes(ilp, registers)
     }
@@ -328,9 +372,7 @@ impl Handler {
         let fuel = max.min(left);
         let clock = self.arm(fuel);
         let result = match &mut self.code {
-            Code::Module { store, entry } => {
-                entry.call(&mut *store, (offset, len, connection as i64, slot as i32))
-            }
+            Code::Module(instance) => instance.call((offset, len, connection as i64, slot as i32)),
             Code::Native { host, entry } => Ok(entry(&mut NativeCalls { host, connection, slot })),
         };
         let used = self.used(max, fuel, clock);
@@ -400,7 +442,7 @@ impl Handler {
     /// Returns the engine's state of a module.
     fn module(&mut self) -> Option<&mut Store<Host>> {
         match &mut self.code {
-            Code::Module { store, .. } => Some(store),
+            Code::Module(instance) => Some(&mut instance.store),
             Code::Native { .. } => None,
         }
     }

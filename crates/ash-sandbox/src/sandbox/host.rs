@@ -8,7 +8,7 @@ use std::time::Instant;
 use wasmtime::{Caller, Linker, Trap};
 
 use super::Policy;
-use super::call::{self, Call, MODULE};
+use super::call::{self, Call, MODULE, cost_of_bytes};
 use super::memory::HandlerMemory;
 use crate::ilp::{Ilp, PipeId, Register, State};
 
@@ -27,7 +27,7 @@ pub const COUNTERS: usize = 16;
 /// Bytes at the end of a reply slot that are not used, so that slots are buffers of a receive ring's form.
 pub const SLOT_GAP: usize = 64;
 
-/// A pipe list that a handler may apply, and the registers that it may import.
+/// A pipe list that a handler may apply, and the registers that it may export and import.
 #[derive(Debug)]
 struct Pipes {
     ilp: Ilp,
@@ -163,10 +163,10 @@ impl Host {
         }
     }
 
-    /// Charges a call. Returns whether there were enough operations left.
+    /// Charges a call, and operations beyond its own cost. Returns whether there were enough operations left.
     #[inline]
-    pub(crate) fn charge(&mut self, call: &Call, bytes: u32) -> bool {
-        let cost = call.cost + call::cost_of_bytes(bytes as usize);
+    pub(crate) fn charge(&mut self, call: &Call, more: u64) -> bool {
+        let cost = call.cost.saturating_add(more);
         self.calls += 1;
         let left = self.operations.checked_sub(cost);
         self.operations = left.unwrap_or(0);
@@ -249,6 +249,31 @@ impl Host {
         if result.is_ok() { OK } else { INVALID }
     }
 
+    /// Returns the operations for applying a list to so many bytes.
+    fn cost_of_pipes(&self, pipes: i32, len: i32) -> u64 {
+        let pipes = self.pipes.get(pipes as usize);
+        pipes.map_or(0, |pipes| pipes.ilp.operations(len as u32))
+    }
+
+    fn export(&mut self, pipes: i32, register: i32, value: i64) -> i32 {
+        let Some(pipes) = self.pipes.get_mut(pipes as usize) else { return INVALID };
+        let Some(&(pipe, register)) = pipes.registers.get(register as usize) else {
+            return INVALID;
+        };
+        if pipes.state.export(pipe, register, value as u64).is_ok() { OK } else { INVALID }
+    }
+
+    /// Gives the keystream of a list a key of 32 bytes, followed by a nonce of 12.
+    fn key(&mut self, pipes: i32, keystream: i32, key: i32, first_block: i32) -> i32 {
+        let Some((memory, range)) = self.readable(key, 44) else { return FAULT };
+        let from = memory.host_pointer(range.start).cast::<[u8; 44]>();
+        // SAFETY: 44 bytes of the memory, which nothing changes: see `copy`.
+        let bytes = unsafe { from.read_unaligned() };
+        let Some(pipes) = self.pipes.get_mut(pipes as usize) else { return INVALID };
+        let is_set = pipes.state.set_key(keystream as usize, &bytes, first_block as u32);
+        if is_set { OK } else { INVALID }
+    }
+
     fn import(&self, pipes: i32, register: i32) -> i64 {
         let pipes = self.pipes.get(pipes as usize);
         let value = pipes.and_then(|pipes| {
@@ -275,16 +300,27 @@ impl Host {
 
 /// Charges a call. Returns whether there were enough operations left. When they are used up, fuel is
 /// too, so that the handler ends at its next instruction, and not within the call (section 4.1.2).
-fn charge(caller: &mut Caller<'_, Host>, call: &Call, bytes: i32) -> bool {
+fn charge(caller: &mut Caller<'_, Host>, call: &Call, more: u64) -> bool {
     let host = caller.data_mut();
-    let has_left = host.charge(call, bytes as u32);
+    let has_left = host.charge(call, more);
     if host.has_fuel
         && let Ok(fuel) = caller.get_fuel()
     {
-        let cost = call.cost + call::cost_of_bytes(bytes as u32 as usize);
+        let cost = call.cost.saturating_add(more);
         let _ = caller.set_fuel(fuel.saturating_sub(cost));
     }
     has_left
+}
+
+/// Charges a call that touches bytes.
+fn charge_bytes(caller: &mut Caller<'_, Host>, call: &Call, bytes: i32) -> bool {
+    charge(caller, call, cost_of_bytes(bytes as u32))
+}
+
+/// Charges a call that applies a pipe list.
+fn charge_pipes(caller: &mut Caller<'_, Host>, call: &Call, pipes: i32, len: i32) -> bool {
+    let cost = caller.data().cost_of_pipes(pipes, len);
+    charge(caller, call, cost)
 }
 
 /// Does what an instruction would do: it has its effect, or traps before it.
@@ -294,7 +330,7 @@ fn in_place_of_instruction(
     len: i32,
     effect: impl FnOnce(&mut Host) -> i32,
 ) -> wasmtime::Result<()> {
-    if !charge(caller, call, len) {
+    if !charge_bytes(caller, call, len) {
         return Err(Trap::OutOfFuel.into());
     }
     match effect(caller.data_mut()) {
@@ -306,15 +342,15 @@ fn in_place_of_instruction(
 /// Adds the approved calls to a linker, and no others.
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
-        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, FILL_MEMORY, ID, IMPORT, POST, READ_APPLY, REPLY,
-        SEND, TABLE, UPCALL, WRITE_APPLY,
+        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, EXPORT, FILL_MEMORY, ID, IMPORT, KEY, POST,
+        READ_APPLY, REPLY, SEND, TABLE, UPCALL, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
         caller.data().start.elapsed().as_nanos() as i64
     })?;
     linker.func_wrap(MODULE, SEND.name, |mut caller: Caller<'_, Host>, offset, len| {
-        if !charge(&mut caller, &SEND, len) {
+        if !charge_bytes(&mut caller, &SEND, len) {
             return EXHAUSTED;
         }
         caller.data_mut().send(offset, len)
@@ -324,7 +360,7 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         caller.data().tenant as i64
     })?;
     linker.func_wrap(MODULE, COPY.name, |mut caller: Caller<'_, Host>, to, from, len| {
-        if !charge(&mut caller, &COPY, len) {
+        if !charge_bytes(&mut caller, &COPY, len) {
             return EXHAUSTED;
         }
         caller.data_mut().copy(to, from, len)
@@ -333,7 +369,7 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         MODULE,
         READ_APPLY.name,
         |mut caller: Caller<'_, Host>, pipes, from, len| {
-            if !charge(&mut caller, &READ_APPLY, len) {
+            if !charge_pipes(&mut caller, &READ_APPLY, pipes, len) {
                 return EXHAUSTED;
             }
             caller.data_mut().apply(pipes, from, None, len)
@@ -343,7 +379,7 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         MODULE,
         WRITE_APPLY.name,
         |mut caller: Caller<'_, Host>, pipes, from, to: i32, len| {
-            if !charge(&mut caller, &WRITE_APPLY, len) {
+            if !charge_pipes(&mut caller, &WRITE_APPLY, pipes, len) {
                 return EXHAUSTED;
             }
             caller.data_mut().apply(pipes, from, Some(to), len)
@@ -353,6 +389,26 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         charge(&mut caller, &IMPORT, 0);
         caller.data().import(pipes, register)
     })?;
+    linker.func_wrap(
+        MODULE,
+        EXPORT.name,
+        |mut caller: Caller<'_, Host>, pipes, register, value| {
+            if !charge(&mut caller, &EXPORT, 0) {
+                return EXHAUSTED;
+            }
+            caller.data_mut().export(pipes, register, value)
+        },
+    )?;
+    linker.func_wrap(
+        MODULE,
+        KEY.name,
+        |mut caller: Caller<'_, Host>, pipes, keystream, key, first_block| {
+            if !charge(&mut caller, &KEY, 0) {
+                return EXHAUSTED;
+            }
+            caller.data_mut().key(pipes, keystream, key, first_block)
+        },
+    )?;
     linker.func_wrap(MODULE, POST.name, |mut caller: Caller<'_, Host>, kind, value| {
         if !charge(&mut caller, &POST, 0) {
             return EXHAUSTED;

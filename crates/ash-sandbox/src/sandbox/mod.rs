@@ -52,6 +52,8 @@
 //! | `copy(to: i32, from: i32, length: i32) -> i32` | `ae_trusted_memcpy` | copies, with one check of each range |
 //! | `read_apply(pipes: i32, from: i32, length: i32) -> i32` | `ae_rapply` | applies a pipe list that only reads |
 //! | `write_apply(pipes: i32, from: i32, to: i32, length: i32) -> i32` | `ae_wapply` | applies a pipe list that writes to another place |
+//! | `export(pipes: i32, register: i32, value: i64) -> i32` | (3.2.2) | writes a persistent register before it |
+//! | `key(pipes: i32, keystream: i32, offset: i32, first_block: i32) -> i32` | an addition | gives a keystream of a list, such as that of ChaCha20, a key of 32 bytes at the offset and the nonce of 12 bytes behind it |
 //! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it |
 //! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
 //! | `upcall() -> i32` | an addition | starts an upcall with the message, if it is passed on |
@@ -60,6 +62,10 @@
 //! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it |
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
+//!
+//! What one invocation applies a list to is one message for the list: its registers have their initial values, and its
+//! keystreams no keys, when the invocation begins; all ranges but the last have a multiple of eight bytes.
+//! Applying is charged by the instructions of the pipes, and more where they are interpreted.
 //!
 //! # Replies
 //!
@@ -76,6 +82,10 @@
 //! an involuntary abort, as is a wild memory access; it never happens inside a host call. The message
 //! then goes to the application as it arrived, because the handler cannot write to the message area.
 //! A few such aborts disable the handler.
+//!
+//! An abort that ends the handler within a call, involuntary or by `abort`, leaves the memory as the handler left
+//! it (5.4.1). The mutable globals, of which a module has up to 64, get the values that they had before the message, as
+//! compilers keep the pointer to the stack in one.
 
 mod analysis;
 mod budget;

@@ -1,6 +1,6 @@
 //! Unsafe handlers (section 6.3): native code in the place of a module.
 
-use super::call::{COPY, COUNT, Call, POST, SEND};
+use super::call::{COPY, COUNT, Call, POST, SEND, cost_of_bytes};
 use super::host::{EXHAUSTED, Host};
 
 /// The code of an unsafe handler. Its result is that of `ash_handle`.
@@ -57,7 +57,7 @@ impl NativeCalls<'_> {
 
     #[inline]
     fn call(&mut self, call: &Call, bytes: u32, effect: impl FnOnce(&mut Host) -> i32) -> i32 {
-        if !self.host.charge(call, bytes) {
+        if !self.host.charge(call, cost_of_bytes(bytes)) {
             return EXHAUSTED;
         }
         effect(self.host)

@@ -26,6 +26,10 @@ pub struct Policy {
     pub floats: bool,
     /// Maximum number of operations in one invocation (section 4.1.2).
     pub max_operations: u64,
+    /// Maximum number of operations in the body of a function of a module with loops or recursion. They are counted
+    /// when the function is called and at each iteration of a loop, so a handler exceeds
+    /// [`max_operations`](Self::max_operations) by one body at most, which is not charged.
+    pub max_body_operations: u64,
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
     /// threads. Beyond it, messages are passed to the application.
     pub operations_per_second: u64,
@@ -44,9 +48,10 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loops {
-    /// Count operations: exact, and slower by a tenth to a quarter.
+    /// Count operations, at each call and iteration; slower by a tenth to a quarter. A handler exceeds its maximum by
+    /// [one body](Policy::max_body_operations) at most.
     Fuel,
-    /// Check a clock tick at each iteration: a handler ends within two ticks, as in section 4.1.2.
+    /// Check a clock tick at each call and iteration: a handler ends within two ticks, as in section 4.1.2.
     Epoch(Duration),
 }
 
@@ -70,6 +75,7 @@ impl Default for Policy {
             reply_slot_bytes: 4096,
             floats: false,
             max_operations: 100_000,
+            max_body_operations: 10_000,
             operations_per_second: 200_000_000,
             max_sends: 8,
             max_events: 8,

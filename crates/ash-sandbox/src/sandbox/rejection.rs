@@ -42,6 +42,11 @@ pub enum Reason {
     /// Each path through the handler is bounded, but the longest has more operations than the policy
     /// permits: its number of operations and the maximum.
     TooLong(u64, u64),
+    /// The module has loops or recursion, and the body of a function has more operations than the policy permits
+    /// between two checks: their number and the maximum.
+    BodyTooLong(u64, u64),
+    /// The module defines more mutable globals than a handler may have: their number and the maximum.
+    TooManyGlobals(u32, u32),
     /// The compiler or the loader failed.
     Compiler(String),
     /// The memory of the handler could not be set up.
@@ -112,6 +117,13 @@ impl fmt::Display for Reason {
                 f,
                 "the longest path has {operations} operations; the policy permits {max}"
             ),
+            Reason::BodyTooLong(operations, max) => write!(
+                f,
+                "the function has {operations} operations; the policy permits {max} in a module with loops or recursion, which is checked at calls and iterations only"
+            ),
+            Reason::TooManyGlobals(count, max) => {
+                write!(f, "the module defines {count} mutable globals; handlers have up to {max}")
+            }
             Reason::Compiler(reason) => write!(f, "the module cannot be compiled: {reason}"),
             Reason::Memory(reason) => write!(f, "the memory cannot be set up: {reason}"),
         }

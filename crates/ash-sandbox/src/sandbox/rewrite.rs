@@ -1,13 +1,18 @@
 //! Rewrites a module: host calls, which check their ranges and are charged by their length, replace
-//! the instructions `memory.copy` and `memory.fill` (section 4.1.2: sandboxing by code inspection).
+//! the instructions `memory.copy` and `memory.fill` (section 4.1.2: sandboxing by code inspection), and mutable globals
+//! are exported, as the host restores them after an abort.
 
 use std::fmt;
 
 use wasm_encoder::reencode::{self, Reencode, utils};
 use wasm_encoder::{
-    EntityType, ImportSection, Instruction, Module, SectionId, TypeSection, ValType,
+    EntityType, ExportKind, ExportSection, GlobalSection, ImportSection, Instruction, Module,
+    SectionId, TypeSection, ValType,
 };
-use wasmparser::{ImportSectionReader, Imports, Operator, Parser, TypeRef, TypeSectionReader};
+use wasmparser::{
+    ExportSectionReader, GlobalSectionReader, ImportSectionReader, Imports, Operator, Parser,
+    TypeRef, TypeSectionReader,
+};
 
 use super::call::{COPY_MEMORY, Call, FILL_MEMORY, MODULE};
 use super::{Reason, Rejection};
@@ -15,7 +20,12 @@ use super::{Reason, Rejection};
 /// The calls that are added, behind the imports of the module.
 const ADDED: [Call; 2] = [COPY_MEMORY, FILL_MEMORY];
 
-/// Rewrites a module.
+/// Returns the name of the `n`th mutable global among the exports of a rewritten module.
+pub(crate) fn global_name(n: usize) -> String {
+    format!("ash.global {n}")
+}
+
+/// Rewrites a module, which imports functions only.
 ///
 /// # Errors
 /// If it cannot be parsed.
@@ -27,17 +37,25 @@ pub(crate) fn rewrite(wasm: &[u8]) -> std::result::Result<Vec<u8>, Rejection> {
     }
 }
 
-/// Imports in the format of a proposal that handlers do not have.
+/// What cannot be rewritten.
 #[derive(Debug)]
-struct CompactImports;
+enum Refusal {
+    /// Imports in the format of a proposal that handlers do not have.
+    CompactImports,
+    /// A function that no module can have.
+    Function(u32),
+}
 
-impl fmt::Display for CompactImports {
+impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("compact imports are not enabled")
+        match self {
+            Refusal::CompactImports => f.write_str("compact imports are not enabled"),
+            Refusal::Function(number) => write!(f, "there is no function {number}"),
+        }
     }
 }
 
-type Result<T> = std::result::Result<T, reencode::Error<CompactImports>>;
+type Result<T> = std::result::Result<T, reencode::Error<Refusal>>;
 
 #[derive(Debug, Default)]
 struct Rewriter {
@@ -46,6 +64,8 @@ struct Rewriter {
     /// Number of functions that the module itself imports.
     imported: u32,
     has_imports: bool,
+    /// The mutable globals.
+    mutable: Vec<u32>,
 }
 
 impl Rewriter {
@@ -60,7 +80,7 @@ impl Rewriter {
 }
 
 impl Reencode for Rewriter {
-    type Error = CompactImports;
+    type Error = Refusal;
 
     fn parse_type_section(
         &mut self,
@@ -84,11 +104,36 @@ impl Reencode for Rewriter {
                     self.imported += 1;
                 }
                 Imports::Single(..) => {}
-                _ => return Err(reencode::Error::UserError(CompactImports)),
+                _ => return Err(reencode::Error::UserError(Refusal::CompactImports)),
             }
         }
         utils::parse_import_section(self, imports, section)?;
         self.add_imports(imports);
+        Ok(())
+    }
+
+    fn parse_global_section(
+        &mut self,
+        globals: &mut GlobalSection,
+        section: GlobalSectionReader<'_>,
+    ) -> Result<()> {
+        for (number, global) in (0..).zip(section.clone()) {
+            if global?.ty.mutable {
+                self.mutable.push(number);
+            }
+        }
+        utils::parse_global_section(self, globals, section)
+    }
+
+    fn parse_export_section(
+        &mut self,
+        exports: &mut ExportSection,
+        section: ExportSectionReader<'_>,
+    ) -> Result<()> {
+        utils::parse_export_section(self, exports, section)?;
+        for (n, number) in self.mutable.iter().enumerate() {
+            exports.export(&global_name(n), ExportKind::Global, *number);
+        }
         Ok(())
     }
 
@@ -109,7 +154,11 @@ impl Reencode for Rewriter {
 
     fn function_index(&mut self, function: u32) -> Result<u32> {
         let is_own = function >= self.imported && self.ty.is_some();
-        Ok(if is_own { function + ADDED.len() as u32 } else { function })
+        if !is_own {
+            return Ok(function);
+        }
+        let moved = function.checked_add(ADDED.len() as u32);
+        moved.ok_or(reencode::Error::UserError(Refusal::Function(function)))
     }
 
     fn instruction<'a>(&mut self, operator: Operator<'a>) -> Result<Instruction<'a>> {

@@ -12,10 +12,10 @@ use super::analysis::{Analysis, analyse};
 use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
-use super::handler::{Code, Handler};
+use super::handler::{Code, Handler, Instance};
 use super::host::{self, Host};
 use super::memory::{Areas, Creator, Memories};
-use super::rewrite::rewrite;
+use super::rewrite::{global_name, rewrite};
 use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection, SharedTable};
 
 /// Maximum number of reply slots, which are the bits of a set.
@@ -150,8 +150,8 @@ impl Sandboxer {
         if wasm.len() > self.policy.max_module_bytes {
             return Err(Reason::TooLarge(wasm.len(), self.policy.max_module_bytes).into());
         }
-        let wasm = &rewrite(wasm)?[..];
         let analysis = analyse(wasm, &self.policy)?;
+        let wasm = &rewrite(wasm)?[..];
         let engine = match analysis.bound {
             Bound::Acyclic(_) => &self.plain,
             Bound::Cyclic => &self.checked,
@@ -264,7 +264,9 @@ impl Ash {
             .map_err(|error| Rejection::new(Reason::Memory(format!("{error:#}"))))?;
         let entry = instance.get_typed_func(&mut store, ENTRY);
         let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;
-        let code = Code::Module { store, entry };
+        let globals = (0..).map_while(|n| instance.get_global(&mut store, &global_name(n)));
+        let globals = globals.collect::<Vec<_>>();
+        let code = Code::Module(Instance::new(store, entry, globals));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
         Ok(Handler::new(code, memory, policy, budget, self.analysis.bound, self.clock.clone()))
     }

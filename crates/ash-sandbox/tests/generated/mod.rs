@@ -21,6 +21,7 @@ pub(crate) fn like_handlers(shape: &str, allow_floats: bool, bulk_memory_enabled
         exceptions_enabled: false,
         gc_enabled: false,
         max_data_segments: 2,
+        max_globals: 64,
         max_instructions: 400,
         max_tables: 1,
         max_table_elements: 100,

@@ -8,6 +8,7 @@ use super::super::raw::INTERRUPTED;
 use super::{Completion, EntryId, Pages, Place, Scratch};
 use crate::entry::Status;
 use crate::page::ENTRIES;
+use crate::sync::pause;
 
 /// Time that calls in flight have to end when the pages are dropped.
 const STOP_TIMEOUT: Duration = Duration::from_secs(2);
@@ -39,6 +40,11 @@ impl Pages {
                 self.counters.withdrawn += 1;
                 self.finish(id.index, INTERRUPTED);
             }
+            Place::Ready => {
+                self.withdraw_ready(id.index);
+                self.counters.withdrawn += 1;
+                self.finish(id.index, INTERRUPTED);
+            }
             Place::Thread => self.cancel_on_thread(id.index),
             Place::Ring => {
                 slot.place = Place::CancelledRing;
@@ -65,8 +71,9 @@ impl Pages {
         self.slots[index as usize].place = Place::CancelledThread;
         let entry = self.shared.entry(index);
         // A thread that has claimed the entry marks it as busy next.
+        let mut spins = 0;
         while entry.status() == Status::Submitted {
-            std::hint::spin_loop();
+            pause(&mut spins);
         }
         if entry.cancel() {
             self.counters.interrupted += 1;

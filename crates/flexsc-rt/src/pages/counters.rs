@@ -46,12 +46,15 @@ pub struct Counters {
 }
 
 impl Pages {
-    /// Returns the counters.
+    /// Returns the counters. In a child of fork(2), those of syscall threads are 0.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
         counters.epoll_calls = self.readiness.calls();
         counters.ring_entries = self.ring.entered();
-        if let Some(threads) = &self.threads {
+        // In a child, the lock of the threads may be that of one that does not exist.
+        if let Some(threads) = &self.threads
+            && self.process.is_current()
+        {
             let of_threads = threads.counters();
             counters.threads_started = of_threads.started;
             counters.threads_blocked = of_threads.blocked;

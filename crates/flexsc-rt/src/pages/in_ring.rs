@@ -69,7 +69,7 @@ impl Pages {
         match slot.waits {
             _ if result < 0 => self.finish(index, result),
             Waits::UntilReady(..) => self.finish(index, 0),
-            Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_thread(index),
+            Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_blocking(index),
             _ => self.execute_in_place(index),
         }
     }

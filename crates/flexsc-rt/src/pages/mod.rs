@@ -1,5 +1,6 @@
 //! The owner's side of the syscall pages: register, post, wait, take, cancel (section 3.2).
 
+mod blocking;
 mod cancel;
 mod config;
 mod counters;
@@ -81,6 +82,8 @@ enum Place {
     CancelledPolled,
     /// It waits for its descriptor.
     Waiting,
+    /// Its descriptor is ready, and it waits for a thread.
+    Ready,
     /// It is done, and in the owner's queue.
     Done,
 }
@@ -95,6 +98,8 @@ struct Slot {
     place: Place,
     pinned: Option<Executor>,
     uncancellable: bool,
+    /// It is on a thread, and was posted without one that may wait indefinitely.
+    is_indefinite: bool,
     /// The ring makes it in a batch, if the owner sleeps there.
     in_batches: bool,
     waits: Waits,
@@ -167,8 +172,11 @@ pub struct Pages {
     chosen: Option<(Row, Choice)>,
     depth: Depth,
     batch_since: Option<Instant>,
-    /// Calls in flight that may wait indefinitely on a thread.
+    /// Calls that may wait indefinitely on a thread: those in flight of which that is known, and of others those on a
+    /// thread.
     indefinite: usize,
+    /// Entries of such others that wait for a thread.
+    ready: VecDeque<u32>,
     counters: Counters,
     process: Process,
     /// One thread owns the pages: calls about the calling thread have a meaning.
@@ -200,6 +208,7 @@ impl Pages {
             place: Place::Free,
             pinned: None,
             uncancellable: false,
+            is_indefinite: false,
             in_batches: false,
             waits: Waits::Bounded,
             other_end: NO_END,
@@ -239,6 +248,7 @@ impl Pages {
             depth: Depth::of(0),
             batch_since: None,
             indefinite: 0,
+            ready: VecDeque::with_capacity(entries),
             counters: Counters::default(),
             process: Process::current(),
             shared,

@@ -34,6 +34,9 @@ impl Pages {
     #[inline]
     pub(crate) fn next_done(&mut self) -> Option<u32> {
         let next = self.find_done();
+        if let Some(index) = next {
+            self.ended(index);
+        }
         // A call that was not ready is a thread's again.
         self.publish();
         next
@@ -58,6 +61,8 @@ impl Pages {
                     self.finish(index, INTERRUPTED);
                     continue;
                 }
+                // Another call may be the next one of the descriptor.
+                self.ended(index);
                 if self.waits_again(index) {
                     continue;
                 }
@@ -76,7 +81,10 @@ impl Pages {
         let id = EntryId { index, generation: slot.generation };
         slot.generation = slot.generation.wrapping_add(1);
         slot.place = Place::Free;
-        self.indefinite -= usize::from(Room::of(slot.waits, slot.pinned) == Room::Thread);
+        if Room::of(slot.waits, slot.pinned) == Room::Thread {
+            self.indefinite_ended();
+            self.publish();
+        }
         self.free.push(index);
         Completion { id, result: raw::decode(result) }
     }

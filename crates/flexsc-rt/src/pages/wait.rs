@@ -127,28 +127,31 @@ impl Pages {
                     self.make_waiting_calls(report.fd, direction);
                 }
             }
-            if let Err(errno) = self.readiness.arm_again(report.fd) {
-                for direction in [Direction::Read, Direction::Write] {
-                    while let Some(index) = self.readiness.pop(report.fd, direction) {
-                        self.not_armed(index, errno);
-                    }
-                }
-            }
+            self.arm_again(report.fd);
         }
         self.publish();
         Ok(())
+    }
+
+    /// Waits for what the remaining calls of a descriptor need.
+    pub(super) fn arm_again(&mut self, fd: RawFd) {
+        if let Err(errno) = self.readiness.arm_again(fd) {
+            for direction in [Direction::Read, Direction::Write] {
+                while let Some(index) = self.readiness.pop(fd, direction) {
+                    self.not_armed(index, errno);
+                }
+            }
+        }
     }
 
     /// Makes the calls that wait for a descriptor, as long as it is ready.
     pub(super) fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) {
         while let Some(index) = self.readiness.pop(fd, direction) {
             self.swap_ends(index);
-            if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits
-                && self.threads.is_some()
-            {
-                // It may be ready for one call only.
-                self.assign_thread(index);
-                return;
+            let blocks = matches!(self.slots[index as usize].waits, Waits::ReadyThenBlocks(..));
+            if blocks && self.threads.is_some() {
+                self.readiness.hold(index, fd, direction);
+                return self.assign_blocking(index);
             }
             if self.is_only_readiness(index) {
                 self.finish(index, 0);
@@ -170,6 +173,10 @@ impl Pages {
                 return;
             }
             self.finish(index, result);
+            if blocks {
+                // It may have been ready for one call only.
+                return;
+            }
         }
     }
 
@@ -200,13 +207,23 @@ impl Pages {
 
     /// Lets an entry wait for a descriptor.
     pub(super) fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
+        if fd < 0 {
+            return self.finish(index, -(libc::EBADF as isize));
+        }
         self.counters.readiness_waits += 1;
+        let slot = &mut self.slots[index as usize];
         if self.sleeps_in_ring {
-            self.slots[index as usize].place = Place::Batch;
+            if let Waits::ReadyThenBlocks(..) = slot.waits {
+                return self.poll_one(index, fd, direction);
+            }
+            slot.place = Place::Batch;
             return self.ring.queue.push_back(index | POLL);
         }
-        self.slots[index as usize].place = Place::Waiting;
+        slot.place = Place::Waiting;
         self.readiness.push(index, fd, direction);
+        if self.readiness.is_held(fd, direction) {
+            return;
+        }
         if let Err(errno) = self.readiness.arm(fd) {
             self.readiness.remove(index, fd, direction);
             self.not_armed(index, errno);
@@ -219,10 +236,12 @@ impl Pages {
             return self.finish(index, 0);
         }
         // A file is always ready.
-        if errno == Errno::PERM && self.threads.is_some() {
-            self.assign_thread(index);
-        } else {
+        if errno != Errno::PERM || self.threads.is_none() {
             self.finish(index, -(errno.raw_os_error() as isize));
+        } else if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits {
+            self.assign_blocking(index);
+        } else {
+            self.assign_thread(index);
         }
     }
 

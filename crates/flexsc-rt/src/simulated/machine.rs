@@ -127,6 +127,7 @@ impl Machine {
                     // The owner would spin between the two.
                     shared.entry(index).begin(number as u16);
                     self.threads[number] = Thread::Calling(index);
+                    self.assert_thread_is_left(&shared);
                 }
             }
             Thread::Calling(index) => {
@@ -154,6 +155,16 @@ impl Machine {
                 shared.complete(index);
             }
         }
+    }
+
+    /// Panics if calls that may wait indefinitely have all threads.
+    fn assert_thread_is_left(&self, shared: &Shared) {
+        let waits = |thread: &Thread| match thread {
+            // SAFETY: the thread has claimed the entry.
+            Thread::Calling(index) => unsafe { shared.entry(*index).call() }.0 >= 1_020,
+            _ => false,
+        };
+        assert!(!self.threads.iter().all(waits), "no thread is left for bounded calls");
     }
 
     /// Panics if something is on its way.

@@ -42,10 +42,7 @@ fn main() -> ExitCode {
     let command_line: Vec<_> = std::env::args_os().collect();
     let mut arguments = match settings::parse(&command_line) {
         Ok(arguments) => arguments,
-        Err(error) => {
-            eprintln!("httpd: {error}");
-            return ExitCode::FAILURE;
-        }
+        Err(error) => return error.report(),
     };
     if arguments.list_backends {
         return backends::list(arguments.json);

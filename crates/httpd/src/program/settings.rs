@@ -5,9 +5,11 @@
 //! one definition.
 
 use std::ffi::OsString;
+use std::fmt;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
@@ -23,12 +25,15 @@ use crate::{hosts, upgrade};
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
 
-/// Returns the settings of the process; `arguments` begin with the program's name. Exits if the flags are wrong, or
-/// for `--help` and `--version`.
-pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
-    let matches = command().try_get_matches_from(arguments);
-    let matches = matches.unwrap_or_else(|error| exit(&error, arguments));
-    let given = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+/// Returns the settings of the process; `arguments` begin with the program's name.
+///
+/// # Errors
+/// If the flags, variables or the file are wrong, and for `--help` and `--version`.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, SettingsError> {
+    let with_variables = command_for(arguments);
+    let of_flags = |error| SettingsError::of_flags(error, arguments);
+    let matches = with_variables.clone().try_get_matches_from(arguments).map_err(of_flags)?;
+    let given = Arguments::from_arg_matches(&matches).map_err(of_flags)?;
     let Some(file) = &given.config else { return Ok(given) };
     let FileSettings { text, settings, hosts } = FileSettings::read(file)?;
     let settings: Vec<_> = not_given(settings, &matches).collect();
@@ -37,7 +42,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
     let whole = |error| whole_file_error(file, &text, &settings, &error);
-    let matches = command().try_get_matches_from(all).map_err(whole)?;
+    let matches = with_variables.try_get_matches_from(all).map_err(whole)?;
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(whole)?;
     for table in [&settings].into_iter().chain(&hosts) {
         let root = table.iter().find(|setting| setting.id == "root");
@@ -55,22 +60,71 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, FileError> {
     Ok(arguments)
 }
 
-/// Prints an error of the flags and exits. If a variable has the wrong value, the message names it.
-fn exit(error: &clap::Error, arguments: &[OsString]) -> ! {
-    let name = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-    let long = name.as_deref().and_then(|name| name.strip_prefix("--")?.split([' ', '=']).next());
-    let variable = long.map(variable).filter(|name| std::env::var_os(name).is_some());
-    // The same error without variables is one of the command line.
-    let without = Arguments::command().try_get_matches_from(arguments);
-    let is_of_flags = without.is_err_and(|other| reason(&other) == reason(error));
-    match variable {
-        Some(variable) if !is_of_flags => {
-            eprintln!("error: the variable {variable}: {}", reason(error));
-            std::process::exit(error.exit_code())
+/// The reason why settings cannot be used.
+#[derive(Debug)]
+pub(crate) enum SettingsError {
+    /// The command line is wrong, or it asks for help.
+    Flags(clap::Error),
+    /// This variable has a wrong value.
+    Variable(String, clap::Error),
+    File(FileError),
+}
+
+impl SettingsError {
+    fn of_flags(error: clap::Error, arguments: &[OsString]) -> Self {
+        let name = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+        let long =
+            name.as_deref().and_then(|name| name.strip_prefix("--")?.split([' ', '=']).next());
+        let variable = long.map(variable).filter(|name| std::env::var_os(name).is_some());
+        // The same error without variables is one of the command line.
+        let without = Arguments::command().try_get_matches_from(arguments);
+        let is_of_flags = without.is_err_and(|other| reason(&other) == reason(&error));
+        match variable {
+            Some(variable) if !is_of_flags => SettingsError::Variable(variable, error),
+            _ => SettingsError::Flags(error),
         }
-        _ => error.exit(),
+    }
+
+    /// Prints the error, or the help, and returns the exit code.
+    pub(crate) fn report(&self) -> ExitCode {
+        let code = match self {
+            SettingsError::Flags(error) => {
+                // Nothing is left to do if the output is closed.
+                let _ = error.print();
+                error.exit_code()
+            }
+            SettingsError::Variable(_, error) => {
+                eprintln!("error: {self}");
+                error.exit_code()
+            }
+            SettingsError::File(error) => {
+                eprintln!("httpd: {error}");
+                1
+            }
+        };
+        ExitCode::from(u8::try_from(code).unwrap_or(1))
     }
 }
+
+impl From<FileError> for SettingsError {
+    fn from(error: FileError) -> Self {
+        SettingsError::File(error)
+    }
+}
+
+impl fmt::Display for SettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SettingsError::Flags(error) => f.write_str(&reason(error)),
+            SettingsError::Variable(variable, error) => {
+                write!(f, "the variable {variable}: {}", reason(error))
+            }
+            SettingsError::File(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for SettingsError {}
 
 /// Checks that the files and directories that a setting names can be opened, so that the message has a position. Pages
 /// are below `root`. The server reads them later.
@@ -120,14 +174,45 @@ pub(crate) fn warn_of_variables() {
 
 /// Returns the definitions of all flags, with their environment variables.
 pub(crate) fn command() -> Command {
+    with_variables(|_| true)
+}
+
+/// Returns the definitions of all flags for a command line, with the environment variables that it does not replace.
+fn command_for(arguments: &[OsString]) -> Command {
+    // What is wrong is found when the definitions are used.
+    let flags = Arguments::command().ignore_errors(true).try_get_matches_from(arguments);
+    with_variables(|arg| flags.as_ref().map_or(true, |flags| !is_replaced(arg, flags)))
+}
+
+fn with_variables(has_variable: impl Fn(&str) -> bool) -> Command {
     Arguments::command().mut_args(|arg| match arg.get_long() {
-        Some(long) if !NOT_SETTINGS.contains(&long) => {
+        Some(long)
+            if long == "config"
+                || !NOT_SETTINGS.contains(&long) && has_variable(arg.get_id().as_str()) =>
+        {
             let variable = variable(long);
             arg.env(variable).hide_env(true)
         }
-        Some("config") => arg.env(variable("config")).hide_env(true),
         _ => arg,
     })
+}
+
+/// Settings for the same purpose: those of one source replace all of the sources below it.
+const ALTERNATIVES: [[&str; 2]; 4] = [
+    ["listen", "port"],
+    ["root", "directory"],
+    ["certificates", "self_signed"],
+    ["keys", "self_signed"],
+];
+
+/// Returns whether sources of a higher precedence have a setting, or another one for the same purpose.
+fn is_replaced(id: &str, higher: &ArgMatches) -> bool {
+    // A switch that is off leaves its alternatives in force.
+    let is_on = |other: &str| {
+        is_given(higher, other) && !matches!(higher.try_get_one::<bool>(other), Ok(Some(false)))
+    };
+    let alternatives = ALTERNATIVES.iter().filter(|pair| pair.contains(&id)).flatten();
+    is_given(higher, id) || alternatives.copied().any(is_on)
 }
 
 /// The settings of a file, in its order.
@@ -159,14 +244,9 @@ impl FileSettings {
     }
 }
 
-/// Returns the settings that neither the command line nor a variable has.
+/// Returns the settings that neither the command line nor a variable replaces.
 fn not_given(settings: Vec<Setting>, given: &ArgMatches) -> impl Iterator<Item = Setting> {
-    settings.into_iter().filter(|setting| match &setting.id[..] {
-        // `-p PORT` and `DIR` replace the addresses and the root of the file.
-        "listen" => !is_given(given, "listen") && !is_given(given, "port"),
-        "root" => !is_given(given, "root") && !is_given(given, "directory"),
-        id => !is_given(given, id),
-    })
+    settings.into_iter().filter(|setting| !is_replaced(&setting.id, given))
 }
 
 /// Returns the error of settings that contradict each other, or the flags.

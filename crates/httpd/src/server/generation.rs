@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
@@ -33,6 +33,8 @@ pub(crate) struct Generation {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether these workers accept connections: the server ends with them.
     pub(crate) is_current: Arc<AtomicBool>,
+    /// Number of workers that have ended.
+    pub(crate) ended: Arc<AtomicUsize>,
     /// Clones of the sockets of all workers, while they accept.
     pub(crate) sockets: Vec<ListeningSocket>,
     /// Outlives the workers.
@@ -42,6 +44,11 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
+    /// Returns whether all workers have ended; their threads then end at once.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire) == self.workers.len()
+    }
+
     /// Makes the workers serve.
     pub(crate) fn start(&self) {
         self.is_current.store(true, Ordering::Relaxed);

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::{ListeningSocket, RemoteHandle, Stats};
@@ -49,6 +49,8 @@ pub(crate) struct Shared {
     /// Held while a generation starts.
     pub(crate) starting: Mutex<()>,
     state: Mutex<State>,
+    /// A worker has ended.
+    ended: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -70,7 +72,7 @@ pub(crate) struct Monitor {
 }
 
 impl Shared {
-    /// Maximum number of generations. If there are more, the oldest one is stopped.
+    /// Maximum number of generations that have not ended. If there are more, the oldest ones are stopped.
     const MAX_GENERATIONS: usize = 4;
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -97,9 +99,9 @@ impl Shared {
         }
         // At once, as the server ends with its last generation.
         state.generations.push_back(generation);
-        if state.generations.len() > Self::MAX_GENERATIONS {
-            state.generations[0].stop();
-        }
+        let living =
+            state.generations.iter_mut().rev().filter(|generation| !generation.has_ended());
+        living.skip(Self::MAX_GENERATIONS).for_each(Generation::stop);
         drop(state);
         let until = Instant::now() + Self::RETIRE_TIMEOUT;
         while !before.iter().all(RemoteHandle::are_listeners_closed) && Instant::now() < until {
@@ -118,18 +120,26 @@ impl Shared {
         current.map_or(Vec::new(), |generation| generation.sockets.clone())
     }
 
-    /// Takes the threads of the oldest generation; `None` at the end of the server.
-    fn oldest_threads(&self) -> Option<Vec<JoinHandle<Result<Stats, Error>>>> {
+    /// Waits for the end of a generation and removes it; returns `None` at the end of the server.
+    fn remove_ended(&self) -> Option<Generation> {
         let mut state = self.lock();
-        let Some(oldest) = state.generations.front_mut() else {
-            state.ends = true;
-            return None;
-        };
-        Some(oldest.workers.iter_mut().filter_map(|worker| worker.thread.take()).collect())
+        loop {
+            if state.generations.is_empty() {
+                state.ends = true;
+                return None;
+            }
+            if let Some(n) = state.generations.iter().position(Generation::has_ended) {
+                return state.generations.remove(n);
+            }
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
-    fn remove_oldest(&self) -> Option<Generation> {
-        self.lock().generations.pop_front()
+    /// Notifies [`Shared::remove_ended`] that a worker has ended.
+    pub(crate) fn notify_of_end(&self) {
+        // With the lock: else the end could fall between the check and the wait.
+        let _state = self.lock();
+        self.ended.notify_all();
     }
 
     /// Returns whether the metrics are served at these addresses.
@@ -271,11 +281,9 @@ impl Server {
 
     fn join(&mut self) -> Result<Vec<Stats>, Error> {
         let mut ends = Vec::new();
-        while let Some(threads) = self.handle.0.oldest_threads() {
-            ends.extend(
-                threads.into_iter().map(|thread| thread.join().unwrap_or(Err(Error::Panic))),
-            );
-            drop(self.handle.0.remove_oldest());
+        while let Some(mut generation) = self.handle.0.remove_ended() {
+            let threads = generation.workers.iter_mut().filter_map(|worker| worker.thread.take());
+            ends.extend(threads.map(|thread| thread.join().unwrap_or(Err(Error::Panic))));
         }
         #[cfg(feature = "metrics")]
         self.handle.0.set_monitor(None);

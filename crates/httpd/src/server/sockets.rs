@@ -1,12 +1,13 @@
 //! The listening sockets of workers: those that were given, and new ones.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::Duration;
 
 use evring::{ListenOptions, ListeningSocket, StartError};
+use rustix::net::sockopt;
 
 use crate::server::builder::Builder;
 use crate::server::error::Error;
@@ -38,6 +39,23 @@ impl Builder {
             retry_while_in_use(bind).map(|socket| vec![socket]).map_err(Error::Start)
         };
         self.config.listen.iter().zip(given).map(sockets).collect()
+    }
+}
+
+/// Replaces the addresses that a given socket of IPv6 stands for, as it accepts connections of IPv4, too: service
+/// managers make such sockets (bindv6only in sysctl(8)).
+pub(super) fn merge_families(addresses: &mut Vec<SocketAddr>, given: &[ListeningSocket]) {
+    let accepts_both = |socket: &&ListeningSocket| {
+        socket.address().ip() == Ipv6Addr::UNSPECIFIED
+            && sockopt::ipv6_v6only(socket).is_ok_and(|only_ipv6| !only_ipv6)
+    };
+    for socket in given.iter().filter(accepts_both) {
+        let (ipv4, both) =
+            ((Ipv4Addr::UNSPECIFIED, socket.address().port()).into(), socket.address());
+        let replaced = addresses.iter_mut().filter(|at| **at == ipv4);
+        replaced.for_each(|at| *at = both);
+        let mut is_first = true;
+        addresses.retain(|at| *at != both || std::mem::take(&mut is_first));
     }
 }
 

@@ -19,10 +19,10 @@ use crate::server::options::Options;
 #[cfg(feature = "metrics")]
 use crate::server::running::Monitor;
 use crate::server::running::{Handle, Server};
-use crate::server::sockets::{is_free, retry_while_in_use, sockets_for};
+use crate::server::sockets::{is_free, merge_families, retry_while_in_use, sockets_for};
 #[cfg(feature = "tls")]
 use crate::server::tls;
-use crate::server::worker::StopOnDrop;
+use crate::server::worker::EndOnDrop;
 #[cfg(feature = "compression")]
 use crate::site::compressor::CompressorThreads;
 #[cfg(feature = "metrics")]
@@ -59,15 +59,17 @@ impl Builder {
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
+        let inherited = std::mem::take(&mut self.config.inherited);
+        #[cfg(feature = "tls")]
+        let mut redirecting: Vec<_> = self.tls.redirecting_addresses().collect();
+        #[cfg(feature = "tls")]
+        merge_families(&mut redirecting, &inherited);
         if self.listen.is_empty() && self.config.listen.is_empty() {
-            self.config.listen =
-                self.config.inherited.iter().map(ListeningSocket::address).collect();
+            self.config.listen = inherited.iter().map(ListeningSocket::address).collect();
             self.config.listen.sort();
             self.config.listen.dedup();
             #[cfg(feature = "tls")]
-            self.config
-                .listen
-                .retain(|at| !self.tls.redirecting_addresses().any(|other| other == *at));
+            self.config.listen.retain(|at| !redirecting.contains(at));
         }
         if self.listen.is_empty() && self.config.listen.is_empty() {
             self.listen = Builder::from(Options::default()).listen;
@@ -75,17 +77,17 @@ impl Builder {
         for addresses in std::mem::take(&mut self.listen) {
             self.config.listen.extend(addresses.map_err(Error::Address)?);
         }
+        merge_families(&mut self.config.listen, &inherited);
         #[cfg(feature = "tls")]
         {
             self.loaded_tls = self.load_tls()?;
-            self.config.listen.extend(self.tls.redirecting_addresses());
+            self.config.listen.extend(redirecting);
         }
         let shares_addresses = self.config.reuse_port;
         self.config.reuse_port |= self.workers > 1;
         // The same progress rule for open and closing connections.
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
-        let inherited = std::mem::take(&mut self.config.inherited);
         let given = sockets_for(&self.config.listen, &inherited);
         if handle.0.sockets().is_empty() {
             self.warn_of_unused(&inherited, &given);
@@ -118,6 +120,7 @@ impl Builder {
             workers: Vec::new(),
             addresses: Vec::new(),
             is_current: Arc::default(),
+            ended: Arc::default(),
             sockets: Vec::new(),
             writer,
             #[cfg(feature = "tls")]
@@ -140,11 +143,12 @@ impl Builder {
         }
         for (sockets, log) in sockets.into_iter().zip(senders) {
             generation.sockets.extend(sockets.iter().flatten().cloned());
-            let stop = StopOnDrop {
+            let end = EndOnDrop {
                 handle: handle.clone(),
                 is_current: Arc::clone(&generation.is_current),
+                ended: Arc::clone(&generation.ended),
             };
-            let worker = self.start_worker(sockets, stop, metrics.another(), log)?;
+            let worker = self.start_worker(sockets, end, metrics.another(), log)?;
             generation.workers.push(worker);
         }
         generation.addresses = std::mem::take(&mut self.config.listen);
@@ -209,7 +213,7 @@ impl Handle {
     /// Replaces the settings of the server. New workers take its listening sockets, when those before them have stopped
     /// accepting. These end when their last connections have closed, which keep the old settings and end with their
     /// next response. No connection is lost. Until all have ended, the server needs memory for both; of more than
-    /// four generations of workers, the oldest is stopped.
+    /// four generations of workers that have not ended, the oldest are stopped.
     ///
     /// A builder without addresses keeps those of the server.
     ///

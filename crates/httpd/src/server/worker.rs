@@ -1,7 +1,7 @@
 //! The start of a worker: a thread with a mechanism, and a site with the settings.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
@@ -32,7 +32,7 @@ impl Builder {
     pub(super) fn start_worker(
         &self,
         sockets: Vec<Vec<ListeningSocket>>,
-        stop: StopOnDrop,
+        end: EndOnDrop,
         metrics: Metrics,
         log: Option<LogSender>,
     ) -> Result<Worker, Error> {
@@ -70,7 +70,7 @@ impl Builder {
             // Its clones of the sockets would keep them open.
             drop(config);
             let _ = ready.send((mechanism.name(), mechanism.remote()));
-            let _stop = stop;
+            let _end = end;
             let root = (first_root > 0).then_some(Root(0));
             let site = Site::new(root).backend(mechanism.name()).limits(limits);
             let mut site = site.remote(&mechanism.remote());
@@ -94,6 +94,7 @@ impl Builder {
             site.context.responder.with_fallback = site.files.hosts.with_fallback();
             site.context.responder.fields = site.files.hosts.fields_of_errors();
             site.handlers.routes = routes;
+            let own = metrics.clone();
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
             site.context.responder.error_pages = error_pages;
@@ -104,10 +105,10 @@ impl Builder {
             #[cfg(feature = "tls")]
             {
                 site.redirect = redirect;
-                serve(|| tls::run(mechanism, site, tls.map(|tls| tls.config)), &may_start)
+                serve(|| tls::run(mechanism, site, tls.map(|tls| tls.config)), &may_start, &own)
             }
             #[cfg(not(feature = "tls"))]
-            serve(|| mechanism.run(site), &may_start)
+            serve(|| mechanism.run(site), &may_start, &own)
         });
         let thread = thread.map_err(Error::Thread)?;
         match is_ready.recv() {
@@ -123,11 +124,15 @@ impl Builder {
 fn serve(
     run: impl FnOnce() -> Result<Stats, KernelError>,
     may_start: &Receiver<()>,
+    metrics: &Metrics,
 ) -> Result<Stats, Error> {
-    match may_start.recv() {
-        Ok(()) => run().map_err(Error::Kernel),
-        Err(_) => Ok(Stats::default()),
+    if may_start.recv().is_err() {
+        return Ok(Stats::default());
     }
+    let stats = run().map_err(Error::Kernel)?;
+    // Those of the last second, and of the connections that the end has closed.
+    metrics.own().copy_stats(&stats);
+    Ok(stats)
 }
 
 /// Returns what a site needs to redirect to https, from its listeners at the addresses from number `first`.
@@ -138,16 +143,19 @@ fn redirect(sockets: &[Vec<ListeningSocket>], first: usize) -> HttpsRedirect {
     HttpsRedirect { listeners, port: sockets[0][0].address().port() }
 }
 
-/// Stops a server when one of its current workers ends, also by a panic.
-pub(super) struct StopOnDrop {
+/// Reports the end of a worker, also by a panic. Stops the server if the worker was a current one.
+pub(super) struct EndOnDrop {
     pub(super) handle: Handle,
     pub(super) is_current: Arc<AtomicBool>,
+    pub(super) ended: Arc<AtomicUsize>,
 }
 
-impl Drop for StopOnDrop {
+impl Drop for EndOnDrop {
     fn drop(&mut self) {
         if self.is_current.load(Ordering::Relaxed) {
             self.handle.stop();
         }
+        self.ended.fetch_add(1, Ordering::Release);
+        self.handle.0.notify_of_end();
     }
 }

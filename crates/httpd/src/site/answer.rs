@@ -171,7 +171,7 @@ impl Site {
         options: ResponseOptions,
     ) -> bool {
         let Context { metrics, responder, .. } = &self.context;
-        metrics.own().copy_stats(x.io);
+        metrics.own().copy_stats(&x.io.stats());
         let text = metrics.json(&self.backend, x.io.now());
         let representation = RepresentationHeaders::uncached("application/json");
         let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &responder.clock);

@@ -170,7 +170,7 @@ impl Site {
     fn tick(&mut self, io: &mut impl Commands) -> Instant {
         let now = io.now();
         if self.context.responder.clock.tick(now, io) {
-            self.context.metrics.own().copy_stats(io);
+            self.context.metrics.own().copy_stats(&io.stats());
             self.files.cache.close_idle(now);
         }
         now

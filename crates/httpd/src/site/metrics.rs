@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use evring::{Commands, Stats};
+use evring::Stats;
 use tracing::warn;
 
 use crate::message::status::Status;
@@ -210,8 +210,17 @@ impl Times {
 }
 
 impl Registry {
-    fn lock(&self) -> MutexGuard<'_, Vec<Arc<WorkerMetrics>>> {
-        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the metrics of the threads that run, after those of the others were added to the sums.
+    fn living(&self) -> MutexGuard<'_, Vec<Arc<WorkerMetrics>>> {
+        let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads.retain(|thread| {
+            let is_used = Arc::strong_count(thread) > 1;
+            if !is_used {
+                self.ended.absorb(thread);
+            }
+            is_used
+        });
+        threads
     }
 }
 
@@ -252,9 +261,8 @@ impl WorkerMetrics {
     }
 
     /// Copies the statistics of the mechanism.
-    pub(crate) fn copy_stats(&self, io: &impl Commands) {
-        let stats = io.stats();
-        let Stats { accepted, closed, accept_pauses, overruns, cpu_time, kernel, .. } = stats;
+    pub(crate) fn copy_stats(&self, stats: &Stats) {
+        let Stats { accepted, closed, accept_pauses, overruns, cpu_time, kernel, .. } = *stats;
         self.connections_accepted.set(accepted);
         self.connections_closed.set(closed);
         if accept_pauses > self.accept_pauses.get() {
@@ -321,17 +329,8 @@ impl Default for Metrics {
 impl Metrics {
     /// Returns metrics for another thread of the server.
     pub(crate) fn another(&self) -> Self {
-        let mut threads = self.all.lock();
-        threads.retain(|thread| {
-            let is_used = Arc::strong_count(thread) > 1;
-            if !is_used {
-                self.all.ended.absorb(thread);
-            }
-            is_used
-        });
         let own = Arc::default();
-        threads.push(Arc::clone(&own));
-        drop(threads);
+        self.all.living().push(Arc::clone(&own));
         Metrics { all: Arc::clone(&self.all), own }
     }
 
@@ -352,14 +351,14 @@ impl Metrics {
 
     /// Returns the sums over all threads.
     pub(crate) fn sums(&self) -> impl Iterator<Item = Sum> {
-        WorkerMetrics::sums(&self.all.ended, &self.all.lock())
+        WorkerMetrics::sums(&self.all.ended, &self.all.living())
     }
 
     /// Returns the numbers of responses by time, as pairs of a bound in seconds and the number up to it and above
     /// the one before, and the sum of the times in seconds.
     #[cfg(feature = "metrics")]
     pub(crate) fn times(&self) -> (Vec<(f64, u64)>, f64) {
-        let (threads, ended) = (self.all.lock(), &self.all.ended);
+        let (threads, ended) = (self.all.living(), &self.all.ended);
         let sum = |counter: fn(&Times, usize) -> u64, at| {
             let of_threads: u64 = threads.iter().map(|thread| counter(&thread.times, at)).sum();
             of_threads + counter(&ended.times, at)
@@ -385,5 +384,27 @@ impl Metrics {
         }
         text.push('}');
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gauges_included_workers_that_had_ended() {
+        let metrics = Metrics::default();
+        let (ended, living) = (metrics.another(), metrics.another());
+        for worker in [&ended, &living] {
+            worker.own().copy_stats(&Stats {
+                service_rate: 5,
+                backlog: 7,
+                accepted: 9,
+                ..Stats::default()
+            });
+        }
+        drop(ended);
+        let value = |name| metrics.sums().find(|sum| sum.name == name).unwrap().value;
+        assert_eq!(["service_rate", "backlog", "connections_accepted"].map(value), [5, 7, 18]);
     }
 }
