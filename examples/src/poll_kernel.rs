@@ -14,8 +14,8 @@ use shared_ring::author::{
     Need, Offload, OffloadThreads, Operations, Process, Read, System, WakeSignal,
 };
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host,
-    Kernel, KernelError, Linux, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Kernel,
+    KernelError, Linux, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, Waker,
 };
 
 /// A mechanism over [`PollKernel`].
@@ -149,11 +149,7 @@ unsafe impl Submit for PollKernel {
             // SAFETY: no thread runs a job any more.
             unsafe { self.operations.end_offloaded() };
         }
-        for completion in self.done.drain(..) {
-            if let Outcome::Accepted(socket) = completion.outcome {
-                self.operations.system.close_unused(socket);
-            }
-        }
+        self.operations.discard(self.done.drain(..));
     }
 
     fn host(&self) -> &Linux {

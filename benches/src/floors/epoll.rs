@@ -8,12 +8,27 @@ use rustix::fd::{AsRawFd, OwnedFd};
 
 use super::connection::{Accepted, BUFFER, Task, accept, reply};
 
-const LISTENER: u64 = u64::MAX;
+/// The data of the listener's events.
+pub(super) const LISTENER: u64 = u64::MAX;
 
-pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
+/// Creates an epoll instance that watches the listener.
+pub(super) fn watching(listener: &TcpListener) -> io::Result<OwnedFd> {
     listener.set_nonblocking(true)?;
     let queue = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&queue, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    epoll::add(&queue, listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    Ok(queue)
+}
+
+/// Replaces the events by the next ones.
+#[inline]
+pub(super) fn wait(queue: &OwnedFd, events: &mut Vec<Event>) -> io::Result<()> {
+    events.clear();
+    rustix::io::retry_on_intr(|| epoll::wait(queue, rustix::buffer::spare_capacity(events), None))?;
+    Ok(())
+}
+
+pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
+    let queue = watching(&listener)?;
     // Indexed by descriptor; the kernel assigns the lowest free number.
     let mut connections: Vec<Option<OwnedFd>> = Vec::new();
     let mut events = Vec::with_capacity(256);
@@ -21,10 +36,7 @@ pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
     let mut calls = 2;
     loop {
         calls += 1;
-        events.clear();
-        rustix::io::retry_on_intr(|| {
-            epoll::wait(&queue, rustix::buffer::spare_capacity(&mut events), None)
-        })?;
+        wait(&queue, &mut events)?;
         for &Event { data, .. } in &events {
             if data.u64() == LISTENER {
                 calls += 2;

@@ -5,27 +5,21 @@
 use std::io;
 use std::net::TcpListener;
 
-use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::epoll::{self, Event, EventData, EventFlags};
 use rustix::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::net::{self, RecvFlags, SendFlags};
 
 use super::connection::{Accepted, BUFFER, Task, accept};
-
-const LISTENER: u64 = u64::MAX;
+use super::epoll::{LISTENER, wait, watching};
 
 pub(super) fn serve(listener: TcpListener, task: Task) -> io::Result<u64> {
-    listener.set_nonblocking(true)?;
-    let queue = epoll::create(CreateFlags::CLOEXEC)?;
-    epoll::add(&queue, &listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
+    let queue = watching(&listener)?;
     let mut events = Vec::with_capacity(256);
     let mut buffer = [0; BUFFER];
     let mut calls = 2;
     loop {
         calls += 1;
-        events.clear();
-        rustix::io::retry_on_intr(|| {
-            epoll::wait(&queue, rustix::buffer::spare_capacity(&mut events), None)
-        })?;
+        wait(&queue, &mut events)?;
         for &Event { data, .. } in &events {
             if data.u64() != LISTENER {
                 // SAFETY: the number was released when the connection was added, it is open, and its

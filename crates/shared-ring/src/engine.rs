@@ -456,10 +456,6 @@ impl<P, S: System> Drop for Engine<P, S> {
     /// Closes accepted sockets that were not delivered. The kernel has nothing in flight.
     fn drop(&mut self) {
         self.stop_offload();
-        for completion in self.done.drain(..).chain(self.later.drain(..)) {
-            if let Outcome::Accepted(socket) = completion.outcome {
-                self.operations.system.close_unused(socket);
-            }
-        }
+        self.operations.discard(self.done.drain(..).chain(self.later.drain(..)));
     }
 }

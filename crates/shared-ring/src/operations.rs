@@ -116,6 +116,15 @@ impl<S: System, N: Default> Operations<S, N> {
         self.sockets.iter_mut().map(|socket| &mut socket.notes)
     }
 
+    /// Closes the sockets that were accepted in completions which the kernel does not return.
+    pub fn discard(&mut self, completions: impl IntoIterator<Item = Completion>) {
+        for completion in completions {
+            if let Outcome::Accepted(socket) = completion.outcome {
+                self.system.close_unused(socket);
+            }
+        }
+    }
+
     /// Takes the need of the operation that has just begun to wait.
     pub fn take_need(&mut self) -> Option<Need> {
         self.need.take()

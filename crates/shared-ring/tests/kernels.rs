@@ -250,6 +250,26 @@ fn add_mapped(kernel: &mut impl Kernel, count: u16) -> (Result<BufferGroup, Buff
     (kernel.add_buffers(BufferPool::over(memory, count, 100).unwrap()), view)
 }
 
+/// A group whose only buffer is held.
+struct FullGroup<F: Far> {
+    group: BufferGroup,
+    view: View,
+    /// The completion with the buffer, of a receive that goes on for the first connection.
+    held: Completion,
+    first: (Socket, F::Stream),
+}
+
+/// Adds a group of one buffer, and has a connection receive a byte into it.
+fn full_group<F: Far>(kernel: &mut impl Kernel, far: &F, batch: &mut Batch) -> FullGroup<F> {
+    let (group, view) = add_mapped(kernel, 1);
+    let group = group.unwrap();
+    let (first, mut stream) = plain(kernel, far);
+    kernel.submit(receive(0), Op::Receive { fd: number(&first), group }).unwrap();
+    stream.write_all(b"x");
+    let held = next(kernel, batch, receive(0));
+    FullGroup { group, view, held, first: (first, stream) }
+}
+
 fn send(slot: u32) -> Token {
     Token::new(OpKind::Send, slot, 7)
 }
@@ -616,14 +636,10 @@ mod cases {
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
-        let (group, _view) = add_mapped(&mut kernel, 1);
-        let group = group.unwrap();
         let mut batch = Batch::new();
-        let (first, mut one) = plain(&mut kernel, far);
+        let FullGroup { view: _view, held, first: (_first, mut one), .. } =
+            full_group(&mut kernel, far, &mut batch);
         let (second, mut two) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: number(&first), group }).unwrap();
-        one.write_all(b"x");
-        let held = next(&mut kernel, &mut batch, receive(0));
         one.write_all(b"y");
         while kernel.counters().buffer_shortages == 0 {
             soon(&mut kernel, &mut batch);
@@ -643,14 +659,10 @@ mod cases {
         mut kernel: impl Kernel,
         far: &impl Far,
     ) {
-        let (group, _view) = add_mapped(&mut kernel, 1);
-        let group = group.unwrap();
         let mut batch = Batch::new();
-        let (first, mut one) = plain(&mut kernel, far);
+        let FullGroup { group, view: _view, held, first: _first } =
+            full_group(&mut kernel, far, &mut batch);
         let (second, mut two) = plain(&mut kernel, far);
-        kernel.submit(receive(0), Op::Receive { fd: number(&first), group }).unwrap();
-        one.write_all(b"x");
-        let held = next(&mut kernel, &mut batch, receive(0));
         kernel.submit(receive(1), Op::Receive { fd: number(&second), group }).unwrap();
         two.write_all(b"y");
         while kernel.counters().buffer_shortages == 0 {

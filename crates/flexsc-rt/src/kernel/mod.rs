@@ -355,11 +355,7 @@ unsafe impl Submit for FlexScKernel {
             // SAFETY: no thread runs a job any more.
             unsafe { self.operations.end_offloaded() };
         }
-        for completion in self.done.drain(..) {
-            if let Outcome::Accepted(socket) = completion.outcome {
-                self.operations.system.close_unused(socket);
-            }
-        }
+        self.operations.discard(self.done.drain(..));
     }
 
     fn host(&self) -> &Linux {

@@ -235,13 +235,10 @@ unsafe impl Submit for TokioSubmit {
     fn finish(&mut self) {
         let closing = self.operations.notes().filter_map(|notes| notes.closing.take());
         let closing: Vec<Socket> = closing.map(|(_, socket)| socket).collect();
-        let accepted = self.done.drain(..).filter_map(|completion| match completion.outcome {
-            Outcome::Accepted(socket) => Some(socket),
-            _ => None,
-        });
-        for socket in closing.into_iter().chain(accepted) {
+        for socket in closing {
             self.operations.system.close_unused(socket);
         }
+        self.operations.discard(self.done.drain(..));
     }
 
     fn host(&self) -> &Linux {
