@@ -17,8 +17,8 @@ use rustls::server::{
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
-/// Certificates of a server with their keys. A client gets the one whose names include the name that it asks for
-/// (SNI), or else the first.
+/// Certificates of a server with their keys. A client gets one whose names include the name that it asks for (SNI), or
+/// else any: the first of them that it can verify, such as an RSA certificate if it has no ECDSA.
 pub struct Certificates {
     /// Files of chains and keys, in PEM.
     files: Vec<(PathBuf, PathBuf)>,
@@ -27,11 +27,10 @@ pub struct Certificates {
 
 /// Certificates by name.
 struct Names {
-    first: Arc<CertifiedKey>,
-    /// All of them, in the order of the files.
+    /// All of them, in the order of the files; at least one.
     all: Vec<Arc<CertifiedKey>>,
-    /// Host names in lower case, also wildcards such as `*.example.org`.
-    by_name: HashMap<String, Arc<CertifiedKey>>,
+    /// By host names in lower case, also wildcards such as `*.example.org`; at least one each.
+    by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
 }
 
 impl Certificates {
@@ -96,7 +95,7 @@ impl Certificates {
 
     /// Returns the first certificate chain, which clients without SNI get.
     pub fn first_chain(&self) -> Vec<CertificateDer<'static>> {
-        self.current().first.cert.clone()
+        self.current().all[0].cert.clone()
     }
 
     fn current(&self) -> Arc<Names> {
@@ -111,22 +110,22 @@ impl Names {
         Names::new(keys?).ok_or(CertificateError::None)
     }
 
-    /// Sorts certificates by their names; the first of several with one name is used.
+    /// Sorts certificates by their names.
     fn new(keys: Vec<Arc<CertifiedKey>>) -> Option<Self> {
-        let first = Arc::clone(keys.first()?);
-        let mut by_name = HashMap::new();
+        keys.first()?;
+        let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for key in &keys {
             let certificate = key.cert.first().map(webpki::EndEntityCert::try_from);
             let Some(Ok(certificate)) = certificate else { continue };
             for name in certificate.valid_dns_names() {
-                by_name.entry(name.to_ascii_lowercase()).or_insert_with(|| Arc::clone(key));
+                by_name.entry(name.to_ascii_lowercase()).or_default().push(Arc::clone(key));
             }
         }
-        Some(Names { first, all: keys, by_name })
+        Some(Names { all: keys, by_name })
     }
 
-    /// Returns the certificate for a name, which has the form of a host name in lower case.
-    fn find(&self, name: &str) -> Option<&Arc<CertifiedKey>> {
+    /// Returns the certificates for a name, which has the form of a host name in lower case.
+    fn find(&self, name: &str) -> Option<&Vec<Arc<CertifiedKey>>> {
         self.by_name.get(name).or_else(|| {
             // A wildcard stands for one label (RFC 9525, section 6.3).
             let (_, domain) = name.split_once('.')?;
@@ -213,7 +212,11 @@ impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let names = self.current();
         let found = hello.server_name().and_then(|name| names.find(&name.to_ascii_lowercase()));
-        Some(Arc::clone(found.unwrap_or(&names.first)))
+        let found = found.unwrap_or(&names.all);
+        // rustls leaves out what the client's cipher suites exclude.
+        let schemes = hello.signature_schemes();
+        let usable = found.iter().find(|key| key.key.choose_scheme(schemes).is_some());
+        usable.or(found.first()).cloned()
     }
 }
 

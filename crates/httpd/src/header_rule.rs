@@ -9,8 +9,9 @@ use crate::message::path;
 
 /// A header field of files and listings, for all of them or some: `X-Frame-Options: DENY`, `/assets/ Cache-Control:
 /// max-age=31536000, immutable`, or `*.pdf Content-Disposition: attachment`. A path that ends in a slash matches
-/// everything below it. Errors and redirects have it only with the word `always`, as in `always
-/// Strict-Transport-Security: max-age=31536000`; the responses of handlers do not.
+/// everything below it. Of several rules with one name that match, the last one applies. Errors and redirects have it
+/// only with the word `always`, as in `always Strict-Transport-Security: max-age=31536000`; the responses of handlers
+/// and redirects to https do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     files: Pattern,
@@ -31,7 +32,7 @@ enum Pattern {
 }
 
 /// Fields that the server determines itself.
-const OWN: [&str; 14] = [
+const OWN: [&str; 15] = [
     "accept-ranges",
     "connection",
     "content-encoding",
@@ -42,6 +43,7 @@ const OWN: [&str; 14] = [
     "etag",
     "keep-alive",
     "last-modified",
+    "server",
     "te",
     "trailer",
     "transfer-encoding",
@@ -53,7 +55,7 @@ impl HeaderRule {
     /// is Cache-Control.
     pub(crate) fn put_all(rules: &[Self], name: &[u8], file: &Path, out: &mut Vec<u8>) -> bool {
         let mut has_caching = false;
-        for rule in rules.iter().filter(|rule| rule.files.matches(name, file)) {
+        for rule in Self::last_of_each_name(rules, |files| files.matches(name, file)) {
             out.extend_from_slice(rule.line.as_bytes());
             has_caching |= rule.name == http::header::CACHE_CONTROL;
         }
@@ -62,8 +64,20 @@ impl HeaderRule {
 
     /// Returns the fields of errors and redirects.
     pub(crate) fn of_errors(rules: &[Self]) -> Vec<u8> {
-        let always = rules.iter().filter(|rule| rule.files == Pattern::Always);
+        let always = Self::last_of_each_name(rules, |files| *files == Pattern::Always);
         always.flat_map(|rule| rule.line.bytes()).collect()
+    }
+
+    /// Returns the rules that match, without those that a later one replaces.
+    fn last_of_each_name(
+        rules: &[Self],
+        matches: impl Fn(&Pattern) -> bool,
+    ) -> impl Iterator<Item = &Self> {
+        let applies = move |(n, rule): (usize, &'_ Self)| {
+            let is_later = |other: &Self| other.name == rule.name && matches(&other.files);
+            matches(&rule.files) && !rules[n + 1..].iter().any(is_later)
+        };
+        rules.iter().enumerate().filter(move |&all| applies(all)).map(|(_, rule)| rule)
     }
 }
 
@@ -145,6 +159,27 @@ mod tests {
     }
 
     #[test]
+    fn rules_with_one_name_accumulated() {
+        let rules = [
+            "Cache-Control: no-cache",
+            "X: y",
+            "/assets/ cache-control: max-age=31536000, immutable",
+            "/assets/a.js X: z",
+        ];
+        let immutable = "cache-control: max-age=31536000, immutable\r\n";
+        let cases = [
+            ("/index.html", "Cache-Control: no-cache\r\nX: y\r\n".to_owned()),
+            ("/assets/b.js", format!("X: y\r\n{immutable}")),
+            ("/assets/a.js", format!("{immutable}X: z\r\n")),
+        ];
+        for (name, expected) in cases {
+            assert_eq!(fields(&rules, name, &name[1..]), (expected, true), "{name}");
+        }
+        let rules = ["always A: b", "always A: c"].map(|rule| rule.parse().unwrap());
+        assert_eq!(HeaderRule::of_errors(&rules), b"A: c\r\n");
+    }
+
+    #[test]
     fn errors_have_the_fields_that_are_always_sent() {
         let rules = ["A: b", "always C: d", "/always E: f", "always: g", "always  H:i"];
         let all = "A: b\r\nC: d\r\nalways: g\r\nH: i\r\n";
@@ -164,6 +199,7 @@ mod tests {
             "* A: b",
             "*.a/b A: b",
             "ETag: a",
+            "Server: a",
             "/a",
             "always",
             "always A",

@@ -31,16 +31,21 @@ impl Redirect {
         let redirect = redirects.iter().find(|redirect| redirect.matches(name))?;
         let rest = &name[redirect.from.len()..];
         let mut location = b"Location: ".to_vec();
-        location.extend_from_slice(redirect.to.as_bytes());
-        if redirect.to.ends_with('/') {
+        let (to, fragment) =
+            redirect.to.split_at(redirect.to.find('#').unwrap_or(redirect.to.len()));
+        location.extend_from_slice(to.as_bytes());
+        if to.ends_with('/') && !rest.is_empty() {
             // A path that has no canonical form may begin with a slash, which would name another host.
-            path::resolve(name).ok().or((rest.is_empty()).then(Default::default))?;
+            if let Err(Status::BAD_REQUEST) = path::resolve(name) {
+                return None;
+            }
             location.extend_from_slice(rest);
         }
-        if let Some(query) = query.filter(|_| !redirect.to.contains('?')) {
+        if let Some(query) = query.filter(|_| !to.contains('?')) {
             location.push(b'?');
             location.extend_from_slice(query);
         }
+        location.extend_from_slice(fragment.as_bytes());
         location.extend_from_slice(b"\r\n");
         Some((redirect.status, location))
     }
@@ -91,8 +96,15 @@ mod tests {
 
     #[test]
     fn first_redirect_that_matches_gives_the_location() {
-        let rules =
-            ["/a=/b", "/c/=https://example.org/d/,308", "/e/=/f?g,302", "/h/=/,307", "/i j=/k"];
+        let rules = [
+            "/a=/b",
+            "/c/=https://example.org/d/,308",
+            "/e/=/f?g,302",
+            "/h/=/,307",
+            "/i j=/k",
+            "/l=/m#n",
+            "/o/=/q/#r/",
+        ];
         let cases = [
             ("/a", None, Some((301, "/b"))),
             ("/a", Some("x=y"), Some((301, "/b?x=y"))),
@@ -104,6 +116,11 @@ mod tests {
             ("/h/x", None, Some((307, "/x"))),
             ("/i%20j", None, Some((301, "/k"))),
             ("/h//example.org/%zz", None, None),
+            // Names with a dot were not redirected.
+            ("/h/.x", None, Some((307, "/.x"))),
+            // The query was in the fragment.
+            ("/l", Some("x"), Some((301, "/m?x#n"))),
+            ("/o/p", Some("x"), Some((301, "/q/p?x#r/"))),
         ];
         for (name, query, expected) in cases {
             let expected = expected.map(|(status, to)| (status, format!("Location: {to}\r\n")));

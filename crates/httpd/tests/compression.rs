@@ -208,3 +208,59 @@ fn clients_that_leave_while_files_are_compressed_leave_no_trace() {
         while accepting(&mut client, "/0.html", "gzip").field("Content-Encoding").is_none() {}
     });
 }
+
+/// Starts a server whose cached files stay, with a page that takes long to compress, and a client that knows its tag.
+fn start_slow(root: &Path, mut limits: Limits) -> (Server, Client) {
+    fs::write(root.join("a.html"), text(1_000_000)).unwrap();
+    limits.cache_ttl = Duration::from_secs(3600);
+    let mut compression = Compression::enabled();
+    compression.levels = "br:9".parse().unwrap();
+    let server = Server::builder().listen("127.0.0.1:0").files(root).limits(limits);
+    let server = server.compression(compression).status(true).start().unwrap();
+    let mut client = connect(&server);
+    client.stable_tag("GET /a.html HTTP/1.1\r\nHost: a\r\n\r\n");
+    (server, client)
+}
+
+#[test]
+fn slow_compression_reset_the_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut limits = Limits::default();
+    limits.progress_interval = Duration::from_millis(10);
+    let (_server, mut client) = start_slow(dir.path(), limits);
+    let response = accepting(&mut client, "/a.html", "br");
+    assert_eq!((response.status, response.field("Content-Encoding")), (200, None));
+    assert_eq!(response.body, text(1_000_000));
+    // The result is used by the next one.
+    while accepting(&mut client, "/a.html", "br").field("Content-Encoding").is_none() {}
+    assert_eq!(client.status()["compressed_files"], 1);
+}
+
+#[test]
+fn compressed_file_of_a_client_that_had_left_was_discarded() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, mut client) = start_slow(dir.path(), Limits::default());
+    let mut leaver = connect(&server);
+    leaver.send(b"GET /a.html HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
+    while client.status()["compressed_files"] != 1 {}
+    drop(leaver);
+    while accepting(&mut client, "/a.html", "br").field("Content-Encoding").is_none() {}
+    assert_eq!(client.status()["compressed_files"], 1);
+}
+
+#[test]
+fn ranges_of_compressed_files_were_sent() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::write(dir.path().join("a.html"), text(HTML_BYTES)).unwrap();
+    on_every_backend(|backend| {
+        let server = start(backend, dir.path(), Compression::enabled());
+        let mut client = connect(&server);
+        for (coding, status, ranges) in [("gzip", 200, None), ("identity", 206, Some("bytes"))] {
+            let fields = format!("Accept-Encoding: {coding}\r\nRange: bytes=0-9\r\n");
+            for _ in 0..2 {
+                let response = client.request("GET /a.html", &fields);
+                assert_eq!((response.status, response.field("Accept-Ranges")), (status, ranges));
+            }
+        }
+    });
+}

@@ -283,7 +283,7 @@ fn host_compresses_files_or_not() {
             });
             let small = host(&dir.path().join("two"), &["small.test"], |files| {
                 files.compression = with("gzip");
-                files.compression.max_bytes = 1000;
+                (files.compression.min_bytes, files.compression.max_bytes) = (1, 1000);
             });
             let server = Server::builder().backend(backend).listen("127.0.0.1:0");
             let server = server.files(dir.path().join("d")).compression(with(of_first));

@@ -9,6 +9,7 @@ mod sandbox;
 mod serving;
 mod stage;
 mod tls;
+mod tls_settings;
 mod upgrade;
 mod user;
 mod wrong_settings;

@@ -665,3 +665,28 @@ fn responses_of_a_draining_server_lacked_connection_close() {
         serving.expect_success();
     }
 }
+
+#[test]
+fn pipe_without_a_reader_stopped_the_start() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fifo");
+    let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).unwrap();
+    let mut command = std::process::Command::new("timeout");
+    command.args(["-s", "KILL", "20", env!("CARGO_BIN_EXE_httpd"), "-p", "0"]);
+    command.arg("--access-log").arg(&path);
+    let output = command.output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("a pipe without a reader"), "{text}");
+}
+
+#[test]
+fn access_log_that_is_off_was_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut command = httpd(&["-p", "0", "--access-log", "off"]);
+    command.current_dir(directory.path());
+    let serving = Serving::of(command);
+    assert_eq!(serving.connect().get("/").status, 200);
+    assert!(!directory.path().join("off").exists());
+}

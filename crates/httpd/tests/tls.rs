@@ -26,13 +26,13 @@ use serving::{Client, on_every_backend, on_every_backend_at_once};
 type Connection = StreamOwned<ClientConnection, TcpStream>;
 
 /// An authority, and a directory for the files of the certificates that it signs.
-struct Authority {
+pub(crate) struct Authority {
     issuer: CertifiedIssuer<'static, KeyPair>,
     dir: tempfile::TempDir,
 }
 
 impl Authority {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -46,12 +46,19 @@ impl Authority {
     }
 
     fn sign_with(&self, params: CertificateParams) -> (CertificateDer<'static>, KeyPair) {
-        let key = KeyPair::generate().unwrap();
+        self.sign_key(params, KeyPair::generate().unwrap())
+    }
+
+    pub(crate) fn sign_key(
+        &self,
+        params: CertificateParams,
+        key: KeyPair,
+    ) -> (CertificateDer<'static>, KeyPair) {
         (params.signed_by(&key, &self.issuer).unwrap().der().clone(), key)
     }
 
     /// Writes a certificate for these names, and its key, to files called `name`.
-    fn write(&self, name: &str, names: &[&str]) -> (PathBuf, PathBuf) {
+    pub(crate) fn write(&self, name: &str, names: &[&str]) -> (PathBuf, PathBuf) {
         self.write_files(name, self.sign(names))
     }
 
@@ -63,7 +70,7 @@ impl Authority {
         self.write_files(name, self.sign_with(params))
     }
 
-    fn write_files(
+    pub(crate) fn write_files(
         &self,
         name: &str,
         (certificate, key): (CertificateDer<'static>, KeyPair),
@@ -80,7 +87,7 @@ impl Authority {
         (file("crt"), file("key"))
     }
 
-    fn options(&self, name: &str, names: &[&str]) -> TlsOptions {
+    pub(crate) fn options(&self, name: &str, names: &[&str]) -> TlsOptions {
         let (certificate, key) = self.write(name, names);
         TlsOptions::files(certificate, key)
     }
@@ -92,14 +99,17 @@ impl Authority {
         file
     }
 
-    fn roots(&self) -> RootCertStore {
+    pub(crate) fn roots(&self) -> RootCertStore {
         let mut roots = RootCertStore::empty();
         roots.add(self.issuer.der().clone()).unwrap();
         roots
     }
 
     /// Returns the configuration of a client that trusts the authority.
-    fn trusting(&self, versions: &[&'static rustls::SupportedProtocolVersion]) -> ClientConfig {
+    pub(crate) fn trusting(
+        &self,
+        versions: &[&'static rustls::SupportedProtocolVersion],
+    ) -> ClientConfig {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider);
         let config = config.with_protocol_versions(versions).unwrap();
@@ -123,28 +133,28 @@ fn base64(bytes: &[u8]) -> String {
     text
 }
 
-const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
+pub(crate) const BOTH: &[&rustls::SupportedProtocolVersion] = rustls::ALL_VERSIONS;
 
-fn start(backend: &str, root: &Path, tls: TlsOptions) -> Server {
+pub(crate) fn start(backend: &str, root: &Path, tls: TlsOptions) -> Server {
     let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(root);
     server.tls(tls).status(true).start().unwrap()
 }
 
-fn tcp(at: SocketAddr) -> TcpStream {
+pub(crate) fn tcp(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
     stream
 }
 
-fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Connection {
+pub(crate) fn connect(server: &Server, config: &Arc<ClientConfig>, name: &str) -> Connection {
     let name = ServerName::try_from(name.to_owned()).unwrap();
     let session = ClientConnection::new(Arc::clone(config), name).unwrap();
     StreamOwned::new(session, tcp(server.addresses()[0]))
 }
 
 /// Sends a GET, which asks to close, and returns all that comes, up to the close_notify.
-fn get(connection: &mut Connection, target: &str) -> std::io::Result<Vec<u8>> {
+pub(crate) fn get(connection: &mut Connection, target: &str) -> std::io::Result<Vec<u8>> {
     let request = format!("GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
     connection.write_all(request.as_bytes())?;
     let mut response = Vec::new();
@@ -152,7 +162,7 @@ fn get(connection: &mut Connection, target: &str) -> std::io::Result<Vec<u8>> {
     Ok(response)
 }
 
-fn body(response: &[u8]) -> &[u8] {
+pub(crate) fn body(response: &[u8]) -> &[u8] {
     let end = response.windows(4).position(|w| w == b"\r\n\r\n").expect("no head");
     &response[end + 4..]
 }
@@ -411,7 +421,7 @@ fn handshake_that_does_not_end_is_closed_at_the_header_timeout() {
         let mut limits = Limits::default();
         limits.header_timeout = Duration::from_secs(1);
         let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
-        let server = server.tls(tls.clone()).limits(limits).start().unwrap();
+        let server = server.tls(tls.clone()).limits(limits).status(true).start().unwrap();
         let config = Arc::new(authority.trusting(BOTH));
         let name = ServerName::try_from("localhost").unwrap();
         let mut hello = Vec::new();
@@ -427,6 +437,9 @@ fn handshake_that_does_not_end_is_closed_at_the_header_timeout() {
         let mut idle = connect(&server, &config, "localhost");
         idle.flush().unwrap();
         assert_eq!(idle.read(&mut [0]).unwrap(), 0, "a close_notify");
+        let status = get(&mut connect(&server, &config, "localhost"), "/.httpd/status.json");
+        let status: serde_json::Value = serde_json::from_slice(body(&status.unwrap())).unwrap();
+        assert_eq!(status["handshakes_timed_out"], 4, "{backend}: {status}");
     });
 }
 

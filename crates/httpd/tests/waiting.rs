@@ -597,3 +597,47 @@ fn half_closed_client_gets_its_response_if_it_is_permitted() {
         }
     });
 }
+
+#[test]
+fn head_of_a_handler_without_a_body_had_length_0() {
+    on_every_backend(|backend| {
+        let handler = |request: Request| {
+            let mut response = Response::new(Body::default());
+            if let Some(length) = request.uri().query() {
+                response.headers_mut().insert("content-length", length.parse().unwrap());
+            }
+            response
+        };
+        let server = builder(backend).route("/", handler).start().unwrap();
+        let mut client = connect(&server);
+        for (query, length) in [("?5", "5"), ("?0", "0"), ("?+5", "0"), ("", "0")] {
+            let head = client.request(&format!("HEAD /{query}"), "");
+            assert_eq!((head.status, head.field("Content-Length")), (200, Some(length)), "{query}");
+        }
+        assert_eq!(client.get("/?5").field("Content-Length"), Some("0"), "of its body");
+    });
+}
+
+#[test]
+fn request_of_a_client_that_left_was_not_logged() {
+    let dir = tempfile::tempdir().unwrap();
+    on_every_backend(|backend| {
+        let path = dir.path().join(backend);
+        let _ = std::fs::remove_file(&path);
+        let (handler, requests) = left_to_the_test();
+        let server = builder(backend).route("/", handler);
+        let server = server.access_log(path.clone().into()).start().unwrap();
+        let mut client = connect(&server);
+        client.send(b"GET /a HTTP/1.1\r\nHost: a\r\n\r\n");
+        let waiting = requests.recv_timeout(LONG).unwrap();
+        drop(client);
+        let logged = || std::fs::read_to_string(&path).unwrap();
+        while logged().is_empty() {
+            thread::yield_now();
+        }
+        assert!(logged().contains("\"GET /a HTTP/1.1\" 499 0 "), "{backend}: {}", logged());
+        drop(waiting);
+        drop(server);
+        assert_eq!(logged().lines().count(), 1, "{backend}: {}", logged());
+    });
+}

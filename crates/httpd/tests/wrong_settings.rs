@@ -34,6 +34,8 @@ fn write_certificate(dir: &Path, name: &str) {
 #[test]
 fn check_accepted_what_no_server_starts_with() {
     let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("sub")).unwrap();
+    std::os::unix::fs::symlink("/etc/hosts", dir.path().join("link")).unwrap();
     for (text, reason) in [
         ("\nbackend = 'abacus'", "DIR/httpd.toml:2:11: `backend`: unknown mechanism `abacus`"),
         (
@@ -61,9 +63,16 @@ fn check_accepted_what_no_server_starts_with() {
              log-format = 'json'",
             "httpd: two access logs have one destination and two formats;",
         ),
+        ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
+        ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),
+        (
+            "compress = 'gzip'\ncompress-min = 2\ncompress-max = 1",
+            "httpd: no file is compressed: compress-min is above compress-max",
+        ),
         ("pid-file = '/'", "httpd: cannot write the pid file /: "),
         ("pid-file = '/none/pid'", "httpd: cannot write the pid file /none/pid: No such file"),
     ] {
+        let text = &text.replace("DIR", dir.path().to_str().unwrap());
         let (is_valid, messages) = run(dir.path(), text, &["--check-config"]);
         assert!(!is_valid && messages.contains(reason), "{text}\n{messages}");
         let (_, of_start) = run(dir.path(), text, &[]);

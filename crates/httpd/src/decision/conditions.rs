@@ -19,6 +19,9 @@ use crate::message::request::Request;
 /// time, or of a later state with another one. Otherwise the tag is unique to one response and never
 /// equals a later one.
 ///
+/// Copies of a file on several servers have different tags, as they have inodes and change times of their own. A tag of
+/// modification time and size alone would be equal for different contents after a tool restored the time.
+///
 /// Last-Modified is the modification time, as users expect. It has a resolution of one second, and
 /// tools restore it, so it is a weak validator (RFC 9110, section 8.8.2.2). Every response that has it
 /// also has the entity tag, which clients must prefer. A range is resumed by date only if that
@@ -90,6 +93,11 @@ impl Validators {
     #[cfg(feature = "compression")]
     pub(crate) fn of_compressed(self) -> Self {
         Validators { is_weak: true, resumes_by_date: false, ..self }
+    }
+
+    /// Returns whether parts of the content are sent: the bytes that the tag identifies may differ otherwise.
+    pub(crate) fn has_ranges(&self) -> bool {
+        !self.is_weak
     }
 
     /// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.

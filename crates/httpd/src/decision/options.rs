@@ -25,6 +25,12 @@ pub(crate) struct ResponseOptions {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct HostIndex(pub(crate) u16);
 
+impl HostIndex {
+    /// No host, for responses that have no fields and pages of one.
+    #[cfg(feature = "tls")]
+    pub(crate) const NONE: Self = HostIndex(u16::MAX);
+}
+
 impl ResponseOptions {
     /// Returns the options for a response to `request`; `remaining` bytes have arrived after its
     /// head. `is_last` closes the connection.

@@ -35,7 +35,8 @@ impl Plan {
             PreconditionResult::Failed => return Plan::PreconditionFailed,
             PreconditionResult::Proceed => {}
         }
-        let range = validators.range(request).filter(|_| request.method == Method::Get);
+        let has_ranges = request.method == Method::Get && validators.has_ranges();
+        let range = validators.range(request).filter(|_| has_ranges);
         match range.map_or(RangeRequest::Whole, |range| range::parse_range(range, len)) {
             RangeRequest::Whole => Plan::Whole,
             RangeRequest::NotSatisfiable => Plan::RangeNotSatisfiable,

@@ -31,6 +31,8 @@ impl Status {
     pub(crate) const EXPECTATION: Self = Status(417, "Expectation Failed");
     pub(crate) const UPGRADE: Self = Status(426, "Upgrade Required");
     pub(crate) const HEAD: Self = Status(431, "Request Header Fields Too Large");
+    /// For the log and the metrics, as of nginx: the client left before the response.
+    pub(crate) const CANCELLED: Self = Status(499, "Client Closed Request");
     pub(crate) const INTERNAL: Self = Status(500, "Internal Server Error");
     pub(crate) const NOT_IMPLEMENTED: Self = Status(501, "Not Implemented");
     pub(crate) const BUSY: Self = Status(503, "Service Unavailable");

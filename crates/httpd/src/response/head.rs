@@ -93,7 +93,7 @@ pub(super) fn put_validators(out: &mut Vec<u8>, headers: &RepresentationHeaders)
 /// Writes all fields except Content-Type.
 pub(super) fn put_representation(out: &mut Vec<u8>, headers: &RepresentationHeaders) {
     put_validators(out, headers);
-    if headers.validators.is_some() {
+    if headers.validators.as_ref().is_some_and(Validators::has_ranges) {
         out.extend_from_slice(b"Accept-Ranges: bytes\r\n");
     }
     if let Some(coding) = headers.coding {

@@ -112,7 +112,10 @@ impl From<Options> for Builder {
             hosts: options.hosts,
             loaded_error_pages: Vec::new(),
             status: options.status.then_some(true),
-            log: options.access_log.map(|to| AccessLog { format: options.log_format, ..to.into() }),
+            log: options
+                .access_log
+                .filter(|path| path.as_os_str() != "off")
+                .map(|to| AccessLog { format: options.log_format, ..to.into() }),
             #[cfg(feature = "metrics")]
             metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
             config,

@@ -3,6 +3,12 @@
 use std::collections::HashSet;
 use std::io;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "tls")]
+use std::sync::Arc;
+
+use evring::SymlinkPolicy;
+#[cfg(feature = "tls")]
+use evring_tls::Certificates;
 
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::BasicAuth;
@@ -57,6 +63,13 @@ impl Builder {
                 "two access logs have one destination and two formats; use one format, or two files",
             );
         }
+        #[cfg(feature = "compression")]
+        if self
+            .pages()
+            .any(|(_, FileOptions { compression: c, .. })| c.min_bytes > c.max_bytes.into())
+        {
+            return Some("no file is compressed: compress-min is above compress-max");
+        }
         self.conflict
     }
 
@@ -100,7 +113,7 @@ impl Builder {
             return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
         }
         #[cfg(feature = "tls")]
-        if let Some(tls) = self.load_tls()? {
+        if let Some(tls) = self.load_tls(None)? {
             tls::warn_of_invalid(&tls.certificates);
         }
         Ok(())
@@ -114,13 +127,16 @@ impl Builder {
 
     /// Reads the certificates of all hosts.
     #[cfg(feature = "tls")]
-    pub(super) fn load_tls(&self) -> Result<Option<LoadedTls>, Error> {
+    pub(super) fn load_tls(
+        &self,
+        made: Option<Arc<Certificates>>,
+    ) -> Result<Option<LoadedTls>, Error> {
         let mut tls = self.tls.clone();
         for (certificate, key) in self.hosts.iter().filter_map(|host| host.certificate.clone()) {
             tls.certificates.push(certificate);
             tls.keys.push(key);
         }
-        tls.load(self.config.listen.len())
+        tls.load(self.config.listen.len(), made)
     }
 
     /// Checks that the hosts have names of their own, and that the pages below their roots can be read.
@@ -146,7 +162,22 @@ impl Builder {
                 return Err(Error::Conflict(reason));
             }
             let path = root.ok_or(NO_ROOT)?.join(page.path());
-            std::fs::File::open(&path).map_err(|error| Error::Page(path, error))?;
+            self.check_page(root.unwrap_or(&path), &path)
+                .map_err(|error| Error::Page(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Checks that a page below a root can be sent.
+    fn check_page(&self, root: &Path, page: &Path) -> io::Result<()> {
+        if !std::fs::File::open(page)?.metadata()?.is_file() {
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+        }
+        if self.config.symlinks != SymlinkPolicy::Anywhere
+            && !page.canonicalize()?.starts_with(root.canonicalize()?)
+        {
+            let reason = "a link leads out of the directory; use follow-symlinks";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
         Ok(())
     }

@@ -142,6 +142,14 @@ impl Shared {
         self.ended.notify_all();
     }
 
+    /// Returns the self-signed certificate of the server, if it has one.
+    #[cfg(feature = "tls")]
+    pub(crate) fn self_signed(&self) -> Option<Arc<Certificates>> {
+        let state = self.lock();
+        let tls = state.generations.back()?.tls.as_ref().filter(|tls| tls.is_self_signed)?;
+        Some(Arc::clone(&tls.certificates))
+    }
+
     /// Returns whether the metrics are served at these addresses.
     #[cfg(feature = "metrics")]
     pub(crate) fn has_monitor(&self, listen: Option<&[SocketAddr]>) -> bool {

@@ -80,7 +80,13 @@ impl Builder {
         merge_families(&mut self.config.listen, &inherited);
         #[cfg(feature = "tls")]
         {
-            self.loaded_tls = self.load_tls()?;
+            let made = handle.0.self_signed();
+            if self.tls.self_signed && made.is_none() {
+                warn!(
+                    "the certificate for localhost was made for this run; clients do not trust it"
+                );
+            }
+            self.loaded_tls = self.load_tls(made)?;
             self.config.listen.extend(redirecting);
         }
         let shares_addresses = self.config.reuse_port;

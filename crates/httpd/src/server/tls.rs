@@ -25,8 +25,8 @@ const REPLY_TO_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "TLS"))]
 #[non_exhaustive]
 pub struct TlsOptions {
-    /// File of a certificate chain, in PEM, the server's certificate first; can be repeated, a client gets the
-    /// certificate for the name that it asks for, or else the first. SIGHUP reads the files again
+    /// File of a certificate chain, in PEM, the server's certificate first; can be repeated, a client gets one for the
+    /// name that it asks for, or else any, the first that it can verify. SIGHUP reads the files again
     #[cfg_attr(
         feature = "cli",
         arg(
@@ -86,8 +86,13 @@ impl TlsOptions {
 
     /// Reads the certificates; `None` without TLS.
     ///
-    /// The addresses that redirect come after `addresses` others.
-    pub(crate) fn load(&self, addresses: usize) -> Result<Option<LoadedTls>, Error> {
+    /// The addresses that redirect come after `addresses` others. `made` is the self-signed certificate of the server
+    /// before, which stays.
+    pub(crate) fn load(
+        &self,
+        addresses: usize,
+        made: Option<Arc<Certificates>>,
+    ) -> Result<Option<LoadedTls>, Error> {
         if !self.is_enabled() {
             let needs_tls = !self.redirect_from.is_empty() || self.client_ca.is_some();
             return match needs_tls || !self.keys.is_empty() {
@@ -98,19 +103,20 @@ impl TlsOptions {
         if self.self_signed && !self.certificates.is_empty() {
             return Err(Error::Conflict("a self-signed certificate is made, and others are given"));
         }
-        let certificates = if self.self_signed {
-            warn!("the certificate for localhost was made for this run; clients do not trust it");
-            Certificates::self_signed(&["localhost", "127.0.0.1", "::1"])?
+        let certificates = if let Some(made) = made.filter(|_| self.self_signed) {
+            made
+        } else if self.self_signed {
+            Certificates::self_signed(&["localhost", "127.0.0.1", "::1"])?.into()
         } else if self.certificates.len() == self.keys.len() {
-            Certificates::load(self.certificates.iter().zip(&self.keys))?
+            Certificates::load(self.certificates.iter().zip(&self.keys))?.into()
         } else {
             return Err(Error::Conflict("each certificate needs one key, in the same order"));
         };
-        let certificates = Arc::new(certificates);
         let roots = self.client_ca.as_deref().map(client_roots).transpose()?;
         let config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;
         let config = TlsConfig::from(config).reply_to_plain(REPLY_TO_PLAIN);
-        Ok(Some(LoadedTls { certificates, config, first_redirecting: addresses }))
+        let is_self_signed = self.self_signed;
+        Ok(Some(LoadedTls { certificates, config, first_redirecting: addresses, is_self_signed }))
     }
 }
 
@@ -128,6 +134,7 @@ pub(crate) struct LoadedTls {
     pub(crate) config: TlsConfig,
     /// Index of the first address that redirects.
     pub(crate) first_redirecting: usize,
+    pub(crate) is_self_signed: bool,
 }
 
 /// Runs a site with TLS, except at the listeners that redirect; or without.

@@ -14,6 +14,8 @@ use crate::limits::Limits;
 use crate::message::status::Status;
 use crate::site::DRAIN_TAG;
 use crate::site::Site;
+#[cfg(feature = "tls")]
+use crate::site::client_info;
 #[cfg(feature = "compression")]
 use crate::site::compressor;
 #[cfg(feature = "basic-auth")]
@@ -82,6 +84,10 @@ impl Application for Site {
         if progress::expired(&mut self.context, &mut x) {
             return;
         }
+        #[cfg(feature = "compression")]
+        if self.files.compression_expired(&mut self.context, &mut x) {
+            return;
+        }
         let unsent = x.io.unsent_bytes(x.id);
         #[cfg(feature = "basic-auth")]
         if matches!(x.state.work.as_deref(), Some(PendingWork::Login)) {
@@ -113,6 +119,11 @@ impl Application for Site {
                 receipt.map_or(ResponseOptions::last(true), |receipt| receipt.options.ending());
             self.reject_request(&mut x, Status::TIMEOUT, options, b"");
         } else {
+            #[cfg(feature = "tls")]
+            if client_info::is_handshaking(&x) {
+                self.context.metrics.own().handshakes_timed_out.add(1);
+                debug!("connection closed: the TLS handshake did not end in time");
+            }
             x.io.close(x.id, Close::Flush);
         }
     }

@@ -47,6 +47,13 @@ pub(crate) fn add(
     }
 }
 
+/// Returns whether a connection's TLS handshake has not ended.
+#[cfg(feature = "tls")]
+pub(crate) fn is_handshaking(x: &Cx<'_, impl Commands, State>) -> bool {
+    let session = x.io.session(x.id).and_then(|session| session.downcast_ref::<ServerSession>());
+    session.is_some_and(|session| session.connection().is_handshaking())
+}
+
 /// Returns the details of a connection's TLS, which are collected once.
 #[cfg(feature = "tls")]
 fn tls_info(x: &mut Cx<'_, impl Commands, State>) -> Option<TlsInfo> {

@@ -1,10 +1,12 @@
 //! Requests for files that are compressed on the fly.
 
+use std::time::Instant;
+
 use evring::{Commands, Cx, File, Metadata, Others};
 
 use crate::decision::coding::Coding;
 use crate::decision::conditions::Validators;
-use crate::site::compressor::{Compressed, CompressedContent};
+use crate::site::compressor::{Compressed, CompressedContent, Origin};
 use crate::site::context::Context;
 use crate::site::files::Files;
 use crate::site::lookup::{Collection, FileContent, FileLookup, LookupResult, LookupStep};
@@ -83,7 +85,8 @@ impl Files {
         let coding = file.coding.and_then(|coding| Some((coding, levels.get(coding)?)));
         let is_queued = match (&mut self.compressor, coding) {
             (Some(compressor), Some(coding)) if at == len => {
-                compressor.compress(x.id, place, coding, bytes, max_cached)
+                let origin = Origin { file: file.again(), meta, validators };
+                compressor.compress((x.id, origin), place, coding, bytes, max_cached)
             }
             // The file was truncated meanwhile.
             _ => false,
@@ -93,7 +96,7 @@ impl Files {
             return file.send_plain();
         }
         context.metrics.own().compressed_files.add(1);
-        file.step = LookupStep::Compress(meta, validators);
+        file.step = LookupStep::Compress;
         LookupResult::Waits
     }
 
@@ -105,11 +108,75 @@ impl Files {
         mut all: Others<'_, State>,
     ) {
         let Some(compressor) = &mut self.compressor else { return };
-        for Compressed { id, content, .. } in compressor.take_results() {
-            let Some(state) = all.get(io, id) else { continue };
-            let mut x = Cx { io, id, state, others: Others::none() };
-            self.compressed(context, &mut x, content);
+        for (Compressed { id, key, content }, origin) in compressor.take_results() {
+            match all.get(io, id) {
+                Some(state) if self.awaits(state, &key) => {
+                    let mut x = Cx { io, id, state, others: Others::none() };
+                    self.compressed(context, &mut x, origin, content);
+                }
+                // The client has gone, or has got the plain file. The next one gets this.
+                _ => self.keep_compressed(context, origin, content, io.now()),
+            }
         }
+    }
+
+    /// Returns whether a connection waits for the compressed file with this key.
+    fn awaits(&mut self, state: &State, key: &[u8]) -> bool {
+        match state.work.as_deref() {
+            Some(PendingWork::File(file, _)) if matches!(file.step, LookupStep::Compress) => {
+                file.put_key(&mut self.key);
+                self.key == key
+            }
+            _ => false,
+        }
+    }
+
+    /// Caches a compressed file.
+    fn keep_compressed(
+        &mut self,
+        context: &Context,
+        Origin { file, meta, validators }: Origin,
+        content: Option<CompressedContent>,
+        now: Instant,
+    ) {
+        if !validators.is_stable {
+            return;
+        }
+        let is_dated = validators.is_dated;
+        let prepared = match content {
+            Some(CompressedContent::Bytes(bytes)) => {
+                self.prepare(context, &file, validators, FileContent::Bytes(&bytes))
+            }
+            Some(CompressedContent::Memfd(fd, len, charge)) => {
+                let from = self.reserve_slot(context, File::from(fd).with(charge));
+                let Some(from) = from else { return };
+                self.prepare(context, &file, validators, FileContent::Open(from, len))
+            }
+            None => return,
+        };
+        self.keep(&file, prepared, (meta, is_dated), now);
+    }
+
+    /// Takes the work of a connection that waits for a compressed file.
+    fn take_waiting(x: &mut Cx<'_, impl Commands, State>) -> Option<Box<PendingWork>> {
+        let waits = |work: &mut Box<PendingWork>| matches!(&**work, PendingWork::File(file, _) if matches!(file.step, LookupStep::Compress));
+        x.state.work.take_if(waits)
+    }
+
+    /// Sends the plain file to a connection whose file was not compressed in time. Returns false if it waits for
+    /// something else.
+    pub(crate) fn compression_expired(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, impl Commands, State>,
+    ) -> bool {
+        let Some(mut work) = Self::take_waiting(x) else { return false };
+        let PendingWork::File(file, _) = &mut *work else { return false };
+        context.metrics.own().uncompressed_files.add(1);
+        let result = file.send_plain();
+        x.io.set_deadline(x.id, Some(x.io.now() + context.limits.progress_interval));
+        self.continue_lookup(context, x, work, result);
+        true
     }
 
     /// Answers a request whose file was compressed, or has to be sent plain.
@@ -117,12 +184,11 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
+        Origin { meta, validators, .. }: Origin,
         content: Option<CompressedContent>,
     ) {
-        let waits = |work: &mut Box<PendingWork>| matches!(&**work, PendingWork::File(lookup, _) if matches!(lookup.step, LookupStep::Compress(..)));
-        let Some(mut work) = x.state.work.take_if(waits) else { return };
+        let Some(mut work) = Self::take_waiting(x) else { return };
         let PendingWork::File(file, head) = &mut *work else { return };
-        let LookupStep::Compress(meta, validators) = std::mem::take(&mut file.step) else { return };
         file.options = file.options.ending_if(x.io.is_stopping() && file.options.stays_open());
         let made = (meta, validators);
         let request = head.request();

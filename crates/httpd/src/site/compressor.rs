@@ -1,17 +1,19 @@
 //! Compression of files by threads of their own.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use evring::{ConnId, Mailbox, RemoteHandle, Sender};
+use evring::{ConnId, Mailbox, Metadata, RemoteHandle, Sender};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::decision::coding::Coding;
+use crate::decision::conditions::Validators;
+use crate::site::lookup::FileLookup;
 use crate::site::pool::Pool;
 
 /// Tag of the wake-ups.
@@ -55,8 +57,18 @@ pub(crate) struct Compressor {
     pending: Pending,
 }
 
-/// Keys in the cache of the files that are being read to be compressed, or compressed.
-type Pending = Rc<RefCell<HashSet<Arc<[u8]>>>>;
+/// The files that are being read to be compressed, or compressed, by their keys in the cache; with an origin once the
+/// threads have them.
+type Pending = Rc<RefCell<HashMap<Arc<[u8]>, Option<Origin>>>>;
+
+/// A file that is being compressed.
+#[derive(Debug)]
+pub(crate) struct Origin {
+    pub(crate) file: FileLookup,
+    /// Its state when it was opened.
+    pub(crate) meta: Metadata,
+    pub(crate) validators: Validators,
+}
 
 /// The place of a file among those that are being compressed, given up on drop.
 #[derive(Debug)]
@@ -77,7 +89,7 @@ impl Drop for Reservation {
 #[derive(Debug)]
 pub(crate) struct Compressed {
     pub(crate) id: ConnId,
-    key: Arc<[u8]>,
+    pub(crate) key: Arc<[u8]>,
     pub(crate) content: Option<CompressedContent>,
 }
 
@@ -121,11 +133,11 @@ impl Compressor {
     /// file is being compressed.
     pub(crate) fn reserve(&self, key: &[u8]) -> Option<Reservation> {
         let mut pending = self.pending.borrow_mut();
-        if pending.len() == MAX_PENDING || pending.contains(key) {
+        if pending.len() == MAX_PENDING || pending.contains_key(key) {
             return None;
         }
         let key: Arc<[u8]> = key.into();
-        pending.insert(Arc::clone(&key));
+        pending.insert(Arc::clone(&key), None);
         Some(Reservation { pending: Rc::clone(&self.pending), key: Some(key) })
     }
 
@@ -133,14 +145,14 @@ impl Compressor {
     /// if too many files wait for the threads.
     pub(crate) fn compress(
         &mut self,
-        id: ConnId,
+        (id, origin): (ConnId, Origin),
         mut place: Reservation,
         (coding, level): (Coding, u8),
         plain: Vec<u8>,
         max_cached: usize,
     ) -> bool {
         let Some(key) = place.key.clone() else { return false };
-        let sender = self.sender.clone();
+        let (sender, in_pending) = (self.sender.clone(), Arc::clone(&key));
         let (memory, max) = (Arc::clone(&self.threads.memory), self.threads.max_memory);
         let is_queued = self.threads.pool.post(Box::new(move || {
             let mut result =
@@ -155,18 +167,19 @@ impl Compressor {
         if is_queued {
             // The place is given up when the result has arrived, even if the connection has gone.
             place.key = None;
+            self.pending.borrow_mut().insert(in_pending, Some(origin));
         }
         is_queued
     }
 
     /// Takes the results that have arrived.
-    pub(crate) fn take_results(&mut self) -> Vec<Compressed> {
-        let results: Vec<_> = self.mailbox.drain().collect();
+    pub(crate) fn take_results(&mut self) -> Vec<(Compressed, Origin)> {
         let mut pending = self.pending.borrow_mut();
-        for result in &results {
-            pending.remove(&result.key);
-        }
-        results
+        let with_origin = |result: Compressed| {
+            let origin = pending.remove(&result.key)??;
+            Some((result, origin))
+        };
+        self.mailbox.drain().filter_map(with_origin).collect()
     }
 }
 

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io::{self, ErrorKind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::Instant;
 
 use evring::{Access, Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
 use tracing::error;
@@ -206,7 +207,7 @@ impl Files {
         let op = match lookup.step {
             LookupStep::Revalidate => FileOp::Stat((root, lookup.path())),
             #[cfg(feature = "compression")]
-            LookupStep::Collect(_) | LookupStep::Compress(..) => return,
+            LookupStep::Collect(_) | LookupStep::Compress => return,
             LookupStep::Sibling { at, .. } => {
                 FileOp::Stat((root, lookup.paths.of(Some(Coding::ALL[at]))))
             }
@@ -525,7 +526,29 @@ impl Files {
         (meta, validators): (Metadata, Validators),
         content: FileContent<'_>,
     ) -> LookupResult {
-        let (is_stable, is_dated) = (validators.is_stable, validators.is_dated);
+        let is_kept = validators.is_stable && !matches!(content, FileContent::Unstable(_));
+        let is_dated = validators.is_dated;
+        let mut prepared = self.prepare(context, file, validators, content);
+        let chosen = choose_unless_coded(file, request, file.codings);
+        let proceed =
+            chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
+        if is_kept {
+            self.keep(file, prepared, (meta, is_dated), x.io.now());
+        }
+        match chosen {
+            Some(coding) => self.choose_coding(context, x, file, request, coding),
+            None => LookupResult::Answered(proceed),
+        }
+    }
+
+    /// Makes the response to a request for a file.
+    pub(super) fn prepare(
+        &self,
+        context: &Context,
+        file: &FileLookup,
+        validators: Validators,
+        content: FileContent<'_>,
+    ) -> PreparedResponse {
         let path = file.paths.plain.as_path();
         let codings = file.codings;
         let rules = self.options(file);
@@ -542,28 +565,28 @@ impl Files {
             .with_fields(&rules.headers, file.name(), path)
         };
         let clock = &context.responder.clock;
-        let is_complete = !matches!(content, FileContent::Unstable(_));
-        let mut prepared = match content {
+        match content {
             FileContent::Bytes(body) | FileContent::Unstable(body) => {
                 PreparedResponse::new(representation, body, clock)
             }
             FileContent::Open(from, len) => {
                 PreparedResponse::from_file(representation, from, len, clock)
             }
-        };
-        let chosen = choose_unless_coded(file, request, file.codings);
-        let proceed =
-            chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
-        if is_complete && is_stable {
-            let codings = file.codings_beside();
-            file.put_key(&mut self.key);
-            let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
-            self.cache.insert(&self.key, prepared, Some(source), x.io.now());
         }
-        match chosen {
-            Some(coding) => self.choose_coding(context, x, file, request, coding),
-            None => LookupResult::Answered(proceed),
-        }
+    }
+
+    /// Caches the response for a file.
+    pub(super) fn keep(
+        &mut self,
+        file: &FileLookup,
+        prepared: PreparedResponse,
+        (meta, is_dated): (Metadata, bool),
+        now: Instant,
+    ) {
+        let codings = file.codings_beside();
+        file.put_key(&mut self.key);
+        let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
+        self.cache.insert(&self.key, prepared, Some(source), now);
     }
 }
 

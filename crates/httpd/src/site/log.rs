@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,7 @@ use std::thread::{self, JoinHandle, Thread};
 use std::time::{Duration, Instant, SystemTime};
 
 use rtrb::{Consumer, Producer, RingBuffer};
-use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat, fcntl_getfl, fcntl_setfl};
 use tracing::{error, warn};
 
 use crate::access_log::{AccessLog, LogFormat};
@@ -360,12 +361,14 @@ struct LogTarget {
     metrics: Metrics,
     /// Lines lost since writing began to fail; `None` while it succeeds.
     lost: Option<u64>,
+    /// The last line of the file is incomplete, as writing has failed.
+    is_partial: bool,
 }
 
 impl LogTarget {
     fn open(to: AccessLog, metrics: Metrics) -> io::Result<Self> {
         let file = to.path.as_deref().map(append).transpose()?;
-        Ok(LogTarget { to, file, metrics, lost: None })
+        Ok(LogTarget { to, file, metrics, lost: None, is_partial: false })
     }
 
     /// Returns the path for messages.
@@ -376,7 +379,7 @@ impl LogTarget {
     fn reopen(&mut self) {
         let Some(path) = &self.to.path else { return };
         match append(path) {
-            Ok(file) => self.file = Some(file),
+            Ok(file) => (self.file, self.is_partial) = (Some(file), false),
             Err(error) => {
                 let path = path.display();
                 error!(
@@ -393,16 +396,18 @@ impl LogTarget {
         if first.is_empty() && second.is_empty() {
             return;
         }
-        let result = match &mut self.file {
-            Some(file) => file.write_all(first).and_then(|()| file.write_all(second)),
-            None => {
-                let mut out = io::stdout().lock();
-                out.write_all(first).and_then(|()| out.write_all(second)).and_then(|()| out.flush())
-            }
+        let pieces = [if self.is_partial { &b"\n"[..] } else { b"" }, first, second];
+        let (written, result) = match &mut self.file {
+            Some(file) => write_pieces(file, pieces),
+            None => write_pieces(&mut io::stdout().lock(), pieces),
         };
+        let bytes = || pieces.into_iter().flatten();
+        if written > 0 {
+            self.is_partial = bytes().nth(written - 1) != Some(&b'\n');
+        }
         match result {
             Err(error) => {
-                let lines = first.iter().chain(second).filter(|b| **b == b'\n').count() as u64;
+                let lines = bytes().skip(written).filter(|b| **b == b'\n').count() as u64;
                 self.metrics.own().log_lines_lost.add(lines);
                 if self.lost.is_none() {
                     let name = self.name();
@@ -420,8 +425,34 @@ impl LogTarget {
     }
 }
 
+/// Writes pieces one after another. Returns the number of bytes that were written, also before an error.
+fn write_pieces(to: &mut impl Write, pieces: [&[u8]; 3]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    for mut piece in pieces {
+        while !piece.is_empty() {
+            match to.write(piece) {
+                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+                Ok(n) => (written, piece) = (written + n, &piece[n..]),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return (written, Err(error)),
+            }
+        }
+    }
+    (written, to.flush())
+}
+
 fn append(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).open(path)
+    let mut options = OpenOptions::new();
+    // The open of a pipe would wait for its reader.
+    options.append(true).create(true).custom_flags(libc::O_NONBLOCK);
+    let file = options.open(path).map_err(|error| match error.raw_os_error() {
+        Some(libc::ENXIO) => {
+            io::Error::new(error.kind(), "a pipe without a reader; start the reader first")
+        }
+        _ => error,
+    })?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Checks that a file can be opened for appending, without creating it.
@@ -519,6 +550,28 @@ mod tests {
         target.file = Some(tempfile::tempfile().unwrap());
         write(&mut target, b"line\n");
         assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (None, 2));
+    }
+
+    #[test]
+    fn line_that_was_cut_was_joined_to_the_next_one() {
+        let metrics = Metrics::default();
+        let mut target = LogTarget::open(AccessLog::default(), metrics.clone()).unwrap();
+        // A pipe with room for 99 bytes in its last page: it takes the first lines, and then none.
+        const ROOM: usize = 65_536;
+        let (reader, writer) = io::pipe().unwrap();
+        fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
+        let mut reader = File::from(std::os::fd::OwnedFd::from(reader));
+        target.file = Some(File::from(std::os::fd::OwnedFd::from(writer)));
+        let mut room = vec![0; ROOM];
+        target.write(&[b'a'; ROOM - 100], b"\n");
+        assert_eq!(target.lost, None);
+        target.write(b"b\nc", &[&[b'c'; 200][..], b"\nd\n"].concat());
+        assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(2), 2));
+        let n = io::Read::read(&mut reader, &mut room).unwrap();
+        assert_eq!(&room[ROOM - 100..n], b"\nb\nc");
+        target.write(b"e\n", b"");
+        let n = io::Read::read(&mut reader, &mut room).unwrap();
+        assert_eq!(&room[..n], b"\ne\n");
     }
 
     #[test]

@@ -53,9 +53,9 @@ pub(crate) enum LookupStep {
     /// Reads a file in pieces, to be compressed.
     #[cfg(feature = "compression")]
     Collect(Box<Collection>),
-    /// Waits for the threads that compress the file, which had this state when it was opened.
+    /// Waits for the threads that compress the file.
     #[cfg(feature = "compression")]
-    Compress(Metadata, Validators),
+    Compress,
 }
 
 /// A file that is being read, to be compressed.
@@ -109,6 +109,14 @@ impl FileLookup {
             target.extend_from_slice(query);
         }
         Ok(Self::new(target.into(), name.len(), paths, options))
+    }
+
+    /// Returns a lookup of the same file, for what becomes of it later.
+    #[cfg(feature = "compression")]
+    pub(crate) fn again(&self) -> Self {
+        let FileLookup { coding, codings, .. } = *self;
+        let (target, paths) = (Arc::clone(&self.target), Arc::clone(&self.paths));
+        FileLookup { coding, codings, ..Self::new(target, self.name_len, paths, self.options) }
     }
 
     fn new(

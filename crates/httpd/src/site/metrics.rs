@@ -177,6 +177,8 @@ counts! {
     handlers_cancelled,
     /// Connections that ended as client and server could not agree on TLS, or by invalid records.
     tls_errors,
+    /// Connections closed as their TLS handshake did not end in time.
+    handshakes_timed_out,
     /// Requests that handlers in a sandbox have answered.
     sandbox_handled,
     /// Requests that handlers in a sandbox have discarded.

@@ -12,6 +12,7 @@ use crate::message::body::{Body, BodyPiece};
 use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::KeptHead;
 use crate::message::status::Status;
+use crate::response::sent::Sent;
 use crate::site::body_memory::BodyMemory;
 use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, WaitsFor};
@@ -396,6 +397,9 @@ fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed
 pub(crate) fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>) {
     if let Some(exchange) = end(x) {
         context.metrics.own().handlers_cancelled.add(1);
+        if matches!(exchange.stage, Stage::Handler(_)) {
+            let _ = x.state.record(Sent::new(Status::CANCELLED, 0, 0));
+        }
         count(context, x, exchange.head.as_ref());
         x.io.close(x.id, Close::Flush);
     }

@@ -136,6 +136,9 @@ fn send_full(
         Kind::Bytes(bytes) => Some(bytes.len() as u64),
         Kind::Pieces(len, _) => *len,
     };
+    // For HEAD, a handler may have left out a body whose length it gives (RFC 9110, section 8.6).
+    let is_left_out = !options.body && len == Some(0);
+    let len = if is_left_out { declared_length(&head.headers).or(len) } else { len };
     if len.is_none() && options.is_http10 && !bodiless {
         options = options.ending();
     }
@@ -218,6 +221,14 @@ fn switch(
     x.io.send(x.id, Chunk::Copy(out));
     x.state.record(Sent::new(Status::SWITCHING, 0, 0));
     Outcome::Upgrades(protocol)
+}
+
+/// Returns the length of a response's body as its fields give it.
+fn declared_length(fields: &HeaderMap) -> Option<u64> {
+    let mut all = fields.get_all(header::CONTENT_LENGTH).iter();
+    let (Some(one), None) = (all.next(), all.next()) else { return None };
+    let digits = one.to_str().ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;
+    digits.parse().ok()
 }
 
 /// Returns whether a Connection field has the option `close`.
