@@ -3,14 +3,14 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ash_sandbox::upcall::{Bell, Channel, Done, MAX_PLACES};
 use shared_ring::author::Process;
 
-use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, RemoteHandle, Rx};
+use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHandle, Rx};
 
 /// What a handler returns if it has handled the message.
 const HANDLED: i32 = 1;
@@ -77,6 +77,8 @@ struct Connection {
     /// The process gets its messages.
     is_bound: bool,
     message: Message,
+    /// Its client does not read the replies.
+    is_backlogged: bool,
 }
 
 /// The message of a connection that the process has or had.
@@ -175,7 +177,14 @@ struct WatchState {
     is_over: AtomicBool,
     /// The server was woken and has not looked yet.
     is_pending: AtomicBool,
+    /// Rings since the server last found an answer.
+    useless_rings: AtomicU32,
 }
+
+/// Rings without an answer after which the thread does not look for the next one at once: the process floods.
+const MAX_USELESS_RINGS: u32 = 16;
+/// The time until it looks again.
+const FLOOD_PAUSE: Duration = Duration::from_millis(10);
 
 impl Watch {
     fn start(bell: Bell, remote: RemoteHandle, tag: u64) -> io::Result<Self> {
@@ -185,6 +194,11 @@ impl Watch {
             while !its.is_over.load(Ordering::Acquire) {
                 // Without the descriptor, the timer still ends all upcalls.
                 let Ok(has_rung) = watched.wait(Duration::from_secs(60)) else { return };
+                if has_rung
+                    && its.useless_rings.fetch_add(1, Ordering::Relaxed) >= MAX_USELESS_RINGS
+                {
+                    thread::sleep(FLOOD_PAUSE);
+                }
                 if has_rung && !its.is_pending.swap(true, Ordering::AcqRel) && !remote.wake(tag) {
                     // Too many wake-ups are pending: the next ring, or the timer, tries again.
                     its.is_pending.store(false, Ordering::Release);
@@ -272,7 +286,9 @@ impl Upcalls {
     /// Ends an upcall, of whose message so many bytes were handled.
     fn end(&mut self, io: &mut impl Commands, id: ConnId, handled: usize) {
         self.connection(id).message = Message::Answered(handled);
-        io.hold(id, false);
+        if !self.connection(id).is_backlogged {
+            io.hold(id, false);
+        }
     }
 
     fn answered(&mut self, io: &mut impl Commands, done: Done) {
@@ -281,7 +297,8 @@ impl Upcalls {
             HANDLED => {
                 increment(&self.shared.handled);
                 if !self.channel.reply().is_empty() {
-                    io.send(id, Chunk::Copy(self.channel.reply()));
+                    let queued = io.send(id, Chunk::Copy(self.channel.reply()));
+                    self.connection(id).is_backlogged = queued >= HIGH_WATER;
                 }
                 if let (Some(post), Some((kind, value))) = (&mut self.post, done.event) {
                     post(id, kind, value);
@@ -303,6 +320,7 @@ impl Upcalls {
         // Before the look, so that a later answer wakes again.
         self.watch.state.is_pending.store(false, Ordering::Release);
         while let Some(done) = self.channel.next_done() {
+            self.watch.state.useless_rings.store(0, Ordering::Relaxed);
             self.answered(io, done);
         }
     }
@@ -311,7 +329,7 @@ impl Upcalls {
 impl ReceiveHook for Upcalls {
     fn accepted(&mut self, _: &mut impl Commands, id: ConnId, at: Listener) {
         let is_bound = self.choose.as_mut().is_none_or(|choose| choose(id, at));
-        *self.connection(id) = Connection { is_bound, message: Message::None };
+        *self.connection(id) = Connection { is_bound, ..Connection::default() };
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
@@ -364,6 +382,12 @@ impl ReceiveHook for Upcalls {
     fn holds(&self, id: ConnId) -> bool {
         let connection = self.connections.get(id.slot() as usize);
         connection.is_some_and(|connection| matches!(connection.message, Message::Submitted(_)))
+    }
+
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {
+        if std::mem::take(&mut self.connection(id).is_backlogged) {
+            io.hold(id, false);
+        }
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
