@@ -823,3 +823,22 @@ fn handler_could_not_give_a_pipe_list_its_registers_or_its_key() {
         assert_eq!(sent(&handler), [head, expected.to_vec()]);
     }
 }
+
+#[test]
+fn handler_ran_though_its_governor_preferred_upcalls() {
+    let mut handler = handler("(i32.const 1)");
+    // A sandbox so slow that two switches of processes take less time.
+    let workload = Workload { handler_us: 2000.0, sandboxing_factor: 3.0, ..Workload::default() };
+    let governor = Governor::new(Machine::ULTRIX, workload).with_upcalls().with_window(4);
+    handler.set_governor(Some(governor));
+    let governed = Outcome::Passed(Pass::Governed(Strategy::Upcall));
+    for interval in [1, 2] {
+        for _ in 0..4 * Governor::FIRST_TRIAL * interval {
+            assert_eq!(run(&mut handler, b""), governed);
+        }
+        // A trial: the workload may have changed.
+        for _ in 0..4 {
+            assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        }
+    }
+}
