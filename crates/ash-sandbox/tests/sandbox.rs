@@ -842,3 +842,32 @@ fn handler_ran_though_its_governor_preferred_upcalls() {
         }
     }
 }
+
+#[test]
+fn clock_of_epochs_inherited_the_core_of_a_real_time_thread() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let all = sched_getaffinity(None).unwrap();
+    let clock = |all: CpuSet| {
+        let mut one = CpuSet::new();
+        one.set((0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        let policy = Policy { loops: Loops::Epoch(Duration::from_millis(1)), ..Policy::default() };
+        let sandboxer = Sandboxer::new(policy).unwrap();
+        let clocks = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            tasks.filter_map(|task| {
+                let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+                let id = task.file_name().to_str()?.parse().ok()?;
+                (name == "ash-clock\n").then_some(rustix::process::Pid::from_raw(id))
+            })
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        let is_free = |id| sched_getaffinity(id).is_ok_and(|cores| cores == all);
+        while clocks().next().is_none() || !clocks().all(is_free) {
+            assert!(Instant::now() < end, "a clock runs on one core, or there is none");
+            std::thread::yield_now();
+        }
+        drop(sandboxer);
+    };
+    std::thread::scope(|scope| scope.spawn(|| clock(all)).join().unwrap());
+}
