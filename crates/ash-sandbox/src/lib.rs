@@ -81,7 +81,8 @@
 //! | sandboxing of floating point | 4.1 | `sandbox::Policy::floats` | off by default |
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
 //! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::Landing`, `evring::Upcalls` and `httpd` then pass all messages to the application |
-//! | turning handlers off and on | 6.4.2 | `sandbox::Handler::set_on` | by the thread of the handler |
+//! | data after an abort | 5.4.1 | | the memory is as the handler left it; mutable globals, such as the pointer to the stack, are as before the message |
+//! | turning handlers off and on | 6.4.2 | `evring::Tenant::set_on`, `sandbox::Handler::set_on` | one store, from any thread |
 //!
 //! The model, in the module [`model`]:
 //!
@@ -93,7 +94,7 @@
 //! | parameters of application and workload | table 7-3 | [`model::Workload`] | |
 //! | outputs | table 7-4, equations 7.1 to 7.14 | [`model::Machine::time_us`] | `None` for the three that are not meaningful |
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
-//! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time |
+//! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::Landing`, messages move to the application, or to upcalls behind it |
 //!
 //! What this crate does not do: it receives no messages, as `evring::Landing`, `evring::DatagramThread` and
 //! `evring::Upcalls` do. It does

@@ -824,3 +824,51 @@ fn handler_could_not_give_a_pipe_list_its_registers_or_its_key() {
         assert_eq!(sent(&handler), [head, expected.to_vec()]);
     }
 }
+
+#[test]
+fn handler_ran_though_its_governor_preferred_upcalls() {
+    let mut handler = handler("(i32.const 1)");
+    // A sandbox so slow that two switches of processes take less time.
+    let workload = Workload { handler_us: 2000.0, sandboxing_factor: 3.0, ..Workload::default() };
+    let governor = Governor::new(Machine::ULTRIX, workload).with_upcalls().with_window(4);
+    handler.set_governor(Some(governor));
+    let governed = Outcome::Passed(Pass::Governed(Strategy::Upcall));
+    for interval in [1, 2] {
+        for _ in 0..4 * Governor::FIRST_TRIAL * interval {
+            assert_eq!(run(&mut handler, b""), governed);
+        }
+        // A trial: the workload may have changed.
+        for _ in 0..4 {
+            assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        }
+    }
+}
+
+#[test]
+fn clock_of_epochs_inherited_the_core_of_a_real_time_thread() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    let all = sched_getaffinity(None).unwrap();
+    let clock = |all: CpuSet| {
+        let mut one = CpuSet::new();
+        one.set((0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap());
+        sched_setaffinity(None, &one).unwrap();
+        let policy = Policy { loops: Loops::Epoch(Duration::from_millis(1)), ..Policy::default() };
+        let sandboxer = Sandboxer::new(policy).unwrap();
+        let clocks = || {
+            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+            tasks.filter_map(|task| {
+                let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+                let id = task.file_name().to_str()?.parse().ok()?;
+                (name == "ash-clock\n").then_some(rustix::process::Pid::from_raw(id))
+            })
+        };
+        let end = Instant::now() + Duration::from_secs(20);
+        let is_free = |id| sched_getaffinity(id).is_ok_and(|cores| cores == all);
+        while clocks().next().is_none() || !clocks().all(is_free) {
+            assert!(Instant::now() < end, "a clock runs on one core, or there is none");
+            std::thread::yield_now();
+        }
+        drop(sandboxer);
+    };
+    std::thread::scope(|scope| scope.spawn(|| clock(all)).join().unwrap());
+}

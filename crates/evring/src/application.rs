@@ -101,6 +101,13 @@ pub trait Application: Sized {
         false
     }
 
+    /// Returns whether the application works on a message of the connection, of which more may arrive. Until it does not,
+    /// what arrives is not offered to [`intercept`](Self::intercept): the rest of the message would be taken for
+    /// another one, whose reply would overtake that of the application.
+    fn has_message(&self, id: ConnId, state: &Self::State) -> bool {
+        false
+    }
+
     /// Returns whether an idle connection has not brought a request yet, but perhaps a handshake. The driver closes
     /// such connections, and those on which nothing has arrived, only if too few others are idle: a request may be
     /// on its way, and its client would not expect the end.

@@ -36,8 +36,8 @@ pub struct DatagramConfig {
     /// Maximum number of datagrams being sent. Further replies of the handler are dropped; datagrams of the
     /// application wait.
     pub max_in_flight: u16,
-    /// Maximum length of the replies to a datagram, as a multiple of its length; `None` for no limit. Further replies
-    /// are dropped. The source of a datagram may be forged, so without a limit a handler can be used to flood others:
+    /// Maximum length of the replies to a datagram, as a multiple of its length, both with headers of 28 bytes (IPv4 and
+    /// UDP); `None` for no limit. Further replies are dropped. The source of a datagram may be forged, so without a limit a handler can be used to flood others:
     /// QUIC permits 3 (RFC 9000, section 8.1).
     pub max_amplification: Option<u32>,
     /// Time that datagrams may wait in the socket. If even the shortest delay of a period exceeds it, the thread is

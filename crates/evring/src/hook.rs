@@ -16,8 +16,8 @@ pub trait ReceiveHook {
     /// the rest follows in order. Replies go through [`Commands::send`], with its bounds; after a
     /// [`Commands::close`] the application gets nothing more.
     ///
-    /// Not called while the application has unconsumed bytes: it gets the rest of a message whose beginning
-    /// it got. So a hook passes a message that is not complete, or that it gives up, to the application by
+    /// Not called while the application has unconsumed bytes, or [has a message](Application::has_message): it gets the
+    /// rest of a message whose beginning it got. So a hook passes a message that is not complete, or that it gives up, to the application by
     /// consuming nothing.
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>);
 
@@ -39,6 +39,10 @@ pub trait ReceiveHook {
     fn holds(&self, id: ConnId) -> bool {
         false
     }
+
+    /// The send queue of a connection has fallen from [`HIGH_WATER`](crate::HIGH_WATER) to
+    /// [`LOW_WATER`](crate::LOW_WATER).
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {}
 
     /// Another thread called [`RemoteHandle::wake`](crate::RemoteHandle::wake). Returns whether that was for the
     /// hook, and not for the application.
@@ -79,6 +83,12 @@ impl<H: ReceiveHook> ReceiveHook for Option<H> {
 
     fn holds(&self, id: ConnId) -> bool {
         self.as_ref().is_some_and(|hook| hook.holds(id))
+    }
+
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {
+        if let Some(hook) = self {
+            hook.drained(io, id);
+        }
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
@@ -123,6 +133,11 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
 
     fn holds(&self, id: ConnId) -> bool {
         self.0.holds(id) || self.1.holds(id)
+    }
+
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {
+        self.0.drained(io, id);
+        self.1.drained(io, id);
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
@@ -182,6 +197,7 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        self.hook.drained(x.io, x.id);
         self.inner.drained(x);
     }
 
@@ -211,6 +227,10 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
 
     fn is_idle(&self, id: ConnId, state: &A::State) -> bool {
         self.inner.is_idle(id, state)
+    }
+
+    fn has_message(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.has_message(id, state)
     }
 
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {

@@ -7,7 +7,7 @@ use shared_ring::{BufferError, BufferGroup, BufferPool};
 
 use crate::bindings::BindingReader;
 use crate::tenant::{BindError, Bound, Lends, Reply, Tenant, Verdict};
-use crate::{Bindings, Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
+use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, Rx};
 
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].
 ///
@@ -15,6 +15,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, Listener, ReceiveHook, Rx};
 /// message area. A tenant is a listener or a connection, as a buffer is chosen before a byte is read. What
 /// the handler sends of the message, or of a reply slot, leaves from there without a copy; the driver copies
 /// replies that are shorter than a slice is worth ([`GatherList::keeps`](shared_ring::GatherList::keeps)).
+///
+/// While a connection has [`HIGH_WATER`] bytes of replies that its client does not read, nothing is received from it.
 ///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
 /// application gets it as it arrived, and what follows until it has consumed all.
@@ -49,6 +51,8 @@ pub struct Landing {
     /// By number of the buffer group.
     tenants: Vec<Option<Bound>>,
     bindings: BindingReader,
+    /// By slot of the connection.
+    backlogs: Vec<Backlog>,
     /// Only messages with which a handler starts an upcall go to the next hook.
     starts_upcalls: bool,
     /// The next hook gets the message in hand.
@@ -59,6 +63,17 @@ pub struct Landing {
 
 type Choose = dyn FnMut(ConnId, Listener) -> Option<BufferGroup>;
 type Post = dyn FnMut(ConnId, u64, u64);
+
+/// Replies that the client of a connection does not read.
+#[derive(Clone, Copy, Debug, Default)]
+enum Backlog {
+    #[default]
+    None,
+    /// What the connection receives is held, for the tenant of this group.
+    Held(BufferGroup),
+    /// It was held until now.
+    Ended(BufferGroup),
+}
 
 impl fmt::Debug for Landing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -108,6 +123,55 @@ impl Landing {
         self
     }
 
+    fn backlog(&mut self, id: ConnId) -> &mut Backlog {
+        let slot = id.slot() as usize;
+        if slot >= self.backlogs.len() {
+            self.backlogs.resize(slot + 1, Backlog::None);
+        }
+        &mut self.backlogs[slot]
+    }
+
+    /// Lets the handler of a tenant handle a message, that of a binding if there is one.
+    fn handle(
+        &mut self,
+        io: &mut impl Commands,
+        id: ConnId,
+        rx: &mut Rx<'_>,
+        tenant: Option<BufferGroup>,
+    ) {
+        let len = rx.bytes().len();
+        let group = self.bindings.of_message(id, rx.bytes()).or(tenant);
+        let Some(group) = group else { return };
+        let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
+        self.passes_to_next = !self.starts_upcalls;
+        let landed_at = rx.place().filter(|place| place.group == group).map(|place| place.offset);
+        let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
+        let (is_overloaded, now) = (io.is_overloaded(), io.now());
+        let message = match bound.handle(rx.bytes(), landed_at, connection, is_overloaded, now) {
+            Verdict::Handled(message) => message,
+            Verdict::Discarded => return rx.consume(len),
+            Verdict::Passed { starts_upcall } => return self.passes_to_next |= starts_upcall,
+        };
+        let mut queued = 0;
+        let send = |reply: Reply<'_>| {
+            let chunk = match reply {
+                Reply::Lent(buffer) => Chunk::Received(buffer),
+                Reply::Copied(bytes) => Chunk::Copy(bytes),
+            };
+            queued = io.send(id, chunk);
+            true
+        };
+        bound.replies(&message, || rx.take(), send);
+        rx.consume(rx.bytes().len());
+        if let Some(post) = &mut self.post {
+            bound.events().iter().for_each(|&(kind, value)| post(id, kind, value));
+        }
+        if queued >= HIGH_WATER {
+            *self.backlog(id) = Backlog::Held(tenant.unwrap_or(group));
+            io.hold(id, true);
+        }
+    }
+
     /// Lets handlers choose the messages that the next hook gets, such as [`Upcalls`](crate::Upcalls): those with
     /// which they start an upcall. Without it, the next hook gets all that they leave. It always gets the messages for
     /// which no handler is bound.
@@ -138,36 +202,37 @@ impl ReceiveHook for Landing {
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
-        let len = rx.bytes().len();
         self.passes_to_next = true;
-        if len == 0 {
+        if rx.bytes().is_empty() {
             return;
         }
-        let place = rx.place();
-        let group = self.bindings.of_message(id, rx.bytes()).or(place.map(|place| place.group));
-        let Some(group) = group else { return };
-        let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
-        self.passes_to_next = !self.starts_upcalls;
-        let landed_at = place.filter(|place| place.group == group).map(|place| place.offset);
-        let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
-        let (is_overloaded, now) = (io.is_overloaded(), io.now());
-        let message = match bound.handle(rx.bytes(), landed_at, connection, is_overloaded, now) {
-            Verdict::Handled(message) => message,
-            Verdict::Discarded => return rx.consume(len),
-            Verdict::Passed { starts_upcall } => return self.passes_to_next |= starts_upcall,
-        };
-        let send = |reply: Reply<'_>| {
-            let chunk = match reply {
-                Reply::Lent(buffer) => Chunk::Received(buffer),
-                Reply::Copied(bytes) => Chunk::Copy(bytes),
-            };
-            io.send(id, chunk);
-            true
-        };
-        bound.replies(&message, || rx.take(), send);
-        rx.consume(rx.bytes().len());
-        if let Some(post) = &mut self.post {
-            bound.events().iter().for_each(|&(kind, value)| post(id, kind, value));
+        if let Backlog::Held(_) = self.backlog(id) {
+            // It was received before the hold.
+            self.passes_to_next = false;
+            return;
         }
+        let tenant = rx.place().map(|place| place.group);
+        self.handle(io, id, rx, tenant);
+    }
+
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        if let Backlog::Ended(tenant) = *self.backlog(id) {
+            *self.backlog(id) = Backlog::None;
+            if !rx.bytes().is_empty() {
+                self.handle(io, id, rx, Some(tenant));
+            }
+        }
+        !matches!(self.backlog(id), Backlog::Held(_))
+    }
+
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {
+        if let Backlog::Held(tenant) = *self.backlog(id) {
+            *self.backlog(id) = Backlog::Ended(tenant);
+            io.hold(id, false);
+        }
+    }
+
+    fn closed(&mut self, id: ConnId) {
+        *self.backlog(id) = Backlog::None;
     }
 }

@@ -1,12 +1,14 @@
 //! A thread that owns the ring, and the notification ring of its application (ASH, figure 5-2).
 
+use std::cell::Cell;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{self, Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, SyncSender, TryRecvError, TrySendError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use bytes::Bytes;
 use shared_ring::KernelError;
@@ -15,6 +17,9 @@ use crate::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, HIGH_WATER, Hooked,
     Mailbox, Others, ReceiveHook, RemoteHandle, Rx, SendError, Sender, StartError, Stats,
 };
+
+/// Time after which a wake-up that failed is tried again.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// Bytes of a message that the application gets in one piece.
 const MAX_MESSAGE: usize = 64 * 1024;
@@ -28,10 +33,13 @@ const COMMANDS: u64 = u64::MAX - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notification {
-    /// Bytes arrived.
+    /// Bytes arrived. The hook gets nothing more of the connection until it is
+    /// [given back](NotificationRing::reply).
     Message(ConnId, Vec<u8>),
     /// The client sends nothing more.
     End(ConnId),
+    /// A connection has closed of which the application got a message or the end: its last notification.
+    Closed(ConnId),
     /// The hook has posted an event: a connection, kind and value.
     Event(ConnId, u64, u64),
 }
@@ -41,7 +49,12 @@ pub enum Notification {
 /// It handles completions and calls the hook, for instance a `Landing` with handlers in a sandbox. The rest
 /// goes to the application through its [`NotificationRing`]. While that is full, the thread does not receive
 /// from the connections that have more for it; connections whose messages the hook consumes go on. Nor does it
-/// receive from a connection with [`HIGH_WATER`] bytes of replies to send, until its client has read them.
+/// receive from a connection with [`HIGH_WATER`] bytes of the application's replies to send, until its client has read
+/// them; hooks such as `Landing` do the same for theirs.
+///
+/// Once the application has a message of a connection, it gets all that follows, since that may be the rest of the
+/// message, or a message whose reply would overtake the application's. By its [`reply`](NotificationRing::reply) it
+/// gives the connection back to the hook; by [`send`](NotificationRing::send) it does not.
 #[derive(Debug)]
 pub struct OwnerThread {
     addresses: Vec<SocketAddr>,
@@ -54,6 +67,8 @@ pub struct OwnerThread {
 pub struct NotificationRing {
     ring: Receiver<Notification>,
     is_stalled: Arc<AtomicBool>,
+    /// Messages and ends that the application has taken.
+    taken: Cell<u64>,
     remote: RemoteHandle,
     commands: Sender<Command>,
 }
@@ -101,6 +116,8 @@ impl<E: fmt::Display> std::error::Error for OwnerError<E> {}
 #[derive(Debug)]
 enum Command {
     Send(ConnId, Vec<u8>),
+    /// Sends a reply, after which the hook gets what arrives, if the application has taken so many messages and ends.
+    Reply(ConnId, Vec<u8>, u64),
     Close(ConnId),
 }
 
@@ -138,14 +155,22 @@ impl OwnerThread {
             let remote = server.remote();
             let (mailbox, commands) = Mailbox::new(&remote, COMMANDS, capacity.max(1));
             let _ = started.send(Ok((server.addresses().to_vec(), remote, commands)));
-            let rest = Rest { notifier, mailbox, is_stalled: stalled, stalled: Vec::new() };
+            let rest = Rest {
+                notifier,
+                mailbox,
+                is_stalled: stalled,
+                stalled: Vec::new(),
+                closed: Vec::new(),
+                put: 0,
+            };
             server.run(Hooked::new(rest, hook))
         };
         let thread = thread::Builder::new().name("ring-owner".into());
         let thread = thread.spawn(run).map_err(OwnerError::Thread)?;
         let panicked = |_| OwnerError::Thread(io::Error::other("it panicked before it listened"));
         let (addresses, remote, commands) = result.recv().map_err(panicked)??;
-        let ring = NotificationRing { ring, is_stalled, remote: remote.clone(), commands };
+        let taken = Cell::new(0);
+        let ring = NotificationRing { ring, is_stalled, taken, remote: remote.clone(), commands };
         Ok((OwnerThread { addresses, remote, thread }, ring))
     }
 
@@ -173,21 +198,44 @@ impl NotificationRing {
     pub fn poll(&self) -> Option<Notification> {
         match self.ring.try_recv() {
             Ok(notification) => Some(self.taken(notification)),
-            Err(TryRecvError::Empty | TryRecvError::Disconnected) => None,
+            Err(TryRecvError::Empty | TryRecvError::Disconnected) => {
+                self.resume();
+                None
+            }
         }
     }
 
     /// Sleeps until there is a notification, and takes it. `None` if the server has ended.
     pub fn wait(&self) -> Option<Notification> {
-        self.ring.recv().ok().map(|notification| self.taken(notification))
+        loop {
+            // A wake-up that failed is tried again: the connections that it would resume may be all there are.
+            let result = if self.is_stalled.load(Ordering::SeqCst) {
+                self.ring.recv_timeout(RETRY)
+            } else {
+                self.ring.recv().map_err(RecvTimeoutError::from)
+            };
+            match result {
+                Ok(notification) => return Some(self.taken(notification)),
+                Err(RecvTimeoutError::Timeout) => self.resume(),
+                Err(RecvTimeoutError::Disconnected) => return None,
+            }
+        }
     }
 
     fn taken(&self, notification: Notification) -> Notification {
+        if is_counted(&notification) {
+            self.taken.set(self.taken.get() + 1);
+        }
+        self.resume();
+        notification
+    }
+
+    /// Wakes the thread if connections wait for room.
+    fn resume(&self) {
         if self.is_stalled.swap(false, Ordering::SeqCst) && !self.remote.wake(RESUME) {
-            // Too many wake-ups are pending: the next notification tries again.
+            // Too many wake-ups are pending: the next notification, or the next time-out, tries again.
             self.is_stalled.store(true, Ordering::SeqCst);
         }
-        notification
     }
 
     /// Sends bytes to a client. Nothing happens if the connection has closed.
@@ -195,11 +243,25 @@ impl NotificationRing {
     /// # Errors
     /// Returns the bytes if too many replies wait for the thread, or the server has ended.
     pub fn send(&self, to: ConnId, bytes: Vec<u8>) -> Result<(), SendError<Vec<u8>>> {
+        self.command(Command::Send(to, bytes))
+    }
+
+    /// Sends the last bytes of a reply as [`send`](Self::send) does, perhaps none, and gives the connection back to the
+    /// hook, which gets what arrives from then on. The application has replied to whole messages. If there is another
+    /// message of the connection in the ring, the application gets the next ones, too, until it has replied to that.
+    ///
+    /// # Errors
+    /// As for [`send`](Self::send).
+    pub fn reply(&self, to: ConnId, bytes: Vec<u8>) -> Result<(), SendError<Vec<u8>>> {
+        self.command(Command::Reply(to, bytes, self.taken.get()))
+    }
+
+    fn command(&self, command: Command) -> Result<(), SendError<Vec<u8>>> {
         let bytes_of = |command| match command {
-            Command::Send(_, bytes) => bytes,
+            Command::Send(_, bytes) | Command::Reply(_, bytes, _) => bytes,
             Command::Close(_) => Vec::new(),
         };
-        self.commands.send(Command::Send(to, bytes)).map_err(|error| match error {
+        self.commands.send(command).map_err(|error| match error {
             SendError::Full(command) => SendError::Full(bytes_of(command)),
             SendError::Closed(command) => SendError::Closed(bytes_of(command)),
         })
@@ -210,7 +272,7 @@ impl NotificationRing {
     /// # Errors
     /// If too many replies wait for the thread, or the server has ended.
     pub fn close(&self, id: ConnId) -> Result<(), SendError<()>> {
-        self.commands.send(Command::Close(id)).map_err(|error| match error {
+        self.command(Command::Close(id)).map_err(|error| match error {
             SendError::Full(_) => SendError::Full(()),
             SendError::Closed(_) => SendError::Closed(()),
         })
@@ -224,10 +286,19 @@ struct Rest {
     is_stalled: Arc<AtomicBool>,
     /// The connections that wait for room in the ring.
     stalled: Vec<ConnId>,
+    /// Closed connections of which the application does not know that yet, as the ring is full. No connection becomes
+    /// known to it before they have left, so there are at most as many as connections.
+    closed: Vec<ConnId>,
+    /// Messages and ends in the ring until now.
+    put: u64,
 }
 
 #[derive(Debug, Default)]
 struct Connection {
+    /// Messages and ends in the ring when the last one of this connection was put there; 0 if none was.
+    last_put: u64,
+    /// The hook gets nothing: the application has a message.
+    has_message: bool,
     is_stalled: bool,
     /// Its client does not read the replies.
     is_backlogged: bool,
@@ -237,7 +308,20 @@ struct Connection {
 impl Rest {
     /// Puts a notification into the ring. If it is full, returns false, and the application will resume the
     /// connection.
-    fn put(&self, notification: Notification) -> Result<bool, Gone> {
+    fn put(&mut self, notification: Notification) -> Result<bool, Gone> {
+        while let Some(id) = self.closed.last() {
+            if !self.put_one(Notification::Closed(*id))? {
+                return Ok(false);
+            }
+            self.closed.pop();
+        }
+        let is_counted = is_counted(&notification);
+        let is_put = self.put_one(notification)?;
+        self.put += u64::from(is_put && is_counted);
+        Ok(is_put)
+    }
+
+    fn put_one(&self, notification: Notification) -> Result<bool, Gone> {
         let notification = match self.notifier.try_send(notification) {
             Ok(()) => return Ok(true),
             Err(TrySendError::Disconnected(_)) => return Err(Gone),
@@ -253,8 +337,24 @@ impl Rest {
     }
 }
 
+/// Returns whether both sides count a notification, to tell which ones the application has taken.
+fn is_counted(notification: &Notification) -> bool {
+    matches!(notification, Notification::Message(..) | Notification::End(_))
+}
+
 /// The application has dropped its ring.
 struct Gone;
+
+/// Sends bytes of the application, and receives nothing more from a client that does not read them.
+fn send(io: &mut impl Commands, all: &mut Others<'_, Connection>, id: ConnId, bytes: Vec<u8>) {
+    let load = io.send(id, Chunk::Shared(Bytes::from(bytes)));
+    if load >= HIGH_WATER
+        && let Some(connection) = all.get(io, id)
+    {
+        connection.is_backlogged = true;
+        io.set_receiving(id, false);
+    }
+}
 
 impl Application for Rest {
     type State = Connection;
@@ -263,14 +363,19 @@ impl Application for Rest {
     fn received(&mut self, x: Cx<'_, impl Commands, Connection>, rx: &mut Rx<'_>) {
         let mut put = Ok(true);
         if !rx.bytes().is_empty() {
+            x.state.has_message = true;
             put = self.put(Notification::Message(x.id, rx.bytes().to_vec()));
             if let Ok(true) = put {
                 rx.consume(rx.bytes().len());
+                x.state.last_put = self.put;
             }
         }
         if rx.eof() && rx.bytes().is_empty() && !x.state.has_ended && matches!(put, Ok(true)) {
             put = self.put(Notification::End(x.id));
-            x.state.has_ended = matches!(put, Ok(true));
+            if let Ok(true) = put {
+                x.state.has_ended = true;
+                x.state.last_put = self.put;
+            }
         }
         match put {
             Ok(true) => {}
@@ -294,10 +399,25 @@ impl Application for Rest {
         if x.state.is_stalled {
             self.stalled.retain(|id| *id != x.id);
         }
+        // If the application has gone, nobody misses it.
+        if x.state.last_put > 0 && matches!(self.put(Notification::Closed(x.id)), Ok(false)) {
+            self.closed.push(x.id);
+        }
+    }
+
+    fn has_message(&self, _: ConnId, state: &Connection) -> bool {
+        state.has_message
     }
 
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, Connection>, tag: u64) {
         if tag == RESUME {
+            // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
+            while let Some(id) = self.closed.pop() {
+                if let Ok(false) = self.put_one(Notification::Closed(id)) {
+                    self.closed.push(id);
+                    break;
+                }
+            }
             for id in self.stalled.drain(..) {
                 let Some(connection) = all.get(io, id) else { continue };
                 connection.is_stalled = false;
@@ -308,13 +428,12 @@ impl Application for Rest {
         } else {
             for command in self.mailbox.drain() {
                 match command {
-                    Command::Send(id, bytes) => {
-                        let load = io.send(id, Chunk::Shared(Bytes::from(bytes)));
-                        if load >= HIGH_WATER
-                            && let Some(connection) = all.get(io, id)
-                        {
-                            connection.is_backlogged = true;
-                            io.set_receiving(id, false);
+                    Command::Send(id, bytes) => send(io, &mut all, id, bytes),
+                    Command::Reply(id, bytes, taken) => {
+                        send(io, &mut all, id, bytes);
+                        if let Some(connection) = all.get(io, id) {
+                            connection.has_message &=
+                                connection.last_put > taken || connection.is_stalled;
                         }
                     }
                     Command::Close(id) => io.close(id, Close::Flush),

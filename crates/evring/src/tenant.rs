@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
+use ash_sandbox::model::Strategy;
 use ash_sandbox::sandbox::{Area, Handler, Outcome, Pass, SLOT_GAP};
 use shared_ring::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
 
@@ -172,7 +173,7 @@ pub(crate) enum Verdict {
     Discarded,
     /// The application gets it.
     Passed {
-        /// The handler has started an upcall with it.
+        /// The handler has started an upcall with it, or its governor prefers upcalls.
         starts_upcall: bool,
     },
 }
@@ -317,7 +318,9 @@ impl Bound {
             Outcome::Passed(reason) => {
                 add(&shared.passed, 1);
                 add(&shared.aborted, u64::from(matches!(reason, Pass::Involuntary(_))));
-                Verdict::Passed { starts_upcall: reason == Pass::Upcall }
+                let starts_upcall =
+                    matches!(reason, Pass::Upcall | Pass::Governed(Strategy::Upcall));
+                Verdict::Passed { starts_upcall }
             }
         }
     }

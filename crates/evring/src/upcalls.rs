@@ -3,14 +3,14 @@
 use std::fmt;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use ash_sandbox::upcall::{AnswerEvent, Channel, Done, MAX_PLACES};
 use shared_ring::author::Process;
 
-use crate::{Chunk, Commands, ConnId, Listener, ReceiveHook, RemoteHandle, Rx};
+use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHandle, Rx};
 
 /// What a handler returns if it has handled the message.
 const HANDLED: i32 = 1;
@@ -77,6 +77,8 @@ struct Connection {
     /// The process gets its messages.
     is_bound: bool,
     message: Message,
+    /// Its client does not read the replies.
+    is_backlogged: bool,
 }
 
 /// The message of a connection that the process has or had.
@@ -175,7 +177,14 @@ struct WatchState {
     is_over: AtomicBool,
     /// The server was woken and has not looked yet.
     is_pending: AtomicBool,
+    /// Notifications since the server last found an answer.
+    useless_notifications: AtomicU32,
 }
+
+/// Notifications without an answer after which the thread does not wait for the next one at once: the process floods.
+const MAX_USELESS_NOTIFICATIONS: u32 = 16;
+/// The time until it waits again.
+const FLOOD_PAUSE: Duration = Duration::from_millis(10);
 
 impl Watch {
     fn start(event: AnswerEvent, remote: RemoteHandle, tag: u64) -> io::Result<Self> {
@@ -185,6 +194,12 @@ impl Watch {
             while !its.is_over.load(Ordering::Acquire) {
                 // Without the descriptor, the timer still ends all upcalls.
                 let Ok(is_notified) = watched.wait(Duration::from_secs(60)) else { return };
+                if is_notified
+                    && its.useless_notifications.fetch_add(1, Ordering::Relaxed)
+                        >= MAX_USELESS_NOTIFICATIONS
+                {
+                    thread::sleep(FLOOD_PAUSE);
+                }
                 if is_notified && !its.is_pending.swap(true, Ordering::AcqRel) && !remote.wake(tag)
                 {
                     // Too many wake-ups are pending: the next notification, or the timer, tries again.
@@ -273,7 +288,9 @@ impl Upcalls {
     /// Ends an upcall, of whose message so many bytes were handled.
     fn end(&mut self, io: &mut impl Commands, id: ConnId, handled: usize) {
         self.connection(id).message = Message::Answered(handled);
-        io.hold(id, false);
+        if !self.connection(id).is_backlogged {
+            io.hold(id, false);
+        }
     }
 
     fn answered(&mut self, io: &mut impl Commands, done: Done) {
@@ -282,7 +299,8 @@ impl Upcalls {
             HANDLED => {
                 increment(&self.shared.handled);
                 if !self.channel.reply().is_empty() {
-                    io.send(id, Chunk::Copy(self.channel.reply()));
+                    let queued = io.send(id, Chunk::Copy(self.channel.reply()));
+                    self.connection(id).is_backlogged = queued >= HIGH_WATER;
                 }
                 if let (Some(post), Some((kind, value))) = (&mut self.post, done.event) {
                     post(id, kind, value);
@@ -304,6 +322,7 @@ impl Upcalls {
         // Before the look, so that a later answer wakes again.
         self.watch.state.is_pending.store(false, Ordering::Release);
         while let Some(done) = self.channel.next_done() {
+            self.watch.state.useless_notifications.store(0, Ordering::Relaxed);
             self.answered(io, done);
         }
     }
@@ -312,7 +331,7 @@ impl Upcalls {
 impl ReceiveHook for Upcalls {
     fn accepted(&mut self, _: &mut impl Commands, id: ConnId, at: Listener) {
         let is_bound = self.choose.as_mut().is_none_or(|choose| choose(id, at));
-        *self.connection(id) = Connection { is_bound, message: Message::None };
+        *self.connection(id) = Connection { is_bound, ..Connection::default() };
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
@@ -365,6 +384,12 @@ impl ReceiveHook for Upcalls {
     fn holds(&self, id: ConnId) -> bool {
         let connection = self.connections.get(id.slot() as usize);
         connection.is_some_and(|connection| matches!(connection.message, Message::Submitted(_)))
+    }
+
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {
+        if std::mem::take(&mut self.connection(id).is_backlogged) {
+            io.hold(id, false);
+        }
     }
 
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {

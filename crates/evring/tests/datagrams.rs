@@ -410,11 +410,35 @@ fn replies_are_no_longer_than_the_amplification_permits() {
             let server = started(max);
             server.send(&datagram(4, 50));
             (0..replies).for_each(|_| assert_eq!(server.receive(), datagram(4, 50)));
-            // Of no bytes, nothing is too much.
-            server.echo(&[]);
+            if max != Some(0) {
+                server.echo(&[]);
+            }
             counted(4 - replies, || server.thread.counters().replies_dropped);
             server.stop();
         }
+    });
+}
+
+#[test]
+fn empty_replies_were_not_limited() {
+    const FLOOD: &str = r#"
+    (module
+      (import "ash" "send" (func $send (param i32 i32) (result i32)))
+      (memory (export "memory") 1 1)
+      (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+        (drop (call $send (i32.const 0) (i32.const 0)))
+        (drop (call $send (i32.const 0) (i32.const 0)))
+        (drop (call $send (i32.const 0) (i32.const 0)))
+        (drop (call $send (i32.const 0) (i32.const 0)))
+        (drop (call $send (i32.const 0) (i32.const 0)))
+        (i32.const 1)))
+    "#;
+    on_each(|mechanism| {
+        let server = Running::start(mechanism, FLOOD.as_bytes(), Policy::default(), &config());
+        server.send(&[1]);
+        (0..3).for_each(|_| assert!(server.receive().is_empty()));
+        counted(2, || server.thread.counters().replies_dropped);
+        server.stop();
     });
 }
 

@@ -20,7 +20,7 @@ use evring::{
     Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing, LandingCounters, Listener,
     RemoteHandle, Rx, Tenant,
 };
-use server::{TIMEOUT, side_by_side};
+use server::{TIMEOUT, echo_to_a_late_reader, side_by_side, small_queues};
 
 /// Number and size of the receive buffers of a tenant.
 const BUFFERS: (u16, u32) = (8, 2048);
@@ -531,4 +531,26 @@ mod simulated {
         assert!(total.handled > 1_000 && total.passed > 1_000, "{total:?}");
         assert!(total.replies_lent > 100, "{total:?}");
     }
+}
+
+#[test]
+fn client_that_read_the_replies_of_a_handler_late_was_reset() {
+    side_by_side(|backend| {
+        let (started, server) = mpsc::channel();
+        let thread = thread::spawn(move || {
+            let mut server = AnyMechanism::new(backend, &small_queues()).unwrap();
+            let mut landing = Landing::new();
+            let add = |buffers| server.add_buffers(buffers);
+            let tenant = landing.bind(handler(), BUFFERS.0, BUFFERS.1, add).unwrap();
+            server.set_listener_group(Listener(0), tenant.group()).unwrap();
+            started.send((server.addresses()[0], server.remote(), tenant)).unwrap();
+            server.run(Hooked::new(Echo, landing)).unwrap();
+        });
+        let (address, remote, tenant) = server.recv().unwrap();
+        // From its own memory.
+        echo_to_a_late_reader(address, 2);
+        assert_eq!(tenant.counters().passed, 0, "{backend}: the handler has echoed all");
+        remote.stop();
+        thread.join().unwrap();
+    });
 }

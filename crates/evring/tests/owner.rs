@@ -1,21 +1,20 @@
 //! A thread that owns the ring, a hook that answers in it, and an application that gets the rest.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 use evring::{
-    AnyMechanism, BufferSizes, Chunk, Commands, Config, ConnId, Notification, NotificationRing,
-    Notifier, OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
+    AnyMechanism, Chunk, Commands, Config, ConnId, Notification, NotificationRing, Notifier,
+    OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
 };
 
 use crate::server;
 
-use server::{connect, listening, side_by_side};
+use server::{connect, echo_to_a_late_reader, listening, side_by_side, small_queues};
 
 /// Places in the ring.
 const CAPACITY: usize = 4;
@@ -123,13 +122,8 @@ fn hook_answers_while_the_application_sleeps_and_the_rest_waits_for_it() {
 
 #[test]
 fn client_that_reads_late_was_reset() {
-    const BYTES: usize = 16 << 20;
     side_by_side(|backend| {
-        let config = listening(1).with(|c| {
-            c.max_queued_bytes = 1 << 20;
-            c.socket_buffers = BufferSizes { send: Some(64 << 10), receive: Some(64 << 10) };
-        });
-        let (owner, ring) = start_with(backend, &config);
+        let (owner, ring) = start_with(backend, &small_queues());
         let application = thread::spawn(move || {
             while let Some(notification) = ring.wait() {
                 if let Notification::Message(id, bytes) = notification {
@@ -137,33 +131,91 @@ fn client_that_reads_late_was_reset() {
                 }
             }
         });
-        let mut client = connect(owner.addresses()[0]);
-        let mut writes = client.try_clone().unwrap();
-        let written = AtomicUsize::new(0);
-        thread::scope(|scope| {
-            scope.spawn(|| {
-                let part = [b'a'; 4096];
-                while written.load(Ordering::Relaxed) < BYTES {
-                    written.fetch_add(writes.write(&part).unwrap(), Ordering::Relaxed);
-                }
-            });
-            // The client reads when it can write no more.
-            let mut before = usize::MAX;
-            while before != written.load(Ordering::Relaxed) {
-                before = written.load(Ordering::Relaxed);
-                thread::sleep(Duration::from_millis(100));
-            }
-            let (mut replies, mut part) = (0, vec![0; 1 << 16]);
-            while replies < BYTES {
-                let len = client.read(&mut part).unwrap();
-                assert!(len > 0 && part[..len].iter().all(|byte| *byte == b'a'), "{backend}");
-                replies += len;
-            }
-        });
-        drop(client);
+        echo_to_a_late_reader(owner.addresses()[0], b'a');
         owner.remote().stop();
         owner.join().unwrap();
         application.join().unwrap();
+    });
+}
+
+#[test]
+fn rest_of_a_message_of_the_application_reached_the_hook() {
+    side_by_side(|backend| {
+        let (owner, ring) = start(backend);
+        let mut client = connect(owner.addresses()[0]);
+        let mut id = None;
+        for round in 0..3 {
+            // A message in two parts. The second one looks like a message for the hook, and so does one behind it.
+            for part in [b"a part", b"h part", b"h next"] {
+                client.write_all(part).unwrap();
+                let Some(Notification::Message(from, bytes)) = ring.wait() else { panic!() };
+                assert_eq!((*id.get_or_insert(from), &bytes[..]), (from, &part[..]), "{backend}");
+                if round == 0 {
+                    // Gives nothing back.
+                    send(&ring, from, bytes);
+                    assert_eq!(client.read(&mut [0; LEN]).unwrap(), part.len());
+                }
+            }
+            ring.reply(id.unwrap(), b"reply".to_vec()).unwrap();
+            let mut reply = [0; 5];
+            client.read_exact(&mut reply).unwrap();
+            assert_eq!(&reply, b"reply");
+            client.write_all(&message(b'h', round)).unwrap();
+            assert_eq!(read(&mut client), message(b'h', round), "{backend}");
+            assert!(matches!(ring.wait(), Some(Notification::Event(..))));
+        }
+        // A reply that leaves before the application has taken the next message gives nothing back.
+        client.write_all(b"a").unwrap();
+        let Some(Notification::Message(id, _)) = ring.wait() else { panic!() };
+        client.write_all(b"a").unwrap();
+        let mut other = connect(owner.addresses()[0]);
+        other.write_all(&message(b'h', 0)).unwrap();
+        assert_eq!(read(&mut other), message(b'h', 0), "the message before has arrived");
+        ring.reply(id, b"r".to_vec()).unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        client.write_all(b"h").unwrap();
+        let messages = std::iter::from_fn(|| ring.wait()).filter_map(|notification| {
+            let Notification::Message(_, bytes) = notification else { return None };
+            Some(bytes)
+        });
+        assert_eq!(messages.take(2).collect::<Vec<_>>(), [b"a", b"h"], "{backend}");
+        owner.remote().stop();
+        owner.join().unwrap();
+    });
+}
+
+#[test]
+fn application_kept_what_it_knew_of_a_connection_that_was_reset() {
+    const CLIENTS: usize = 3 * CAPACITY;
+    side_by_side(|backend| {
+        let (owner, ring) = start(backend);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(owner.addresses()[0])).collect();
+        clients.iter_mut().for_each(|client| client.write_all(b"a").unwrap());
+        // Half of them are gone while the ring is full.
+        clients.truncate(CLIENTS / 2);
+        let (mut known, mut closed) = (HashSet::new(), 0);
+        while closed < CLIENTS {
+            match ring.wait().unwrap() {
+                Notification::Message(id, _) => {
+                    assert!(known.insert(id), "{backend}");
+                    // Bytes that the client does not read, so that its close is a reset.
+                    send(&ring, id, b"unread".to_vec());
+                    clients.pop();
+                }
+                Notification::End(id) => {
+                    while let Err(SendError::Full(())) = ring.close(id) {
+                        thread::yield_now();
+                    }
+                }
+                Notification::Closed(id) => {
+                    assert!(known.remove(&id), "{backend}");
+                    closed += 1;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        owner.remote().stop();
+        owner.join().unwrap();
     });
 }
 

@@ -355,6 +355,21 @@ fn process_that_hangs_delays_its_messages_only_and_is_disabled() {
 }
 
 #[test]
+fn process_that_rang_without_answers_kept_a_thread_of_the_server_busy() {
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let server = AnyMechanism::new("auto", &listening(1)).unwrap();
+    let channel = Channel::new(ours, Policy::default()).unwrap();
+    let (upcalls, _) = Upcalls::new(channel, &server.remote(), TAG, 0).unwrap();
+    // Each look takes up to 64 rings, and the socket holds a few hundred.
+    let start = Instant::now();
+    for _ in 0..5000 {
+        theirs.write_all(&[0]).unwrap();
+    }
+    assert!(start.elapsed() > Duration::from_millis(200), "{:?}", start.elapsed());
+    drop(upcalls);
+}
+
+#[test]
 fn answer_that_arrived_before_the_timeout_was_late() {
     side_by_side(|mechanism| {
         let policy = Policy::default().with(|p| p.timeout = Duration::from_secs(1));

@@ -5,7 +5,7 @@ use super::{Machine, ProcessState, Strategy, Workload};
 /// Chooses the strategy for the messages of a handler, by the share of them that it aborts.
 ///
 /// It measures the abort probability over windows of messages. A handler that aborts so often that the
-/// model prefers the application is no longer invoked. After a number of messages, the governor tries the
+/// model prefers another strategy is no longer invoked. After a number of messages, the governor tries the
 /// handler again for one window. This number doubles with each such trial that fails.
 #[derive(Clone, Debug)]
 pub struct Governor {
@@ -19,7 +19,7 @@ pub struct Governor {
     /// Invocations in this window, and those that aborted.
     invocations: u32,
     aborts: u32,
-    /// Messages until the next trial, while the application handles them.
+    /// Messages until the next trial, while the handler is not invoked.
     until_trial: u32,
     /// Messages from the last trial to the next.
     trial_interval: u32,
@@ -55,7 +55,8 @@ impl Governor {
         governor
     }
 
-    /// Adds upcalls to the strategies: the handler also has a native form in another process.
+    /// Adds upcalls to the strategies: the handler also has a native form in another process. In
+    /// `evring::Landing`, the next hook gets the messages for which the model prefers them, so put `evring::Upcalls` there.
     #[must_use]
     pub fn with_upcalls(mut self) -> Self {
         if !self.strategies.contains(&Strategy::Upcall) {
@@ -84,11 +85,10 @@ impl Governor {
         &self.workload
     }
 
-    /// Returns the strategy for the next message. After a strategy that may abort, [`record`](Self::record)
-    /// has to follow.
+    /// Returns the strategy for the next message. After [`Strategy::Ash`], [`record`](Self::record) has to follow.
     #[inline]
     pub fn next_strategy(&mut self) -> Strategy {
-        if self.best.may_abort() {
+        if self.best == Strategy::Ash {
             return self.best;
         }
         if !self.is_trial {
@@ -116,7 +116,7 @@ impl Governor {
         (self.invocations, self.aborts) = (0, 0);
         self.workload = self.workload.aborting(share);
         self.choose_best();
-        if self.best.may_abort() {
+        if self.best == Strategy::Ash {
             self.leave_trial();
         } else if self.is_trial {
             let max = self.window.saturating_mul(Self::MAX_TRIAL);

@@ -56,6 +56,13 @@ pub(crate) struct Cache(PathBuf);
 /// Maximum size of a compiled module in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
+/// Maximum number of compiled modules, and of their bytes. The oldest ones are removed.
+const MAX_FILES: usize = 256;
+const MAX_TOTAL: u64 = 512 << 20;
+
+/// How the names of compiled modules end.
+const SUFFIX: &str = ".cwasm";
+
 /// Length of the hash at the start of a file.
 const HASH: usize = 32;
 
@@ -88,9 +95,36 @@ impl Cache {
         let module = compile()?;
         if let Ok(code) = module.serialize() {
             // Without it, the module is compiled again the next time.
-            let _ = self.write(&path, &code);
+            if self.write(&path, &code).is_ok() {
+                self.prune();
+            }
         }
         Ok(module)
+    }
+
+    /// Removes the oldest modules beyond the bounds. What cannot be read or removed stays.
+    fn prune(&self) {
+        let Ok(entries) = fs::read_dir(&self.0) else { return };
+        let is_ours = |entry: &fs::DirEntry| {
+            entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX))
+        };
+        let mut files: Vec<_> = entries
+            .flatten()
+            .filter(is_ours)
+            .filter_map(|entry| {
+                let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
+                Some((metadata.modified().ok()?, metadata.len(), entry.path()))
+            })
+            .collect();
+        files.sort_unstable_by(|a, b| b.cmp(a));
+        let mut total = 0;
+        for (n, (_, len, path)) in files.iter().enumerate() {
+            total += len;
+            // The newest stays in any case.
+            if n > 0 && (n >= MAX_FILES || total > MAX_TOTAL) {
+                let _ = fs::remove_file(path);
+            }
+        }
     }
 
     fn write(&self, path: &Path, code: &[u8]) -> io::Result<()> {
@@ -146,5 +180,34 @@ fn name(engine: &Engine, wasm: &[u8]) -> String {
     engine.precompile_compatibility_hash().hash(&mut hasher);
     hasher.write(wasm);
     let hash: String = hasher.0.finalize().iter().map(|byte| format!("{byte:02x}")).collect();
-    hash + ".cwasm"
+    hash + SUFFIX
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::{Duration, SystemTime};
+
+    use super::*;
+
+    #[test]
+    fn compiled_modules_were_never_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::new(directory.path()).unwrap();
+        let path = |n: u64| directory.path().join(format!("{n}{SUFFIX}"));
+        let file = |n: u64| {
+            let file = fs::File::create(path(n)).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(n)).unwrap();
+            file
+        };
+        (1..=MAX_FILES as u64 + 2).for_each(|n| drop(file(n)));
+        fs::write(directory.path().join("other"), "").unwrap();
+        cache.prune();
+        assert!(!path(1).exists() && !path(2).exists() && path(3).exists());
+        assert!(directory.path().join("other").exists());
+        // The newest is kept however large it is; with it, there is no room for others.
+        file(1000).set_len(MAX_TOTAL + 1).unwrap();
+        cache.prune();
+        assert!(path(1000).exists());
+        assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 2);
+    }
 }

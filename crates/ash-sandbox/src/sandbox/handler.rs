@@ -102,7 +102,7 @@ pub struct Counters {
     /// Involuntary aborts.
     pub involuntary_aborts: u64,
     /// Messages for which it was not invoked, as it was disabled, off, over its budget, or as its governor
-    /// preferred the application.
+    /// preferred another strategy.
     pub skipped: u64,
     /// Host calls.
     pub calls: u64,
@@ -283,8 +283,8 @@ impl Handler {
         self.aborts = 0;
     }
 
-    /// Lets a governor choose the strategy for each message. While it prefers the application, messages
-    /// are passed there. `None` ends that.
+    /// Lets a governor choose the strategy for each message. While it prefers another one than the handler, messages
+    /// are [passed on](Pass::Governed). `None` ends that.
     pub fn set_governor(&mut self, governor: Option<Governor>) {
         self.governor = governor;
     }
@@ -435,7 +435,7 @@ impl Handler {
             Some(Pass::OverBudget)
         } else {
             let strategy = self.governor.as_mut()?.next_strategy();
-            (!strategy.may_abort()).then_some(Pass::Governed(strategy))
+            (strategy != Strategy::Ash).then_some(Pass::Governed(strategy))
         }
     }
 

@@ -51,7 +51,8 @@ pub enum Loops {
     /// Count operations, at each call and iteration; slower by a tenth to a quarter. A handler exceeds its maximum by
     /// [one body](Policy::max_body_operations) at most.
     Fuel,
-    /// Check a clock tick at each call and iteration: a handler ends within two ticks, as in section 4.1.2.
+    /// Check a clock tick at each call and iteration: a handler ends within two ticks, as in section 4.1.2. A thread
+    /// ticks, every 100 us at most; where that is permitted, it runs before real-time threads.
     Epoch(Duration),
 }
 

@@ -5,7 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::Duration;
 
+use rustix::thread::{CpuSet, sched_setaffinity};
 use wasmtime::{Config, Engine, Linker, Module, OptLevel, Store};
 
 use super::analysis::{Analysis, analyse};
@@ -23,6 +25,24 @@ const MAX_SLOTS: u16 = 64;
 
 /// Maximum size of a handler's stack in bytes.
 const MAX_STACK: usize = 256 << 10;
+
+/// Shortest time between two ticks.
+const MIN_TICK: Duration = Duration::from_micros(100);
+
+/// Lets this thread run on all cores that the process may use, before real-time threads if that is permitted: a handler
+/// that runs for too long in such a thread would stop the ticks that end it. Threads inherit both from their creator.
+fn run_above_others() {
+    let mut cores = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|core| cores.set(core));
+    let _ = sched_setaffinity(None, &cores);
+    let parameters = libc::sched_param {
+        // SAFETY: it returns a number.
+        sched_priority: unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) },
+    };
+    // Without the permission, no thread of the process is likely to have it.
+    // SAFETY: the parameters are read during the call; 0 is this thread.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+}
 
 /// Checks modules and compiles them to handlers.
 pub struct Sandboxer {
@@ -102,9 +122,11 @@ impl Sandboxer {
         let checked = engine(Some(policy.loops))?;
         let clock = match policy.loops {
             Loops::Epoch(tick) => {
+                let tick = tick.max(MIN_TICK);
                 let (stop, engine) = (Arc::new(AtomicBool::new(false)), checked.weak());
                 let clock = Clock(Arc::clone(&stop));
                 let ticks = move || {
+                    run_above_others();
                     while !stop.load(Ordering::Relaxed) {
                         thread::sleep(tick);
                         let Some(engine) = engine.upgrade() else { return };
@@ -128,7 +150,7 @@ impl Sandboxer {
         })
     }
 
-    /// Keeps compiled modules in a directory, which only this user may write to.
+    /// Keeps compiled modules in a directory, which only this user may write to: the newest ones, up to 256 and 512 MiB.
     ///
     /// # Errors
     /// If others can write to the directory, or it does not exist.

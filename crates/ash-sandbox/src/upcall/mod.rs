@@ -5,7 +5,8 @@
 //! once, so that messages that arrive together cost one switch to it. The server sleeps, or does other work,
 //! until it answers; it trusts nothing in the shared memory: numbers are masked, lengths are bounded, and a
 //! reply is copied before it is looked at. A process that dies, hangs or floods costs its messages a bounded
-//! delay, after which they go to the application.
+//! delay, after which they go to the application. One that rings without answers costs a thread of the server 100
+//! wake-ups a second.
 //!
 //! The server's side is [`Channel`], which `evring::Upcalls` drives; the other side is [`Peer`]:
 //!

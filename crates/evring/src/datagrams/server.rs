@@ -24,6 +24,9 @@ use crate::{Admission, BindError, Tenant};
 /// The receive. It is the only operation of its kind.
 const RECEIVE: Token = Token::new(OpKind::Receive, 0, 0);
 
+/// Length of the headers of a datagram, of IPv4 and UDP: an empty one is not free.
+const HEADERS: usize = 20 + 8;
+
 /// Maximum number of datagrams of the application that are sent at a time, before the thread receives again.
 const MAX_COMMANDS: usize = 64;
 
@@ -232,11 +235,13 @@ impl<K: Kernel> Server<K> {
             Verdict::Handled(message) => {
                 let Server { kernel, bound, outbox, shared, .. } = self;
                 let max = self.max_amplification;
-                let mut left = max.map_or(usize::MAX, |max| sent_len.saturating_mul(max as usize));
+                let mut left = max.map_or(usize::MAX, |max| {
+                    sent_len.saturating_add(HEADERS).saturating_mul(max as usize)
+                });
                 let mut buffer = Some(buffer);
                 let take = || buffer.take().expect("the buffer of a message is taken once");
                 bound.replies(&message, take, |reply| {
-                    let len = reply.len();
+                    let len = reply.len().saturating_add(HEADERS);
                     let is_sent = len <= left
                         && outbox.send(kernel, shared, source, |data| match reply {
                             Reply::Lent(buffer) => data.hold(buffer),

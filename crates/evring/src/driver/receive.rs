@@ -26,13 +26,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Lets the application intercept a message, unless it has the beginning of it. Returns the rest.
+    /// Lets the application intercept a message, unless it has the beginning of it or works on another one. Returns the
+    /// rest.
     #[inline]
     fn intercept(&mut self, slot: u32, bytes: RxBuf) -> Option<RxBuf> {
         if !A::INTERCEPTS || !self.io.connection(slot).tail.is_empty() {
             return Some(bytes);
         }
         let id = self.io.conn(slot);
+        if self.app.has_message(id, self.states.at(slot)) {
+            return Some(bytes);
+        }
         let mut rx = Rx::buffer(bytes, false);
         self.app.intercept(&mut self.io, id, &mut rx);
         rx.into_buffer().filter(|rest| !rest.is_empty() && self.io.connection(slot).app_reads())

@@ -3,11 +3,12 @@
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats, backends};
+use evring::{AnyMechanism, Application, BufferSizes, Config, RemoteHandle, Stats, backends};
 
 /// Longer than any step takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
@@ -42,6 +43,43 @@ pub(crate) fn one_by_one(test: impl Fn(&'static str)) {
         println!("{name}");
         test(name);
     }
+}
+
+/// Returns settings with one listener, whose connections may have 1 MiB of replies queued.
+pub(crate) fn small_queues() -> Config {
+    listening(1).with(|c| {
+        c.max_queued_bytes = 1 << 20;
+        // Under overload, a hook leaves messages to the application.
+        c.admission = None;
+        c.socket_buffers = BufferSizes { send: Some(64 << 10), receive: Some(64 << 10) };
+    })
+}
+
+/// Has a server echo more than it may queue, of one value of the bytes, to a client that reads when it can write no more.
+pub(crate) fn echo_to_a_late_reader(server: SocketAddr, value: u8) {
+    const BYTES: usize = 16 << 20;
+    let mut client = connect(server);
+    let mut writes = client.try_clone().unwrap();
+    let written = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let part = [value; 4096];
+            while written.load(Ordering::Relaxed) < BYTES {
+                written.fetch_add(writes.write(&part).unwrap(), Ordering::Relaxed);
+            }
+        });
+        let mut before = usize::MAX;
+        while before != written.load(Ordering::Relaxed) {
+            before = written.load(Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(100));
+        }
+        let (mut replies, mut part) = (0, vec![0; 1 << 16]);
+        while replies < BYTES {
+            let len = client.read(&mut part).unwrap();
+            assert!(len > 0 && part[..len].iter().all(|byte| *byte == value));
+            replies += len;
+        }
+    });
 }
 
 /// Returns a configuration with `listeners` listeners.
