@@ -78,7 +78,8 @@ pub enum Chunk<'a> {
     /// A receive buffer, sent without a copy.
     Received(RxBuf),
     /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
-    /// with [`CloseReason::Truncated`].
+    /// with [`CloseReason::Truncated`]. It does the same if the contents have changed before it sends the next
+    /// [`File::BLOCK_BYTES`], for a file that a [`FileOp::Open`](crate::FileOp::Open) has opened.
     File(File, Range<u64>),
 }
 
@@ -140,7 +141,7 @@ pub enum CloseReason {
     /// [`Config::max_queued_bytes`](crate::Config::max_queued_bytes). Or all connections together buffered
     /// more than [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
     Overrun,
-    /// A file was shorter than the range to send.
+    /// A file was shorter than the range to send, or has changed meanwhile.
     Truncated,
     /// The server stopped.
     Stopped,

@@ -172,6 +172,10 @@ impl Host for Linux {
         if result == 0 { bytes.unsigned_abs().into() } else { 0 }
     }
 
+    fn file_metadata(&self, file: &File) -> Result<Metadata, Errno> {
+        nonblocking::meta(borrow(&file.fd()))
+    }
+
     fn unread(&self, socket: &Socket) -> u64 {
         rustix::io::ioctl_fionread(lend(socket)).unwrap_or(0)
     }
@@ -273,6 +277,10 @@ impl System for Linux {
 
     fn is_cold(&mut self, part: FileRange) -> bool {
         nonblocking::is_cold(part)
+    }
+
+    fn reports_cached(&mut self, part: FileRange) -> bool {
+        nonblocking::reports_cached(part)
     }
 
     fn prefetch(&mut self, part: FileRange) {

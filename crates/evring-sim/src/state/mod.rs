@@ -24,6 +24,7 @@ use shared_ring::{Fd, Waker};
 
 use crate::disk::FileTree;
 use crate::memory::MemoryHold;
+use crate::page_cache::PageCache;
 use crate::plan::Plan;
 use crate::rng::SimRng;
 use crate::stream::{Connection, End};
@@ -37,6 +38,7 @@ use usage::UsageTracker;
 pub(crate) struct SimState {
     pub(crate) rng: SimRng,
     pub(crate) disk: FileTree,
+    pub(crate) page_cache: PageCache,
     pub(crate) trace: Trace,
     start: Instant,
     pub(crate) now: Duration,
@@ -90,6 +92,7 @@ impl SimState {
         SimState {
             rng,
             disk: FileTree::new(),
+            page_cache: PageCache::default(),
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
             now: Duration::ZERO,
