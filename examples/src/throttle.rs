@@ -12,11 +12,12 @@ use evring::{
 ///
 /// The bytes pass through the process, so they can be limited. With a send policy that defers reads, such as
 /// [`FileDelivery::Ded`](evring::FileDelivery::Ded), a client slower than the rate causes no work: the driver
-/// delivers the next piece when the client has room for it.
+/// delivers the next piece when the client has room for it. A client that takes no piece for half a minute is reset.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     path: FilePath,
     bytes_per_second: u32,
+    max_stall: Duration,
 }
 
 /// What a connection has streamed.
@@ -27,15 +28,31 @@ pub struct Stream {
     len: u64,
     /// When the next piece may be sent.
     due: Option<Instant>,
+    /// Since when each piece was read before the client had taken the one before.
+    stalled_since: Option<Instant>,
 }
 
 impl Throttle {
     /// Maximum number of bytes of a piece.
     pub const MAX_PIECE_BYTES: u32 = 16 * 1024;
 
+    /// Default of [`with_max_stall`](Self::with_max_stall).
+    pub const MAX_STALL: Duration = Duration::from_secs(30);
+
     /// Creates a server for the file at a path below [`Root`] 0.
     pub fn new(path: &str, bytes_per_second: u32) -> Self {
-        Throttle { path: FilePath::new(path), bytes_per_second: bytes_per_second.max(1) }
+        Throttle {
+            path: FilePath::new(path),
+            bytes_per_second: bytes_per_second.max(1),
+            max_stall: Self::MAX_STALL,
+        }
+    }
+
+    /// Sets the time after which a client is reset that takes no piece within
+    /// [`Config::max_read_delay`](evring::Config::max_read_delay).
+    #[must_use]
+    pub fn with_max_stall(self, max_stall: Duration) -> Self {
+        Throttle { max_stall, ..self }
     }
 
     /// Returns the number of bytes of a piece: at most those of a tenth of a second.
@@ -52,7 +69,16 @@ impl Throttle {
         let due = begin + Duration::from_secs(1) * n / self.bytes_per_second;
         x.state.at += u64::from(n);
         x.state.due = Some(due);
-        x.io.send(x.id, Chunk::Received(bytes));
+        let load = x.io.send(x.id, Chunk::Received(bytes));
+        if load > n as usize {
+            // Read after the maximum delay, as the client has not taken the piece before.
+            let since = *x.state.stalled_since.get_or_insert(now);
+            if now.saturating_duration_since(since) >= self.max_stall {
+                return x.io.close(x.id, Close::Reset);
+            }
+        } else {
+            x.state.stalled_since = None;
+        }
         match x.state.at < x.state.len {
             true => x.io.set_deadline(x.id, Some(due)),
             false => x.io.close(x.id, Close::Linger),

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use evring::FileDelivery;
 use examples::Throttle;
+use rustix::event::{PollFd, PollFlags, poll};
 use support::{Server, TIMEOUT, config, on_each_at_once, pattern, tiny};
 
 const HEAD: &str = "HTTP/1.0 200 OK\r\nContent-Length: ";
@@ -70,6 +71,27 @@ fn client_slower_than_the_rate_gets_every_byte() {
         }
         assert!(body(&reply) == contents, "{backend}");
         drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn client_that_never_reads_kept_its_connection() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), pattern(8_000_000)).unwrap();
+    on_each_at_once(|backend| {
+        let config = tiny().with(|c| {
+            c.roots = vec![root.path().to_owned()];
+            c.send_policy = FileDelivery::Ded.send_policy();
+            c.max_read_delay = Duration::from_millis(10);
+        });
+        let server = Server::start(backend, config, || {
+            Throttle::new("file", u32::MAX).with_max_stall(Duration::from_millis(50))
+        });
+        let client = request(&server);
+        let mut ended = [PollFd::new(&client, PollFlags::RDHUP)];
+        let timeout = TIMEOUT.try_into().unwrap();
+        assert_eq!(poll(&mut ended, Some(&timeout)), Ok(1), "{backend}: it is still open");
         server.stop();
     });
 }

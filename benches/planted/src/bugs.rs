@@ -338,8 +338,9 @@ bugs! {
 
     /// More bytes of a file that has grown are sent than promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
-        "let len = (range.end - range.start).min(max) as u32;" =>
-        "let len = if PLANTED { max } else { (range.end - range.start).min(max) } as u32;";
+        "let len = left.min(max) as u32;" =>
+        "let len = if PLANTED { max } else { left.min(max) } as u32;
+        let left = left.max(len.into());";
 
     /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":

@@ -79,8 +79,9 @@ fn connection(mut stream: TcpStream, root: &Path, method: Method) -> io::Result<
             }
             request.extend_from_slice(&buffer[..n]);
         };
-        let line = String::from_utf8_lossy(&request[..end]);
-        let path = line.split(' ').nth(1).unwrap_or("/").trim_start_matches('/').to_owned();
+        let head = String::from_utf8_lossy(&request[..end]);
+        let path = head.split(' ').nth(1).unwrap_or("/").trim_start_matches('/').to_owned();
+        let closes = head.lines().any(|line| line.eq_ignore_ascii_case("connection: close"));
         request.drain(..end);
         let mut file = File::open(root.join(path))?;
         let mut left = file.metadata()?.len();
@@ -99,5 +100,32 @@ fn connection(mut stream: TcpStream, root: &Path, method: Method) -> io::Result<
             }
             left -= sent as u64;
         }
+        if closes {
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn client_that_asked_for_a_close_waited_for_it_in_vain() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::write(root.path().join("file"), "contents").unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let path = root.path().to_owned();
+        thread::spawn(move || serve(&listener, &path, Method::Sendfile));
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        client.write_all(b"GET /file HTTP/1.1\r\n\r\n").unwrap();
+        client.write_all(b"GET /file HTTP/1.1\r\nConnection: close\r\n\r\n").unwrap();
+        let mut reply = String::new();
+        client.read_to_string(&mut reply).unwrap();
+        assert_eq!(reply.matches("\r\n\r\ncontents").count(), 2, "{reply}");
     }
 }

@@ -852,7 +852,8 @@ fn clock_of_epochs_inherited_the_core_of_a_real_time_thread() {
         let mut one = CpuSet::new();
         one.set((0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap());
         sched_setaffinity(None, &one).unwrap();
-        let policy = Policy { loops: Loops::Epoch(Duration::from_millis(1)), ..Policy::default() };
+        let policy =
+            Policy::default().with(|policy| policy.loops = Loops::Epoch(Duration::from_millis(1)));
         let sandboxer = Sandboxer::new(policy).unwrap();
         let clocks = || {
             let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();

@@ -24,7 +24,7 @@ bitflags::bitflags! {
 pub enum Error {
     /// The descriptor is not open.
     Closed(RawFd),
-    /// The first descriptor is no regular file and no block device.
+    /// The first descriptor is nothing that is read: no regular file, block device, pipe or socket.
     NotAFile(RawFd),
     /// The second descriptor is no socket.
     NotASocket(RawFd),
@@ -38,7 +38,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::Closed(fd) => write!(f, "descriptor {fd} is not open"),
-            Error::NotAFile(fd) => write!(f, "descriptor {fd} is not a regular file"),
+            Error::NotAFile(fd) => write!(f, "descriptor {fd} is not a file, pipe or socket"),
             Error::NotASocket(fd) => write!(f, "descriptor {fd} is not a socket"),
             Error::NoFlags => f.write_str("the flags name no pair; set DED, DNS or both"),
             Error::Add(error) => error.fmt(f),
@@ -56,6 +56,8 @@ impl std::error::Error for Error {
 }
 
 /// The event correlation table of disk and network descriptors, with the paper's functions.
+///
+/// In place of the disk there can be another source of bytes, a pipe or a socket, whose reads end as those of a disk.
 ///
 /// The caller removes the pairs of a descriptor before it closes it ([`close`](Correlations::close)).
 #[derive(Debug)]
@@ -87,7 +89,9 @@ impl Correlations {
             let stat = fstat(fd).map_err(|_| Error::Closed(fd.as_raw_fd()))?;
             Ok(FileType::from_raw_mode(stat.st_mode))
         };
-        if !matches!(kind(disk)?, FileType::RegularFile | FileType::BlockDevice) {
+        let reads =
+            [FileType::RegularFile, FileType::BlockDevice, FileType::Fifo, FileType::Socket];
+        if !reads.contains(&kind(disk)?) {
             return Err(Error::NotAFile(disk.as_raw_fd()));
         }
         if kind(net)? != FileType::Socket {

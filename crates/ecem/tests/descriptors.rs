@@ -46,16 +46,38 @@ fn pair_is_in_rw_state_while_data_is_there_and_the_send_buffer_is_full() {
 }
 
 #[test]
+fn pipe_and_socket_or_two_sockets_could_not_be_paired() {
+    let (pipe, _write) = std::io::pipe().unwrap();
+    let (upstream, _peer) = UnixStream::pair().unwrap();
+    let (client, _peer) = UnixStream::pair().unwrap();
+    let (from_pipe, from_socket) = (pipe.as_raw_fd(), upstream.as_raw_fd());
+    let net = client.as_raw_fd();
+    let mut table = Correlations::new(2);
+    table.add(&pipe, &client, Flags::DED).unwrap();
+    table.add(&upstream, &client, Flags::DED).unwrap();
+    for source in [from_pipe, from_socket] {
+        table.set(Event::new(source, EventKind::DiskReadResponse), Readiness::Ready, |_, _, _| {});
+        assert!(table.is_in_rw_state(net, source));
+    }
+    assert_eq!(table.correlated_disk(net), Some(from_socket), "it was paired last");
+    table.set(Event::new(net, EventKind::NetworkWriteRequest), Readiness::Ready, |_, _, _| {});
+    assert!(!table.is_in_rw_state(net, from_pipe) && !table.is_in_rw_state(net, from_socket));
+    assert_eq!(table.close(net), 2);
+}
+
+#[test]
 fn wrong_descriptors_and_repeated_pairs_are_errors() {
     let file = tempfile::tempfile().unwrap();
     let (socket, _peer) = UnixStream::pair().unwrap();
     let mut table = Correlations::new(3);
-    let (disk, net) = (file.as_raw_fd(), socket.as_raw_fd());
+    let disk = file.as_raw_fd();
     // SAFETY: no descriptor has this number, and fstat(2) reports that.
     let closed = unsafe { BorrowedFd::borrow_raw(i32::MAX) };
     assert_eq!(table.add(closed, &socket, Flags::DED), Err(Error::Closed(i32::MAX)));
     assert_eq!(table.add(&file, closed, Flags::DED), Err(Error::Closed(i32::MAX)));
-    assert_eq!(table.add(&socket, &socket, Flags::DED), Err(Error::NotAFile(net)));
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let number = null.as_raw_fd();
+    assert_eq!(table.add(&null, &socket, Flags::DED), Err(Error::NotAFile(number)));
     assert_eq!(table.add(&file, &file, Flags::DED), Err(Error::NotASocket(disk)));
     assert_eq!(table.add(&file, &socket, Flags::empty()), Err(Error::NoFlags));
     table.add(&file, &socket, Flags::DNS).unwrap();

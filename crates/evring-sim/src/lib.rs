@@ -118,6 +118,7 @@ mod hang;
 mod machine;
 mod memory;
 mod number;
+mod page_cache;
 mod peer;
 mod plan;
 mod poller;

@@ -135,6 +135,42 @@ impl Machine {
         self.state().disk.add(path, bytes.into());
     }
 
+    /// Removes a file from the page cache. From then on reads and hints decide which of its pages are there. If the file
+    /// `is_damaged`, reads from the disk fail.
+    ///
+    /// # Panics
+    /// If there is no such file.
+    pub fn evict(&self, path: &str, is_damaged: bool) {
+        let mut state = self.state();
+        let node = state.disk.find(ROOT, path.as_bytes()).expect("the file exists");
+        let len = state.disk.meta(node).len;
+        state.page_cache.evict(node, len, is_damaged);
+    }
+
+    /// Makes the machine ignore hints to read files ahead.
+    pub fn ignore_hints(&self) {
+        self.state().page_cache.ignores_hints = true;
+    }
+
+    /// Returns the number of bytes of all hints to read files ahead.
+    pub fn hinted_bytes(&self) -> u64 {
+        self.state().page_cache.hinted_bytes
+    }
+
+    /// Returns the number of sends that waited for the disk.
+    pub fn blocking_sends(&self) -> u64 {
+        self.state().page_cache.blocking_sends
+    }
+
+    fn is_cold_now(&self, part: Option<FileRange>) -> bool {
+        let mut state = self.state();
+        let known = part.and_then(|part| {
+            let node = state.file(part.file, "look").ok()?;
+            state.page_cache.is_cold(node, part)
+        });
+        known.unwrap_or_else(|| state.rng.fault(Fault::Cold))
+    }
+
     /// Adds a peer.
     pub fn add_peer(&self, peer: impl Peer + 'static) {
         let _ = self.state().add_peer(Box::new(peer), false);
@@ -274,7 +310,7 @@ impl Machine {
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
-        if state.rng.fault(Fault::DiskError) {
+        if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
             return Err(Errno::IO);
         }
         if state.rng.fault(Fault::FileChanges) {
@@ -493,6 +529,10 @@ impl Host for Machine {
         state.connection_of(end).unacked_bytes(end.side) as u64
     }
 
+    fn file_metadata(&self, file: &File) -> Result<Metadata, Errno> {
+        self.meta(number::of(file))
+    }
+
     fn unread(&self, socket: &Socket) -> u64 {
         self.may_be_signalled(false);
         let mut state = self.state();
@@ -593,6 +633,16 @@ impl System for Machine {
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {
         self.may_be_signalled(true);
         self.interrupted()?;
+        {
+            let mut state = self.state();
+            let node = state.file(part.file, "sendfile")?;
+            let end = state.connected(fd, "sendfile")?;
+            // A full socket comes before the disk.
+            let has_room = state.connection_of(end).is_writable(end.side);
+            if has_room && state.page_cache.is_cold(node, part) == Some(true) {
+                state.page_cache.blocking_sends += 1;
+            }
+        }
         let bytes = self.read(part)?;
         if bytes.is_empty() {
             return Ok(0);
@@ -600,9 +650,17 @@ impl System for Machine {
         self.send_all(fd, &[IoSlice::new(&bytes)])
     }
 
-    fn is_cold(&mut self, _part: FileRange) -> bool {
+    fn is_cold(&mut self, part: FileRange) -> bool {
         self.may_be_signalled(true);
-        self.state().rng.fault(Fault::Cold)
+        self.is_cold_now(Some(part))
+    }
+
+    fn prefetch(&mut self, part: FileRange) {
+        self.may_be_signalled(true);
+        let mut state = self.state();
+        if let Ok(node) = state.file(part.file, "fadvise") {
+            state.page_cache.prefetch(node, part);
+        }
     }
 
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {
@@ -622,7 +680,14 @@ impl System for Machine {
 
     fn file_work(&mut self, work: &FileJob) -> Result<FileOutcome, Errno> {
         self.may_be_signalled(true);
-        if work.may_always_block() || self.state().rng.fault(Fault::Cold) {
+        let part = match work {
+            FileOp::Read(file, range) => {
+                let len = u32::try_from(range.end - range.start).unwrap_or(u32::MAX);
+                Some(FileRange { file: *file, offset: range.start, len })
+            }
+            _ => None,
+        };
+        if work.may_always_block() || self.is_cold_now(part) {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)

@@ -30,7 +30,7 @@ pub enum CloseReason {
     /// [`Config::max_queued_bytes`](crate::Config::max_queued_bytes). Or all connections together buffered
     /// more than [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
     Overrun,
-    /// A file was shorter than the range to send.
+    /// A file was shorter than the range to send, or has changed meanwhile.
     Truncated,
     /// The server stopped.
     Stopped,

@@ -9,7 +9,7 @@
 //! | arrival of an ACK | 4 | `POLLOUT`: the peer has acknowledged so much that a third of the send buffer is free |
 //! | as many bytes as were acknowledged | 4 | as many as sendfile(2) takes |
 //! | the optimum timing | 4 | if a client is steady, `Dns` waits until half of the socket is empty, and sends for many connections at once |
-//! | not in the page cache: return, try again at the next ACK | 5.2 | the part and the next one are read asynchronously; the end of the first read sends it, so that no ACK is needed |
+//! | not in the page cache: return, try again at the next ACK | 5.2 | the part and the next one are read asynchronously; the end of the first read sends it, so that no ACK is needed; a send of the last part that was requested requests the next one |
 //!
 //! What is in the page cache is sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
 //! byte for pieces of 4 to 256 KiB, with twice the system calls; reading into memory and sending took two to
@@ -34,7 +34,7 @@ pub enum FileDelivery {
     /// [`Ded`](FileDelivery::Ded) for those that the application reads and transforms.
     #[default]
     Auto,
-    /// Sends as soon as the socket has room; reads what is not cached only then.
+    /// Sends as soon as the socket has room. A part that is not cached is read before, and the next one meanwhile.
     Plain,
     /// Deferred event delivery: files are read into memory ahead of the client, at most 64 KiB, and sent when
     /// the socket has room. What the application reads is held back in the same way.
@@ -155,7 +155,9 @@ impl SendPolicy for Dns {
 
     fn completed(&mut self, id: ConnId, result: SendResult) {
         if let SendResult::File(n) = result {
-            self.pace(id).taken += u64::from(n);
+            let pace = self.pace(id);
+            pace.taken += u64::from(n);
+            pace.left = pace.left.saturating_sub(n.into());
         }
     }
 
@@ -277,6 +279,30 @@ mod tests {
         assert_eq!([full(0, 90_000), full(0, 5_000)], [None, None]);
         assert_eq!([full(10, 20_000), full(10, 5_000)], [None, None]);
         assert_eq!(full(20, 20_000), Some(20 * MILLIS));
+    }
+
+    #[test]
+    fn pace_of_a_file_was_that_of_the_file_before() {
+        let (mut policy, id) = (Dns::default(), ConnId::new(0, 0));
+        let unacked_bytes = || 0;
+        let next = |policy: &mut Dns, left| {
+            let now = Instant::now();
+            let state = SendState {
+                id,
+                queued_bytes: 0,
+                file_bytes: Some(left),
+                can_read: false,
+                is_full: true,
+                now,
+                unacked_bytes: &unacked_bytes,
+            };
+            policy.next(&state);
+        };
+        next(&mut policy, 1_000);
+        policy.completed(id, SendResult::File(1_000));
+        policy.pace(id).rate = 5.0;
+        next(&mut policy, 10);
+        assert_eq!((policy.pace(id).rate, policy.pace(id).taken), (0.0, 0));
     }
 
     #[test]

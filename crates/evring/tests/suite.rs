@@ -3,7 +3,9 @@
 mod addresses;
 mod admission;
 mod buffer_groups;
+mod changed_files;
 mod closes;
+mod cold_files;
 mod datagrams;
 mod deferred_reads;
 mod disk_errors;

@@ -9,6 +9,7 @@
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
 //! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
 //! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
+//! | [`ReadAhead`] | what to request from the disk before a file is sent |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
 //! | [`BufferMemory`](crate::BufferMemory), [`BufferGroup`](crate::BufferGroup) | memory of the caller, as a group of receive buffers |
@@ -96,6 +97,7 @@ pub use crate::offload::OffloadThreads;
 pub use crate::operations::{Need, Operations, Read, SocketState};
 pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::process::Process;
+pub use crate::read_ahead::ReadAhead;
 pub use crate::system::{Offload, System, WakeSignal};
 #[cfg(feature = "uring")]
 pub use crate::uring::{CallRing, Cqe, Entries, Feature, LinuxRing, Pushed, RawCompletion, Ring};

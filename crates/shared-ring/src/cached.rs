@@ -46,7 +46,7 @@ impl CachedParts {
             let block = at / BLOCK_BYTES;
             let in_window = block / BLOCKS == self.window;
             if in_window && self.blocks & 1 << (block % BLOCKS) != 0 {
-                at = (block + 1) * BLOCK_BYTES;
+                at = (block + 1).saturating_mul(BLOCK_BYTES);
             } else if (self.partial.0..self.partial.1).contains(&at) {
                 at = self.partial.1;
             } else {
@@ -65,12 +65,12 @@ impl CachedParts {
             *self = CachedParts { since: Some(now), window, ..CachedParts::default() };
         }
         let mut at = part.start;
-        while at + BLOCK_BYTES <= part.end && at / BLOCK_BYTES / BLOCKS == window {
+        while part.end - at >= BLOCK_BYTES && at / BLOCK_BYTES / BLOCKS == window {
             self.blocks |= 1 << (at / BLOCK_BYTES % BLOCKS);
             at += BLOCK_BYTES;
         }
         if at < part.end {
-            self.partial = (at, part.end.min(at + BLOCK_BYTES));
+            self.partial = (at, part.end.min(at.saturating_add(BLOCK_BYTES)));
         }
     }
 }
@@ -99,6 +99,16 @@ mod tests {
         assert!(!parts.contains(&(0..1), now + 1_001 * MILLIS));
         parts.add(&(0..3), now + 1_001 * MILLIS);
         assert!(!parts.contains(&(0..4), now + 1_001 * MILLIS), "the others have expired");
+    }
+
+    #[test]
+    fn part_at_the_largest_offset_overflowed() {
+        let (mut parts, now) = (CachedParts::default(), Instant::now());
+        let part = u64::MAX - BLOCK_BYTES + 1..u64::MAX;
+        parts.add(&part, now);
+        assert!(parts.contains(&part, now));
+        parts.add(&(part.start - BLOCK_BYTES..u64::MAX), now);
+        assert!(parts.contains(&(part.start - BLOCK_BYTES..u64::MAX), now));
     }
 
     #[test]

@@ -63,6 +63,12 @@ pub(crate) fn prefetch(part: FileRange) {
 /// The number of cachestat(2), the same on all architectures but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
 
+/// Returns whether the file system reports what is cached: whether it has `RWF_NOWAIT`. The last byte of the part was
+/// just read, so that this begins to read no other page.
+pub(crate) fn reports_cached(part: FileRange) -> bool {
+    read_cached(part.file, part.last(), &mut [0]) != Err(Errno::OPNOTSUPP)
+}
+
 fn is_byte_cold(file: Fd, offset: u64) -> bool {
     // A file system without RWF_NOWAIT counts as uncached.
     matches!(read_cached(file, offset, &mut [0]), Err(Errno::AGAIN | Errno::OPNOTSUPP))

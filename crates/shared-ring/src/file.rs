@@ -18,12 +18,14 @@ pub struct File(Rc<Handle>);
 struct Handle {
     fd: Fd,
     cached: Cell<CachedParts>,
+    /// The length and the last change of the contents when the file was opened.
+    version: Cell<Option<(u64, i64)>>,
     _owner: Owner,
 }
 
 impl Handle {
     fn new(fd: Fd, owner: Owner) -> Rc<Self> {
-        Rc::new(Handle { fd, cached: Cell::default(), _owner: owner })
+        Rc::new(Handle { fd, cached: Cell::default(), version: Cell::default(), _owner: owner })
     }
 }
 
@@ -48,13 +50,29 @@ impl File {
     /// returned value.
     #[must_use]
     pub fn with(self, value: impl Any) -> Self {
-        let fd = self.fd();
-        File(Handle::new(fd, Owner::Other(Box::new((self, value)))))
+        let (fd, version) = (self.fd(), self.0.version.get());
+        let handle = Handle::new(fd, Owner::Other(Box::new((self, value))));
+        handle.version.set(version);
+        File(handle)
     }
 
     /// Returns whether another clone exists.
     pub fn is_shared(&self) -> bool {
         Rc::strong_count(&self.0) > 1
+    }
+
+    /// Notes the metadata with which the file was opened.
+    pub fn note_metadata(&self, meta: &Metadata) {
+        self.0.version.set(Some((meta.len, meta.modified_ns)));
+    }
+
+    /// Returns whether the contents have changed since [`note_metadata`](File::note_metadata): the file is shorter, or of the
+    /// same length and was written to later. A longer file counts as one to which bytes were added. The time of the last
+    /// change of metadata does not count: it changes when another file takes the name of this one.
+    pub fn has_changed(&self, now: &Metadata) -> bool {
+        self.0.version.get().is_some_and(|(len, modified_ns)| {
+            now.len < len || now.len == len && now.modified_ns != modified_ns
+        })
     }
 
     /// Returns the descriptor's number, which is open as long as the value lives.

@@ -90,14 +90,9 @@ impl FileRange {
         self.offset..self.offset.saturating_add(self.len.into())
     }
 
-    /// Returns this part and as much again.
-    pub(crate) fn and_next(self) -> Self {
-        FileRange { len: self.len.saturating_mul(2), ..self }
-    }
-
     /// Where its last byte is.
     pub(crate) fn last(&self) -> u64 {
-        self.offset + u64::from(self.len).saturating_sub(1)
+        self.offset.saturating_add(u64::from(self.len).saturating_sub(1))
     }
 }
 

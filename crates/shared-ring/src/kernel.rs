@@ -8,7 +8,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::{
     BufferError, BufferGroup, BufferPool, BufferSizes, Completion, Errno, File, KernelError,
-    ListenOptions, ListeningSocket, Op, Outcome, Socket, SubmitError, Submitted, Token, Waker,
+    ListenOptions, ListeningSocket, Metadata, Op, Outcome, Socket, SubmitError, Submitted, Token,
+    Waker,
 };
 
 /// Completions, oldest first.
@@ -161,6 +162,12 @@ pub trait Host {
 
     /// Returns the number of bytes sent that the peer has not acknowledged.
     fn unacked_bytes(&self, socket: &Socket) -> u64;
+
+    /// Returns the metadata of an open file.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    fn file_metadata(&self, file: &File) -> Result<Metadata, Errno>;
 
     /// Returns the number of bytes that have arrived and were not received.
     fn unread(&self, socket: &Socket) -> u64;

@@ -52,6 +52,7 @@ mod op;
 mod operations;
 pub mod poller;
 mod process;
+mod read_ahead;
 #[doc(hidden)]
 pub mod sync;
 mod system;

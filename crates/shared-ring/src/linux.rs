@@ -150,6 +150,10 @@ impl Host for Linux {
         if result == 0 { bytes.unsigned_abs().into() } else { 0 }
     }
 
+    fn file_metadata(&self, file: &File) -> Result<Metadata, Errno> {
+        disk::meta(borrow(&file.fd()))
+    }
+
     fn unread(&self, socket: &Socket) -> u64 {
         rustix::io::ioctl_fionread(lend(socket)).unwrap_or(0)
     }
@@ -251,6 +255,10 @@ impl System for Linux {
 
     fn is_cold(&mut self, part: FileRange) -> bool {
         disk::is_cold(part)
+    }
+
+    fn reports_cached(&mut self, part: FileRange) -> bool {
+        disk::reports_cached(part)
     }
 
     fn prefetch(&mut self, part: FileRange) {

@@ -3,12 +3,14 @@
 //! The [engine](crate::Engine) and other event loops over non-blocking sockets use them.
 
 use std::io::IoSlice;
+use std::ops::Range;
 use std::rc::Rc;
 
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::cached::CachedParts;
 pub use crate::file_op::{Blocking, FileRange};
+use crate::read_ahead::ReadAhead;
 use crate::{
     BufferPool, Datagram, Fd, File, GatherList, Op, Outcome, RxBuf, Socket, System, Transmit,
     WhenCold,
@@ -152,6 +154,59 @@ pub fn send_file(
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
 }
 
+/// Maximum number of waits for the disk before a send may block.
+pub const MAX_DISK_WAITS: u8 = 2;
+
+/// Maximum number of bytes that are read before a send whose part was still cold after the first wait: the kernel
+/// dropped a hint, read the pages in another order, or has evicted one. They are read into memory.
+pub const MAX_REREAD_BYTES: u32 = 16 * 1024;
+
+/// Sends up to `len` bytes of a file after `waits` waits for the disk. The second wait was for all `len` bytes, so this
+/// one does not look whether they are cached: it blocks only if the kernel has evicted them since.
+///
+/// # Errors
+/// Those of [`send_file`].
+pub(crate) fn send_file_after(
+    system: &mut impl System,
+    fd: Fd,
+    (file, offset, len): (&File, u64, u32),
+    waits: u8,
+) -> Result<u32, SendFileError> {
+    let part = FileRange { file: file.fd(), offset, len: len.min(File::BLOCK_BYTES as u32) };
+    if needs_disk(system, file, part, waits) {
+        return Err(SendFileError::Cold);
+    }
+    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
+}
+
+/// Returns whether a send of a part, of a block at most, has to wait for the disk first, after `waits` other waits.
+pub fn needs_disk(system: &mut impl System, file: &File, part: FileRange, waits: u8) -> bool {
+    waits < MAX_DISK_WAITS
+        && is_part_cold(system, file, part)
+        && (waits == 0 || system.reports_cached(part))
+}
+
+/// Begins the next wait for the disk of a send that found its part cold after `waits` others. Cuts the `len` of the send
+/// to what can be sent after the wait, and returns the range whose read is waited for.
+pub fn read_first(
+    system: &mut impl System,
+    ahead: &mut ReadAhead,
+    socket: Fd,
+    (part, next): (FileRange, u32),
+    waits: u8,
+    len: &mut u32,
+) -> Range<u64> {
+    if waits == 0 {
+        let requested = ahead.begin(socket, part, next);
+        system.prefetch(requested);
+        *len = part.len.min(requested.len).min(File::BLOCK_BYTES as u32);
+        let last = FileRange { len: *len, ..part }.last();
+        return last..last.saturating_add(1);
+    }
+    *len = part.len.min(MAX_REREAD_BYTES);
+    FileRange { len: *len, ..part }.range()
+}
+
 /// Returns whether a part of a file is cold, as found now or a second ago.
 fn is_part_cold(system: &mut impl System, file: &File, part: FileRange) -> bool {
     let (mut cached, now) = (file.cached().get(), system.clock());
@@ -180,15 +235,15 @@ pub(crate) enum SendAttempt {
     /// The socket's buffer is full.
     Full(Op),
     /// That part of the file must be read first.
-    Cold(Op, FileRange),
+    Cold(Op),
 }
 
-/// Attempts an [`Op::Send`], an [`Op::SendTo`] or an [`Op::SendFile`] once.
+/// Attempts an [`Op::Send`], an [`Op::SendTo`] or an [`Op::SendFile`] once, the last after `waits` waits for the disk.
 ///
 /// # Panics
 /// For any other operation.
 #[inline]
-pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> SendAttempt {
+pub(crate) fn try_to_send(system: &mut impl System, op: Op, waits: u8) -> SendAttempt {
     match op {
         Op::Send { fd, mut data } => match send(system, fd, &mut data) {
             Ok(n) => SendAttempt::Done(Outcome::Sent(data, n)),
@@ -199,17 +254,14 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, disk: Blocking) -> S
             Err(Errno::AGAIN) => SendAttempt::Full(Op::SendTo { fd, message }),
             result => SendAttempt::Done(Outcome::SentTo(message, result)),
         },
-        Op::SendFile { fd, ref file, offset, len, when_cold } => {
-            match send_file(system, fd, (file, offset, len), disk) {
+        Op::SendFile { fd, ref file, offset, len, when_cold, .. } => {
+            match send_file_after(system, fd, (file, offset, len), waits) {
                 Ok(n) => SendAttempt::Done(Outcome::SentFile(n)),
                 Err(SendFileError::Failed(Errno::AGAIN)) => SendAttempt::Full(op),
                 Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
                     SendAttempt::Done(Outcome::Cold)
                 }
-                Err(SendFileError::Cold) => {
-                    let part = FileRange { file: file.fd(), offset, len };
-                    SendAttempt::Cold(op, part)
-                }
+                Err(SendFileError::Cold) => SendAttempt::Cold(op),
                 Err(SendFileError::Failed(errno)) => {
                     SendAttempt::Done(Outcome::Failed(errno, None))
                 }

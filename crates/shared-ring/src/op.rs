@@ -62,6 +62,9 @@ pub enum Op {
         offset: u64,
         /// Maximum number of bytes.
         len: u32,
+        /// Number of bytes after these that the submitter sends next. While a file is not cached, the kernel requests
+        /// up to [`File::BLOCK_BYTES`] of them from the disk before.
+        next: u32,
         /// What happens if that part is not cached.
         when_cold: WhenCold,
     },
@@ -93,8 +96,7 @@ pub enum Op {
 /// What happens to a send of a part of a file that is not in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenCold {
-    /// The kernel reads the part first, without blocking the event loop, then sends it. Pages that were
-    /// evicted in between block the event loop.
+    /// The kernel reads the part first, without blocking the event loop, then sends it.
     Read,
     /// The operation ends with [`Outcome::Cold`].
     Report,

@@ -10,8 +10,9 @@ use rustix::io::{Errno, retry_on_intr};
 
 use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{
-    self, Blocking, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
+    self, FileRange, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
 };
+use crate::read_ahead::ReadAhead;
 use crate::table::Table;
 use crate::{
     BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
@@ -29,13 +30,18 @@ pub struct Operations<S: System, N> {
     pools: Vec<Rc<BufferPool>>,
     in_flight: InFlightTable<Pending>,
     sockets: Table<SocketState<N>>,
+    read_ahead: ReadAhead,
     need: Option<Need>,
 }
 
 /// What an operation in flight waits for.
 enum Pending {
     Socket,
-    Thread { cancelled: bool },
+    Thread {
+        cancelled: bool,
+        /// Which wait of a send for the disk this is.
+        disk_waits: u8,
+    },
 }
 
 /// The operations that wait for a socket.
@@ -83,6 +89,7 @@ impl<S: System, N: Default> Operations<S, N> {
             pools: vec![pool],
             in_flight: InFlightTable::new(operations),
             sockets: Table::default(),
+            read_ahead: ReadAhead::default(),
             need: None,
         }
     }
@@ -153,7 +160,7 @@ impl<S: System, N: Default> Operations<S, N> {
                 Ok(submitted)
             }
             Op::Send { fd, .. } | Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
-                self.send(fd, token, op, Blocking::NoBlock)
+                self.send(fd, token, op, 0)
             }
             Op::Writable { fd } => self.wait_for_room(fd, token),
             Op::Connect { fd, to } => {
@@ -174,6 +181,7 @@ impl<S: System, N: Default> Operations<S, N> {
     pub fn close(&mut self, socket: Socket) {
         self.counters.system_calls += 1;
         *self.socket(socket.number()) = SocketState::default();
+        self.read_ahead.forget(socket.number());
         self.system.close_unused(socket);
     }
 
@@ -197,28 +205,55 @@ impl<S: System, N: Default> Operations<S, N> {
         fd: Fd,
         token: Token,
         op: Op,
-        disk: Blocking,
+        disk_waits: u8,
     ) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
-        match nonblocking::try_to_send(&mut self.system, op, disk) {
+        let file_part = match op {
+            Op::SendFile { ref file, offset, len, next, .. } => {
+                Some((FileRange { file: file.fd(), offset, len }, next))
+            }
+            _ => None,
+        };
+        match nonblocking::try_to_send(&mut self.system, op, disk_waits) {
             // A socket has one writer that waits, but datagrams have no order.
             SendAttempt::Full(op @ Op::SendTo { .. }) if self.socket(fd).writer.is_some() => {
                 Ok(Submitted::Done(op.fail(Errno::AGAIN)))
             }
             SendAttempt::Full(op) => self.wait(fd, token, op),
-            SendAttempt::Cold(op, part) => {
-                self.counters.cold_file_reads += 1;
-                self.system.prefetch(part.and_next());
-                let last = part.last();
-                // The operation stays in the table, as that of file work.
-                self.offload_file(token, op, FileJob::Read(part.file, last..last.saturating_add(1)))
-            }
+            SendAttempt::Cold(op) => self.read_first(fd, token, op, disk_waits),
             SendAttempt::Done(outcome) => {
+                if let (Some((part, next)), Outcome::SentFile(n)) = (file_part, &outcome)
+                    && let Some(ahead) = self.read_ahead.sent(fd, part, next, *n)
+                {
+                    self.system.prefetch(ahead);
+                }
                 self.counters.cold_file_reads += u64::from(matches!(outcome, Outcome::Cold));
                 self.counters.note_send(&outcome);
                 Ok(Submitted::Done(outcome))
             }
         }
+    }
+
+    /// Has a thread read what a send of a file needs. The operation stays in the table, as that of file work.
+    fn read_first(
+        &mut self,
+        fd: Fd,
+        token: Token,
+        mut op: Op,
+        disk_waits: u8,
+    ) -> Result<Submitted, SubmitError> {
+        self.counters.cold_file_reads += 1;
+        let Op::SendFile { ref file, offset, ref mut len, next, .. } = op else {
+            unreachable!("not a send of a file: {op:?}")
+        };
+        let part = FileRange { file: file.fd(), offset, len: *len };
+        let (system, ahead) = (&mut self.system, &mut self.read_ahead);
+        let read = nonblocking::read_first(system, ahead, fd, (part, next), disk_waits, len);
+        let state = Pending::Thread { cancelled: false, disk_waits: disk_waits + 1 };
+        self.counters.offloaded_file_ops += 1;
+        self.in_flight.insert(token, op, state)?;
+        self.need = Some(Need::Thread(Job::File(FileJob::Read(part.file, read))));
+        Ok(Submitted::InFlight)
     }
 
     fn wait_for_room(&mut self, fd: Fd, token: Token) -> Result<Submitted, SubmitError> {
@@ -258,7 +293,7 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     fn offload(&mut self, token: Token, op: Op, job: Job) -> Result<Submitted, SubmitError> {
-        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
+        self.in_flight.insert(token, op, Pending::Thread { cancelled: false, disk_waits: 0 })?;
         self.need = Some(Need::Thread(job));
         Ok(Submitted::InFlight)
     }
@@ -304,20 +339,23 @@ impl<S: System, N: Default> Operations<S, N> {
         result: Result<JobOutcome, Errno>,
     ) -> Option<Submitted> {
         let Entry { op, state, .. } = self.in_flight.remove(token)?;
-        let cancelled = matches!(state, Pending::Thread { cancelled: true });
+        let (cancelled, disk_waits) = match state {
+            Pending::Thread { cancelled, disk_waits } => (cancelled, disk_waits),
+            Pending::Socket => (false, 0),
+        };
         Some(match op {
             // It may have had an effect, so its result counts.
             Op::Call(..) => Submitted::Done(op.executed(result)),
             _ if cancelled => Submitted::Done(op.fail(Errno::CANCELED)),
-            Op::SendFile { fd, .. } => self.resume(fd, token, op, Blocking::MayBlock),
+            Op::SendFile { fd, .. } if result.is_ok() => self.resume(fd, token, op, disk_waits),
             _ => Submitted::Done(op.executed(result)),
         })
     }
 
-    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk: Blocking) -> Submitted {
+    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk_waits: u8) -> Submitted {
         let resumed = match op {
             Op::Writable { .. } => self.wait_for_room(fd, token),
-            op => self.send(fd, token, op, disk),
+            op => self.send(fd, token, op, disk_waits),
         };
         resumed.expect("it gave up its place in the table")
     }
@@ -407,7 +445,7 @@ impl<S: System, N: Default> Operations<S, N> {
         if let Op::Call(call, by) = entry.op {
             return Some(self.call(token, call, by).expect("it gave up its place in the table"));
         }
-        Some(self.resume(fd, token, entry.op, Blocking::NoBlock))
+        Some(self.resume(fd, token, entry.op, 0))
     }
 
     /// Fails an operation that waits for its socket. The completion returns unsent data.
@@ -436,7 +474,7 @@ impl<S: System, N: Default> Operations<S, N> {
     pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
         let Entry { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
-        if let Pending::Thread { cancelled } = state {
+        if let Pending::Thread { cancelled, .. } = state {
             if !withdraw() {
                 *cancelled = true;
                 return None;

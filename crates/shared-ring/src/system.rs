@@ -10,7 +10,8 @@ use crate::{
     Token, Waker,
 };
 
-/// A machine's system calls, one attempt each. None waits for a peer or for the disk.
+/// A machine's system calls, one attempt each. None waits for a peer, and only [`sendfile`](System::sendfile) for the
+/// disk, if the part is not cached.
 ///
 /// [`Linux`](crate::Linux) makes them. The simulated machine of the crate `evring-sim` imitates them.
 pub trait System: Host {
@@ -72,6 +73,12 @@ pub trait System: Host {
 
     /// Returns whether reading a part of a file would block, as far as the file system reports it.
     fn is_cold(&mut self, part: FileRange) -> bool;
+
+    /// Returns whether the file system reports what is cached. If not, every part counts as [cold](System::is_cold). The
+    /// last byte of the part was just read.
+    fn reports_cached(&mut self, _part: FileRange) -> bool {
+        true
+    }
 
     /// Begins to read a part of a file that is cold, as a hint. A read of its last byte then usually waits for all of it.
     fn prefetch(&mut self, _part: FileRange) {}

@@ -53,8 +53,14 @@ fn drop_with_operations_in_flight(mut kernel: impl Kernel) {
     contents.write_all(b"contents").unwrap();
     let kept = Rc::new(());
     let file = File::from(OwnedFd::from(contents)).with(Rc::clone(&kept));
-    let send_file =
-        Op::SendFile { fd: number(&other), file, offset: 0, len: 8, when_cold: WhenCold::Read };
+    let send_file = Op::SendFile {
+        fd: number(&other),
+        file,
+        offset: 0,
+        len: 8,
+        next: 0,
+        when_cold: WhenCold::Read,
+    };
     let sent = kernel.submit(token(OpKind::Send, 1), send_file).unwrap();
     assert!(matches!(sent, Submitted::InFlight), "{sent:?}");
 

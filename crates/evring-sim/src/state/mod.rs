@@ -31,6 +31,7 @@ use shared_ring::{Fd, Waker};
 
 use crate::disk::FileTree;
 use crate::memory::MemoryHold;
+use crate::page_cache::PageCache;
 use crate::peer::Peer;
 use crate::plan::Plan;
 use crate::rng::SimRng;
@@ -53,6 +54,7 @@ struct Actor {
 pub(crate) struct SimState {
     pub(crate) rng: SimRng,
     pub(crate) disk: FileTree,
+    pub(crate) page_cache: PageCache,
     pub(crate) trace: Trace,
     start: Instant,
     pub(crate) now: Duration,
@@ -106,6 +108,7 @@ impl SimState {
         SimState {
             rng,
             disk: FileTree::new(),
+            page_cache: PageCache::default(),
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
             now: Duration::ZERO,

@@ -364,6 +364,11 @@ impl Connection {
         self.phase == Phase::Open && matches!(self.close, None | Some(Close::Half))
     }
 
+    /// Returns whether the results of file operations are passed to the application.
+    pub(crate) fn app_gets_files(&self) -> bool {
+        self.app_reads() || self.phase == Phase::Connecting
+    }
+
     /// Returns whether no operation or bytes are pending, so that only the application knows whether it
     /// is idle.
     pub(crate) fn is_quiet(&self) -> bool {

@@ -81,7 +81,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let next = self.io.deferred_reads.as_mut().and_then(|reads| reads.next(now));
             let Some((_, (work, outcome))) = next else { return };
             let slot = work.on.slot();
-            if self.io.connection(slot).app_reads() {
+            if self.io.connection(slot).app_gets_files() {
                 let (tag, done) = work.done(outcome);
                 call!(self, slot, file, tag, done);
             }

@@ -37,7 +37,9 @@ pub(crate) use run::{drive, open_listeners, open_roots};
 
 use std::time::Duration;
 
-use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
+use shared_ring::{
+    Completion, Errno, FileOutcome, Host, KernelError, OpKind, Outcome, Socket, Submit, Token,
+};
 
 use crate::others::States;
 use crate::{
@@ -223,6 +225,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Passes the result of a file operation to the application or to the send queue.
     fn deliver_file(&mut self, work: FileRequest, outcome: Outcome) {
+        if let Outcome::File(FileOutcome::Opened(opened)) = &outcome {
+            opened.0.note_metadata(&opened.1);
+        }
         if work.read_ahead_bytes > 0 {
             return self.read_ahead_done(work.on.slot(), outcome);
         }

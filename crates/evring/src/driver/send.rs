@@ -28,8 +28,10 @@ fn next_send(
     if let SendItem::File(file, range) = connection.queue.front()? {
         let max = u64::from(max_file_bytes.clamp(1, MAX_FILE_BYTES));
         let max = max.min(File::BLOCK_BYTES - range.start % File::BLOCK_BYTES);
-        let len = (range.end - range.start).min(max) as u32;
-        let op = Op::SendFile { fd, file: file.clone(), offset: range.start, len, when_cold };
+        let left = range.end - range.start;
+        let len = left.min(max) as u32;
+        let next = (left - u64::from(len)).min(File::BLOCK_BYTES) as u32;
+        let op = Op::SendFile { fd, file: file.clone(), offset: range.start, len, next, when_cold };
         connection.piece_bytes = len;
         return Some(op);
     }
@@ -37,6 +39,22 @@ fn next_send(
 }
 
 impl<K: Submit> Io<K> {
+    /// Returns whether the contents of a file have changed, if a block after the first one begins at this offset. What was
+    /// sent would be continued with other bytes.
+    pub(crate) fn has_changed(&self, file: &File, offset: u64) -> bool {
+        let checks = offset > 0 && offset.is_multiple_of(File::BLOCK_BYTES);
+        checks && self.kernel.host().file_metadata(file).is_ok_and(|now| file.has_changed(&now))
+    }
+
+    /// Returns whether the contents of the file at the front of a queue have changed.
+    #[inline]
+    fn front_has_changed(&self, slot: u32) -> bool {
+        match self.connections[slot as usize].queue.front() {
+            Some(SendItem::File(file, range)) => self.has_changed(file, range.start),
+            _ => false,
+        }
+    }
+
     /// Asks the policy for the next step of a connection with something to send.
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
@@ -78,6 +96,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 // The end of the read continues.
                 return;
             }
+            if self.io.front_has_changed(slot) {
+                return self.end(slot, CloseReason::Truncated);
+            }
             let op = match self.io.next_step(slot) {
                 SendStep::Send { max_file_bytes } => {
                     next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Read)
@@ -86,8 +107,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Report)
                 }
                 SendStep::Read { max_bytes } => {
-                    if self.io.can_read_ahead(slot) {
-                        self.io.read_ahead(slot, max_bytes);
+                    if self.io.can_read_ahead(slot) && !self.io.read_ahead(slot, max_bytes) {
+                        return self.end(slot, CloseReason::Truncated);
                     }
                     continue;
                 }

@@ -80,11 +80,16 @@ fn send(fd: RawFd, data: &mut GatherList) -> Call {
     call.waits(Waits::Ready(fd, Direction::Write)).in_batches()
 }
 
-/// Sends a part of a file as soon as there is room: sendfile(2).
+/// Sends a part of a file if there is room: sendfile(2).
 fn send_file(fd: RawFd, file: RawFd, offset: u64, len: u32, scratch: &mut Scratch) -> Call {
     scratch[0] = offset;
     let args = [fd as usize, file as usize, scratch.as_ptr() as usize, len as usize, 0, 0];
-    Call::new(libc::SYS_sendfile, args).waits(Waits::Ready(fd, Direction::Write))
+    Call::bounded(libc::SYS_sendfile, args).pinned(Executor::InPlace)
+}
+
+/// Waits until a descriptor has room.
+pub(super) fn until_writable(fd: RawFd) -> Call {
+    Call::until_ready(fd, Direction::Write)
 }
 
 /// Reads a part of a file that is not cached: pread(2) on a syscall thread.

@@ -20,13 +20,13 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use shared_ring::author::{
-    InFlightTable, Need, Offload, OffloadThreads, Operations, Process, System, WakeSignal,
+    InFlightTable, Need, Offload, OffloadThreads, Operations, Process, ReadAhead, System,
+    WakeSignal,
 };
-use shared_ring::nonblocking::FileRange;
 use shared_ring::{
     BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, Fd,
     File, Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit,
-    SubmitError, SubmitErrorKind, Submitted, Token, Waker, WhenCold,
+    SubmitError, SubmitErrorKind, Submitted, Token, Waker,
 };
 
 use crate::call::{Call, Direction};
@@ -58,6 +58,7 @@ pub struct FlexScKernel {
     operations: Operations<Linux, ()>,
     offload: OffloadThreads,
     closes: Closes,
+    read_ahead: ReadAhead,
     /// For each buffer group, receives that wait for a buffer, in order.
     starved: Vec<VecDeque<Token>>,
     /// Accepts outstanding beyond the first one of each listener.
@@ -86,12 +87,13 @@ enum Stage {
     Idle,
     /// Each takes a connection. There are so many until the operation ends.
     Accepting(Vec<EntryId>, u16),
-    /// A receive waits until its socket is readable.
+    /// A receive waits until its socket is readable, or a send of a file until it is writable.
     Waiting(EntryId),
     /// A receive has a buffer.
     Receiving(EntryId, RxBuf),
-    /// The part of a file that is to be sent is read, so that it is cached.
-    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>),
+    /// A byte of the part of a file that is to be sent is read, or up to 16 KiB, so that it is cached; which wait of the
+    /// send for the disk that is.
+    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>, u8),
     /// The call of a file operation.
     File(EntryId, FileStage),
     /// The call of any other operation.
@@ -123,6 +125,7 @@ impl FlexScKernel {
             operations: Operations::new(system, config.operations, pool),
             offload,
             closes: Closes::new(),
+            read_ahead: ReadAhead::default(),
             starved: vec![VecDeque::new()],
             more_accepts: 0,
             next_accepts: Vec::with_capacity(MORE_ACCEPTS.into()),
@@ -236,14 +239,6 @@ impl FlexScKernel {
             }
         }
     }
-
-    /// Returns whether part of a file would have to be read first.
-    fn is_cold(&mut self, file: &File, offset: u64, len: u32) -> bool {
-        // SAFETY: the file is open during the calls.
-        let file = unsafe { Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
-        self.operations.counters.system_calls += 1;
-        self.operations.system.is_cold(FileRange { file, offset, len })
-    }
 }
 
 // SAFETY: a call is made until the entry is done, and an operation ends after the last of its calls. Threads
@@ -257,7 +252,7 @@ unsafe impl Submit for FlexScKernel {
             Op::ReceiveFrom { .. } | Op::SendTo { .. } => {
                 return Ok(Submitted::Done(op.fail(Errno::OPNOTSUPP)));
             }
-            // To find out whether a part is cached may take a copy of all of it; it is read into memory if it is not.
+            // To find out whether a part is cached may take a copy of all of it.
             Op::SendFile { len, .. } => *len = (*len).min(File::BLOCK_BYTES as u32),
             Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
             Op::File(file) if !Self::posts(file) => return self.submit_to_offload(token, op),
@@ -277,20 +272,16 @@ unsafe impl Submit for FlexScKernel {
             _ => (1, Stage::Idle),
         };
         let offloaded = matches!(op, Op::Call(_, By::Ring | By::Thread));
-        let read_first = match &op {
-            Op::SendFile { file, offset, len, when_cold, .. } => {
-                let is_cold = self.is_cold(file, *offset, *len);
-                if is_cold && *when_cold == WhenCold::Report {
-                    return Ok(Submitted::Done(Outcome::Cold));
-                }
-                is_cold
-            }
-            _ => false,
-        };
+        let sends_file = matches!(op, Op::SendFile { .. });
+        if let Op::Close { socket } = &op {
+            // SAFETY: the operation owns the socket.
+            let number = unsafe { Fd::lent(BorrowedFd::borrow_raw(socket.as_raw_fd())) };
+            self.read_ahead.forget(number);
+        }
         self.in_flight.insert(token, op, State { stage, end: None })?;
         let posted = match token.kind() {
             OpKind::File => self.post_file(token),
-            _ if read_first => self.read_file(token),
+            _ if sends_file => self.send_file(token, 0),
             _ => self.post(token),
         };
         match posted {

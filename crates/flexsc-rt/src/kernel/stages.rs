@@ -1,18 +1,25 @@
 //! The stages of an operation: what follows when a call has ended.
 
 use std::mem;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
 
 use rustix::io::Errno;
-use shared_ring::author::Entry;
-use shared_ring::nonblocking::{is_aborted_accept, is_fd_limit};
-use shared_ring::{Completion, Op, Outcome, Socket, Token};
+use shared_ring::author::{Entry, System};
+use shared_ring::nonblocking::{self, FileRange, is_aborted_accept, is_fd_limit};
+use shared_ring::{Completion, Fd, File, Op, Outcome, Socket, Token, WhenCold};
 
 use super::{FlexScKernel, Stage, calls};
 use crate::error::Busy;
 use crate::pages::EntryId;
 
 type CallResult = Result<usize, Errno>;
+
+/// Returns a part of a file, which is open as long as the part is used.
+fn range(file: &File, offset: u64, len: u32) -> FileRange {
+    // SAFETY: by the caller, whose operation owns the file.
+    let file = unsafe { Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
+    FileRange { file, offset, len }
+}
 
 impl FlexScKernel {
     /// Posts the first call of an operation in the table, or posts it again.
@@ -22,6 +29,7 @@ impl FlexScKernel {
         // open until the operation has ended.
         let id = unsafe { self.pages.post_with(|scratch| calls::first(op, scratch)) }?;
         self.owners[id.index()] = token;
+        self.has_posted |= matches!(op, Op::SendFile { .. });
         match (&mut state.stage, op) {
             (Stage::Accepting(ids, _), _) => ids.push(id),
             (stage, Op::Receive { .. }) => *stage = Stage::Waiting(id),
@@ -37,20 +45,77 @@ impl FlexScKernel {
         }
     }
 
-    /// Posts a read of the part of a file that is not cached.
-    pub(super) fn read_file(&mut self, token: Token) -> Result<(), Busy> {
-        let Some(Entry { op: Op::SendFile { file, offset, len, .. }, state, .. }) =
-            self.in_flight.get(token)
+    /// Posts a send of a part of a file after `waits` waits for the disk, or the read that must precede it.
+    pub(super) fn send_file(&mut self, token: Token, waits: u8) -> Result<(), Busy> {
+        let Some(Entry {
+            op: Op::SendFile { fd, file, offset, len, next, when_cold }, state, ..
+        }) = self.in_flight.get(token)
         else {
             return Ok(());
         };
-        let mut bytes = vec![0; *len as usize];
-        let call = calls::read_cold(file.as_raw_fd(), *offset, &mut bytes);
+        *len = (*len).min(File::BLOCK_BYTES as u32);
+        let (socket, next, when_cold) = (*fd, *next, *when_cold);
+        let part = range(file, *offset, *len);
+        let system = &mut self.operations.system;
+        self.operations.counters.system_calls += 1;
+        if !nonblocking::needs_disk(system, file, part, waits) {
+            return self.post(token);
+        }
+        self.operations.counters.cold_file_reads += 1;
+        if when_cold == WhenCold::Report {
+            self.end(token, |_| Outcome::Cold);
+            return Ok(());
+        }
+        let ahead = &mut self.read_ahead;
+        let read = nonblocking::read_first(system, ahead, socket, (part, next), waits, len);
+        let mut bytes = vec![0; (read.end - read.start) as usize];
+        let call = calls::read_cold(file.as_raw_fd(), read.start, &mut bytes);
         // SAFETY: the stage owns the bytes, the operation the file.
         let id = unsafe { self.pages.post(&call) }?;
         self.owners[id.index()] = token;
-        state.stage = Stage::Reading(id, bytes);
-        self.operations.counters.cold_file_reads += 1;
+        state.stage = Stage::Reading(id, bytes, waits + 1);
+        Ok(())
+    }
+
+    /// Continues a send of a file, one of whose calls has ended.
+    fn file_send_called(&mut self, token: Token, result: CallResult) {
+        let Some(Entry { op: Op::SendFile { fd, file, offset, len, next, .. }, state, .. }) =
+            self.in_flight.get(token)
+        else {
+            return;
+        };
+        let stage = mem::replace(&mut state.stage, Stage::Idle);
+        let sends = matches!(stage, Stage::Calling(_));
+        let posted = match (state.end, stage, result) {
+            // What was sent counts.
+            (_, _, Ok(sent)) if sends => {
+                let part = range(file, *offset, *len);
+                if let Some(ahead) = self.read_ahead.sent(*fd, part, *next, sent as u32) {
+                    self.operations.system.prefetch(ahead);
+                }
+                return self.end(token, |_| Outcome::SentFile(sent as u32));
+            }
+            (Some(errno), ..) => return self.end(token, |op| op.fail(errno)),
+            (None, Stage::Reading(_, _, waits), Ok(_)) => self.send_file(token, waits),
+            (None, _, Ok(_) | Err(Errno::INTR)) => self.send_file(token, 0),
+            (None, _, Err(Errno::AGAIN)) if sends => self.wait_for_room(token),
+            (None, _, Err(errno)) => return self.end(token, |op| op.fail(errno)),
+        };
+        if posted.is_err() {
+            self.end(token, |op| op.fail(Errno::BUSY));
+        }
+    }
+
+    /// Posts an entry that waits until the socket of a send of a file has room. What is cached then is looked at again.
+    fn wait_for_room(&mut self, token: Token) -> Result<(), Busy> {
+        let Some(Entry { op: Op::SendFile { fd, .. }, state, .. }) = self.in_flight.get(token)
+        else {
+            return Ok(());
+        };
+        // SAFETY: the descriptor is open until the operation has ended.
+        let id = unsafe { self.pages.post(&calls::until_writable(fd.raw())) }?;
+        self.owners[id.index()] = token;
+        state.stage = Stage::Waiting(id);
         Ok(())
     }
 
@@ -90,6 +155,7 @@ impl FlexScKernel {
             Op::Accept { .. } => self.accepted(token, id, result),
             Op::Receive { .. } => self.received(token, result),
             Op::File(_) => self.file_called(token, result),
+            Op::SendFile { .. } => self.file_send_called(token, result),
             _ => self.called(token, result),
         }
     }
@@ -147,15 +213,12 @@ impl FlexScKernel {
     fn called(&mut self, token: Token, result: CallResult) {
         let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
         let end = state.end;
-        let was_reading = matches!(state.stage, Stage::Reading(..));
         let is_interrupted = result == Err(Errno::INTR) && !matches!(op, Op::Call(..));
-        if end.is_none() && (was_reading || is_interrupted) {
-            // A read that has failed is repeated by the send.
+        if end.is_none() && is_interrupted {
             return self.post_again(token);
         }
         let result = match result {
             Err(Errno::INTR) => Err(end.unwrap_or(Errno::INTR)),
-            Ok(_) if was_reading => Err(end.unwrap_or(Errno::INTR)),
             result => result,
         };
         let counters = &mut self.operations.counters;
@@ -165,7 +228,6 @@ impl FlexScKernel {
                 data.advance(len);
                 Outcome::Sent(data, len)
             }
-            (Op::SendFile { .. }, Ok(len)) => Outcome::SentFile(len as u32),
             (Op::Writable { .. }, Ok(_)) => Outcome::Writable,
             (Op::Connect { .. }, Ok(_) | Err(Errno::ISCONN)) => Outcome::Connected,
             (Op::Close { .. }, _) => Outcome::Closed,
@@ -188,7 +250,7 @@ impl FlexScKernel {
             }
             Stage::Waiting(id)
             | Stage::Receiving(id, _)
-            | Stage::Reading(id, _)
+            | Stage::Reading(id, ..)
             | Stage::File(id, _)
             | Stage::Calling(id) => self.pages.cancel(*id),
             Stage::Idle | Stage::Accepting(..) => {

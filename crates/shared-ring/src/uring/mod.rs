@@ -27,7 +27,8 @@ use io_uring::types::Fd as Raw;
 use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlightTable};
-use crate::nonblocking::{self, Blocking, FileRange, SendAttempt, SendFileError};
+use crate::nonblocking::{self, FileRange, SendAttempt, SendFileError};
+use crate::read_ahead::ReadAhead;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
     FileOp, Host, Job, JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome,
@@ -106,6 +107,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     mode: Mode,
     multishot: Multishot,
     call_operations: calls::Operations,
+    read_ahead: ReadAhead,
     /// After `finish`: whether all operations have ended.
     finished: Option<bool>,
     now: Instant,
@@ -205,6 +207,7 @@ impl<R: Ring> UringKernel<R> {
             mode: config.mode,
             multishot: Multishot::Untried,
             call_operations: calls::Operations::default(),
+            read_ahead: ReadAhead::default(),
             finished: None,
             now,
             counters: Counters::default(),
@@ -359,26 +362,32 @@ impl<R: Ring> UringKernel<R> {
     fn send_now(&mut self, op: Op) -> Result<Outcome, Op> {
         self.sends_at_once = false;
         self.counters.system_calls += 1;
-        match nonblocking::try_to_send(&mut self.system, op, Blocking::NoBlock) {
+        match nonblocking::try_to_send(&mut self.system, op, 0) {
             SendAttempt::Done(outcome) => {
                 self.counters.note_send(&outcome);
                 Ok(outcome)
             }
-            SendAttempt::Full(op) | SendAttempt::Cold(op, _) => Err(op),
+            SendAttempt::Full(op) | SendAttempt::Cold(op) => Err(op),
         }
     }
 
-    /// Sends part of a file at once, or submits the poll or read that must precede it.
-    fn send_file(&mut self, token: Token, disk: Blocking) -> Submitted {
+    /// Sends part of a file at once, after `waits` waits for the disk, or submits the poll or read that must precede it.
+    fn send_file(&mut self, token: Token, waits: u8) -> Submitted {
         let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
-        let Op::SendFile { fd, ref file, offset, len, when_cold } = entry.op else {
+        let Op::SendFile { fd, ref file, offset, ref mut len, next, when_cold } = entry.op else {
             return Submitted::InFlight;
         };
         self.counters.system_calls += 1;
-        entry.state.memory = Memory::None;
-        let outcome = match nonblocking::send_file(&mut self.system, fd, (file, offset, len), disk)
-        {
-            Ok(n) => Outcome::SentFile(n),
+        (entry.state.memory, entry.state.disk_waits) = (Memory::None, 0);
+        let part = FileRange { file: file.fd(), offset, len: *len };
+        let system = &mut self.system;
+        let outcome = match nonblocking::send_file_after(system, fd, (file, offset, *len), waits) {
+            Ok(n) => {
+                if let Some(ahead) = self.read_ahead.sent(fd, part, next, n) {
+                    system.prefetch(ahead);
+                }
+                Outcome::SentFile(n)
+            }
             Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);
                 return Submitted::InFlight;
@@ -389,9 +398,11 @@ impl<R: Ring> UringKernel<R> {
             }
             Err(SendFileError::Cold) => {
                 self.counters.cold_file_reads += 1;
-                let part = FileRange { file: file.fd(), offset, len };
-                self.system.prefetch(part.and_next());
+                let ahead = &mut self.read_ahead;
+                // The submission reads the range: see `sqe`.
+                let _ = nonblocking::read_first(system, ahead, fd, (part, next), waits, len);
                 entry.state.memory = Memory::Bytes(Vec::new());
+                entry.state.disk_waits = waits + 1;
                 self.arm(token);
                 return Submitted::InFlight;
             }
@@ -548,6 +559,9 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             _ => 1,
         };
         let sends_file = matches!(op, Op::SendFile { .. });
+        if let Op::Close { socket } = &op {
+            self.read_ahead.forget(socket.number());
+        }
         let work = match op {
             Op::Call(call, by) => return self.call(token, call, by),
             // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
@@ -572,7 +586,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             return Ok(Submitted::InFlight);
         }
         if sends_file {
-            return Ok(self.send_file(token, Blocking::NoBlock));
+            return Ok(self.send_file(token, 0));
         }
         if let Some(work) = work {
             entry.state.on_thread = true;

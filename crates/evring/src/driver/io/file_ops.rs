@@ -1,10 +1,9 @@
 //! Starts and ends file operations of connections.
 
-use shared_ring::{Errno, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
+use shared_ring::{Errno, File, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
 
 use super::Io;
 use super::file_requests::FileRequest;
-use crate::driver::connection::Phase;
 use crate::{ConnId, FileOp};
 
 /// Maximum number of bytes that are read at a time for a send queue.
@@ -84,9 +83,7 @@ impl<K: Submit> Io<K> {
         self.file_ops.read_ahead_bytes -= work.read_ahead_bytes as usize;
         let connection = self.alive_mut(work.on)?;
         connection.files -= 1;
-        let wanted = work.read_ahead_bytes > 0
-            || connection.app_reads()
-            || connection.phase == Phase::Connecting;
+        let wanted = work.read_ahead_bytes > 0 || connection.app_gets_files();
         wanted.then_some(work)
     }
 
@@ -102,14 +99,21 @@ impl<K: Submit> Io<K> {
             && self.file_ops.has_room()
     }
 
-    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead).
-    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) {
+    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead). Returns false if
+    /// the file has changed.
+    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> bool {
         let on = self.conn(slot);
+        let Some((file, range)) = self.connections[slot as usize].queue.first_file() else {
+            return true;
+        };
+        if self.has_changed(&file, range.start) {
+            return false;
+        }
         let connection = &mut self.connections[slot as usize];
-        let Some((file, range)) = connection.queue.first_file() else { return };
-        let max = max_bytes.clamp(1, MAX_READ_AHEAD_BYTES);
+        let max = u64::from(max_bytes.clamp(1, MAX_READ_AHEAD_BYTES));
+        let max = max.min(File::BLOCK_BYTES - range.start % File::BLOCK_BYTES);
         // Queued ranges are not empty.
-        let read_ahead_bytes = (range.end - range.start).min(max.into()) as u32;
+        let read_ahead_bytes = (range.end - range.start).min(max) as u32;
         let range = range.start..range.start + u64::from(read_ahead_bytes);
         connection.is_reading_ahead = true;
         connection.files += 1;
@@ -117,5 +121,6 @@ impl<K: Submit> Io<K> {
         self.stats.read_ahead += 1;
         let work = FileRequest { on, tag: 0, is_list: false, write_bytes: 0, read_ahead_bytes };
         self.start_file_op(work, Op::File(shared_ring::FileOp::Read(file, range)));
+        true
     }
 }

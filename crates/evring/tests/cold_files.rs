@@ -1,0 +1,350 @@
+//! Files that are not in the page cache of a simulated machine, sent by the ring and by the engine.
+
+use std::cell::Cell;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::time::Duration;
+
+use evring::{
+    Access, Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, EventLoop, File,
+    FileDelivery, FileOp, FileOutcome, FilePath, Mode, Root, Rx, Stats,
+};
+use evring_sim::{
+    Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
+};
+use shared_ring::author::ReadAhead;
+
+const PARTS: u64 = 10;
+const FILE_BYTES: u64 = PARTS * File::BLOCK_BYTES;
+
+fn contents() -> Vec<u8> {
+    (0..FILE_BYTES).map(|at| (at % 251) as u8).collect()
+}
+
+fn at() -> SocketAddr {
+    "10.0.0.1:7".parse().unwrap()
+}
+
+/// Sends the file to each client, and keeps the last error of a connection.
+struct SendsFile {
+    machine: Machine,
+    /// The file is evicted for each client.
+    evicts: bool,
+    error: Rc<Cell<Option<i32>>>,
+}
+
+impl Application for SendsFile {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        x.io.send(x.id, Chunk::File(opened.0, 0..FILE_BYTES));
+        if self.evicts {
+            // Clients that do not read keep their connections.
+            self.machine.evict("site/file", false);
+        } else {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
+        if let CloseReason::Failed(error) = reason {
+            self.error.set(error.raw_os_error());
+        }
+    }
+}
+
+/// A client that receives up to `max` bytes of the file.
+struct Client {
+    line: Option<PeerConn>,
+    received: Vec<u8>,
+    max: usize,
+    len: Rc<Cell<usize>>,
+    /// Number of clients that have not received `max` bytes.
+    waited_for: Rc<Cell<usize>>,
+    has_max: bool,
+}
+
+impl Client {
+    fn new(max: usize, len: &Rc<Cell<usize>>, waited_for: &Rc<Cell<usize>>) -> Self {
+        let (len, waited_for) = (Rc::clone(len), Rc::clone(waited_for));
+        Client { line: None, received: Vec::new(), max, len, waited_for, has_max: false }
+    }
+
+    /// Keeps the connection until all clients have received `max` bytes.
+    fn wait_for_others(&mut self) -> Next {
+        if !std::mem::replace(&mut self.has_max, true) {
+            self.waited_for.update(|n| n - 1);
+        }
+        match self.waited_for.get() {
+            0 => Next::Done,
+            _ => Next::After(Duration::from_millis(20)),
+        }
+    }
+}
+
+impl Peer for Client {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        let Some(line) = &self.line else {
+            let Some(line) = net.connect(at()) else {
+                return Next::After(Duration::from_millis(1));
+            };
+            net.send(&line, b"x");
+            self.line = Some(line);
+            return Next::Ready;
+        };
+        if self.has_max {
+            return self.wait_for_others();
+        }
+        let max = self.max - self.received.len();
+        match net.receive(line, max.min(100_000), &mut self.received) {
+            ReceiveResult::Nothing => return Next::Wait,
+            ReceiveResult::Bytes(_) if self.received.len() < self.max => return Next::Ready,
+            _ if self.max < FILE_BYTES as usize => return self.wait_for_others(),
+            ReceiveResult::Bytes(_) => return Next::Ready,
+            _ if contents().starts_with(&self.received) => {}
+            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
+        }
+        net.close(self.line.take().expect("just used"));
+        self.len.set(self.received.len());
+        Next::Done
+    }
+
+    fn waits_for(&self) -> String {
+        "a file".to_owned()
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Ring,
+    Engine,
+}
+
+/// What came of a run.
+struct Run {
+    stats: Stats,
+    /// Number of bytes that the last client received.
+    len: u64,
+    error: Option<i32>,
+}
+
+/// A server with one file, which is not cached, and its clients, each of which receives up to `max` bytes.
+struct Case {
+    by: By,
+    policy: FileDelivery,
+    clients: usize,
+    max: u64,
+}
+
+impl Case {
+    fn run(&self, machine: &Machine) -> Run {
+        let config = Config::default().with(|c| {
+            c.listen = vec![at()];
+            c.roots = vec!["/site".into()];
+            c.send_policy = self.policy.send_policy();
+        });
+        let (error, len) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
+        let app = SendsFile {
+            machine: machine.clone(),
+            evicts: self.clients > 1,
+            error: Rc::clone(&error),
+        };
+        let waited_for = Rc::new(Cell::new(self.clients));
+        for _ in 0..self.clients {
+            machine.add_peer(Client::new(self.max as usize, &len, &waited_for));
+        }
+        let stats = match self.by {
+            By::Ring => {
+                let ring = config.uring_config(Mode::Deferred).unwrap();
+                let kernel = SimKernel::new(machine, &ring).unwrap();
+                let server = EventLoop::new(kernel, &config).unwrap();
+                let remote = server.remote();
+                machine.on_end(move || remote.stop());
+                server.run(app)
+            }
+            By::Engine => {
+                let engine = config.engine_config().unwrap();
+                let kernel = SimEngine::<false>::new(machine, &engine).unwrap();
+                let server = EventLoop::new(kernel, &config).unwrap();
+                let remote = server.remote();
+                machine.on_end(move || remote.stop());
+                server.run(app)
+            }
+        };
+        assert_eq!(machine.verdict().failure, None, "{:?}, {}", self.by, self.policy);
+        Run { stats: stats.unwrap(), len: len.get() as u64, error: error.get() }
+    }
+}
+
+/// Runs `test` for the ring and the engine, and for the policies that send from the page cache.
+fn each(test: impl Fn(&mut Case)) {
+    for by in [By::Ring, By::Engine] {
+        for policy in [FileDelivery::Plain, FileDelivery::Dns] {
+            test(&mut Case { by, policy, clients: 1, max: FILE_BYTES });
+        }
+    }
+}
+
+/// Returns a machine whose sockets have room for `room` bytes.
+fn machine_with(room: usize, seed: u64, faults: Faults) -> Machine {
+    let machine = Machine::new(&Plan::default().with(|p| {
+        p.seed = seed;
+        p.faults = faults;
+        p.room = Some(room);
+        p.steps = 10_000_000;
+    }));
+    machine.add_file("site/file", contents());
+    machine
+}
+
+fn machine(seed: u64, faults: Faults) -> Machine {
+    machine_with(100_000, seed, faults)
+}
+
+#[test]
+fn file_that_is_not_cached_waited_for_the_disk_at_every_second_part() {
+    each(|case| {
+        let machine = machine(1, Faults::NONE);
+        machine.evict("site/file", false);
+        let run = case.run(&machine);
+        assert_eq!(run.len, FILE_BYTES);
+        assert_eq!(run.stats.kernel.cold_file_reads, 1, "{:?}, {}", case.by, case.policy);
+        assert_eq!(machine.hinted_bytes(), FILE_BYTES, "{:?}, {}", case.by, case.policy);
+        assert_eq!(machine.blocking_sends(), 0);
+    });
+}
+
+#[test]
+fn cached_file_has_no_hints() {
+    each(|case| {
+        let machine = machine(1, Faults::NONE);
+        let run = case.run(&machine);
+        assert_eq!((run.len, run.stats.kernel.cold_file_reads), (FILE_BYTES, 0));
+        assert_eq!(machine.hinted_bytes(), 0);
+    });
+}
+
+/// The kernel may ignore hints, or read the last page of a part first.
+#[test]
+fn ignored_hint_blocked_the_event_loop() {
+    each(|case| {
+        for seed in 0..5 {
+            let machine = machine(seed, Faults::NONE.with(Fault::ShortRead));
+            machine.evict("site/file", false);
+            machine.ignore_hints();
+            assert_eq!(case.run(&machine).len, FILE_BYTES);
+            assert_eq!(machine.blocking_sends(), 0, "{:?}, {}", case.by, case.policy);
+        }
+    });
+}
+
+#[test]
+fn event_loop_repeated_a_read_that_had_failed() {
+    each(|case| {
+        let machine = machine(1, Faults::NONE);
+        machine.evict("site/file", true);
+        let run = case.run(&machine);
+        assert_eq!((run.len, run.error), (0, Some(rustix::io::Errno::IO.raw_os_error())));
+        assert_eq!(machine.blocking_sends(), 0, "{:?}, {}", case.by, case.policy);
+    });
+}
+
+#[test]
+fn clients_that_do_not_read_had_any_number_of_bytes_read_ahead() {
+    for by in [By::Ring, By::Engine] {
+        let room = 10_000;
+        let machine = machine_with(room, 1, Faults::NONE);
+        let clients = 400;
+        Case { by, policy: FileDelivery::Plain, clients, max: 1 }.run(&machine);
+        let hinted = machine.hinted_bytes();
+        // Each socket has sent what both of its ends have room for.
+        let others = ReadAhead::MAX_PIECE_BYTES as usize + 2 * room;
+        let max = ReadAhead::MAX_BYTES + (clients * others) as u64;
+        assert!(hinted <= max, "{by:?}: {hinted} bytes");
+        assert!(hinted > ReadAhead::MAX_BYTES - 2 * File::BLOCK_BYTES, "{by:?}: {hinted} bytes");
+    }
+}
+
+/// Opens a connection to another server for a client, and reads a file meanwhile.
+#[derive(Default)]
+struct Connects {
+    client: Option<ConnId>,
+}
+
+impl Application for Connects {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            self.client = Some(x.id);
+            let other = x.io.connect("10.0.0.2:7".parse().unwrap());
+            x.io.send(other, Chunk::Copy(b"x"));
+            x.io.file_op(other, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        match done {
+            Ok(FileOutcome::Opened(opened)) => {
+                x.io.file_op(x.id, 0, FileOp::Read(opened.0, 0..10));
+            }
+            Ok(FileOutcome::Read(bytes)) => {
+                x.io.close(x.id, Close::Reset);
+                let client = self.client.take().unwrap();
+                x.io.send(client, Chunk::Received(bytes));
+                x.io.close(client, Close::Flush);
+            }
+            _ => panic!("{done:?}"),
+        }
+    }
+}
+
+/// A server that never accepts.
+struct Backlog;
+
+impl Peer for Backlog {
+    fn step(&mut self, _net: &mut Net<'_>) -> Next {
+        Next::Wait
+    }
+
+    fn waits_for(&self) -> String {
+        "nothing".to_owned()
+    }
+}
+
+#[test]
+fn read_that_was_held_back_was_lost_while_its_connection_was_opened() {
+    let mut deferred = 0;
+    for seed in 0..50 {
+        let machine = machine(seed, Faults::NONE);
+        machine.add_server("10.0.0.2:7".parse().unwrap(), Backlog);
+        let config = Config::default().with(|c| {
+            c.listen = vec![at()];
+            c.roots = vec!["/site".into()];
+            c.send_policy = FileDelivery::Ded.send_policy();
+            c.max_read_delay = Duration::ZERO;
+        });
+        let engine = config.engine_config().unwrap();
+        let kernel = SimEngine::<false>::new(&machine, &engine).unwrap();
+        let server = EventLoop::new(kernel, &config).unwrap();
+        let remote = server.remote();
+        let len = Rc::new(Cell::new(0));
+        machine.add_peer(Client::new(usize::MAX, &len, &Rc::default()));
+        machine.on_end(move || remote.stop());
+        let stats = server.run(Connects::default());
+        assert_eq!(machine.verdict().failure, None, "seed {seed}");
+        assert_eq!(len.get(), 10, "seed {seed}");
+        deferred += stats.unwrap().deferred_reads;
+    }
+    assert!(deferred > 20, "{deferred} of 50");
+}
