@@ -872,6 +872,6 @@ fn pipelined_requests_over_tls_made_memory_grow() {
         session.complete_io(&mut stream).unwrap();
         let stream = Arc::new(stream);
         let shared = Shared { session: Arc::new(Mutex::new(session)), stream: Arc::clone(&stream) };
-        bounds::check_pipelining(name, serving, &stream, shared.clone(), shared);
+        bounds::check_pipelining(name, serving, &stream, (shared.clone(), shared), 4_000);
     });
 }

@@ -170,9 +170,10 @@ impl Builder {
     /// Warns of sockets that were given to the server, but are for none of its addresses: a service manager may keep
     /// them open.
     fn warn_of_unused(&self, inherited: &[ListeningSocket], used: &[Vec<ListeningSocket>]) {
-        let mut addresses: Vec<_> = used.iter().flatten().map(ListeningSocket::address).collect();
+        let addresses = used.iter().flatten().map(ListeningSocket::address);
         #[cfg(feature = "metrics")]
-        addresses.extend(self.metrics_listen.iter().flatten());
+        let addresses = addresses.chain(self.metrics_listen.iter().flatten().copied());
+        let addresses: Vec<_> = addresses.collect();
         for at in inherited.iter().map(ListeningSocket::address) {
             if !addresses.contains(&at) {
                 warn!(

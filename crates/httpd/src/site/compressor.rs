@@ -1,10 +1,8 @@
 //! Compression of files by threads of their own.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,6 +13,7 @@ use crate::decision::coding::Coding;
 use crate::decision::conditions::Validators;
 use crate::site::lookup::FileLookup;
 use crate::site::pool::Pool;
+use crate::site::reservation::{Places, Reservation};
 
 /// Tag of the wake-ups.
 pub(crate) const TAG: u64 = u64::from_be_bytes(*b"compress");
@@ -54,12 +53,11 @@ pub(crate) struct Compressor {
     threads: CompressorThreads,
     mailbox: Mailbox<Compressed>,
     sender: Sender<Compressed>,
-    pending: Pending,
+    /// Of the files that are being read to be compressed, or compressed.
+    places: Places,
+    /// The files that the threads have, by their keys in the cache.
+    pending: HashMap<Arc<[u8]>, Origin>,
 }
-
-/// The files that are being read to be compressed, or compressed, by their keys in the cache; with an origin once the
-/// threads have them.
-type Pending = Rc<RefCell<HashMap<Arc<[u8]>, Option<Origin>>>>;
 
 /// A file that is being compressed.
 #[derive(Debug)]
@@ -68,21 +66,6 @@ pub(crate) struct Origin {
     /// Its state when it was opened.
     pub(crate) meta: Metadata,
     pub(crate) validators: Validators,
-}
-
-/// The place of a file among those that are being compressed, given up on drop.
-#[derive(Debug)]
-pub(crate) struct Reservation {
-    pending: Pending,
-    key: Option<Arc<[u8]>>,
-}
-
-impl Drop for Reservation {
-    fn drop(&mut self) {
-        if let Some(key) = self.key.take() {
-            self.pending.borrow_mut().remove(&key);
-        }
-    }
 }
 
 /// The result for a connection, `None` if the file has to be sent plain.
@@ -126,19 +109,13 @@ impl Drop for Charge {
 impl Compressor {
     pub(crate) fn new(threads: CompressorThreads, remote: &RemoteHandle) -> Self {
         let (mailbox, sender) = Mailbox::new(remote, TAG, MAX_PENDING);
-        Compressor { threads, mailbox, sender, pending: Pending::default() }
+        Compressor { threads, mailbox, sender, places: Places::default(), pending: HashMap::new() }
     }
 
     /// Reserves a place for a file that has this key in the cache. Returns `None` if there is none, or if the
     /// file is being compressed.
     pub(crate) fn reserve(&self, key: &[u8]) -> Option<Reservation> {
-        let mut pending = self.pending.borrow_mut();
-        if pending.len() == MAX_PENDING || pending.contains_key(key) {
-            return None;
-        }
-        let key: Arc<[u8]> = key.into();
-        pending.insert(Arc::clone(&key), None);
-        Some(Reservation { pending: Rc::clone(&self.pending), key: Some(key) })
+        self.places.reserve(key, MAX_PENDING)
     }
 
     /// Compresses a file for a connection. Contents of at most `max_cached` bytes come as bytes. Returns false
@@ -146,12 +123,12 @@ impl Compressor {
     pub(crate) fn compress(
         &mut self,
         (id, origin): (ConnId, Origin),
-        mut place: Reservation,
+        place: Reservation,
         (coding, level): (Coding, u8),
         plain: Vec<u8>,
         max_cached: usize,
     ) -> bool {
-        let Some(key) = place.key.clone() else { return false };
+        let Some(key) = place.key() else { return false };
         let (sender, in_pending) = (self.sender.clone(), Arc::clone(&key));
         let (memory, max) = (Arc::clone(&self.threads.memory), self.threads.max_memory);
         let is_queued = self.threads.pool.post(Box::new(move || {
@@ -166,17 +143,17 @@ impl Compressor {
         }));
         if is_queued {
             // The place is given up when the result has arrived, even if the connection has gone.
-            place.key = None;
-            self.pending.borrow_mut().insert(in_pending, Some(origin));
+            place.keep();
+            self.pending.insert(in_pending, origin);
         }
         is_queued
     }
 
     /// Takes the results that have arrived.
     pub(crate) fn take_results(&mut self) -> Vec<(Compressed, Origin)> {
-        let mut pending = self.pending.borrow_mut();
         let with_origin = |result: Compressed| {
-            let origin = pending.remove(&result.key)??;
+            let origin = self.pending.remove(&result.key)?;
+            self.places.release(&result.key);
             Some((result, origin))
         };
         self.mailbox.drain().filter_map(with_origin).collect()

@@ -12,7 +12,7 @@ use crate::message::path;
 use crate::message::status::Status;
 use crate::site::cache::{Paths, put_key, target_len};
 #[cfg(feature = "compression")]
-use crate::site::compressor::Reservation;
+use crate::site::reservation::Reservation;
 
 /// A request that waits for a file operation.
 #[derive(Debug)]

@@ -70,6 +70,7 @@ macro_rules! counts {
 pub(crate) struct Sum {
     pub(crate) name: &'static str,
     /// What it counts.
+    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only /metrics has it"))]
     pub(crate) help: &'static str,
     pub(crate) value: u64,
 }

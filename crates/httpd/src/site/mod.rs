@@ -43,6 +43,8 @@ pub(crate) mod progress;
 mod receive;
 pub(crate) mod reply;
 pub(crate) mod request_body;
+#[cfg(feature = "compression")]
+pub(crate) mod reservation;
 pub(crate) mod response_body;
 pub(crate) mod responses;
 pub(crate) mod routes;
