@@ -112,16 +112,16 @@ struct Server {
 
 impl Server {
     fn start(backend: &'static str) -> Server {
-        Server::start_with(backend, Admission::default())
+        Server::start_with(backend, None)
     }
 
-    fn start_with(backend: &'static str, admission: Admission) -> Server {
+    fn start_with(backend: &'static str, admission: Option<Admission>) -> Server {
         let (started, server) = mpsc::channel();
         let thread = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
             let config = Config::default().with(|c| {
                 c.listen = vec![any; 3];
-                c.admission = Some(admission);
+                c.admission = admission;
                 // Of the client that does not read.
                 c.drain_timeout = Duration::from_millis(50);
             });
@@ -386,7 +386,7 @@ fn handlers_were_on_under_overload() {
         }
         let mut admission = Admission::default();
         admission.max_queue_delay = Duration::from_millis(1);
-        let server = Server::start_with(backend, admission);
+        let server = Server::start_with(backend, Some(admission));
         let mut client = server.connect(0);
         let ended = AtomicBool::new(false);
         let counters = || server.tenants[0].counters();

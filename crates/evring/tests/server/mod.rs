@@ -82,9 +82,13 @@ pub(crate) fn echo_to_a_late_reader(server: SocketAddr, value: u8) {
     });
 }
 
-/// Returns a configuration with `listeners` listeners.
+/// Returns a configuration with `listeners` listeners, without admission control: on a busy machine it would turn
+/// handlers off, and reset clients.
 pub(crate) fn listening(listeners: usize) -> Config {
-    Config::default().with(|c| c.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)); listeners])
+    Config::default().with(|c| {
+        c.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0)); listeners];
+        c.admission = None;
+    })
 }
 
 /// Sends a request and expects an answer.
