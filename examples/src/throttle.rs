@@ -28,7 +28,9 @@ pub struct Stream {
     len: u64,
     /// When the next piece may be sent.
     due: Option<Instant>,
-    /// Since when each piece was read before the client had taken the one before.
+    /// Bytes in the send queue after the last piece.
+    load: usize,
+    /// Since when the client has taken nothing.
     stalled_since: Option<Instant>,
 }
 
@@ -70,14 +72,16 @@ impl Throttle {
         x.state.at += u64::from(n);
         x.state.due = Some(due);
         let load = x.io.send(x.id, Chunk::Received(bytes));
-        if load > n as usize {
-            // Read after the maximum delay, as the client has not taken the piece before.
+        // The client has taken something since the last piece.
+        let takes = load < x.state.load + n as usize;
+        x.state.load = load;
+        if takes {
+            x.state.stalled_since = None;
+        } else {
             let since = *x.state.stalled_since.get_or_insert(now);
             if now.saturating_duration_since(since) >= self.max_stall {
                 return x.io.close(x.id, Close::Reset);
             }
-        } else {
-            x.state.stalled_since = None;
         }
         match x.state.at < x.state.len {
             true => x.io.set_deadline(x.id, Some(due)),

@@ -5,6 +5,7 @@ use crate::support;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::FileDelivery;
@@ -70,6 +71,34 @@ fn client_slower_than_the_rate_gets_every_byte() {
             reply.extend_from_slice(&piece[..n]);
         }
         assert!(body(&reply) == contents, "{backend}");
+        drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn client_slower_than_the_rate_was_reset_while_it_read() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(1_000_000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each_at_once(|backend| {
+        let config = tiny().with(|c| {
+            c.roots = vec![root.path().to_owned()];
+            c.send_policy = FileDelivery::Ded.send_policy();
+            // Each piece is read before the client has taken the one before.
+            c.max_read_delay = Duration::from_millis(1);
+        });
+        let server = Server::start(backend, config, || {
+            Throttle::new("file", u32::MAX).with_max_stall(Duration::from_secs(1))
+        });
+        let mut client = request(&server);
+        let (mut reply, mut piece) = (Vec::new(), [0; 500]);
+        // At most half of the rate at which it would be done before it could be reset.
+        while let Ok(n @ 1..) = client.read(&mut piece) {
+            reply.extend_from_slice(&piece[..n]);
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(body(&reply) == contents, "{backend}: {} bytes", reply.len());
         drop(client);
         server.stop();
     });

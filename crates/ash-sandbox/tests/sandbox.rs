@@ -473,6 +473,8 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     assert_eq!(memory_of("0 0"), Reason::NoMemory);
     assert_eq!(memory_of("65 65"), Reason::MemoryTooLarge(65 << 16, 64 << 16));
     let with = |fields: &str| reason(&format!("{fields} {memory} {entry}"));
+    let globals = "(global (mut i32) (i32.const 0))".repeat(65);
+    assert_eq!(reason(&format!("{memory} {globals} {entry}")), Reason::TooManyGlobals(65, 64));
     for (module, name) in [("env", "send"), ("ash", "open"), ("wasi_snapshot_preview1", "fd_write")]
     {
         let import = format!(r#"(import "{module}" "{name}" (func))"#);

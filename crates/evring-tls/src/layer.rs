@@ -112,7 +112,7 @@ fn reborrow<'a, C, S>(x: &'a mut Cx<'_, C, S>) -> Cx<'a, C, S> {
 
 impl<A: Application, T: Transform> Application for Layer<A, T> {
     type State = A::State;
-    /// The layer consumes everything, but connections that are not transformed may not.
+    /// The layer leaves bytes while the application has not consumed as many decoded ones.
     const MAX_UNCONSUMED: usize = A::MAX_UNCONSUMED;
 
     fn accepted(&mut self, x: Cx<'_, impl Commands, A::State>, at: Listener) {

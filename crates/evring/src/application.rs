@@ -101,9 +101,9 @@ pub trait Application: Sized {
         false
     }
 
-    /// Returns whether the application works on a message of the connection, of which more may arrive. Until it does not,
-    /// what arrives is not offered to [`intercept`](Self::intercept): the rest of the message would be taken for
-    /// another one, whose reply would overtake that of the application.
+    /// Returns whether the application works on a message of the connection, of which more may arrive. While it does, the
+    /// driver does not offer what arrives to [`intercept`](Self::intercept), which would take the rest of the message
+    /// for another one and reply before the application.
     fn has_message(&self, id: ConnId, state: &Self::State) -> bool {
         false
     }

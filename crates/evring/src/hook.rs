@@ -17,8 +17,8 @@ pub trait ReceiveHook {
     /// [`Commands::close`] the application gets nothing more.
     ///
     /// Not called while the application has unconsumed bytes, or [has a message](Application::has_message): it gets the
-    /// rest of a message whose beginning it got. So a hook passes a message that is not complete, or that it gives up, to the application by
-    /// consuming nothing.
+    /// rest of a message whose beginning it got. So a hook passes a message that is not complete, or that it gives up,
+    /// to the application by consuming nothing.
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>);
 
     /// Returns whether the hook behind this one gets the bytes that [`received`](Self::received) has just left. Asked

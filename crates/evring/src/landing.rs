@@ -18,6 +18,9 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 ///
 /// While a connection has [`HIGH_WATER`] bytes of replies that its client does not read, nothing is received from it.
 ///
+/// Messages that were held for that are offered to the handlers only: what these leave of them goes to the application,
+/// and not to the next hook.
+///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
 /// application gets it as it arrived, and what follows until it has consumed all.
 ///
@@ -206,9 +209,8 @@ impl ReceiveHook for Landing {
         if rx.bytes().is_empty() {
             return;
         }
-        if let Backlog::Held(_) = self.backlog(id) {
+        if self.holds(id) {
             // It was received before the hold.
-            self.passes_to_next = false;
             return;
         }
         let tenant = rx.place().map(|place| place.group);
@@ -222,7 +224,11 @@ impl ReceiveHook for Landing {
                 self.handle(io, id, rx, Some(tenant));
             }
         }
-        !matches!(self.backlog(id), Backlog::Held(_))
+        !self.holds(id)
+    }
+
+    fn holds(&self, id: ConnId) -> bool {
+        matches!(self.backlogs.get(id.slot() as usize), Some(Backlog::Held(_)))
     }
 
     fn drained(&mut self, io: &mut impl Commands, id: ConnId) {

@@ -232,7 +232,10 @@ impl NotificationRing {
 
     /// Wakes the thread if connections wait for room.
     fn resume(&self) {
-        if self.is_stalled.swap(false, Ordering::SeqCst) && !self.remote.wake(RESUME) {
+        if self.is_stalled.load(Ordering::SeqCst)
+            && self.is_stalled.swap(false, Ordering::SeqCst)
+            && !self.remote.wake(RESUME)
+        {
             // Too many wake-ups are pending: the next notification, or the next time-out, tries again.
             self.is_stalled.store(true, Ordering::SeqCst);
         }
@@ -309,16 +312,24 @@ impl Rest {
     /// Puts a notification into the ring. If it is full, returns false, and the application will resume the
     /// connection.
     fn put(&mut self, notification: Notification) -> Result<bool, Gone> {
+        if !self.put_closed()? {
+            return Ok(false);
+        }
+        let is_counted = is_counted(&notification);
+        let is_put = self.put_one(notification)?;
+        self.put += u64::from(is_put && is_counted);
+        Ok(is_put)
+    }
+
+    /// Puts the ends that the application does not know yet into the ring. Returns false if it is full.
+    fn put_closed(&mut self) -> Result<bool, Gone> {
         while let Some(id) = self.closed.last() {
             if !self.put_one(Notification::Closed(*id))? {
                 return Ok(false);
             }
             self.closed.pop();
         }
-        let is_counted = is_counted(&notification);
-        let is_put = self.put_one(notification)?;
-        self.put += u64::from(is_put && is_counted);
-        Ok(is_put)
+        Ok(true)
     }
 
     fn put_one(&self, notification: Notification) -> Result<bool, Gone> {
@@ -412,12 +423,7 @@ impl Application for Rest {
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, Connection>, tag: u64) {
         if tag == RESUME {
             // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
-            while let Some(id) = self.closed.pop() {
-                if let Ok(false) = self.put_one(Notification::Closed(id)) {
-                    self.closed.push(id);
-                    break;
-                }
-            }
+            let _ = self.put_closed();
             for id in self.stalled.drain(..) {
                 let Some(connection) = all.get(io, id) else { continue };
                 connection.is_stalled = false;

@@ -383,7 +383,9 @@ impl ReceiveHook for Upcalls {
 
     fn holds(&self, id: ConnId) -> bool {
         let connection = self.connections.get(id.slot() as usize);
-        connection.is_some_and(|connection| matches!(connection.message, Message::Submitted(_)))
+        connection.is_some_and(|connection| {
+            connection.is_backlogged || matches!(connection.message, Message::Submitted(_))
+        })
     }
 
     fn drained(&mut self, io: &mut impl Commands, id: ConnId) {

@@ -1,42 +1,27 @@
 //! Files that are written to while they are sent, on every mechanism.
 
+use crate::sends_file::SendsFile;
 use crate::server;
 
 use std::fs::{self, File};
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime};
 
-use evring::{
-    Access, Application, BufferSizes, Chunk, Close, CloseReason, Commands, Cx, FileDelivery,
-    FileOp, FileOutcome, FilePath, Root, Rx,
-};
+use evring::{Application, BufferSizes, Chunk, Close, CloseReason, Commands, FileDelivery};
 use server::{Server, TIMEOUT, listening, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;
 
-/// Sends a file to each client, and reports why connections close.
-struct SendsFile(Sender<CloseReason>);
-
-impl Application for SendsFile {
-    type State = ();
-    const MAX_UNCONSUMED: usize = 1;
-
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        if !rx.take().is_empty() {
-            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
-        }
-    }
-
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
-        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
-        x.io.send(x.id, Chunk::File(opened.0, 0..FILE_BYTES as u64));
-        x.io.close(x.id, Close::Flush);
-    }
-
-    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
+/// Returns an application that sends the file to each client, and reports why connections closed.
+fn sends_file(reasons: Sender<CloseReason>) -> impl Application {
+    SendsFile {
+        send: |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::File(file, 0..FILE_BYTES as u64));
+            io.close(id, Close::Flush);
+        },
         // The receiver may be gone.
-        let _ = self.0.send(reason);
+        closed: move |reason| drop(reasons.send(reason)),
     }
 }
 
@@ -55,7 +40,7 @@ fn file_that_was_written_to_was_continued_with_the_new_bytes() {
                 c.send_policy = policy.send_policy();
             });
             let (sender, reasons) = mpsc::channel();
-            let server = Server::start(name, config, move || SendsFile(sender));
+            let server = Server::start(name, config, move || sends_file(sender));
             let mut client = server.connect();
             client.write_all(b"x").unwrap();
             client.read_exact(&mut [0; 100]).unwrap();
@@ -82,7 +67,7 @@ fn file_whose_name_another_one_takes_is_sent_to_its_end() {
             c.socket_buffers = BufferSizes { send: Some(8192), receive: None };
         });
         let (sender, _reasons) = mpsc::channel();
-        let server = Server::start(name, config, move || SendsFile(sender));
+        let server = Server::start(name, config, move || sends_file(sender));
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
         client.read_exact(&mut [0; 100]).unwrap();

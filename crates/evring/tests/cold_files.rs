@@ -1,5 +1,7 @@
 //! Files that are not in the page cache of a simulated machine, sent by the ring and by the engine.
 
+use crate::sends_file::{SendsFile, contents};
+
 use std::cell::Cell;
 use std::io;
 use std::net::SocketAddr;
@@ -8,7 +10,8 @@ use std::time::Duration;
 
 use evring::{
     Access, Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, EventLoop, File,
-    FileDelivery, FileOp, FileOutcome, FilePath, Mode, Root, Rx, Stats,
+    FileDelivery, FileOp, FileOutcome, FilePath, Mode, Root, Rx, SendPolicy, SendState, SendStep,
+    Stats,
 };
 use evring_sim::{
     Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
@@ -18,48 +21,8 @@ use shared_ring::author::ReadAhead;
 const PARTS: u64 = 10;
 const FILE_BYTES: u64 = PARTS * File::BLOCK_BYTES;
 
-fn contents() -> Vec<u8> {
-    (0..FILE_BYTES).map(|at| (at % 251) as u8).collect()
-}
-
 fn at() -> SocketAddr {
     "10.0.0.1:7".parse().unwrap()
-}
-
-/// Sends the file to each client, and keeps the last error of a connection.
-struct SendsFile {
-    machine: Machine,
-    /// The file is evicted for each client.
-    evicts: bool,
-    error: Rc<Cell<Option<i32>>>,
-}
-
-impl Application for SendsFile {
-    type State = ();
-    const MAX_UNCONSUMED: usize = 1;
-
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        if !rx.take().is_empty() {
-            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
-        }
-    }
-
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
-        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
-        x.io.send(x.id, Chunk::File(opened.0, 0..FILE_BYTES));
-        if self.evicts {
-            // Clients that do not read keep their connections.
-            self.machine.evict("site/file", false);
-        } else {
-            x.io.close(x.id, Close::Flush);
-        }
-    }
-
-    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
-        if let CloseReason::Failed(error) = reason {
-            self.error.set(error.raw_os_error());
-        }
-    }
 }
 
 /// A client that receives up to `max` bytes of the file.
@@ -110,7 +73,7 @@ impl Peer for Client {
             ReceiveResult::Bytes(_) if self.received.len() < self.max => return Next::Ready,
             _ if self.max < FILE_BYTES as usize => return self.wait_for_others(),
             ReceiveResult::Bytes(_) => return Next::Ready,
-            _ if contents().starts_with(&self.received) => {}
+            _ if contents(FILE_BYTES).starts_with(&self.received) => {}
             got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
         }
         net.close(self.line.take().expect("just used"));
@@ -147,16 +110,32 @@ struct Case {
 
 impl Case {
     fn run(&self, machine: &Machine) -> Run {
+        self.run_with(machine, self.policy.send_policy())
+    }
+
+    fn run_with(&self, machine: &Machine, policy: Option<fn() -> Box<dyn SendPolicy>>) -> Run {
         let config = Config::default().with(|c| {
             c.listen = vec![at()];
             c.roots = vec!["/site".into()];
-            c.send_policy = self.policy.send_policy();
+            c.send_policy = policy;
         });
         let (error, len) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)));
+        let (many, last_error) = (self.clients > 1, Rc::clone(&error));
         let app = SendsFile {
-            machine: machine.clone(),
-            evicts: self.clients > 1,
-            error: Rc::clone(&error),
+            send: |io: &mut dyn Commands, id, file| {
+                io.send(id, Chunk::File(file, 0..FILE_BYTES));
+                if many {
+                    // Not cached for the next client; those that do not read keep their connections.
+                    machine.evict("site/file", false);
+                } else {
+                    io.close(id, Close::Flush);
+                }
+            },
+            closed: move |reason| {
+                if let CloseReason::Failed(error) = reason {
+                    last_error.set(error.raw_os_error());
+                }
+            },
         };
         let waited_for = Rc::new(Cell::new(self.clients));
         for _ in 0..self.clients {
@@ -202,7 +181,7 @@ fn machine_with(room: usize, seed: u64, faults: Faults) -> Machine {
         p.room = Some(room);
         p.steps = 10_000_000;
     }));
-    machine.add_file("site/file", contents());
+    machine.add_file("site/file", contents(FILE_BYTES));
     machine
 }
 
@@ -245,6 +224,30 @@ fn ignored_hint_blocked_the_event_loop() {
             assert_eq!(machine.blocking_sends(), 0, "{:?}, {}", case.by, case.policy);
         }
     });
+}
+
+/// Sends parts, and expects that none fills the socket.
+struct NeverFull;
+
+impl SendPolicy for NeverFull {
+    fn next(&mut self, state: &SendState<'_>) -> SendStep {
+        assert!(!state.is_full, "the socket has room for the whole file");
+        SendStep::Send { max_file_bytes: File::BLOCK_BYTES as u32 }
+    }
+}
+
+#[test]
+fn socket_counted_as_full_after_a_part_that_the_kernel_had_cut() {
+    for by in [By::Ring, By::Engine] {
+        let machine = machine_with(2 * FILE_BYTES as usize, 1, Faults::NONE);
+        machine.evict("site/file", false);
+        // So each block is read and sent in parts.
+        machine.ignore_hints();
+        let case = Case { by, policy: FileDelivery::Plain, clients: 1, max: FILE_BYTES };
+        let run = case.run_with(&machine, Some(|| Box::new(NeverFull)));
+        assert_eq!(run.len, FILE_BYTES);
+        assert!(run.stats.kernel.cold_file_reads > PARTS, "{by:?}");
+    }
 }
 
 #[test]

@@ -1,19 +1,20 @@
 //! A disk error (EIO) in the middle of a file that is sent: the reply is cut and the connection closed, on the
 //! simulated machine and with a real file.
 
+use crate::sends_file::{SendsFile, contents};
 use crate::server;
 
 use std::ffi::c_void;
 use std::fs::File as StdFile;
-use std::io::{self, Read, Write};
+use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
 use evring::{
-    Access, Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, Cx, EventLoop,
-    File, FileDelivery, FileOp, FileOutcome, FilePath, Mode, Root, Rx,
+    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, Cx, EventLoop, File,
+    FileDelivery, Mode, Rx,
 };
 use evring_sim::{
     Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel,
@@ -26,40 +27,11 @@ use server::{Server, TIMEOUT, listening, side_by_side};
 const FILE_BYTES: usize = 600_000;
 const EIO: i32 = Errno::IO.raw_os_error();
 
-fn contents() -> Vec<u8> {
-    (0..FILE_BYTES).map(|at| (at % 251) as u8).collect()
-}
-
-/// Sends a file to each client, and reports why connections close.
-struct SendsFile(Sender<Option<i32>>);
-
-impl Application for SendsFile {
-    type State = ();
-    const MAX_UNCONSUMED: usize = 1;
-
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        if !rx.take().is_empty() {
-            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
-        }
-    }
-
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
-        match done {
-            Ok(FileOutcome::Opened(opened)) => {
-                x.io.send(x.id, Chunk::File(opened.0, 0..FILE_BYTES as u64));
-                x.io.close(x.id, Close::Flush);
-            }
-            _ => x.io.close(x.id, Close::Reset),
-        }
-    }
-
-    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
-        let errno = match reason {
-            CloseReason::Failed(error) => error.raw_os_error(),
-            _ => None,
-        };
-        // The receiver may be gone.
-        let _ = self.0.send(errno);
+/// Returns the error with which a connection ended.
+fn errno_of(reason: &CloseReason) -> Option<i32> {
+    match reason {
+        CloseReason::Failed(error) => error.raw_os_error(),
+        _ => None,
     }
 }
 
@@ -84,7 +56,7 @@ impl Peer for Client {
         match net.receive(line, 10_000, &mut self.received) {
             ReceiveResult::Bytes(_) => return Next::Ready,
             ReceiveResult::Nothing => return Next::Wait,
-            _ if contents().starts_with(&self.received) => {}
+            _ if contents(FILE_BYTES as u64).starts_with(&self.received) => {}
             got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
         }
         net.close(self.line.take().expect("just used"));
@@ -108,7 +80,7 @@ fn simulated(policy: FileDelivery, seed: u64) -> (usize, Option<i32>) {
         p.steps = 1_000_000;
     });
     let machine = Machine::new(&plan);
-    machine.add_file("site/file", contents());
+    machine.add_file("site/file", contents(FILE_BYTES as u64));
     let config = Config::default().with(|c| {
         c.listen = vec!["10.0.0.1:7".parse().unwrap()];
         c.roots = vec!["/site".into()];
@@ -120,7 +92,13 @@ fn simulated(policy: FileDelivery, seed: u64) -> (usize, Option<i32>) {
     let ((length, arrived), (reason, closed)) = (mpsc::channel(), mpsc::channel());
     machine.add_peer(Client { result: Some(length), ..Client::default() });
     machine.on_end(move || remote.stop());
-    let result = server.run(SendsFile(reason));
+    let result = server.run(SendsFile {
+        send: |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::File(file, 0..FILE_BYTES as u64));
+            io.close(id, Close::Flush);
+        },
+        closed: |closed| reason.send(errno_of(&closed)).unwrap(),
+    });
     assert_eq!(machine.verdict().failure, None, "{policy}, seed {seed}");
     result.unwrap();
     (arrived.recv().unwrap(), closed.recv().unwrap())
@@ -197,11 +175,7 @@ impl Application for SendsMemory {
     }
 
     fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
-        let errno = match reason {
-            CloseReason::Failed(error) => error.raw_os_error(),
-            _ => None,
-        };
-        self.closed.send(errno).unwrap();
+        self.closed.send(errno_of(&reason)).unwrap();
     }
 }
 

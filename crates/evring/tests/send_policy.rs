@@ -1,5 +1,6 @@
 //! A send policy that holds bytes back until there is room, on every mechanism.
 
+use crate::sends_file::{SendsFile, contents};
 use crate::server;
 
 use std::collections::HashSet;
@@ -9,8 +10,8 @@ use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 
 use evring::{
-    Access, Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx,
-    FileOp, FileOutcome, FilePath, Root, Rx, SendPolicy, SendResult, SendState, SendStep,
+    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, SendPolicy,
+    SendResult, SendState, SendStep,
 };
 
 use server::{Server, TIMEOUT, listening, side_by_side};
@@ -49,35 +50,18 @@ impl SendPolicy for Holds {
     }
 }
 
-/// Sends a head, a file and a tail to each client, and reports why connections close.
-struct SendsFile(Sender<bool>);
-
-impl Application for SendsFile {
-    type State = ();
-    const MAX_UNCONSUMED: usize = 1;
-
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        if !rx.take().is_empty() {
-            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
-        }
+/// Returns an application that sends a head, the file and a tail to each client, and reports whether the file was
+/// shorter.
+fn sends_file(closed: Sender<bool>) -> impl Application {
+    SendsFile {
+        send: |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::Static(b"head"));
+            io.send(id, Chunk::File(file, 0..FILE_BYTES as u64));
+            io.send(id, Chunk::Static(b"tail"));
+            io.close(id, Close::Flush);
+        },
+        closed: move |reason| closed.send(matches!(reason, CloseReason::Truncated)).unwrap(),
     }
-
-    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
-        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
-        let (file, _) = *opened;
-        x.io.send(x.id, Chunk::Static(b"head"));
-        x.io.send(x.id, Chunk::File(file, 0..FILE_BYTES as u64));
-        x.io.send(x.id, Chunk::Static(b"tail"));
-        x.io.close(x.id, Close::Flush);
-    }
-
-    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
-        self.0.send(matches!(reason, CloseReason::Truncated)).unwrap();
-    }
-}
-
-fn contents() -> Vec<u8> {
-    (0..FILE_BYTES).map(|i| (i % 251) as u8).collect()
 }
 
 fn config(root: &Path) -> Config {
@@ -92,9 +76,9 @@ fn config(root: &Path) -> Config {
 fn held_back_bytes_arrive_exactly_after_a_reset_of_another_client() {
     side_by_side(|name| {
         let root = tempfile::tempdir().unwrap();
-        fs::write(root.path().join("file"), contents()).unwrap();
+        fs::write(root.path().join("file"), contents(FILE_BYTES as u64)).unwrap();
         let (sender, closed) = mpsc::channel();
-        let server = Server::start(name, config(root.path()), move || SendsFile(sender));
+        let server = Server::start(name, config(root.path()), move || sends_file(sender));
         let (mut slow, mut broken) = (server.connect(), server.connect());
         for client in [&mut slow, &mut broken] {
             client.write_all(b"x").unwrap();
@@ -106,7 +90,7 @@ fn held_back_bytes_arrive_exactly_after_a_reset_of_another_client() {
         let mut got = Vec::new();
         slow.read_to_end(&mut got).unwrap();
         let (file, tail) = got.split_at(FILE_BYTES);
-        assert!(file == contents() && tail == b"tail", "{name}");
+        assert!(file == contents(FILE_BYTES as u64) && tail == b"tail", "{name}");
         assert_eq!(closed.recv_timeout(TIMEOUT), Ok(false), "{name}");
         server.stop();
     });
@@ -117,9 +101,9 @@ fn file_truncated_while_held_back_is_cut_and_closed() {
     side_by_side(|name| {
         let root = tempfile::tempdir().unwrap();
         let path = root.path().join("file");
-        fs::write(&path, contents()).unwrap();
+        fs::write(&path, contents(FILE_BYTES as u64)).unwrap();
         let (sender, closed) = mpsc::channel();
-        let server = Server::start(name, config(root.path()), move || SendsFile(sender));
+        let server = Server::start(name, config(root.path()), move || sends_file(sender));
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
         client.read_exact(&mut [0; 4]).unwrap();
@@ -129,7 +113,7 @@ fn file_truncated_while_held_back_is_cut_and_closed() {
         let ended = client.read_to_end(&mut got);
         let is_reset = |error: &io::Error| error.kind() == ErrorKind::ConnectionReset;
         assert!(ended.as_ref().map_or_else(is_reset, |_| true), "{name}: {ended:?}");
-        assert!(got.len() < FILE_BYTES && contents().starts_with(&got), "{name}");
+        assert!(got.len() < FILE_BYTES && contents(FILE_BYTES as u64).starts_with(&got), "{name}");
         assert_eq!(closed.recv_timeout(TIMEOUT), Ok(true), "{name}");
         server.stop();
     });

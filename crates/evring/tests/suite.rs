@@ -20,5 +20,6 @@ mod receive_hook;
 mod regressions;
 mod retire;
 mod send_policy;
+mod sends_file;
 mod server;
 mod timers_and_mailboxes;

@@ -28,7 +28,7 @@ use server::{TIMEOUT, ask, listening, side_by_side};
 const PAUSE: u64 = 1;
 const RESUME: u64 = 2;
 
-/// That of the upcalls.
+/// The tag of the upcalls.
 const TAG: u64 = 5;
 
 /// Says to the program of this test that it is the process of upcalls.

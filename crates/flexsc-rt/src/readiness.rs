@@ -19,14 +19,14 @@ use crate::call::Direction;
 /// No entry.
 const NONE: u32 = u32::MAX;
 
-/// What the events of the bell carry, and those of the ring; no descriptor has these numbers.
+/// The data of the events of the bell and of the ring. No descriptor has these numbers.
 const BELL: u64 = u64::MAX;
 const RING: u64 = u64::MAX - 1;
 
 /// Reports taken at a time.
 const REPORTS: usize = 256;
 
-/// Returns the number of an entry plus one: so no entry takes no further memory.
+/// Returns the number of an entry plus one, so that an `Option` of it takes no more memory.
 fn name_of(entry: u32) -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(entry)
 }

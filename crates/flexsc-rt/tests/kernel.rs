@@ -378,7 +378,9 @@ fn long_part_of_a_file_was_copied_to_find_out_whether_it_is_cached() {
         let op =
             Op::SendFile { fd: fd(&ours), file: file.clone(), offset, len, next: 0, when_cold };
         submit(&mut kernel, token, op);
-        let Outcome::SentFile(len) = next(&mut kernel).outcome else { panic!("not sent") };
+        let Outcome::SentFile { bytes: len, .. } = next(&mut kernel).outcome else {
+            panic!("not sent")
+        };
         assert!(
             u64::from(len) <= File::BLOCK_BYTES,
             "{len} bytes were sent, and looked for before"

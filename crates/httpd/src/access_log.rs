@@ -19,6 +19,13 @@ impl From<PathBuf> for AccessLog {
     }
 }
 
+impl AccessLog {
+    /// Returns the access log of a setting; `off` means none.
+    pub fn from_setting(path: PathBuf, format: LogFormat) -> Option<Self> {
+        (path.as_os_str() != "off").then(|| AccessLog { format, ..path.into() })
+    }
+}
+
 /// The format of the access log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "cli", derive(clap::ValueEnum))]

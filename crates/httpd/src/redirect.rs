@@ -7,8 +7,9 @@ use crate::message::status::Status;
 
 /// A redirect: `/old=/new`, `/old/=https://example.org/new/`, or, with a status other than 301, `/old=/new,307`.
 ///
-/// A path that ends in a slash matches everything below it. If the target ends in a slash, too, the rest of the path is
-/// appended. The query stays, unless the target has one. Handlers take precedence.
+/// A path that ends in a slash matches everything below it. If the target without its fragment ends in a slash, too, the
+/// rest of the path is appended. The query stays, unless the target has one. The fragment comes last. Handlers take
+/// precedence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Redirect {
     /// The canonical path.

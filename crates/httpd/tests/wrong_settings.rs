@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use command_fds::{CommandFdExt, FdMapping};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serving::Client;
 use serving::program::{Serving, httpd};
 
@@ -36,6 +37,7 @@ fn check_accepted_what_no_server_starts_with() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     std::os::unix::fs::symlink("/etc/hosts", dir.path().join("link")).unwrap();
+    mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for (text, reason) in [
         ("\nbackend = 'abacus'", "DIR/httpd.toml:2:11: `backend`: unknown mechanism `abacus`"),
         (
@@ -64,6 +66,8 @@ fn check_accepted_what_no_server_starts_with() {
             "httpd: two access logs have one destination and two formats;",
         ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
+        ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
+        ("root = 'DIR'\nerror-page = ['404=pipe']", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),
         (
             "compress = 'gzip'\ncompress-min = 2\ncompress-max = 1",
@@ -80,6 +84,9 @@ fn check_accepted_what_no_server_starts_with() {
         let cause: String = reason.split_inclusive(": ").take(2).collect();
         assert!(of_start.contains(&cause), "{text}\n{of_start}");
     }
+    // Without compression, its limits do not matter.
+    let (is_valid, messages) = run(dir.path(), "compress-max = 500", &["--check-config"]);
+    assert!(is_valid, "{messages}");
 }
 
 #[test]

@@ -131,29 +131,6 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
     Ok(sent)
 }
 
-/// Sends up to `len` bytes of a file, and returns their number: 0 if the file ends before `offset`.
-/// With [`Blocking::NoBlock`], it sends [`File::BLOCK_BYTES`] at most, which must be cached ([`System::is_cold`]), now
-/// or a second ago. SIGPIPE must be ignored, as it is in Rust programs.
-///
-/// # Errors
-/// Those of sendfile(2), and [`SendFileError::Cold`].
-pub fn send_file(
-    system: &mut impl System,
-    fd: Fd,
-    (file, offset, len): (&File, u64, u32),
-    disk: Blocking,
-) -> Result<u32, SendFileError> {
-    let mut part = FileRange { file: file.fd(), offset, len };
-    if disk == Blocking::NoBlock {
-        // To find out may take a copy of all of it.
-        part.len = len.min(File::BLOCK_BYTES as u32);
-        if is_part_cold(system, file, part) {
-            return Err(SendFileError::Cold);
-        }
-    }
-    retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
-}
-
 /// Maximum number of waits for the disk before a send may block.
 pub const MAX_DISK_WAITS: u8 = 2;
 
@@ -161,12 +138,14 @@ pub const MAX_DISK_WAITS: u8 = 2;
 /// dropped a hint, read the pages in another order, or has evicted one. They are read into memory.
 pub const MAX_REREAD_BYTES: u32 = 16 * 1024;
 
-/// Sends up to `len` bytes of a file after `waits` waits for the disk. The second wait was for all `len` bytes, so this
-/// one does not look whether they are cached: it blocks only if the kernel has evicted them since.
+/// Sends up to `len` bytes of a file, [`File::BLOCK_BYTES`] at most, after `waits` waits for the disk. Returns their
+/// number: 0 if the file ends before `offset`. They must be cached ([`System::is_cold`]), now or a second ago; but the
+/// second wait was for all of them, so after it this does not look, and blocks only if the kernel has evicted them
+/// since. SIGPIPE must be ignored, as it is in Rust programs.
 ///
 /// # Errors
-/// Those of [`send_file`].
-pub(crate) fn send_file_after(
+/// Those of sendfile(2), and [`SendFileError::Cold`].
+pub fn send_file(
     system: &mut impl System,
     fd: Fd,
     (file, offset, len): (&File, u64, u32),
@@ -177,6 +156,11 @@ pub(crate) fn send_file_after(
         return Err(SendFileError::Cold);
     }
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
+}
+
+/// Returns the outcome of a send of `sent` of `len` bytes of a file.
+pub(crate) fn sent_file(sent: u32, len: u32) -> Outcome {
+    Outcome::SentFile { bytes: sent, is_full: sent < len.min(File::BLOCK_BYTES as u32) }
 }
 
 /// Returns whether a send of a part, of a block at most, has to wait for the disk first, after `waits` other waits.
@@ -255,8 +239,8 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, waits: u8) -> SendAt
             result => SendAttempt::Done(Outcome::SentTo(message, result)),
         },
         Op::SendFile { fd, ref file, offset, len, when_cold, .. } => {
-            match send_file_after(system, fd, (file, offset, len), waits) {
-                Ok(n) => SendAttempt::Done(Outcome::SentFile(n)),
+            match send_file(system, fd, (file, offset, len), waits) {
+                Ok(n) => SendAttempt::Done(sent_file(n, len)),
                 Err(SendFileError::Failed(Errno::AGAIN)) => SendAttempt::Full(op),
                 Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
                     SendAttempt::Done(Outcome::Cold)

@@ -140,8 +140,14 @@ pub enum Outcome {
     SentTo(Box<Transmit>, Result<(), Errno>),
     /// Number of bytes sent, which were removed from the front of the returned list.
     Sent(Box<GatherList>, usize),
-    /// Number of bytes of the file that were sent; 0 if the file ends before `offset`.
-    SentFile(u32),
+    /// A part of the file was sent.
+    SentFile {
+        /// Number of bytes; 0 if the file ends before `offset`.
+        bytes: u32,
+        /// The socket, or the file, had fewer than the kernel tried to send. It tries fewer than the operation has
+        /// while they are read from the disk.
+        is_full: bool,
+    },
     /// Nothing was sent, because that part of the file is not in the page cache.
     Cold,
     /// The socket has room, or the connection is broken, which the next send reports.

@@ -222,8 +222,8 @@ impl<S: System, N: Default> Operations<S, N> {
             SendAttempt::Full(op) => self.wait(fd, token, op),
             SendAttempt::Cold(op) => self.read_first(fd, token, op, disk_waits),
             SendAttempt::Done(outcome) => {
-                if let (Some((part, next)), Outcome::SentFile(n)) = (file_part, &outcome)
-                    && let Some(ahead) = self.read_ahead.sent(fd, part, next, *n)
+                if let (Some((part, next)), Outcome::SentFile { bytes, .. }) = (file_part, &outcome)
+                    && let Some(ahead) = self.read_ahead.sent(fd, part, next, *bytes)
                 {
                     self.system.prefetch(ahead);
                 }

@@ -27,11 +27,12 @@ struct Request {
 }
 
 impl ReadAhead {
-    /// Maximum number of bytes requested and not sent, of all sockets: two blocks for each of 256. Beyond it, each
-    /// socket requests [`MAX_PIECE_BYTES`](Self::MAX_PIECE_BYTES) at a time.
+    /// Number of bytes requested and not sent, of all sockets, beyond which each further socket requests only
+    /// [`MAX_PIECE_BYTES`](Self::MAX_PIECE_BYTES) at a time: two blocks for each of 256.
     pub const MAX_BYTES: u64 = 512 * File::BLOCK_BYTES;
 
-    /// Maximum number of bytes that a socket requests beyond [`MAX_BYTES`](Self::MAX_BYTES).
+    /// Maximum number of bytes that a socket has requested and not sent if it began beyond
+    /// [`MAX_BYTES`](Self::MAX_BYTES).
     pub const MAX_PIECE_BYTES: u32 = 32 * 1024;
 
     /// Notes that a socket has to wait for a part, which `next` bytes of the file follow. Returns what to request. Only
@@ -67,6 +68,7 @@ impl ReadAhead {
         next: u32,
         sent: u32,
     ) -> Option<FileRange> {
+        let part = FileRange { len: block(part.len), ..part };
         let request = self.requests.get_mut(socket.index())?;
         if request.file != Some(part.file) || request.from != part.offset {
             self.forget(socket);

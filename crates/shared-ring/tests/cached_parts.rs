@@ -9,7 +9,7 @@ use std::path::Path;
 use std::thread;
 
 use rustix::fs::{Advice, fadvise};
-use shared_ring::nonblocking::{self, Blocking, SendFileError};
+use shared_ring::nonblocking::{self, SendFileError};
 use shared_ring::{Fd, Linux};
 
 /// Length of a block, which a file remembers.
@@ -57,7 +57,7 @@ fn send_part(file: &File, offset: usize, len: usize) -> Result<u32, SendFileErro
     // SAFETY: the socket is open during the send.
     let to = unsafe { Fd::lent(sender.as_fd()) };
     let part = (&file, offset as u64, len as u32);
-    nonblocking::send_file(&mut Linux::default(), to, part, Blocking::NoBlock)
+    nonblocking::send_file(&mut Linux::default(), to, part, 0)
 }
 
 /// Takes the permission for cachestat(2) from this thread, unless the file is that of its user. Returns whether that

@@ -183,7 +183,7 @@ fn cached_file_is_sent_at_once() {
     let fd = number(&socket);
     let op = Op::SendFile { fd, file, offset: 0, len: 8, next: 0, when_cold: WhenCold::Read };
     let sent = engine.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
-    assert!(matches!(sent, Submitted::Done(Outcome::SentFile(8))), "{sent:?}");
+    assert!(matches!(sent, Submitted::Done(Outcome::SentFile { bytes: 8, .. })), "{sent:?}");
     assert_eq!((engine.counters().cold_file_reads, engine.counters().offloaded_file_ops), (0, 0));
     Linux::default().close_unused(socket);
     assert_eq!(std::io::read_to_string(one).unwrap(), "contents");

@@ -254,7 +254,7 @@ fn add_mapped(kernel: &mut impl Kernel, count: u16) -> (Result<BufferGroup, Buff
 struct FullGroup<F: Far> {
     group: BufferGroup,
     view: View,
-    /// The completion with the buffer, of a receive that goes on for the first connection.
+    /// The completion with the buffer. The receive continues for the first connection.
     held: Completion,
     first: (Socket, F::Stream),
 }
@@ -1361,8 +1361,8 @@ mod cases {
             };
             kernel.submit(send(0), op).unwrap();
             match next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got) {
-                Outcome::SentFile(0) => break offset,
-                Outcome::SentFile(n) => offset += u64::from(n),
+                Outcome::SentFile { bytes: 0, .. } => break offset,
+                Outcome::SentFile { bytes, .. } => offset += u64::from(bytes),
                 other => panic!("{other:?}"),
             }
         };

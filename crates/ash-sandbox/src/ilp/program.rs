@@ -48,9 +48,7 @@ impl Program {
 
 #[cfg(feature = "sandbox")]
 impl Pipe {
-    /// Each step takes a word of the wider gauge.
     fn instructions_of_unit(&self) -> u64 {
-        let step = self.input.bytes().max(self.output.bytes());
-        (UNIT_BYTES / step * self.body.len()) as u64
+        (UNIT_BYTES / self.step_bytes() * self.body.len()) as u64
     }
 }

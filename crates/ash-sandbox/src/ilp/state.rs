@@ -95,18 +95,17 @@ impl State {
         Ok(())
     }
 
-    /// Gives a keystream, by its number among those of the list, a key and the nonce behind it. Returns whether there
-    /// is such a keystream.
+    /// Gives a keystream, by its number among those of the list, a key and a nonce. Returns whether there is such a
+    /// keystream.
     #[cfg(feature = "sandbox")]
-    pub(crate) fn set_key(&mut self, keystream: usize, bytes: &[u8; 44], first_block: u32) -> bool {
-        let (Some(keystream), Some((key, nonce))) =
-            (self.ciphers.get_mut(keystream), bytes.split_first_chunk::<32>())
-        else {
-            return false;
-        };
-        let Ok(nonce) = nonce.try_into() else { return false };
-        *keystream = Some(cipher(key, nonce, first_block));
-        true
+    pub(crate) fn set_key(
+        &mut self,
+        keystream: usize,
+        (key, nonce): (&[u8; 32], &[u8; 12]),
+        first_block: u32,
+    ) -> bool {
+        let keystream = self.ciphers.get_mut(keystream);
+        keystream.map(|keystream| *keystream = Some(cipher(key, nonce, first_block))).is_some()
     }
 
     /// Checks that all keystreams last for a message.

@@ -33,7 +33,7 @@ pub(crate) struct Analysis {
 }
 
 /// Maximum number of mutable globals, which the host saves for each message. Compilers use one.
-const MAX_GLOBALS: u32 = 64;
+pub(crate) const MAX_GLOBALS: u32 = 64;
 
 /// WebAssembly's first version with what compilers emit by default.
 fn features(policy: &Policy) -> WasmFeatures {

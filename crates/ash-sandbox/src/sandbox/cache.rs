@@ -53,7 +53,7 @@ impl std::error::Error for CacheError {
 #[derive(Debug)]
 pub(crate) struct Cache(PathBuf);
 
-/// Maximum size of a compiled module in bytes.
+/// Maximum size of a file in bytes.
 const MAX_BYTES: u64 = 64 << 20;
 
 /// Maximum number of compiled modules, and of their bytes. The oldest ones are removed.
@@ -95,7 +95,8 @@ impl Cache {
         let module = compile()?;
         if let Ok(code) = module.serialize() {
             // Without it, the module is compiled again the next time.
-            if self.write(&path, &code).is_ok() {
+            let fits = (HASH + code.len()) as u64 <= MAX_BYTES;
+            if fits && self.write(&path, &code).is_ok() {
                 self.prune();
             }
         }

@@ -496,3 +496,31 @@ impl Handler {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use super::*;
+    use crate::sandbox::{Policy, Sandboxer};
+
+    #[test]
+    fn exports_named_as_mutable_globals_were_read_for_each_message() {
+        let exports = (0..1_000).fold(String::new(), |mut exports, n| {
+            let _ = write!(
+                exports,
+                r#"(export "{}" (global 0))"#,
+                super::super::rewrite::global_name(n)
+            );
+            exports
+        });
+        let text = format!(
+            r#"(module (memory (export "memory") 1 1) (global i32 (i32.const 7)) {exports}
+                (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (i32.const 1)))"#
+        );
+        let sandboxer = Sandboxer::new(Policy::default()).unwrap();
+        let handler = sandboxer.load(&wat::parse_str(text).unwrap()).unwrap().instantiate(1);
+        let Code::Module(instance) = &handler.unwrap().code else { panic!("it is a module") };
+        assert!(instance.globals.is_empty(), "{} globals", instance.globals.len());
+    }
+}

@@ -39,23 +39,23 @@ pub(crate) fn rewrite(wasm: &[u8]) -> std::result::Result<Vec<u8>, Rejection> {
 
 /// What cannot be rewritten.
 #[derive(Debug)]
-enum Refusal {
+enum Unsupported {
     /// Imports in the format of a proposal that handlers do not have.
     CompactImports,
     /// A function that no module can have.
     Function(u32),
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Unsupported {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::CompactImports => f.write_str("compact imports are not enabled"),
-            Refusal::Function(number) => write!(f, "there is no function {number}"),
+            Unsupported::CompactImports => f.write_str("compact imports are not enabled"),
+            Unsupported::Function(number) => write!(f, "there is no function {number}"),
         }
     }
 }
 
-type Result<T> = std::result::Result<T, reencode::Error<Refusal>>;
+type Result<T> = std::result::Result<T, reencode::Error<Unsupported>>;
 
 #[derive(Debug, Default)]
 struct Rewriter {
@@ -80,7 +80,7 @@ impl Rewriter {
 }
 
 impl Reencode for Rewriter {
-    type Error = Refusal;
+    type Error = Unsupported;
 
     fn parse_type_section(
         &mut self,
@@ -104,7 +104,7 @@ impl Reencode for Rewriter {
                     self.imported += 1;
                 }
                 Imports::Single(..) => {}
-                _ => return Err(reencode::Error::UserError(Refusal::CompactImports)),
+                _ => return Err(reencode::Error::UserError(Unsupported::CompactImports)),
             }
         }
         utils::parse_import_section(self, imports, section)?;
@@ -158,7 +158,7 @@ impl Reencode for Rewriter {
             return Ok(function);
         }
         let moved = function.checked_add(ADDED.len() as u32);
-        moved.ok_or(reencode::Error::UserError(Refusal::Function(function)))
+        moved.ok_or(reencode::Error::UserError(Unsupported::Function(function)))
     }
 
     fn instruction<'a>(&mut self, operator: Operator<'a>) -> Result<Instruction<'a>> {

@@ -8,9 +8,9 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use wasmtime::{Config, Engine, Linker, Module, OptLevel, Store};
+use wasmtime::{Config, Engine, Global, Linker, Module, Mutability, OptLevel, Store};
 
-use super::analysis::{Analysis, analyse};
+use super::analysis::{Analysis, MAX_GLOBALS, analyse};
 use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
@@ -286,8 +286,12 @@ impl Ash {
             .map_err(|error| Rejection::new(Reason::Memory(format!("{error:#}"))))?;
         let entry = instance.get_typed_func(&mut store, ENTRY);
         let entry = entry.map_err(|_| Rejection::new(Reason::NoEntry))?;
-        let globals = (0..).map_while(|n| instance.get_global(&mut store, &global_name(n)));
-        let globals = globals.collect::<Vec<_>>();
+        // A module may export others by these names, but none that changes: see `rewrite`.
+        let globals = (0..MAX_GLOBALS as usize)
+            .map_while(|n| instance.get_global(&mut store, &global_name(n)));
+        let globals: Vec<_> = globals.collect();
+        let is_mutable = |global: &Global| global.ty(&store).mutability() == Mutability::Var;
+        let globals = globals.into_iter().filter(is_mutable).collect();
         let code = Code::Module(Instance::new(store, entry, globals));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
         Ok(Handler::new(code, memory, policy, budget, self.analysis.bound, self.clock.clone()))

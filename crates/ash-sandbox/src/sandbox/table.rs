@@ -29,7 +29,7 @@ impl SharedTable {
     /// Creates a table of zeros, whose size is rounded up to whole pages.
     ///
     /// # Errors
-    /// If `bytes` is 0 or above [`MAX_TABLE_BYTES`], or the operating system rejects the memory.
+    /// If `bytes` is 0 or above [`MAX_TABLE_BYTES`], or the operating system cannot provide the memory.
     pub fn new(bytes: usize) -> io::Result<Arc<Self>> {
         if bytes == 0 || bytes > MAX_TABLE_BYTES {
             let reason = format!("a table of {bytes} bytes; use 1 to {MAX_TABLE_BYTES}");

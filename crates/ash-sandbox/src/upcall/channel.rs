@@ -73,7 +73,7 @@ pub struct Done {
 /// Why a process gets no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Rejection {
+pub enum MessageRejection {
     /// All places are taken.
     Full,
     /// The message is longer than a place.
@@ -133,7 +133,7 @@ impl Channel {
     /// Creates the shared memory, and sends it to the process at the other end of a stream.
     ///
     /// # Errors
-    /// If the policy is impossible, or the operating system rejects memory or descriptors.
+    /// If the policy is impossible, or the operating system cannot provide memory or descriptors.
     pub fn new(stream: UnixStream, policy: Policy) -> Result<Self, ChannelError> {
         let is_possible = (1..=MAX_PLACES).contains(&policy.places)
             && policy.max_message_bytes.max(policy.max_reply_bytes) <= MAX_PLACE_BYTES;
@@ -179,15 +179,15 @@ impl Channel {
     }
 
     /// Returns why the process would not get a message.
-    pub fn rejection(&self, len: usize) -> Option<Rejection> {
+    pub fn rejection(&self, len: usize) -> Option<MessageRejection> {
         if self.is_gone {
-            Some(Rejection::Gone)
+            Some(MessageRejection::Gone)
         } else if self.aborts >= self.policy.max_aborts {
-            Some(Rejection::Disabled)
+            Some(MessageRejection::Disabled)
         } else if len > self.policy.max_message_bytes {
-            Some(Rejection::TooLong)
+            Some(MessageRejection::TooLong)
         } else {
-            (self.free == 0).then_some(Rejection::Full)
+            (self.free == 0).then_some(MessageRejection::Full)
         }
     }
 
@@ -343,7 +343,7 @@ impl AnswerEvent {
     /// Waits for a notification, or for a time. Returns whether one came. The end of the process causes one.
     ///
     /// # Errors
-    /// If the operating system rejects to wait.
+    /// If waiting fails.
     pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
         let Ends { stream, has_ended, own } = &*self.0;
         let timeout = Timespec {
@@ -415,7 +415,7 @@ mod tests {
         for (n, message) in messages.iter().enumerate() {
             assert_eq!(channel.submit(message, n as u64, now), Some(n));
         }
-        assert_eq!(channel.rejection(1), Some(Rejection::Full));
+        assert_eq!(channel.rejection(1), Some(MessageRejection::Full));
         let process = thread::spawn(move || {
             peer.serve(|upcall| {
                 let reply = upcall.message().to_ascii_uppercase();
@@ -430,7 +430,7 @@ mod tests {
             assert_eq!(done(&mut channel), Done { place: n, result: 1, event });
             assert_eq!(channel.reply(), [&message.to_ascii_uppercase()[..], b"!"].concat());
         }
-        assert_eq!(channel.rejection(101), Some(Rejection::TooLong));
+        assert_eq!(channel.rejection(101), Some(MessageRejection::TooLong));
         assert_eq!(channel.submit(&[0; 101], 0, now), None);
         drop(channel);
         process.join().unwrap().unwrap();
@@ -472,7 +472,7 @@ mod tests {
         // The second one does not wait for its own deadline.
         assert_eq!([channel.next_expired(late), channel.next_expired(late)], two);
         assert_eq!(channel.next_expired(late), None);
-        assert_eq!(channel.rejection(1), Some(Rejection::Gone));
+        assert_eq!(channel.rejection(1), Some(MessageRejection::Gone));
     }
 
     #[test]
@@ -494,7 +494,7 @@ mod tests {
         // Places without a message, and some that do not exist.
         header.done.store(u64::MAX, SeqCst);
         assert_eq!(channel.next_done(), None);
-        assert_eq!(channel.rejection(1), Some(Rejection::Disabled));
+        assert_eq!(channel.rejection(1), Some(MessageRejection::Disabled));
         assert_eq!(channel.submit(b"m", 1, now), None);
         channel.enable();
         assert!(channel.submit(b"m", 1, now).is_some());
@@ -511,7 +511,7 @@ mod tests {
                 super::super::wake(&peer.stream, &AtomicU32::new(1));
             }
         });
-        while channel.rejection(1) != Some(Rejection::Disabled) {
+        while channel.rejection(1) != Some(MessageRejection::Disabled) {
             channel.submit(b"m", 1, Instant::now());
             // It returns, however fast the process invents answers.
             channel.next_done();

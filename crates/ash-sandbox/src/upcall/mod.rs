@@ -5,7 +5,7 @@
 //! once, so that messages that arrive together cost one switch to it. The server sleeps, or does other work,
 //! until it answers; it trusts nothing in the shared memory: numbers are masked, lengths are bounded, and a
 //! reply is copied before it is looked at. A process that dies, hangs or floods costs its messages a bounded
-//! delay, after which they go to the application. One that rings without answers costs a thread of the server 100
+//! delay, after which they go to the application. One that wakes the server without answers costs a thread of the server 100
 //! wake-ups a second.
 //!
 //! The server's side is [`Channel`], which `evring::Upcalls` drives; the other side is [`Peer`]:
@@ -42,7 +42,7 @@ mod channel;
 mod peer;
 mod shared;
 
-pub use channel::{AnswerEvent, Channel, ChannelError, Done, Rejection};
+pub use channel::{AnswerEvent, Channel, ChannelError, Done, MessageRejection};
 pub use peer::{Peer, PeerError, Upcall};
 
 use std::os::unix::net::UnixStream;
@@ -109,7 +109,7 @@ fn wake(stream: &UnixStream, sleeps: &AtomicU32) {
     }
 }
 
-/// Takes what the other end of a stream has rung. Returns whether that end is open.
+/// Takes the wake-ups from the other end of a stream. Returns whether that end is open.
 fn take_wake_ups(stream: &UnixStream) -> bool {
     match recv(stream, &mut [0; 64], RecvFlags::DONTWAIT) {
         Ok((_, len)) => len > 0,

@@ -62,7 +62,7 @@ impl Peer {
     /// Receives the memory of a server, by a stream that the server has the other end of.
     ///
     /// # Errors
-    /// If the server sends none, or the operating system rejects to map it.
+    /// If the server sends none, or it cannot be mapped.
     pub fn connect(stream: UnixStream) -> Result<Self, PeerError> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -101,7 +101,7 @@ impl Peer {
     /// the message, 2 to discard it, 0 to pass it to the application; anything else is an abort.
     ///
     /// # Errors
-    /// If the operating system rejects to wait.
+    /// If waiting fails.
     pub fn serve(&self, mut handle: impl FnMut(&mut Upcall<'_>) -> i32) -> Result<(), PeerError> {
         let header = self.shared.header();
         let places = u64::MAX >> (64 - self.shared.places());

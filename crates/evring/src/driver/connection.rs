@@ -246,8 +246,6 @@ pub(crate) struct Connection {
     pub(crate) files: u32,
     /// One of them reads the first bytes of the first queued file.
     pub(crate) is_reading_ahead: bool,
-    /// Length of the last piece of a file that was submitted.
-    pub(crate) piece_bytes: u32,
     /// Reads of the application are held back.
     pub(crate) defers_reads: bool,
     /// Bytes queued or in the send in flight, without files.
@@ -276,7 +274,6 @@ impl Default for Connection {
             unsent: None,
             files: 0,
             is_reading_ahead: false,
-            piece_bytes: 0,
             defers_reads: false,
             queued: 0,
             over_send: 0,

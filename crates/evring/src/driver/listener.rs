@@ -129,10 +129,16 @@ impl ListenerState {
     pub(crate) fn fit_room<K: Submit>(&mut self, room: u32, listeners: u32, kernel: &mut K) {
         const FEW: NonZeroU16 = NonZeroU16::new(16).unwrap();
         // Those of a turn may complete after the next limit is set.
-        let max = if room / listeners < 2 * u32::from(FEW.get()) {
+        let room = room / listeners;
+        // The limit ends a fifth above, so that room that varies around the length changes nothing.
+        let length = match self.max_for_room {
+            None => self.length,
+            Some(_) => self.length.saturating_add(self.length / 5),
+        };
+        let max = if room < 2 * u32::from(FEW.get()) {
             Some(NonZeroU16::MIN)
         } else {
-            (room / listeners <= self.length).then_some(FEW)
+            (room <= length).then_some(FEW)
         };
         if max != self.max_for_room {
             let before = self.per_turn_limit();
@@ -272,6 +278,27 @@ mod tests {
         let socket = listener.take().unwrap();
         assert_eq!(listener.retry(), None);
         kernel.host_mut().close_unused(socket);
+    }
+
+    #[test]
+    fn accepts_are_limited_until_the_backlog_and_a_fifth_more_have_room() {
+        let (mut kernel, mut listener) = listening();
+        let mut fit = |room, listeners| {
+            listener.fit_room(room, listeners, &mut kernel);
+            listener.per_turn_limit().map(NonZeroU16::get)
+        };
+        assert_eq!(
+            [(101, 1), (100, 1), (120, 1)].map(|(room, n)| fit(room, n)),
+            [None, Some(16), Some(16)]
+        );
+        assert_eq!([(121, 1), (120, 1)].map(|(room, n)| fit(room, n)), [None, None]);
+        // Those of a turn may still complete when there is no room.
+        assert_eq!(
+            [(32, 1), (31, 1), (64, 2), (63, 2)].map(|(room, n)| fit(room, n)),
+            [Some(16), Some(1), Some(16), Some(1)]
+        );
+        let listener = listener.take().unwrap();
+        kernel.host_mut().close_unused(listener);
     }
 
     #[test]

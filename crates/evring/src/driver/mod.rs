@@ -101,7 +101,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             Outcome::Received(bytes) => self.received(slot, bytes),
             Outcome::Eof => self.eof(slot),
             Outcome::Sent(list, n) => self.sent(slot, list, n),
-            Outcome::SentFile(n) => self.sent_file(slot, n.into()),
+            Outcome::SentFile { bytes, is_full } => self.sent_file(slot, bytes, is_full),
             Outcome::Cold => self.note_send(slot, SendResult::Cold),
             Outcome::Writable => self.note_send(slot, SendResult::HasRoom),
             Outcome::Connected => self.connected(slot),
@@ -346,7 +346,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {
             connection.flags -= ConnFlags::ABOVE_HIGH_WATER;
-            if connection.phase == Phase::Open && connection.close.is_none() {
+            // A hook may hold what arrives until then, also after a half-close.
+            if connection.app_reads() {
                 call!(self, slot, drained);
             }
         }

@@ -32,7 +32,6 @@ fn next_send(
         let len = left.min(max) as u32;
         let next = (left - u64::from(len)).min(File::BLOCK_BYTES) as u32;
         let op = Op::SendFile { fd, file: file.clone(), offset: range.start, len, next, when_cold };
-        connection.piece_bytes = len;
         return Some(op);
     }
     connection.take_list().map(|data| Op::Send { fd, data })
@@ -44,15 +43,6 @@ impl<K: Submit> Io<K> {
     pub(crate) fn has_changed(&self, file: &File, offset: u64) -> bool {
         let checks = offset > 0 && offset.is_multiple_of(File::BLOCK_BYTES);
         checks && self.kernel.host().file_metadata(file).is_ok_and(|now| file.has_changed(&now))
-    }
-
-    /// Returns whether the contents of the file at the front of a queue have changed.
-    #[inline]
-    fn front_has_changed(&self, slot: u32) -> bool {
-        match self.connections[slot as usize].queue.front() {
-            Some(SendItem::File(file, range)) => self.has_changed(file, range.start),
-            _ => false,
-        }
     }
 
     /// Asks the policy for the next step of a connection with something to send.
@@ -96,9 +86,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 // The end of the read continues.
                 return;
             }
-            if self.io.front_has_changed(slot) {
-                return self.end(slot, CloseReason::Truncated);
-            }
             let op = match self.io.next_step(slot) {
                 SendStep::Send { max_file_bytes } => {
                     next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Read)
@@ -117,6 +104,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 SendStep::Yield => break,
             };
             let Some(op) = op else { return };
+            if let Op::SendFile { file, offset, .. } = &op
+                && self.io.has_changed(file, *offset)
+            {
+                return self.end(slot, CloseReason::Truncated);
+            }
             let connection = self.io.connection(slot);
             let token = Token::new(OpKind::Send, slot, connection.generation);
             match self.io.kernel.submit(token, op) {
@@ -125,7 +117,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     return;
                 }
                 Ok(Submitted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
-                Ok(Submitted::Done(Outcome::SentFile(n))) => self.sent_file(slot, n.into()),
+                Ok(Submitted::Done(Outcome::SentFile { bytes, is_full })) => {
+                    self.sent_file(slot, bytes, is_full);
+                }
                 Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold),
                 Ok(Submitted::Done(Outcome::Writable)) => self.note_send(slot, SendResult::HasRoom),
                 Ok(Submitted::Done(Outcome::Failed(errno, list))) => {
@@ -165,18 +159,18 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    pub(super) fn sent_file(&mut self, slot: u32, n: u64) {
-        self.note_send(slot, SendResult::File(n as u32));
+    pub(super) fn sent_file(&mut self, slot: u32, bytes: u32, is_full: bool) {
+        self.note_send(slot, SendResult::File(bytes));
         let connection = self.io.connection(slot);
         if connection.phase == Phase::Ending {
             return;
         }
-        connection.flags.set(ConnFlags::SOCKET_FULL, n < connection.piece_bytes.into());
+        connection.flags.set(ConnFlags::SOCKET_FULL, is_full);
         if let Some(SendItem::File(_, range)) = connection.queue.front_mut() {
-            range.start += n;
+            range.start += u64::from(bytes);
             if range.is_empty() {
                 connection.queue.pop_front();
-            } else if n == 0 {
+            } else if bytes == 0 {
                 return self.end(slot, CloseReason::Truncated);
             }
         }

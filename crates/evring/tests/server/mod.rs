@@ -49,8 +49,6 @@ pub(crate) fn one_by_one(test: impl Fn(&'static str)) {
 pub(crate) fn small_queues() -> Config {
     listening(1).with(|c| {
         c.max_queued_bytes = 1 << 20;
-        // Under overload, a hook leaves messages to the application.
-        c.admission = None;
         c.socket_buffers = BufferSizes { send: Some(64 << 10), receive: Some(64 << 10) };
     })
 }

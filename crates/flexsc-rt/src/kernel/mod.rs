@@ -15,7 +15,7 @@ mod stages;
 use std::collections::VecDeque;
 use std::io;
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd};
+use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -24,9 +24,9 @@ use shared_ring::author::{
     WakeSignal,
 };
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, Fd,
-    File, Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit,
-    SubmitError, SubmitErrorKind, Submitted, Token, Waker,
+    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, File,
+    Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit, SubmitError,
+    SubmitErrorKind, Submitted, Token, Waker,
 };
 
 use crate::call::{Call, Direction};
@@ -275,7 +275,7 @@ unsafe impl Submit for FlexScKernel {
         let sends_file = matches!(op, Op::SendFile { .. });
         if let Op::Close { socket } = &op {
             // SAFETY: the operation owns the socket.
-            let number = unsafe { Fd::lent(BorrowedFd::borrow_raw(socket.as_raw_fd())) };
+            let number = unsafe { socket.fd() };
             self.read_ahead.forget(number);
         }
         self.in_flight.insert(token, op, State { stage, end: None })?;

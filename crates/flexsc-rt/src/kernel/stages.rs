@@ -53,7 +53,6 @@ impl FlexScKernel {
         else {
             return Ok(());
         };
-        *len = (*len).min(File::BLOCK_BYTES as u32);
         let (socket, next, when_cold) = (*fd, *next, *when_cold);
         let part = range(file, *offset, *len);
         let system = &mut self.operations.system;
@@ -93,7 +92,8 @@ impl FlexScKernel {
                 if let Some(ahead) = self.read_ahead.sent(*fd, part, *next, sent as u32) {
                     self.operations.system.prefetch(ahead);
                 }
-                return self.end(token, |_| Outcome::SentFile(sent as u32));
+                let (bytes, is_full) = (sent as u32, (sent as u32) < part.len);
+                return self.end(token, |_| Outcome::SentFile { bytes, is_full });
             }
             (Some(errno), ..) => return self.end(token, |op| op.fail(errno)),
             (None, Stage::Reading(_, _, waits), Ok(_)) => self.send_file(token, waits),

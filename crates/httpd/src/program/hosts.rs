@@ -64,9 +64,8 @@ fn parse<'a>(flags: impl Iterator<Item = &'a String>) -> Result<HostOptions, cla
     let basic_auth = matches.get_many::<BasicAuth>(BASIC_AUTH);
     options.basic_auth = basic_auth.map(|all| all.cloned().collect());
     options.access_log = matches.get_one::<PathBuf>(ACCESS_LOG).map(|path| {
-        let mut log = AccessLog::from(path.clone());
-        log.format = matches.get_one(LOG_FORMAT).copied().unwrap_or_default();
-        (path.as_os_str() != "off").then_some(log)
+        let format = matches.get_one(LOG_FORMAT).copied().unwrap_or_default();
+        AccessLog::from_setting(path.clone(), format)
     });
     options.certificate = host.tls_cert.zip(host.tls_key);
     Ok(options)

@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fmt;
 use std::fs;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -146,7 +147,13 @@ fn check_files(setting: &Setting, root: Option<&Path>) -> Result<(), String> {
         };
         let (what, outcome) = match name {
             "root" => ("directory", fs::read_dir(&path).map(drop)),
-            _ => ("file", fs::File::open(&path).map(drop)),
+            // To open a pipe would wait for its writer.
+            _ => match fs::metadata(&path) {
+                Ok(metadata) if !metadata.is_file() => {
+                    ("file", Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")))
+                }
+                metadata => ("file", metadata.and_then(|_| fs::File::open(&path)).map(drop)),
+            },
         };
         outcome.map_err(|error| {
             format!("`{name}`: cannot read the {what} {}: {error}", path.display())

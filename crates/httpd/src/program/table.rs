@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// Flags that are no settings: they cannot be in a file or a variable.
+/// Flags that are no settings: they cannot be in a file, nor, but for `config`, in a variable.
 pub(crate) const NOT_SETTINGS: [&str; 6] =
     ["config", "check-config", "list-backends", "json", "help", "version"];
 

@@ -114,8 +114,7 @@ impl From<Options> for Builder {
             status: options.status.then_some(true),
             log: options
                 .access_log
-                .filter(|path| path.as_os_str() != "off")
-                .map(|to| AccessLog { format: options.log_format, ..to.into() }),
+                .and_then(|path| AccessLog::from_setting(path, options.log_format)),
             #[cfg(feature = "metrics")]
             metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
             config,

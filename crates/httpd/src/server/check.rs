@@ -17,6 +17,7 @@ use crate::compression::Compression;
 use crate::decision::options::HostIndex;
 use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
+use crate::page_path::open_page;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 #[cfg(feature = "sandbox")]
@@ -64,10 +65,9 @@ impl Builder {
             );
         }
         #[cfg(feature = "compression")]
-        if self
-            .pages()
-            .any(|(_, FileOptions { compression: c, .. })| c.min_bytes > c.max_bytes.into())
-        {
+        if self.pages().any(|(_, FileOptions { compression: c, .. })| {
+            c.is_enabled() && c.min_bytes > c.max_bytes.into()
+        }) {
             return Some("no file is compressed: compress-min is above compress-max");
         }
         self.conflict
@@ -161,18 +161,16 @@ impl Builder {
                 let reason = "the fallback page is redirected; exclude it or move it";
                 return Err(Error::Conflict(reason));
             }
-            let path = root.ok_or(NO_ROOT)?.join(page.path());
-            self.check_page(root.unwrap_or(&path), &path)
-                .map_err(|error| Error::Page(path, error))?;
+            let root = root.ok_or(NO_ROOT)?;
+            let path = root.join(page.path());
+            self.check_page(root, &path).map_err(|error| Error::Page(path, error))?;
         }
         Ok(())
     }
 
     /// Checks that a page below a root can be sent.
     fn check_page(&self, root: &Path, page: &Path) -> io::Result<()> {
-        if !std::fs::File::open(page)?.metadata()?.is_file() {
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
-        }
+        open_page(page)?;
         if self.config.symlinks != SymlinkPolicy::Anywhere
             && !page.canonicalize()?.starts_with(root.canonicalize()?)
         {

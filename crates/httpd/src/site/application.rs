@@ -128,7 +128,6 @@ impl Application for Site {
         }
     }
 
-    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
     fn closed(&mut self, mut x: Cx<'_, impl Commands, State>, reason: CloseReason) {
         #[cfg(feature = "tls")]
         if matches!(&reason, CloseReason::Failed(error) if error.kind() == io::ErrorKind::InvalidData)
@@ -136,7 +135,8 @@ impl Application for Site {
             self.context.metrics.own().tls_errors.add(1);
             debug!("connection closed: {reason:?}");
         }
-        progress::cancel(&mut self.context, &mut x);
+        let has_left = !matches!(reason, CloseReason::Stopped);
+        progress::cancel(&mut self.context, &mut x, has_left);
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {

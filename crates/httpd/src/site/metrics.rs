@@ -216,12 +216,13 @@ impl Registry {
     /// Returns the metrics of the threads that run, after those of the others were added to the sums.
     fn living(&self) -> MutexGuard<'_, Vec<Arc<WorkerMetrics>>> {
         let mut threads = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
-        threads.retain(|thread| {
-            let is_used = Arc::strong_count(thread) > 1;
-            if !is_used {
-                self.ended.absorb(thread);
+        // `get_mut` sees all that a thread counted before it dropped its reference.
+        threads.retain_mut(|thread| match Arc::get_mut(thread) {
+            Some(ended) => {
+                self.ended.absorb(ended);
+                false
             }
-            is_used
+            None => true,
         });
         threads
     }

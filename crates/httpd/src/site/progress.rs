@@ -320,7 +320,7 @@ pub(crate) fn receive(
                 x.io.set_deadline(x.id, Some(x.io.now() + time));
             }
         } else {
-            cancel(context, x);
+            cancel(context, x, true);
         }
     }
     false
@@ -393,11 +393,11 @@ fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed
     Ok(fed)
 }
 
-/// Drops the exchange of a client that has gone, if there is one.
-pub(crate) fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>) {
+/// Drops the exchange of a connection that ends, if there is one: as the client has left, or the server stops.
+pub(crate) fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>, has_left: bool) {
     if let Some(exchange) = end(x) {
         context.metrics.own().handlers_cancelled.add(1);
-        if matches!(exchange.stage, Stage::Handler(_)) {
+        if has_left && matches!(exchange.stage, Stage::Handler(_)) {
             let _ = x.state.record(Sent::new(Status::CANCELLED, 0, 0));
         }
         count(context, x, exchange.head.as_ref());

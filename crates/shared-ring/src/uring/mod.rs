@@ -381,12 +381,12 @@ impl<R: Ring> UringKernel<R> {
         (entry.state.memory, entry.state.disk_waits) = (Memory::None, 0);
         let part = FileRange { file: file.fd(), offset, len: *len };
         let system = &mut self.system;
-        let outcome = match nonblocking::send_file_after(system, fd, (file, offset, *len), waits) {
+        let outcome = match nonblocking::send_file(system, fd, (file, offset, *len), waits) {
             Ok(n) => {
                 if let Some(ahead) = self.read_ahead.sent(fd, part, next, n) {
                     system.prefetch(ahead);
                 }
-                Outcome::SentFile(n)
+                nonblocking::sent_file(n, part.len)
             }
             Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);

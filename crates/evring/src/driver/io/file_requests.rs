@@ -91,8 +91,8 @@ impl FileOps {
         in_flight.count() + made.count()
     }
 
-    /// Returns whether another operation can start. A completed one counts until it is delivered, as it may
-    /// have opened a file.
+    /// Returns whether another operation can start. An operation that may have opened a file counts until its result
+    /// is delivered.
     pub(super) fn has_room(&self) -> bool {
         let in_flight = MAX_FILE_OPS as usize - self.free.len();
         in_flight + self.finished.len() < self.max_in_flight
