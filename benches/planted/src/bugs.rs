@@ -344,10 +344,10 @@ bugs! {
 
     /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":
-        "} else if n == 0 {" =>
-        "} else if n == 0 && PLANTED {
+        "} else if bytes == 0 {" =>
+        "} else if bytes == 0 && PLANTED {
                 connection.queue.pop_front();
-            } else if n == 0 {";
+            } else if bytes == 0 {";
 
     /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":

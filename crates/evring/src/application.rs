@@ -71,6 +71,7 @@ pub trait Application: Sized {
     fn received(&mut self, x: Cx<'_, impl Commands, Self::State>, rx: &mut Rx<'_>);
 
     /// The send queue has fallen from [`HIGH_WATER`](crate::HIGH_WATER) to [`LOW_WATER`](crate::LOW_WATER).
+    /// After `close`, called only for [`Close::Half`].
     fn drained(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
     /// The file operation `tag` has completed. After `close`, called only for [`Close::Half`].
