@@ -82,6 +82,7 @@ impl Builder {
         if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
+        #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
         let listeners = self.listeners(&[], &[], &[])?;
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;

@@ -52,10 +52,6 @@ pub(super) struct Listeners {
     /// Those that redirect to https.
     #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS, none redirects"))]
     pub(super) redirecting: Vec<SocketAddr>,
-    #[cfg_attr(
-        not(feature = "metrics"),
-        expect(dead_code, reason = "without metrics, it is empty")
-    )]
     pub(super) metrics: Vec<SocketAddr>,
 }
 

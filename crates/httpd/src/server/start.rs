@@ -8,6 +8,7 @@ use std::time::Instant;
 #[cfg(feature = "metrics")]
 use evring::Config;
 use evring::ListeningSocket;
+#[cfg(feature = "tls")]
 use tracing::warn;
 
 use crate::server::builder::Builder;
