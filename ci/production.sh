@@ -166,7 +166,15 @@ skip() {
 [ "$(id -u)" = 0 ] || skip "it needs root"
 systemd=/lib/systemd/systemd
 [ -x $systemd ] || skip "there is no systemd"
-unshare --mount --uts --ipc --net --pid --cgroup --fork true 2>/dev/null || skip "namespaces are not permitted"
+# As below, in short.
+unshare --mount --uts --ipc --net --pid --cgroup --fork bash -euc '
+    mount --make-rprivate /
+    mount -t tmpfs tmpfs /mnt
+    mkdir /mnt/{upper,work,root,cgroup}
+    mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
+    mount -t cgroup2 cgroup2 /mnt/cgroup
+    mkdir "/mnt/cgroup/probe.$PPID"
+    rmdir "/mnt/cgroup/probe.$PPID"' 2>/dev/null || skip "namespaces, overlays or cgroups are not permitted"
 
 . ci/need.sh
 need curl curl
