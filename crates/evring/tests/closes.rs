@@ -86,6 +86,24 @@ fn half_closed_connection_receives_until_the_peer_closes() {
     });
 }
 
+#[test]
+fn half_closed_connection_was_not_asked_to_stop() {
+    side_by_side(|name| {
+        let (ended, receiver) = mpsc::channel();
+        let app = move || Closes { at_eof: false, how: Close::Half, ended };
+        let server = Server::start(name, config(), app);
+        let mut client = server.connect();
+        client.write_all(b"a").unwrap();
+        let mut reply = Vec::new();
+        client.read_to_end(&mut reply).unwrap();
+        assert_eq!(reply, b"reply", "{name}");
+        // What was sent before comes first.
+        client.write_all(b"b").unwrap();
+        server.stop();
+        assert_eq!(next(&receiver), (b"ab".to_vec(), true), "{name}");
+    });
+}
+
 /// Opens a connection to `to` for each client, and closes it before it is open.
 struct GivesUp {
     to: SocketAddr,

@@ -163,6 +163,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.note_send(slot, SendResult::File(bytes));
         let connection = self.io.connection(slot);
         if connection.phase == Phase::Ending {
+            connection.queued -= bytes as usize;
             return;
         }
         connection.flags.set(ConnFlags::SOCKET_FULL, is_full);

@@ -58,6 +58,9 @@ impl Application for Site {
 
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
+        if was_full {
+            self.context.count_awaited(x.state);
+        }
         if self.handlers.drained(&mut self.context, &mut x) {
             return;
         }
@@ -136,7 +139,9 @@ impl Application for Site {
             debug!("connection closed: {reason:?}");
         }
         let has_left = !matches!(reason, CloseReason::Stopped);
+        self.context.subtract_unsent(&mut x);
         progress::cancel(&mut self.context, &mut x, has_left);
+        self.context.count_awaited(x.state);
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {

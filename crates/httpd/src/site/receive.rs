@@ -2,8 +2,6 @@
 
 use evring::{Commands, Cx, Rx};
 
-#[cfg(feature = "tls")]
-use crate::decision::options::HostIndex;
 use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyPiece;
 use crate::message::head_errors::{NoRequest, start_of_line};
@@ -163,11 +161,7 @@ impl Site {
         bytes: &[u8],
     ) {
         let work = x.state.work.take();
-        #[cfg(feature = "tls")]
-        let options = match x.state.redirects {
-            true => ResponseOptions { host: HostIndex::NONE, ..options },
-            false => options,
-        };
+        let options = ResponseOptions { host: x.state.host(options.host), ..options };
         self.context.send_error(x, status, options);
         let (request, bytes) = match work.as_deref() {
             Some(PendingWork::Body(receipt)) => (receipt.then.request(), &b""[..]),
