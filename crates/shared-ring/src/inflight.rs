@@ -86,6 +86,16 @@ impl<N> InFlightTable<N> {
         Some(entry)
     }
 
+    /// Removes the operation of `token` if it is one that `ends`.
+    #[inline]
+    pub(crate) fn take_if(&mut self, token: Token, ends: impl FnOnce(&Op) -> bool) -> Option<Op> {
+        let place = self.place(token)?;
+        let entry = self.entries[place].take_if(|e| e.token == token && ends(&e.op))?;
+        self.places[token.kind() as usize][token.slot() as usize] = 0;
+        self.vacant.push(place as u32);
+        Some(entry.op)
+    }
+
     /// Ends the operations for which `keep` returns false.
     pub fn retain(&mut self, keep: impl Fn(&Entry<N>) -> bool) {
         let ended: Vec<Token> =

@@ -371,6 +371,22 @@ impl Connection {
         self.app_reads() || self.phase == Phase::Connecting
     }
 
+    /// Returns whether a receive is in flight, and nothing else is to be done.
+    #[inline]
+    pub(crate) fn only_receives(&self) -> bool {
+        let others = ConnFlags::SENDING
+            | ConnFlags::PAUSED
+            | ConnFlags::HELD
+            | ConnFlags::OVERRUN
+            | ConnFlags::QUIESCING
+            | ConnFlags::SEND_PAUSED;
+        self.phase == Phase::Open
+            && self.close.is_none()
+            && self.flags & (others | ConnFlags::RECEIVING) == ConnFlags::RECEIVING
+            && self.queue.is_empty()
+            && !self.defers_reads
+    }
+
     /// Returns whether no operation or bytes are pending, so that only the application knows whether it
     /// is idle.
     pub(crate) fn is_quiet(&self) -> bool {

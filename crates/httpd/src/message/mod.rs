@@ -8,4 +8,5 @@ pub(crate) mod host;
 pub(crate) mod path;
 pub(crate) mod range;
 pub(crate) mod request;
+pub(crate) mod split;
 pub(crate) mod status;

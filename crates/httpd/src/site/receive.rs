@@ -74,6 +74,7 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
+        memory: &mut HeadMemory,
     ) -> Received {
         loop {
             if x.state.work.is_some() {
@@ -96,7 +97,7 @@ impl Site {
                 x.state.scanned = bytes.len() as u32;
                 return Received::Partial;
             }
-            match parse(bytes, &mut HeadMemory::new(), limits) {
+            match parse(bytes, memory, limits) {
                 Ok(request) => {
                     let len = request.head.len();
                     x.state.scanned = 0;
