@@ -2,10 +2,7 @@
 # Compares the memcached server with memcached: 10,000 sessions must be identical, and common clients
 # must work. ci/kv.sh --model first compares 10 million random operations with a model, without a network
 # and on the simulated machine, and one million on each mechanism, which takes an hour.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-
-. ci/need.sh
+. "$(dirname "$0")/setup.sh"
 need memcached memcached
 need memccapable libmemcached-tools
 # Debian's interpreter finds Debian's packages, even if others are installed.
@@ -20,7 +17,7 @@ if [ "${1:-}" = --model ]; then
 fi
 
 cargo build --release --quiet -p kv
-kv=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/kv
+kv=$target/release/kv
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Checks that no file of tests is forgotten: in a package without `autotests`, each is named in Cargo.toml, or is
 # a module of such a file.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 status=0
 for manifest in $(git ls-files '*Cargo.toml' | xargs grep -l '^autotests = false'); do

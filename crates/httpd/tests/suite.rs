@@ -7,7 +7,6 @@ mod compression;
 mod content;
 mod file_delivery;
 mod hostile;
-mod layers;
 mod library;
 mod monitor;
 mod routing;
