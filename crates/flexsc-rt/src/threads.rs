@@ -1,7 +1,7 @@
 //! Syscall threads (section 3.2.1): they execute what may block.
 //!
 //! At most one thread per core is active. User space is not notified when a thread blocks; so a
-//! heartbeat looks for a thread that is in the same call as at the last beat, counts it as blocked,
+//! heartbeat looks for a thread that is in the same call as at the last beat, and does not run; counts it as blocked,
 //! and lets another thread take its page over. A thread holds a page while it executes the page's
 //! entries, so two threads do not share the page's cache lines.
 
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cores::{Applied, Beats, Cores};
+use crate::cores::{Applied, Beats, Cores, Specialisation};
 use crate::entry::Status;
 use crate::interrupt::{self, Serving};
 use crate::page::ENTRIES;
@@ -107,7 +107,7 @@ impl Threads {
         threads: u16,
         active: usize,
         period: Duration,
-        specialise_cores: bool,
+        specialisation: Specialisation,
     ) -> Self {
         let pages = shared.pages();
         let work = Work {
@@ -131,7 +131,7 @@ impl Threads {
             ended: Condvar::new(),
             max_active: active,
             period,
-            cores: Cores::new(specialise_cores),
+            cores: Cores::new(specialisation),
             stranded: AtomicBool::new(false),
         }))
     }
@@ -234,7 +234,7 @@ impl Pool {
     /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`. Returns false
     /// if none can be started and all that run are blocked: the pages are stranded.
     fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) -> bool {
-        let room = pool.max_active.saturating_sub(work.active + others);
+        let room = pool.active_threads().saturating_sub(work.active + others);
         let wanted = work.queue.len().min(room);
         for _ in 0..wanted.min(work.idle) {
             pool.queued.notify_one();
@@ -264,6 +264,11 @@ impl Pool {
         let is_stranded = !can_start && !work.has_thread() && !work.queue.is_empty();
         pool.stranded.store(is_stranded, Ordering::Relaxed);
         !is_stranded
+    }
+
+    /// Returns how many threads may be active.
+    fn active_threads(&self) -> usize {
+        self.cores.active_threads(self.max_active)
     }
 
     /// Ends the sleep of the heartbeat.
@@ -300,7 +305,7 @@ impl Pool {
         let mut work = self.lock();
         work.starting -= 1;
         while !work.stop {
-            if work.active >= self.max_active || work.queue.is_empty() {
+            if work.active >= self.active_threads() || work.queue.is_empty() {
                 work.idle += 1;
                 work = self.queued.wait(work).unwrap_or_else(PoisonError::into_inner);
                 work.idle -= 1;
@@ -332,9 +337,13 @@ impl Pool {
         self.ended.notify_all();
     }
 
-    /// Executes the submitted entries of a page, until another thread has taken it over.
+    /// Executes submitted entries of a page, until another thread has taken it over; as many as a page has, as the owner
+    /// may submit more all the time while other pages wait.
     fn execute(&self, own: &Thread, number: u16, page: u32) {
-        while !own.blocked.load(Ordering::Relaxed) {
+        for _ in 0..ENTRIES {
+            if own.blocked.load(Ordering::Relaxed) {
+                break;
+            }
             let Some(place) = self.shared.submitted[page as usize].claim() else { break };
             let index = page * ENTRIES as u32 + place as u32;
             let entry = self.shared.entry(index);
@@ -380,7 +389,7 @@ impl Pool {
             work = waited.unwrap_or_else(PoisonError::into_inner).0;
             if self.cores.are_several() && beats.beat(work.active > 0) {
                 drop(work);
-                let decision = beats.end_window();
+                let decision = beats.end_window(&self.cores);
                 work = self.lock();
                 if let Some(given) = decision {
                     self.set_given(&mut work, given);
@@ -467,13 +476,16 @@ impl Pool {
         }
     }
 
-    /// Counts a thread as blocked, and frees its page for another one.
+    /// Counts a thread as blocked, and frees its page for another one, unless it computes or waits for a core.
     fn take_over(&self, work: &mut Work, number: u16, entry: u32) {
         let page = entry / ENTRIES as u32;
         if work.pages[page as usize] != PageState::Held(number) {
             return;
         }
         let thread = &self.threads[usize::from(number)];
+        if thread.serving.is_running() {
+            return;
+        }
         work.pages[page as usize] = PageState::Idle;
         work.active -= 1;
         work.counters.blocked += 1;
@@ -494,7 +506,7 @@ mod tests {
 
     fn threads_of(pages: usize) -> Threads {
         let shared = Arc::new(Shared::new(pages).unwrap());
-        Threads::new(shared, 1, 1, Duration::from_secs(60), false)
+        Threads::new(shared, 1, 1, Duration::from_secs(60), Specialisation::Off)
     }
 
     #[test]
@@ -541,7 +553,7 @@ mod tests {
     #[test]
     fn thread_that_died_after_it_was_counted_as_blocked_was_not_noticed() {
         let shared = Arc::new(Shared::new(1).unwrap());
-        let threads = Threads::new(shared, 1, 1, Duration::from_micros(100), false);
+        let threads = Threads::new(shared, 1, 1, Duration::from_micros(100), Specialisation::Off);
         let pool = &threads.0;
         // SAFETY: the entry is free.
         unsafe { pool.shared.entry(0).fill(libc::SYS_exit as u32, &[0; 6]) };
