@@ -57,7 +57,7 @@
 //! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
 //! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
 //! | demultiplexing | 3.1 | `evring::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; what it chooses was received elsewhere, and is copied once |
-//! | the identifier that downloading returns | 3.1, 5.5 | `evring::Tenant`, `evring::Bindings` | names the handler when it is bound again, from any thread |
+//! | the identifier that downloading returns | 3.1, 5.5 | `evring::Tenant`, `evring::Bindings` | names the handler when it is bound again, from any thread; another handler takes its place while the server runs |
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
 //! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
 //! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
