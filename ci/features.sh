@@ -15,6 +15,8 @@ echo "evring with handlers in a sandbox"
 cargo check --quiet -p evring --no-default-features --features epoll,sandbox
 echo "kv without its binary"
 cargo check --quiet -p kv --no-default-features --features evring/epoll
+echo "kv without handlers"
+cargo check --quiet -p kv --no-default-features --features model,program
 for mechanism in $mechanisms; do
     echo "evring and httpd with $mechanism"
     # Their dependencies have the features that evring requests, so it is checked as if it were alone.
