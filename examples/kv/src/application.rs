@@ -4,7 +4,9 @@ use std::collections::TryReserveError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use evring::{Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx};
+use evring::{
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx,
+};
 
 use crate::database::{Database, Limits};
 use crate::session::{Next, Session};
