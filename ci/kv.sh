@@ -44,19 +44,28 @@ stop() {
     unset 'pids[-1]'
 }
 
-# Without maintenance threads, whose references to values change the bytes that `decr` leaves.
+# sessions: compares our server with memcached, both newly started.
 memcached_port=18111
 as=()
 [ "$(id -u)" = 0 ] && as=(-u nobody)
-memcached "${as[@]}" -l 127.0.0.1 -p $memcached_port -B ascii -m 1024 -t 1 -o no_lru_maintainer,no_lru_crawler &
-pids+=($!)
-until (exec 3<>"/dev/tcp/127.0.0.1/$memcached_port") 2>/dev/null; do
-    kill -0 "${pids[-1]}" || exit 1
-    sleep 0.05
-done
-start -m 1024
-$python ci/kv-sessions.py "$port" $memcached_port "${KV_SESSIONS:-10000}"
-stop
+sessions() {
+    local same=0
+    # Without maintenance threads, whose references to values change the bytes that `decr` leaves.
+    memcached "${as[@]}" -l 127.0.0.1 -p $memcached_port -B ascii -m 1024 -t 1 -o no_lru_maintainer,no_lru_crawler &
+    pids+=($!)
+    until (exec 3<>"/dev/tcp/127.0.0.1/$memcached_port") 2>/dev/null; do
+        kill -0 "${pids[-1]}" || exit 1
+        sleep 0.05
+    done
+    start -m 1024
+    $python ci/kv-sessions.py "$port" $memcached_port "${KV_SESSIONS:-10000}" || same=$?
+    stop
+    stop
+    return $same
+}
+# On a busy machine memcached may reply differently: it drops the replies that were not yet sent when it finds a
+# key too long. A difference that the servers cause is there the second time.
+sessions || { echo 'the sessions are repeated, as a difference may be due to timing' >&2; sessions; }
 
 # Two threads: the replies do not depend on how threads share values.
 start -m 1024 -t 2

@@ -26,8 +26,8 @@ use session::{Pace, READ_TAG, Session};
 /// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
 ///
 /// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued,
-/// or with [`Close::Half`], the handshake goes on first; meanwhile the peer has to keep the
-/// [minimum rate](Layer::min_rate), or is reset.
+/// or with [`Close::Half`], the layer completes the handshake before it closes, and resets a peer that is slower than the
+/// [minimum rate](Layer::min_rate).
 ///
 /// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and for decoded bytes by twice the
 /// maximum of the application and one receive. Beyond the maximum, bytes stay encoded with the mechanism.

@@ -79,21 +79,21 @@ impl<N> InFlightTable<N> {
     /// Removes the operation of `token` and returns it with its memory.
     #[inline]
     pub fn remove(&mut self, token: Token) -> Option<Entry<N>> {
-        let place = self.place(token)?;
-        let entry = self.entries[place].take_if(|e| e.token == token)?;
-        self.places[token.kind() as usize][token.slot() as usize] = 0;
-        self.vacant.push(place as u32);
-        Some(entry)
+        self.remove_if(token, |_| true)
     }
 
-    /// Removes the operation of `token` if it is one that `ends`.
+    /// The same, if it is one of those for which `ends` returns true.
     #[inline]
-    pub(crate) fn take_if(&mut self, token: Token, ends: impl FnOnce(&Op) -> bool) -> Option<Op> {
+    pub(crate) fn remove_if(
+        &mut self,
+        token: Token,
+        ends: impl FnOnce(&Op) -> bool,
+    ) -> Option<Entry<N>> {
         let place = self.place(token)?;
         let entry = self.entries[place].take_if(|e| e.token == token && ends(&e.op))?;
         self.places[token.kind() as usize][token.slot() as usize] = 0;
         self.vacant.push(place as u32);
-        Some(entry.op)
+        Some(entry)
     }
 
     /// Ends the operations for which `keep` returns false.

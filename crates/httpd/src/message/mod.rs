@@ -2,6 +2,7 @@
 //! connections.
 
 pub(crate) mod body;
+mod byte_set;
 pub(crate) mod conversion;
 pub(crate) mod head_errors;
 pub(crate) mod host;

@@ -4,6 +4,7 @@
 //! 5.2).
 
 use crate::limits::Limits;
+use crate::message::byte_set::alphanumeric_and;
 
 /// The position of a part of a head.
 #[derive(Clone, Copy, Debug, Default)]
@@ -137,21 +138,7 @@ fn token_len(bytes: &[u8]) -> usize {
 }
 
 /// The bytes of a token.
-static TOKEN: [bool; 256] = {
-    let marks = b"!#$%&'*+-.^_`|~";
-    let mut table = [false; 256];
-    let mut i = 0;
-    while i < 256 {
-        table[i] = (i as u8).is_ascii_alphanumeric();
-        i += 1;
-    }
-    let mut i = 0;
-    while i < marks.len() {
-        table[marks[i] as usize] = true;
-        i += 1;
-    }
-    table
-};
+static TOKEN: [bool; 256] = alphanumeric_and(b"!#$%&'*+-.^_`|~");
 
 /// Returns the number of leading bytes of ASCII that are `FIRST` or above, except DEL.
 #[inline]

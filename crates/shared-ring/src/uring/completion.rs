@@ -32,7 +32,7 @@ impl<R: Ring> UringKernel<R> {
         None
     }
 
-    /// Converts the completion of a receive. Most report bytes of a stream that goes on.
+    /// Converts the completion of a receive. Most report bytes of a receive that stays in flight.
     #[inline]
     fn receive_completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data);
@@ -56,7 +56,8 @@ impl<R: Ring> UringKernel<R> {
         let token = Token::from_bits(cqe.user_data);
         let is_send = |op: &Op| matches!(op, Op::Send { .. });
         if cqe.result >= 0
-            && let Some(Op::Send { mut data, .. }) = self.owned.inflight.take_if(token, is_send)
+            && let Some(Entry { op: Op::Send { mut data, .. }, .. }) =
+                self.owned.inflight.remove_if(token, is_send)
         {
             let n = cqe.result as usize;
             data.advance(n);
