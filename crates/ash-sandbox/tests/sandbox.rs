@@ -873,7 +873,7 @@ fn clock_of_epochs_inherited_the_core_of_a_real_time_thread() {
     let all = sched_getaffinity(None).unwrap();
     // SAFETY: it returns a number.
     let highest = unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) };
-    let tries_it = || {
+    let tries_it = move || {
         let parameters = libc::sched_param { sched_priority: highest };
         // SAFETY: the parameters are read during the call; 0 is this thread.
         unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
