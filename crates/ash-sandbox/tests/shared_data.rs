@@ -230,7 +230,7 @@ fn stores_are_bounded_and_stay_in_the_sections_that_are_locked() {
     assert!(table.words().iter().all(|word| word.load(Ordering::Relaxed) == 0));
     let all: Vec<_> = (0..=MAX_LOCKS as u32).map(lock).collect();
     assert_eq!(calls(&mut handler, &all)[MAX_LOCKS..], [-2]);
-    let stores = vec![store(start + 56); MAX_STORES + 1];
+    let stores = [store(start + 56); MAX_STORES + 1];
     assert_eq!(calls(&mut handler, &[&[lock(0)], &stores[..]].concat())[1 + MAX_STORES..], [-2]);
     let written = u64::from_le_bytes([1, 2, 3, 4, 5, 6, 7, 8]);
     assert_eq!(table.words()[7].load(Ordering::Relaxed), written);
