@@ -3,6 +3,7 @@
 . "$(dirname "$0")/setup.sh"
 
 mechanisms=$(sed -n 's/^mechanisms = \[\(.*\)\]/\1/p' crates/evring/Cargo.toml | tr -d '",')
+[ -n "$mechanisms" ]
 for crate in shared-ring send-core; do
     echo "$crate without io_uring"
     cargo check --quiet -p "$crate" --no-default-features
@@ -20,5 +21,5 @@ cargo check --quiet -p kv --no-default-features --features model,program
 for mechanism in $mechanisms; do
     echo "evring and httpd with $mechanism"
     # Their dependencies have the features that evring requests, so it is checked as if it were alone.
-    cargo check --quiet -p evring -p evring-httpd --no-default-features --features "$mechanism"
+    cargo check --quiet -p evring -p evring-httpd --no-default-features --features "evring/$mechanism,evring-httpd/$mechanism"
 done

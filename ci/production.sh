@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Follows docs/production.md as a new user does: runs its commands, with systemd as process 1, in namespaces of their own
 # over a copy of the file system that is thrown away. Nothing of the machine changes, and no network is reached.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 page=docs/production.md
 
@@ -176,7 +175,6 @@ unshare --mount --uts --ipc --net --pid --cgroup --fork bash -euc '
     mkdir "/mnt/cgroup/probe.$PPID"
     rmdir "/mnt/cgroup/probe.$PPID"' 2>/dev/null || skip "namespaces, overlays or cgroups are not permitted"
 
-. ci/need.sh
 need curl curl
 need openssl openssl
 need ip iproute2
@@ -189,7 +187,7 @@ done
 
 # As the tests have built it.
 cargo build --quiet -p evring-httpd --bin httpd
-httpd=$(realpath -m "${CARGO_TARGET_DIR:-target}")/debug/httpd
+httpd=$target/debug/httpd
 
 work=$(mktemp -d)
 trap 'umount --quiet --lazy "$work/result" || true; rm -rf "$work"' EXIT

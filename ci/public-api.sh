@@ -23,8 +23,12 @@ document() {
 crates=(docs/public-api/*.txt)
 crates=("${crates[@]##*/}")
 crates=("${crates[@]%.txt}")
-# With their default features. Only evring-tls would have another one by the side of evring-httpd.
-document "${crates[@]/%evring-tls/ecem}"
+# With their default features: beside evring-httpd, evring-tls would have more.
+others=()
+for crate in "${crates[@]}"; do
+    [ "$crate" = evring-tls ] || others+=("$crate")
+done
+document "${others[@]}"
 document evring-tls
 
 status=0

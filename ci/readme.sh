@@ -8,7 +8,14 @@ need curl curl
 pages=(README.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md)
 work=$(mktemp -d)
 pid=
-trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
+command=
+end() {
+    local status=$?
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
+    rm -rf "$work"
+    [ $status -eq 0 ] || [ -z "$command" ] || echo "a page has a command that fails: $command" >&2
+}
+trap end EXIT
 
 # The lab as users build it takes minutes to link. This is that of the tests.
 cargo test --workspace --quiet --no-run --test command
@@ -50,7 +57,7 @@ check() {
             cargo build --release --quiet -p kv
             timeout 60 "$target/release/kv" -p 11211 >"$work/out" 2>&1 &
             pid=$!
-            until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid"; sleep 0.05; done 2>/dev/null
+            until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid" || return 1; sleep 0.05; done 2>/dev/null
             printf 'version\r\nquit\r\n' >&3
             grep -q '^VERSION' <&3
             exec 3>&-
@@ -102,6 +109,6 @@ commands() {
 commands "${pages[@]}" >"$work/commands"
 [ -s "$work/commands" ]
 while read -r command <&4; do
-    check "$command" || { echo "a page has a command that fails: $command" >&2; exit 1; }
+    check "$command"
     echo "ok: $command"
 done 4<"$work/commands"

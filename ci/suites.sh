@@ -4,7 +4,9 @@
 . "$(dirname "$0")/setup.sh"
 
 status=0
-for manifest in $(git ls-files '*Cargo.toml' | xargs grep -l '^autotests = false'); do
+manifests=$(git ls-files '*Cargo.toml' | xargs grep -l '^autotests = false')
+[ -n "$manifests" ]
+for manifest in $manifests; do
     tests=$(dirname "$manifest")/tests
     named=$(grep -A1 -xF '[[test]]' "$manifest" | sed -n 's/^name = "\(.*\)"/\1/p')
     modules=$(for name in $named; do sed -n 's/^mod \(.*\);/\1/p' "$tests/$name.rs"; done)

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flexsc_rt::{Call, Config, Direction, Executor, Kind, Pages, Specialisation, Waits};
+use flexsc_rt::{Call, Config, Direction, Executor, Kind, Pages, Specialization, Waits};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::system_call::{SystemCall, failed};
@@ -62,7 +62,7 @@ const NOTES: [&str; 6] = [
      executor takes the best of `in place`, `ring` and `threads` in the same round. `..._worst` is the \
      ratio of the call and depth with the highest median, so noise makes it larger.",
     "`threads, own core` makes all calls by a syscall thread that has left the owner's core, which counters show before \
-     and after; its heartbeat takes 100 us. Where it does not leave within 300 ms, as it is seldom busy, there is no time. \
+     and after; its heartbeat takes 100 us. Where it does not leave within 50 ms, as it is seldom busy, or returns, the time is infinite and has no point. \
      Those of `threads` never leave.",
     "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
      each through a pair of local sockets and then receives them. Both count two calls for each.",
@@ -205,7 +205,7 @@ const ADAPTIVE: usize = 4;
 const OWN_CORE: usize = 5;
 
 /// Time in which busy threads leave the owner's core.
-const LEAVE_WITHIN: Duration = Duration::from_millis(300);
+const LEAVE_WITHIN: Duration = Duration::from_millis(50);
 
 /// Returns the executors of calls, in the order of the constants.
 fn makers() -> Result<Vec<Maker>, Failure> {
@@ -216,9 +216,9 @@ fn makers() -> Result<Vec<Maker>, Failure> {
         Ok::<_, Failure>(Some((pages, executor)))
     };
     let posted = |executor| posted_with(executor, |_| ());
-    let any_core = |config: &mut Config| config.specialisation = Specialisation::Off;
+    let any_core = |config: &mut Config| config.specialization = Specialization::Off;
     let own_core = |config: &mut Config| {
-        config.specialisation = Specialisation::WhileBusy;
+        config.specialization = Specialization::WhileBusy;
         config.heartbeat = Duration::from_micros(100);
     };
     let maker = |name, posted: Option<(Pages, _)>| {
@@ -280,10 +280,14 @@ impl Maker {
 
     /// Returns whether the syscall threads have left the owner's core.
     fn has_own_core(&self) -> bool {
-        self.posted.as_ref().is_some_and(|(pages, _)| {
-            let counters = pages.counters();
-            counters.cores_given > counters.cores_taken_back
-        })
+        self.core_changes().is_some_and(|(given, taken_back)| given > taken_back)
+    }
+
+    /// How often the cores were given and taken back.
+    fn core_changes(&self) -> Option<(u64, u64)> {
+        let (pages, _) = self.posted.as_ref()?;
+        let counters = pages.counters();
+        Some((counters.cores_given, counters.cores_taken_back))
     }
 
     /// Keeps the syscall threads busy until they have left the owner's core, or do not.
@@ -358,11 +362,13 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
                 if maker == OWN_CORE {
                     makers[maker].leave_core(work, cell.depth)?;
                 }
+                let (own, changes) = (makers[maker].has_own_core(), makers[maker].core_changes());
                 // One batch before warms the caches.
                 makers[maker].batch(work, cell.depth)?;
                 let time = makers[maker].time(work, cell.depth, calls)?;
-                let is_as_named = maker != OWN_CORE || makers[maker].has_own_core();
-                if makers[maker].refused() == refused && is_as_named {
+                if maker == OWN_CORE && !(own && makers[maker].core_changes() == changes) {
+                    cell.times[maker].push(f64::INFINITY);
+                } else if makers[maker].refused() == refused {
                     cell.times[maker].push(time);
                 }
             }
@@ -441,7 +447,7 @@ fn report(
     for cell in cells {
         let figure = format!("Time of a call against batch depth: {}", works.all[cell.work].name);
         for (maker, times) in makers.iter().zip(&cell.times) {
-            if let Some(y) = spread(times) {
+            if let Some(y) = spread(times).filter(|y| y.median.is_finite()) {
                 outcome.point(&figure, "ns", maker.name, X::Number(cell.depth as f64), y);
             }
         }
@@ -454,9 +460,7 @@ fn report(
         }
     }
     let is_getppid = |cell: &&Cell| (cell.work, cell.depth) == (1, NULL_DEPTH);
-    if let Some(cell) = cells.iter().find(is_getppid)
-        && cell.times[THREADS].len() == cell.times[OWN_CORE].len()
-    {
+    if let Some(cell) = cells.iter().find(is_getppid) {
         let each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
         outcome.ratio("threads_over_own_core", "flexsc", each);
     }

@@ -1074,7 +1074,7 @@ fn idle_connections_blocked_new_ones() {
     });
 }
 
-/// The median does not depend on other programs that run.
+/// The bound is far above the time of a round, and other programs that run do not move the median.
 #[test]
 fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
     const ROUNDS: usize = 11;
@@ -1095,7 +1095,8 @@ fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
             .collect();
         times.sort_unstable();
         assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
-        assert_eq!(server.stop().idle_closed, ROUNDS as u64, "{name}");
+        // If a close takes longer than the interval of searches, another one is closed.
+        assert!(server.stop().idle_closed >= ROUNDS as u64, "{name}");
     });
 }
 

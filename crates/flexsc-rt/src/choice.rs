@@ -159,9 +159,10 @@ impl Choices {
         Row(self.rows[place] - 1)
     }
 
-    /// Returns whether a call that is a batch of its own is made in place, and neither measured nor on trial.
+    /// Counts a call that is a batch of its own if it is to be made in place, and neither measured nor on trial. Returns
+    /// whether it was counted; otherwise the caller chooses.
     #[inline]
-    pub(crate) fn is_in_place(&mut self, row: Row) -> bool {
+    pub(crate) fn pass_in_place(&mut self, row: Row) -> bool {
         self.costs(row, Depth(0)).pass(1)
     }
 

@@ -1,4 +1,4 @@
-//! Core specialisation: syscall threads get cores of their own while load and idle cores justify it (sections 3
+//! Core specialization: syscall threads get cores of their own while load and idle cores justify it (sections 3
 //! and 6.1: "dynamic core specialization").
 //!
 //! The heartbeat looks at windows of 64 beats. If in two of them in a row a syscall thread was active in three beats
@@ -6,8 +6,8 @@
 //! owner: its caches keep the program, those of the other cores the kernel. They may use all cores again when they
 //! were active in less than one beat of four, or when more threads are runnable than there are cores, for two windows
 //! in a row; and when the heartbeat finds nothing to do. The owner is never moved. While the owner has a core, one thread
-//! less is active, so that it is still one for each core. With one core there is
-//! nothing to give: the owner and the threads take turns, in batches. [`Specialisation::WhileBusy`] ignores how many
+//! fewer is active, so that it is still one for each core. With one core there is
+//! nothing to give: the owner and the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many
 //! threads of the machine are runnable.
 
 use std::fs;
@@ -26,7 +26,7 @@ const WINDOWS: u32 = 2;
 /// When syscall threads leave the owner's core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Specialisation {
+pub enum Specialization {
     /// Never.
     Off,
     /// While load and idle cores justify it: if a thread was active in three quarters of two windows of 64 heartbeats, and
@@ -87,7 +87,7 @@ impl Policy {
 pub(crate) struct Cores {
     /// Those of the thread that registered the pages; `None` if there is one, or they are not known.
     allowed: Option<CpuSet>,
-    specialisation: Specialisation,
+    specialization: Specialization,
     /// The core on which the owner has last submitted.
     owner: AtomicU32,
     /// The number of changes in the upper half; in the lower half the core that is left to the owner plus one, or 0.
@@ -99,10 +99,10 @@ pub(crate) struct Cores {
 pub(crate) struct Applied(u64);
 
 impl Cores {
-    pub(crate) fn new(specialisation: Specialisation) -> Self {
-        let is_off = specialisation == Specialisation::Off;
+    pub(crate) fn new(specialization: Specialization) -> Self {
+        let is_off = specialization == Specialization::Off;
         let allowed = sched_getaffinity(None).ok().filter(|all| !is_off && all.count() > 1);
-        Cores { allowed, specialisation, owner: AtomicU32::new(0), given: AtomicU64::new(0) }
+        Cores { allowed, specialization, owner: AtomicU32::new(0), given: AtomicU64::new(0) }
     }
 
     /// Returns whether there are cores to give.
@@ -112,13 +112,21 @@ impl Cores {
 
     /// Returns how many threads may be active, of so many at most: one for each core that they may use.
     #[inline]
-    pub(crate) fn active_threads(&self, most: usize) -> usize {
-        match &self.allowed {
-            Some(cores) if self.given.load(Ordering::Relaxed) as u32 != 0 => {
-                most.min(cores.count() as usize - 1)
-            }
-            _ => most,
+    pub(crate) fn active_threads(&self, max: usize) -> usize {
+        let given = self.given.load(Ordering::Relaxed) as u32;
+        match self.of_threads(given) {
+            Some(cores) if given != 0 => max.min(cores.count() as usize),
+            _ => max,
         }
+    }
+
+    /// Returns the cores of the threads, if of those that are allowed `owner - 1` is left to the owner.
+    fn of_threads(&self, owner: u32) -> Option<CpuSet> {
+        let mut cores = self.allowed?;
+        if let Some(core) = owner.checked_sub(1) {
+            cores.unset(core as usize);
+        }
+        Some(cores)
     }
 
     /// Notes where the owner runs.
@@ -148,12 +156,7 @@ impl Cores {
 
     #[cold]
     fn move_thread(&self, owner: u32) {
-        let Some(mut cores) = self.allowed else { return };
-        if let Some(core) = owner.checked_sub(1)
-            && cores.is_set(core as usize)
-        {
-            cores.unset(core as usize);
-        }
+        let Some(cores) = self.of_threads(owner) else { return };
         // It fails if the cores are not permitted any more; then the thread stays where it is.
         let _ = sched_setaffinity(None, &cores);
     }
@@ -181,8 +184,8 @@ impl Beats {
         self.beats = 0;
         // Not those of this thread, which has begun with those of the owner.
         let cores = of.allowed.map_or(1, |cores| cores.count() as usize);
-        let runnable = match of.specialisation {
-            Specialisation::WhileBusy => 0,
+        let runnable = match of.specialization {
+            Specialization::WhileBusy => 0,
             _ => runnable().unwrap_or(usize::MAX),
         };
         self.policy.decide(Window { active, runnable, cores })
@@ -245,7 +248,7 @@ mod tests {
 
     #[test]
     fn threads_leave_the_core_of_the_owner_and_return() {
-        let cores = Cores::new(Specialisation::Adaptive);
+        let cores = Cores::new(Specialization::Adaptive);
         let Some(allowed) = cores.allowed else { return println!("not tested: one core") };
         cores.note_owner();
         let owner = cores.owner.load(Ordering::Relaxed) as usize;
@@ -278,7 +281,7 @@ mod tests {
         assert!((1..WINDOW).all(|_| !beats.beat(true)));
         assert!(beats.beat(false));
         assert_eq!(beats.active, WINDOW - 1);
-        assert_eq!(beats.end_window(&Cores::new(Specialisation::WhileBusy)), None);
+        assert_eq!(beats.end_window(&Cores::new(Specialization::WhileBusy)), None);
         assert!((1..WINDOW).all(|_| !beats.beat(false)));
         assert!(!beats.idle());
     }

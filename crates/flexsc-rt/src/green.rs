@@ -117,7 +117,7 @@ struct Thread {
 }
 
 /// Places of threads that can run, in order. Each is in the queue once at most. Only the OS thread of the scheduler uses
-/// it, so the lock is free; wakers have to be ones for any thread.
+/// it, so the lock is never contended; `Waker` requires `Send` and `Sync`.
 struct ReadyQueue(Mutex<Vec<u32>>);
 
 impl ReadyQueue {

@@ -6,7 +6,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flexsc_rt::{Busy, Call, Config, Direction, Executor, Pages};
 use support::{Pipe, complete, post, read_of, register};
@@ -46,7 +46,7 @@ fn one_or_two_threads_have_one_call_that_waits_indefinitely() {
     }
 }
 
-/// A completion is there in each turn; so the owner never sleeps.
+/// A completion is there in each turn, so the owner does not sleep again.
 #[test]
 fn busy_owner_finds_a_ready_descriptor_within_eight_turns() {
     for sleep_in_ring in [false, true] {
@@ -105,7 +105,9 @@ fn waits_and_cancellations_are_counted() {
     // One that has a thread.
     let id = post(&mut pages, &pipe.blocking_read_of(second));
     pages.submit().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
     while pages.counters().threads_blocked == 0 {
+        assert!(Instant::now() < deadline, "the thread is not counted as blocked");
         thread::yield_now();
     }
     pages.cancel(id);

@@ -98,9 +98,8 @@ pub(crate) fn restore_in_child() {
         return;
     }
     for (signal, claim) in CLAIMS.iter().enumerate() {
-        if claim.owner.load(Ordering::Relaxed) != 0 {
-            claim.restore(signal as i32);
-        }
+        // That of SIGIO may have no owner.
+        claim.restore(signal as i32);
     }
     PROCESS.store(Process::current().number(), Ordering::Relaxed);
 }

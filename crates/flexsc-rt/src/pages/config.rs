@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::call::Executor;
-use crate::cores::Specialisation;
+use crate::cores::Specialization;
 
 /// How pages are registered.
 #[derive(Clone, Debug)]
@@ -25,7 +25,7 @@ pub struct Config {
     /// waits for a core, is not blocked, if proc(5) is there to show it.
     pub heartbeat: Duration,
     /// When syscall threads leave the owner's core.
-    pub specialisation: Specialisation,
+    pub specialization: Specialization,
     /// Pins the executor of bounded calls, instead of the choice by cost.
     pub executor: Option<Executor>,
     /// Whether calls may use io_uring. It is set up when one is first given to it.
@@ -45,7 +45,7 @@ impl Default for Config {
             threads: 64,
             active_threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
             heartbeat: Duration::from_millis(1),
-            specialisation: Specialisation::Adaptive,
+            specialization: Specialization::Adaptive,
             executor: None,
             ring: true,
             sleep_in_ring: false,

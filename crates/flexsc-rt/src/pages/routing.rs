@@ -69,7 +69,7 @@ impl Pages {
     fn execute_one(&mut self, index: u32) -> Result<(), Error> {
         let Slot { place, pinned, waits, row, .. } = self.slots[index as usize];
         let is_plain = place == Place::Batch && pinned.is_none() && matches!(waits, Waits::Bounded);
-        if !(is_plain && self.choices.is_in_place(row)) {
+        if !(is_plain && self.choices.pass_in_place(row)) {
             return self.route_one(index);
         }
         self.batch.clear();

@@ -240,7 +240,7 @@ impl Run {
             let is_watched = machine(|machine| machine.notifier.is_some());
             let is_woken = self.tasks.iter().any(Task::is_woken);
             assert!(is_watched || is_woken, "tasks wait, and nothing waits for their calls");
-            assert!(idle < STANDSTILL, "tasks wait in vain");
+            assert!(idle < STANDSTILL, "tasks wait and nothing happens");
         }
         // It waits for the calls of which the futures are gone.
         drop(self.runtime);
@@ -258,13 +258,13 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
             (0..steps).for_each(|_| run.step());
             run.end().iter().zip(&mut total).for_each(|(count, total)| *total += count);
         }
-        // The run is worth something.
+        // Each outcome has occurred.
         assert!(total.iter().all(|count| *count > seeds.end - seeds.start), "{n}: {total:?}");
     }
 }
 
 /// The future of a call gets its result once; a call whose future was dropped is made once or not at all, and its memory
-/// is kept until then; no task waits in vain, also while pages are full and without a notifier.
+/// is kept until then; no task waits for ever, also while pages are full and without a notifier.
 #[test]
 fn dropped_futures_race_with_completions() {
     run_seeds(0..10, 20_000);

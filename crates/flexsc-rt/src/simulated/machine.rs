@@ -33,7 +33,7 @@ pub(super) struct Machine {
     pub(super) shared: Option<Arc<Shared>>,
     pub(super) ring: Queues,
     pub(super) armed: BTreeMap<i32, [bool; 2]>,
-    /// The bell of the pages that the notifier waits for, and whom it wakes.
+    /// The bell of the pages that the notifier waits for, and the waker of its task.
     pub(super) notifier: Option<(RawFd, Waker)>,
 }
 

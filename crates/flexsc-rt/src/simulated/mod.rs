@@ -241,7 +241,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
             }
             run.end().iter().zip(&mut total).for_each(|(count, total)| *total += count);
         }
-        // The run is worth something.
+        // Each outcome has occurred.
         assert!(total.iter().all(|count| *count > seeds.end - seeds.start), "{n}: {total:?}");
     }
 }

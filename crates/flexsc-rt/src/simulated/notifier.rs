@@ -8,11 +8,11 @@ use super::call_ring::is_readable;
 use super::machine::{Machine, machine};
 use crate::call::Direction;
 
-/// Whom to wake is in the machine.
+/// The machine holds the waker.
 pub(crate) struct Notifier(RawFd);
 
 impl Notifier {
-    /// Fails now and then, as where no thread can be started.
+    /// Fails in one of four attempts, as if no thread could be started.
     pub(crate) fn start(pages: impl AsFd) -> io::Result<Self> {
         match machine(|machine| machine.random(4)) {
             0 => Err(io::ErrorKind::WouldBlock.into()),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::clock::Instant;
 use super::machine::machine;
-use crate::cores::Specialisation;
+use crate::cores::Specialization;
 use crate::shared::Shared;
 
 /// What a thread does.
@@ -38,7 +38,7 @@ impl Threads {
         threads: u16,
         _active: usize,
         _period: Duration,
-        _specialisation: Specialisation,
+        _specialization: Specialization,
     ) -> Self {
         machine(|machine| {
             machine.threads = vec![Thread::Idle; threads.into()];
