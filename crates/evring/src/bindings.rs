@@ -1,12 +1,13 @@
 //! Which handler in a sandbox gets which messages, changed while the server runs.
 
+use std::collections::VecDeque;
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::BufferGroup;
+use shared_ring::{BufferError, BufferGroup};
 
 use crate::{BindError, ConnId, Listener, Tenant};
 
@@ -20,7 +21,8 @@ pub enum Binding {
     /// The messages of a connection. They are copied to the handler, unless they land in its memory.
     Connection(ConnId),
     /// The messages that land in the memory of the handler with this [group](Tenant::group), unless a connection or a
-    /// filter is bound: another handler takes its place. They are copied to that one.
+    /// filter is bound: another handler takes its place, also for the messages that it had by a binding of this kind. They
+    /// are copied to that one.
     Landed(BufferGroup),
     /// The messages of all connections without a binding of their own that have these bytes at this offset; of several
     /// filters, the first that was bound decides. They are copied to the handler, unless they land in its memory.
@@ -52,6 +54,12 @@ struct Shared {
     state: Mutex<State>,
 }
 
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// A handler for a running landing.
 #[derive(Debug)]
 pub(crate) struct NewHandler {
@@ -65,8 +73,10 @@ pub(crate) struct NewHandler {
 struct State {
     /// All bindings.
     table: Table,
-    /// Handlers that the landing has not taken.
-    handlers: Vec<NewHandler>,
+    /// A landing exists, which takes handlers.
+    takes_handlers: bool,
+    /// Handlers that the landing has not taken, oldest first.
+    handlers: VecDeque<NewHandler>,
     /// What the landing has not taken, oldest first.
     changes: Vec<Change>,
     /// Memory of the filters in `changes`.
@@ -105,7 +115,11 @@ impl Bindings {
     /// Gives another handler to the landing while the server runs, as [`Landing::bind`](crate::Landing::bind) does before.
     /// The landing takes it with its next message or connection, and then the receiver gets its tenant, to which nothing is
     /// bound yet. To replace a handler, bind [what lands](Binding::Landed) for the old one, and its listeners and
-    /// filters, to the new one. The memory of the old one stays, as connections receive into it.
+    /// filters, to the new one. The memory of the old one stays, as connections receive into it, and so does its group: a
+    /// mechanism takes at most 63 handlers in its life.
+    ///
+    /// The receiver gets [`BufferError::TooMany`] for one more, and at once if [`BufferGroup::MAX`] handlers wait for a
+    /// message. If the landing has ended or ends, the handler is dropped, and `recv` returns an error.
     pub fn add(
         &self,
         handler: Handler,
@@ -113,9 +127,17 @@ impl Bindings {
         size: u32,
     ) -> Receiver<Result<Tenant, BindError>> {
         let (bound, receiver) = sync_channel(1);
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state.handlers.push(NewHandler { handler, buffers: (count, size), bound });
-        self.0.has_changes.store(true, Ordering::Release);
+        let mut state = self.0.state();
+        if !state.takes_handlers {
+            return receiver;
+        }
+        if state.handlers.len() < BufferGroup::MAX {
+            state.handlers.push_back(NewHandler { handler, buffers: (count, size), bound });
+            self.0.has_changes.store(true, Ordering::Release);
+        } else {
+            // There is room for it, so that it does not fail.
+            let _ = bound.send(Err(BufferError::TooMany.into()));
+        }
         receiver
     }
 
@@ -124,7 +146,7 @@ impl Bindings {
     }
 
     fn change(&self, change: Change) {
-        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.0.state();
         let State { table, changes, filter_bytes, has_overflowed, .. } = &mut *state;
         table.set(change.clone());
         if !*has_overflowed {
@@ -212,11 +234,31 @@ fn at<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 }
 
 /// The bindings as a landing sees them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct BindingReader {
     bindings: Bindings,
     table: Table,
-    handlers: Vec<NewHandler>,
+    handlers: VecDeque<NewHandler>,
+}
+
+impl Default for BindingReader {
+    fn default() -> Self {
+        let bindings = Bindings::default();
+        bindings.0.state().takes_handlers = true;
+        BindingReader { bindings, table: Table::default(), handlers: VecDeque::new() }
+    }
+}
+
+impl Drop for BindingReader {
+    /// Ends the wait for handlers that no message binds any more.
+    fn drop(&mut self) {
+        let handlers = {
+            let mut state = self.bindings.0.state();
+            state.takes_handlers = false;
+            mem::take(&mut state.handlers)
+        };
+        drop(handlers);
+    }
 }
 
 impl BindingReader {
@@ -255,13 +297,22 @@ impl BindingReader {
     #[inline]
     pub(crate) fn next_handler(&mut self) -> Option<NewHandler> {
         self.refresh();
-        self.handlers.pop()
+        self.handlers.pop_front()
     }
 
     /// Returns the tenant that has taken the place of the one in whose memory a message has landed, or that one.
     #[inline]
     pub(crate) fn of_landed(&self, group: BufferGroup) -> BufferGroup {
-        self.table.landed.get(group.index()).copied().flatten().unwrap_or(group)
+        let landed = &self.table.landed;
+        let mut at = group;
+        // Bounded, as there is no last one if handlers have changed places.
+        for _ in 0..landed.len() {
+            match landed.get(at.index()).copied().flatten() {
+                Some(next) if next != group => at = next,
+                _ => break,
+            }
+        }
+        at
     }
 
     /// Returns the tenant of the connections that a listener accepts.

@@ -9,12 +9,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError, TryRecvError};
 use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ash_sandbox::sandbox::{Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Ash, Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
 use evring::{
     Admission, AnyMechanism, Application, BindError, Binding, Bindings, BufferError, BufferGroup,
     Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing, LandingCounters, Listener,
@@ -71,9 +71,13 @@ const ECHO: &str = r#"
     (i32.const 0)))
 "#;
 
-fn handler() -> Handler {
+fn ash() -> Ash {
     let wasm = wat::parse_str(ECHO).unwrap();
-    Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap().instantiate(1).unwrap()
+    Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap()
+}
+
+fn handler() -> Handler {
+    ash().instantiate(1).unwrap()
 }
 
 /// A message for which the application takes its time.
@@ -417,6 +421,90 @@ fn handler_is_replaced_while_the_server_runs() {
 }
 
 #[test]
+fn handler_for_a_landing_that_has_ended_waited_without_end() {
+    let landing = Landing::new();
+    let bindings = landing.bindings();
+    let waiting = handler();
+    let memory = Arc::downgrade(waiting.memory());
+    let waiting = bindings.add(waiting, BUFFERS.0, BUFFERS.1);
+    drop(landing);
+    assert_eq!(waiting.recv_timeout(TIMEOUT).unwrap_err(), RecvTimeoutError::Disconnected);
+    assert!(memory.upgrade().is_none(), "the memory of the handler leaks");
+    let late = handler();
+    let memory = Arc::downgrade(late.memory());
+    let late = bindings.add(late, BUFFERS.0, BUFFERS.1);
+    assert_eq!(late.recv_timeout(TIMEOUT).unwrap_err(), RecvTimeoutError::Disconnected);
+    assert!(memory.upgrade().is_none(), "the memory of the handler leaks");
+    // Those that no landing has.
+    let none = Bindings::default().add(handler(), BUFFERS.0, BUFFERS.1);
+    assert_eq!(none.recv_timeout(TIMEOUT).unwrap_err(), RecvTimeoutError::Disconnected);
+}
+
+#[test]
+fn handlers_that_wait_for_a_message_were_not_bounded() {
+    let landing = Landing::new();
+    let bindings = landing.bindings();
+    let ash = ash();
+    let add = || bindings.add(ash.instantiate(1).unwrap(), BUFFERS.0, BUFFERS.1);
+    let waiting: Vec<_> = (0..BufferGroup::MAX).map(|_| add()).collect();
+    let too_many = Err(BindError::Buffers(BufferError::TooMany));
+    assert_eq!(add().try_recv().map(|bound| bound.map(|_| ())), Ok(too_many));
+    for waiting in waiting {
+        assert!(matches!(waiting.try_recv(), Err(TryRecvError::Empty)));
+    }
+}
+
+#[test]
+fn handlers_that_had_waited_were_bound_last_first() {
+    side_by_side(|backend| {
+        let server = Server::start(backend);
+        let added = [(); 3].map(|()| server.bindings.add(handler(), BUFFERS.0, BUFFERS.1));
+        echo(&mut server.connect(0), 2, LEN, 1);
+        let groups =
+            added.map(|added| added.recv_timeout(TIMEOUT).unwrap().unwrap().group().index());
+        assert!(groups.is_sorted(), "{backend}: {groups:?}");
+        assert!(server.stop(), "{backend}");
+    });
+}
+
+#[test]
+fn messages_of_the_first_handler_missed_the_second_replacement() {
+    side_by_side(|backend| {
+        let server = Server::start(backend);
+        let mut client = server.connect(0);
+        let add = || server.bindings.add(handler(), BUFFERS.0, BUFFERS.1);
+        let first = &server.tenants[0];
+        let [second, third] = [add(), add()];
+        echo(&mut client, 2, LEN, 1);
+        let [second, third] =
+            [second, third].map(|added| added.recv_timeout(TIMEOUT).unwrap().unwrap());
+        let handled = || [first, &second, &third].map(|tenant| tenant.counters().handled);
+        let replace = |old: &Tenant, new: &Tenant| {
+            server.bindings.bind(Binding::Landed(old.group()), new).unwrap();
+        };
+        assert_eq!(handled(), [1, 0, 0], "{backend}");
+        replace(first, &second);
+        echo(&mut client, 2, LEN, 1);
+        assert_eq!(handled(), [1, 1, 0], "{backend}");
+        replace(&second, &third);
+        echo(&mut client, 2, LEN, 1);
+        assert_eq!(handled(), [1, 1, 1], "{backend}");
+        // What was replaced may come back, and two may change places.
+        server.bindings.unbind(Binding::Landed(second.group()));
+        echo(&mut client, 2, LEN, 1);
+        assert_eq!(handled(), [1, 2, 1], "{backend}");
+        replace(&second, first);
+        echo(&mut client, 2, LEN, 1);
+        assert_eq!(handled(), [1, 3, 1], "{backend}");
+        replace(first, first);
+        echo(&mut client, 2, LEN, 1);
+        assert_eq!(handled(), [2, 3, 1], "{backend}");
+        drop(client);
+        assert!(server.stop(), "{backend}");
+    });
+}
+
+#[test]
 fn handlers_were_on_under_overload() {
     side_by_side(|backend| {
         if backend == "tokio" {
@@ -529,8 +617,7 @@ mod simulated {
 
     #[test]
     fn every_byte_is_echoed_once_and_in_order() {
-        let wasm = wat::parse_str(ECHO).unwrap();
-        let ash = Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap();
+        let ash = ash();
         let total = Rc::new(RefCell::new(LandingCounters::default()));
         for seed in 0..200u64 {
             let machine = Machine::new(&Plan::default().with(|p| p.seed = seed));
