@@ -92,7 +92,7 @@ impl fmt::Debug for HandlerHits {
 }
 
 impl Common {
-    /// Returns the time of the first request to any worker.
+    /// Returns when the clocks of the server began: at the first call, for a request to any worker or for its handler.
     pub(crate) fn started(&self, now: Instant) -> Instant {
         *self.started.get_or_init(|| now)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use ash_sandbox::sandbox::{Ash, Policy, Sandboxer, SharedTable};
+use ash_sandbox::sandbox::{Ash, MAX_TABLE_BYTES, Policy, Sandboxer, SharedTable};
 use evring::{AnyMechanism, Binding, Hooked, Landing, Tenant};
 
 use crate::{Database, Kv, Mirror, MirrorMemory};
@@ -16,7 +16,8 @@ impl MirrorMemory for SharedTable {
     }
 }
 
-/// A loaded handler, and the table that its instances read. A clone is for another worker.
+/// A loaded handler, and the table that its instances read. A clone is for another worker of the same database: the table
+/// has the values and the clock of one.
 #[derive(Clone, Debug)]
 pub struct GetHandler {
     ash: Ash,
@@ -25,7 +26,8 @@ pub struct GetHandler {
 }
 
 impl GetHandler {
-    /// Loads a module. The table of replies has one sixteenth of the memory for values, and is not a part of it.
+    /// Loads a module. The buckets of the table of replies have at most one sixteenth of the memory for values, and at most
+    /// 512 MiB. They are not a part of that memory.
     ///
     /// # Errors
     /// If the module is rejected, or there is no memory for the table.
@@ -37,7 +39,8 @@ impl GetHandler {
             p.operations_per_second = u64::MAX >> 8;
         });
         let ash = Sandboxer::new(policy)?.load(wasm)?;
-        let table = SharedTable::new(Mirror::bytes_for(memory / 16 / Mirror::MAX_REPLY))?;
+        // Half of the maximum, as the table has a header, too, and the number of buckets is a power of two.
+        let table = SharedTable::new(Mirror::bytes_for((memory / 16).min(MAX_TABLE_BYTES / 2)))?;
         let mirror = Mirror::over(Arc::clone(&table) as Arc<dyn MirrorMemory>);
         Ok(GetHandler { ash, table, mirror })
     }

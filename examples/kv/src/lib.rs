@@ -24,8 +24,8 @@
 //! from replies that the workers write to memory which it can only read ([`Mirror`]). The server answers all else: other
 //! commands, several commands or keys in a message, misses, replies of more than 480 bytes.
 //!
-//! - A value that changes, is removed or evicted is voided before the reply to the change, `flush_all` voids all. A reply
-//!   that is being written is not waited for: the handler aborts, and the server answers.
+//! - If a value changes, is removed or evicted, its reply is voided before the change is acknowledged; `flush_all` voids
+//!   all. A reply that is being written is not waited for: the handler aborts, and the server answers.
 //! - The handler's clock is never behind the server's, so an expired value is never sent.
 //! - A `get` that the handler answers does not mark the value as used. So a reply is valid for at most two seconds; then
 //!   the server gets a `get` and marks it (memcached marks a value once a minute at most).

@@ -40,8 +40,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         let database = Database::new(limits, seed).map_err(no_memory)?;
         let database = mirrored(database, handler.as_ref());
         let mechanism = AnyMechanism::new(&options.backend, &config)?;
-        print_addresses(mechanism.addresses(), mechanism.name());
-        return run(mechanism, database, handler.as_ref(), 0);
+        let print = |mechanism: &AnyMechanism| {
+            print_addresses(mechanism.addresses(), mechanism.name());
+            Ok(())
+        };
+        return run(mechanism, database, handler.as_ref(), 0, print);
     }
     let database = Database::shared(limits, seed, threads).map_err(no_memory)?;
     let database = mirrored(database, handler.as_ref());
@@ -79,21 +82,24 @@ fn mirrored(database: Database, _: Option<&Handler>) -> Database {
     database
 }
 
-/// Runs a worker, behind the handler if there is one.
+/// Runs a worker, behind the handler if there is one. Nothing that can fail is left to do when it calls `started`.
 fn run(
     mechanism: AnyMechanism,
     database: Database,
     handler: Option<&Handler>,
     worker: u64,
+    started: impl FnOnce(&AnyMechanism) -> Result<(), Box<dyn Error>>,
 ) -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "sandbox")]
     if let Some(handler) = handler {
         let mut mechanism = mechanism;
         let (server, _) = handler.before(database, worker, &mut mechanism)?;
+        started(&mechanism)?;
         mechanism.run(server)?;
         return Ok(());
     }
     let _ = (handler, worker);
+    started(&mechanism)?;
     mechanism.run(Kv::new(database))?;
     Ok(())
 }
@@ -126,12 +132,11 @@ fn serve_in_threads(
         let (sender, handler) = (sender.clone(), handler.cloned());
         thread::Builder::new().name("worker".to_owned()).spawn(move || {
             let started = |mechanism: &AnyMechanism| {
-                sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))
+                Ok(sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?)
             };
             let work = || {
                 let mechanism = AnyMechanism::new(&backend, &config_of_worker)?;
-                started(&mechanism)?;
-                run(mechanism, database, handler.as_ref(), worker)
+                run(mechanism, database, handler.as_ref(), worker, started)
             };
             if let Err(error) = work() {
                 // If the receiver is dropped, the program is ending.

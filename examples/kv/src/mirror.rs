@@ -43,7 +43,7 @@ pub trait MirrorMemory: Send + Sync {
 /// Replies to `get` that handlers may send. Workers share it by cloning it.
 ///
 /// A worker writes a reply when it has answered a `get`, under the lock of the key's store, and voids it there before
-/// the value changes. So a handler never sends the value of an earlier change than the last one that was answered.
+/// the value changes. Once a change has been acknowledged, no handler sends the older value.
 #[derive(Clone)]
 pub struct Mirror {
     memory: Arc<dyn MirrorMemory>,
@@ -60,12 +60,14 @@ impl Mirror {
     /// Maximum length of a reply in bytes; longer ones are not mirrored.
     pub const MAX_REPLY: usize = (BUCKET - BUCKET_HEADER) * 8;
 
-    /// Maximum number of tenants.
+    /// Maximum number of tenants that have clocks of their own.
     pub const MAX_TENANTS: u64 = 64;
 
-    /// Returns the bytes that a mirror needs with about this number of buckets.
-    pub fn bytes_for(buckets: usize) -> usize {
-        (HEADER + buckets.next_power_of_two() * BUCKET) * 8
+    /// Returns the bytes that a mirror needs whose buckets, a power of two, have at most this many bytes. It has one at
+    /// least.
+    pub fn bytes_for(bytes_of_buckets: usize) -> usize {
+        let buckets = (bytes_of_buckets / (BUCKET * 8)).max(1);
+        (HEADER + (1 << buckets.ilog2()) * BUCKET) * 8
     }
 
     /// Creates a mirror in memory of zeros.
@@ -80,19 +82,20 @@ impl Mirror {
         Mirror { memory, buckets }
     }
 
-    /// Sets the time from the start of the server to that of the clock of a tenant's handler. A time that is too long
+    /// Sets the time from the start of the server to that of the clock of a tenant's handler. Of several times, also of
+    /// tenants above [`MAX_TENANTS`](Self::MAX_TENANTS), which share clocks, the longest is valid: a time that is too long
     /// voids replies early.
     pub fn set_clock(&self, tenant: u64, since_start: Duration) {
         let word = 8 + (tenant % Self::MAX_TENANTS) as usize;
-        self.memory.words()[word].store(since_start.as_nanos() as u64, Ordering::Release);
+        self.memory.words()[word].fetch_max(since_start.as_nanos() as u64, Ordering::AcqRel);
     }
 
-    /// Writes a reply, without the final `END`, valid until a time after the start of the server.
-    pub(crate) fn publish(&self, key: &[u8], reply: &[u8], deadline: Duration) {
+    /// Writes a reply, without the final `END`, valid until a time after the start of the server. Returns whether it fits.
+    pub(crate) fn publish(&self, key: &[u8], reply: &[u8], deadline: Duration) -> bool {
         const END: &[u8] = crate::reply::END;
         let len = reply.len() + END.len();
         if len > Self::MAX_REPLY {
-            return;
+            return false;
         }
         let mut bytes = [0; Self::MAX_REPLY];
         bytes[..reply.len()].copy_from_slice(reply);
@@ -107,6 +110,7 @@ impl Mirror {
                 to.store(u64::from_le_bytes(*word), Ordering::Relaxed);
             }
         });
+        true
     }
 
     /// Voids the reply for a key; perhaps that for another one.
@@ -159,15 +163,36 @@ mod tests {
         }
     }
 
+    /// Returns a mirror of one bucket, and its memory.
+    fn mirror() -> (Mirror, Arc<Words>) {
+        let words = (0..Mirror::bytes_for(0) / 8).map(|_| AtomicU64::new(0)).collect();
+        let memory = Arc::new(Words(words));
+        (Mirror::over(Arc::clone(&memory) as Arc<dyn MirrorMemory>), memory)
+    }
+
     #[test]
     fn replies_that_do_not_fit_are_not_mirrored() {
-        let words = (0..Mirror::bytes_for(1) / 8).map(|_| AtomicU64::new(0)).collect();
-        let memory = Arc::new(Words(words));
-        let mirror = Mirror::over(Arc::clone(&memory) as Arc<dyn MirrorMemory>);
+        let (mirror, memory) = mirror();
         let len = || memory.0[HEADER + LEN].load(Ordering::Relaxed) as usize;
-        mirror.publish(b"key", &[b'a'; Mirror::MAX_REPLY - 4], Duration::MAX);
+        assert!(!mirror.publish(b"key", &[b'a'; Mirror::MAX_REPLY - 4], Duration::MAX));
         assert_eq!(len(), 0);
-        mirror.publish(b"key", &[b'a'; Mirror::MAX_REPLY - 5], Duration::MAX);
+        assert!(mirror.publish(b"key", &[b'a'; Mirror::MAX_REPLY - 5], Duration::MAX));
         assert_eq!(len(), Mirror::MAX_REPLY);
+    }
+
+    #[test]
+    fn mirror_was_larger_than_the_memory_for_it() {
+        for bytes in (9..40).flat_map(|n| [(1 << n) - 1, 1 << n, (1 << n) + 1]) {
+            let buckets = Mirror::bytes_for(bytes) - HEADER * 8;
+            assert!(buckets <= bytes.max(512) && buckets > bytes / 2, "{buckets} of {bytes}");
+        }
+    }
+
+    #[test]
+    fn clock_of_a_tenant_went_back_for_another_with_the_same_word() {
+        let (mirror, memory) = mirror();
+        mirror.set_clock(3, Duration::from_nanos(9));
+        mirror.set_clock(3 + Mirror::MAX_TENANTS, Duration::from_nanos(7));
+        assert_eq!(memory.0[8 + 3].load(Ordering::Relaxed), 9);
     }
 }

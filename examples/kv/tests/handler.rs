@@ -4,8 +4,8 @@
 mod support;
 
 use std::io::{BufRead as _, BufReader, Read as _};
-use std::path::Path;
-use std::process::{Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::thread;
@@ -23,9 +23,14 @@ fn limits() -> Limits {
     Limits { memory: MEMORY, ..Limits::default() }
 }
 
+/// Returns the module, of the directory `ASH_HANDLERS` if it is set.
+fn module() -> PathBuf {
+    let committed = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers");
+    std::env::var_os("ASH_HANDLERS").map_or_else(committed, PathBuf::from).join("kv_get.wasm")
+}
+
 fn load() -> GetHandler {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers/kv_get.wasm");
-    GetHandler::load(&std::fs::read(path).unwrap(), MEMORY).unwrap()
+    GetHandler::load(&std::fs::read(module()).unwrap(), MEMORY).unwrap()
 }
 
 /// A server behind the handler.
@@ -112,6 +117,24 @@ fn get(client: &mut Client, request: &str) -> Vec<u8> {
     }
 }
 
+fn stats(client: &mut Client) -> String {
+    client.send(b"stats\r\n");
+    let mut text = Vec::new();
+    while !text.ends_with(b"END\r\n") {
+        let mut byte = [0];
+        client.0.read_exact(&mut byte).unwrap();
+        text.push(byte[0]);
+    }
+    String::from_utf8(text).unwrap()
+}
+
+/// Returns the seconds since the start of the server.
+fn uptime(client: &mut Client) -> u64 {
+    let text = stats(client);
+    let line = text.lines().find_map(|line| line.strip_prefix("STAT uptime "));
+    line.unwrap().parse().unwrap()
+}
+
 #[test]
 fn handler_answers_what_the_server_has_answered_before() {
     on_each(|backend| {
@@ -193,27 +216,63 @@ fn value_that_reads_as_a_get_was_answered() {
     });
 }
 
+/// Requests after which `a` exists for two seconds, and their reply: longer than the server lets a handler send a reply
+/// without asking again, so that it writes another reply in the last second.
+const EXPIRING: [(&str, &str); 2] = [
+    ("set a 0 2 1\r\nx\r\n", "STORED\r\n"),
+    ("set a 0 0 1\r\nx\r\nflush_all 2\r\n", "STORED\r\nOK\r\n"),
+];
+
+/// Sends requests of [`EXPIRING`], and `get a` until the value has expired.
+fn expect_expiry(kv: &mut Handled, (set, reply): (&str, &str)) {
+    let handled = kv.handled();
+    kv.client.ask(set, reply);
+    // The server keeps it for one second more at most.
+    let begin = Instant::now();
+    let end = begin + Duration::from_secs(3);
+    loop {
+        let now = Instant::now();
+        if get(&mut kv.client, "get a\r\n") == b"END\r\n" {
+            break;
+        }
+        assert!(now < end, "{set:?}: {:?}", now - begin);
+    }
+    assert!(kv.handled() > handled, "{set:?}");
+}
+
 #[test]
 fn expired_value_is_never_answered() {
     on_each_at_once(|backend| {
-        for set in ["set a 0 1 1\r\nx\r\n", "set a 0 0 1\r\nx\r\nflush_all 1\r\n"] {
-            let mut kv = Handled::start(backend);
-            let reply = if set.contains("flush") { "STORED\r\nOK\r\n" } else { "STORED\r\n" };
-            kv.client.ask(set, reply);
-            // The server keeps it for one second more at most.
-            let begin = Instant::now();
-            let end = begin + Duration::from_secs(2);
-            loop {
-                let now = Instant::now();
-                let reply = get(&mut kv.client, "get a\r\n");
-                if reply == b"END\r\n" {
-                    break;
-                }
-                assert!(now < end, "{backend}: {:?}", now - begin);
-            }
-            assert!(kv.handled() > 0, "{backend}");
+        for expiring in EXPIRING {
+            expect_expiry(&mut Handled::start(backend), expiring);
         }
     });
+}
+
+#[test]
+fn handler_whose_clock_began_later_knows_the_time_of_the_server() {
+    on_each_at_once(|backend| {
+        for expiring in EXPIRING {
+            let handler = load();
+            let database = Database::shared(limits(), 7, 2).unwrap().mirrored(handler.mirror());
+            let worker = |n| Handled::worker(backend, &handler, database.share().unwrap(), n);
+            let mut first = worker(0);
+            let begin = Instant::now();
+            // A reply is valid for so long without the server.
+            while uptime(&mut first.client) < 2 {
+                assert!(begin.elapsed() < TIMEOUT, "{backend}");
+            }
+            expect_expiry(&mut worker(1), expiring);
+        }
+    });
+}
+
+#[test]
+fn handler_did_not_start_for_a_large_memory() {
+    let wasm = std::fs::read(module()).unwrap();
+    for memory in [0, 1 << 20, 7_680 << 20, 7_681 << 20, 16 << 30, usize::MAX] {
+        assert!(GetHandler::load(&wasm, memory).is_ok(), "{memory}");
+    }
 }
 
 #[test]
@@ -241,16 +300,6 @@ fn statistics_count_what_the_handler_answers() {
         kv.client.ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     }
     assert!(kv.handled() > 0);
-    let stats = |client: &mut Client| {
-        client.send(b"stats\r\n");
-        let mut text = Vec::new();
-        while !text.ends_with(b"END\r\n") {
-            let mut byte = [0];
-            client.0.read_exact(&mut byte).unwrap();
-            text.push(byte[0]);
-        }
-        String::from_utf8(text).unwrap()
-    };
     let text = stats(&mut kv.client);
     for line in ["STAT cmd_get 100\r\n", "STAT get_hits 100\r\n", "STAT get_misses 0\r\n"] {
         assert!(text.contains(line), "{line} in {text}");
@@ -340,28 +389,67 @@ fn values_are_whole_and_never_older_than_the_last_reply() {
     assert!(handled > 1_000, "{handled}");
 }
 
-/// The program, with two workers, whose handlers have clocks of their own.
+/// The server program, which ends with the value.
+struct Program(Child);
+
+impl Program {
+    /// Starts it with two workers, whose handlers have clocks of their own.
+    fn start(handler: &Path) -> (Program, Vec<Client>) {
+        let mut program = Program(
+            Command::new(env!("CARGO_BIN_EXE_kv"))
+                .args(["-p", "0", "-t", "2", "--handler"])
+                .arg(handler)
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap(),
+        );
+        let mut line = String::new();
+        BufReader::new(program.0.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let address = line.strip_prefix("listening on ").unwrap().split(' ').next().unwrap();
+        let clients = (0..8).map(|_| Client::connect(address.parse().unwrap())).collect();
+        (program, clients)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Answers `get` as the server would not.
+const UNLIKE_THE_SERVER: &str = r#"(module
+    (import "ash" "send" (func $send (param i32 i32) (result i32)))
+    (memory (export "memory") 1 1)
+    (data (i32.const 0) "VALUE a 0 7\r\nhandler\r\nEND\r\n")
+    (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+        (drop (call $send (i32.const 0) (i32.const 27)))
+        (i32.const 1)))"#;
+
 #[test]
 fn program_puts_the_handler_before_each_worker() {
-    let module = Path::new(env!("CARGO_MANIFEST_DIR")).join("../handlers/kv_get.wasm");
-    let kv = |arguments: &[&str]| {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_kv"));
-        command.args(["-p", "0"]).args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().unwrap()
-    };
-    let mut child = kv(&["-t", "2", "--handler", module.to_str().unwrap()]);
-    let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-    let address = line.strip_prefix("listening on ").unwrap().split(' ').next().unwrap();
-    let connect = || Client::connect(address.parse().unwrap());
-    let mut clients: Vec<_> = (0..8).map(|_| connect()).collect();
+    let (_program, mut clients) = Program::start(&module());
     clients[0].ask("set a 0 0 1\r\nx\r\n", "STORED\r\n");
     for n in 0..400 {
         clients[n % 8].ask("get a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n");
     }
-    let _ = child.kill();
-    child.wait().unwrap();
-    let output = kv(&["--handler", "none.wasm"]).wait_with_output().unwrap();
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("--handler none.wasm: "), "{text}");
+    // Connections of both workers get what the handler sends.
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("unlike_the_server.wasm");
+    std::fs::write(&path, wat::parse_str(UNLIKE_THE_SERVER).unwrap()).unwrap();
+    let (_program, mut clients) = Program::start(&path);
+    for client in &mut clients {
+        client.ask("get a\r\n", "VALUE a 0 7\r\nhandler\r\nEND\r\n");
+        client.ask("gets a\r\n", "END\r\n");
+    }
+}
+
+#[test]
+fn program_without_its_handler_does_not_start() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_kv"));
+    let output = command.args(["-p", "0", "--handler", "none.wasm"]).output().unwrap();
+    let (text, errors) = (String::from_utf8_lossy(&output.stdout), &output.stderr);
+    assert!(!output.status.success() && text.is_empty(), "{text}");
+    let errors = String::from_utf8_lossy(errors);
+    assert!(errors.contains("--handler none.wasm: "), "{errors}");
 }

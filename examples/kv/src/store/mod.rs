@@ -238,8 +238,9 @@ impl Store {
         let ends = [self.blocks.expires(found.item), self.flush_at];
         let ends = ends.into_iter().filter(|second| *second != 0);
         let deadline = ends.fold(self.now.saturating_add(Self::MIRRORED_SECONDS), u32::min);
-        mirror.publish(key.bytes, reply, time::start_of(deadline));
-        self.blocks.set_state(found.item, self.blocks.state(found.item) | MIRRORED);
+        if mirror.publish(key.bytes, reply, time::start_of(deadline)) {
+            self.blocks.set_state(found.item, self.blocks.state(found.item) | MIRRORED);
+        }
     }
 
     /// Voids the reply with a value that is about to change.
