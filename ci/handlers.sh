@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds the example handlers anew, in Rust and C, compares them with the committed modules, and tests them
-# in the sandbox. ci/handlers.sh --update replaces the committed modules.
+# Builds the example handlers anew, in Rust and C, compares them with the committed modules, and tests them in the
+# sandbox and in front of `kv`. ci/handlers.sh --update replaces the committed modules.
 . "$(dirname "$0")/setup.sh"
 need clang clang
 need wasm-ld lld
@@ -11,8 +11,12 @@ built=$PWD/target/handlers
 rm -rf "$built/modules" && mkdir -p "$built/modules"
 
 cargo fmt --manifest-path "$handlers/Cargo.toml" --check
-# In its directory, for the flags in its .cargo/config.toml.
-(cd "$handlers" && cargo build --quiet --locked --release --examples --target-dir "$built")
+# In its directory, for the flags in its .cargo/config.toml. The bytes of a module depend on cargo's variables, and not on
+# the path of the checkout.
+(
+    unset CARGO_INCREMENTAL RUSTFLAGS CARGO_ENCODED_RUSTFLAGS "${!CARGO_PROFILE_@}" "${!CARGO_BUILD_@}"
+    cd "$handlers" && cargo build --quiet --locked --release --examples --target-dir "$built"
+)
 for source in "$handlers"/*.rs; do
     name=$(basename "$source" .rs)
     cp "$built/wasm32-unknown-unknown/release/examples/$name.wasm" "$built/modules"
@@ -38,6 +42,9 @@ else
     echo "not compared: the committed handlers are of $(cat "$handlers/compilers"), here is $compilers"
 fi
 # With the features of the workspace, so that cargo builds no dependency again.
-ASH_HANDLERS=$built/modules cargo test --workspace --quiet --test suite example_handlers:: | tee "$built/tests.log"
+export ASH_HANDLERS=$built/modules
+cargo test --workspace --quiet --test suite -- example_handlers:: shared_data:: | tee "$built/tests.log"
+grep -q 'result: ok. [1-9]' "$built/tests.log"
+cargo test --workspace --quiet --test handler | tee "$built/tests.log"
 grep -q 'result: ok. [1-9]' "$built/tests.log"
 ci/guide.sh

@@ -1,6 +1,7 @@
 //! Transfers between accounts that the application changes, too (ASH, section 5.4.1): a message has the numbers of two
-//! accounts and an amount, four bytes each, big-endian. The reply is what the first account has left. Each account is a
-//! section of the table, with a lock; a handler that does not get both locks aborts, and the application transfers.
+//! accounts and an amount, four bytes each, big-endian. The reply is what the first account has left: eight bytes,
+//! little-endian, as the balance in the table. Each account is a section of the table, with a lock; a handler that does not
+//! get both locks aborts, as it does if a balance would be too small or too large, and the application transfers.
 
 #![no_std]
 
@@ -29,7 +30,8 @@ fn commit<'m>(
     sections[1].copy(0, second)?;
     let rest = u64::from_le_bytes(*first).checked_sub(amount).filter(|_| from != to);
     *first = rest.ok_or(CallError::Invalid)?.to_le_bytes();
-    *second = (u64::from_le_bytes(*second) + amount).to_le_bytes();
+    let sum = u64::from_le_bytes(*second).checked_add(amount);
+    *second = sum.ok_or(CallError::Invalid)?.to_le_bytes();
     // Both are written after the handler has returned, or none.
     sections[0].store(0, first)?;
     sections[1].store(0, second)?;

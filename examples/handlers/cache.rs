@@ -1,6 +1,6 @@
 //! A handler that keeps a cache of pages (ASH, section 6.4.3): it looks up the path of a request, and answers from its
 //! memory. The server answers what is not in the cache. The pages are those of the build; to change one, build and reload.
-//! A client that has a page asks with its tag, and gets 304.
+//! A client that has a page asks with its tag, or with `*` for any, and gets 304 (RFC 9110, section 13.1.2).
 
 #![no_std]
 
@@ -66,7 +66,8 @@ fn answer(request: &Message<'_>) -> Verdict {
 fn send(page: &'static Page, request: &Message<'_>) -> Result<(), CallError> {
     let is_same = request.bytes().split(|b| *b == b'\n').any(|line| {
         let (name, value) = line.split_at(line.len().min(14));
-        name.eq_ignore_ascii_case(b"if-none-match:") && value.windows(10).any(|tag| tag == page.tag)
+        name.eq_ignore_ascii_case(b"if-none-match:")
+            && (value.trim_ascii() == b"*" || value.windows(10).any(|tag| tag == page.tag))
     });
     if is_same {
         request.send(b"HTTP/1.1 304 Not Modified\r\nETag: ")?;

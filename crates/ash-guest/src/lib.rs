@@ -54,7 +54,7 @@ pub fn clock() -> u64 {
     calls::clock() as u64
 }
 
-/// Returns the number of the tenant to whom the instance belongs.
+/// Returns the number of the tenant of the instance.
 pub fn tenant() -> u64 {
     calls::id() as u64
 }

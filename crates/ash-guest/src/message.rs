@@ -27,13 +27,13 @@ pub enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The bytes are not in the handler's memory, or may not be accessed.
+    /// The bytes are not in the handler's memory, or may not be accessed; there is no such section, counter or table.
     Fault,
-    /// The maximum of sends, events or operations is reached.
+    /// A maximum is reached: of sends, events, operations, reply slots, locks or stores.
     Exhausted,
     /// There is no such pipe list, or the message does not suit it.
     Invalid,
-    /// The application is using the data. A handler does not wait, but aborts.
+    /// The application, or another handler, is using the data. A handler does not wait, but aborts.
     Busy,
 }
 
@@ -52,9 +52,13 @@ impl CallError {
 impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            CallError::Fault => "the bytes are not in the handler's memory",
-            CallError::Exhausted => "the maximum of sends, events or operations is reached",
-            CallError::Busy => "the application is using the data",
+            CallError::Fault => {
+                "the bytes may not be accessed, or there is no such section or counter"
+            }
+            CallError::Exhausted => {
+                "the maximum of sends, events, operations, reply slots, locks or stores is reached"
+            }
+            CallError::Busy => "the application, or another handler, is using the data",
             CallError::Invalid => "no such pipe list, or one that the message does not suit",
         })
     }

@@ -91,7 +91,8 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Copies bytes from the section, as they were when the lock was taken.
+    /// Copies bytes from the section, as they were when the lock was taken. Where the section ends, the next one begins:
+    /// its bytes are copied, too, but are not those of a lock that the handler has, and may change at any time.
     ///
     /// # Errors
     /// [`CallError::Fault`] if the bytes are not in the table.
@@ -99,7 +100,7 @@ impl<'a> Section<'a> {
         Table { start: self.start }.copy(offset, to)
     }
 
-    /// Writes bytes to the section, if the handler handles the message: after an abort, of its own will or not, nothing is
+    /// Writes bytes to the section, if the handler handles the message: after a voluntary or involuntary abort, nothing is
     /// written. The host reads the bytes after the handler has returned, as those of [`send`](crate::Message::send).
     ///
     /// # Errors

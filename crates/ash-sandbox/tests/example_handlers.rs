@@ -91,7 +91,9 @@ fn cache_in_rust_answers_from_its_pages_and_knows_their_tags() {
     for (tags, status) in [
         (tag.to_owned(), "304 Not Modified"),
         (format!("\"other\", {tag}"), "304 Not Modified"),
+        ("*".to_owned(), "304 Not Modified"),
         ("\"other\"".to_owned(), "200 OK"),
+        ("\"*\"".to_owned(), "200 OK"),
     ] {
         let request = format!("GET /cached/style.css HTTP/1.1\r\nif-none-match: {tags}\r\n\r\n");
         let (outcome, sent) = run(&mut handler, request.as_bytes());

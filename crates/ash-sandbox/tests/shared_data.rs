@@ -71,6 +71,11 @@ fn handler_changes_data_of_the_application_by_its_locks_and_does_not_wait() {
     }
     assert_eq!(transfer(&mut handler, 1, 2, 130), Outcome::Handled);
     assert_eq!(balances(&table), [70, 0, 230]);
+    // More than an account can have.
+    table.lock(1)[0].store(u64::MAX - 9, Ordering::Relaxed);
+    assert_eq!(transfer(&mut handler, 0, 1, 10), ABORTED);
+    assert_eq!(transfer(&mut handler, 0, 1, 9), Outcome::Handled);
+    assert_eq!(balances(&table), [61, u64::MAX, 230]);
     let _locked = table.lock(0);
     assert!(table.try_lock(0).is_none() && table.try_lock(1).is_some());
 }

@@ -105,6 +105,8 @@ impl Host {
 
     /// Starts an invocation.
     pub(crate) fn begin(&mut self, message: Range<usize>, operations: u64) {
+        // The last one has locks if it ended with a panic.
+        self.end_shared(false);
         self.message = message;
         self.operations = operations;
         self.aborted = false;
@@ -210,23 +212,12 @@ impl Host {
         }
         let Some(from) = memory.in_table(from as u32, len as u32) else { return FAULT };
         let Some(table) = memory.table() else { return FAULT };
-        let from = table.start().wrapping_add(from.start);
+        // SAFETY: the range is in the memory, and only this thread accesses it: the handler waits for this call.
+        let to = unsafe { std::slice::from_raw_parts_mut(memory.host_pointer(to.start), to.len()) };
         // What the handler reads before the call, such as a version, is older than the bytes, and what it reads
         // after it is newer.
         fence(Ordering::Acquire);
-        let to_start = memory.host_pointer(to.start);
-        if to.len() == size_of::<u64>() && from.cast::<u64>().is_aligned() {
-            // SAFETY: the word is in the table, which the application accesses as atomics, and which lives as long as
-            // the memory; the destination has eight bytes.
-            unsafe {
-                let word = AtomicU64::from_ptr(from.cast_mut().cast()).load(Ordering::Relaxed);
-                to_start.cast::<u64>().write_unaligned(word);
-            }
-        } else {
-            // SAFETY: the bytes are in the table, which the other range does not overlap. The application may change
-            // them meanwhile; then they are any bytes, which the handler detects by its marks.
-            unsafe { from.copy_to_nonoverlapping(to_start, to.len()) };
-        }
+        copy_of_words(table.words(), from.start, to);
         fence(Ordering::Acquire);
         OK
     }
@@ -353,6 +344,32 @@ impl Host {
         let Some(counter) = self.counters.get_mut(counter as usize) else { return FAULT };
         *counter = counter.wrapping_add(by as u64);
         OK
+    }
+}
+
+impl Drop for Host {
+    /// Releases the locks of an invocation that ended with a panic.
+    fn drop(&mut self) {
+        self.end_shared(false);
+    }
+}
+
+/// Copies bytes that begin at an offset of the words. Others may change these meanwhile; each is loaded once.
+fn copy_of_words(words: &[AtomicU64], from: usize, to: &mut [u8]) {
+    const WORD: usize = size_of::<u64>();
+    let load = |word: &AtomicU64| word.load(Ordering::Relaxed).to_ne_bytes();
+    // The end of a word, whole words, and the beginning of another one.
+    let (mut words, skipped) = (&words[from / WORD..], from % WORD);
+    let (first, rest) = to.split_at_mut(((WORD - skipped) % WORD).min(to.len()));
+    if let Some((word, rest)) = words.split_first().filter(|_| !first.is_empty()) {
+        first.copy_from_slice(&load(word)[skipped..skipped + first.len()]);
+        words = rest;
+    }
+    let (whole, last) = rest.as_chunks_mut();
+    let (of_whole, of_last) = words.split_at(whole.len());
+    whole.iter_mut().zip(of_whole).for_each(|(to, word)| *to = load(word));
+    if let Some(word) = of_last.first().filter(|_| !last.is_empty()) {
+        last.copy_from_slice(&load(word)[..last.len()]);
     }
 }
 
@@ -528,4 +545,44 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         },
     )?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::SharedTable;
+    use super::super::memory::Areas;
+    use super::*;
+
+    #[test]
+    fn locks_of_an_invocation_that_ended_with_a_panic_were_kept() {
+        let page = rustix::param::page_size();
+        let table = SharedTable::with_sections(1, 8).unwrap();
+        let areas = Areas { replies: page, messages: page };
+        let memory = HandlerMemory::new(page, areas, Some(Arc::clone(&table)), 8 * page).unwrap();
+        let mut host = Host::new(1, false, &Policy::default());
+        host.set_memory(Arc::new(memory));
+        // A panic skips `end_shared`.
+        host.begin(0..0, 1_000);
+        assert!(host.lock(0) >= 0 && table.try_lock(0).is_none());
+        host.begin(0..0, 1_000);
+        assert!(table.try_lock(0).is_some(), "the next invocation has its lock");
+        assert!(host.lock(0) >= 0 && table.try_lock(0).is_none());
+        drop(host);
+        assert!(table.try_lock(0).is_some(), "nobody has its lock");
+    }
+
+    #[test]
+    fn copies_of_words_begin_and_end_anywhere() {
+        let bytes: Vec<u8> = (0..40).collect();
+        let words =
+            bytes.as_chunks().0.iter().map(|word| AtomicU64::new(u64::from_ne_bytes(*word)));
+        let words: Vec<_> = words.collect();
+        for from in 0..=bytes.len() {
+            for end in from..=bytes.len() {
+                let mut copy = vec![0; end - from];
+                copy_of_words(&words, from, &mut copy);
+                assert_eq!(copy, bytes[from..end]);
+            }
+        }
+    }
 }

@@ -80,8 +80,8 @@
 //!
 //! A [`SharedTable`] with sections can be written by handlers, too (5.4.1). `lock` never waits: a handler that gets -4 aborts,
 //! or does without. What it stores is written when it has handled the message, by the host, before its replies leave; so what
-//! a handler reads of a section that it has locked is what was there before. The abort point is the lock: a handler that
-//! aborts behind it, of its own will or not, has written nothing, and the lock is released as it returns. Locks are held
+//! a handler reads of a section that it has locked is what was there before. The abort point is the lock: after a voluntary
+//! or involuntary abort after taking the lock, nothing is written, and the lock is released. Locks are held
 //! during one invocation at most, whose time the policy bounds. A handler has up to [`MAX_LOCKS`] locks and
 //! [`MAX_STORES`] stores; a store outside of the sections that it has locked returns -1.
 //!

@@ -41,8 +41,8 @@ pub const MAX_TABLE_BYTES: usize = 1 << 30;
 /// ```
 ///
 /// A handler that finds the lock taken aborts. One that has it reads the section, and writes to it when it has handled
-/// the message: all its writes together, as one step of the host that nothing interrupts. So a handler that aborts with a
-/// lock, of its own will or not, has changed nothing. The host releases the lock in any case when the handler has
+/// the message: all its writes together, as one step of the host that nothing interrupts. So a voluntary or involuntary
+/// abort after taking a lock changes nothing. The host releases the lock in any case when the handler has
 /// returned. `examples/handlers/account.rs` is an example.
 #[derive(Debug)]
 pub struct SharedTable {
@@ -94,8 +94,8 @@ impl SharedTable {
 
     /// Returns the table as words.
     pub fn words(&self) -> &[AtomicU64] {
-        // SAFETY: the mapping begins at a page, has whole words, and lives as long as the value. All of this process
-        // access it as atomics, or by copies that may see any value.
+        // SAFETY: the mapping begins at a page, has whole words, and lives as long as the value. All code of this process
+        // accesses it as these atomics; handlers, whose code is not Rust, only load from it.
         unsafe {
             std::slice::from_raw_parts(self.mapping.start().cast(), self.len() / size_of::<u64>())
         }
@@ -156,10 +156,6 @@ impl SharedTable {
     /// Returns the number of sections.
     pub fn sections(&self) -> usize {
         self.locks.len()
-    }
-
-    pub(crate) fn start(&self) -> *const u8 {
-        self.mapping.start()
     }
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
