@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use ash_sandbox::model::{Machine, ProcessState, Strategy, Workload};
-use ash_sandbox::sandbox::{Handler, Outcome, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Handler, Outcome, Pass, Policy, Sandboxer};
 
 use super::model::{contestants, machine};
 use super::{handler, remote_write};
@@ -28,11 +28,11 @@ pub(crate) fn recommend(options: &Recommend) -> Result<(), Failure> {
     let measured = Measured::of(&mut measured, &messages)?;
     let workload = workload(&measured, options);
     say(format!(
-        "Handler: {:.2} us in the sandbox, {:.2} us without ({}); passes on {:.0} % of the messages, after {:.0} % of its \
-         time.",
+        "Handler: {:.2} us in the sandbox, {:.2} us without (factor {}); passes on {:.0} % of the messages, after {:.0} % \
+         of its time.",
         workload.handler_us * workload.sandboxing_factor,
         workload.handler_us,
-        format_args!("factor {}", workload.sandboxing_factor),
+        workload.sandboxing_factor,
         workload.ash_abort_probability * 100.0,
         workload.share_before_abort * 100.0,
     ))?;
@@ -69,10 +69,13 @@ struct Measured {
 
 impl Measured {
     /// Invokes a handler with all messages in turn.
+    ///
+    /// # Errors
+    /// If it does not get a message.
     fn of(measured: &mut Handler, messages: &[Vec<u8>]) -> Result<Self, Failure> {
-        let empty = times(&mut handler("")?, messages);
+        let empty = times(&mut handler("")?, messages)?;
         let empty_us = empty.get(&false).copied().map_or(0.0, |(_, us)| us);
-        let times = times(measured, messages);
+        let times = times(measured, messages)?;
         let own_us = |(_, us): &(usize, f64)| (us - empty_us).max(0.0);
         let passed_us = times.get(&true).map(own_us);
         let handled_us = times.get(&false).map(own_us).or(passed_us).unwrap_or(0.0);
@@ -82,7 +85,10 @@ impl Measured {
 }
 
 /// Returns the number and the median time in us of the messages that a handler has passed on (`true`), and of the others.
-fn times(handler: &mut Handler, messages: &[Vec<u8>]) -> BTreeMap<bool, (usize, f64)> {
+fn times(
+    handler: &mut Handler,
+    messages: &[Vec<u8>],
+) -> Result<BTreeMap<bool, (usize, f64)>, Failure> {
     let mut all: BTreeMap<bool, Vec<f64>> = BTreeMap::new();
     for message in messages.iter().cycle().take(INVOCATIONS) {
         // Involuntary aborts are a part of what is measured.
@@ -90,10 +96,20 @@ fn times(handler: &mut Handler, messages: &[Vec<u8>]) -> BTreeMap<bool, (usize, 
         let start = Instant::now();
         let outcome = handler.handle_copy(message, 7, start);
         let us = start.elapsed().as_nanos() as f64 / 1e3;
+        let skipped = match &outcome {
+            Outcome::Passed(Pass::TooLong) => Some("it is longer than the room for messages"),
+            Outcome::Passed(Pass::OverBudget) => Some("the operations of a second are used up"),
+            // Nothing else keeps a message from a handler that is on and has no governor.
+            _ => None,
+        };
+        if let Some(reason) = skipped {
+            let what = format_args!("the handler gets no message of {} bytes", message.len());
+            return Err(Failure::new(what, reason));
+        }
         all.entry(matches!(outcome, Outcome::Passed(_))).or_default().push(us);
     }
     let median = |us: Vec<f64>| (us.len(), spread(&us).map_or(0.0, |us| us.median));
-    all.into_iter().map(|(is_passed, us)| (is_passed, median(us))).collect()
+    Ok(all.into_iter().map(|(is_passed, us)| (is_passed, median(us))).collect())
 }
 
 /// Returns the workload of a handler: what was measured, unless an option says otherwise.
@@ -199,5 +215,12 @@ mod tests {
         let measured =
             Measured::of(measured.as_mut().unwrap(), &[vec![0], vec![1], vec![2], vec![3]]);
         assert_eq!(measured.unwrap().passed, 0.25);
+    }
+
+    #[test]
+    fn message_that_the_handler_does_not_get_counted_as_passed_on() {
+        let measured = Measured::of(&mut handler("").unwrap(), &[vec![0], vec![0; 1 << 20]]);
+        let error = measured.unwrap_err().to_string();
+        assert!(error.contains("no message of 1048576 bytes: it is longer"), "{error}");
     }
 }
