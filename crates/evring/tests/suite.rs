@@ -22,4 +22,5 @@ mod retire;
 mod send_policy;
 mod sends_file;
 mod server;
+mod slow_readers;
 mod timers_and_mailboxes;
