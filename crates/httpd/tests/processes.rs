@@ -1,6 +1,7 @@
 //! The tests that start the program, in one executable: each file is a module.
 
 mod bounds;
+mod downloads;
 mod hosts;
 mod program;
 mod regressions;
@@ -9,6 +10,7 @@ mod sandbox;
 mod serving;
 mod stage;
 mod tls;
+mod tls_downloads;
 mod tls_settings;
 mod upgrade;
 mod user;
