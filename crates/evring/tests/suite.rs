@@ -16,6 +16,7 @@ mod listener;
 #[path = "../../shared-ring/tests/mapped/mod.rs"]
 mod mapped;
 mod owner;
+mod pauses;
 mod receive_hook;
 mod regressions;
 mod retire;
