@@ -9,6 +9,7 @@ use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -147,19 +148,28 @@ fn check_files(setting: &Setting, root: Option<&Path>) -> Result<(), String> {
         };
         let (what, outcome) = match name {
             "root" => ("directory", fs::read_dir(&path).map(drop)),
-            // To open a pipe would wait for its writer.
-            _ => match fs::metadata(&path) {
-                Ok(metadata) if !metadata.is_file() => {
-                    ("file", Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")))
-                }
-                metadata => ("file", metadata.and_then(|_| fs::File::open(&path)).map(drop)),
-            },
+            _ => ("file", check_file(&path, page.is_some())),
         };
         outcome.map_err(|error| {
             format!("`{name}`: cannot read the {what} {}: {error}", path.display())
         })?;
     }
     Ok(())
+}
+
+/// Checks that a file can be read; a page is a regular file. A pipe is not opened: that would wait for its writer.
+fn check_file(path: &Path, is_page: bool) -> io::Result<()> {
+    let file_type = fs::metadata(path)?.file_type();
+    if is_page && !file_type.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
+    }
+    if file_type.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if file_type.is_fifo() {
+        return Ok(());
+    }
+    fs::File::open(path).map(drop)
 }
 
 /// Returns the name of a flag's variable.
