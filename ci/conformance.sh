@@ -2,12 +2,8 @@
 # Checks HTTP conformance of the web server: h1spec (strict) on every mechanism, redbot and httplint
 # on a file, a range, a conditional request and a content coding. pip installs them from PyPI and
 # GitHub into target/conformance; H1SPEC=DIR uses a checkout of h1spec instead.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
-need() {
-    command -v "$1" >/dev/null || { echo "ci/conformance.sh requires $1 (Debian package: $2)" >&2; exit 1; }
-}
 need python3 python3-venv
 need curl curl
 
@@ -21,7 +17,7 @@ h1spec() {
 }
 
 cargo build --release --quiet -p evring-httpd
-httpd=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/httpd
+httpd=$target/release/httpd
 work=$(mktemp -d)
 server=
 trap 'kill $server 2>/dev/null || true; rm -rf "$work"' EXIT

@@ -2,8 +2,7 @@
 # Runs the fuzz targets: ci/fuzz.sh [SECONDS [TARGET...]], by default each for 60 s; or builds all of
 # them, without optimization: ci/fuzz.sh --build. Requires a nightly compiler, and installs cargo-fuzz.
 # Failing inputs are kept in fuzz/artifacts; add a regression test before fixing the defect.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 command -v cargo-fuzz >/dev/null || cargo install --quiet --debug --locked cargo-fuzz
 

@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # Follows docs/handlers.md: writes its files, runs its commands, and compares what they print with their
 # comments.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-
-. ci/need.sh
+. "$(dirname "$0")/setup.sh"
 need curl curl
 
 repository=$PWD
@@ -30,7 +27,7 @@ grep -v '^cargo install' "$work/commands" >"$work/script"
 
 # Each command with a comment prints it.
 cd "$work"
-PATH=$(cd "$repository" && realpath -m "${CARGO_TARGET_DIR:-target}")/debug:$PATH
+PATH=$target/debug:$PATH
 export CARGO_TARGET_DIR=$work/target
 while read -r line <&3; do
     command=${line%%#*} expected=$(sed -n 's/.*# *//p' <<<"$line")

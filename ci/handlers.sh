@@ -1,10 +1,7 @@
 #!/usr/bin/env bash
 # Builds the example handlers anew, in Rust and C, compares them with the committed modules, and tests them
 # in the sandbox. ci/handlers.sh --update replaces the committed modules.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-
-. ci/need.sh
+. "$(dirname "$0")/setup.sh"
 need clang clang
 need wasm-ld lld
 

@@ -2,10 +2,7 @@
 # Compares the memcached server with memcached: 10,000 sessions must be identical, and common clients
 # must work. ci/kv.sh --model first compares 10 million random operations with a model, without a network
 # and on the simulated machine, and one million on each mechanism, which takes an hour.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-
-. ci/need.sh
+. "$(dirname "$0")/setup.sh"
 need memcached memcached
 need memccapable libmemcached-tools
 # Debian's interpreter finds Debian's packages, even if others are installed.
@@ -20,7 +17,7 @@ if [ "${1:-}" = --model ]; then
 fi
 
 cargo build --release --quiet -p kv
-kv=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release/kv
+kv=$target/release/kv
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
@@ -47,19 +44,28 @@ stop() {
     unset 'pids[-1]'
 }
 
-# Without maintenance threads, whose references to values change the bytes that `decr` leaves.
+# sessions: compares our server with memcached, both newly started.
 memcached_port=18111
 as=()
 [ "$(id -u)" = 0 ] && as=(-u nobody)
-memcached "${as[@]}" -l 127.0.0.1 -p $memcached_port -B ascii -m 1024 -t 1 -o no_lru_maintainer,no_lru_crawler &
-pids+=($!)
-until (exec 3<>"/dev/tcp/127.0.0.1/$memcached_port") 2>/dev/null; do
-    kill -0 "${pids[-1]}" || exit 1
-    sleep 0.05
-done
-start -m 1024
-$python ci/kv-sessions.py "$port" $memcached_port "${KV_SESSIONS:-10000}"
-stop
+sessions() {
+    local same=0
+    # Without maintenance threads, whose references to values change the bytes that `decr` leaves.
+    memcached "${as[@]}" -l 127.0.0.1 -p $memcached_port -B ascii -m 1024 -t 1 -o no_lru_maintainer,no_lru_crawler &
+    pids+=($!)
+    until (exec 3<>"/dev/tcp/127.0.0.1/$memcached_port") 2>/dev/null; do
+        kill -0 "${pids[-1]}" || exit 1
+        sleep 0.05
+    done
+    start -m 1024
+    $python ci/kv-sessions.py "$port" $memcached_port "${KV_SESSIONS:-10000}" || same=$?
+    stop
+    stop
+    return $same
+}
+# On a busy machine memcached may reply differently: it drops the replies that were not yet sent when it finds a
+# key too long. A difference that the servers cause is there the second time.
+sessions || { echo 'the sessions are repeated, as a difference may be due to timing' >&2; sessions; }
 
 # Two threads: the replies do not depend on how threads share values.
 start -m 1024 -t 2

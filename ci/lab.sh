@@ -3,8 +3,7 @@
 # connection on request, and causes no failures in the load generator; the caches send replies of the
 # same lengths. Before that, checks the tables of measurements in the pages. ci/lab.sh --build only builds the
 # servers that are libraries.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 for library in hyper axum may-minihttp; do
     manifest=benches/peers/$library/Cargo.toml
@@ -13,7 +12,6 @@ for library in hyper axum may-minihttp; do
 done
 [ "${1:-}" != --build ] || exit 0
 
-. ci/need.sh
 need curl curl
 need nginx nginx-light
 need lighttpd lighttpd
@@ -25,7 +23,7 @@ need memcached memcached
 cargo test --workspace --quiet --no-run --test command
 # Instructions of our server and of nginx, by callgrind where valgrind is installed.
 cargo test --workspace --quiet --bin lab -- --ignored
-lab=$(realpath "${CARGO_TARGET_DIR:-target}")/debug/lab
+lab=$target/debug/lab
 # The tables of the pages are those of the committed results.
 "$lab" tables --check
 work=$(mktemp -d)

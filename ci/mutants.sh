@@ -10,8 +10,7 @@
 # the remaining ones by the suites on real sockets. The results are in target/mutants: NAME.results, one
 # line per mutant with its outcome and the deciding tests, and NAME.survivors. --table sums the results of
 # several parts.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 export LC_ALL=C
 
 # Timeouts for the tests and the build of one mutant, in seconds: many times their usual duration.

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # The packages that are published: complete, and small for a library user of the web server.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 # At most this many crates for `evring-httpd` with two mechanisms.
 max=39

@@ -2,17 +2,14 @@
 # Tests the servers with other programs: curl fetches a directory of 1,000 files from every mechanism,
 # through the proxy from nginx, and over TLS, and compares the bytes; testssl.sh scans the TLS. Runs ci/kv.sh for the
 # cache.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-
-. ci/need.sh
+. "$(dirname "$0")/setup.sh"
 need curl curl
 need openssl openssl
 need nginx nginx-light
 need testssl testssl.sh
 
 cargo build --release --quiet -p evring-httpd -p examples
-bin=$(realpath -m "${CARGO_TARGET_DIR:-target}")/release
+bin=$target/release
 work=$(mktemp -d)
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT

@@ -2,20 +2,23 @@
 # Runs the commands of the pages: the lines of their `sh` blocks, and what stands in backquotes as
 # `cargo ...` or `ci/...`. A command without a line in `check` below is an error. The Rust code of the
 # pages runs with the documentation tests.
-set -euo pipefail
-cd "$(dirname "$0")/.."
-
-. ci/need.sh
+. "$(dirname "$0")/setup.sh"
 need curl curl
 
 pages=(README.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md)
 work=$(mktemp -d)
 pid=
-trap '[ -z "$pid" ] || kill "$pid" 2>/dev/null || true; rm -rf "$work"' EXIT
+command=
+end() {
+    local status=$?
+    [ -z "$pid" ] || kill "$pid" 2>/dev/null || true
+    rm -rf "$work"
+    [ $status -eq 0 ] || [ -z "$command" ] || echo "a page has a command that fails: $command" >&2
+}
+trap end EXIT
 
 # The lab as users build it takes minutes to link. This is that of the tests.
 cargo test --workspace --quiet --no-run --test command
-target=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 lab() { "$target/debug/lab" "$@"; }
 
 # served SECONDS COMMAND...: runs a server until it prints its address, and fetches its first page.
@@ -54,7 +57,7 @@ check() {
             cargo build --release --quiet -p kv
             timeout 60 "$target/release/kv" -p 11211 >"$work/out" 2>&1 &
             pid=$!
-            until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid"; sleep 0.05; done 2>/dev/null
+            until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid" || return 1; sleep 0.05; done 2>/dev/null
             printf 'version\r\nquit\r\n' >&3
             grep -q '^VERSION' <&3
             exec 3>&-
@@ -82,6 +85,7 @@ check() {
             case $script in
                 ci/kv.sh) ;;    # ci/peers.sh
                 ci/guide.sh) ;; # ci/handlers.sh
+                ci/lines.sh) "$script" >/dev/null ;;
                 ci/mutants.sh | ci/sanitizers.sh | ci/conformance.sh) ;; # take too long
                 *) grep -q "^ *step $script" .ci/run || { echo "$script: not in .ci/run" >&2; return 1; } ;;
             esac
@@ -105,6 +109,6 @@ commands() {
 commands "${pages[@]}" >"$work/commands"
 [ -s "$work/commands" ]
 while read -r command <&4; do
-    check "$command" || { echo "a page has a command that fails: $command" >&2; exit 1; }
+    check "$command"
     echo "ok: $command"
 done 4<"$work/commands"

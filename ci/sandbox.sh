@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Runs generated hostile modules in the sandbox, by default for two minutes: ci/sandbox.sh [SECONDS]; an hour is
 # ci/sandbox.sh 3600.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 # With the features of the workspace, so that cargo builds no dependency again.
 mkdir -p target

@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of the two crates with most `unsafe` code under AddressSanitizer and LeakSanitizer:
 # ci/sanitizers.sh [OPTIONS OF cargo test]. Requires a nightly compiler for x86-64.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 export CARGO_TARGET_DIR=target/asan RUSTFLAGS=-Zsanitizer=address
 export ASAN_OPTIONS=detect_leaks=1

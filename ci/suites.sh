@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
 # Checks that no file of tests is forgotten: in a package without `autotests`, each is named in Cargo.toml, or is
 # a module of such a file.
-set -euo pipefail
-cd "$(dirname "$0")/.."
+. "$(dirname "$0")/setup.sh"
 
 status=0
-for manifest in $(git ls-files '*Cargo.toml' | xargs grep -l '^autotests = false'); do
+manifests=$(git ls-files '*Cargo.toml' | xargs grep -l '^autotests = false')
+[ -n "$manifests" ]
+for manifest in $manifests; do
     tests=$(dirname "$manifest")/tests
     named=$(grep -A1 -xF '[[test]]' "$manifest" | sed -n 's/^name = "\(.*\)"/\1/p')
     modules=$(for name in $named; do sed -n 's/^mod \(.*\);/\1/p' "$tests/$name.rs"; done)

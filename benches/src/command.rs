@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use ash_sandbox::model::ProcessState;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::failure::Failure;
@@ -25,6 +26,12 @@ interval keeps the limit, open if the limit lies in it or the rounds are fewer t
 
 Exit status: 0 if no goal was missed, 3 if one was, 2 for invalid options, 1 if the experiment failed.";
 
+/// Help text after the options of `lab recommend`.
+const PLACEMENTS: &str = "\
+The model is that of ASH, chapter 7: times from the arrival of a message until it is handled. An ASH runs in the \
+sandbox, an upcall in another process; an interrupt wakes or interrupts the application, and a poll finds it at work. \
+The handler has no table of an application, and no pipe lists. An empty handler's time is subtracted from its time.";
+
 /// Measures the mechanisms on this machine
 #[derive(Parser)]
 #[command(name = "lab", version)]
@@ -44,6 +51,9 @@ pub(crate) enum Command {
     Report(Report),
     /// Write the tables of README.md and BENCHMARKS.md from the results in docs/results
     Tables(Tables),
+    /// Measure a handler in a sandbox and this machine, and say where the handler should run
+    #[command(after_help = PLACEMENTS)]
+    Recommend(Recommend),
     /// Load a web server and report its performance
     #[command(after_help = TIMES)]
     Load(Box<Load>),
@@ -167,6 +177,66 @@ pub(crate) struct Report {
     /// Draw only these series
     #[arg(long, value_name = "NAME", value_delimiter = ',', requires = "figures")]
     pub(crate) series: Vec<String>,
+}
+
+#[derive(Args)]
+pub(crate) struct Recommend {
+    /// The module, in its binary or text format
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handler: PathBuf,
+    /// A message; several are handled in turn, and their mix decides how often the handler passes one on
+    #[arg(long, value_name = "FILE", required = true)]
+    pub(crate) message: Vec<PathBuf>,
+    /// How much longer the handler takes in the sandbox than as native code; `lab run ash-sandbox` measures it
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.25, value_parser = factor)]
+    pub(crate) sandboxing_factor: f64,
+    /// The probability that the handler passes a message on [default: as measured]
+    #[arg(long, value_name = "0..1", value_parser = share)]
+    pub(crate) abort_probability: Option<f64>,
+    /// The share of its time after which it passes a message on [default: as measured, or 1/8]
+    #[arg(long, value_name = "0..1", value_parser = share)]
+    pub(crate) share_before_abort: Option<f64>,
+    /// What the application's process does when a message arrives [default: each]
+    #[arg(long)]
+    pub(crate) state: Option<State>,
+    /// The number of other processes that compute
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) other_processes: u32,
+}
+
+/// What the process of an application does (ASH, table 7-1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum State {
+    /// It runs and polls for a message.
+    Spinning,
+    /// It runs other code.
+    Busy,
+    /// It sleeps until a message arrives.
+    Blocked,
+    /// It is suspended and waits for something else.
+    BusySuspended,
+}
+
+impl State {
+    /// Returns the state of the model.
+    pub(crate) fn model(self) -> ProcessState {
+        match self {
+            State::Spinning => ProcessState::Spinning,
+            State::Busy => ProcessState::Busy,
+            State::Blocked => ProcessState::Blocked,
+            State::BusySuspended => ProcessState::BusySuspended,
+        }
+    }
+}
+
+fn share(text: &str) -> Result<f64, String> {
+    let share = text.parse().ok().filter(|share| (0.0..=1.0).contains(share));
+    share.ok_or_else(|| "not a number between 0 and 1".to_owned())
+}
+
+fn factor(text: &str) -> Result<f64, String> {
+    let factor = text.parse().ok().filter(|factor| (0.1..=1000.0).contains(factor));
+    factor.ok_or_else(|| "not a number between 0.1 and 1000".to_owned())
 }
 
 #[derive(Args)]

@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         Command::Run(options) => run::run(&options),
         Command::Report(options) => report::write(&options),
         Command::Tables(options) => tables::tables(&options),
+        Command::Recommend(options) => experiments::recommend(&options),
         Command::Load(options) => load::load(&options),
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),

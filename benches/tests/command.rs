@@ -311,3 +311,37 @@ fn runs_were_kept_in_the_checkout_where_the_lab_was_built() {
     report(plain.path(), None);
     assert!(plain.path().join("target/lab").is_dir());
 }
+
+#[test]
+fn recommendation_is_that_of_the_model_for_a_measured_handler() {
+    let handlers = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/handlers/");
+    let directory = tempfile::tempdir().unwrap();
+    let (one, long) = (directory.path().join("one"), directory.path().join("long"));
+    std::fs::write(&one, [0, 0, 0, 1]).unwrap();
+    std::fs::write(&long, [0; 5]).unwrap();
+    let recommend = |handler: &str, more: &[&str]| {
+        let handler = format!("{handlers}{handler}");
+        let one = one.to_str().unwrap();
+        lab(&[&["recommend", "--handler", &handler, "--message", one], more].concat())
+    };
+    let output = recommend("increment.wasm", &["--message", long.to_str().unwrap()]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    // It passes the message of five bytes on.
+    assert!(text.contains("passes on 50 % of the messages"), "{text}");
+    let fastest = |text: &str| -> Vec<_> {
+        text.lines().skip(2).map(|line| line.rsplit("   ").next().unwrap().to_owned()).collect()
+    };
+    assert_eq!(fastest(&text).len(), 4, "{text}");
+    // A process that sleeps is woken by every other strategy.
+    let output = recommend("echo.wat", &["--state", "blocked"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(fastest(&text), ["ASH"], "{text}");
+    let output = recommend("echo.wat", &["--state", "blocked", "--abort-probability", "1"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(fastest(&text), ["interrupt"], "{text}");
+    assert_eq!(recommend("echo.wat", &["--abort-probability", "2"]).status.code(), Some(2));
+    let output = recommend("none.wasm", &[]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("none.wasm"));
+}

@@ -335,6 +335,7 @@ fn each_close_ends_as_documented() {
 
         let mut half = begin(b"h");
         half.expect_last(&all, End::Eof);
+        assert_eq!(log.next(), Event::Drained, "a half-closed connection may wait for room");
         half.send(b"x");
         assert_eq!(log.next(), received(b"x"), "a half-closed connection still receives");
         half.end();

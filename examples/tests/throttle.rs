@@ -11,14 +11,16 @@ use std::time::{Duration, Instant};
 use evring::FileDelivery;
 use examples::Throttle;
 use rustix::event::{PollFd, PollFlags, poll};
+use support::client::Client;
 use support::{Server, TIMEOUT, config, on_each_at_once, pattern, tiny};
 
+const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 const HEAD: &str = "HTTP/1.0 200 OK\r\nContent-Length: ";
 
 fn request(server: &Server) -> TcpStream {
     let mut client = TcpStream::connect(server.address).unwrap();
     client.set_read_timeout(Some(TIMEOUT)).unwrap();
-    client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+    client.write_all(REQUEST).unwrap();
     client
 }
 
@@ -78,8 +80,11 @@ fn client_slower_than_the_rate_gets_every_byte() {
 
 #[test]
 fn client_slower_than_the_rate_was_reset_while_it_read() {
+    const RATE: u32 = 200_000;
+    const MAX_STALL: Duration = Duration::from_secs(2);
     let root = tempfile::tempdir().unwrap();
-    let contents = pattern(1_000_000);
+    // Pieces come for longer than a client may take nothing.
+    let contents = pattern(3 * RATE as usize);
     fs::write(root.path().join("file"), &contents).unwrap();
     on_each_at_once(|backend| {
         let config = tiny().with(|c| {
@@ -89,14 +94,15 @@ fn client_slower_than_the_rate_was_reset_while_it_read() {
             c.max_read_delay = Duration::from_millis(1);
         });
         let server = Server::start(backend, config, || {
-            Throttle::new("file", u32::MAX).with_max_stall(Duration::from_secs(1))
+            Throttle::new("file", RATE).with_max_stall(MAX_STALL)
         });
-        let mut client = request(&server);
-        let (mut reply, mut piece) = (Vec::new(), [0; 500]);
-        // At most half of the rate at which it would be done before it could be reset.
+        let mut client = Client::narrow(server.address).0;
+        client.write_all(REQUEST).unwrap();
+        let (mut reply, mut piece) = (Vec::new(), [0; RATE as usize / 400]);
+        // At half of the rate.
         while let Ok(n @ 1..) = client.read(&mut piece) {
             reply.extend_from_slice(&piece[..n]);
-            thread::sleep(Duration::from_millis(1));
+            thread::sleep(Duration::from_secs(1) / 200);
         }
         assert!(body(&reply) == contents, "{backend}: {} bytes", reply.len());
         drop(client);

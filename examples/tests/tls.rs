@@ -5,6 +5,7 @@ use crate::support;
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
+use std::time::Duration;
 
 use evring::{Access, Application, Chunk, Close, Commands, Cx, FileOp, FileOutcome, Root, Rx};
 use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
@@ -152,6 +153,93 @@ fn invalid_tls_gets_an_alert() {
         drop(client);
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(log.next(), Event::Closed(Ended::Failed));
+        server.stop();
+    });
+}
+
+#[test]
+fn close_before_the_end_of_a_handshake_sends_a_close_notify() {
+    let (serves, _) = settings();
+    on_each(|backend| {
+        let tls = serves.clone();
+        let (make, log) = script(|turn| {
+            if turn.event == Event::Accepted {
+                turn.io.close(turn.conn(), Close::Flush);
+            }
+        });
+        let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+        let (bytes, end) = Client::connect(server.address).read_to_end();
+        let is_alert = matches!(bytes[..], [21, 3, _, 0, 2, 1, 0]);
+        assert!(is_alert && end == End::Eof, "{backend}: {bytes:?}, {end:?}");
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Closed(Ended::Closed));
+        server.stop();
+    });
+}
+
+#[test]
+fn bytes_queued_before_the_end_of_a_handshake_are_sent_after_it() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let tls = serves.clone();
+        let (make, _log) = script(|turn| {
+            if turn.event == Event::Accepted {
+                turn.io.send(turn.conn(), Chunk::Static(b"hello"));
+                turn.io.close(turn.conn(), Close::Flush);
+            }
+        });
+        let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+        let mut stream = secure(&trusts, Client::connect(server.address).0);
+        let mut bytes = Vec::new();
+        stream.read_to_end(&mut bytes).unwrap(); // fails without a close_notify
+        assert_eq!(bytes, b"hello", "{backend}");
+        server.stop();
+    });
+}
+
+#[test]
+fn connection_that_was_closed_waited_for_a_handshake_without_end() {
+    let (serves, _) = settings();
+    on_each(|backend| {
+        let tls = serves.clone();
+        let (make, log) = script(|turn| {
+            if turn.event == Event::Accepted {
+                turn.io.send(turn.conn(), Chunk::Static(b"hello"));
+                turn.io.close(turn.conn(), Close::Flush);
+                // As after other closes, the deadline is not the application's.
+                turn.io.set_deadline(turn.conn(), None);
+            }
+        });
+        let server = Server::start(backend, config(), || {
+            Tls::new(tls, make()).unwrap().min_rate(1, Duration::from_millis(20))
+        });
+        let (bytes, end) = Client::connect(server.address).read_to_end();
+        assert_eq!((bytes.len(), end), (0, End::Reset), "{backend}");
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Closed(Ended::Failed));
+        server.stop();
+    });
+}
+
+#[test]
+fn half_close_before_the_end_of_a_handshake_ended_it() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let tls = serves.clone();
+        let (make, log) = script(|turn| {
+            turn.consume();
+            if turn.event == Event::Accepted {
+                turn.io.close(turn.conn(), Close::Half);
+            }
+        });
+        let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+        let mut stream = secure(&trusts, Client::connect(server.address).0);
+        stream.write_all(b"bytes").unwrap();
+        stream.flush().unwrap();
+        assert_eq!(log.next(), Event::Accepted);
+        let bytes = b"bytes".to_vec();
+        assert_eq!(log.next(), Event::Received { bytes, eof: false }, "{backend}");
+        close_notify(stream);
         server.stop();
     });
 }

@@ -344,10 +344,10 @@ bugs! {
 
     /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":
-        "} else if n == 0 {" =>
-        "} else if n == 0 && PLANTED {
+        "} else if bytes == 0 {" =>
+        "} else if bytes == 0 && PLANTED {
                 connection.queue.pop_front();
-            } else if n == 0 {";
+            } else if bytes == 0 {";
 
     /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":
@@ -438,7 +438,7 @@ bugs! {
     /// A part of a file that is not cached is taken for the end of the file.
     ColdIsTruncated, "crates/evring/src/driver/send.rs":
         "Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold)," =>
-        "Ok(Submitted::Done(Outcome::Cold)) if PLANTED => self.sent_file(slot, 0),
+        "Ok(Submitted::Done(Outcome::Cold)) if PLANTED => self.sent_file(slot, 0, false),
                 Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold),";
 
     /// A read is held back although the socket has taken everything, for ever.

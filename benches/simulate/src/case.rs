@@ -5,74 +5,7 @@ use std::str::FromStr;
 
 use evring_sim::{Faults, Plan};
 
-macro_rules! names {
-    ($(#[$doc:meta])* $type:ident, $what:literal: $($(#[$each:meta])* $name:ident $word:literal,)*) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type { $($(#[$each])* $name,)* }
-
-        impl $type {
-            /// All values.
-            pub const ALL: &[$type] = &[$($type::$name,)*];
-
-            /// Returns its name.
-            pub fn name(self) -> &'static str {
-                [$($word),*][self as usize]
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                let found = Self::ALL.iter().find(|each| each.name() == text);
-                found.copied().ok_or_else(|| {
-                    let known: Vec<_> = Self::ALL.iter().map(|each| each.name()).collect();
-                    format!("unknown {} `{text}`; known: {}", $what, known.join(", "))
-                })
-            }
-        }
-    };
-}
-
-names! {
-    /// The mechanism that a server runs on.
-    Mechanism, "mechanism":
-    /// io_uring with deferred task work.
-    Uring "uring",
-    /// io_uring with task work at any time.
-    Immediate "immediate",
-    /// SEND: io_uring with completions that interrupt; new connections first.
-    Send "send",
-    /// Level-triggered readiness: epoll, poll and select.
-    Level "level",
-    /// Edge-triggered readiness: epoll with EPOLLET.
-    Edge "edge",
-    /// SEND with batched delivery.
-    SendPs1 "send-ps1",
-    /// SEND with immediate delivery and batched notification.
-    SendPs2 "send-ps2",
-    /// /dev/poll.
-    DevPoll "devpoll",
-    /// Declared interests (Banga).
-    Interest "interest",
-    /// Real-time signals.
-    RtSig "rtsig",
-}
-
-impl Mechanism {
-    /// Returns whether it uses io_uring, on which several receives may land at a time.
-    pub(super) fn is_uring(self) -> bool {
-        use Mechanism::{Immediate, Send, SendPs1, SendPs2, Uring};
-        matches!(self, Uring | Immediate | Send | SendPs1 | SendPs2)
-    }
-}
-
-/// Number of kinds of mechanisms to choose from. The seed also selects the mechanism of the kind.
-const CHOICES: usize = 5;
-const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
-const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
-const EDGES: [Mechanism; 3] = [Mechanism::Interest, Mechanism::Edge, Mechanism::RtSig];
+use super::mechanism::{Mechanism, names};
 
 names! {
     /// The server to run.
@@ -106,15 +39,9 @@ impl Case {
     /// Returns the case of a seed: server, mechanism and number of clients follow from it.
     pub fn of(seed: u64, steps: u64) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let mechanism = |chosen: usize| match Mechanism::ALL[chosen] {
-            Mechanism::Send => SENDS[(seed % 3) as usize],
-            Mechanism::Level => LEVELS[(seed % 2) as usize],
-            Mechanism::Edge => EDGES[(seed % 3) as usize],
-            other => other,
-        };
         Case {
             program: Program::ALL[random.usize(..Program::ALL.len())],
-            mechanism: mechanism(random.usize(..CHOICES)),
+            mechanism: Mechanism::choose(random.usize(..Mechanism::KINDS), seed),
             clients: [1, 2, 5, 12][random.usize(..4)],
             plan: Plan::default().with(|p| {
                 p.seed = seed;

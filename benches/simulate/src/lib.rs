@@ -9,6 +9,7 @@ mod hold;
 mod http;
 mod kv;
 mod layered;
+mod mechanism;
 mod origin;
 mod pattern;
 mod replies;
@@ -19,6 +20,7 @@ mod stop;
 mod talker;
 mod wild;
 
-pub use case::{Case, Mechanism, Program};
+pub use case::{Case, Program};
+pub use mechanism::Mechanism;
 pub use run::{Report, run, run_script};
 pub use shrink::shrink;

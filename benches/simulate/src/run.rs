@@ -7,23 +7,23 @@ use std::sync::Once;
 use std::time::Duration;
 
 use evring::{
-    Admission, Application, BufferGroup, Config, EventLoop, FileDelivery, KernelError, Order,
-    RemoteHandle, StartError, Stats,
+    Admission, Application, BufferGroup, Config, EventLoop, FileDelivery, Order, RemoteHandle,
+    Stats,
 };
 use evring_httpd::{Root, Site};
-use evring_sim::{CheckedKernel, Machine, RunReport, SimEngine, SimKernel, SimRing};
+use evring_sim::{Machine, RunReport};
 use examples::{Echo, Proxy, Timeouts};
 use kv::{Database, Kv, Limits};
-use send_core::kernel::{Capacity, Delivery, SendKernel};
-use shared_ring::{Kernel, Mode, UringKernel};
+use shared_ring::Kernel;
 
-use super::case::{Case, Mechanism, Program};
+use super::case::{Case, Program};
 use super::contract::Contract;
 use super::echo::EchoModel;
 use super::hold::HoldBack;
 use super::http::{self, HttpModel};
 use super::kv::KvModel;
 use super::layered::{Identity, landed};
+use super::mechanism::{RunError, Server};
 use super::origin::Origin;
 use super::pattern::add_files;
 use super::script::Script;
@@ -83,13 +83,7 @@ pub fn run(case: &Case) -> Report {
             add_files(&machine, &wild::FILES);
             setup.serve(|_| Wild::new(ORIGIN))
         }
-        Program::Httpd => {
-            add_files(&machine, &http::FILES);
-            setup.serve(|remote| {
-                let site = http::site(Site::new(Some(Root(0))).remote(remote));
-                Identity::around(site, case.plan.seed, landed(&config))
-            })
-        }
+        Program::Httpd => setup.serve_files(),
     });
     Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
 }
@@ -108,13 +102,7 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
         machine.add_peer(script.client(SERVER, config.max_connections, remote));
     };
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
-    let outcome = catch_panic(|| {
-        add_files(&machine, &http::FILES);
-        setup.serve(|remote| {
-            let site = http::site(Site::new(Some(Root(0))).remote(remote));
-            Identity::around(site, case.plan.seed, landed(&config))
-        })
-    });
+    let outcome = catch_panic(|| setup.serve_files());
     end(&case, &machine, outcome)
 }
 
@@ -150,12 +138,6 @@ fn cache(seed: u64) -> Kv {
         _ => Database::new(limits, seed),
     };
     Kv::new(database.expect("the memory suffices for the default limits"))
-}
-
-/// The reason why a server ended early.
-enum RunError {
-    KernelError(KernelError),
-    Start(StartError),
 }
 
 fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
@@ -213,9 +195,6 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
     random.bool().then_some(admission)
 }
 
-/// Lengths of the queues of hints or signals.
-const QUEUE_LENGTHS: [usize; 4] = [1, 4, 20, 1_000];
-
 /// Adds the clients of a case, and a peer that stops the server.
 fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHandle) {
     for me in 0..case.clients {
@@ -247,57 +226,22 @@ struct Setup<'a> {
 }
 
 impl Setup<'_> {
+    /// Runs the web server.
+    fn serve_files(&self) -> Result<Stats, RunError> {
+        add_files(self.machine, &http::FILES);
+        self.serve(|remote| {
+            let site = http::site(Site::new(Some(Root(0))).remote(remote));
+            Identity::around(site, self.case.plan.seed, landed(self.config))
+        })
+    }
+
     /// Runs the server that `app` returns on the mechanism of the case.
     fn serve<A: Application + 'static>(
         &self,
         app: impl FnOnce(&RemoteHandle) -> A,
     ) -> Result<Stats, RunError> {
-        let Setup { case, machine, config, .. } = *self;
-        let start = |error: StartError| RunError::Start(error);
-        let system =
-            |error| RunError::Start(StartError::System("cannot set up the event loop", error));
-        let ring = |mode| {
-            let config = config.uring_config(mode).map_err(start)?;
-            SimKernel::new(machine, &config)
-                .map_err(|error| RunError::Start(evring::Unavailable(error.to_string()).into()))
-        };
-        let engine = config.engine_config().map_err(start)?;
-        let sends = |delivery: Delivery| {
-            let unavailable = |reason: String| RunError::Start(evring::Unavailable(reason).into());
-            let config = config.uring_config(delivery.mode()).map_err(start)?;
-            let ring = UringKernel::<SimRing>::on(machine.clone(), &config)
-                .map_err(|e| unavailable(e.to_string()))?;
-            let sizes = Capacity::new(3, 5);
-            SendKernel::with_kernel(ring, delivery, sizes)
-                .map(|kernel| CheckedKernel::over(kernel, machine))
-                .map_err(|e| unavailable(e.to_string()))
-        };
-        let queue_len = QUEUE_LENGTHS[(case.plan.seed / 3 % 4) as usize];
-        match case.mechanism {
-            Mechanism::Uring => self.drive(app, ring(Mode::Deferred)?),
-            Mechanism::Immediate => self.drive(app, ring(Mode::Immediate)?),
-            Mechanism::Send => self.drive(app, sends(Delivery::Preemptive)?),
-            Mechanism::SendPs1 => self.drive(app, sends(Delivery::Ps1)?),
-            Mechanism::SendPs2 => self.drive(app, sends(Delivery::Ps2)?),
-            Mechanism::Level => {
-                self.drive(app, SimEngine::<false>::new(machine, &engine).map_err(system)?)
-            }
-            Mechanism::Edge => {
-                self.drive(app, SimEngine::<true>::new(machine, &engine).map_err(system)?)
-            }
-            Mechanism::Interest => {
-                let poller = machine.interests(queue_len);
-                self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
-            }
-            Mechanism::RtSig => {
-                let poller = machine.rt_sig(queue_len);
-                self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
-            }
-            Mechanism::DevPoll => {
-                let poller = machine.dev_poll();
-                self.drive(app, CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
-            }
-        }
+        let server = Serving { setup: self, app };
+        self.case.mechanism.run(self.machine, self.config, self.case.plan.seed, server)
     }
 
     fn drive<A: Application + 'static, K: Kernel>(
@@ -321,6 +265,18 @@ impl Setup<'_> {
         let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)
+    }
+}
+
+/// A server that its mechanism starts.
+struct Serving<'a, F> {
+    setup: &'a Setup<'a>,
+    app: F,
+}
+
+impl<A: Application + 'static, F: FnOnce(&RemoteHandle) -> A> Server for Serving<'_, F> {
+    fn run<K: Kernel>(self, kernel: K) -> Result<Stats, RunError> {
+        self.setup.drive(self.app, kernel)
     }
 }
 

@@ -11,8 +11,9 @@ use std::time::Duration;
 use evring::{Config, RemoteHandle};
 use evring_sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
-use super::case::{Case, Mechanism, Program};
+use super::case::{Case, Program};
 use super::http::HttpModel;
+use super::mechanism::Mechanism;
 use super::talker::{ProtocolModel, Shared};
 
 /// Maximum number of connections at a time.

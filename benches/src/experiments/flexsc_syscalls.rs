@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flexsc_rt::{Call, Config, Direction, Executor, Kind, Pages, Waits};
+use flexsc_rt::{Call, Config, Direction, Executor, Kind, Pages, Specialization, Waits};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::system_call::{SystemCall, failed};
@@ -52,7 +52,7 @@ const COMPLETIONS: u32 = 20_000;
 const OUTSTANDING_FIGURE: &str = "Time of a completion against calls outstanding";
 const INSTRUCTIONS_FIGURE: &str = "Instructions of a completion against calls outstanding";
 
-const NOTES: [&str; 5] = [
+const NOTES: [&str; 6] = [
     "Times are elapsed times over the number of calls: a batch is posted, executed and taken. Nothing is \
      pinned to a core. `direct` makes one call after the other with syscall(2).",
     "`null` is posix_fadvise(2) of normal use of a file in memory, which does nothing, and for which the \
@@ -61,6 +61,9 @@ const NOTES: [&str; 5] = [
      made 32,768 calls of each work at each depth before (8,192 in a quick run), and learns on. A ratio to the best \
      executor takes the best of `in place`, `ring` and `threads` in the same round. `..._worst` is the \
      ratio of the call and depth with the highest median, so noise makes it larger.",
+    "`threads, own core` makes all calls by a syscall thread that has left the owner's core, which counters show before \
+     and after; its heartbeat takes 100 us. Where it does not leave within 50 ms, as it is seldom busy, or returns, the time is infinite and has no point. \
+     Those of `threads` never leave.",
     "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
      each through a pair of local sockets and then receives them. Both count two calls for each.",
     "A completion is a null call that is posted, made in place and taken, while others wait. \
@@ -197,13 +200,26 @@ struct Maker {
 
 const DIRECT: usize = 0;
 const RING: usize = 2;
+const THREADS: usize = 3;
 const ADAPTIVE: usize = 4;
+const OWN_CORE: usize = 5;
+
+/// Time in which busy threads leave the owner's core.
+const LEAVE_WITHIN: Duration = Duration::from_millis(50);
 
 /// Returns the executors of calls, in the order of the constants.
 fn makers() -> Result<Vec<Maker>, Failure> {
-    let posted = |executor| {
-        let pages = Pages::register(&Config::default()).map_err(failed)?;
+    let posted_with = |executor, change: fn(&mut Config)| {
+        let mut config = Config::default();
+        change(&mut config);
+        let pages = Pages::register(&config).map_err(failed)?;
         Ok::<_, Failure>(Some((pages, executor)))
+    };
+    let posted = |executor| posted_with(executor, |_| ());
+    let any_core = |config: &mut Config| config.specialization = Specialization::Off;
+    let own_core = |config: &mut Config| {
+        config.specialization = Specialization::WhileBusy;
+        config.heartbeat = Duration::from_micros(100);
     };
     let maker = |name, posted: Option<(Pages, _)>| {
         let entries = posted.as_ref().map_or(0, |(pages, _)| pages.entries());
@@ -213,8 +229,9 @@ fn makers() -> Result<Vec<Maker>, Failure> {
         maker("direct", None),
         maker("in place", posted(Some(Executor::InPlace))?),
         maker("ring", posted(Some(Executor::Ring))?),
-        maker("threads", posted(Some(Executor::Threads))?),
+        maker("threads", posted_with(Some(Executor::Threads), any_core)?),
         maker("adaptive", posted(None)?),
+        maker("threads, own core", posted_with(Some(Executor::Threads), own_core)?),
     ])
 }
 
@@ -259,6 +276,27 @@ impl Maker {
             least = least.min(begin.elapsed().as_nanos() as f64 / made as f64);
         }
         Ok(least)
+    }
+
+    /// Returns whether the syscall threads have left the owner's core.
+    fn has_own_core(&self) -> bool {
+        self.core_changes().is_some_and(|(given, taken_back)| given > taken_back)
+    }
+
+    /// How often the cores were given and taken back.
+    fn core_changes(&self) -> Option<(u64, u64)> {
+        let (pages, _) = self.posted.as_ref()?;
+        let counters = pages.counters();
+        Some((counters.cores_given, counters.cores_taken_back))
+    }
+
+    /// Keeps the syscall threads busy until they have left the owner's core, or do not.
+    fn leave_core(&mut self, work: &Work, depth: usize) -> Result<(), Failure> {
+        let begin = Instant::now();
+        while !self.has_own_core() && begin.elapsed() < LEAVE_WITHIN {
+            self.batch(work, depth)?;
+        }
+        Ok(())
     }
 
     /// Returns how many calls the ring could not make.
@@ -321,10 +359,16 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
             cx.progress.set_message(format!("{}, {} at a time", work.name, cell.depth));
             for maker in round.order(makers.len()) {
                 let refused = makers[maker].refused();
+                if maker == OWN_CORE {
+                    makers[maker].leave_core(work, cell.depth)?;
+                }
+                let (own, changes) = (makers[maker].has_own_core(), makers[maker].core_changes());
                 // One batch before warms the caches.
                 makers[maker].batch(work, cell.depth)?;
                 let time = makers[maker].time(work, cell.depth, calls)?;
-                if makers[maker].refused() == refused {
+                if maker == OWN_CORE && !(own && makers[maker].core_changes() == changes) {
+                    cell.times[maker].push(f64::INFINITY);
+                } else if makers[maker].refused() == refused {
                     cell.times[maker].push(time);
                 }
             }
@@ -403,7 +447,7 @@ fn report(
     for cell in cells {
         let figure = format!("Time of a call against batch depth: {}", works.all[cell.work].name);
         for (maker, times) in makers.iter().zip(&cell.times) {
-            if let Some(y) = spread(times) {
+            if let Some(y) = spread(times).filter(|y| y.median.is_finite()) {
                 outcome.point(&figure, "ns", maker.name, X::Number(cell.depth as f64), y);
             }
         }
@@ -414,6 +458,11 @@ fn report(
             let each = ratios(&cell.times[DIRECT], &cell.times[ADAPTIVE]);
             outcome.ratio(format!("{name}_direct_over_posted"), "flexsc", each);
         }
+    }
+    let is_getppid = |cell: &&Cell| (cell.work, cell.depth) == (1, NULL_DEPTH);
+    if let Some(cell) = cells.iter().find(is_getppid) {
+        let each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
+        outcome.ratio("threads_over_own_core", "flexsc", each);
     }
     let over_direct = cells
         .iter()

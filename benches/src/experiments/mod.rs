@@ -30,6 +30,7 @@ mod system_call;
 mod turns;
 mod web;
 
+pub(crate) use ash::recommend::recommend;
 pub(crate) use ash::remote_write::invoke;
 pub(crate) use ash::scheduling::spin;
 pub(crate) use ash::server::answer_upcalls;

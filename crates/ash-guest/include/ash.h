@@ -14,7 +14,7 @@
 enum ash_verdict { ASH_PASS = 0, ASH_HANDLED = 1, ASH_DISCARD = 2, ASH_ABORT = 3 };
 
 /* The results of host calls. */
-enum ash_status { ASH_OK = 0, ASH_FAULT = -1, ASH_EXHAUSTED = -2, ASH_INVALID = -3 };
+enum ash_status { ASH_OK = 0, ASH_FAULT = -1, ASH_EXHAUSTED = -2, ASH_INVALID = -3, ASH_BUSY = -4 };
 
 /* Handles a message that arrived on a connection, in a slot of the receive ring. The message is read-only. */
 int32_t ash_handle(const uint8_t *message, size_t length, uint64_t connection, uint32_t slot);
@@ -49,6 +49,10 @@ ASH_CALL(count) int32_t ash_count(uint32_t counter, int64_t by);
 ASH_CALL(reply) int32_t ash_reply(size_t length);
 /* Returns the table that the application shares, read-only, or ASH_FAULT. It may change at any time. */
 ASH_CALL(table) int32_t ash_table(void);
+/* Locks a section of the table until ash_handle has returned, and returns it; or ASH_BUSY: do not wait, but abort. */
+ASH_CALL(lock) int32_t ash_lock(uint32_t section);
+/* Writes bytes to whole words of a section that is locked, if the message is handled. */
+ASH_CALL(store) int32_t ash_store(int32_t to, const void *from, size_t length);
 /* Ends the handler with a voluntary abort. */
 ASH_CALL(abort) _Noreturn void ash_abort(void);
 

@@ -17,6 +17,8 @@ unsafe extern "C" {
     pub(crate) safe fn count(counter: u32, by: i64) -> i32;
     pub(crate) safe fn reply(length: usize) -> i32;
     pub(crate) safe fn table() -> i32;
+    pub(crate) safe fn lock(section: u32) -> i32;
+    pub(crate) fn store(to: usize, from: usize, length: usize) -> i32;
     pub(crate) safe fn abort();
 }
 
@@ -41,6 +43,7 @@ mod absent {
         fn count(_counter: u32, _by: i64) -> i32;
         fn reply(_length: usize) -> i32;
         fn table() -> i32;
+        fn lock(_section: u32) -> i32;
         fn abort();
     }
 
@@ -55,6 +58,7 @@ mod absent {
     absent_unsafe! {
         fn send(usize, usize) -> i32;
         fn copy(usize, usize, usize) -> i32;
+        fn store(usize, usize, usize) -> i32;
         fn key(u32, u32, usize, u32) -> i32;
         fn read_apply(u32, usize, usize) -> i32;
         fn write_apply(u32, usize, usize, usize) -> i32;

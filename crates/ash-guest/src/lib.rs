@@ -43,9 +43,11 @@ pub mod entry;
 mod message;
 mod pipes;
 mod state;
+mod table;
 
 pub use message::{CallError, Message, Verdict};
 pub use pipes::PipeList;
+pub use table::{Section, Table};
 
 /// Returns the nanoseconds since the handler was instantiated. The clock never goes back.
 pub fn clock() -> u64 {
@@ -76,34 +78,6 @@ pub fn copy(from: &[u8], to: &mut [u8]) -> Result<(), CallError> {
     assert_eq!(from.len(), to.len(), "a copy of another length");
     // SAFETY: the host reads `from` and writes to `to`, both of this length.
     CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from.as_ptr().addr(), to.len()) })
-}
-
-/// Copies bytes from the table that the application shares, which may change at any time: handler and application
-/// agree on marks, such as versions, by which the handler recognizes a change.
-///
-/// ```
-/// use ash_guest::{Message, Verdict, copy_from_table, handler};
-///
-/// handler!(is_listed);
-///
-/// /// Discards messages whose first byte the table does not have.
-/// fn is_listed(message: &Message<'_>) -> Verdict {
-///     let mut listed = [0; 16];
-///     match (message.bytes().first(), copy_from_table(0, &mut listed)) {
-///         (Some(first), Ok(())) if listed.contains(first) => Verdict::Pass,
-///         _ => Verdict::Discard,
-///     }
-/// }
-/// # fn main() {}
-/// ```
-///
-/// # Errors
-/// [`CallError::Fault`] if there is no table, or the bytes are not in it.
-pub fn copy_from_table(offset: usize, to: &mut [u8]) -> Result<(), CallError> {
-    let table = usize::try_from(calls::table()).map_err(|_| CallError::Fault)?;
-    let from = table.checked_add(offset).ok_or(CallError::Fault)?;
-    // SAFETY: the host writes to `to`, and checks that the others are in the table.
-    CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from, to.len()) })
 }
 
 /// Ends the handler from any depth of calls, as [`Verdict::Abort`] does: a voluntary abort.

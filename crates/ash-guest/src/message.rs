@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 
 use crate::calls;
 use crate::entry::Arrival;
+use crate::table::Section;
 
 /// What becomes of a message; its number is that of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,8 @@ pub enum CallError {
     Exhausted,
     /// There is no such pipe list, or the message does not suit it.
     Invalid,
+    /// The application is using the data. A handler does not wait, but aborts.
+    Busy,
 }
 
 impl CallError {
@@ -40,6 +43,7 @@ impl CallError {
             0 => Ok(()),
             -2 => Err(CallError::Exhausted),
             -3 => Err(CallError::Invalid),
+            -4 => Err(CallError::Busy),
             _ => Err(CallError::Fault),
         }
     }
@@ -50,6 +54,7 @@ impl fmt::Display for CallError {
         f.write_str(match self {
             CallError::Fault => "the bytes are not in the handler's memory",
             CallError::Exhausted => "the maximum of sends, events or operations is reached",
+            CallError::Busy => "the application is using the data",
             CallError::Invalid => "no such pipe list, or one that the message does not suit",
         })
     }
@@ -143,6 +148,31 @@ impl<'a> Message<'a> {
         write(unsafe { core::slice::from_raw_parts_mut(start, len) });
         // SAFETY: the host reads the bytes of the slot.
         CallError::check(unsafe { calls::send(offset as usize, len) })
+    }
+
+    /// Locks a section of the table that the application shares, until the handler has returned. A handler does not wait
+    /// for a lock (ASH, section 5.4.1), but aborts:
+    ///
+    /// ```
+    /// use ash_guest::{Message, Verdict, handler};
+    ///
+    /// handler!(count, [u8; 8] = [0; 8]);
+    ///
+    /// /// Counts messages in the first section.
+    /// fn count<'m>(counter: &'m mut [u8; 8], message: &Message<'m>) -> Verdict {
+    ///     let Ok(section) = message.lock(0) else { return Verdict::Abort };
+    ///     let is_read = section.copy(0, counter).is_ok();
+    ///     *counter = (u64::from_le_bytes(*counter) + 1).to_le_bytes();
+    ///     if is_read && section.store(0, counter).is_ok() { Verdict::Handled } else { Verdict::Abort }
+    /// }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallError::Busy`] if the lock is taken. [`CallError::Fault`] if there is no such section,
+    /// [`CallError::Exhausted`] if the handler has four others.
+    pub fn lock(&self, section: u32) -> Result<Section<'a>, CallError> {
+        Section::lock(section)
     }
 
     /// Posts an event to the application, if the handler handles the message.

@@ -57,11 +57,12 @@
 //! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
 //! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
 //! | demultiplexing | 3.1 | `evring::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; what it chooses was received elsewhere, and is copied once |
-//! | the identifier that downloading returns | 3.1, 5.5 | `evring::Tenant`, `evring::Bindings` | names the handler when it is bound again, from any thread |
+//! | the identifier that downloading returns | 3.1, 5.5 | `evring::Tenant`, `evring::Bindings` | names the handler when it is bound again, from any thread; another handler takes its place while the server runs |
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
 //! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
 //! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
 //! | data of handler and application; a handler aborts instead of waiting | 5.4.1 | `sandbox::SharedTable` | the application writes it, handlers can only read it; marks in it take the place of locks |
+//! | data that both change, by locks that are the programmer's duty | 5.4.1 | `sandbox::SharedTable::with_sections` | the host has the locks, and writes what a handler stores when it has handled the message: an abort behind a lock changes nothing and releases it |
 //! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
 //! | datagrams | 5.4, table 6-1 | `evring::DatagramThread`, `evring::DatagramRing` | UDP: a number for the source takes the place of the circuit, replies are bounded as sources can be forged, and a full ring loses datagrams |
 //! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
@@ -70,7 +71,7 @@
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::Landing, evring::Upcalls)` | |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch, memory and accounting of a handler |
-//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply` and `table` are additions |
+//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply`, `table`, `lock` and `store` are additions |
 //! | the call that gives receive buffers back | table 5-1 | | not needed: a buffer goes back when its message is consumed and its last reply has left; nothing is received before the handler returns, so it would gain nothing by giving it back earlier |
 //! | a handler starts an upcall | 2.1 | the call `upcall`, `evring::Landing::starting_upcalls` | the upcall gets the message, which the handler passes on |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
@@ -93,7 +94,7 @@
 //! | parameters of machine and system | tables 7-2, 7-5 | [`model::Machine`] | `lab run ash-model` measures those of a machine |
 //! | parameters of application and workload | table 7-3 | [`model::Workload`] | |
 //! | outputs | table 7-4, equations 7.1 to 7.14 | [`model::Machine::time_us`] | `None` for the three that are not meaningful |
-//! | the best strategy | 7.5 | [`model::Machine::recommend`] | |
+//! | the best strategy | 7.5 | [`model::Machine::recommend`] | `lab recommend` measures a handler, too |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::Landing`, messages move to the application, or to upcalls behind it |
 //!
 //! What this crate does not do: it receives no messages, as `evring::Landing`, `evring::DatagramThread` and

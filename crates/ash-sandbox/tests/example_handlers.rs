@@ -77,6 +77,42 @@ fn lookup_in_c_keeps_its_table_and_needs_no_checks() {
 }
 
 #[test]
+fn cache_in_rust_answers_from_its_pages_and_knows_their_tags() {
+    let (mut handler, _) = load("cache.wasm");
+    let page = std::fs::read_to_string(directory().join("pages/style.css")).unwrap();
+    let (outcome, sent) = run(&mut handler, b"GET /cached/style.css HTTP/1.1\r\nHost: a\r\n\r\n");
+    let sent = String::from_utf8(sent).unwrap();
+    assert_eq!(outcome, Outcome::Handled);
+    let (head, body) = sent.split_once("\r\n\r\n").unwrap();
+    assert_eq!(body, page);
+    let field = |name: &str| head.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+    assert_eq!(field("Content-Length: "), page.len().to_string());
+    let tag = field("ETag: ");
+    for (tags, status) in [
+        (tag.to_owned(), "304 Not Modified"),
+        (format!("\"other\", {tag}"), "304 Not Modified"),
+        ("\"other\"".to_owned(), "200 OK"),
+    ] {
+        let request = format!("GET /cached/style.css HTTP/1.1\r\nif-none-match: {tags}\r\n\r\n");
+        let (outcome, sent) = run(&mut handler, request.as_bytes());
+        assert_eq!(outcome, Outcome::Handled);
+        assert!(sent.starts_with(format!("HTTP/1.1 {status}\r\n").as_bytes()), "{tags}");
+    }
+    for other in [
+        "GET /cached/none HTTP/1.1",
+        "GET /cached/style.css?a HTTP/1.1",
+        "HEAD /cached/ HTTP/1.1",
+        "GET",
+    ] {
+        let request = format!("{other}\r\n\r\n");
+        assert_eq!(
+            run(&mut handler, request.as_bytes()),
+            (Outcome::Passed(Pass::ByHandler), vec![])
+        );
+    }
+}
+
+#[test]
 fn echo_in_text_sends_the_message_from_where_it_landed() {
     let (mut handler, bound) = load("echo.wat");
     assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");

@@ -10,11 +10,12 @@ use crate::generated;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use arbitrary::{Arbitrary, Unstructured};
 use ash_sandbox::ilp::{Gauge, Mode, PipeList, byte_swap, checksum};
-use ash_sandbox::sandbox::{Handler, Loops, Outcome, Pass, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Handler, Loops, Outcome, Pass, Policy, Sandboxer, SharedTable};
 use wasm_smith::{Config, Module};
 
 /// The modules of a run without a time.
@@ -38,6 +39,9 @@ const SHAPE: &str = r#"
   (import "ash" "upcall" (func (result i32)))
   (import "ash" "count" (func (param i32 i64) (result i32)))
   (import "ash" "reply" (func (param i32) (result i32)))
+  (import "ash" "table" (func (result i32)))
+  (import "ash" "lock" (func (param i32) (result i32)))
+  (import "ash" "store" (func (param i32 i32 i32) (result i32)))
   (import "ash" "abort" (func))
   (memory (export "memory") 1 1)
   (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) unreachable))
@@ -157,10 +161,15 @@ fn no_generated_module_leaves_its_sandbox() {
         modules += 1;
         let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             let n = (seed / 4) as usize % sandboxers.len();
-            match sandboxers[n].load(&wasm).and_then(|ash| ash.instantiate(seed)) {
+            // Two sections, and behind them what is the application's.
+            let table = SharedTable::with_sections(2, 64).unwrap();
+            match sandboxers[n].load(&wasm).and_then(|ash| ash.instantiate_with(seed, &table)) {
                 Ok(mut handler) => {
                     accepted += 1;
                     run(&mut handler, sandboxers[n].policy(), &mut outcomes);
+                    assert!((0..2).all(|section| table.try_lock(section).is_some()), "a lock");
+                    let mut behind = table.words()[16..].iter();
+                    assert!(behind.all(|word| word.load(Ordering::Relaxed) == 0), "the table");
                 }
                 Err(rejection) => {
                     assert!(!rejection.to_string().is_empty());

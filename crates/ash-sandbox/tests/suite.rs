@@ -11,8 +11,10 @@ mod known_answers;
 #[cfg(feature = "sandbox")]
 mod memory;
 mod model;
+mod planted_pointers;
 mod rules;
 mod sandbox;
+mod shared_data;
 mod shared_table;
 mod support;
 mod two_engines;

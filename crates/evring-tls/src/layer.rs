@@ -7,22 +7,27 @@ mod transform;
 
 use std::io::{self, Write};
 use std::mem;
+use std::time::Duration;
 
 use evring::{
-    Application, Close, CloseReason, Commands, ConnId, Cx, FileOutcome, HIGH_WATER, LOW_WATER,
-    Listener, Others, Rx,
+    Application, Close, CloseReason, Commands, Config, ConnId, Cx, FileOutcome, HIGH_WATER,
+    LOW_WATER, Listener, Others, Rx,
 };
 
 pub use transform::Transform;
 
 use inside::{LayerCommands, Sessions};
-use session::{READ_TAG, Session};
+use session::{Pace, READ_TAG, Session};
 
 /// An application inside a [`Transform`].
 ///
 /// Accepted connections are transformed, except those of listeners that stay [plain](Layer::plain_at). Those that
 /// the application opens are not, so a proxy inside sends plain bytes to its upstream server. File ranges
 /// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
+///
+/// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued,
+/// or with [`Close::Half`], the layer completes the handshake before it closes, and resets a peer that is slower than the
+/// [minimum rate](Layer::min_rate).
 ///
 /// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and for decoded bytes by twice the
 /// maximum of the application and one receive. Beyond the maximum, bytes stay encoded with the mechanism.
@@ -33,6 +38,7 @@ pub struct Layer<A, T: Transform> {
     config: Option<T::Config>,
     plain: Vec<Listener>,
     sessions: Sessions<T>,
+    pace: Pace,
 }
 
 impl<A: Application, T: Transform> Layer<A, T> {
@@ -52,13 +58,23 @@ impl<A: Application, T: Transform> Layer<A, T> {
     /// Wraps `inner` without transforming any connection, so that one type serves with and without the
     /// transformation.
     pub fn transparent(inner: A) -> Self {
-        Layer { inner, config: None, plain: Vec::new(), sessions: Sessions::default() }
+        let Config { min_rate, progress_interval, .. } = Config::default();
+        let pace = Pace::new(min_rate, progress_interval);
+        Layer { inner, config: None, plain: Vec::new(), sessions: Sessions::default(), pace }
     }
 
     /// Excludes the connections of these listeners from the transformation.
     #[must_use]
     pub fn plain_at(self, listeners: Vec<Listener>) -> Self {
         Layer { plain: listeners, ..self }
+    }
+
+    /// Sets the minimum rate, in bytes per second, and the interval at which it is checked, of a peer that receives what
+    /// the application has queued before it closed the connection. Those of the mechanism's [`Config`] are suited; its
+    /// defaults are the defaults here.
+    #[must_use]
+    pub fn min_rate(self, min_rate: u32, interval: Duration) -> Self {
+        Layer { pace: Pace::new(min_rate, interval), ..self }
     }
 
     /// Calls the application, then sends the bytes that it wrote into reserved memory.
@@ -189,16 +205,20 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        if let Some(session) = self.sessions.get(x.id).filter(|session| session.is_flushing()) {
+            return session.check_progress(x.io, self.pace);
+        }
         self.call(x.io, |app, io| {
             app.expired(Cx { io, id: x.id, state: x.state, others: x.others })
         });
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
-        let reason = self.sessions.end(x.id).and_then(|session| session.reason).unwrap_or(reason);
+        let reason = self.sessions.get(x.id).and_then(Session::end).unwrap_or(reason);
         self.call(x.io, |app, io| {
             app.closed(Cx { io, id: x.id, state: x.state, others: x.others }, reason)
         });
+        self.sessions.remove(x.id);
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {

@@ -71,6 +71,7 @@ pub trait Application: Sized {
     fn received(&mut self, x: Cx<'_, impl Commands, Self::State>, rx: &mut Rx<'_>);
 
     /// The send queue has fallen from [`HIGH_WATER`](crate::HIGH_WATER) to [`LOW_WATER`](crate::LOW_WATER).
+    /// After `close`, called only for [`Close::Half`].
     fn drained(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
     /// The file operation `tag` has completed. After `close`, called only for [`Close::Half`].
@@ -89,7 +90,8 @@ pub trait Application: Sized {
     fn closed(&mut self, x: Cx<'_, impl Commands, Self::State>, reason: CloseReason) {}
 
     /// The server is stopping: the connection should close after its current work, at once if it has none.
-    /// Bytes that the peer sent before are passed first. Called again after a resume.
+    /// Bytes that the peer sent before are passed first. Called again after a resume. After `close`, called only for
+    /// [`Close::Half`]: the connection still receives.
     fn stopping(&mut self, x: Cx<'_, impl Commands, Self::State>) {
         x.io.close(x.id, Close::Flush);
     }

@@ -2,8 +2,10 @@
 
 use std::mem;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 
+use ash_sandbox::sandbox::Handler;
 use shared_ring::BufferGroup;
 
 use crate::{BindError, ConnId, Listener, Tenant};
@@ -17,6 +19,9 @@ pub enum Binding {
     Listener(Listener),
     /// The messages of a connection. They are copied to the handler, unless they land in its memory.
     Connection(ConnId),
+    /// The messages that land in the memory of the handler with this [group](Tenant::group), unless a connection or a
+    /// filter is bound: another handler takes its place. They are copied to that one.
+    Landed(BufferGroup),
     /// The messages of all connections without a binding of their own that have these bytes at this offset; of several
     /// filters, the first that was bound decides. They are copied to the handler, unless they land in its memory.
     /// A message is what one receive returned, so a filter suits protocols whose messages come whole.
@@ -47,10 +52,21 @@ struct Shared {
     state: Mutex<State>,
 }
 
+/// A handler for a running landing.
+#[derive(Debug)]
+pub(crate) struct NewHandler {
+    pub(crate) handler: Handler,
+    /// Number and size of its receive buffers.
+    pub(crate) buffers: (u16, u32),
+    pub(crate) bound: SyncSender<Result<Tenant, BindError>>,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// All bindings.
     table: Table,
+    /// Handlers that the landing has not taken.
+    handlers: Vec<NewHandler>,
     /// What the landing has not taken, oldest first.
     changes: Vec<Change>,
     /// Memory of the filters in `changes`.
@@ -86,13 +102,30 @@ impl Bindings {
         self.change((from, None));
     }
 
+    /// Gives another handler to the landing while the server runs, as [`Landing::bind`](crate::Landing::bind) does before.
+    /// The landing takes it with its next message or connection, and then the receiver gets its tenant, to which nothing is
+    /// bound yet. To replace a handler, bind [what lands](Binding::Landed) for the old one, and its listeners and
+    /// filters, to the new one. The memory of the old one stays, as connections receive into it.
+    pub fn add(
+        &self,
+        handler: Handler,
+        count: u16,
+        size: u32,
+    ) -> Receiver<Result<Tenant, BindError>> {
+        let (bound, receiver) = sync_channel(1);
+        let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.handlers.push(NewHandler { handler, buffers: (count, size), bound });
+        self.0.has_changes.store(true, Ordering::Release);
+        receiver
+    }
+
     pub(crate) fn id(&self) -> BindingsId {
         BindingsId(Arc::downgrade(&self.0))
     }
 
     fn change(&self, change: Change) {
         let mut state = self.0.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { table, changes, filter_bytes, has_overflowed } = &mut *state;
+        let State { table, changes, filter_bytes, has_overflowed, .. } = &mut *state;
         table.set(change.clone());
         if !*has_overflowed {
             if let (Binding::Filter { bytes, .. }, _) = &change {
@@ -122,6 +155,8 @@ struct Table {
     listeners: Vec<Option<BufferGroup>>,
     /// By slot of the connection, whose successors in the slot have no binding.
     connections: Vec<Option<(ConnId, BufferGroup)>>,
+    /// By number of the group in whose memory a message lands.
+    landed: Vec<Option<BufferGroup>>,
     filters: Vec<(usize, Vec<u8>, BufferGroup)>,
     /// Bytes of the filters.
     filter_bytes: usize,
@@ -130,7 +165,7 @@ struct Table {
 impl Table {
     /// Returns the number of bindings that it has room for.
     fn len(&self) -> usize {
-        self.listeners.len() + self.connections.len() + self.filters.len()
+        self.listeners.len() + self.connections.len() + self.landed.len() + self.filters.len()
     }
 
     fn set(&mut self, (binding, group): Change) {
@@ -147,6 +182,7 @@ impl Table {
                     *at(&mut self.connections, slot) = group.map(|group| (id, group));
                 }
             }
+            Binding::Landed(at_group) => *at(&mut self.landed, at_group.index()) = group,
             Binding::Filter { offset, bytes } => {
                 let is_same =
                     |filter: &(usize, Vec<u8>, _)| (filter.0, &filter.1) == (offset, &bytes);
@@ -180,6 +216,7 @@ fn at<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 pub(crate) struct BindingReader {
     bindings: Bindings,
     table: Table,
+    handlers: Vec<NewHandler>,
 }
 
 impl BindingReader {
@@ -210,7 +247,21 @@ impl BindingReader {
         }
         state.changes.drain(..).for_each(|change| self.table.set(change));
         state.changes.shrink_to(MIN_CHANGES);
+        self.handlers.append(&mut state.handlers);
         state.filter_bytes = 0;
+    }
+
+    /// Returns a handler that is to be bound.
+    #[inline]
+    pub(crate) fn next_handler(&mut self) -> Option<NewHandler> {
+        self.refresh();
+        self.handlers.pop()
+    }
+
+    /// Returns the tenant that has taken the place of the one in whose memory a message has landed, or that one.
+    #[inline]
+    pub(crate) fn of_landed(&self, group: BufferGroup) -> BufferGroup {
+        self.table.landed.get(group.index()).copied().flatten().unwrap_or(group)
     }
 
     /// Returns the tenant of the connections that a listener accepts.

@@ -135,6 +135,10 @@ pub trait Commands {
     /// system call.
     fn unsent_bytes(&self, id: ConnId) -> u64;
 
+    /// Returns the number of bytes, including files, that were queued and that the kernel has not taken. In
+    /// [`closed`](crate::Application::closed), these were dropped. Makes no system call.
+    fn queued_bytes(&self, id: ConnId) -> u64;
+
     /// Returns whether the connection is open or being opened.
     fn is_open(&self, id: ConnId) -> bool;
 

@@ -89,6 +89,7 @@ forward! {
         fn now() -> Instant;
         fn wall_time() -> SystemTime;
         fn unsent_bytes(id: ConnId) -> u64;
+        fn queued_bytes(id: ConnId) -> u64;
         fn is_receiving(id: ConnId) -> bool;
         fn is_open(id: ConnId) -> bool;
         fn next_open(slot: u32) -> Option<ConnId>;

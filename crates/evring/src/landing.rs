@@ -5,7 +5,7 @@ use std::fmt;
 use ash_sandbox::sandbox::Handler;
 use shared_ring::{BufferError, BufferGroup, BufferPool};
 
-use crate::bindings::BindingReader;
+use crate::bindings::{BindingReader, NewHandler};
 use crate::tenant::{BindError, Bound, Lends, Reply, Tenant, Verdict};
 use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, Rx};
 
@@ -24,7 +24,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
 /// application gets it as it arrived, and what follows until it has consumed all.
 ///
-/// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs.
+/// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs, and
+/// [add](Bindings::add) handlers.
 /// Such a message has landed elsewhere and is copied to the handler. While the server is
 /// [overloaded](Commands::is_overloaded), the application gets all messages (section 2.4).
 ///
@@ -134,6 +135,17 @@ impl Landing {
         &mut self.backlogs[slot]
     }
 
+    /// Binds the handlers that [`Bindings::add`] has given.
+    #[inline]
+    fn take_handlers(&mut self, io: &mut impl Commands) {
+        while let Some(NewHandler { handler, buffers: (count, size), bound }) =
+            self.bindings.next_handler()
+        {
+            // The receiver may be gone; the tenant stays.
+            let _ = bound.send(self.bind(handler, count, size, |buffers| io.add_buffers(buffers)));
+        }
+    }
+
     /// Lets the handler of a tenant handle a message, that of a binding if there is one.
     fn handle(
         &mut self,
@@ -143,7 +155,9 @@ impl Landing {
         tenant: Option<BufferGroup>,
     ) {
         let len = rx.bytes().len();
-        let group = self.bindings.of_message(id, rx.bytes()).or(tenant);
+        self.take_handlers(io);
+        let bound = self.bindings.of_message(id, rx.bytes());
+        let group = bound.or_else(|| tenant.map(|group| self.bindings.of_landed(group)));
         let Some(group) = group else { return };
         let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
         self.passes_to_next = !self.starts_upcalls;
@@ -193,6 +207,7 @@ impl Landing {
 
 impl ReceiveHook for Landing {
     fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
+        self.take_handlers(io);
         let chosen = self.choose.as_mut().and_then(|choose| choose(id, at));
         if let Some(group) = chosen.or_else(|| self.bindings.of_listener(at)) {
             // The connection keeps the listener's group if this one does not exist.

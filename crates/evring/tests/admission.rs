@@ -111,7 +111,8 @@ fn flood<R>(each: impl Fn() -> R + Sync, enough: impl Fn() -> bool) {
         }
         let until = Instant::now() + TIMEOUT;
         while !enough() && Instant::now() < until {
-            thread::yield_now();
+            // The core is the server's.
+            thread::sleep(Duration::from_millis(1));
         }
         let reached = enough();
         done.store(true, Ordering::Relaxed);
@@ -148,9 +149,9 @@ fn busy_connections_do_not_block_new_ones() {
         };
         thread::scope(|scope| {
             let kept: Vec<_> = (0..CLIENTS).map(|_| scope.spawn(keep_busy)).collect();
-            let served = (0..20).filter(|_| ask(address)).count();
+            let served = (0..8).filter(|_| ask(address)).count();
             done.store(true, Ordering::Relaxed);
-            assert_eq!(served, 20, "new clients");
+            assert_eq!(served, 8, "new clients");
             kept.into_iter().for_each(|thread| thread.join().unwrap());
         });
     });

@@ -4,7 +4,7 @@ use crate::listener;
 use crate::server;
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::Duration;
 
@@ -68,21 +68,38 @@ fn lingering_connection_ends_at_once_if_the_peer_closed_before() {
     });
 }
 
+/// Starts a server that has half-closed a connection after `a`. Returns its client, and what is reported of its end.
+fn half_closed(name: &'static str) -> (Server, TcpStream, Receiver<(Vec<u8>, bool)>) {
+    let (ended, receiver) = mpsc::channel();
+    let app = move || Closes { at_eof: false, how: Close::Half, ended };
+    let server = Server::start(name, config(), app);
+    let mut client = server.connect();
+    client.write_all(b"a").unwrap();
+    let mut reply = Vec::new();
+    client.read_to_end(&mut reply).unwrap();
+    assert_eq!(reply, b"reply", "{name}");
+    (server, client, receiver)
+}
+
 #[test]
 fn half_closed_connection_receives_until_the_peer_closes() {
     side_by_side(|name| {
-        let (ended, receiver) = mpsc::channel();
-        let app = move || Closes { at_eof: false, how: Close::Half, ended };
-        let server = Server::start(name, config(), app);
-        let mut client = server.connect();
-        client.write_all(b"a").unwrap();
-        let mut reply = Vec::new();
-        client.read_to_end(&mut reply).unwrap();
-        assert_eq!(reply, b"reply", "{name}");
+        let (server, mut client, receiver) = half_closed(name);
         client.write_all(b"b").unwrap();
         client.shutdown(Shutdown::Write).unwrap();
         assert_eq!(next(&receiver), (b"ab".to_vec(), true), "{name}");
         server.stop();
+    });
+}
+
+#[test]
+fn half_closed_connection_was_not_asked_to_stop() {
+    side_by_side(|name| {
+        let (server, mut client, receiver) = half_closed(name);
+        // What was sent before comes first.
+        client.write_all(b"b").unwrap();
+        server.stop();
+        assert_eq!(next(&receiver), (b"ab".to_vec(), true), "{name}");
     });
 }
 

@@ -175,13 +175,17 @@ fn each(test: impl Fn(&mut Case)) {
 }
 
 /// Returns a machine whose sockets have room for `room` bytes.
-fn machine_with(room: usize, seed: u64, faults: Faults) -> Machine {
-    let machine = Machine::new(&Plan::default().with(|p| {
+fn machine_without_files(room: usize, seed: u64, faults: Faults) -> Machine {
+    Machine::new(&Plan::default().with(|p| {
         p.seed = seed;
         p.faults = faults;
         p.room = Some(room);
         p.steps = 10_000_000;
-    }));
+    }))
+}
+
+fn machine_with(room: usize, seed: u64, faults: Faults) -> Machine {
+    let machine = machine_without_files(room, seed, faults);
     machine.add_file("site/file", contents(FILE_BYTES));
     machine
 }
@@ -333,7 +337,8 @@ impl Peer for Backlog {
 fn read_that_was_held_back_was_lost_while_its_connection_was_opened() {
     let mut deferred = 0;
     for seed in 0..50 {
-        let machine = machine(seed, Faults::NONE);
+        let machine = machine_without_files(100_000, seed, Faults::NONE);
+        machine.add_file("site/file", contents(10));
         machine.add_server("10.0.0.2:7".parse().unwrap(), Backlog);
         let config = Config::default().with(|c| {
             c.listen = vec![at()];

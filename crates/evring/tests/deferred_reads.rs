@@ -73,7 +73,7 @@ impl Application for Inverts {
 }
 
 fn contents() -> Vec<u8> {
-    (0..PIECE * PIECES).map(|at| (at % 251) as u8).collect()
+    crate::sends_file::contents((PIECE * PIECES) as u64)
 }
 
 fn config(root: &Path) -> Config {

@@ -108,7 +108,7 @@ fn simulated(policy: FileDelivery, seed: u64) -> (usize, Option<i32>) {
 fn injected_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
     for policy in FileDelivery::ALL {
         let (mut cut, mut complete) = (0, 0);
-        for seed in 0..100 {
+        for seed in 0..40 {
             match simulated(policy, seed) {
                 (FILE_BYTES, None) => complete += 1,
                 (1.., Some(errno)) => {
@@ -120,7 +120,7 @@ fn injected_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
                 other => panic!("{policy}, seed {seed}: {other:?}"),
             }
         }
-        assert!(cut >= 3 && complete >= 50, "{policy}: {cut} cut, {complete} complete");
+        assert!(cut >= 1 && complete >= 20, "{policy}: {cut} cut, {complete} complete");
     }
 }
 

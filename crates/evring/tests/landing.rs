@@ -381,6 +381,42 @@ fn handlers_are_bound_again_while_the_server_runs() {
 }
 
 #[test]
+fn handler_is_replaced_while_the_server_runs() {
+    side_by_side(|backend| {
+        let server = Server::start(backend);
+        let mut client = server.connect(0);
+        echo(&mut client, 2, LEN, 1);
+        // Before it is bound, the landing has to get a message.
+        let add = |count| server.bindings.add(handler(), count, BUFFERS.1);
+        let (too_many, waiting) = (add(1 << 15), add(BUFFERS.0));
+        echo(&mut client, 2, LEN, 1);
+        let new = waiting.recv_timeout(TIMEOUT).unwrap().unwrap();
+        let error = too_many.recv_timeout(TIMEOUT).unwrap().unwrap_err();
+        assert!(matches!(error, BindError::Buffers(_)), "{backend}: {error:?}");
+        let old = &server.tenants[0];
+        let counts = |tenant: &Tenant| {
+            let LandingCounters { landed, copied, handled, .. } = tenant.counters();
+            [landed, copied, handled]
+        };
+        assert_eq!((counts(old), counts(&new)), ([2, 0, 2], [0, 0, 0]), "{backend}");
+        // What lands in the memory of the old one is copied to the new one.
+        server.bindings.bind(Binding::Landed(old.group()), &new).unwrap();
+        (0..3).for_each(|_| echo(&mut client, 2, LEN, 1));
+        assert_eq!((counts(old), counts(&new)), ([2, 0, 2], [0, 3, 3]), "{backend}");
+        // The next connections receive into its own memory.
+        server.bindings.bind(Binding::Listener(Listener(0)), &new).unwrap();
+        let mut next = server.connect(0);
+        (0..3).for_each(|_| echo(&mut next, 0, LEN, 1));
+        assert_eq!((counts(old), counts(&new)), ([2, 0, 2], [3, 3, 6]), "{backend}");
+        server.bindings.unbind(Binding::Landed(old.group()));
+        echo(&mut client, 2, LEN, 1);
+        assert_eq!((counts(old), counts(&new)), ([3, 0, 3], [3, 3, 6]), "{backend}");
+        drop((client, next));
+        assert!(server.stop(), "{backend}");
+    });
+}
+
+#[test]
 fn handlers_were_on_under_overload() {
     side_by_side(|backend| {
         if backend == "tokio" {

@@ -219,6 +219,54 @@ fn application_kept_what_it_knew_of_a_connection_that_was_reset() {
     });
 }
 
+/// Reports the messages of the application, and blocks at each that begins with `b`, until the test continues.
+struct Blocks {
+    seen: mpsc::Sender<u8>,
+    resumed: mpsc::Receiver<()>,
+}
+
+impl ReceiveHook for Blocks {
+    fn received(&mut self, _: &mut impl Commands, _: ConnId, rx: &mut Rx<'_>) {
+        let first = rx.bytes()[0];
+        self.seen.send(first).unwrap();
+        if first == b'b' {
+            self.resumed.recv_timeout(server::TIMEOUT).unwrap();
+            rx.consume(1);
+        }
+    }
+}
+
+#[test]
+fn connection_that_waits_for_room_resumes_after_a_wake_up_that_failed() {
+    side_by_side(|backend| {
+        let ((seen, sees), (resume, resumed)) = (mpsc::channel(), mpsc::channel());
+        let hook = |_: &mut AnyMechanism, _| Ok::<_, Infallible>(Blocks { seen, resumed });
+        let (owner, ring) = OwnerThread::start(backend, &listening(1), CAPACITY, hook).unwrap();
+        let next = || sees.recv_timeout(server::TIMEOUT).unwrap();
+        // One message more than the ring has room for.
+        let mut clients: Vec<_> = (0..=CAPACITY).map(|_| connect(owner.addresses()[0])).collect();
+        for client in &mut clients {
+            client.write_all(b"a").unwrap();
+        }
+        assert!((0..=CAPACITY).all(|_| next() == b'a'));
+        // The thread works, so no further wake-up fits in.
+        let mut blocks = connect(owner.addresses()[0]);
+        blocks.write_all(b"b").unwrap();
+        assert_eq!(next(), b'b');
+        while owner.remote().wake(0) {}
+        for _ in 0..CAPACITY {
+            assert!(matches!(ring.poll(), Some(Notification::Message(..))), "{backend}");
+        }
+        resume.send(()).unwrap();
+        let (done, last) = mpsc::channel();
+        thread::spawn(move || done.send(ring.wait()));
+        let last = last.recv_timeout(server::TIMEOUT);
+        assert!(matches!(last, Ok(Some(Notification::Message(..)))), "{backend}: {last:?}");
+        owner.remote().stop();
+        owner.join().unwrap();
+    });
+}
+
 #[test]
 fn connections_are_reset_when_the_application_has_gone() {
     let (owner, ring) = start("auto");

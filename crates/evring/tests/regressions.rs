@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use evring::{
     AcceptPolicy, Access, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason,
     Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, ListenOptions,
-    Listener, ListeningSocket, Others, Root, Rx, StartError,
+    Listener, ListeningSocket, Others, RemoteHandle, Root, Rx, StartError,
 };
 use shared_ring::author::System;
 use shared_ring::poller::Epoll;
@@ -667,6 +667,99 @@ fn unconsumed_bytes_of_all_connections_were_unbounded() {
     });
 }
 
+/// The callback that resumes a connection.
+#[derive(Clone, Copy)]
+enum ResumedBy {
+    Deadline,
+    WakeUp,
+    FileOperation,
+}
+
+/// Consumes a byte of what has come and pauses, again and again. Reports the largest number of bytes.
+struct ResumesLater {
+    by: ResumedBy,
+    remote: RemoteHandle,
+    max: usize,
+    rounds: u32,
+    result: Sender<usize>,
+}
+
+impl ResumesLater {
+    /// Enough for a tail that grows to exceed its bound.
+    const ROUNDS: u32 = 100;
+}
+
+impl Application for ResumesLater {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1024;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        self.max = self.max.max(rx.bytes().len());
+        rx.consume(1.min(rx.bytes().len()));
+        self.rounds += 1;
+        if self.rounds == Self::ROUNDS {
+            self.result.send(self.max).unwrap();
+        }
+        x.io.set_receiving(x.id, false);
+        match self.by {
+            ResumedBy::Deadline => {
+                let now = x.io.now();
+                x.io.set_deadline(x.id, Some(now));
+            }
+            ResumedBy::WakeUp => assert!(self.remote.wake(0)),
+            ResumedBy::FileOperation => {
+                x.io.file_op(x.id, 0, FileOp::Stat((Root(0), FilePath::new("absent"))));
+            }
+        }
+    }
+
+    fn expired(&mut self, x: Cx<'_, impl Commands, ()>) {
+        x.io.set_receiving(x.id, true);
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, ()>, _: u64) {
+        if let Some(id) = io.next_open(0) {
+            io.set_receiving(id, true);
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _: u32, _: io::Result<FileOutcome>) {
+        x.io.set_receiving(x.id, true);
+    }
+}
+
+#[test]
+fn each_resume_added_a_buffer_to_the_unconsumed_bytes() {
+    const BUFFERS: u16 = 16;
+    let root = tempfile::tempdir().unwrap();
+    side_by_side(|name| {
+        for by in [ResumedBy::Deadline, ResumedBy::WakeUp, ResumedBy::FileOperation] {
+            let (result, max) = mpsc::channel();
+            let config = listening(1).with(|c| {
+                (c.buffers, c.buffer_size) = (BUFFERS, 512);
+                c.roots = vec![root.path().to_owned()];
+            });
+            let (server, ()) = Server::start_with(name, config, move |server| {
+                let remote = server.remote();
+                (ResumesLater { by, remote, max: 0, rounds: 0, result }, ())
+            });
+            let mut client = server.connect();
+            let writes = thread::spawn(move || {
+                // Until the server resets it.
+                while client.write_all(&[7; 4096]).is_ok() {}
+            });
+            // On a ring, all buffers may land before a pause takes effect.
+            let max = next(&max);
+            assert!(
+                max <= ResumesLater::MAX_UNCONSUMED + usize::from(BUFFERS) * 512,
+                "{name}: {max} bytes"
+            );
+            server.stop();
+            writes.join().unwrap();
+        }
+    });
+}
+
 /// Data queued for a client that does not read.
 enum Queued {
     Copies,
@@ -978,6 +1071,32 @@ fn idle_connections_blocked_new_ones() {
         drop(new);
         drop(idle);
         assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+/// The bound is far above the time of a round, and other programs that run do not move the median.
+#[test]
+fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
+    const ROUNDS: usize = 11;
+    one_by_one(|name| {
+        let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 20));
+        let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        let mut times: Vec<_> = (0..20 + ROUNDS)
+            .map(|n| {
+                let start = Instant::now();
+                if n >= 20 {
+                    clients.push(server.connect());
+                }
+                clients[n].write_all(b"x").unwrap();
+                expect_ok(name, &mut clients[n]);
+                start.elapsed()
+            })
+            .skip(20)
+            .collect();
+        times.sort_unstable();
+        assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
+        // If a close takes longer than the interval of searches, another one is closed.
+        assert!(server.stop().idle_closed >= ROUNDS as u64, "{name}");
     });
 }
 

@@ -43,5 +43,8 @@ where
 
 /// Returns the contents of a file of `len` bytes.
 pub(crate) fn contents(len: u64) -> Vec<u8> {
-    (0..len).map(|at| (at % 251) as u8).collect()
+    let period: Vec<u8> = (0..251).collect();
+    let mut bytes = period.repeat(len as usize / period.len() + 1);
+    bytes.truncate(len as usize);
+    bytes
 }

@@ -22,7 +22,7 @@ use evring::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing,
     Listener, Others, ReceiveHook, RemoteHandle, Rx, UpcallHandle, Upcalls,
 };
-use server::{TIMEOUT, ask, listening, side_by_side};
+use server::{TIMEOUT, ask, echo_to_a_late_reader, listening, side_by_side, small_queues};
 
 /// Tags by which the application pauses its connections, or to resume them.
 const PAUSE: u64 = 1;
@@ -52,6 +52,11 @@ fn handle(upcall: &mut ash_sandbox::upcall::Upcall<'_>) -> i32 {
             let reply = [b"up:", upcall.message()].concat();
             upcall.send(&reply);
             upcall.post(7, reply.len() as u64);
+            1
+        }
+        Some(b'e') => {
+            let echo = upcall.message().to_vec();
+            upcall.send(&echo);
             1
         }
         Some(b'd') => 2,
@@ -135,6 +140,10 @@ impl ReceiveHook for Waking {
         self.0.holds(id)
     }
 
+    fn drained(&mut self, io: &mut impl Commands, id: ConnId) {
+        self.0.drained(io, id);
+    }
+
     fn woken(&mut self, io: &mut impl Commands, tag: u64) -> bool {
         if self.1 { self.0.woken(io, tag) } else { tag == TAG }
     }
@@ -189,7 +198,11 @@ impl Server {
             let app = Hooked::new(Hooked::new(Echo, Behind), ((landing, upcalls), Behind));
             (app, (handle, events))
         };
-        let started = server::Server::start_with(mechanism, listening(3), prepare);
+        let config = small_queues().with(|c| {
+            c.listen = vec![c.listen[0]; 3];
+            c.buffers = 64;
+        });
+        let started = server::Server::start_with(mechanism, config, prepare);
         let (server, (upcalls, events)) = started;
         let remote = server.remote.clone();
         Server { server: Some(server), remote, upcalls, process, events, go }
@@ -411,6 +424,22 @@ fn end_of_an_upcall_resumed_a_connection_that_the_application_had_paused() {
         client.write_all(b"hello").unwrap();
         server.remote.wake(RESUME);
         ask(&mut client, "", "is paused,up:hello");
+    });
+}
+
+#[test]
+fn client_that_reads_the_replies_of_the_process_late_is_not_reset() {
+    side_by_side(|mechanism| {
+        // What arrives during an upcall is one message: the receive buffers twice at most.
+        let policy = patient().with(|p| {
+            (p.max_message_bytes, p.max_reply_bytes) = (1 << 20, 1 << 20);
+            p.places = 2;
+        });
+        let server = Server::start(mechanism, policy);
+        echo_to_a_late_reader(server.server.as_ref().unwrap().address, b'e');
+        let counters = server.upcalls.counters();
+        assert_eq!(counters.handled, counters.submitted, "{mechanism}: {counters:?}");
+        assert_eq!(counters.rejected, 0, "{mechanism}");
     });
 }
 

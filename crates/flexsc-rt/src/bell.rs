@@ -4,8 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
-
-use crate::sync::{AtomicBool, Ordering, fence};
+use shared_ring::sync::{AtomicBool, Ordering, fence};
 
 /// Whether the owner sleeps, or is about to.
 #[derive(Debug)]

@@ -115,6 +115,9 @@ struct Costs {
     until_measured: u32,
     calls_since_trial: u32,
     trial_every: u32,
+    /// Calls in place since the last decision of a batch, and those before the next one.
+    passed: u32,
+    due: u32,
 }
 
 impl Choices {
@@ -154,6 +157,13 @@ impl Choices {
         self.costs.push(self.unknown);
         self.rows[place] = self.costs.len() as u8;
         Row(self.rows[place] - 1)
+    }
+
+    /// Counts a call that is a batch of its own if it is to be made in place, and neither measured nor on trial. Returns
+    /// whether it was counted; otherwise the caller chooses.
+    #[inline]
+    pub(crate) fn pass_in_place(&mut self, row: Row) -> bool {
+        self.costs(row, Depth(0)).pass(1)
     }
 
     /// Chooses an executor for the next call of a batch of so many. Batches have different numbers.
@@ -236,16 +246,40 @@ impl Costs {
         until_measured: 1,
         calls_since_trial: 0,
         trial_every: TRIAL_EVERY.0,
+        passed: 0,
+        due: 0,
     };
+
+    /// Returns whether a batch is for nothing else than to make its calls, in place.
+    #[inline]
+    fn pass(&mut self, calls: u32) -> bool {
+        let passed = self.passed.saturating_add(calls);
+        let is_early = passed < self.due;
+        if is_early {
+            self.passed = passed;
+        }
+        is_early
+    }
 
     /// Decides what this batch is for: a trial, a measurement, or nothing else.
     fn begin_batch(&mut self, calls: u32) {
+        (self.on_trial, self.batch_measured) = (false, false);
+        if !self.pass(calls) {
+            let passed = std::mem::take(&mut self.passed).saturating_add(calls);
+            self.decide(passed);
+            let is_quiet = self.best == Executor::InPlace && self.trial_left == 0 && self.slow == 0;
+            let until_trial = self.trial_every.saturating_sub(self.calls_since_trial);
+            self.due = if is_quiet { until_trial.min(self.until_measured) } else { 0 };
+        }
+    }
+
+    /// Decides it, for so many calls since the last decision.
+    fn decide(&mut self, calls: u32) {
         let batch_ns = std::mem::take(&mut self.batch_ns);
         if batch_ns > 0.0 {
             self.learn(self.batch_by, batch_ns);
         }
         self.calls_since_trial = self.calls_since_trial.saturating_add(calls);
-        (self.on_trial, self.batch_measured) = (false, false);
         if self.trial_left == 0 && self.calls_since_trial >= self.trial_every {
             self.begin_trial();
         }
@@ -287,6 +321,10 @@ impl Costs {
 
     /// Notes the cost of a call. That of a batch in the ring or on threads is the largest of its calls.
     fn report(&mut self, executor: Executor, ns: f32) {
+        if executor != Executor::InPlace || ns > MAX_IN_PLACE_NS {
+            // The next batch learns from it.
+            self.due = 0;
+        }
         match executor {
             Executor::InPlace | Executor::Shared => {
                 self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
@@ -329,7 +367,7 @@ impl Costs {
             self.until_measured = 1;
             (self.trial_left, self.raised) = (0, false);
             self.trial_every = (self.trial_every / 8).max(TRIAL_EVERY.0);
-            self.calls_since_trial = 0;
+            (self.calls_since_trial, self.due) = (0, 0);
         }
     }
 
@@ -464,6 +502,39 @@ mod tests {
         run.ns[2] = 60;
         let [in_place, ..] = run.batches(1 << 10, 32);
         assert!(in_place <= 16, "{in_place}");
+    }
+
+    #[test]
+    fn time_of_the_clock_belongs_to_no_call_in_place() {
+        let mut run = Run::new(130, 0, 0);
+        run.choices.clock_ns = 30;
+        run.batches(1, 1);
+        let depth = Depth::of(1);
+        assert_eq!(run.choices.costs(run.row, depth).ns[Executor::InPlace as usize], 100.0);
+        // A batch of the ring reads the clock for all of its calls.
+        run.choices.report(run.row, depth, Executor::Shared, 130);
+        assert_eq!(run.choices.costs(run.row, depth).ns[Executor::Shared as usize], 130.0);
+        // A clock that was slower when it was timed does not make calls free.
+        run.choices.clock_ns = 1_000;
+        let mut other = Run { choices: run.choices, row: Row::default(), batch: 9, ns: [5; 4] };
+        other.batches(1, 1);
+        assert_eq!(other.choices.costs(other.row, depth).ns[Executor::InPlace as usize], 1.0);
+    }
+
+    #[test]
+    fn second_high_measurement_in_a_row_raises_the_cost_more() {
+        let mut costs = Costs::UNKNOWN;
+        let cost = |costs: &Costs| costs.ns[Executor::InPlace as usize];
+        costs.report(Executor::InPlace, 100.0);
+        costs.report(Executor::InPlace, 1_000.0);
+        assert_eq!(cost(&costs), 125.0);
+        costs.report(Executor::InPlace, 1_000.0);
+        assert_eq!(cost(&costs), 250.0);
+        // A low one ends the row, and lowers the cost by half of the difference.
+        costs.report(Executor::InPlace, 50.0);
+        assert_eq!(cost(&costs), 150.0);
+        costs.report(Executor::InPlace, 1_000.0);
+        assert_eq!(cost(&costs), 187.5);
     }
 
     #[test]

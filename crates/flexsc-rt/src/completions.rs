@@ -4,7 +4,7 @@
 //! a completion without a scan, whatever the number of outstanding calls. The queue has as many
 //! places as there are entries, and an entry is in it once at most, so it is never full.
 
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use shared_ring::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// A place without an entry.
 const EMPTY: u32 = u32::MAX;

@@ -1,12 +1,14 @@
-//! Core specialisation: syscall threads get cores of their own while load and idle cores justify it (sections 3
+//! Core specialization: syscall threads get cores of their own while load and idle cores justify it (sections 3
 //! and 6.1: "dynamic core specialization").
 //!
 //! The heartbeat looks at windows of 64 beats. If in two of them in a row a syscall thread was active in three beats
 //! of four, and the machine has no more runnable threads than cores, then the threads leave the core of the pages'
 //! owner: its caches keep the program, those of the other cores the kernel. They may use all cores again when they
 //! were active in less than one beat of four, or when more threads are runnable than there are cores, for two windows
-//! in a row; and when the heartbeat finds nothing to do. The owner is never moved. With one core there is
-//! nothing to give: the owner and the threads take turns, in batches.
+//! in a row; and when the heartbeat finds nothing to do. The owner is never moved. While the owner has a core, one thread
+//! fewer is active, so that it is still one for each core. With one core there is
+//! nothing to give: the owner and the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many
+//! threads of the machine are runnable.
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -20,6 +22,21 @@ const KEEP_FROM: u32 = 16;
 
 /// Windows in a row that decide.
 const WINDOWS: u32 = 2;
+
+/// When syscall threads leave the owner's core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Specialization {
+    /// Never.
+    Off,
+    /// While load and idle cores justify it: if a thread was active in three quarters of two windows of 64 heartbeats, and
+    /// no more threads of the machine are runnable than the process may use cores. A process that may use few of many
+    /// cores rarely finds that.
+    #[default]
+    Adaptive,
+    /// The same, however many threads of the machine are runnable.
+    WhileBusy,
+}
 
 /// What a window has shown.
 #[derive(Clone, Copy, Debug)]
@@ -70,6 +87,7 @@ impl Policy {
 pub(crate) struct Cores {
     /// Those of the thread that registered the pages; `None` if there is one, or they are not known.
     allowed: Option<CpuSet>,
+    specialization: Specialization,
     /// The core on which the owner has last submitted.
     owner: AtomicU32,
     /// The number of changes in the upper half; in the lower half the core that is left to the owner plus one, or 0.
@@ -81,14 +99,34 @@ pub(crate) struct Cores {
 pub(crate) struct Applied(u64);
 
 impl Cores {
-    pub(crate) fn new(specialise: bool) -> Self {
-        let allowed = sched_getaffinity(None).ok().filter(|all| specialise && all.count() > 1);
-        Cores { allowed, owner: AtomicU32::new(0), given: AtomicU64::new(0) }
+    pub(crate) fn new(specialization: Specialization) -> Self {
+        let is_off = specialization == Specialization::Off;
+        let allowed = sched_getaffinity(None).ok().filter(|all| !is_off && all.count() > 1);
+        Cores { allowed, specialization, owner: AtomicU32::new(0), given: AtomicU64::new(0) }
     }
 
     /// Returns whether there are cores to give.
     pub(crate) fn are_several(&self) -> bool {
         self.allowed.is_some()
+    }
+
+    /// Returns how many threads may be active, of so many at most: one for each core that they may use.
+    #[inline]
+    pub(crate) fn active_threads(&self, max: usize) -> usize {
+        let given = self.given.load(Ordering::Relaxed) as u32;
+        match self.of_threads(given) {
+            Some(cores) if given != 0 => max.min(cores.count() as usize),
+            _ => max,
+        }
+    }
+
+    /// Returns the cores of the threads, if of those that are allowed `owner - 1` is left to the owner.
+    fn of_threads(&self, owner: u32) -> Option<CpuSet> {
+        let mut cores = self.allowed?;
+        if let Some(core) = owner.checked_sub(1) {
+            cores.unset(core as usize);
+        }
+        Some(cores)
     }
 
     /// Notes where the owner runs.
@@ -118,12 +156,7 @@ impl Cores {
 
     #[cold]
     fn move_thread(&self, owner: u32) {
-        let Some(mut cores) = self.allowed else { return };
-        if let Some(core) = owner.checked_sub(1)
-            && cores.is_set(core as usize)
-        {
-            cores.unset(core as usize);
-        }
+        let Some(cores) = self.of_threads(owner) else { return };
         // It fails if the cores are not permitted any more; then the thread stays where it is.
         let _ = sched_setaffinity(None, &cores);
     }
@@ -146,11 +179,15 @@ impl Beats {
     }
 
     /// Ends a window. Returns the decision, if it is another one.
-    pub(crate) fn end_window(&mut self) -> Option<bool> {
+    pub(crate) fn end_window(&mut self, of: &Cores) -> Option<bool> {
         let active = std::mem::take(&mut self.active);
         self.beats = 0;
-        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get());
-        let runnable = runnable().unwrap_or(usize::MAX);
+        // Not those of this thread, which has begun with those of the owner.
+        let cores = of.allowed.map_or(1, |cores| cores.count() as usize);
+        let runnable = match of.specialization {
+            Specialization::WhileBusy => 0,
+            _ => runnable().unwrap_or(usize::MAX),
+        };
         self.policy.decide(Window { active, runnable, cores })
     }
 
@@ -211,7 +248,7 @@ mod tests {
 
     #[test]
     fn threads_leave_the_core_of_the_owner_and_return() {
-        let cores = Cores::new(true);
+        let cores = Cores::new(Specialization::Adaptive);
         let Some(allowed) = cores.allowed else { return println!("not tested: one core") };
         cores.note_owner();
         let owner = cores.owner.load(Ordering::Relaxed) as usize;
@@ -223,11 +260,16 @@ mod tests {
                     sched_getaffinity(None).unwrap()
                 };
                 assert!(used(&mut applied) == allowed);
+                assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
                 cores.set_given(true);
+                // One thread for each core that is left, or fewer.
+                assert_eq!(cores.active_threads(usize::MAX), allowed.count() as usize - 1);
+                assert_eq!(cores.active_threads(1), 1);
                 assert_eq!(used(&mut applied).count(), allowed.count() - 1);
                 assert!(!used(&mut applied).is_set(owner));
                 cores.set_given(false);
                 assert!(used(&mut applied) == allowed);
+                assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
             });
         });
         assert!(runnable().is_some_and(|runnable| runnable > 0));
@@ -238,7 +280,8 @@ mod tests {
         let mut beats = Beats::default();
         assert!((1..WINDOW).all(|_| !beats.beat(true)));
         assert!(beats.beat(false));
-        assert_eq!((beats.active, beats.end_window()), (WINDOW - 1, None));
+        assert_eq!(beats.active, WINDOW - 1);
+        assert_eq!(beats.end_window(&Cores::new(Specialization::WhileBusy)), None);
         assert!((1..WINDOW).all(|_| !beats.beat(false)));
         assert!(!beats.idle());
     }

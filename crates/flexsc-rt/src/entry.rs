@@ -4,7 +4,7 @@
 //! pages while it is [`Status::Free`], [`Status::Submitted`] and not claimed, or [`Status::Done`];
 //! the executor that has claimed it otherwise. The owner may only store [`Status::Cancel`] then.
 
-use crate::sync::{AtomicU16, Ordering, UnsafeCell};
+use shared_ring::sync::{AtomicU16, Ordering, UnsafeCell};
 
 /// The state of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

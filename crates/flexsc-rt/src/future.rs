@@ -14,10 +14,11 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use std::{fmt, io, mem};
 
+// A simulated machine includes this file with modules of its own.
+use super::notifier::Notifier;
+use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::error::Error;
-use crate::notifier::Notifier;
 use crate::operation::Operation;
-use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 
 /// Pages whose calls are futures. A clone is another handle.
 ///

@@ -39,12 +39,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::ptr;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
-use std::{fmt, io, thread};
+use std::{fmt, io, mem, thread};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
@@ -87,9 +86,8 @@ struct Scheduler {
     free: RefCell<Vec<u32>>,
     /// Stacks without a thread.
     stacks: RefCell<Vec<DefaultStack>>,
-    /// Places of threads that can run. Each is in the queue once at most.
-    ready: Receiver<u32>,
-    wakes: SyncSender<u32>,
+    /// Threads that can run.
+    ready: Arc<ReadyQueue>,
     /// The memory of the list of threads that run in a turn.
     turn: RefCell<Vec<u32>>,
     current: RefCell<Option<Rc<Thread>>>,
@@ -118,11 +116,21 @@ struct Thread {
     joiner: RefCell<Option<Waker>>,
 }
 
+/// Places of threads that can run, in order. Each is in the queue once at most. Only the OS thread of the scheduler uses
+/// it, so the lock is never contended; `Waker` requires `Send` and `Sync`.
+struct ReadyQueue(Mutex<Vec<u32>>);
+
+impl ReadyQueue {
+    fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Puts a place into the queue of those that can run.
 struct Ready {
     place: u32,
     queued: AtomicBool,
-    wakes: SyncSender<u32>,
+    queue: Arc<ReadyQueue>,
 }
 
 impl Wake for Ready {
@@ -132,8 +140,7 @@ impl Wake for Ready {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::Relaxed) {
-            // There is room for each place. Without a scheduler there is nothing to wake.
-            let _ = self.wakes.try_send(self.place);
+            self.queue.lock().push(self.place);
         }
     }
 }
@@ -230,7 +237,7 @@ impl Threads {
         let mut pages = config.pages.clone();
         pages.entries = pages.entries.max(config.threads.saturating_add(pages.reserve));
         let max_threads = config.threads as usize;
-        let (wakes, ready) = sync_channel(max_threads.max(1));
+        let ready = Arc::new(ReadyQueue(Mutex::new(Vec::with_capacity(max_threads))));
         Ok(Threads(Rc::new(Scheduler {
             runtime: Runtime::driven_by_owner(&pages)?,
             max_threads,
@@ -239,8 +246,7 @@ impl Threads {
             free: RefCell::default(),
             stacks: RefCell::default(),
             ready,
-            wakes,
-            turn: RefCell::default(),
+            turn: RefCell::new(Vec::with_capacity(max_threads)),
             current: RefCell::default(),
             live: Cell::new(0),
             switches: Cell::new(0),
@@ -377,8 +383,8 @@ impl Scheduler {
         self.free.borrow_mut().pop().unwrap_or_else(|| {
             let mut places = self.places.borrow_mut();
             let place = places.len() as u32;
-            let wakes = self.wakes.clone();
-            let waker = Arc::new(Ready { place, queued: AtomicBool::new(false), wakes });
+            let queue = Arc::clone(&self.ready);
+            let waker = Arc::new(Ready { place, queued: AtomicBool::new(false), queue });
             places.push(Place { waker, suspended: None });
             place
         })
@@ -387,7 +393,7 @@ impl Scheduler {
     fn turn(&self, timeout: Option<Duration>) -> Result<(), Error> {
         // Threads that these wake run in the next turn, after their calls were executed.
         let mut turn = self.turn.take();
-        turn.extend(self.ready.try_iter());
+        mem::swap(&mut turn, &mut *self.ready.lock());
         let waits = turn.is_empty();
         for place in turn.drain(..) {
             self.resume(place);
@@ -401,11 +407,11 @@ impl Scheduler {
 
     /// Lets a thread run until it waits or ends.
     fn resume(&self, place: u32) {
-        let (suspended, waker) = {
+        let suspended = {
             let place = &mut self.places.borrow_mut()[place as usize];
-            (place.suspended.take(), Arc::clone(&place.waker))
+            place.waker.queued.store(false, Ordering::Relaxed);
+            place.suspended.take()
         };
-        waker.queued.store(false, Ordering::Relaxed);
         // A thread may have ended before its last waker was used.
         let Some((mut coroutine, thread)) = suspended else { return };
         self.switches.set(self.switches.get() + 1);

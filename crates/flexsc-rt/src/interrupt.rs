@@ -7,6 +7,7 @@
 //! interrupt a call, but no thread waits for it.
 
 use std::cell::Cell;
+use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
@@ -193,6 +194,15 @@ impl Serving {
     /// Forgets the call of a dead thread, of which another one takes the number.
     pub(crate) fn begin_again(&self) {
         self.entry.store(0, Ordering::Release);
+    }
+
+    /// Returns whether the thread runs in its call, or could if it had a core: it is not blocked. False if proc(5) does
+    /// not say so.
+    pub(crate) fn is_running(&self) -> bool {
+        let id = self.thread_id.load(Ordering::Acquire);
+        // "ID (NAME) STATE ..."; names of syscall threads have no bracket.
+        fs::read_to_string(format!("/proc/self/task/{id}/stat"))
+            .is_ok_and(|text| text.contains(") R "))
     }
 
     /// Returns whether the thread is gone although it serves an entry. The kernel ends a thread

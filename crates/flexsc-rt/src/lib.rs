@@ -100,7 +100,7 @@
 //! | `flexsc_register` | 3.2 | [`Pages::register`] | threads start on demand, not one for each entry |
 //! | `flexsc_wait` | 3.2 | [`Pages::wait`] | also executes calls in place |
 //! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule |
-//! | core specialisation | 3, 6.1 | [`Config::specialise_cores`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; the owner is not moved |
+//! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
 //! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set, or the ring |
@@ -176,6 +176,7 @@ mod sync;
 mod threads;
 
 pub use call::{Call, Direction, Executor, Kind, Waits};
+pub use cores::Specialization;
 pub use descriptor::Descriptor;
 pub use error::{Busy, Error};
 pub use event_loop::{EventLoop, Refused};

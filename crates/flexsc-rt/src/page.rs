@@ -4,8 +4,9 @@
 //! time, so a thread that blocks leaves the others to the next one. The bits have a cache line of
 //! their own; an executor that claims one does not access the entries of others.
 
+use shared_ring::sync::{AtomicU64, Ordering};
+
 use crate::entry::Entry;
-use crate::sync::{AtomicU64, Ordering};
 
 /// Entries of a page: 4 KiB of 64 bytes.
 pub(crate) const ENTRIES: usize = 64;

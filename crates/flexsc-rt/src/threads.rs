@@ -1,8 +1,8 @@
 //! Syscall threads (section 3.2.1): they execute what may block.
 //!
-//! At most one thread per core is active. User space is not notified when a thread blocks; so a
-//! heartbeat looks for a thread that is in the same call as at the last beat, counts it as blocked,
-//! and lets another thread take its page over. A thread holds a page while it executes the page's
+//! At most one thread per core is active. User space is not notified when a thread blocks. So a heartbeat looks for
+//! a thread that is in the same call as at the last beat and does not run. It counts the thread as blocked, and lets
+//! another one take its page over. A thread holds a page while it executes the page's
 //! entries, so two threads do not share the page's cache lines.
 
 use std::collections::VecDeque;
@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::cores::{Applied, Beats, Cores};
+use crate::cores::{Applied, Beats, Cores, Specialization};
 use crate::entry::Status;
 use crate::interrupt::{self, Serving};
 use crate::page::ENTRIES;
@@ -47,6 +47,22 @@ struct Thread {
     served: AtomicU64,
     /// The heartbeat found it blocked, and it holds no page any more.
     blocked: AtomicBool,
+}
+
+/// A call of a syscall thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Call {
+    /// Number of calls that the thread had made before.
+    served: u64,
+    /// The entry, unless the thread makes no call.
+    entry: Option<u32>,
+}
+
+impl Thread {
+    fn call(&self) -> Call {
+        let entry = self.serving.entry();
+        Call { served: self.served.load(Ordering::Relaxed), entry }
+    }
 }
 
 /// What is decided under the lock, once for a page of calls.
@@ -107,7 +123,7 @@ impl Threads {
         threads: u16,
         active: usize,
         period: Duration,
-        specialise_cores: bool,
+        specialization: Specialization,
     ) -> Self {
         let pages = shared.pages();
         let work = Work {
@@ -131,7 +147,7 @@ impl Threads {
             ended: Condvar::new(),
             max_active: active,
             period,
-            cores: Cores::new(specialise_cores),
+            cores: Cores::new(specialization),
             stranded: AtomicBool::new(false),
         }))
     }
@@ -234,7 +250,7 @@ impl Pool {
     /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`. Returns false
     /// if none can be started and all that run are blocked: the pages are stranded.
     fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) -> bool {
-        let room = pool.max_active.saturating_sub(work.active + others);
+        let room = pool.active_threads(others).saturating_sub(work.active);
         let wanted = work.queue.len().min(room);
         for _ in 0..wanted.min(work.idle) {
             pool.queued.notify_one();
@@ -264,6 +280,11 @@ impl Pool {
         let is_stranded = !can_start && !work.has_thread() && !work.queue.is_empty();
         pool.stranded.store(is_stranded, Ordering::Relaxed);
         !is_stranded
+    }
+
+    /// Returns how many threads may be active beside `others`.
+    fn active_threads(&self, others: usize) -> usize {
+        self.cores.active_threads(self.max_active.saturating_sub(others))
     }
 
     /// Ends the sleep of the heartbeat.
@@ -300,7 +321,7 @@ impl Pool {
         let mut work = self.lock();
         work.starting -= 1;
         while !work.stop {
-            if work.active >= self.max_active || work.queue.is_empty() {
+            if work.active >= self.active_threads(0) || work.queue.is_empty() {
                 work.idle += 1;
                 work = self.queued.wait(work).unwrap_or_else(PoisonError::into_inner);
                 work.idle -= 1;
@@ -332,9 +353,13 @@ impl Pool {
         self.ended.notify_all();
     }
 
-    /// Executes the submitted entries of a page, until another thread has taken it over.
+    /// Executes submitted entries of a page, until another thread has taken it over; as many as a page has, as the owner
+    /// may submit more all the time while other pages wait.
     fn execute(&self, own: &Thread, number: u16, page: u32) {
-        while !own.blocked.load(Ordering::Relaxed) {
+        for _ in 0..ENTRIES {
+            if own.blocked.load(Ordering::Relaxed) {
+                break;
+            }
             let Some(place) = self.shared.submitted[page as usize].claim() else { break };
             let index = page * ENTRIES as u32 + place as u32;
             let entry = self.shared.entry(index);
@@ -354,7 +379,7 @@ impl Pool {
 
     /// The body of the heartbeat.
     fn heartbeat(self: Arc<Self>) {
-        let mut seen = vec![(0, None); self.threads.len()];
+        let mut seen = vec![Call::default(); self.threads.len()];
         let (mut idle_beats, mut beats) = (0, Beats::default());
         let mut until_check = BEATS_OF_CHECK;
         let mut work = self.lock();
@@ -380,7 +405,7 @@ impl Pool {
             work = waited.unwrap_or_else(PoisonError::into_inner).0;
             if self.cores.are_several() && beats.beat(work.active > 0) {
                 drop(work);
-                let decision = beats.end_window();
+                let decision = beats.end_window(&self.cores);
                 work = self.lock();
                 if let Some(given) = decision {
                     self.set_given(&mut work, given);
@@ -389,8 +414,9 @@ impl Pool {
             let mut cancelling = false;
             for (number, seen) in seen.iter_mut().enumerate() {
                 let thread = &self.threads[number];
-                let Some(entry) = thread.serving.entry() else {
-                    seen.1 = None;
+                let now = thread.call();
+                let Some(entry) = now.entry else {
+                    *seen = now;
                     continue;
                 };
                 let served = self.shared.entry(entry);
@@ -398,9 +424,8 @@ impl Pool {
                     cancelling = true;
                     thread.serving.interrupt(entry, served);
                 }
-                let now = (thread.served.load(Ordering::Relaxed), Some(entry));
                 if now == *seen && !thread.blocked.load(Ordering::Relaxed) {
-                    self.take_over(&mut work, number as u16, entry);
+                    self.take_over(&mut work, number as u16, now);
                 }
                 *seen = now;
             }
@@ -467,13 +492,17 @@ impl Pool {
         }
     }
 
-    /// Counts a thread as blocked, and frees its page for another one.
-    fn take_over(&self, work: &mut Work, number: u16, entry: u32) {
-        let page = entry / ENTRIES as u32;
-        if work.pages[page as usize] != PageState::Held(number) {
+    /// Counts a thread as blocked, and frees its page for another one, unless it computes or waits for a core.
+    fn take_over(&self, work: &mut Work, number: u16, call: Call) {
+        let Some(page) = call.entry.map(|entry| entry / ENTRIES as u32) else { return };
+        let thread = &self.threads[usize::from(number)];
+        // A thread whose call has ended waits for the lock, so it does not run either.
+        if work.pages[page as usize] != PageState::Held(number)
+            || thread.serving.is_running()
+            || thread.call() != call
+        {
             return;
         }
-        let thread = &self.threads[usize::from(number)];
         work.pages[page as usize] = PageState::Idle;
         work.active -= 1;
         work.counters.blocked += 1;
@@ -494,7 +523,41 @@ mod tests {
 
     fn threads_of(pages: usize) -> Threads {
         let shared = Arc::new(Shared::new(pages).unwrap());
-        Threads::new(shared, 1, 1, Duration::from_secs(60), false)
+        Threads::new(shared, 1, 1, Duration::from_secs(60), Specialization::Off)
+    }
+
+    #[test]
+    fn no_thread_was_started_beside_the_owner_while_cores_were_given() {
+        let shared = Arc::new(Shared::new(1).unwrap());
+        let threads =
+            Threads::new(shared, 2, 2, Duration::from_secs(60), Specialization::WhileBusy);
+        let pool = &threads.0;
+        let mut work = pool.lock();
+        pool.set_given(&mut work, true);
+        work.queue_page(0);
+        assert!(Pool::wake(pool, work, 1));
+        assert_eq!(pool.lock().counters.started, 1);
+        assert!(threads.stop(Instant::now() + Duration::from_secs(10)));
+    }
+
+    #[test]
+    fn thread_whose_call_had_ended_was_counted_as_blocked() {
+        let threads = threads_of(1);
+        let pool = &*threads.0;
+        let mut work = pool.lock();
+        (work.pages[0], work.active) = (PageState::Held(0), 1);
+        // The thread has no identity, so proc(5) does not say that it runs.
+        let thread = &pool.threads[0];
+        thread.serving.begin(3);
+        let call = thread.call();
+        thread.serving.end(3);
+        pool.take_over(&mut work, 0, call);
+        assert_eq!((work.counters.blocked, work.active), (0, 1));
+        // It is in the same entry again, for the next call.
+        thread.served.store(1, Ordering::Relaxed);
+        thread.serving.begin(3);
+        pool.take_over(&mut work, 0, call);
+        assert_eq!((work.counters.blocked, work.active), (0, 1));
     }
 
     #[test]
@@ -541,7 +604,7 @@ mod tests {
     #[test]
     fn thread_that_died_after_it_was_counted_as_blocked_was_not_noticed() {
         let shared = Arc::new(Shared::new(1).unwrap());
-        let threads = Threads::new(shared, 1, 1, Duration::from_micros(100), false);
+        let threads = Threads::new(shared, 1, 1, Duration::from_micros(100), Specialization::Off);
         let pool = &threads.0;
         // SAFETY: the entry is free.
         unsafe { pool.shared.entry(0).fill(libc::SYS_exit as u32, &[0; 6]) };

@@ -536,6 +536,16 @@ fn calls_are_made_by_the_executor_that_was_chosen() {
     assert_eq!(turn(&mut kernel), 0);
     kernel.cancel(CALL);
     assert_eq!(called(&mut kernel).1, Err(Errno::CANCELED));
+    let counters = kernel.counters();
+    assert_eq!((counters.offloaded_calls, counters.cancels), (2, 1));
+    // Neither can be cancelled.
+    kernel.cancel(CALL);
+    assert_eq!(kernel.counters().cancels, 1);
+    let of_pages = kernel.page_counters();
+    let of_pages =
+        of_pages.in_place + of_pages.on_threads + of_pages.ring_entries + of_pages.epoll_calls;
+    // That in place, and those that drain the waker.
+    assert!(counters.system_calls >= of_pages && of_pages > 0, "{counters:?}");
 }
 
 #[test]

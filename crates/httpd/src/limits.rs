@@ -90,7 +90,7 @@ impl Limits {
     pub const MAX_HEADERS: usize = 64;
 
     /// Memory of the positions of a field in a head that waits, in bytes.
-    pub(crate) const FIELD_BYTES: usize = 16;
+    pub(crate) const FIELD_BYTES: usize = 8;
 
     /// Maximum overhead of a request's field or of a cached file, in bytes.
     const OVERHEAD: usize = 1024;

@@ -184,7 +184,7 @@ fn pipelined_requests_for_missing_files_made_memory_grow() {
     on_every_backend(&UNLIMITED, |name, serving| {
         let stream = TcpStream::connect(serving.address).unwrap();
         let halves = (stream.try_clone().unwrap(), stream.try_clone().unwrap());
-        check_pipelining(name, serving, &stream, halves, 20_000);
+        check_pipelining(name, serving, &stream, halves, 5_000);
     });
 }
 

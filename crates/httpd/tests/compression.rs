@@ -226,7 +226,7 @@ fn start_slow(root: &Path, mut limits: Limits) -> (Server, Client) {
 fn slow_compression_reset_the_connection() {
     let dir = tempfile::tempdir().unwrap();
     let mut limits = Limits::default();
-    limits.progress_interval = Duration::from_millis(10);
+    limits.progress_interval = Duration::from_millis(50);
     let (_server, mut client) = start_slow(dir.path(), limits);
     let response = accepting(&mut client, "/a.html", "br");
     assert_eq!((response.status, response.field("Content-Encoding")), (200, None));

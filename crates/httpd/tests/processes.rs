@@ -7,6 +7,7 @@ mod program;
 mod regressions;
 mod reload;
 mod sandbox;
+mod sent_bytes;
 mod serving;
 mod stage;
 mod tls;

@@ -75,6 +75,34 @@ fn handler_answers_its_requests_before_the_site_on_every_mechanism() {
 }
 
 #[test]
+fn pages_that_a_handler_keeps_are_answered_from_its_memory_and_others_from_files() {
+    let handlers = [format!("{},path=/cached/", handler("cache.wasm").display())];
+    available().for_each(|backend| {
+        let (serving, root) = serve(backend, &handlers);
+        fs::create_dir(root.path().join("cached")).unwrap();
+        fs::write(root.path().join("cached/more"), "not in the cache").unwrap();
+        let page = fs::read(handler("pages/index.html")).unwrap();
+        let mut client = serving.connect();
+        // By its canonical path.
+        let response = client.get("/cached/%2e/");
+        assert_eq!((response.status, &response.body), (200, &page), "{backend}");
+        assert_eq!(response.field("Content-Type"), Some("text/html"), "{backend}");
+        let tag = response.field("ETag").unwrap().to_owned();
+        for (tag, status, body) in [(&*tag, 304, &b""[..]), ("\"other\"", 200, &page[..])] {
+            let head = format!("GET /cached/ HTTP/1.1\r\nHost: h\r\nIf-None-Match: {tag}\r\n\r\n");
+            client.send(head.as_bytes());
+            let response = client.response(status == 200);
+            assert_eq!((response.status, &response.body[..]), (status, body), "{backend}");
+        }
+        assert_eq!(client.get("/cached/more").body, b"not in the cache", "{backend}");
+        assert_eq!(client.get("/file").body, b"of the site", "{backend}");
+        assert_eq!(counter(&serving, "sandbox_handled"), 3, "{backend}");
+        // It left one to the site; the other one is for another path.
+        assert_eq!(counter(&serving, "sandbox_passed"), 1, "{backend}");
+    });
+}
+
+#[test]
 fn pipelined_requests_to_a_handler_and_files_are_answered_in_order() {
     let handlers = [handler("hello.wasm").display().to_string()];
     available().for_each(|backend| {

@@ -8,7 +8,6 @@ mod content;
 mod downloads;
 mod file_delivery;
 mod hostile;
-mod layers;
 mod library;
 mod monitor;
 mod routing;

@@ -6,17 +6,21 @@ use crate::serving;
 use std::fs;
 use std::io::{BufRead, IoSliceMut, Read};
 use std::mem::MaybeUninit;
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
-use rustix::net::sockopt::set_socket_passcred;
-use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
+use rustix::net::sockopt::{self, set_socket_passcred};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketType, bind, recvmsg,
+    socket,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use serving::program::{Serving, httpd};
 use serving::refused::refuse;
@@ -241,20 +245,25 @@ fn successor_served_beside_a_process_that_failed_to_wait_for_it() {
     }
 }
 
+/// Returns a command that runs the program with sockets, as a service manager does.
+fn with_sockets<const N: usize>(sockets: [TcpListener; N], arguments: &[&str]) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
+    command.args(arguments).env("LISTEN_FDS", N.to_string());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mappings = sockets.into_iter().zip(3..);
+    let mappings =
+        mappings.map(|(socket, child_fd)| FdMapping { parent_fd: socket.into(), child_fd });
+    command.fd_mappings(mappings.collect()).unwrap();
+    command
+}
+
 #[test]
 fn sockets_of_a_service_manager_are_used() {
     let (one, two) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0"));
     let sockets = [one.unwrap(), two.unwrap()];
     let addresses = sockets.each_ref().map(|socket| socket.local_addr().unwrap());
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
-    command.env("LISTEN_FDS", "2");
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    let mappings = sockets.into_iter().zip(3..);
-    let mappings =
-        mappings.map(|(socket, child_fd)| FdMapping { parent_fd: socket.into(), child_fd });
-    command.fd_mappings(mappings.collect()).unwrap();
-    let serving = Serving::of(command);
+    let serving = Serving::of(with_sockets(sockets, &[]));
     for address in addresses {
         assert!(serving.line.contains(&address.to_string()), "{}", serving.line);
         let mut client = Client::new(TcpStream::connect(address).unwrap());
@@ -266,4 +275,69 @@ fn sockets_of_a_service_manager_are_used() {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("the inherited descriptor 3 cannot be used"), "{text}");
+}
+
+/// Returns the status of a GET.
+fn status(port: u16, target: &str) -> u16 {
+    let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
+    Client::new(stream).get(target).status
+}
+
+#[test]
+#[cfg(all(feature = "tls", feature = "metrics"))]
+fn inherited_sockets_of_both_families_were_not_those_of_ipv4_settings() {
+    let sockets = [(); 3].map(|()| TcpListener::bind("[::]:0").unwrap());
+    let [tls, redirect, metrics] =
+        sockets.each_ref().map(|socket| socket.local_addr().unwrap().port());
+    let arguments = [
+        "--tls-self-signed".to_owned(),
+        format!("--tls-redirect=0.0.0.0:{redirect}"),
+        format!("--metrics-listen=0.0.0.0:{metrics}"),
+        "--log-level=info".to_owned(),
+    ];
+    let mut serving = Serving::of(with_sockets(sockets, &arguments.each_ref().map(|a| &**a)));
+    assert!(serving.line.contains(&format!("https://[::]:{tls} (")), "{}", serving.line);
+    assert!(!serving.before.contains("was given to the server"), "{}", serving.before);
+    for reloads in [true, false] {
+        assert_eq!([status(redirect, "/"), status(metrics, "/readyz")], [308, 200]);
+        // A request without TLS.
+        assert_eq!(status(tls, "/"), 400);
+        if reloads {
+            serving.signal(Signal::HUP);
+            let mut line = String::new();
+            while !line.contains("settings reloaded") {
+                line.clear();
+                assert!(serving.errors.read_line(&mut line).unwrap() > 0);
+                assert!(!line.contains("WARN") && !line.contains("ERROR"), "{line}");
+            }
+        }
+    }
+}
+
+#[test]
+#[cfg(feature = "tls")]
+fn inherited_socket_of_ipv4_was_replaced_by_that_of_both_families() {
+    let listen = |at: SocketAddr| {
+        let socket = socket(
+            if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 },
+            SocketType::STREAM,
+            None,
+        )
+        .unwrap();
+        sockopt::set_socket_reuseport(&socket, true).unwrap();
+        bind(&socket, &at).unwrap();
+        rustix::net::listen(&socket, 16).unwrap();
+        TcpListener::from(socket)
+    };
+    let both = listen((Ipv6Addr::UNSPECIFIED, 0).into());
+    let redirect = both.local_addr().unwrap().port();
+    let ipv4 = listen((Ipv4Addr::UNSPECIFIED, redirect).into());
+    let tls = TcpListener::bind("[::]:0").unwrap();
+    let tls_port = tls.local_addr().unwrap().port();
+    let arguments = ["--tls-self-signed", &format!("--tls-redirect=:{redirect}")];
+    let serving = Serving::of(with_sockets([both, ipv4, tls], &arguments));
+    assert!(serving.line.contains(&format!("https://[::]:{tls_port} (")), "{}", serving.line);
+    for _ in 0..20 {
+        assert_eq!(status(redirect, "/"), 308);
+    }
 }

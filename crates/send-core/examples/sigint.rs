@@ -5,13 +5,16 @@
 //!
 //! Press Ctrl-C to interrupt it. `kill -KILL` ends it; an argument sets the number of lines.
 
+use std::error::Error;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::Duration;
-use std::{env, process, thread};
+use std::{env, io, process, thread};
 
 use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
-use send_core::{Action, Error, EventType};
+use send_core::{Action, EventType};
 
-fn main() -> Result<(), Error> {
+fn main() -> Result<(), Box<dyn Error>> {
     let lines = env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(u64::MAX);
     println!("this is process {}", process::id());
 
@@ -25,7 +28,8 @@ fn main() -> Result<(), Error> {
     // is a critical section. Here the crate performs these steps around the actions. The thesis
     // prints with printf(3); a handler may only use write(2).
     let sigint = EventType::signal(libc::SIGINT)?;
-    let received = Action::Write(1, b"Received SIGINT\n");
+    let stdout = io::stdout().as_fd().try_clone_to_owned()?;
+    let received = Action::Write(Arc::new(stdout), b"Received SIGINT\n");
     ecb.set_handler(Actions::new().on(sigint, received), Trigger::Edge);
 
     // SETGROUP: SIGINT is in group 0, which is delivered first.

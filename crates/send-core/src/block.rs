@@ -4,7 +4,8 @@
 //! buffer. It keeps its own copies, so that a corrupted block cannot mislead it. The application
 //! writes the other fields. Every field is one word, so that no reader sees a partial write.
 
-use crate::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
+use shared_ring::sync::{AtomicPtr, AtomicU32, Ordering, UnsafeCell};
+
 use crate::{Event, EventType, Group, Groups};
 
 /// The event control block, `struct event_control` (figure 3.1).

@@ -4,6 +4,7 @@
 //! never calls the application; it only records events. The handlers of this module consist of
 //! parts that are safe there. Implementing your own is `unsafe`.
 
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -107,7 +108,7 @@ pub enum Action {
     /// Sets a flag.
     Raise(Arc<AtomicBool>),
     /// Writes bytes to a descriptor with write(2); errors are ignored.
-    Write(i32, &'static [u8]),
+    Write(Arc<OwnedFd>, &'static [u8]),
 }
 
 impl Action {
@@ -118,8 +119,8 @@ impl Action {
             }
             Action::Raise(flag) => flag.store(true, Ordering::Release),
             Action::Write(fd, bytes) => {
-                // SAFETY: `bytes` is readable memory; the effect is up to the descriptor's owner.
-                unsafe { libc::write(*fd, bytes.as_ptr().cast(), bytes.len()) };
+                // SAFETY: `bytes` is readable memory, and the action keeps the descriptor open.
+                unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
             }
         }
     }

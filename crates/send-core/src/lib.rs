@@ -137,7 +137,6 @@ mod signals;
 pub mod sockets;
 mod source;
 mod stack;
-mod sync;
 mod timer;
 
 pub use error::{Error, PostError};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use shared_ring::Waker;
 use shared_ring::author::Process;
+use shared_ring::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use crate::{PostError, notification};
 
 /// Posted events until their thread takes them.

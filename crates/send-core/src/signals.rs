@@ -27,46 +27,59 @@ static PROCESS: AtomicU32 = AtomicU32::new(0);
 /// A signal's owner and its former action. That was the default or to ignore the signal, so the
 /// handler and flags of its `sigaction` are sufficient.
 struct Claim {
-    /// The thread whose event the signal is: 0 for none, [`CLAIMING`] during a claim.
+    /// The thread whose event the signal is, or 0.
     owner: AtomicI32,
+    /// The handler of the former action, or [`UNRECORDED`].
     handler: AtomicUsize,
     flags: AtomicI32,
 }
 
-/// The former action is not recorded yet, and not replaced either.
-const CLAIMING: i32 = -1;
+/// No former action is recorded.
+const UNRECORDED: usize = libc::SIG_ERR;
 
 impl Claim {
     const fn new() -> Self {
-        let (owner, handler, flags) = (AtomicI32::new(0), AtomicUsize::new(0), AtomicI32::new(0));
+        let owner = AtomicI32::new(0);
+        let (handler, flags) = (AtomicUsize::new(UNRECORDED), AtomicI32::new(0));
         Claim { owner, handler, flags }
     }
 
     /// Claims the signal for a thread, if it is not claimed, and installs the handler.
     fn claim(&self, signal: i32, thread: i32) -> Result<(), Error> {
-        let begun = self.owner.compare_exchange(0, CLAIMING, Ordering::AcqRel, Ordering::Acquire);
+        let begun = self.owner.compare_exchange(0, thread, Ordering::AcqRel, Ordering::Acquire);
         if begun.is_err() {
             return Err(Error::SignalInUse(signal));
         }
-        let claimed = former(signal).and_then(|former| {
-            self.handler.store(former.sa_sigaction, Ordering::Relaxed);
+        self.install(signal).inspect_err(|_| self.owner.store(0, Ordering::Release))
+    }
+
+    /// Records the former action, and installs the handler. Several threads may do so at once: the
+    /// first records before it installs, and the others see the same action, or the handler.
+    fn install(&self, signal: i32) -> Result<(), Error> {
+        self.record(former(signal)?);
+        // From here on, a child can restore the former action.
+        install(signal)
+    }
+
+    /// Records an action that is not the handler.
+    fn record(&self, former: libc::sigaction) {
+        if former.sa_sigaction != handler_address() {
             self.flags.store(former.sa_flags, Ordering::Relaxed);
-            // From here on, a child can restore the former action.
-            self.owner.store(thread, Ordering::Release);
-            install(signal)
-        });
-        claimed.inspect_err(|_| self.owner.store(0, Ordering::Release))
+            self.handler.store(former.sa_sigaction, Ordering::Release);
+        }
     }
 
     /// Restores the former action. May be called in a signal handler.
     fn restore(&self, signal: i32) {
-        if self.owner.load(Ordering::Acquire) > 0 {
+        let handler = self.handler.load(Ordering::Acquire);
+        if handler != UNRECORDED {
             // SAFETY: a plain C structure, for which all zero bytes are a valid value.
             let mut before: libc::sigaction = unsafe { mem::zeroed() };
-            before.sa_sigaction = self.handler.load(Ordering::Relaxed);
+            before.sa_sigaction = handler;
             before.sa_flags = self.flags.load(Ordering::Relaxed);
             // SAFETY: it only installs the former action.
             unsafe { libc::sigaction(signal, &before, ptr::null_mut()) };
+            self.handler.store(UNRECORDED, Ordering::Relaxed);
         }
         self.owner.store(0, Ordering::Release);
     }
@@ -85,9 +98,8 @@ pub(crate) fn restore_in_child() {
         return;
     }
     for (signal, claim) in CLAIMS.iter().enumerate() {
-        if claim.owner.load(Ordering::Relaxed) != 0 {
-            claim.restore(signal as i32);
-        }
+        // That of SIGIO may have no owner.
+        claim.restore(signal as i32);
     }
     PROCESS.store(Process::current().number(), Ordering::Relaxed);
 }
@@ -156,10 +168,10 @@ fn check(result: libc::c_int) -> Result<(), Error> {
 pub(crate) fn begin_notification(thread: i32) -> Result<(), Error> {
     restore_in_child();
     PROCESS.store(Process::current().number(), Ordering::Relaxed);
-    if CLAIMS[NOTIFICATION as usize].claim(NOTIFICATION, thread).is_err() {
-        // Another thread has claimed it or is claiming it, and records the former action.
-        former(NOTIFICATION)?;
-        install(NOTIFICATION)?;
+    let claim = &CLAIMS[NOTIFICATION as usize];
+    if claim.claim(NOTIFICATION, thread).is_err() {
+        // Another thread has claimed it, or is claiming it.
+        claim.install(NOTIFICATION)?;
     }
     unblock();
     Ok(())
@@ -175,7 +187,7 @@ pub(crate) fn restore(signal: i32) {
     CLAIMS[signal as usize].restore(signal);
 }
 
-/// Returns the thread whose event a signal is, or 0 or less.
+/// Returns the thread whose event a signal is, or 0.
 pub(crate) fn owner(signal: i32) -> i32 {
     CLAIMS[signal as usize].owner.load(Ordering::Acquire)
 }
@@ -185,5 +197,43 @@ pub(crate) fn forward(signal: i32) {
     let owner = owner(signal);
     if owner > 0 {
         send(owner, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handler_of(signal: i32) -> libc::sighandler_t {
+        former(signal).unwrap().sa_sigaction
+    }
+
+    #[test]
+    fn second_thread_installed_the_handler_while_the_first_recorded_the_former_action() {
+        // The second thread installs before the first has read the action, or after that.
+        for second_is_first in [true, false] {
+            let (claim, signal) = (Claim::new(), libc::SIGXFSZ);
+            let read_early = former(signal).unwrap();
+            claim.install(signal).unwrap();
+            assert_eq!(handler_of(signal), handler_address());
+            let read = if second_is_first { former(signal).unwrap() } else { read_early };
+            claim.record(read);
+            install(signal).unwrap();
+
+            claim.restore(signal);
+            assert_eq!(handler_of(signal), libc::SIG_DFL);
+        }
+    }
+
+    #[test]
+    fn claim_can_be_repeated_after_it_was_restored() {
+        let (claim, signal) = (Claim::new(), libc::SIGXCPU);
+        for _ in 0..2 {
+            claim.claim(signal, 1).unwrap();
+            assert!(matches!(claim.claim(signal, 2), Err(Error::SignalInUse(_))));
+            assert_eq!(handler_of(signal), handler_address());
+            claim.restore(signal);
+            assert_eq!(handler_of(signal), libc::SIG_DFL);
+        }
     }
 }

@@ -55,11 +55,10 @@ impl BufferPool {
     pub fn new(count: u16, size: u32) -> Rc<Self> {
         assert!(count > 0 && size > 0, "a pool has at least one buffer of at least one byte");
         let size = size as usize;
-        let stride = Self::stride(size);
-        let layout = stride
-            .and_then(|stride| stride.checked_mul(count.into()))
-            .and_then(|bytes| Layout::from_size_align(bytes, Self::PAGE).ok());
-        let (Some(stride), Some(layout)) = (stride, layout) else {
+        let extent = Self::extent(count, size).and_then(|(stride, len)| {
+            Some((stride, Layout::from_size_align(len, Self::PAGE).ok()?))
+        });
+        let Some((stride, layout)) = extent else {
             panic!("{count} buffers of {size} bytes do not fit the address space")
         };
         // SAFETY: the layout's size is not zero, as asserted above.
@@ -107,14 +106,16 @@ impl BufferPool {
         if !count.is_power_of_two() || count > 1 << 15 {
             return Err(BufferError::Count(count));
         }
-        let stride = (1..=Self::MAX_SIZE).contains(&size).then(|| Self::stride(size as usize));
-        let len = stride.flatten().and_then(|stride| stride.checked_mul(count.into()));
-        len.ok_or(BufferError::Size(size))
+        let is_size = (1..=Self::MAX_SIZE).contains(&size);
+        let extent = is_size.then(|| Self::extent(count, size as usize)).flatten();
+        extent.map(|(_, len)| len).ok_or(BufferError::Size(size))
     }
 
-    /// Returns the distance between buffers of `size` bytes.
-    fn stride(size: usize) -> Option<usize> {
-        size.checked_next_multiple_of(Self::CACHE_LINE)?.checked_add(Self::CACHE_LINE)
+    /// Returns the distance between buffers of `size` bytes, and the length of `count` of them, unless these overflow.
+    fn extent(count: u16, size: usize) -> Option<(usize, usize)> {
+        let stride = size.checked_next_multiple_of(Self::CACHE_LINE)?;
+        let stride = stride.checked_add(Self::CACHE_LINE)?;
+        Some((stride, stride.checked_mul(count.into())?))
     }
 
     /// Makes the pool a group of a kernel.
@@ -381,6 +382,16 @@ mod tests {
         };
         assert!(with(3, 1_000) < 100);
         assert_eq!(with(500, 1_000), 1_000);
+    }
+
+    #[test]
+    fn lengths_that_overflow_are_none() {
+        assert_eq!(BufferPool::extent(4, 100), Some((192, 768)));
+        assert_eq!(BufferPool::extent(1, usize::MAX), None);
+        assert_eq!(BufferPool::extent(1, usize::MAX - 63), None);
+        assert_eq!(BufferPool::extent(2, usize::MAX / 2), None);
+        assert_eq!(BufferPool::extent(1 << 15, usize::MAX >> 15), None);
+        assert!(BufferPool::extent(u16::MAX, u32::MAX as usize).is_some());
     }
 
     #[test]

@@ -79,8 +79,18 @@ impl<N> InFlightTable<N> {
     /// Removes the operation of `token` and returns it with its memory.
     #[inline]
     pub fn remove(&mut self, token: Token) -> Option<Entry<N>> {
+        self.remove_if(token, |_| true)
+    }
+
+    /// The same, if it is one of those for which `ends` returns true.
+    #[inline]
+    pub(crate) fn remove_if(
+        &mut self,
+        token: Token,
+        ends: impl FnOnce(&Op) -> bool,
+    ) -> Option<Entry<N>> {
         let place = self.place(token)?;
-        let entry = self.entries[place].take_if(|e| e.token == token)?;
+        let entry = self.entries[place].take_if(|e| e.token == token && ends(&e.op))?;
         self.places[token.kind() as usize][token.slot() as usize] = 0;
         self.vacant.push(place as u32);
         Some(entry)

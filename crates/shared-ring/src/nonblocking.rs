@@ -258,3 +258,24 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, was_read: bool) -> S
         op => unreachable!("not a send: {op:?}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+    use crate::Linux;
+
+    /// Returns whether a send of a byte of a file needs the disk before the first wait, and after it.
+    fn needs(path: &str) -> [bool; 2] {
+        let file = File::from(OwnedFd::from(std::fs::File::open(path).unwrap()));
+        let part = FileRange { file: file.fd(), offset: 0, len: 1 };
+        [0, 1].map(|waits| needs_disk(&mut Linux::default(), &file, part, waits))
+    }
+
+    #[test]
+    fn part_is_sent_after_the_first_wait_if_the_file_system_does_not_report_what_is_cached() {
+        // The files of proc(5) have no RWF_NOWAIT.
+        assert_eq!(needs("/proc/version"), [true, false]);
+    }
+}

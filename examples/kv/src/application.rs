@@ -4,7 +4,9 @@ use std::collections::TryReserveError;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant, SystemTime};
 
-use evring::{Application, Chunk, Close, CloseReason, Commands, Cx, HIGH_WATER, Listener, Rx};
+use evring::{
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx,
+};
 
 use crate::database::{Database, Limits};
 use crate::session::{Next, Session};
@@ -90,6 +92,11 @@ impl Application for Kv {
         if x.state.is_idle() {
             x.io.close(x.id, Close::Flush);
         }
+    }
+
+    /// Bytes of a value, or of a line that is discarded, are not for a handler.
+    fn has_message(&self, _: ConnId, state: &Session) -> bool {
+        !state.is_idle()
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, Session>, _: CloseReason) {

@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use foldhash::fast::FixedState;
 
+use crate::mirror::Mirror;
 use crate::store::{Clock, Key, Stats, Store, Usage};
 
 /// Limits of a server.
@@ -51,6 +52,43 @@ pub(crate) struct Common {
     pub(crate) workers: AtomicU64,
     pub(crate) connections: AtomicU64,
     pub(crate) accepted: AtomicU64,
+    pub(crate) hits: HandlerHits,
+}
+
+/// Counts the hits of handlers, since the last reset of the statistics.
+#[derive(Default)]
+pub(crate) struct HandlerHits {
+    counters: Mutex<Vec<Box<HitCounter>>>,
+    reset_at: AtomicU64,
+}
+
+type HitCounter = dyn Fn() -> u64 + Send + Sync;
+
+impl HandlerHits {
+    /// Adds the counter of a handler.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn add(&self, counter: impl Fn() -> u64 + Send + Sync + 'static) {
+        self.counters.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(counter));
+    }
+
+    fn total(&self) -> u64 {
+        let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.iter().map(|counter| counter()).sum()
+    }
+
+    fn reset(&self) {
+        self.reset_at.store(self.total(), Ordering::Relaxed);
+    }
+
+    fn count(&self) -> u64 {
+        self.total().saturating_sub(self.reset_at.load(Ordering::Relaxed))
+    }
+}
+
+impl fmt::Debug for HandlerHits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("HandlerHits").field(&self.total()).finish()
+    }
 }
 
 impl Common {
@@ -118,6 +156,18 @@ impl Database {
         Ok(Database { stores: Stores::Shared(stores), hasher, limits, common: Arc::default() })
     }
 
+    /// Lets the database write replies for handlers. Called before it is shared.
+    #[must_use]
+    pub fn mirrored(mut self, mirror: &Mirror) -> Self {
+        match &mut self.stores {
+            Stores::Own(store) => store.set_mirror(mirror.clone()),
+            Stores::Shared(stores) => {
+                stores.iter().for_each(|store| lock(store).set_mirror(mirror.clone()));
+            }
+        }
+        self
+    }
+
     /// Returns a handle for another worker; `None` if the database is not [shared](Database::shared).
     pub fn share(&self) -> Option<Self> {
         let Stores::Shared(stores) = &self.stores else { return None };
@@ -171,7 +221,16 @@ impl Database {
             totals.0.add(&store.stats);
             totals.1.add(&store.usage());
         });
+        let hits = self.common.hits.count();
+        totals.0.cmd_get += hits;
+        totals.0.get_hits += hits;
         totals
+    }
+
+    /// Resets the statistics.
+    pub(crate) fn reset_stats(&mut self, clock: &impl Clock) {
+        self.each(clock, |store| store.reset_stats());
+        self.common.hits.reset();
     }
 
     /// Counts a new connection of a worker.

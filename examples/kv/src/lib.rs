@@ -18,6 +18,19 @@
 //! program, and for connections as [`Config`](evring::Config) permits: a worker with idle ones takes less
 //! than 16 MiB.
 //!
+//! # A handler for `get`
+//!
+//! With the feature `sandbox` and `--handler FILE`, a handler in a sandbox answers a message that is one `get` of one key
+//! from replies that the workers write to memory which it can only read ([`Mirror`]). The server answers all else: other
+//! commands, several commands or keys in a message, misses, replies of more than 480 bytes.
+//!
+//! - A value that changes, is removed or evicted is voided before the reply to the change, `flush_all` voids all. A reply
+//!   that is being written is not waited for: the handler aborts, and the server answers.
+//! - The handler's clock is never behind the server's, so an expired value is never sent.
+//! - A `get` that the handler answers does not mark the value as used. So a reply is valid for at most two seconds; then
+//!   the server gets a `get` and marks it (memcached marks a value once a minute at most).
+//! - `stats` counts what the handler answers as `cmd_get` and `get_hits`.
+//!
 //! # Differences from memcached
 //!
 //! - A value lives at least as long as requested, and less than one second longer. memcached counts in
@@ -35,6 +48,9 @@
 
 mod application;
 mod database;
+#[cfg(feature = "sandbox")]
+mod handler;
+mod mirror;
 #[cfg(feature = "model")]
 pub mod model;
 mod number;
@@ -45,6 +61,9 @@ mod store;
 
 pub use application::Kv;
 pub use database::{Database, Limits};
+#[cfg(feature = "sandbox")]
+pub use handler::GetHandler;
+pub use mirror::{Mirror, MirrorMemory};
 pub use reply::VERSION;
 pub use session::{Next, Session};
 pub use store::Clock;

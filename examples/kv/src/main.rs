@@ -6,7 +6,7 @@ use std::collections::hash_map::RandomState;
 use std::error::Error;
 use std::hash::BuildHasher as _;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::mpsc::{Sender, channel};
+use std::sync::mpsc::channel;
 use std::thread;
 
 use clap::Parser as _;
@@ -35,15 +35,67 @@ fn main() -> Result<(), Box<dyn Error>> {
         )
     };
     let seed = RandomState::new().hash_one(0);
+    let handler = handler(&options, limits.memory)?;
     if threads == 1 {
         let database = Database::new(limits, seed).map_err(no_memory)?;
+        let database = mirrored(database, handler.as_ref());
         let mechanism = AnyMechanism::new(&options.backend, &config)?;
         print_addresses(mechanism.addresses(), mechanism.name());
-        mechanism.run(Kv::new(database))?;
-        return Ok(());
+        return run(mechanism, database, handler.as_ref(), 0);
     }
     let database = Database::shared(limits, seed, threads).map_err(no_memory)?;
-    serve_in_threads(options, config, &database)
+    let database = mirrored(database, handler.as_ref());
+    serve_in_threads(options, config, &database, handler.as_ref())
+}
+
+#[cfg(feature = "sandbox")]
+type Handler = kv::GetHandler;
+
+#[cfg(feature = "sandbox")]
+fn handler(options: &Options, memory: usize) -> Result<Option<Handler>, Box<dyn Error>> {
+    let Some(path) = &options.handler else { return Ok(None) };
+    let load = || Handler::load(&std::fs::read(path)?, memory);
+    load().map(Some).map_err(|error| format!("--handler {}: {error}", path.display()).into())
+}
+
+#[cfg(feature = "sandbox")]
+fn mirrored(database: Database, handler: Option<&Handler>) -> Database {
+    match handler {
+        Some(handler) => database.mirrored(handler.mirror()),
+        None => database,
+    }
+}
+
+#[cfg(not(feature = "sandbox"))]
+type Handler = std::convert::Infallible;
+
+#[cfg(not(feature = "sandbox"))]
+fn handler(_: &Options, _: usize) -> Result<Option<Handler>, Box<dyn Error>> {
+    Ok(None)
+}
+
+#[cfg(not(feature = "sandbox"))]
+fn mirrored(database: Database, _: Option<&Handler>) -> Database {
+    database
+}
+
+/// Runs a worker, behind the handler if there is one.
+fn run(
+    mechanism: AnyMechanism,
+    database: Database,
+    handler: Option<&Handler>,
+    worker: u64,
+) -> Result<(), Box<dyn Error>> {
+    #[cfg(feature = "sandbox")]
+    if let Some(handler) = handler {
+        let mut mechanism = mechanism;
+        let (server, _) = handler.before(database, worker, &mut mechanism)?;
+        mechanism.run(server)?;
+        return Ok(());
+    }
+    let _ = (handler, worker);
+    mechanism.run(Kv::new(database))?;
+    Ok(())
 }
 
 fn print_addresses(addresses: &[SocketAddr], backend: &str) {
@@ -60,19 +112,28 @@ fn serve_in_threads(
     options: Options,
     mut config: Config,
     database: &Database,
+    handler: Option<&Handler>,
 ) -> Result<(), Box<dyn Error>> {
     // Workers share the port, so another server that shares it too would not be noticed.
     for at in &config.listen {
         TcpListener::bind(at).map_err(|error| format!("cannot listen on {at}: {error}"))?;
     }
-    let (sender, receiver) = channel();
+    let (sender, receiver) = channel::<Report>();
     let mut started = None;
-    for _ in 0..options.threads {
+    for worker in 0..options.threads.into() {
         let (backend, config_of_worker) = (options.backend.clone(), config.clone());
         let database = database.share().ok_or("the database is not shared")?;
-        let sender = sender.clone();
+        let (sender, handler) = (sender.clone(), handler.cloned());
         thread::Builder::new().name("worker".to_owned()).spawn(move || {
-            if let Err(error) = work(&backend, &config_of_worker, database, &sender) {
+            let started = |mechanism: &AnyMechanism| {
+                sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))
+            };
+            let work = || {
+                let mechanism = AnyMechanism::new(&backend, &config_of_worker)?;
+                started(&mechanism)?;
+                run(mechanism, database, handler.as_ref(), worker)
+            };
+            if let Err(error) = work() {
                 // If the receiver is dropped, the program is ending.
                 let _ = sender.send(Err(error.to_string()));
             }
@@ -90,16 +151,4 @@ fn serve_in_threads(
         Ok(Err(error)) => Err(error.into()),
         _ => Err("a worker has ended".into()),
     }
-}
-
-fn work(
-    backend: &str,
-    config: &Config,
-    database: Database,
-    sender: &Sender<Report>,
-) -> Result<(), Box<dyn Error>> {
-    let mechanism = AnyMechanism::new(backend, config)?;
-    sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?;
-    mechanism.run(Kv::new(database))?;
-    Ok(())
 }

@@ -32,6 +32,11 @@ pub(crate) struct Options {
     /// Event mechanism; `auto` selects the fastest one available
     #[arg(long, default_value = "auto")]
     pub(crate) backend: String,
+    /// A handler in a sandbox that answers `get` from memory shared with it, such as
+    /// examples/handlers/kv_get.wasm
+    #[cfg(feature = "sandbox")]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) handler: Option<std::path::PathBuf>,
     /// Print the available mechanisms
     #[arg(long)]
     pub(crate) list_backends: bool,

@@ -51,7 +51,7 @@ pub(crate) fn stats(what: &[u8], database: &mut Database, clock: &impl Clock, ou
     match what {
         b"" => general(database, clock, out),
         b"reset" => {
-            database.each(clock, |store| store.reset_stats());
+            database.reset_stats(clock);
             out.extend_from_slice(b"RESET\r\n");
             return;
         }

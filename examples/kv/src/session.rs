@@ -398,6 +398,7 @@ fn answer(
         }
     };
     let found = found?;
+    let start = out.len();
     reply::value_header(key, &found, get.unique, out);
     if found.len > WHOLE
         && let Some(reading) = store.begin_reading(found)
@@ -407,6 +408,9 @@ fn answer(
     // Too many connections read this value, so it is copied at once.
     store.read_whole(found, out);
     out.extend_from_slice(LINE_END);
+    if get == (Get { unique: false, exptime: None }) {
+        store.publish_reply(name, found, &out[start..]);
+    }
     None
 }
 

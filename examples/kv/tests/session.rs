@@ -174,6 +174,97 @@ fn invalid_lines_get_the_errors_of_memcached() {
     }
 }
 
+/// What `doc/protocol.txt` of memcached says of numbers, times and flushes, and what memcached does beside it.
+const PROTOCOL: &[(&str, &[(&str, &str)])] = &[
+    (
+        "numbers have 64 bits: incr wraps around, decr stops at 0 and keeps the length",
+        &[
+            (
+                "set n 0 0 20\r\n18446744073709551615\r\nincr n 1\r\nget n\r\n",
+                "STORED\r\n0\r\nVALUE n 0 20\r\n0                   \r\nEND\r\n",
+            ),
+            ("decr n 1\r\n", "0\r\n"),
+            (
+                "set n 7 0 2\r\n10\r\ndecr n 1\r\nget n\r\n",
+                "STORED\r\n9\r\nVALUE n 7 2\r\n9 \r\nEND\r\n",
+            ),
+            ("set n 0 0 1\r\n9\r\nincr n 18446744073709551615\r\n", "STORED\r\n8\r\n"),
+            ("incr n 91\r\nget n\r\n", "99\r\nVALUE n 0 2\r\n99\r\nEND\r\n"),
+            (
+                "set n 0 0 21\r\n184467440737095516150\r\nincr n 1\r\n",
+                "STORED\r\nCLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
+            ),
+            ("incr n 18446744073709551616\r\n", "CLIENT_ERROR invalid numeric delta argument\r\n"),
+            ("incr none 1\r\ndecr none 1\r\nincr none\r\n", "NOT_FOUND\r\nNOT_FOUND\r\nERROR\r\n"),
+        ],
+    ),
+    (
+        "each change has another unique number, also that of a number, but not a touch",
+        &[
+            ("set a 0 0 1\r\n1\r\ngets a\r\n", "STORED\r\nVALUE a 0 1 1\r\n1\r\nEND\r\n"),
+            ("touch a 0\r\ngats 0 a\r\n", "TOUCHED\r\nVALUE a 0 1 1\r\n1\r\nEND\r\n"),
+            ("incr a 1\r\ngets a\r\n", "2\r\nVALUE a 0 1 2\r\n2\r\nEND\r\n"),
+            ("cas a 0 0 1 1\r\nx\r\ncas a 0 0 1 2\r\ny\r\n", "EXISTS\r\nSTORED\r\n"),
+            ("cas none 0 0 1 1\r\nx\r\ncas a 0 0 1\r\n", "NOT_FOUND\r\nERROR\r\n"),
+            (
+                "cas a 0 0 1 18446744073709551615 noreply\r\nz\r\nget a\r\n",
+                "VALUE a 0 1\r\ny\r\nEND\r\n",
+            ),
+        ],
+    ),
+    (
+        "a negative time is the past, and one beyond 30 days is a Unix time",
+        &[
+            ("set a 0 0 1\r\nx\r\ntouch a -1\r\nget a\r\n", "STORED\r\nTOUCHED\r\nEND\r\n"),
+            (
+                "set a 0 0 1\r\nx\r\ngat -1 a\r\nget a\r\n",
+                "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nEND\r\n",
+            ),
+            (
+                "set a 0 0 1\r\nx\r\ngat 2592000 a\r\nget a\r\n",
+                "STORED\r\nVALUE a 0 1\r\nx\r\nEND\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
+            ),
+            ("touch a 2592001\r\nget a\r\n", "TOUCHED\r\nEND\r\n"),
+            (
+                "touch a\r\ntouch a x\r\ntouch a 1 noreply\r\ngat 5\r\n",
+                "ERROR\r\nCLIENT_ERROR invalid exptime argument\r\nEND\r\n",
+            ),
+        ],
+    ),
+    (
+        "a flush with a delay is not one now, and one without a reply has none",
+        &[
+            (
+                "set a 0 0 1\r\nx\r\nflush_all 10\r\nget a\r\n",
+                "STORED\r\nOK\r\nVALUE a 0 1\r\nx\r\nEND\r\n",
+            ),
+            ("flush_all 10 noreply\r\nget a\r\n", "VALUE a 0 1\r\nx\r\nEND\r\n"),
+            ("flush_all noreply\r\nget a\r\n", "END\r\n"),
+            ("set a 0 0 1\r\nx\r\nflush_all 0\r\nget a\r\n", "STORED\r\nOK\r\nEND\r\n"),
+            (
+                "flush_all x\r\nverbosity\r\nverbosity 1 noreply\r\nverbosity 9\r\n",
+                "CLIENT_ERROR invalid exptime argument\r\nERROR\r\nOK\r\n",
+            ),
+        ],
+    ),
+];
+
+#[test]
+fn protocol_is_that_of_memcached() {
+    for (rule, talk) in PROTOCOL {
+        let mut database = database();
+        for (requests, replies) in *talk {
+            let (got, closed) = talk_to(&mut database, requests.as_bytes());
+            let got = got.escape_ascii().to_string();
+            assert_eq!(
+                (got, closed),
+                (replies.as_bytes().escape_ascii().to_string(), false),
+                "{rule}: {requests:?}"
+            );
+        }
+    }
+}
+
 #[test]
 fn overlong_key_gets_one_error_after_earlier_keys_are_touched() {
     let long = "k".repeat(251);

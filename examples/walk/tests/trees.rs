@@ -231,4 +231,7 @@ fn few_entries_suffice() {
     options.pages.entries = 1;
     options.directories = 50;
     assert_eq!(sums(root.path(), &options).unwrap().entries, 101);
+    // None at a time is one.
+    (options.directories, options.batch) = (0, 0);
+    assert_eq!(sums(root.path(), &options).unwrap().entries, 101);
 }

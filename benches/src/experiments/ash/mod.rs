@@ -7,6 +7,7 @@ pub(super) mod dilp;
 pub(super) mod model;
 mod pages;
 pub(super) mod procs;
+pub(crate) mod recommend;
 pub(crate) mod remote_write;
 pub(super) mod rtt;
 pub(super) mod sandbox;

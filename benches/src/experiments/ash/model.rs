@@ -103,7 +103,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 }
 
 /// Returns the parameters, in us, from the measured times in ns.
-fn machine(ns: impl Fn(&str) -> f64) -> Machine {
+pub(super) fn machine(ns: impl Fn(&str) -> f64) -> Machine {
     let us = |name| ns(name) / 1e3;
     let success = us(SUCCESS);
     Machine {
@@ -190,7 +190,7 @@ fn limit(machine: &Machine, handler_us: f64, aborts: f64, state: ProcessState) -
 }
 
 /// Returns the measurements, each in ns.
-fn contestants() -> Result<Vec<Contestant<'static>>, Failure> {
+pub(super) fn contestants() -> Result<Vec<Contestant<'static>>, Failure> {
     let mut success = Invoked::new("")?;
     let mut abort = Invoked::new("(return (i32.const -1))")?;
     let (mut one, mut other) = (Invoked::new("")?, Invoked::new("")?);

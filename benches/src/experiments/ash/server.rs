@@ -11,11 +11,11 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ash_sandbox::sandbox::{self, Handler, Outcome as Handled, Sandboxer};
+use ash_sandbox::sandbox::{self, Handler, Sandboxer};
 use ash_sandbox::upcall::{self, Channel, Peer, Upcall};
 use evring::{
-    AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Mailbox, Others,
-    ReceiveHook, RemoteHandle, Rx, Upcalls,
+    AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Landing, Listener,
+    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, Upcalls,
 };
 
 use super::super::DEFAULT;
@@ -24,6 +24,9 @@ use super::scheduling::Policy;
 use super::{INCREMENT, handler};
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
+
+/// Number and size of the receive buffers in the memory of the handler.
+const BUFFERS: (u16, u32) = (64, 2048);
 
 /// The message for the endless handler, of one byte.
 const RUNAWAY: [u8; 1] = [b'!'];
@@ -136,8 +139,12 @@ fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<
     let Setup { placement, server: policy, application, polls } = setup;
     pin(&[SERVER_CORE])?;
     policy.apply().map_err(|e| Failure::new(format_args!("the policy {policy:?}"), e))?;
-    let config = Config::default().with(|c| c.listen = vec![([127, 0, 0, 1], 0).into()]);
-    let server = AnyMechanism::new(DEFAULT, &config).map_err(|e| Failure::new(DEFAULT, e))?;
+    let config = Config::default().with(|c| {
+        c.listen = vec![([127, 0, 0, 1], 0).into()];
+        // Under overload, handlers would be off.
+        c.admission = None;
+    });
+    let mut server = AnyMechanism::new(DEFAULT, &config).map_err(|e| Failure::new(DEFAULT, e))?;
     let (mailbox, replies) = Mailbox::new(&server.remote(), 1, 16);
     let (messages, waiting) = mpsc::sync_channel::<ConnId>(16);
     let application = (placement == Placement::User || polls).then(|| {
@@ -153,17 +160,25 @@ fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<
             }
         })
     });
-    let answer = match placement {
-        Placement::Unsafe => Answer::Handler(Box::new(unsafe_increment()?)),
-        Placement::Ash => Answer::Handler(Box::new(handler(INCREMENT)?)),
-        Placement::Upcall => Answer::Native(0),
-        Placement::UpcallProcess | Placement::User => Answer::Nothing,
+    let mut landing = Landing::new();
+    let landed = match placement {
+        Placement::Unsafe => Some(unsafe_increment()?),
+        Placement::Ash => Some(handler(INCREMENT)?),
+        Placement::Upcall | Placement::UpcallProcess | Placement::User => None,
     };
+    if let Some(handler) = landed {
+        let (count, size) = BUFFERS;
+        let tenant = landing.bind(handler, count, size, |buffers| server.add_buffers(buffers));
+        let tenant = tenant.map_err(|e| Failure::new("cannot bind a handler", e))?;
+        let group = server.set_listener_group(Listener(0), tenant.group());
+        group.map_err(|e| Failure::new("cannot bind a handler", e))?;
+    }
     let process =
         (placement == Placement::UpcallProcess).then(|| UpcallProcess::start(&server.remote()));
     let (mut process, upcalls) = process.transpose()?.unzip();
     let endless = handler("(loop $again (br $again))")?;
-    let hook = (Hook { answer, endless, stopped_ns }, upcalls);
+    let native = (placement == Placement::Upcall).then_some(0);
+    let hook = (Hook { native, endless, stopped_ns }, (landing, upcalls));
     let _ = started.send((server.addresses()[0], server.remote()));
     let result = server.run(Hooked::new(Increment { messages, mailbox }, hook));
     if let Some(application) = application {
@@ -246,18 +261,12 @@ fn unsafe_increment() -> Result<Handler, Failure> {
     handler.map_err(|e| Failure::new("cannot create an unsafe handler", e))
 }
 
-/// The handlers before the application.
+/// Native code, and an endless handler of another tenant.
 struct Hook {
-    answer: Answer,
+    /// The count of the upcall in process.
+    native: Option<u64>,
     endless: Handler,
     stopped_ns: Arc<AtomicU64>,
-}
-
-enum Answer {
-    Native(u64),
-    Handler(Box<Handler>),
-    /// The process for upcalls answers, or the application.
-    Nothing,
 }
 
 impl ReceiveHook for Hook {
@@ -272,25 +281,10 @@ impl ReceiveHook for Hook {
             io.send(id, Chunk::Static(&RUNAWAY));
             return;
         }
-        if rx.bytes().len() < BYTES {
-            return;
-        }
-        match &mut self.answer {
-            Answer::Native(count) => {
-                *count += 1;
-                io.send(id, Chunk::Copy(&count.to_le_bytes()));
-                rx.consume(BYTES);
-            }
-            Answer::Handler(handler) => {
-                let connection = u64::from(id.slot());
-                if handler.handle_copy(rx.bytes(), connection, io.now()) == Handled::Handled {
-                    for piece in handler.sent() {
-                        io.send(id, Chunk::Copy(piece));
-                    }
-                    rx.consume(BYTES);
-                }
-            }
-            Answer::Nothing => {}
+        if let Some(count) = self.native.as_mut().filter(|_| rx.bytes().len() >= BYTES) {
+            *count += 1;
+            io.send(id, Chunk::Copy(&count.to_le_bytes()));
+            rx.consume(BYTES);
         }
     }
 }

@@ -20,12 +20,27 @@ pub struct Ilp {
     // Of the program, so that a message does not look there.
     mode: Mode,
     has_keystreams: bool,
+    /// Operations of a unit, and of a part of one.
+    #[cfg(feature = "sandbox")]
+    costs: (u64, u64),
 }
 
 impl Ilp {
     pub(crate) fn new(program: Arc<Program>, code: Code) -> Ilp {
         let (mode, has_keystreams) = (program.mode, program.keystreams != 0);
-        Ilp { program, code, mode, has_keystreams }
+        #[cfg(feature = "sandbox")]
+        let costs = {
+            let of_keystreams = program.keystreams as u64 * OPERATIONS_OF_KEYSTREAM;
+            (code.operations_of_unit(&program) + of_keystreams, code.operations_of_tail(&program))
+        };
+        Ilp {
+            program,
+            code,
+            mode,
+            has_keystreams,
+            #[cfg(feature = "sandbox")]
+            costs,
+        }
     }
 
     /// A state for one message, with the registers' initial values.
@@ -54,11 +69,9 @@ impl Ilp {
         // As for a copy.
         let all = u64::from(bytes) / 16;
         let units = u64::from(bytes).div_ceil(UNIT_BYTES as u64);
-        let per_unit = self.code.operations_of_unit(&self.program)
-            + self.program.keystreams as u64 * OPERATIONS_OF_KEYSTREAM;
+        let (of_unit, of_tail) = self.costs;
         let is_whole = (bytes as usize).is_multiple_of(UNIT_BYTES);
-        let of_tail = if is_whole { 0 } else { self.code.operations_of_tail(&self.program) };
-        all + units * per_unit + of_tail
+        all + units * of_unit + if is_whole { 0 } else { of_tail }
     }
 
     /// Reads a message, or a fragment of one, and leaves it as it is (`ae_rapply` of table 5-1).

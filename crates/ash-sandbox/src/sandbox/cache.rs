@@ -8,6 +8,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, SystemTime};
 
 use rustix::fs::OFlags;
 use sha2::{Digest, Sha256};
@@ -63,6 +64,11 @@ const MAX_TOTAL: u64 = 512 << 20;
 /// How the names of compiled modules end.
 const SUFFIX: &str = ".cwasm";
 
+/// How the names of files end that are being written. One that has not changed for this long was left by a
+/// process that ended meanwhile.
+const PARTIAL: &str = ".partial";
+const MAX_WRITE_TIME: Duration = Duration::from_secs(600);
+
 /// Length of the hash at the start of a file.
 const HASH: usize = 32;
 
@@ -103,20 +109,15 @@ impl Cache {
         Ok(module)
     }
 
-    /// Removes the oldest modules beyond the bounds. What cannot be read or removed stays.
+    /// Removes the oldest modules beyond the bounds, and files that were not completed. What cannot be
+    /// read or removed stays.
     fn prune(&self) {
-        let Ok(entries) = fs::read_dir(&self.0) else { return };
-        let is_ours = |entry: &fs::DirEntry| {
-            entry.file_name().to_str().is_some_and(|name| name.ends_with(SUFFIX))
-        };
-        let mut files: Vec<_> = entries
-            .flatten()
-            .filter(is_ours)
-            .filter_map(|entry| {
-                let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
-                Some((metadata.modified().ok()?, metadata.len(), entry.path()))
-            })
-            .collect();
+        for (modified, _, path) in self.files(PARTIAL) {
+            if modified.elapsed().is_ok_and(|age| age > MAX_WRITE_TIME) {
+                let _ = fs::remove_file(path);
+            }
+        }
+        let mut files = self.files(SUFFIX);
         files.sort_unstable_by(|a, b| b.cmp(a));
         let mut total = 0;
         for (n, (_, len, path)) in files.iter().enumerate() {
@@ -128,10 +129,23 @@ impl Cache {
         }
     }
 
+    /// Returns the files whose names end in a suffix: modification time, length and path.
+    fn files(&self, suffix: &str) -> Vec<(SystemTime, u64, PathBuf)> {
+        let has_suffix = |entry: &fs::DirEntry| {
+            entry.file_name().to_str().is_some_and(|name| name.ends_with(suffix))
+        };
+        let file = |entry: fs::DirEntry| {
+            let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
+            Some((metadata.modified().ok()?, metadata.len(), entry.path()))
+        };
+        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
+        entries.filter(has_suffix).filter_map(file).collect()
+    }
+
     fn write(&self, path: &Path, code: &[u8]) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let partial = self.0.join(format!("{}-{number}.partial", process::id()));
+        let partial = self.0.join(format!("{}-{number}{PARTIAL}", process::id()));
         let written = (|| {
             let mut file =
                 OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
@@ -186,9 +200,23 @@ fn name(engine: &Engine, wasm: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, SystemTime};
-
     use super::*;
+
+    #[test]
+    fn files_of_a_process_that_ended_while_it_wrote_were_never_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::new(directory.path()).unwrap();
+        let partial = |name: &str, age: Duration| {
+            let path = directory.path().join(name).with_extension(&PARTIAL[1..]);
+            let file = fs::File::create(&path).unwrap();
+            file.set_modified(SystemTime::now() - age).unwrap();
+            path
+        };
+        let being_written = partial("1-0", MAX_WRITE_TIME / 2);
+        let left = partial("2-0", MAX_WRITE_TIME * 2);
+        cache.prune();
+        assert!(being_written.exists() && !left.exists());
+    }
 
     #[test]
     fn compiled_modules_were_never_removed() {

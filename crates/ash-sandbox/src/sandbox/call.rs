@@ -70,6 +70,10 @@ calls! {
     REPLY = "reply" (I32) -> I32, 20;
     /// An addition to the table: returns the offset of the table that the application shares.
     TABLE = "table" () -> I32, 10;
+    /// An addition to the table: takes the lock of a section of that table, until the handler has returned (5.4.1).
+    LOCK = "lock" (I32) -> I32, 30;
+    /// An addition to the table: writes bytes to a section whose lock the handler has, if the message is handled.
+    STORE = "store" (I32, I32, I32) -> I32, 30;
     /// The sandboxer puts it in the place of the instruction `memory.copy`.
     COPY_MEMORY = "memory.copy" (I32, I32, I32), 30;
     /// The sandboxer puts it in the place of the instruction `memory.fill`.

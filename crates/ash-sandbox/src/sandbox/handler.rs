@@ -379,6 +379,7 @@ impl Handler {
         self.counters.operations += used;
         self.budget.charge(now, used);
         let outcome = self.outcome(result);
+        self.code.host_mut().end_shared(outcome == Outcome::Handled);
         if let Some(governor) = &mut self.governor {
             governor.record(matches!(outcome, Outcome::Passed(_)));
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Instant;
 
 use wasmtime::{Caller, Linker, Trap};
@@ -10,6 +10,7 @@ use wasmtime::{Caller, Linker, Trap};
 use super::Policy;
 use super::call::{self, Call, MODULE, cost_of_bytes};
 use super::memory::HandlerMemory;
+use super::shared_data::SharedData;
 use crate::ilp::{Ilp, PipeId, Register, State};
 
 /// Results of host calls that do not return a number.
@@ -20,6 +21,8 @@ pub(crate) const FAULT: i32 = -1;
 pub(crate) const EXHAUSTED: i32 = -2;
 /// There is no such pipe list, or it does not accept this message.
 pub(crate) const INVALID: i32 = -3;
+/// The lock is taken. A handler aborts instead of waiting (section 5.4.1).
+pub(crate) const BUSY: i32 = -4;
 
 /// Number of counters of a handler.
 pub const COUNTERS: usize = 16;
@@ -53,6 +56,7 @@ pub(crate) struct Host {
     /// Those of them that the current invocation has not taken.
     left_slots: u64,
     pub(crate) sends: Vec<Range<usize>>,
+    shared: SharedData,
     pub(crate) events: Vec<(u64, u64)>,
     pub(crate) counters: [u64; COUNTERS],
     pub(crate) calls: u64,
@@ -80,6 +84,7 @@ impl Host {
             free_slots: all_slots,
             left_slots: 0,
             sends: Vec::with_capacity(max_sends),
+            shared: SharedData::new(),
             events: Vec::with_capacity(max_events),
             counters: [0; COUNTERS],
             calls: 0,
@@ -204,12 +209,24 @@ impl Host {
             return OK;
         }
         let Some(from) = memory.in_table(from as u32, len as u32) else { return FAULT };
+        let Some(table) = memory.table() else { return FAULT };
+        let from = table.start().wrapping_add(from.start);
         // What the handler reads before the call, such as a version, is older than the bytes, and what it reads
         // after it is newer.
         fence(Ordering::Acquire);
-        // SAFETY: the bytes are in the table, which the other range does not overlap. The application may change
-        // them meanwhile; then they are any bytes, which the handler detects by its marks.
-        unsafe { from.copy_to_nonoverlapping(memory.host_pointer(to.start), to.len()) };
+        let to_start = memory.host_pointer(to.start);
+        if to.len() == size_of::<u64>() && from.cast::<u64>().is_aligned() {
+            // SAFETY: the word is in the table, which the application accesses as atomics, and which lives as long as
+            // the memory; the destination has eight bytes.
+            unsafe {
+                let word = AtomicU64::from_ptr(from.cast_mut().cast()).load(Ordering::Relaxed);
+                to_start.cast::<u64>().write_unaligned(word);
+            }
+        } else {
+            // SAFETY: the bytes are in the table, which the other range does not overlap. The application may change
+            // them meanwhile; then they are any bytes, which the handler detects by its marks.
+            unsafe { from.copy_to_nonoverlapping(to_start, to.len()) };
+        }
         fence(Ordering::Acquire);
         OK
     }
@@ -217,6 +234,46 @@ impl Host {
     fn table(&self) -> i32 {
         let offset = self.memory.as_ref().and_then(|memory| memory.table_offset());
         offset.map_or(FAULT, |offset| offset as i32)
+    }
+
+    /// Takes the lock of a section. Returns the offset of the section.
+    fn lock(&mut self, section: i32) -> i32 {
+        let Some(memory) = self.memory.as_deref() else { return FAULT };
+        let (Some(table), Some(start)) = (memory.table(), memory.table_offset()) else {
+            return FAULT;
+        };
+        match self.shared.lock(table, section as u32 as usize) {
+            Ok(section) => (start + section.start) as i32,
+            Err(status) => status,
+        }
+    }
+
+    /// Notes that bytes of the handler's own memory are to be written to a section that it has locked.
+    fn store(&mut self, to: i32, from: i32, len: i32) -> i32 {
+        let Some((memory, from)) = self.readable(from, len) else { return FAULT };
+        let Some(to) = memory.in_table(to as u32, len as u32) else { return FAULT };
+        let Some(table) = self.memory.as_deref().and_then(HandlerMemory::table) else {
+            return FAULT;
+        };
+        self.shared.store(table, to, from)
+    }
+
+    /// Writes what the handler has stored, if it has handled the message, and releases its locks.
+    #[inline]
+    pub(crate) fn end_shared(&mut self, is_handled: bool) {
+        if self.shared.has_locks() {
+            self.release_locks(is_handled);
+        }
+    }
+
+    #[inline(never)]
+    fn release_locks(&mut self, is_handled: bool) {
+        let Some(memory) = self.memory.as_deref() else { return };
+        let Some(table) = memory.table() else { return };
+        if is_handled {
+            self.shared.commit(table, |offset| memory.host_pointer(offset).cast_const());
+        }
+        self.shared.release(table);
     }
 
     fn fill(&mut self, to: i32, value: i32, len: i32) -> i32 {
@@ -343,8 +400,8 @@ fn in_place_of_instruction(
 /// Adds the approved calls to a linker, and no others.
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
-        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, EXPORT, FILL_MEMORY, ID, IMPORT, KEY, POST,
-        READ_APPLY, REPLY, SEND, TABLE, UPCALL, WRITE_APPLY,
+        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, EXPORT, FILL_MEMORY, ID, IMPORT, KEY, LOCK, POST,
+        READ_APPLY, REPLY, SEND, STORE, TABLE, UPCALL, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
@@ -436,6 +493,18 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     linker.func_wrap(MODULE, TABLE.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &TABLE, 0);
         caller.data().table()
+    })?;
+    linker.func_wrap(MODULE, LOCK.name, |mut caller: Caller<'_, Host>, section| {
+        if !charge(&mut caller, &LOCK, 0) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().lock(section)
+    })?;
+    linker.func_wrap(MODULE, STORE.name, |mut caller: Caller<'_, Host>, to, from, len| {
+        if !charge_bytes(&mut caller, &STORE, len) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().store(to, from, len)
     })?;
     linker.func_wrap(MODULE, COPY_MEMORY.name, |mut caller: Caller<'_, Host>, to, from, len| {
         in_place_of_instruction(&mut caller, &COPY_MEMORY, len, |host| host.copy(to, from, len))

@@ -144,12 +144,16 @@ impl HandlerMemory {
         self.table.as_ref().map(|_| self.len())
     }
 
-    /// Returns the address of bytes, if they lie in the table.
-    pub(crate) fn in_table(&self, offset: u32, len: u32) -> Option<*const u8> {
-        let table = self.table.as_ref()?;
+    /// Returns the table, if there is one.
+    pub(crate) fn table(&self) -> Option<&SharedTable> {
+        self.table.as_deref()
+    }
+
+    /// Returns the place of bytes in the table, if they lie there.
+    pub(crate) fn in_table(&self, offset: u32, len: u32) -> Option<Range<usize>> {
         let start = (offset as usize).checked_sub(self.len())?;
-        let is_inside = start + len as usize <= table.len();
-        is_inside.then(|| table.start().wrapping_add(start))
+        let end = start + len as usize;
+        (end <= self.table()?.len()).then_some(start..end)
     }
 
     /// Returns the range, if it lies in the memory.

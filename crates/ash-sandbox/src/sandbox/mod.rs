@@ -41,8 +41,8 @@
 //! | other | voluntary abort: as 0, but counted as an abort |
 //!
 //! It may import these functions from the module `ash`, and no others. Those with a status return 0,
-//! -1 if bytes are not in the memory or may not be accessed, -2 if a maximum is reached, or -3 if the
-//! message does not suit the pipe list.
+//! -1 if bytes are not in the memory or may not be accessed, -2 if a maximum is reached, -3 if the
+//! message does not suit the pipe list, or -4 if a lock is taken.
 //!
 //! | function | table 5-1 | effect |
 //! |---|---|---|
@@ -59,7 +59,9 @@
 //! | `upcall() -> i32` | an addition | starts an upcall with the message, if it is passed on |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
 //! | `reply(length: i32) -> i32` | an addition | returns the offset of a reply slot that no reply in flight uses |
-//! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it |
+//! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it; a copy of a word of eight bytes reads it at once |
+//! | `lock(section: i32) -> i32` | an addition | takes the lock of a section of the table until the handler has returned, and returns the offset of the section |
+//! | `store(to: i32, from: i32, length: i32) -> i32` | an addition | writes bytes of the memory to whole words of a section that the handler has locked, if the message is handled |
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!
@@ -73,6 +75,15 @@
 //! leaves from there. The slot is free again when the reply has left; a handler that finds none free, or
 //! whose reply is longer, sends from its own memory or passes the message on. What it sends of its own
 //! memory is copied, since the next invocation may change it before it has left.
+//!
+//! # Data that handlers and application change
+//!
+//! A [`SharedTable`] with sections can be written by handlers, too (5.4.1). `lock` never waits: a handler that gets -4 aborts,
+//! or does without. What it stores is written when it has handled the message, by the host, before its replies leave; so what
+//! a handler reads of a section that it has locked is what was there before. The abort point is the lock: a handler that
+//! aborts behind it, of its own will or not, has written nothing, and the lock is released as it returns. Locks are held
+//! during one invocation at most, whose time the policy bounds. A handler has up to [`MAX_LOCKS`] locks and
+//! [`MAX_STORES`] stores; a store outside of the sections that it has locked returns -1.
 //!
 //! # Bounds
 //!
@@ -99,6 +110,7 @@ mod policy;
 mod rejection;
 mod rewrite;
 mod sandboxer;
+mod shared_data;
 mod table;
 
 pub use analysis::Bound;
@@ -110,4 +122,5 @@ pub use native::NativeCalls;
 pub use policy::{Loops, Policy};
 pub use rejection::{Reason, Rejection};
 pub use sandboxer::{Ash, Sandboxer};
-pub use table::{MAX_TABLE_BYTES, SharedTable};
+pub use shared_data::{MAX_LOCKS, MAX_STORES};
+pub use table::{MAX_TABLE_BYTES, Section, SharedTable};

@@ -1,6 +1,7 @@
 //! The commands for an application inside a layer.
 
 use std::any::Any;
+use std::time::Instant;
 
 use evring::{Chunk, Close, Commands, ConnId, Forward};
 
@@ -44,9 +45,10 @@ impl<T: Transform> Sessions<T> {
         self.slots.get(id.slot() as usize)?.as_ref().filter(|session| session.id == id)
     }
 
-    pub(super) fn end(&mut self, id: ConnId) -> Option<Session<T>> {
-        self.get(id)?;
-        self.slots[id.slot() as usize].take()
+    pub(super) fn remove(&mut self, id: ConnId) {
+        if self.get(id).is_some() {
+            self.slots[id.slot() as usize] = None;
+        }
     }
 
     pub(super) fn send_reserved(&mut self, io: &mut dyn Commands) {
@@ -103,6 +105,10 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
         unsealed + self.io.unsent_bytes(id)
     }
 
+    fn queued_bytes(&self, id: ConnId) -> u64 {
+        self.sessions.find(id).map_or(0, Session::queued_bytes) + self.io.queued_bytes(id)
+    }
+
     fn is_receiving(&self, id: ConnId) -> bool {
         match self.sessions.find(id) {
             Some(session) => session.is_receiving(),
@@ -114,6 +120,12 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
         match self.sessions.get(id) {
             Some(session) => session.receive(self.io, on),
             None => self.io.set_receiving(id, on),
+        }
+    }
+
+    fn set_deadline(&mut self, id: ConnId, at: Option<Instant>) {
+        if !self.sessions.find(id).is_some_and(Session::is_flushing) {
+            self.io.set_deadline(id, at);
         }
     }
 

@@ -3,7 +3,9 @@
 mod sealing;
 
 use std::collections::VecDeque;
+use std::io::ErrorKind;
 use std::mem;
+use std::time::Duration;
 
 use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx, Tail};
 
@@ -27,6 +29,23 @@ enum Arrived {
     Wire,
     /// Bytes for the application, too.
     Plain,
+}
+
+/// The minimum progress of a peer while a connection closes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    interval: Duration,
+    min_bytes: u128,
+}
+
+impl Pace {
+    /// Time until the first check. Most connections close earlier.
+    const FIRST_CHECK: Duration = Duration::from_millis(100);
+
+    pub(super) fn new(bytes_per_second: u32, interval: Duration) -> Self {
+        let bytes = interval.as_nanos() * u128::from(bytes_per_second);
+        Pace { interval, min_bytes: bytes.div_ceil(1_000_000_000).max(1) }
+    }
 }
 
 /// State of one connection.
@@ -66,6 +85,10 @@ pub(super) struct Session<T> {
     closing: Option<Close>,
     /// The close that was passed to the mechanism.
     closed: Option<Close>,
+    /// Bytes that the peer had not acknowledged when the progress of a close was checked.
+    unsent: Option<u64>,
+    /// Bytes that were dropped before they were sealed.
+    dropped: u64,
     /// The reason why the layer itself closed the connection.
     pub reason: Option<CloseReason>,
     /// The layer calls the application's `stopping` when the bytes that the peer has begun to send are complete.
@@ -92,6 +115,8 @@ impl<T: Transform> Session<T> {
             full: false,
             closing: None,
             closed: None,
+            unsent: None,
+            dropped: 0,
             reason: None,
             stops: false,
         }
@@ -174,7 +199,7 @@ impl<T: Transform> Session<T> {
     pub(super) fn take_stop(&mut self) -> bool {
         let is_due = self.stops && !self.awaits_bytes();
         self.stops &= !is_due;
-        is_due && self.app_may_send()
+        is_due && self.app_reads()
     }
 
     /// Returns whether the application may still send.
@@ -217,12 +242,43 @@ impl<T: Transform> Session<T> {
             self.drop_queue();
         }
         self.pump(io);
+        if self.is_flushing() {
+            self.unsent = None;
+            io.set_deadline(self.id, Some(io.now() + Pace::FIRST_CHECK));
+        }
     }
 
-    /// Executes the requested close once all bytes are sealed.
+    /// Returns whether the application has closed the connection, and the layer has not, as bytes are to be sealed
+    /// first.
+    pub(super) fn is_flushing(&self) -> bool {
+        matches!(self.closing, Some(Close::Flush | Close::Linger))
+            && abruptness(self.closed) < abruptness(self.closing)
+    }
+
+    /// Resets a connection that closes if the peer receives too slowly, or does not go on with the handshake.
+    pub(super) fn check_progress(&mut self, io: &mut dyn Commands, pace: Pace) {
+        let unsent = self.unsealed_bytes() + io.unsent_bytes(self.id);
+        let before = self.unsent.replace(unsent);
+        if before.is_some_and(|before| u128::from(before.saturating_sub(unsent)) < pace.min_bytes) {
+            let reason = CloseReason::Failed(ErrorKind::TimedOut.into());
+            return self.fail(io, reason, Close::Reset);
+        }
+        io.set_deadline(self.id, Some(io.now() + pace.interval));
+    }
+
+    /// Ends the session of a connection that has closed. Returns the reason if it is one of the layer.
+    pub(super) fn end(&mut self) -> Option<CloseReason> {
+        self.drop_queue();
+        (self.closing, self.closed) = (Some(Close::Reset), Some(Close::Reset));
+        self.reason.take()
+    }
+
+    /// Executes the requested close once all bytes are sealed. A handshake ends before a half-close, since it needs
+    /// both directions.
     fn finish(&mut self, io: &mut dyn Commands) {
         let Some(how) = self.closing else { return };
-        if abruptness(Some(how)) <= abruptness(self.closed) {
+        let is_early = how == Close::Half && !self.transform.ready();
+        if is_early || abruptness(Some(how)) <= abruptness(self.closed) {
             return;
         }
         if self.closed.is_none() && how != Close::Reset {

@@ -48,7 +48,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         list: Option<Box<GatherList>>,
     ) {
         if let Some(list) = list {
-            self.io.connection(slot).note_sent(list.len());
+            // Its bytes stay counted, as those of a queue that is dropped.
+            self.io.connection(slot).note_sent(0);
             self.io.recycle(list);
         }
         let connection = self.io.connection(slot);
@@ -111,6 +112,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         connection.phase = Phase::Ending;
         connection.reason = Some(reason);
+        connection.queued = usize::try_from(connection.queued_bytes()).unwrap_or(usize::MAX);
         let tail = mem::take(&mut connection.tail);
         self.io.recycle_tail(tail);
         self.io.drop_queue(slot);

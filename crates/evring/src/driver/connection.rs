@@ -248,7 +248,8 @@ pub(crate) struct Connection {
     pub(crate) is_reading_ahead: bool,
     /// Reads of the application are held back.
     pub(crate) defers_reads: bool,
-    /// Bytes queued or in the send in flight, without files.
+    /// Bytes queued or in the send in flight, without files. Once the connection ends: all that the kernel did not
+    /// take, with those of files.
     pub(crate) queued: usize,
     /// Memory of the list in the send in flight, when it was submitted.
     pub(crate) over_send: usize,
@@ -301,6 +302,11 @@ impl Connection {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
     }
 
+    /// Returns the number of bytes that were queued and that the kernel has not taken.
+    pub(crate) fn queued_bytes(&self) -> u64 {
+        self.queued as u64 + self.queue.file_bytes()
+    }
+
     /// Counts newly queued bytes and returns the new load.
     #[inline]
     pub(crate) fn note_queued(&mut self, n: usize, max: usize) -> usize {
@@ -342,8 +348,7 @@ impl Connection {
         Some(list)
     }
 
-    /// Counts bytes of the list in flight as sent or dropped. The memory of the remaining list counts with
-    /// the queue again.
+    /// Counts bytes of the list in flight as sent. The memory of the remaining list counts with the queue again.
     #[inline]
     pub(crate) fn note_sent(&mut self, n: usize) {
         self.queued -= n;
@@ -364,6 +369,22 @@ impl Connection {
     /// Returns whether the results of file operations are passed to the application.
     pub(crate) fn app_gets_files(&self) -> bool {
         self.app_reads() || self.phase == Phase::Connecting
+    }
+
+    /// Returns whether a receive is in flight, and nothing else is to be done.
+    #[inline]
+    pub(crate) fn only_receives(&self) -> bool {
+        let others = ConnFlags::SENDING
+            | ConnFlags::PAUSED
+            | ConnFlags::HELD
+            | ConnFlags::OVERRUN
+            | ConnFlags::QUIESCING
+            | ConnFlags::SEND_PAUSED;
+        self.phase == Phase::Open
+            && self.close.is_none()
+            && self.flags & (others | ConnFlags::RECEIVING) == ConnFlags::RECEIVING
+            && self.queue.is_empty()
+            && !self.defers_reads
     }
 
     /// Returns whether no operation or bytes are pending, so that only the application knows whether it

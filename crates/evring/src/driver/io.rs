@@ -341,7 +341,7 @@ impl<K: Submit> Io<K> {
 
     /// Updates the memory counted for a connection. Returns whether the connection must end because all
     /// together exceed the maximum. A connection that holds little is exempt.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn account(&mut self, slot: u32) -> bool {
         let connection = &mut self.connections[slot as usize];
         let (before, now) = (connection.held, connection.holds());

@@ -95,12 +95,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 OpKind::Send => ConnFlags::SENDING,
                 _ => ConnFlags::CONNECTING_OR_CLOSING,
             };
-            connection.mark_dirty(slot, &mut self.io.dirty);
+            if !matches!(outcome, Outcome::Sent(..)) {
+                connection.mark_dirty(slot, &mut self.io.dirty);
+            }
         }
         match outcome {
             Outcome::Received(bytes) => self.received(slot, bytes),
             Outcome::Eof => self.eof(slot),
-            Outcome::Sent(list, n) => self.sent(slot, list, n),
+            Outcome::Sent(list, n) => {
+                self.sent(slot, list, n);
+                self.send_ended(slot);
+            }
             Outcome::SentFile { bytes, is_full } => self.sent_file(slot, bytes, is_full),
             Outcome::Cold => self.note_send(slot, SendResult::Cold),
             Outcome::Writable => self.note_send(slot, SendResult::HasRoom),
@@ -237,7 +242,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Services every connection that has commands.
+    #[inline]
     fn flush(&mut self) {
+        if !self.io.dirty.is_empty() {
+            self.service_all();
+        }
+    }
+
+    fn service_all(&mut self) {
         let mut at = 0;
         while let Some(&slot) = self.io.dirty.get(at) {
             at += 1;

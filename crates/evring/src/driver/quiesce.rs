@@ -22,7 +22,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.stopping = true;
         for slot in 0..self.io.connections.len() as u32 {
             let connection = self.io.connection(slot);
-            if connection.close.is_some() {
+            if connection.close.is_some_and(|how| how != Close::Half) {
                 continue;
             }
             match connection.phase {
@@ -94,7 +94,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// socket are received before the connection closes.
     pub(super) fn continue_quiescing(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
-        let is_open = connection.phase == Phase::Open && connection.close.is_none();
+        let is_open = connection.app_reads();
         if is_open && connection.has(ConnFlags::RECEIVING) {
             return self.cancel_receive(slot);
         }

@@ -159,10 +159,23 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
+    /// Has a connection serviced whose send in flight has ended, unless it only receives from now on. Then it has only
+    /// less memory to count.
+    #[inline]
+    pub(super) fn send_ended(&mut self, slot: u32) {
+        if !self.io.connection(slot).only_receives() {
+            return self.io.mark_dirty(slot);
+        }
+        if self.io.account(slot) {
+            self.overrun(slot);
+        }
+    }
+
     pub(super) fn sent_file(&mut self, slot: u32, bytes: u32, is_full: bool) {
         self.note_send(slot, SendResult::File(bytes));
         let connection = self.io.connection(slot);
         if connection.phase == Phase::Ending {
+            connection.queued -= bytes as usize;
             return;
         }
         connection.flags.set(ConnFlags::SOCKET_FULL, is_full);

@@ -55,7 +55,7 @@ pub(crate) fn small_queues() -> Config {
 
 /// Has a server echo more than it may queue, of one value of the bytes, to a client that reads when it can write no more.
 pub(crate) fn echo_to_a_late_reader(server: SocketAddr, value: u8) {
-    const BYTES: usize = 16 << 20;
+    const BYTES: usize = 4 << 20;
     let mut client = connect(server);
     let mut writes = client.try_clone().unwrap();
     let written = AtomicUsize::new(0);

@@ -4,6 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::call::Executor;
+use crate::cores::Specialization;
 
 /// How pages are registered.
 #[derive(Clone, Debug)]
@@ -20,12 +21,11 @@ pub struct Config {
     pub threads: u16,
     /// Maximum number of active syscall threads; by default one per core.
     pub active_threads: usize,
-    /// Time after which the heartbeat counts a thread as blocked, once or twice.
+    /// Time after which the heartbeat counts a thread as blocked, once or twice. A thread that computes in the kernel, or
+    /// waits for a core, is not blocked, if proc(5) is there to show it.
     pub heartbeat: Duration,
-    /// Whether syscall threads leave the owner's core while load and idle cores justify it: if a thread was active in
-    /// three quarters of two windows of 64 heartbeats, and no more threads of the machine are runnable than the process
-    /// may use cores. A process that may use few of many cores rarely finds that.
-    pub specialise_cores: bool,
+    /// When syscall threads leave the owner's core.
+    pub specialization: Specialization,
     /// Pins the executor of bounded calls, instead of the choice by cost.
     pub executor: Option<Executor>,
     /// Whether calls may use io_uring. It is set up when one is first given to it.
@@ -45,7 +45,7 @@ impl Default for Config {
             threads: 64,
             active_threads: thread::available_parallelism().map_or(1, |cores| cores.get()),
             heartbeat: Duration::from_millis(1),
-            specialise_cores: true,
+            specialization: Specialization::Adaptive,
             executor: None,
             ring: true,
             sleep_in_ring: false,

@@ -37,6 +37,20 @@ impl Pages {
         self.finish(index, result);
     }
 
+    /// Executes a bounded call in the owner's thread: it does not wait for a descriptor.
+    #[inline]
+    pub(super) fn execute_bounded(&mut self, index: u32) {
+        let entry = self.shared.entry(index);
+        // SAFETY: as in `execute_in_place`.
+        unsafe {
+            let (number, args) = entry.call();
+            entry.finish(raw::system_call(number, &args));
+        }
+        self.counters.in_place += 1;
+        self.slots[index as usize].place = Place::Done;
+        self.done.push_back(index);
+    }
+
     /// Ends a call that no thread has.
     #[inline]
     pub(super) fn finish(&mut self, index: u32, result: isize) {

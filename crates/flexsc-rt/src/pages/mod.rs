@@ -196,7 +196,7 @@ impl Pages {
         let threads = (config.threads > 0).then(|| {
             let active = config.active_threads.max(1);
             let (threads, heartbeat) = (config.threads, config.heartbeat);
-            Threads::new(Arc::clone(&shared), threads, active, heartbeat, config.specialise_cores)
+            Threads::new(Arc::clone(&shared), threads, active, heartbeat, config.specialization)
         });
         if threads.is_some() {
             interrupt::install()?;

@@ -2,7 +2,7 @@
 
 use super::super::clock::Instant;
 use super::super::raw::INTERRUPTED;
-use super::{MEASURED, Measured, MeasuredBatch, Pages, Place, RING_BATCH};
+use super::{MEASURED, Measured, MeasuredBatch, Pages, Place, RING_BATCH, Slot};
 use crate::call::{Executor, Waits};
 use crate::choice::{Choice, Depth, Row};
 use crate::error::Error;
@@ -10,17 +10,28 @@ use crate::page::ENTRIES;
 
 impl Pages {
     /// The same, without an entry into the ring in which the owner sleeps.
+    #[inline]
     pub(super) fn execute(&mut self) -> Result<(), Error> {
         if !self.process.is_current() {
             return Err(Error::InChild);
         }
-        let calls = self.batch.len();
-        let depth = Depth::of(calls);
-        self.batch_number = self.batch_number.wrapping_add(1);
-        (self.depth, self.chosen, self.batch_since) = (depth, None, None);
-        if let [index] = self.batch[..] {
-            return self.execute_one(index, depth);
+        match self.batch[..] {
+            [index] => self.execute_one(index),
+            _ => self.execute_batch(),
         }
+    }
+
+    /// Begins a batch, for the choice.
+    fn begin_batch(&mut self) -> Depth {
+        self.batch_number = self.batch_number.wrapping_add(1);
+        self.depth = Depth::of(self.batch.len());
+        (self.chosen, self.batch_since) = (None, None);
+        self.depth
+    }
+
+    fn execute_batch(&mut self) -> Result<(), Error> {
+        let calls = self.batch.len();
+        let depth = self.begin_batch();
         // First those for threads, so that these begin meanwhile.
         let mut in_place = 0;
         for next in 0..self.batch.len() {
@@ -55,7 +66,22 @@ impl Pages {
 
     /// The same for a batch of one call, which shares nothing with others.
     #[inline]
-    fn execute_one(&mut self, index: u32, depth: Depth) -> Result<(), Error> {
+    fn execute_one(&mut self, index: u32) -> Result<(), Error> {
+        let Slot { place, pinned, waits, row, .. } = self.slots[index as usize];
+        let is_plain = place == Place::Batch && pinned.is_none() && matches!(waits, Waits::Bounded);
+        if !(is_plain && self.choices.pass_in_place(row)) {
+            return self.route_one(index);
+        }
+        self.batch.clear();
+        self.batchable = 0;
+        self.execute_bounded(index);
+        if self.ring.is_idle() { Ok(()) } else { self.begin_in_ring() }
+    }
+
+    /// The same, by any executor.
+    #[inline(never)]
+    fn route_one(&mut self, index: u32) -> Result<(), Error> {
+        let depth = self.begin_batch();
         let by_owner = self.route(index, depth);
         self.batch.clear();
         self.batchable = 0;

@@ -124,7 +124,7 @@ impl Machine {
     }
 }
 
-fn is_readable(fd: RawFd) -> bool {
+pub(super) fn is_readable(fd: RawFd) -> bool {
     // SAFETY: the bell is open.
     let bell = unsafe { BorrowedFd::borrow_raw(fd) };
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

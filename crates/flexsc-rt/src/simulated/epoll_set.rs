@@ -3,9 +3,10 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::epoll;
 use rustix::io::Errno;
 
+use super::call_ring::is_readable;
 use super::machine::{STANDSTILL, machine};
 use crate::call::Direction;
 
@@ -63,10 +64,7 @@ impl EpollSet {
         };
         for (n, (fd, data)) in self.watched.iter().enumerate() {
             let is_readable = if n == 0 {
-                // SAFETY: the bell is open.
-                let bell = unsafe { BorrowedFd::borrow_raw(*fd) };
-                let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-                poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)) == Ok(1)
+                is_readable(*fd)
             } else {
                 machine(|machine| machine.ring.has_completions())
             };

@@ -2,7 +2,9 @@
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::RawFd;
 use std::sync::Arc;
+use std::task::Waker;
 
 use super::call_ring::Queues;
 use super::threads::Thread;
@@ -31,6 +33,8 @@ pub(super) struct Machine {
     pub(super) shared: Option<Arc<Shared>>,
     pub(super) ring: Queues,
     pub(super) armed: BTreeMap<i32, [bool; 2]>,
+    /// The bell of the pages that the notifier waits for, and the waker of its task.
+    pub(super) notifier: Option<(RawFd, Waker)>,
 }
 
 thread_local! {
@@ -66,6 +70,11 @@ impl Machine {
         if let Waits::UntilReady(..) = waits {
             self.effects.insert(call, None);
         }
+    }
+
+    /// Returns how often a call had its effect whose memory is lent.
+    pub(super) fn effects(&self, call: usize) -> Option<u32> {
+        *self.effects.get(&call).expect("its memory is lent")
     }
 
     /// Takes the memory of a call back. Returns how often it had its effect.

@@ -1,5 +1,6 @@
 //! Pages on a simulated machine, whose steps follow from a seed: what the owner does is the code of the crate, and
-//! what the kernel and the syscall threads do happens between its steps.
+//! what the kernel and the syscall threads do happens between its steps. `futures.rs` has tasks that wait for calls, and drop
+//! them.
 //!
 //! `models.rs` checks in every interleaving the few atomic operations that owner and threads share; here millions of
 //! posts, cancellations and completions meet, by all executors, while entries and threads run short.
@@ -9,7 +10,11 @@
 mod call_ring;
 mod clock;
 mod epoll_set;
+#[path = "../future.rs"]
+mod future;
+mod futures;
 mod machine;
+mod notifier;
 #[path = "../pages/mod.rs"]
 mod pages;
 mod raw;
@@ -51,6 +56,41 @@ fn random(below: u64) -> u64 {
     machine(|machine| machine.random(below))
 }
 
+/// Returns any call, of this number.
+fn random_call(of: usize) -> Call {
+    let fd = random(DESCRIPTORS as u64) as i32;
+    let direction = if random(2) == 0 { Direction::Read } else { Direction::Write };
+    let args = [of, fd as usize, direction as usize, 0, 0, 0];
+    let number = 1_000 + random(3) as libc::c_long;
+    let call = match random(8) {
+        0..=3 => Call::bounded(number, args),
+        4 => Call::new(number + 10, args).waits(Waits::Ready(fd, direction)),
+        5 => Call::new(number + 10, args).waits(Waits::AfterReady(fd, direction)),
+        6 => match random(2) {
+            0 => Call::until_ready(fd, direction),
+            _ => Call::new(number + 20, args).waits(Waits::ReadyThenBlocks(fd, direction)),
+        },
+        _ => Call::new(number + 30, args),
+    };
+    let bounded = call.waits == Waits::Bounded;
+    // A pinned call that finds its descriptor not ready reports that.
+    let repeats = matches!(call.waits, Waits::Ready(..) | Waits::AfterReady(..));
+    let call = match random(6) {
+        0 => call.pinned(Executor::Ring),
+        1 if bounded => call.pinned(Executor::InPlace),
+        2 if bounded => call.pinned(Executor::Shared),
+        3 if !repeats => call.pinned(Executor::Threads),
+        4..=5 if bounded || repeats => {
+            let mut call = call.in_batches();
+            // In the ring it does not wait.
+            call.args[3] = random(2) as usize;
+            call
+        }
+        _ => call,
+    };
+    if random(16) == 0 { call.uncancellable() } else { call }
+}
+
 impl Run {
     fn new(seed: u64, config: &Config) -> Self {
         machine(|machine| machine.reset(seed));
@@ -66,42 +106,8 @@ impl Run {
         }
     }
 
-    fn random_call(&mut self) -> Call {
-        let fd = random(DESCRIPTORS as u64) as i32;
-        let direction = if random(2) == 0 { Direction::Read } else { Direction::Write };
-        let args = [self.next_call, fd as usize, direction as usize, 0, 0, 0];
-        let number = 1_000 + random(3) as libc::c_long;
-        let call = match random(8) {
-            0..=3 => Call::bounded(number, args),
-            4 => Call::new(number + 10, args).waits(Waits::Ready(fd, direction)),
-            5 => Call::new(number + 10, args).waits(Waits::AfterReady(fd, direction)),
-            6 => match random(2) {
-                0 => Call::until_ready(fd, direction),
-                _ => Call::new(number + 20, args).waits(Waits::ReadyThenBlocks(fd, direction)),
-            },
-            _ => Call::new(number + 30, args),
-        };
-        let bounded = call.waits == Waits::Bounded;
-        // A pinned call that finds its descriptor not ready reports that.
-        let repeats = matches!(call.waits, Waits::Ready(..) | Waits::AfterReady(..));
-        let call = match random(6) {
-            0 => call.pinned(Executor::Ring),
-            1 if bounded => call.pinned(Executor::InPlace),
-            2 if bounded => call.pinned(Executor::Shared),
-            3 if !repeats => call.pinned(Executor::Threads),
-            4..=5 if bounded || repeats => {
-                let mut call = call.in_batches();
-                // In the ring it does not wait.
-                call.args[3] = random(2) as usize;
-                call
-            }
-            _ => call,
-        };
-        if random(16) == 0 { call.uncancellable() } else { call }
-    }
-
     fn post(&mut self) {
-        let call = self.random_call();
+        let call = random_call(self.next_call);
         let number = self.next_call;
         machine(|machine| machine.lend(number));
         // SAFETY: the machine has no memory.
@@ -235,7 +241,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
             }
             run.end().iter().zip(&mut total).for_each(|(count, total)| *total += count);
         }
-        // The run is worth something.
+        // Each outcome has occurred.
         assert!(total.iter().all(|count| *count > seeds.end - seeds.start), "{n}: {total:?}");
     }
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::clock::Instant;
 use super::machine::machine;
+use crate::cores::Specialization;
 use crate::shared::Shared;
 
 /// What a thread does.
@@ -37,7 +38,7 @@ impl Threads {
         threads: u16,
         _active: usize,
         _period: Duration,
-        _specialise_cores: bool,
+        _specialization: Specialization,
     ) -> Self {
         machine(|machine| {
             machine.threads = vec![Thread::Idle; threads.into()];

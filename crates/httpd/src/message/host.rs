@@ -2,6 +2,8 @@
 
 use std::net::Ipv6Addr;
 
+use crate::message::byte_set::alphanumeric_and;
+
 /// Returns whether `field` is `uri-host [":" port]` (RFC 9112, section 3.2) or empty. A client
 /// sends an empty Host field if its target has no authority. An empty host before a port is
 /// rejected, as no `http` URI has one (RFC 9110, section 4.2.1).
@@ -62,21 +64,7 @@ fn is_address(bytes: &[u8]) -> bool {
 /// addresses consist of such bytes, too.
 #[inline]
 fn is_name_byte(b: u8) -> bool {
-    const TABLE: [bool; 256] = {
-        let marks = b"-._~!$&'()*+,;=";
-        let mut table = [false; 256];
-        let mut i = 0;
-        while i < 256 {
-            table[i] = (i as u8).is_ascii_alphanumeric();
-            i += 1;
-        }
-        let mut i = 0;
-        while i < marks.len() {
-            table[marks[i] as usize] = true;
-            i += 1;
-        }
-        table
-    };
+    const TABLE: [bool; 256] = alphanumeric_and(b"-._~!$&'()*+,;=");
     TABLE[usize::from(b)]
 }
 

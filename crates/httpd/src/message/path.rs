@@ -20,7 +20,7 @@ pub(crate) fn split(target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Status> {
     if !target.iter().all(|b| is_uri_byte(*b)) {
         return Err(Status::BAD_REQUEST);
     }
-    let origin = if target.starts_with(b"/") { target } else { after_authority(target)? };
+    let origin = if target.starts_with(b"/") { target } else { split_authority(target)?.1 };
     Ok(match memchr::memchr(b'?', origin) {
         Some(at) => (path_or_root(&origin[..at]), Some(&origin[at + 1..])),
         None => (path_or_root(origin), None),
@@ -32,15 +32,9 @@ fn path_or_root(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"/" } else { path }
 }
 
-/// Returns the authority of a target in absolute form, such as `host:80` of `http://host:80/path`.
-pub(crate) fn authority(target: &[u8]) -> Option<&[u8]> {
-    let tail = after_authority(target).ok()?;
-    let start = memchr::memmem::find(target, b"://")? + 3;
-    Some(&target[start..target.len() - tail.len()])
-}
-
-/// Returns the path and query of `http://host/path?query`.
-fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
+/// Returns the authority of a target in absolute form, such as `host:80` of `http://host:80/path?query`, and the path and
+/// query.
+pub(crate) fn split_authority(target: &[u8]) -> Result<(&[u8], &[u8]), Status> {
     let is_scheme = |scheme: &[u8]| {
         target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
     };
@@ -54,7 +48,7 @@ fn after_authority(target: &[u8]) -> Result<&[u8], Status> {
     if end == 0 || !is_host(&remaining[..end]) {
         return Err(Status::BAD_REQUEST);
     }
-    Ok(&remaining[end..])
+    Ok(remaining.split_at(end))
 }
 
 /// Returns whether a byte may occur in a target. Bytes that RFC 3986 forbids and browsers send

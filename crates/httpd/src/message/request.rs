@@ -1,33 +1,28 @@
-//! Strict parsing of request heads.
+//! Strict parsing of request heads: their parts, and what the fields that concern every request say.
 //!
-//! `httparse` splits a head; this module checks what `httparse` accepts too liberally. Two servers that
-//! disagree about the end of a request enable request smuggling (RFC 9112, section 11.2).
-
-use std::mem::MaybeUninit;
-
-use httparse::Header;
+//! Two servers that disagree about the end of a request enable request smuggling (RFC 9112, section 11.2).
 
 use crate::limits::Limits;
 use crate::message::head_errors::{Classified, NoRequest, classify_head, start_of_line};
 use crate::message::host::is_host;
+use crate::message::split::{FieldSpan, RequestLine, Span, next_field, request_line};
 use crate::message::status::Status;
 
-/// Storage for a parsed head.
-pub(crate) struct HeadMemory<'a> {
-    fields: FieldMemory<'a>,
-    /// A copy of the bytes for a later minor version of HTTP/1, and its fields. Such a request is
-    /// processed as HTTP/1.1 (RFC 9110, section 6.2).
+/// Memory for parsed heads, one at a time.
+#[derive(Debug)]
+pub(crate) struct HeadMemory {
+    fields: [FieldSpan; Limits::MAX_HEADERS],
+    /// The last valid host: most requests name the same one, which is not checked again.
+    host: Vec<u8>,
+    /// A copy of the bytes for a later minor version of HTTP/1. Such a request is processed as HTTP/1.1 (RFC 9110,
+    /// section 6.2).
     copy: Vec<u8>,
-    copy_fields: FieldMemory<'a>,
 }
 
-type FieldMemory<'a> = [MaybeUninit<Header<'a>>; Limits::MAX_HEADERS];
-
-impl HeadMemory<'_> {
-    #[inline]
+impl HeadMemory {
     pub(crate) fn new() -> Self {
-        const EMPTY: FieldMemory<'_> = [const { MaybeUninit::uninit() }; Limits::MAX_HEADERS];
-        HeadMemory { fields: EMPTY, copy: Vec::new(), copy_fields: EMPTY }
+        let fields = [FieldSpan::default(); Limits::MAX_HEADERS];
+        HeadMemory { fields, host: Vec::new(), copy: Vec::new() }
     }
 }
 
@@ -50,17 +45,10 @@ pub(crate) struct Request<'a> {
     pub(crate) has_accept_encoding: bool,
     /// Whether the client asks for another protocol on this connection.
     pub(crate) wants_upgrade: bool,
-    fields: Fields<'a>,
+    /// The fields, by their positions in the head.
+    fields: &'a [FieldSpan],
     /// The head as it arrived.
     pub(crate) head: &'a [u8],
-}
-
-/// The fields of a head; one of the slices is empty.
-#[derive(Clone, Copy, Debug, Default)]
-struct Fields<'a> {
-    parsed: &'a [Header<'a>],
-    /// Names and values, by their positions in the head.
-    kept: &'a [(Span, Span)],
 }
 
 impl<'a> Request<'a> {
@@ -72,14 +60,13 @@ impl<'a> Request<'a> {
 
     /// Returns the number of fields.
     pub(crate) fn num_fields(&self) -> usize {
-        self.fields.parsed.len() + self.fields.kept.len()
+        self.fields.len()
     }
 
     /// Iterates over the names and values of the fields.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
         let Request { head, fields, .. } = *self;
-        let parsed = fields.parsed.iter().map(|field| (field.name.as_bytes(), field.value));
-        parsed.chain(fields.kept.iter().map(move |(name, value)| (name.of(head), value.of(head))))
+        fields.iter().map(move |field| (field.name.of(head), field.value.of(head)))
     }
 
     pub(crate) fn all(&self, name: &'static str) -> impl Iterator<Item = &'a [u8]> + use<'a> {
@@ -111,7 +98,7 @@ impl<'a> Request<'a> {
             conditional,
             has_accept_encoding,
             wants_upgrade,
-            fields: Fields::default(),
+            fields: &[],
             head: b"",
         }
     }
@@ -125,7 +112,7 @@ pub(crate) struct KeptHead {
     name: Span,
     target: Span,
     head: Vec<u8>,
-    fields: Vec<(Span, Span)>,
+    fields: Vec<FieldSpan>,
 }
 
 impl KeptHead {
@@ -135,9 +122,9 @@ impl KeptHead {
             previous.map(|kept| (kept.head, kept.fields)).unwrap_or_default();
         head.clear();
         head.extend_from_slice(request.head);
-        let span = |part| Span::new(request.head, part);
         fields.clear();
-        fields.extend(request.fields().map(|(name, value)| (span(name), span(value))));
+        fields.extend_from_slice(request.fields);
+        let span = |part| Span::of_part(request.head, part);
         let (name, target) = (span(request.name), span(request.target));
         KeptHead { request: request.without_parts(), name, target, head, fields }
     }
@@ -146,30 +133,10 @@ impl KeptHead {
         Request {
             name: self.name.of(&self.head),
             target: self.target.of(&self.head),
-            fields: Fields { kept: &self.fields, ..Fields::default() },
+            fields: &self.fields,
             head: &self.head,
             ..self.request
         }
-    }
-}
-
-/// The position of a part of a head.
-#[derive(Clone, Copy, Debug, Default)]
-struct Span {
-    start: u32,
-    len: u32,
-}
-
-const _: () = assert!(size_of::<(Span, Span)>() == Limits::FIELD_BYTES);
-
-impl Span {
-    /// Returns the position of `part` in `head`, of which it is a slice.
-    fn new(head: &[u8], part: &[u8]) -> Self {
-        Span { start: offset(head, part) as u32, len: part.len() as u32 }
-    }
-
-    fn of(self, head: &[u8]) -> &[u8] {
-        &head[self.start as usize..][..self.len as usize]
     }
 }
 
@@ -213,69 +180,62 @@ pub(crate) enum Persistence {
 /// Parses the head of a request at the start of `bytes`.
 ///
 /// The result does not depend on the segmentation of the bytes: if a prefix is rejected, so is every
-/// longer input, with the same status. [`classify_head`] ensures that.
-#[inline]
+/// longer input, with the same status. [`classify_head`] ensures that. Inlined, as the result is large.
+#[inline(always)]
 pub(crate) fn parse<'a>(
     bytes: &'a [u8],
-    memory: &'a mut HeadMemory<'a>,
+    memory: &'a mut HeadMemory,
     limits: &Limits,
 ) -> Result<Request<'a>, NoRequest> {
-    let HeadMemory { fields, copy, copy_fields } = memory;
-    match parse_version_1(bytes, fields, limits) {
-        Ok(request) => Ok(request),
-        Err(Classified::NoRequest(reason)) => Err(reason),
+    let HeadMemory { fields, host, copy } = memory;
+    let (request, num_fields) = match parse_version_1(bytes, (fields, host), limits) {
+        Ok(parsed) => parsed,
+        Err(Classified::NoRequest(reason)) => return Err(reason),
         Err(Classified::LaterMinor(digit)) => {
-            copy.extend_from_slice(bytes);
+            bytes.clone_into(copy);
             copy[digit] = b'1';
-            parse_changed(copy, copy_fields, limits)
+            parse_changed(copy, (fields, host), limits)?
         }
-    }
+    };
+    Ok(Request { fields: &fields[..num_fields], ..request })
 }
 
 /// Parses a head whose minor version was changed.
 #[cold]
 fn parse_changed<'a>(
     copy: &'a [u8],
-    memory: &'a mut FieldMemory<'a>,
+    memory: (&mut [FieldSpan], &mut Vec<u8>),
     limits: &Limits,
-) -> Result<Request<'a>, NoRequest> {
+) -> Result<(Request<'a>, usize), NoRequest> {
     parse_version_1(copy, memory, limits).map_err(|error| match error {
         Classified::NoRequest(reason) => reason,
         Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
     })
 }
 
-/// Parses the head of a request of HTTP/1.1 or 1.0. Inlined, as the result is large.
+/// Parses the head of a request of HTTP/1.1 or 1.0. Returns it without its fields, and their number in `memory`.
 #[inline(always)]
 fn parse_version_1<'a>(
     bytes: &'a [u8],
-    memory: &'a mut FieldMemory<'a>,
+    (memory, host): (&mut [FieldSpan], &mut Vec<u8>),
     limits: &Limits,
-) -> Result<Request<'a>, Classified> {
-    const BAD_REQUEST: Classified = Classified::rejected(Status::BAD_REQUEST);
-    let memory = &mut memory[..limits.max_headers.min(Limits::MAX_HEADERS)];
-    let mut head = httparse::Request::new(&mut []);
-    let len = match head.parse_with_uninit_headers(bytes, memory) {
-        Ok(httparse::Status::Complete(len)) if len <= limits.max_head_bytes => len,
-        _ => return Err(classify_head(bytes, limits)),
+) -> Result<(Request<'a>, usize), Classified> {
+    let max = limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES).min(bytes.len());
+    let max_fields = limits.max_headers.min(memory.len());
+    let mut headers = ParsedHeaders::default();
+    let Some((line, len, num_fields)) =
+        split(&bytes[..max], &mut memory[..max_fields], &mut headers, host)
+    else {
+        return Err(classify_head(bytes, limits));
     };
-    // A complete head has all three.
-    let (Some(name), Some(target), Some(version)) = (head.method, head.path, head.version) else {
-        return Err(BAD_REQUEST);
-    };
-    let (name, target) = (name.as_bytes(), target.as_bytes());
+    let RequestLine { name, target, is_http10, .. } = line;
     if name.len() + target.len() + b"  HTTP/1.1\r\n".len() > limits.max_request_line_bytes {
         return Err(classify_head(bytes, limits));
     }
-    // `httparse` skips empty lines before a request, also those that end in a bare LF.
-    let empty_lines = &bytes[..offset(bytes, name)];
-    if !empty_lines.chunks(2).all(|line| line == b"\r\n") {
-        return Err(BAD_REQUEST);
+    if headers.is_invalid {
+        return Err(Classified::rejected(Status::BAD_REQUEST));
     }
-    let fields = head.headers;
-    let headers = ParsedHeaders::read(bytes, len, fields).map_err(Classified::rejected)?;
-    let is_http10 = version == 0;
-    Ok(Request {
+    let request = Request {
         method: Method::from(name),
         name,
         target,
@@ -286,9 +246,31 @@ fn parse_version_1<'a>(
         conditional: headers.conditional,
         has_accept_encoding: headers.has_accept_encoding,
         wants_upgrade: headers.upgrade && headers.has_upgrade && !is_http10,
-        fields: Fields { parsed: fields, ..Fields::default() },
+        fields: &[],
         head: &bytes[..len],
-    })
+    };
+    Ok((request, num_fields))
+}
+
+/// Splits a head. Returns its request line, its length and the number of its fields; `None` if it is malformed or
+/// incomplete, or has more fields than `memory`.
+#[inline(always)]
+fn split<'a>(
+    bytes: &'a [u8],
+    memory: &mut [FieldSpan],
+    headers: &mut ParsedHeaders,
+    valid_host: &mut Vec<u8>,
+) -> Option<(RequestLine<'a>, usize, usize)> {
+    let line = request_line(bytes, start_of_line(bytes))?;
+    let (mut at, mut num_fields) = (line.end, 0);
+    while !bytes[at..].starts_with(b"\r\n") {
+        let field = next_field(bytes, at)?;
+        *memory.get_mut(num_fields)? = field.span;
+        num_fields += 1;
+        headers.add(field.name, field.value, valid_host);
+        at = field.end;
+    }
+    Some((line, at + b"\r\n".len(), num_fields))
 }
 
 /// Returns whether an incomplete head, of which `scanned` bytes were parsed, still is, as no further
@@ -301,10 +283,16 @@ pub(crate) fn is_still_partial(bytes: &[u8], scanned: usize, limits: &Limits) ->
 }
 
 impl From<&[u8]> for Method {
-    #[inline]
+    #[inline(always)]
     fn from(name: &[u8]) -> Self {
+        if name == b"GET" { Method::Get } else { Method::other(name) }
+    }
+}
+
+impl Method {
+    #[inline(never)]
+    fn other(name: &[u8]) -> Self {
         match name {
-            b"GET" => Method::Get,
             b"HEAD" => Method::Head,
             b"OPTIONS" => Method::Options,
             b"POST" | b"PUT" | b"DELETE" | b"CONNECT" | b"TRACE" | b"PATCH" => Method::Known,
@@ -316,6 +304,8 @@ impl From<&[u8]> for Method {
 /// The header fields that are relevant to every request.
 #[derive(Default)]
 struct ParsedHeaders {
+    /// A field is repeated that must not be, or has a value that it must not have.
+    is_invalid: bool,
     has_host: bool,
     length: Option<u64>,
     coding: Coding,
@@ -342,48 +332,30 @@ enum Coding {
 }
 
 impl ParsedHeaders {
+    /// Adds a field. What is wrong with it takes effect at the end of the head.
     #[inline]
-    fn read(bytes: &[u8], len: usize, headers: &[Header<'_>]) -> Result<Self, Status> {
-        let mut fields = ParsedHeaders::default();
-        for header in headers {
-            // `httparse` accepts a bare LF. This checks the ends of all lines, with the check below.
-            if !bytes[..offset(bytes, header.name.as_bytes())].ends_with(b"\r\n") {
-                return Err(Status::BAD_REQUEST);
-            }
-            fields.add(header.name, header.value)?;
-        }
-        match bytes[..len].ends_with(b"\r\n\r\n") {
-            true => Ok(fields),
-            false => Err(Status::BAD_REQUEST),
-        }
-    }
-
-    #[inline]
-    fn add(&mut self, name: &str, value: &[u8]) -> Result<(), Status> {
+    fn add(&mut self, name: &[u8], value: &[u8], valid_host: &mut Vec<u8>) {
         match name.len() {
-            4 if name.eq_ignore_ascii_case("host") => {
-                if self.has_host || !is_host(value) {
-                    return Err(Status::BAD_REQUEST);
-                }
+            4 if name.eq_ignore_ascii_case(b"host") => {
+                self.is_invalid |= self.has_host || !is_valid_host(value, valid_host);
                 self.has_host = true;
             }
-            6 if name.eq_ignore_ascii_case("expect") => {
+            6 if name.eq_ignore_ascii_case(b"expect") => {
                 let is_continue = value.eq_ignore_ascii_case(b"100-continue");
                 self.expects = if is_continue { Expects::Continue } else { Expects::Unknown };
             }
             5 | 8 | 13 | 19 if CONDITIONS.iter().any(|c| name.eq_ignore_ascii_case(c)) => {
                 self.conditional = true;
             }
-            15 if name.eq_ignore_ascii_case("accept-encoding") => self.has_accept_encoding = true,
-            7 if name.eq_ignore_ascii_case("upgrade") => self.has_upgrade = true,
-            10 if name.eq_ignore_ascii_case("connection") => self.add_connection(value),
-            14 if name.eq_ignore_ascii_case("content-length") => {
-                if self.length.is_some() {
-                    return Err(Status::BAD_REQUEST);
-                }
-                self.length = Some(number(value).ok_or(Status::BAD_REQUEST)?);
+            15 if name.eq_ignore_ascii_case(b"accept-encoding") => self.has_accept_encoding = true,
+            7 if name.eq_ignore_ascii_case(b"upgrade") => self.has_upgrade = true,
+            10 if name.eq_ignore_ascii_case(b"connection") => self.add_connection(value),
+            14 if name.eq_ignore_ascii_case(b"content-length") => {
+                let length = number(value);
+                self.is_invalid |= self.length.is_some() || length.is_none();
+                self.length = length;
             }
-            17 if name.eq_ignore_ascii_case("transfer-encoding") => {
+            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
                 // Repeated fields form one list.
                 self.coding = match (self.coding, coding(value)) {
                     (Coding::None, coding) => coding,
@@ -391,10 +363,9 @@ impl ParsedHeaders {
                     _ => Coding::Undefined,
                 };
             }
-            17 if name.eq_ignore_ascii_case("if-modified-since") => self.conditional = true,
+            17 if name.eq_ignore_ascii_case(b"if-modified-since") => self.conditional = true,
             _ => {}
         }
-        Ok(())
     }
 
     fn add_connection(&mut self, value: &[u8]) {
@@ -431,19 +402,29 @@ impl ParsedHeaders {
     }
 }
 
+/// Returns whether a host is valid: the last valid one, which it becomes, or another one.
+#[inline]
+fn is_valid_host(host: &[u8], last: &mut Vec<u8>) -> bool {
+    *host == **last || is_other_host(host, last)
+}
+
+#[cold]
+fn is_other_host(host: &[u8], last: &mut Vec<u8>) -> bool {
+    let is_valid = is_host(host);
+    if is_valid {
+        host.clone_into(last);
+    }
+    is_valid
+}
+
 /// Fields that make a request conditional, except If-Modified-Since.
-const CONDITIONS: [&str; 5] =
-    ["range", "if-match", "if-range", "if-none-match", "if-unmodified-since"];
+const CONDITIONS: [&[u8]; 5] =
+    [b"range", b"if-match", b"if-range", b"if-none-match", b"if-unmodified-since"];
 
 /// Returns whether every line of a field section ends in CRLF.
 pub(crate) fn ends_in_crlf_only(fields: &[u8]) -> bool {
     let bare = |at: usize| at == 0 || fields[at - 1] != b'\r';
     fields.ends_with(b"\r\n") && !memchr::memchr_iter(b'\n', fields).any(bare)
-}
-
-/// Returns the offset of `part` in `bytes`.
-fn offset(bytes: &[u8], part: &[u8]) -> usize {
-    part.as_ptr().addr() - bytes.as_ptr().addr()
 }
 
 /// Parses a number that consists of digits only.

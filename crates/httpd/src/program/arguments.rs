@@ -115,32 +115,16 @@ impl Settings {
         Builder::from(self.0.clone()).check()
     }
 
-    /// Listens at the addresses of inherited sockets, unless the settings have others.
-    pub(crate) fn listen_at(&mut self, inherited: &[SocketAddr]) {
-        let Options { listen, tls, metrics_listen, .. } = &mut self.0;
-        if *listen != Options::default().listen {
-            return;
-        }
-        let others = tls.redirect_from.iter().chain(metrics_listen.as_ref());
-        let others: Vec<_> = others.flat_map(Addresses::as_slice).collect();
-        let mut addresses: Vec<_> = inherited.iter().filter(|at| !others.contains(at)).collect();
-        addresses.sort();
-        addresses.dedup();
-        if !addresses.is_empty() {
-            *listen = addresses.into_iter().copied().map(Addresses::from).collect();
-        }
-    }
-
-    /// Returns the descriptors that the settings ask for.
-    pub(crate) fn descriptor_demand(&self) -> DescriptorDemand {
+    /// Returns the descriptors that the settings ask for, with so many inherited sockets.
+    pub(crate) fn descriptor_demand(&self, inherited: usize) -> DescriptorDemand {
         let Options { workers, listen, tls, hosts, connections, limits, .. } = &self.0;
         let listen = listen.iter().chain(&tls.redirect_from);
+        let listeners: usize = listen.map(|addresses| addresses.as_slice().len()).sum();
         let host_logs = hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref());
         let host_logs: HashSet<_> = host_logs.filter_map(|log| log.path.as_ref()).collect();
         DescriptorDemand {
             workers: *workers,
-            listeners: listen.map(|addresses| addresses.as_slice().len() as u64).sum::<u64>()
-                + hosts.len() as u64,
+            listeners: (listeners.max(inherited) + hosts.len()) as u64,
             host_logs: host_logs.len() as u64,
             connections: connections.max_connections,
             open_files: u32::try_from(limits.max_open_files).unwrap_or(u32::MAX),

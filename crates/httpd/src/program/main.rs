@@ -20,7 +20,6 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use evring_httpd::evring::ListeningSocket;
 use evring_httpd::{Error, Handle, Options, Server};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
@@ -64,7 +63,7 @@ fn main() -> ExitCode {
     let is_check = arguments.check_config;
     let reload = Reload {
         arguments: command_line,
-        inherited: Vec::new(),
+        inherited: 0,
         open: 0,
         log_level,
         drain_delay: Arc::new(Mutex::new(arguments.drain_delay)),
@@ -104,7 +103,7 @@ fn check(
 
 /// Serves until a signal arrives.
 fn serve(
-    mut settings: Settings,
+    settings: Settings,
     pid_file: Option<PathBuf>,
     positions: &Positions,
     mut inherited: Inheritance,
@@ -119,10 +118,9 @@ fn serve(
     let (backend, note) = backends::choose(&settings.0.backend)
         .map_err(|error| located(Error::Start(error), &settings.0))?;
     reload.open = open_descriptors();
-    let budget = settings.descriptor_demand().budget_of_process(reload.open)?;
     let sockets = std::mem::take(&mut inherited.sockets);
-    reload.inherited = sockets.iter().map(ListeningSocket::address).collect();
-    settings.listen_at(&reload.inherited);
+    reload.inherited = sockets.len();
+    let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open)?;
     let user = settings.0.user.as_ref();
     let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
     let server = settings.server(&backend, budget).inherit(sockets).start();

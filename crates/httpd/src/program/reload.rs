@@ -3,7 +3,6 @@
 use std::error::Error;
 use std::ffi::OsString;
 use std::io;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
@@ -27,8 +26,8 @@ pub(crate) struct Reload {
     pub(crate) arguments: Vec<OsString>,
     /// The number of descriptors that were open before the first workers started.
     pub(crate) open: u64,
-    /// The addresses of the sockets that were given to the process.
-    pub(crate) inherited: Vec<SocketAddr>,
+    /// The number of sockets that were given to the process.
+    pub(crate) inherited: usize,
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
     pub(crate) drain_delay: Arc<Mutex<Duration>>,
     /// The file with the number of the process, which stays.
@@ -86,7 +85,7 @@ impl Reload {
             warn!("another `pid-file` is used after a restart or an upgrade");
         }
         let positions = std::mem::take(&mut arguments.positions);
-        let mut settings = Settings(arguments.into_options());
+        let settings = Settings(arguments.into_options());
         let located = |error: evring_httpd::Error| -> Box<dyn Error> {
             match error {
                 evring_httpd::Error::Ended => error.into(),
@@ -95,8 +94,7 @@ impl Reload {
         };
         settings.check().map_err(located)?;
         let (backend, _) = backends::choose(&settings.0.backend)?;
-        let budget = settings.descriptor_demand().budget_of_process(self.open)?;
-        settings.listen_at(&self.inherited);
+        let budget = settings.descriptor_demand(self.inherited).budget_of_process(self.open)?;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
         Ok(of_program)
     }

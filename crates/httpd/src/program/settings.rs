@@ -290,13 +290,32 @@ fn whole_file_error(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::sync::mpsc;
+    use std::thread;
+    use std::time::Duration;
+
     use clap::{Arg, ArgAction};
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::*;
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), text).unwrap();
         file
+    }
+
+    #[test]
+    fn check_opened_pipes_and_waited_for_their_writers() {
+        let dir = tempfile::tempdir().unwrap();
+        let pipe = dir.path().join("pipe");
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let (done, result) = mpsc::channel();
+        thread::spawn(move || {
+            let text = format!("tls-cert = '/dev/null'\ntls-key = '{}'", pipe.display());
+            let _ = done.send(parsed(&text, &[]).err());
+        });
+        assert_eq!(result.recv_timeout(Duration::from_secs(20)), Ok(None));
     }
 
     fn parsed(text: &str, arguments: &[&str]) -> Result<Arguments, String> {

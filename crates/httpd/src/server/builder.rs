@@ -50,7 +50,10 @@ use crate::site::sandbox::SandboxedHandler;
 #[derive(Debug)]
 #[must_use]
 pub struct Builder {
+    /// Empty if the server chooses its addresses (`Builder::listeners`).
     pub(super) listen: Vec<io::Result<Vec<SocketAddr>>>,
+    /// At a reload without addresses, the server takes the default ones, instead of those that it has.
+    pub(super) returns_to_default: bool,
     pub(super) backend: String,
     pub(super) workers: u16,
     #[cfg(feature = "basic-auth")]
@@ -96,8 +99,10 @@ impl From<Options> for Builder {
     fn from(options: Options) -> Self {
         let config = Config::from(&options);
         let Options { listen, backend, workers, files, limits, .. } = options;
+        let listen = if listen == Options::default().listen { Vec::new() } else { listen };
         let builder = Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
+            returns_to_default: true,
             backend,
             workers: workers.max(1),
             #[cfg(feature = "basic-auth")]
@@ -357,6 +362,6 @@ impl Builder {
 impl Server {
     /// Creates a builder with default settings.
     pub fn builder() -> Builder {
-        Builder { listen: Vec::new(), ..Builder::from(Options::default()) }
+        Builder { returns_to_default: false, ..Builder::from(Options::default()) }
     }
 }

@@ -73,21 +73,6 @@ impl Builder {
         self.conflict
     }
 
-    /// Checks that the listeners have addresses of their own: those of one address would divide its connections.
-    pub(super) fn check_addresses(&self) -> Result<(), Error> {
-        let of_builder = self.listen.iter().flatten().flatten().copied();
-        let all = of_builder.chain(self.config.listen.iter().copied());
-        #[cfg(feature = "tls")]
-        let all = all.chain(self.tls.redirecting_addresses());
-        #[cfg(feature = "metrics")]
-        let all = all.chain(self.metrics_listen.iter().flatten().copied());
-        let mut known = HashSet::new();
-        match all.filter(|at| at.port() > 0).find(|at| !known.insert(*at)) {
-            Some(duplicate) => Err(Error::Duplicate(duplicate)),
-            None => Ok(()),
-        }
-    }
-
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
     /// have expired.
     ///
@@ -97,7 +82,8 @@ impl Builder {
         if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
-        self.check_addresses()?;
+        #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+        let listeners = self.listeners(&[], &[], &[])?;
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
@@ -109,11 +95,8 @@ impl Builder {
         for path in self.access_logs().into_iter().filter_map(|log| log.path) {
             log::check(&path).map_err(|error| Error::Log(path, error))?;
         }
-        if let Some(Err(error)) = self.listen.iter().find(|addresses| addresses.is_err()) {
-            return Err(Error::Address(io::Error::new(error.kind(), error.to_string())));
-        }
         #[cfg(feature = "tls")]
-        if let Some(tls) = self.load_tls(None)? {
+        if let Some(tls) = self.load_tls(listeners.listen.len(), None)? {
             tls::warn_of_invalid(&tls.certificates);
         }
         Ok(())
@@ -129,6 +112,7 @@ impl Builder {
     #[cfg(feature = "tls")]
     pub(super) fn load_tls(
         &self,
+        first_redirecting: usize,
         made: Option<Arc<Certificates>>,
     ) -> Result<Option<LoadedTls>, Error> {
         let mut tls = self.tls.clone();
@@ -136,7 +120,7 @@ impl Builder {
             tls.certificates.push(certificate);
             tls.keys.push(key);
         }
-        tls.load(self.config.listen.len(), made)
+        tls.load(first_redirecting, made)
     }
 
     /// Checks that the hosts have names of their own, and that the pages below their roots can be read.

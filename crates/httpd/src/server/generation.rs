@@ -44,6 +44,15 @@ pub(crate) struct Generation {
 }
 
 impl Generation {
+    /// Returns the addresses of the listeners, without those that redirect to https.
+    pub(crate) fn listen(&self) -> &[SocketAddr] {
+        #[cfg(feature = "tls")]
+        if let Some(tls) = &self.tls {
+            return &self.addresses[..tls.first_redirecting];
+        }
+        &self.addresses
+    }
+
     /// Returns whether all workers have ended; their threads then end at once.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Acquire) == self.workers.len()

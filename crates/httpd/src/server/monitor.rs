@@ -128,7 +128,7 @@ impl Collector for Exposition {
             let labels = [("class", class)];
             family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&sum, None)?;
         }
-        let help = "Time from the head of a request to its response in seconds.";
+        let help = "Time from the head of a request to the end of its response in seconds.";
         let name = "response_time_seconds";
         let mut times = encoder.encode_descriptor(name, help, None, MetricType::Histogram)?;
         let (buckets, sum) = self.0.times();

@@ -90,9 +90,9 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, alias = "lab"))]
     pub lab_routes: bool,
 
-    /// File to append the access log to, `-` for standard output, or `off`: a line per response when it is queued, in
-    /// the combined format, with the bytes of its body even if the client leaves before it has all; 499 if it leaves
-    /// before a handler has answered. SIGHUP or SIGUSR1 reopens it, for log rotation
+    /// File to append the access log to, `-` for standard output, or `off`: a line per response when it was sent, in
+    /// the combined format, with the bytes of its body that were sent; 499 if the client leaves before a handler has
+    /// answered. SIGHUP or SIGUSR1 reopens it, for log rotation
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FILE"))]
     pub access_log: Option<PathBuf>,
 

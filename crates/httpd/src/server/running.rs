@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -48,6 +48,8 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Held while a generation starts.
     pub(crate) starting: Mutex<()>,
+    /// The addresses of the sockets that were given to the server when it started.
+    pub(crate) given: OnceLock<Vec<SocketAddr>>,
     state: Mutex<State>,
     /// A worker has ended.
     ended: Condvar,
@@ -118,6 +120,12 @@ impl Shared {
         let state = self.lock();
         let current = state.generations.back().filter(|_| !state.ends);
         current.map_or(Vec::new(), |generation| generation.sockets.clone())
+    }
+
+    /// Returns the addresses that the workers listen on, without those that redirect to https.
+    pub(crate) fn addresses(&self) -> Vec<SocketAddr> {
+        let state = self.lock();
+        state.generations.back().map_or(Vec::new(), |generation| generation.listen().to_vec())
     }
 
     /// Waits for the end of a generation and removes it; returns `None` at the end of the server.
@@ -226,13 +234,7 @@ impl Server {
 
     /// Returns the addresses that the server listens on, without those that redirect to https.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.of_current(|generation| {
-            #[cfg(feature = "tls")]
-            if let Some(tls) = &generation.tls {
-                return generation.addresses[..tls.first_redirecting].to_vec();
-            }
-            generation.addresses.clone()
-        })
+        self.handle.0.addresses()
     }
 
     /// Returns the addresses that redirect to https.

@@ -1,5 +1,6 @@
 //! The listening sockets of workers: those that were given, and new ones.
 
+use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,9 +9,12 @@ use std::time::Duration;
 
 use evring::{ListenOptions, ListeningSocket, StartError};
 use rustix::net::sockopt;
+use tracing::warn;
 
+use crate::server::addresses::Addresses;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
+use crate::server::options::Options;
 
 impl Builder {
     /// Returns the sockets of a worker for each address: those that were given, or a new one. If there are more
@@ -42,20 +46,98 @@ impl Builder {
     }
 }
 
-/// Replaces the addresses that a given socket of IPv6 stands for, as it accepts connections of IPv4, too: service
-/// managers make such sockets (bindv6only in sysctl(8)).
-pub(super) fn merge_families(addresses: &mut Vec<SocketAddr>, given: &[ListeningSocket]) {
+/// The addresses of a server.
+pub(super) struct Listeners {
+    pub(super) listen: Vec<SocketAddr>,
+    /// Those that redirect to https.
+    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS, none redirects"))]
+    pub(super) redirecting: Vec<SocketAddr>,
+    pub(super) metrics: Vec<SocketAddr>,
+}
+
+impl Builder {
+    /// Returns the addresses to listen on, of which `inherited` sockets have some. Without addresses in the settings,
+    /// they are those of the sockets that the process was `given`, as far as they are for nothing else. If there are
+    /// none, the server keeps the `current` ones, or has the default.
+    ///
+    /// # Errors
+    /// An address is unknown, or occurs twice: the listeners of one address would divide its connections.
+    pub(super) fn listeners(
+        &self,
+        inherited: &[ListeningSocket],
+        given: &[SocketAddr],
+        current: &[SocketAddr],
+    ) -> Result<Listeners, Error> {
+        let mut listen = self.config.listen.clone();
+        for addresses in &self.listen {
+            let copy = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
+            let addresses = addresses.as_ref().map_err(|error| Error::Address(copy(error)))?;
+            listen.extend(addresses);
+        }
+        #[cfg(feature = "tls")]
+        let mut redirecting: Vec<_> = self.tls.redirecting_addresses().collect();
+        #[cfg(not(feature = "tls"))]
+        let mut redirecting = Vec::new();
+        #[cfg(feature = "metrics")]
+        let mut metrics = self.metrics_listen.clone().unwrap_or_default();
+        #[cfg(not(feature = "metrics"))]
+        let mut metrics = Vec::new();
+        for addresses in [&mut listen, &mut redirecting, &mut metrics] {
+            merge_families(addresses, inherited);
+        }
+        if listen.is_empty() {
+            let is_other = |at| redirecting.contains(at) || metrics.contains(at);
+            listen.extend(given.iter().filter(|at| !is_other(at)));
+            listen.sort();
+            listen.dedup();
+        }
+        if listen.is_empty() && !self.returns_to_default {
+            listen.extend(current);
+        }
+        if listen.is_empty() {
+            listen.extend(Options::default().listen.iter().flat_map(Addresses::as_slice));
+        }
+        let mut known = HashSet::new();
+        let mut all = listen.iter().chain(&redirecting).chain(&metrics);
+        match all.find(|at| at.port() > 0 && !known.insert(**at)) {
+            Some(twice) => Err(Error::Duplicate(*twice)),
+            None => Ok(Listeners { listen, redirecting, metrics }),
+        }
+    }
+}
+
+/// Replaces the addresses of IPv4 for which an inherited socket of IPv6 accepts connections, too, unless there is a socket
+/// for them. Service managers make such sockets (bindv6only in sysctl(8)).
+fn merge_families(addresses: &mut Vec<SocketAddr>, inherited: &[ListeningSocket]) {
     let accepts_both = |socket: &&ListeningSocket| {
         socket.address().ip() == Ipv6Addr::UNSPECIFIED
             && sockopt::ipv6_v6only(socket).is_ok_and(|only_ipv6| !only_ipv6)
     };
-    for socket in given.iter().filter(accepts_both) {
-        let (ipv4, both) =
-            ((Ipv4Addr::UNSPECIFIED, socket.address().port()).into(), socket.address());
-        let replaced = addresses.iter_mut().filter(|at| **at == ipv4);
-        replaced.for_each(|at| *at = both);
-        let mut is_first = true;
-        addresses.retain(|at| *at != both || std::mem::take(&mut is_first));
+    for both in inherited.iter().filter(accepts_both).map(ListeningSocket::address) {
+        let ipv4 = SocketAddr::from((Ipv4Addr::UNSPECIFIED, both.port()));
+        if inherited.iter().any(|socket| socket.address() == ipv4) {
+            continue;
+        }
+        let had_both = addresses.contains(&both);
+        addresses.retain(|at| *at != ipv4 || !had_both);
+        addresses.iter_mut().filter(|at| **at == ipv4).for_each(|at| *at = both);
+    }
+}
+
+/// Warns of sockets that were given to the server, but are for none of its addresses: a service manager may keep
+/// them open.
+pub(super) fn warn_of_unused(
+    inherited: &[ListeningSocket],
+    used: &[Vec<ListeningSocket>],
+    metrics: &[SocketAddr],
+) {
+    let is_used = |at: &SocketAddr| {
+        metrics.contains(at) || used.iter().flatten().any(|socket| socket.address() == *at)
+    };
+    for at in inherited.iter().map(ListeningSocket::address).filter(|at| !is_used(at)) {
+        warn!(
+            "the socket on {at} was given to the server, but no setting names its address: clients there get no answer"
+        );
     }
 }
 

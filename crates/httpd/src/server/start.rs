@@ -1,11 +1,14 @@
 //! The start of a server, and of workers that replace those of a running one.
 
+#[cfg(feature = "metrics")]
+use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 #[cfg(feature = "metrics")]
 use evring::Config;
 use evring::ListeningSocket;
+#[cfg(feature = "tls")]
 use tracing::warn;
 
 use crate::server::builder::Builder;
@@ -15,11 +18,10 @@ use crate::server::generation::Generation;
 use crate::server::modules;
 #[cfg(feature = "metrics")]
 use crate::server::monitor;
-use crate::server::options::Options;
 #[cfg(feature = "metrics")]
 use crate::server::running::Monitor;
 use crate::server::running::{Handle, Server};
-use crate::server::sockets::{is_free, merge_families, retry_while_in_use, sockets_for};
+use crate::server::sockets::{is_free, retry_while_in_use, sockets_for, warn_of_unused};
 #[cfg(feature = "tls")]
 use crate::server::tls;
 use crate::server::worker::EndOnDrop;
@@ -53,31 +55,16 @@ impl Builder {
         if let Some(conflict) = self.conflict() {
             return Err(Error::Conflict(conflict));
         }
-        self.check_addresses()?;
         self.check_pages()?;
         self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
         let inherited = std::mem::take(&mut self.config.inherited);
-        #[cfg(feature = "tls")]
-        let mut redirecting: Vec<_> = self.tls.redirecting_addresses().collect();
-        #[cfg(feature = "tls")]
-        merge_families(&mut redirecting, &inherited);
-        if self.listen.is_empty() && self.config.listen.is_empty() {
-            self.config.listen = inherited.iter().map(ListeningSocket::address).collect();
-            self.config.listen.sort();
-            self.config.listen.dedup();
-            #[cfg(feature = "tls")]
-            self.config.listen.retain(|at| !redirecting.contains(at));
-        }
-        if self.listen.is_empty() && self.config.listen.is_empty() {
-            self.listen = Builder::from(Options::default()).listen;
-        }
-        for addresses in std::mem::take(&mut self.listen) {
-            self.config.listen.extend(addresses.map_err(Error::Address)?);
-        }
-        merge_families(&mut self.config.listen, &inherited);
+        let given =
+            handle.0.given.get_or_init(|| inherited.iter().map(ListeningSocket::address).collect());
+        let listeners = self.listeners(&inherited, given, &handle.0.addresses())?;
+        self.config.listen = listeners.listen;
         #[cfg(feature = "tls")]
         {
             let made = handle.0.self_signed();
@@ -86,8 +73,8 @@ impl Builder {
                     "the certificate for localhost was made for this run; clients do not trust it"
                 );
             }
-            self.loaded_tls = self.load_tls(made)?;
-            self.config.listen.extend(redirecting);
+            self.loaded_tls = self.load_tls(self.config.listen.len(), made)?;
+            self.config.listen.extend(listeners.redirecting);
         }
         let shares_addresses = self.config.reuse_port;
         self.config.reuse_port |= self.workers > 1;
@@ -96,7 +83,7 @@ impl Builder {
         self.config.min_rate = self.limits.min_rate;
         let given = sockets_for(&self.config.listen, &inherited);
         if handle.0.sockets().is_empty() {
-            self.warn_of_unused(&inherited, &given);
+            warn_of_unused(&inherited, &given, &listeners.metrics);
         }
         if self.config.reuse_port && !shares_addresses {
             let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
@@ -142,7 +129,10 @@ impl Builder {
         #[cfg(feature = "metrics")]
         let keeps_monitor = handle.0.has_monitor(self.metrics_listen.as_deref());
         #[cfg(feature = "metrics")]
-        let monitor = if keeps_monitor { None } else { self.start_monitor(handle, inherited)? };
+        let monitor = match keeps_monitor {
+            true => None,
+            false => self.start_monitor(handle, listeners.metrics, inherited)?,
+        };
         #[cfg(feature = "user")]
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
@@ -167,33 +157,18 @@ impl Builder {
         Ok(())
     }
 
-    /// Warns of sockets that were given to the server, but are for none of its addresses: a service manager may keep
-    /// them open.
-    fn warn_of_unused(&self, inherited: &[ListeningSocket], used: &[Vec<ListeningSocket>]) {
-        let addresses = used.iter().flatten().map(ListeningSocket::address);
-        #[cfg(feature = "metrics")]
-        let addresses = addresses.chain(self.metrics_listen.iter().flatten().copied());
-        let addresses: Vec<_> = addresses.collect();
-        for at in inherited.iter().map(ListeningSocket::address) {
-            if !addresses.contains(&at) {
-                warn!(
-                    "the socket on {at} was given to the server, but no setting names its address: clients there get \
-                     no answer"
-                );
-            }
-        }
-    }
-
     /// Starts the server of the metrics, if there is one.
     #[cfg(feature = "metrics")]
     fn start_monitor(
         &self,
         handle: &Handle,
-        given: Vec<ListeningSocket>,
+        addresses: Vec<SocketAddr>,
+        mut given: Vec<ListeningSocket>,
     ) -> Result<Option<Monitor>, Error> {
         let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
         let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
-        let mut config = Config::default().with(|c| c.listen = listen.clone());
+        given.retain(|socket| addresses.contains(&socket.address()));
+        let mut config = Config::default().with(|c| c.listen = addresses);
         config.max_connections = 64;
         let server = Server::builder()
             .backend(backend)
@@ -227,6 +202,6 @@ impl Handle {
     /// # Errors
     /// Those of [`Builder::start`], and if the server ends; then its settings stay.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
-        builder.inherit(self.0.sockets()).start_generation(self)
+        builder.inherit(self.listening_sockets()).start_generation(self)
     }
 }

@@ -11,6 +11,7 @@ use evring::{AnyMechanism, KernelError, Listener, Stats};
 use evring_tls::{CertificateError, Certificates, Tls, TlsConfig, client_roots, server_config};
 use tracing::warn;
 
+use crate::limits::Limits;
 use crate::server::addresses::Addresses;
 use crate::server::error::Error;
 use crate::site::Site;
@@ -144,9 +145,13 @@ pub(crate) fn run(
     tls: Option<TlsConfig>,
 ) -> Result<Stats, KernelError> {
     let plain = site.redirect.as_ref().map_or(0..0, |redirect| redirect.listeners.clone());
+    let Limits { min_rate, progress_interval, .. } = site.context.limits;
     match (mechanism, tls) {
         (mechanism, Some(config)) => match Tls::new(config, site) {
-            Ok(tls) => mechanism.run(tls.plain_at(plain.map(Listener).collect())),
+            Ok(tls) => {
+                let tls = tls.plain_at(plain.map(Listener).collect());
+                mechanism.run(tls.min_rate(min_rate, progress_interval))
+            }
             // `Tls::new` has made a session with this configuration before.
             Err(error) => Err(KernelError::new("starting TLS", error)),
         },

@@ -32,6 +32,7 @@ impl Site {
         (request, host): (&Request<'_>, HostIndex),
         remaining: usize,
     ) -> bool {
+        let host = x.state.host(host);
         let options = ResponseOptions { host, ..self.context.options(x, request, remaining) };
         #[cfg(feature = "tls")]
         if x.state.redirects {
@@ -63,8 +64,6 @@ impl Site {
         request: &Request<'_>,
         options: ResponseOptions,
     ) -> bool {
-        // A host's fields may be for TLS only (RFC 6797, section 7.2).
-        let options = ResponseOptions { host: HostIndex::NONE, ..options };
         let options = options.ending_if(request.has_body());
         let location = self.redirect.as_ref().and_then(|redirect| redirect.location(request));
         match location {

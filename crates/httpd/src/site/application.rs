@@ -11,6 +11,7 @@ use tracing::debug;
 
 use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
+use crate::message::request::HeadMemory;
 use crate::message::status::Status;
 use crate::site::DRAIN_TAG;
 use crate::site::Site;
@@ -49,7 +50,9 @@ impl Application for Site {
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
         let now = self.tick(x.io);
-        let next = self.answer_all(&mut x, rx);
+        let mut memory = self.head_memory.take().unwrap_or_else(|| Box::new(HeadMemory::new()));
+        let next = self.answer_all(&mut x, rx, &mut memory);
+        self.head_memory = Some(memory);
         if rx.eof() && matches!(next, Received::All | Received::Partial) {
             return x.io.close(x.id, Close::Flush);
         }
@@ -58,6 +61,9 @@ impl Application for Site {
 
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
+        if was_full {
+            self.context.count_awaited(x.state);
+        }
         if self.handlers.drained(&mut self.context, &mut x) {
             return;
         }
@@ -136,7 +142,9 @@ impl Application for Site {
             debug!("connection closed: {reason:?}");
         }
         let has_left = !matches!(reason, CloseReason::Stopped);
+        self.context.subtract_unsent(&mut x);
         progress::cancel(&mut self.context, &mut x, has_left);
+        self.context.count_awaited(x.state);
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {

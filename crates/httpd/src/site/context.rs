@@ -85,7 +85,8 @@ impl Context {
         x.state.record(sent)
     }
 
-    /// Counts and logs the last response, if there was one.
+    /// Counts and logs the last response, if there was one. One that fills the send queue is counted when it was sent,
+    /// as its client may leave; up to [`HIGH_WATER`](evring::HIGH_WATER) bytes count as sent when they are queued.
     #[inline]
     pub(crate) fn count(&mut self, state: &mut State, logged: LoggedRequest<'_>) {
         if state.last_status == 0 {
@@ -100,6 +101,41 @@ impl Context {
             }
             return;
         }
+        if state.full {
+            return self.await_end(state, logged);
+        }
+        self.count_sent(state, logged);
+    }
+
+    /// Keeps a response to be counted and logged when it was sent, or its connection has closed.
+    #[cold]
+    fn await_end(&self, state: &mut State, logged: LoggedRequest<'_>) {
+        if self.logs_requests()
+            && let LoggedRequest::Request(request) = logged
+        {
+            state.observed.get_or_insert_default().head = Some(KeptHead::new(request, None));
+        }
+    }
+
+    /// Counts and logs the last response if it was to be sent first.
+    pub(crate) fn count_awaited(&mut self, state: &mut State) {
+        if state.last_status == 0 || state.exchange().is_some() {
+            return;
+        }
+        let head = state.observed.as_mut().and_then(|observed| observed.head.take());
+        let request = head.as_ref().map(KeptHead::request);
+        self.count_sent(state, LoggedRequest::new(request.as_ref(), b""));
+    }
+
+    /// Subtracts what the kernel has not taken from the bytes of the last response, as it is dropped.
+    pub(crate) fn subtract_unsent(&self, x: &mut Cx<'_, impl Commands, State>) {
+        let unsent = x.io.queued_bytes(x.id);
+        x.state.last_body_bytes = x.state.last_body_bytes.saturating_sub(unsent);
+        x.state.full = false;
+    }
+
+    #[inline]
+    fn count_sent(&mut self, state: &mut State, logged: LoggedRequest<'_>) {
         let status = take(&mut state.last_status);
         self.metrics.own().count_response(status, state.last_body_bytes);
         if status >= 400 || self.measures {

@@ -98,7 +98,7 @@ impl HostNames {
     pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
         let of_target = match request.target {
             [b'/' | b'*', ..] => None,
-            target => path::authority(target),
+            target => path::split_authority(target).ok().map(|(authority, _)| authority),
         };
         let host = of_target.or_else(|| request.one("host")).unwrap_or_default();
         self.find_name(host)

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crate::message::path;
 use crate::message::request::Request;
 
 /// Redirects the requests at some listeners to https.
@@ -16,15 +17,13 @@ pub(crate) struct HttpsRedirect {
 impl HttpsRedirect {
     /// Writes the Location of the target with https. Returns `None` if the request names no host.
     pub(crate) fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
-        let (authority, path) = match request.target.strip_prefix(b"http://") {
-            Some(absolute) => {
-                let end = absolute.iter().position(|b| matches!(b, b'/' | b'?'));
-                absolute.split_at(end.unwrap_or(absolute.len()))
-            }
-            None => (request.one("host")?, request.target),
+        path::split(request.target).ok()?;
+        let (authority, path) = match request.target {
+            [b'/', ..] => (request.one("host")?, request.target),
+            absolute => path::split_authority(absolute).ok()?,
         };
         let host = without_port(authority);
-        if host.is_empty() || !path.first().is_none_or(|b| matches!(b, b'/' | b'?')) {
+        if host.is_empty() {
             return None;
         }
         let mut location = b"Location: https://".to_vec();
@@ -54,15 +53,26 @@ mod tests {
     use crate::limits::Limits;
     use crate::message::request::{HeadMemory, parse};
 
+    fn location(port: u16, head: &str) -> Option<String> {
+        let head = format!("{head}\r\n\r\n");
+        let mut memory = HeadMemory::new();
+        let request = parse(head.as_bytes(), &mut memory, &Limits::default()).unwrap();
+        let location = HttpsRedirect { listeners: 0..1, port }.location(&request)?;
+        Some(String::from_utf8(location).unwrap())
+    }
+
+    #[test]
+    fn redirects_had_other_rules_for_absolute_targets_than_the_site() {
+        let location = |target| location(443, &format!("GET {target} HTTP/1.1\r\nHost: a.org"));
+        assert_eq!(location("HTTP://b.org/x").unwrap(), "Location: https://b.org/x\r\n");
+        // Userinfo serves to deceive users (RFC 9110, section 4.2.4).
+        for target in ["http://a.org@b.org/", "http:///x", "http://b.org:x/", "ftp://b.org/"] {
+            assert_eq!(location(target), None, "{target}");
+        }
+    }
+
     #[test]
     fn location_has_the_host_the_port_of_tls_and_the_target() {
-        let location = |port, head: &str| {
-            let head = format!("{head}\r\n\r\n");
-            let mut memory = HeadMemory::new();
-            let request = parse(head.as_bytes(), &mut memory, &Limits::default()).unwrap();
-            let location = HttpsRedirect { listeners: 0..1, port }.location(&request)?;
-            Some(String::from_utf8(location).unwrap())
-        };
         let cases = [
             (443, "GET /a?b=c HTTP/1.1\r\nHost: example.org", "https://example.org/a?b=c"),
             (443, "GET / HTTP/1.1\r\nHost: example.org:80", "https://example.org/"),

@@ -64,6 +64,7 @@ use evring::{RemoteHandle, Root};
 
 use crate::decision::options::HostIndex;
 use crate::limits::Limits;
+use crate::message::request::HeadMemory;
 use crate::site::cache::Cache;
 use crate::site::context::Context;
 use crate::site::files::Files;
@@ -89,6 +90,8 @@ pub struct Site {
     #[cfg(feature = "basic-auth")]
     pub(crate) logins: Option<login::Logins>,
     pub(crate) backend: String,
+    /// Memory for the heads of requests, while none is processed.
+    head_memory: Option<Box<HeadMemory>>,
     /// Whether the cache has a random hash seed.
     seeded: bool,
     /// Whether the site serves its metrics and, without files, evring's page. `None` enables both if
@@ -115,6 +118,7 @@ impl Site {
             #[cfg(feature = "basic-auth")]
             logins: None,
             backend: "unnamed".to_owned(),
+            head_memory: None,
             seeded: false,
             status: None,
             #[cfg(feature = "tls")]

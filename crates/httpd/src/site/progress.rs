@@ -112,6 +112,11 @@ fn poll(
                 x.state.last_body_bytes += body.take_count();
                 match streamed {
                     Streamed::Ended(proceed) => return Progress::Ended(proceed),
+                    Streamed::CutShort => {
+                        context.subtract_unsent(x);
+                        x.io.close(x.id, Close::Reset);
+                        return Progress::Ended(false);
+                    }
                     Streamed::Full => WaitsFor::Room,
                     Streamed::Waits => WaitsFor::Piece,
                 }
@@ -204,6 +209,7 @@ fn fail(
         }
         Stage::Body(_) => {
             error!("connection reset: {} {} after its response had begun", status.0, status.1);
+            context.subtract_unsent(x);
             x.io.close(x.id, Close::Reset);
         }
     }

@@ -2,8 +2,6 @@
 
 use evring::{Commands, Cx, Rx};
 
-#[cfg(feature = "tls")]
-use crate::decision::options::HostIndex;
 use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyPiece;
 use crate::message::head_errors::{NoRequest, start_of_line};
@@ -76,6 +74,7 @@ impl Site {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         rx: &mut Rx<'_>,
+        memory: &mut HeadMemory,
     ) -> Received {
         loop {
             if x.state.work.is_some() {
@@ -98,7 +97,7 @@ impl Site {
                 x.state.scanned = bytes.len() as u32;
                 return Received::Partial;
             }
-            match parse(bytes, &mut HeadMemory::new(), limits) {
+            match parse(bytes, memory, limits) {
                 Ok(request) => {
                     let len = request.head.len();
                     x.state.scanned = 0;
@@ -163,11 +162,7 @@ impl Site {
         bytes: &[u8],
     ) {
         let work = x.state.work.take();
-        #[cfg(feature = "tls")]
-        let options = match x.state.redirects {
-            true => ResponseOptions { host: HostIndex::NONE, ..options },
-            false => options,
-        };
+        let options = ResponseOptions { host: x.state.host(options.host), ..options };
         self.context.send_error(x, status, options);
         let (request, bytes) = match work.as_deref() {
             Some(PendingWork::Body(receipt)) => (receipt.then.request(), &b""[..]),

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Instant;
 
-use crate::decision::options::ResponseOptions;
+use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::message::body::Body;
 use crate::message::request::{KeptHead, Request};
 use crate::response::sent::Sent;
@@ -50,6 +50,8 @@ pub(crate) struct Observed {
     pub(crate) peer: Option<SocketAddr>,
     /// The time at which the request in hand had arrived.
     pub(crate) since: Option<Instant>,
+    /// The head of a request whose response is being sent, for the log.
+    pub(crate) head: Option<KeptHead>,
     /// What wakes the connection's handlers.
     pub(crate) task: Option<Task>,
     /// The details of the connection's TLS.
@@ -69,6 +71,17 @@ impl State {
         self.full = sent.is_full;
         (self.last_status, self.last_body_bytes) = (sent.status, sent.body_bytes);
         sent.stays_open
+    }
+
+    /// Returns the host of a response on this connection. One that redirects to https has none: the fields and pages of a
+    /// host may be for TLS only (RFC 6797, section 7.2).
+    #[inline]
+    pub(crate) fn host(&self, named: HostIndex) -> HostIndex {
+        #[cfg(feature = "tls")]
+        if self.redirects {
+            return HostIndex::NONE;
+        }
+        named
     }
 
     /// Returns the request whose body is being received.

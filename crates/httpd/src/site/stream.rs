@@ -5,7 +5,7 @@ use std::mem;
 use std::task::{self, Poll};
 
 use bytes::Bytes;
-use evring::{Chunk, Close, Commands, ConnId, HIGH_WATER};
+use evring::{Chunk, Commands, ConnId, HIGH_WATER};
 use tracing::error;
 
 use crate::decision::options::ResponseOptions;
@@ -48,6 +48,8 @@ pub(crate) enum Streamed {
     Waits,
     /// The body has ended; true if the next request may be processed.
     Ended(bool),
+    /// The body cannot be completed. A reset shows the client that it is incomplete.
+    CutShort,
 }
 
 impl StreamedBody {
@@ -109,24 +111,23 @@ impl StreamedBody {
                     }
                     return Streamed::Ended(finish(io, to, self.options));
                 }
-                // A reset shows the client that the body is incomplete.
-                Ok(None) => return cut_short(io, to, "it is shorter than its declared length"),
+                Ok(None) => return cut_short("it is shorter than its declared length"),
                 Ok(Some(Err(error))) => {
                     let reason = guard(|| error.to_string());
                     drop(Guarded::new(error));
-                    return cut_short(io, to, reason.as_deref().unwrap_or("its error panicked"));
+                    return cut_short(reason.as_deref().unwrap_or("its error panicked"));
                 }
-                Err(_) => return cut_short(io, to, "its iterator panicked"),
+                Err(_) => return cut_short("its iterator panicked"),
             };
             if let Some(remaining) = &mut self.remaining {
                 let Some(after) = remaining.checked_sub(piece.len() as u64) else {
-                    return cut_short(io, to, "it is longer than its declared length");
+                    return cut_short("it is longer than its declared length");
                 };
                 *remaining = after;
             }
             empty += 1;
             if empty > MAX_EMPTY_PIECES {
-                return cut_short(io, to, "it yields only empty pieces");
+                return cut_short("it yields only empty pieces");
             }
             self.unsent = piece;
         }
@@ -147,10 +148,9 @@ impl StreamedBody {
     }
 }
 
-/// Resets a connection whose response cannot be completed.
+/// Ends a response that cannot be completed.
 #[cold]
-fn cut_short(io: &mut impl Commands, to: ConnId, reason: &str) -> Streamed {
+fn cut_short(reason: &str) -> Streamed {
     error!("connection reset, the handler's body failed: {reason}");
-    io.close(to, Close::Reset);
-    Streamed::Ended(false)
+    Streamed::CutShort
 }

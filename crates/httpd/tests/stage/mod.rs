@@ -381,6 +381,10 @@ impl Commands for Io {
         self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
     }
 
+    fn queued_bytes(&self, id: ConnId) -> u64 {
+        self.unsent_bytes(id)
+    }
+
     fn is_receiving(&self, id: ConnId) -> bool {
         self.is_open(id) && !self.paused
     }

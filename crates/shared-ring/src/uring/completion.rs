@@ -17,12 +17,55 @@ use crate::{
 impl<R: Ring> UringKernel<R> {
     /// Returns the next completion that the ring has reported.
     pub(super) fn next_of_ring(&mut self) -> Option<Completion> {
-        while let Some(cqe) = self.pop_landed() {
-            if let Some(completion) = self.completed(&cqe) {
-                return Some(completion);
+        while let Some(cqe) = self.landed.pop_front() {
+            let completion = match Token::from_bits(cqe.user_data).kind() {
+                OpKind::Receive => self.receive_completed(&cqe),
+                OpKind::Send => self.send_completed(&cqe),
+                _ => {
+                    self.note_stream(&cqe);
+                    self.completed(&cqe)
+                }
+            };
+            if completion.is_some() {
+                return completion;
             }
         }
         None
+    }
+
+    /// Converts the completion of a receive. Most report bytes of a receive that stays in flight.
+    #[inline]
+    fn receive_completed(&mut self, cqe: &Cqe) -> Option<Completion> {
+        let token = Token::from_bits(cqe.user_data);
+        if let Some(Entry { op: Op::Receive { group, .. }, .. }) = self.owned.inflight.get(token)
+            && let (1.., group) = (cqe.result, *group)
+            && cqueue::more(cqe.flags)
+        {
+            self.multishot = Multishot::Works;
+            // SAFETY: the result and the flags are those of this completion, which is used once.
+            let bytes = unsafe { self.filled(group, Ok(cqe.result as u32), cqe.flags) };
+            if let Some(bytes) = bytes {
+                return Some(Completion::more(token, Outcome::Received(bytes)));
+            }
+        }
+        self.completed(cqe)
+    }
+
+    /// Converts the completion of a send. Most report that bytes were sent.
+    #[inline]
+    fn send_completed(&mut self, cqe: &Cqe) -> Option<Completion> {
+        let token = Token::from_bits(cqe.user_data);
+        let is_send = |op: &Op| matches!(op, Op::Send { .. });
+        if cqe.result >= 0
+            && let Some(Entry { op: Op::Send { mut data, .. }, .. }) =
+                self.owned.inflight.remove_if(token, is_send)
+        {
+            let n = cqe.result as usize;
+            data.advance(n);
+            self.counters.short_sends += u64::from(!data.is_empty());
+            return Some(Completion::last(token, Outcome::Sent(data, n)));
+        }
+        self.completed(cqe)
     }
 
     /// Returns the next raw completion, to be [decoded](UringKernel::decode) later. It allocates no
@@ -66,6 +109,8 @@ impl<R: Ring> UringKernel<R> {
         Some(completion)
     }
 
+    /// Converts any completion.
+    #[inline(never)]
     fn completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data);
         match token.kind() {

@@ -52,6 +52,7 @@ impl Store {
     fn write_number(&mut self, item: u32, key: Key<'_>, digits: &[u8]) -> bool {
         let len = self.blocks.value_len(item) as usize;
         if digits.len() <= len && self.blocks.holders(item) == 0 {
+            self.void_reply(item);
             let mut cursor = self.value(item);
             self.blocks.write(&mut cursor, digits);
             for _ in digits.len()..len {

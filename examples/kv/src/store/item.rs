@@ -49,7 +49,7 @@ header! {
     holders, set_holders: u16 = 44;
     /// Length of the key.
     key_len, set_key_len: u8 = 46;
-    /// [`LINKED`] and [`FETCHED`].
+    /// [`LINKED`], [`FETCHED`] and [`MIRRORED`].
     state, set_state: u8 = 47;
 }
 
@@ -57,6 +57,8 @@ header! {
 pub(super) const LINKED: u8 = 1;
 /// A client has requested the item.
 pub(super) const FETCHED: u8 = 2;
+/// Handlers may have a reply with the value.
+pub(super) const MIRRORED: u8 = 4;
 
 const _: () = assert!(HEADER < BLOCK);
 

@@ -18,11 +18,12 @@ use std::hash::BuildHasher as _;
 
 use foldhash::fast::FixedState;
 
+use crate::mirror::Mirror;
 pub(crate) use blocks::Cursor;
 use blocks::{BLOCK, Blocks};
 use index::Index;
 pub(crate) use index::Key;
-use item::{FETCHED, LINKED};
+use item::{FETCHED, LINKED, MIRRORED};
 pub(crate) use stats::{Stats, Usage};
 pub use time::Clock;
 pub(crate) use write::{AllocError, Attributes, Outcome, PendingItem, Verb};
@@ -47,6 +48,8 @@ pub(crate) struct Store {
     next_bucket: usize,
     /// Number of buckets to sweep since a flush.
     to_sweep: usize,
+    /// Replies for handlers.
+    mirror: Option<Mirror>,
     pub(crate) stats: Stats,
 }
 
@@ -98,6 +101,7 @@ impl Store {
             flush_at: 0,
             next_bucket: 0,
             to_sweep: 0,
+            mirror: None,
             stats: Stats::default(),
         })
     }
@@ -150,6 +154,7 @@ impl Store {
             return None;
         };
         self.stats.touch_hits += 1;
+        self.void_reply(item);
         let found = self.fetch(item);
         self.index.set_expires(&mut self.blocks, item, time::expiry(exptime, clock));
         Some(found)
@@ -203,6 +208,8 @@ impl Store {
         if delay > 0 {
             self.flush_at = time::expiry(delay, clock);
             if self.flush_at > self.now {
+                // Replies are valid until then at most.
+                self.void_replies();
                 return;
             }
         }
@@ -214,6 +221,43 @@ impl Store {
     fn flush_older_than(&mut self, unique: u64) {
         self.flushed = unique;
         self.to_sweep = self.index.buckets();
+        self.void_replies();
+    }
+
+    /// Lets the store write replies for handlers.
+    pub(crate) fn set_mirror(&mut self, mirror: Mirror) {
+        self.mirror = Some(mirror);
+    }
+
+    /// Seconds after which a `get` has to mark a value as used.
+    const MIRRORED_SECONDS: u32 = 2;
+
+    /// Lets handlers send the reply to a `get`, without the final `END`. The value was just found.
+    pub(crate) fn publish_reply(&mut self, key: Key<'_>, found: Found, reply: &[u8]) {
+        let Some(mirror) = &self.mirror else { return };
+        let ends = [self.blocks.expires(found.item), self.flush_at];
+        let ends = ends.into_iter().filter(|second| *second != 0);
+        let deadline = ends.fold(self.now.saturating_add(Self::MIRRORED_SECONDS), u32::min);
+        mirror.publish(key.bytes, reply, time::start_of(deadline));
+        self.blocks.set_state(found.item, self.blocks.state(found.item) | MIRRORED);
+    }
+
+    /// Voids the reply with a value that is about to change.
+    fn void_reply(&mut self, item: u32) {
+        let state = self.blocks.state(item);
+        if state & MIRRORED == 0 {
+            return;
+        }
+        self.blocks.set_state(item, state & !MIRRORED);
+        if let Some(mirror) = &self.mirror {
+            mirror.void(self.key(item).bytes());
+        }
+    }
+
+    fn void_replies(&self) {
+        if let Some(mirror) = &self.mirror {
+            mirror.void_all();
+        }
     }
 
     /// Begins to read a value; `None` if too many connections read it.
@@ -293,6 +337,7 @@ impl Store {
 
     /// Removes an item; its memory is freed once no connection holds it.
     fn remove(&mut self, item: u32, hash: u64) {
+        self.void_reply(item);
         self.index.unlink(&mut self.blocks, item, hash);
         if self.blocks.holders(item) == 0 {
             self.free(item);

@@ -22,6 +22,11 @@ pub(super) fn second(elapsed: Duration) -> u32 {
     u32::try_from(elapsed.as_secs()).unwrap_or(u32::MAX - 1).saturating_add(1)
 }
 
+/// Returns when a second begins.
+pub(super) fn start_of(second: u32) -> Duration {
+    Duration::from_secs(u64::from(second.saturating_sub(1)))
+}
+
 /// Returns the number of the second that begins at or after a time.
 fn next_second(elapsed: Duration) -> u32 {
     second(elapsed.saturating_add(Duration::from_nanos(999_999_999)))

@@ -150,7 +150,13 @@ impl<T: Transform> Session<T> {
         }
     }
 
+    /// Returns the number of bytes that the layer has not passed to the mechanism, also of those that it has dropped.
+    pub(in crate::layer) fn queued_bytes(&self) -> u64 {
+        self.unsealed_bytes() + self.dropped
+    }
+
     pub(super) fn drop_queue(&mut self) {
+        self.dropped += self.unsealed_bytes();
         self.queue.clear();
         (self.held, self.files, self.reading) = (0, 0, false);
     }

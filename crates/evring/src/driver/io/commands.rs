@@ -8,7 +8,7 @@ use shared_ring::{
 };
 
 use super::Io;
-use crate::driver::connection::{ConnFlags, Phase, SendItem};
+use crate::driver::connection::{ConnFlags, Connection, Phase, SendItem};
 use crate::driver::listener::ListenerState;
 use crate::{
     AcceptPolicy, Chunk, Close, CloseReason, Commands, ConnId, FileOp, Lateness, Listener, NoTimer,
@@ -144,7 +144,13 @@ impl<K: Submit> Commands for Io<K> {
         let Some(connection) = self.alive(id) else { return 0 };
         let socket = connection.socket.as_ref();
         let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
-        sent + connection.queued as u64 + connection.queue.file_bytes()
+        sent + connection.queued_bytes()
+    }
+
+    fn queued_bytes(&self, id: ConnId) -> u64 {
+        let connection = self.connections.get(id.slot() as usize);
+        let connection = connection.filter(|connection| connection.generation == id.generation());
+        connection.map_or(0, Connection::queued_bytes)
     }
 
     fn is_receiving(&self, id: ConnId) -> bool {

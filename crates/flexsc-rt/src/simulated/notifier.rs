@@ -1,0 +1,40 @@
+//! The notifier of the simulated machine, which has no thread.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::task::Waker;
+
+use super::call_ring::is_readable;
+use super::machine::{Machine, machine};
+use crate::call::Direction;
+
+/// The machine holds the waker.
+pub(crate) struct Notifier(RawFd);
+
+impl Notifier {
+    /// Fails in one of four attempts, as if no thread could be started.
+    pub(crate) fn start(pages: impl AsFd) -> io::Result<Self> {
+        match machine(|machine| machine.random(4)) {
+            0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(Notifier(pages.as_fd().as_raw_fd())),
+        }
+    }
+
+    pub(crate) fn watch(&self, waker: Waker) {
+        machine(|machine| machine.notifier = Some((self.0, waker)));
+    }
+}
+
+impl Machine {
+    /// Returns the task to wake, if the epoll set of the pages that the notifier waits for has a report.
+    pub(super) fn take_notified(&mut self) -> Option<Waker> {
+        let (bell, _) = self.notifier.as_ref()?;
+        let is_ready = |(fd, interest): (&i32, &[bool; 2])| {
+            let ready = |direction| interest[direction as usize] && self.is_ready(*fd, direction);
+            ready(Direction::Read) || ready(Direction::Write)
+        };
+        let has_report =
+            is_readable(*bell) || self.ring.has_completions() || self.armed.iter().any(is_ready);
+        if has_report { self.notifier.take().map(|(_, waker)| waker) } else { None }
+    }
+}

@@ -1,0 +1,129 @@
+//! Core specialization: what the counters and the affinity of the syscall threads show.
+
+mod support;
+
+use std::fs::{self, File};
+use std::os::fd::AsRawFd;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use flexsc_rt::{Call, Config, Executor, Pages, Specialization};
+use rustix::thread::{CpuSet, Pid, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use support::register;
+
+/// Time after which a test fails.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// The pages, and a call that keeps a thread busy for a while, so that the owner may be late.
+struct Busy {
+    pages: Pages,
+    zero: File,
+    buffer: Vec<u8>,
+}
+
+impl Busy {
+    fn new(specialization: Specialization) -> Self {
+        let mut config = Config::with_entries(128);
+        config.heartbeat = Duration::from_micros(500);
+        (config.executor, config.ring) = (Some(Executor::Threads), false);
+        config.specialization = specialization;
+        let zero = File::open("/dev/zero").unwrap();
+        Busy { pages: register(config), zero, buffer: vec![0; 4 << 20] }
+    }
+
+    /// Posts calls until so many are outstanding.
+    fn fill(&mut self, calls: usize) {
+        let address = self.buffer.as_mut_ptr() as usize;
+        let args = [self.zero.as_raw_fd() as usize, address, self.buffer.len(), 0, 0, 0];
+        while self.pages.outstanding() < calls {
+            // SAFETY: file and memory outlive the pages, and nothing reads the memory.
+            unsafe { self.pages.post(&Call::bounded(libc::SYS_read, args)) }.unwrap();
+        }
+    }
+
+    /// Takes the completions that are there, at least one.
+    fn take(&mut self) {
+        assert!(self.pages.wait(None).unwrap());
+        while let Some(completion) = self.pages.next() {
+            assert_eq!(completion.result.unwrap(), self.buffer.len());
+        }
+    }
+
+    /// Keeps the threads busy until something is so.
+    fn until(&mut self, what: &str, calls: usize, is_so: impl Fn(&Pages) -> bool) {
+        let deadline = Instant::now() + TIMEOUT;
+        while !is_so(&self.pages) {
+            assert!(Instant::now() < deadline, "not so: {what}");
+            self.fill(calls);
+            self.take();
+        }
+    }
+
+    fn end(mut self) {
+        while self.pages.outstanding() > 0 {
+            self.take();
+        }
+    }
+}
+
+/// Returns the cores that the syscall threads of this process may use. There is one registration.
+fn cores_of_threads() -> Vec<CpuSet> {
+    let mut all = Vec::new();
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap();
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        let number = name.trim_end().strip_prefix("flexsc ").and_then(|n| n.parse::<u16>().ok());
+        if number.is_some() {
+            let id = task.file_name().to_str().unwrap().parse().unwrap();
+            all.extend(sched_getaffinity(Pid::from_raw(id)));
+        }
+    }
+    all
+}
+
+/// One test, as it looks at the threads of the process.
+#[test]
+fn busy_threads_get_cores_of_their_own_and_give_them_back() {
+    let allowed = sched_getaffinity(None).unwrap();
+    if allowed.count() < 2 {
+        return println!("not tested: one core");
+    }
+    let mut busy = Busy::new(Specialization::WhileBusy);
+    // The owner stays where it is.
+    let core = sched_getcpu();
+    let mut own = CpuSet::new();
+    own.set(core);
+    sched_setaffinity(None, &own).unwrap();
+
+    let is_given = |pages: &Pages| {
+        let counters = pages.counters();
+        counters.cores_given > counters.cores_taken_back
+    };
+    busy.until("cores are given", 128, is_given);
+    let leaves = |cores: &CpuSet| !cores.is_set(core) && cores.count() == allowed.count() - 1;
+    // A thread moves before its next page; one that finds no further page moves never.
+    busy.until("a thread leaves the owner's core", 128, |_| cores_of_threads().iter().any(leaves));
+
+    // Nothing is posted any more.
+    while busy.pages.outstanding() > 0 {
+        busy.take();
+    }
+    let deadline = Instant::now() + TIMEOUT;
+    while is_given(&busy.pages) {
+        assert!(Instant::now() < deadline, "the cores are not taken back");
+        thread::yield_now();
+    }
+    busy.until("a thread returns", 1, |_| cores_of_threads().contains(&allowed));
+    busy.end();
+
+    // Without specialization nothing is given, for as long as another registration takes to get cores.
+    sched_setaffinity(None, &allowed).unwrap();
+    let mut shared = Busy::new(Specialization::Off);
+    let mut busy = Busy::new(Specialization::WhileBusy);
+    busy.until("cores are given again", 128, is_given);
+    shared.until("calls are made", 128, |pages| pages.counters().on_threads > 1_000);
+    let counters = shared.pages.counters();
+    assert_eq!((counters.cores_given, counters.cores_taken_back), (0, 0));
+    busy.end();
+    shared.end();
+}
