@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -195,7 +195,7 @@ impl Sender {
     fn by_ring(&mut self, file: &File, len: usize) -> Result<(), Failure> {
         let file = shared_ring::File::from(OwnedFd::from(file.try_clone()?));
         // SAFETY: the socket is open as long as `self`, which waits for each operation.
-        let fd = unsafe { Fd::lent(BorrowedFd::from(self.socket.as_fd())) };
+        let fd = unsafe { Fd::lent(self.socket.as_fd()) };
         let mut at = 0;
         while at < len as u64 {
             let read =
