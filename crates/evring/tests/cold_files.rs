@@ -281,7 +281,9 @@ fn clients_that_do_not_read_had_any_number_of_bytes_read_ahead() {
         let with_ahead = u64::from(ReadAhead::MAX_SOCKETS) * (ahead + u64::from(MAX_READ_BYTES));
         let others = clients as u64 * u64::from(MAX_EXACT_READ_BYTES);
         assert!(read <= with_ahead + others, "{by:?}: {read} bytes");
-        assert!(read > u64::from(ReadAhead::MAX_SOCKETS) * ahead, "{by:?}: {read} bytes");
+        // Threads read for many clients at once, and then the first read is that of all.
+        let least = if by == By::Ring { u64::from(ReadAhead::MAX_SOCKETS) * ahead } else { ahead };
+        assert!(read > least, "{by:?}: {read} bytes");
     }
 }
 
