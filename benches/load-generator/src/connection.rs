@@ -86,8 +86,10 @@ pub(crate) struct Connection {
     /// Number of requests that were answered or failed.
     pub(crate) completed: u64,
     pub(crate) parser: ReplyParser,
-    /// Bytes of the request sent by a slow sender, or received by a slow reader since its pause.
+    /// Number of bytes of the request that a slow sender has sent.
     pub(crate) slow_bytes: usize,
+    /// When a slow reader receives next, once it has sent its request.
+    pub(crate) slow_next: Option<Instant>,
 }
 
 impl Connection {
@@ -104,6 +106,7 @@ impl Connection {
         self.has_reply = false;
         self.parser.reset();
         self.slow_bytes = 0;
+        self.slow_next = None;
     }
 
     /// Returns the socket's descriptor.

@@ -497,6 +497,22 @@ fn slow_clients_keep_to_their_rate() {
 }
 
 #[test]
+fn slow_reader_received_many_pieces_at_once_and_then_paused_for_seconds() {
+    for seed in 0..3 {
+        let slow =
+            SlowClients { readers: 20, senders: 0, bytes_per_second: 10_000, receive_buffer: 500 };
+        let plan = Plan { slow: Some(slow), ..plan(sessions(0.01), session(1, 1)) };
+        let plan = Plan { warm_up: Duration::from_secs(1), drain: false, ..plan };
+        let result = run(seed, NONE, Some(Behavior::Reply(1_000_000)), &plan);
+        check(&result, &plan);
+        assert_eq!((result.stats.slow, result.stats.slow_lost), (20, 0));
+        let expected = 200_000.0 * plan.duration.as_secs_f64();
+        let received = result.stats.received_bytes as f64;
+        assert!((0.9..1.1).contains(&(received / expected)), "{received} bytes, not {expected}");
+    }
+}
+
+#[test]
 fn unavailable_server_stops_the_run() {
     for seed in 0..3 {
         for model in [sessions(50.0), LoadModel::Closed { connections: 3 }] {

@@ -28,7 +28,7 @@ pub enum Error {
     NotAFile(RawFd),
     /// The second descriptor is no socket.
     NotASocket(RawFd),
-    /// No flag is set.
+    /// No flag that names a pair is set.
     NoFlags,
     /// The pair was not added.
     Add(AddError),
@@ -97,7 +97,7 @@ impl Correlations {
         if kind(net)? != FileType::Socket {
             return Err(Error::NotASocket(net.as_raw_fd()));
         }
-        if flags.is_empty() {
+        if !flags.intersects(Flags::all()) {
             return Err(Error::NoFlags);
         }
         let (disk, net) = (disk.as_raw_fd(), net.as_raw_fd());
@@ -133,7 +133,7 @@ impl Correlations {
     }
 
     /// `ecem_retrieve_correlated_disk`: returns the disk descriptor that was paired last with a
-    /// network descriptor.
+    /// network descriptor, by deferred event delivery if there is such a pair.
     pub fn correlated_disk(&self, net: RawFd) -> Option<RawFd> {
         let pre = self.table.pairs_after(net).next();
         let pre = pre.and_then(|id| self.table.events(id)).map(|(pre, _)| pre.object);

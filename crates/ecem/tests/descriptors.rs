@@ -66,6 +66,17 @@ fn pipe_and_socket_or_two_sockets_could_not_be_paired() {
 }
 
 #[test]
+fn flags_that_name_no_pair_counted_as_added() {
+    let file = tempfile::tempfile().unwrap();
+    let (socket, _peer) = UnixStream::pair().unwrap();
+    let mut table = Correlations::new(1);
+    let unknown = Flags::from_bits_retain(4);
+    assert_eq!(table.add(&file, &socket, unknown), Err(Error::NoFlags));
+    table.add(&file, &socket, unknown | Flags::DED).unwrap();
+    assert_eq!(table.table().len(), 1);
+}
+
+#[test]
 fn wrong_descriptors_and_repeated_pairs_are_errors() {
     let file = tempfile::tempfile().unwrap();
     let (socket, _peer) = UnixStream::pair().unwrap();

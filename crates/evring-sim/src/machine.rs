@@ -147,14 +147,14 @@ impl Machine {
         state.page_cache.evict(node, len, is_damaged);
     }
 
-    /// Makes the machine ignore hints to read files ahead.
-    pub fn ignore_hints(&self) {
-        self.state().page_cache.ignores_hints = true;
+    /// Makes the machine read nothing ahead in files that were evicted.
+    pub fn read_nothing_ahead(&self) {
+        self.state().page_cache.reads_nothing_ahead = true;
     }
 
-    /// Returns the number of bytes of all hints to read files ahead.
-    pub fn hinted_bytes(&self) -> u64 {
-        self.state().page_cache.hinted_bytes
+    /// Returns the number of bytes that were read from the disk, of files that were evicted.
+    pub fn disk_bytes(&self) -> u64 {
+        self.state().page_cache.disk_bytes
     }
 
     /// Returns the number of sends that waited for the disk.
@@ -313,6 +313,7 @@ impl Machine {
         if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
             return Err(Errno::IO);
         }
+        state.page_cache.read_ahead(node, part);
         if state.rng.fault(Fault::FileChanges) {
             state.change(node);
         }
@@ -655,11 +656,11 @@ impl System for Machine {
         self.is_cold_now(Some(part))
     }
 
-    fn prefetch(&mut self, part: FileRange) {
+    fn set_read_ahead(&mut self, file: Fd, on: bool) {
         self.may_be_signalled(true);
         let mut state = self.state();
-        if let Ok(node) = state.file(part.file, "fadvise") {
-            state.page_cache.prefetch(node, part);
+        if state.file(file, "fadvise").is_ok() {
+            state.page_cache.set_read_ahead(file, on);
         }
     }
 

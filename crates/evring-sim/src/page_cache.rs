@@ -1,18 +1,24 @@
 //! Which pages of files are in memory.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
+use shared_ring::Fd;
 use shared_ring::nonblocking::FileRange;
 
 const PAGE_BYTES: u64 = 4096;
+
+/// Number of bytes that are read ahead of each read.
+const READ_AHEAD_BYTES: u32 = 256 * 1024;
 
 /// The pages in memory of the files that were [evicted](crate::Machine::evict). Of the other files, chance decides.
 #[derive(Debug, Default)]
 pub(crate) struct PageCache {
     files: HashMap<u32, File>,
-    pub(crate) ignores_hints: bool,
-    pub(crate) hinted_bytes: u64,
+    /// The open files in which nothing is read ahead.
+    random: HashSet<Fd>,
+    pub(crate) reads_nothing_ahead: bool,
+    pub(crate) disk_bytes: u64,
     pub(crate) blocking_sends: u64,
 }
 
@@ -41,18 +47,40 @@ impl PageCache {
         if self.is_cold(node, part) != Some(true) {
             return true;
         }
+        self.fill(node, part)
+    }
+
+    /// Reads ahead of a part that is read or sent, at once.
+    pub(crate) fn read_ahead(&mut self, node: u32, part: FileRange) {
+        if !self.reads_nothing_ahead && !self.random.contains(&part.file) {
+            self.fill(node, FileRange { len: part.len.saturating_add(READ_AHEAD_BYTES), ..part });
+        }
+    }
+
+    /// Reads the pages of a part that are missing. Returns false if the disk has an error there.
+    fn fill(&mut self, node: u32, part: FileRange) -> bool {
         let Some(file) = self.files.get_mut(&node) else { return true };
         let range = file.range(part);
-        file.pages[range].fill(!file.is_damaged);
+        let pages = &mut file.pages[range];
+        if !file.is_damaged {
+            let missing = pages.iter().filter(|cached| !**cached).count() as u64;
+            self.disk_bytes += missing * PAGE_BYTES;
+            pages.fill(true);
+        }
         !file.is_damaged
     }
 
-    /// Notes a hint to read a part, which is followed at once or never.
-    pub(crate) fn prefetch(&mut self, node: u32, part: FileRange) {
-        self.hinted_bytes += u64::from(part.len);
-        if !self.ignores_hints {
-            self.read(node, part);
-        }
+    /// Sets whether the kernel reads ahead in an open file. Closing it forgets that.
+    pub(crate) fn set_read_ahead(&mut self, file: Fd, on: bool) {
+        match on {
+            true => self.random.remove(&file),
+            false => self.random.insert(file),
+        };
+    }
+
+    /// Forgets a file that is closed.
+    pub(crate) fn closed(&mut self, file: Fd) {
+        self.random.remove(&file);
     }
 }
 

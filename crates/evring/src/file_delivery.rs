@@ -9,12 +9,12 @@
 //! | arrival of an ACK | 4 | `POLLOUT`: the peer has acknowledged so much that a third of the send buffer is free |
 //! | as many bytes as were acknowledged | 4 | as many as sendfile(2) takes |
 //! | the optimum timing | 4 | if a client is steady, `Dns` waits until half of the socket is empty, and sends for many connections at once |
-//! | not in the page cache: return, try again at the next ACK | 5.2 | the part and the next one are read asynchronously; the end of the first read sends it, so that no ACK is needed; a send of the last part that was requested requests the next one |
+//! | not in the page cache: return, try again at the next ACK | 5.2 | the beginning of the part is read asynchronously; the end of the read sends it, so that no ACK is needed; Linux reads ahead of that |
 //!
 //! What is in the page cache is sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
 //! byte for pieces of 4 to 256 KiB, with twice the system calls; reading into memory and sending took two to
-//! three times as much. So a policy reads into memory only if the bytes have to pass through it. A part that is not
-//! cached is read into the page cache.
+//! three times as much. So a policy reads into memory only if the bytes have to pass through it. What is not cached is
+//! read before, and sent from the page cache, too.
 //!
 //! The policies leave `TCP_NOTSENT_LOWAT` alone. With a send buffer that the kernel sizes, and a client that takes
 //! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte; with a limit of 16 KiB 16.5 times, with 128 KiB 10.9
@@ -34,14 +34,14 @@ pub enum FileDelivery {
     /// [`Ded`](FileDelivery::Ded) for those that the application reads and transforms.
     #[default]
     Auto,
-    /// Sends as soon as the socket has room. A part that is not cached is read before, and the next one meanwhile.
+    /// Sends as soon as the socket has room. A part that is not cached is read before.
     Plain,
     /// Deferred event delivery: files are read into memory ahead of the client, at most 64 KiB, and sent when
     /// the socket has room. What the application reads is held back in the same way.
     Ded,
     /// Disk-to-network splicing: files are sent from the page cache when the socket has room, or, for a client that
     /// receives at a steady rate, when half of the socket is empty, together with others. A part that is not cached is
-    /// read meanwhile.
+    /// read before.
     Dns,
 }
 

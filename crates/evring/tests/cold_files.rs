@@ -17,6 +17,7 @@ use evring_sim::{
     Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
 };
 use shared_ring::author::ReadAhead;
+use shared_ring::nonblocking::{MAX_EXACT_READ_BYTES, MAX_READ_BYTES};
 
 const PARTS: u64 = 10;
 const FILE_BYTES: u64 = PARTS * File::BLOCK_BYTES;
@@ -201,30 +202,32 @@ fn file_that_is_not_cached_waited_for_the_disk_at_every_second_part() {
         let run = case.run(&machine);
         assert_eq!(run.len, FILE_BYTES);
         assert_eq!(run.stats.kernel.cold_file_reads, 1, "{:?}, {}", case.by, case.policy);
-        assert_eq!(machine.hinted_bytes(), FILE_BYTES, "{:?}, {}", case.by, case.policy);
+        assert_eq!(machine.disk_bytes(), FILE_BYTES, "{:?}, {}", case.by, case.policy);
         assert_eq!(machine.blocking_sends(), 0);
     });
 }
 
 #[test]
-fn cached_file_has_no_hints() {
+fn cached_file_does_not_wait_for_the_disk() {
     each(|case| {
         let machine = machine(1, Faults::NONE);
         let run = case.run(&machine);
         assert_eq!((run.len, run.stats.kernel.cold_file_reads), (FILE_BYTES, 0));
-        assert_eq!(machine.hinted_bytes(), 0);
     });
 }
 
-/// The kernel may ignore hints, or read the last page of a part first.
+/// A part is sent as far as it was read.
 #[test]
-fn ignored_hint_blocked_the_event_loop() {
+fn part_that_was_not_read_ahead_blocked_the_event_loop() {
     each(|case| {
         for seed in 0..5 {
             let machine = machine(seed, Faults::NONE.with(Fault::ShortRead));
             machine.evict("site/file", false);
-            machine.ignore_hints();
-            assert_eq!(case.run(&machine).len, FILE_BYTES);
+            machine.read_nothing_ahead();
+            let run = case.run(&machine);
+            assert_eq!((run.len, machine.disk_bytes()), (FILE_BYTES, FILE_BYTES));
+            let reads = FILE_BYTES / u64::from(MAX_READ_BYTES);
+            assert!(run.stats.kernel.cold_file_reads >= reads, "{:?}, {}", case.by, case.policy);
             assert_eq!(machine.blocking_sends(), 0, "{:?}, {}", case.by, case.policy);
         }
     });
@@ -246,7 +249,7 @@ fn socket_counted_as_full_after_a_part_that_the_kernel_had_cut() {
         let machine = machine_with(2 * FILE_BYTES as usize, 1, Faults::NONE);
         machine.evict("site/file", false);
         // So each block is read and sent in parts.
-        machine.ignore_hints();
+        machine.read_nothing_ahead();
         let case = Case { by, policy: FileDelivery::Plain, clients: 1, max: FILE_BYTES };
         let run = case.run_with(&machine, Some(|| Box::new(NeverFull)));
         assert_eq!(run.len, FILE_BYTES);
@@ -272,12 +275,15 @@ fn clients_that_do_not_read_had_any_number_of_bytes_read_ahead() {
         let machine = machine_with(room, 1, Faults::NONE);
         let clients = 400;
         Case { by, policy: FileDelivery::Plain, clients, max: 1 }.run(&machine);
-        let hinted = machine.hinted_bytes();
-        // Each socket has sent what both of its ends have room for.
-        let others = ReadAhead::MAX_PIECE_BYTES as usize + 2 * room;
-        let max = ReadAhead::MAX_BYTES + (clients * others) as u64;
-        assert!(hinted <= max, "{by:?}: {hinted} bytes");
-        assert!(hinted > ReadAhead::MAX_BYTES - 2 * File::BLOCK_BYTES, "{by:?}: {hinted} bytes");
+        let read = machine.disk_bytes();
+        // The machine reads that much ahead.
+        let ahead = 256 * 1024;
+        let with_ahead = u64::from(ReadAhead::MAX_SOCKETS) * (ahead + u64::from(MAX_READ_BYTES));
+        let others = clients as u64 * u64::from(MAX_EXACT_READ_BYTES);
+        assert!(read <= with_ahead + others, "{by:?}: {read} bytes");
+        // Threads read for many clients at once, and then the first read is that of all.
+        let least = if by == By::Ring { u64::from(ReadAhead::MAX_SOCKETS) * ahead } else { ahead };
+        assert!(read > least, "{by:?}: {read} bytes");
     }
 }
 

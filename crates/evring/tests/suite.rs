@@ -16,10 +16,12 @@ mod listener;
 #[path = "../../shared-ring/tests/mapped/mod.rs"]
 mod mapped;
 mod owner;
+mod pauses;
 mod receive_hook;
 mod regressions;
 mod retire;
 mod send_policy;
 mod sends_file;
 mod server;
+mod slow_readers;
 mod timers_and_mailboxes;

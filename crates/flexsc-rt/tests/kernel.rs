@@ -375,8 +375,14 @@ fn long_part_of_a_file_was_copied_to_find_out_whether_it_is_cached() {
     while sent < LEN {
         let (offset, len) = (sent.into(), LEN - sent);
         let when_cold = WhenCold::Read;
-        let op =
-            Op::SendFile { fd: fd(&ours), file: file.clone(), offset, len, next: 0, when_cold };
+        let op = Op::SendFile {
+            fd: fd(&ours),
+            file: file.clone(),
+            offset,
+            len,
+            is_last: true,
+            when_cold,
+        };
         submit(&mut kernel, token, op);
         let Outcome::SentFile { bytes: len, .. } = next(&mut kernel).outcome else {
             panic!("not sent")

@@ -1,138 +1,39 @@
 //! Downloads by each policy for sending files, on every mechanism.
 
-use crate::serving;
+use crate::downloads::{Files, LARGE, contents, directory, evict, name, on_all, write};
+use crate::serving::{Client, Server};
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
-use std::sync::LazyLock;
-use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::evring::{BufferSizes, FileDelivery, Stats};
 use evring_httpd::{Config, Limits};
-use rustix::fs::{Advice, fadvise};
-use serving::random::Random;
-use serving::{Client, Server, available};
-
-/// Downloads for each policy and mechanism, unless `DOWNLOADS` says another number.
-const DOWNLOADS: usize = 20;
-
-/// Downloads for each policy on all mechanisms together, if the variable `EXHAUSTIVE` is set.
-const ALL_DOWNLOADS: usize = 10_000;
-
-/// Clients at a time.
-const CLIENTS: usize = 4;
-
-const SIZES: [usize; 7] = [0, 1, 4_096, 65_536, 65_537, 300_000, LARGE];
-
-/// More than the buffers of a connection take.
-const LARGE: usize = 1_000_000;
-
-fn contents(len: usize) -> &'static [u8] {
-    static ALL: LazyLock<Vec<u8>> =
-        LazyLock::new(|| (0..LARGE).map(|at| ((at % 251) ^ (at >> 12)) as u8).collect());
-    &ALL[..len]
-}
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 fn start(policy: FileDelivery, backend: &'static str, root: &Path) -> Server {
+    // Every file is sent from disk.
+    let mut limits = Limits::default();
+    limits.max_cached_file_bytes = 0;
+    start_with(policy, backend, root, limits)
+}
+
+fn start_with(policy: FileDelivery, backend: &'static str, root: &Path, limits: Limits) -> Server {
     let config = Config::default().with(|c| {
         c.roots = vec![root.to_owned()];
         c.send_policy = policy.send_policy();
         c.socket_buffers = BufferSizes { send: Some(16 * 1024), receive: None };
     });
-    // Every file is sent from disk.
-    let mut limits = Limits::default();
-    limits.max_cached_file_bytes = 0;
     Server::start(backend, config, limits)
-}
-
-/// Runs `test` with each policy on every available mechanism, those of a policy concurrently.
-fn on_all(test: impl Fn(FileDelivery, &'static str) + Sync) {
-    for policy in FileDelivery::ALL {
-        thread::scope(|scope| {
-            for name in available() {
-                let test = &test;
-                scope.spawn(move || {
-                    test(policy, name);
-                    println!("{policy} on {name}: passed");
-                });
-            }
-        });
-    }
-}
-
-fn name(len: usize) -> String {
-    format!("{len}.bin")
-}
-
-/// Writes a file to the disk, so that it can leave the page cache.
-fn write(path: &Path, bytes: &[u8]) -> File {
-    fs::write(path, bytes).unwrap();
-    let file = File::open(path).unwrap();
-    file.sync_all().unwrap();
-    file
-}
-
-fn evict(file: &File) {
-    fadvise(file, 0, None, Advice::DontNeed).unwrap();
-}
-
-/// Downloads a random range of a random file with random reads, or a part of it before a reset.
-fn download(server: &Server, random: &mut Random, files: &[File]) {
-    let which = random.below(SIZES.len());
-    let (len, all) = (SIZES[which], contents(SIZES[which]));
-    if random.below(3) == 0 {
-        evict(&files[which]);
-    }
-    let (begin, end) = match random.below(2) {
-        1 if len > 0 => {
-            let begin = random.below(len);
-            (begin, begin + 1 + random.below(len - begin))
-        }
-        _ => (0, len),
-    };
-    let mut client = server.connect();
-    let whole = (begin, end) == (0, len);
-    let range = if whole { String::new() } else { format!("Range: bytes={begin}-{}\r\n", end - 1) };
-    client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n{range}\r\n", name(len)).as_bytes());
-    if random.below(4) == 0 {
-        // Unread bytes make this close a reset.
-        let _ = client.stream.read(&mut vec![0; 1 + random.below(100_000)]).unwrap();
-        return;
-    }
-    let pieces = [1_000, 20_000, 1 << 16][random.below(3)];
-    let pause = if random.below(8) == 0 { Duration::from_millis(1) } else { Duration::ZERO };
-    let pieces = if pause.is_zero() { pieces } else { 1 << 16 };
-    let response = client.slow_response(pieces, pause);
-    assert_eq!(response.status, if whole { 200 } else { 206 }, "{}", response.head);
-    assert!(response.body == all[begin..end], "{begin}..{end} of {len} bytes");
 }
 
 #[test]
 fn random_downloads_are_exact_on_every_policy_and_mechanism() {
-    let default = match std::env::var_os("EXHAUSTIVE") {
-        Some(_) => ALL_DOWNLOADS.div_ceil(available().count()),
-        None => DOWNLOADS,
-    };
-    let each: usize = std::env::var("DOWNLOADS").map_or(default, |n| n.parse().unwrap());
-    let root = tempfile::tempdir().unwrap();
-    let write = |len: usize| write(&root.path().join(name(len)), contents(len));
-    let files = SIZES.map(write);
+    let files = Files::new();
     on_all(|policy, backend| {
-        let server = start(policy, backend, root.path());
-        // Each policy and mechanism has cases of its own.
-        let salt = backend.bytes().fold(policy as u64 + 1, |salt, b| salt * 31 + u64::from(b));
-        thread::scope(|scope| {
-            for client in 0..CLIENTS {
-                let (server, files) = (&server, &files);
-                scope.spawn(move || {
-                    let mut random =
-                        Random(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) + client as u64);
-                    (0..each.div_ceil(CLIENTS)).for_each(|_| download(server, &mut random, files));
-                });
-            }
-        });
+        let server = start(policy, backend, files.root.path());
+        files.download(policy, backend, || server.connect().stream);
         server.stop();
     });
 }
@@ -221,10 +122,37 @@ fn client_that_never_reads_does_not_delay_others() {
     });
 }
 
+/// See `slow_readers.rs` of `evring` for a simulated minute of it.
+#[test]
+fn client_that_reads_a_byte_at_a_time_is_reset_and_does_not_delay_others() {
+    let root = directory();
+    let file = write(&root.path().join(name(LARGE)), contents(LARGE));
+    on_all(|policy, backend| {
+        let mut limits = Limits::default();
+        limits.max_cached_file_bytes = 0;
+        limits.progress_interval = Duration::from_millis(300);
+        let server = start_with(policy, backend, root.path(), limits);
+        let mut slow = server.connect();
+        set_socket_recv_buffer_size(&slow.stream, 4_096).unwrap();
+        evict(&file);
+        slow.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", name(LARGE)).as_bytes());
+        let mut byte = [0];
+        slow.stream.read_exact(&mut byte).unwrap();
+        let response = server.connect().get(&format!("/{}", name(LARGE)));
+        assert!(response.body == contents(LARGE), "{policy} {backend}");
+        let begin = Instant::now();
+        while !slow.is_reset_within(Duration::from_millis(20)) {
+            assert!(begin.elapsed() < Duration::from_secs(20), "{policy} {backend}");
+            slow.stream.read_exact(&mut byte).unwrap();
+        }
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.closed), (2, 2), "{policy} {backend}");
+    });
+}
+
 #[test]
 fn evicted_file_is_sent_exactly() {
-    // A directory in memory keeps its files cached.
-    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let root = directory();
     on_all(|policy, backend| {
         let path = format!("{policy}-{backend}.bin");
         let file = write(&root.path().join(&path), contents(LARGE));

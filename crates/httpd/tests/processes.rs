@@ -1,6 +1,7 @@
 //! The tests that start the program, in one executable: each file is a module.
 
 mod bounds;
+mod downloads;
 mod hosts;
 mod program;
 mod regressions;
@@ -10,6 +11,7 @@ mod sent_bytes;
 mod serving;
 mod stage;
 mod tls;
+mod tls_downloads;
 mod tls_settings;
 mod upgrade;
 mod user;

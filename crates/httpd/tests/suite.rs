@@ -5,6 +5,7 @@ mod basic_auth;
 mod cases;
 mod compression;
 mod content;
+mod downloads;
 mod file_delivery;
 mod hostile;
 mod library;

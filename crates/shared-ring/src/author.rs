@@ -9,7 +9,7 @@
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
 //! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
 //! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
-//! | [`ReadAhead`] | what to request from the disk before a file is sent |
+//! | [`ReadAhead`] | for which sockets Linux reads ahead in the files that they are sent |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
 //! | [`BufferMemory`](crate::BufferMemory), [`BufferGroup`](crate::BufferGroup) | memory of the caller, as a group of receive buffers |

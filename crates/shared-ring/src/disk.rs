@@ -2,7 +2,6 @@
 
 use std::ffi::{CStr, CString, OsString};
 use std::io::{IoSlice, IoSliceMut};
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
@@ -42,32 +41,14 @@ fn has_gap(part: FileRange) -> Option<bool> {
     (result == 0).then_some(counts[0] < pages)
 }
 
-/// Bytes of one hint. The kernel cuts a hint to the read-ahead of the device, by default 128 KiB.
-const HINT_BYTES: u64 = 128 * 1024;
-
-/// Begins to read a part of a file into the page cache.
-///
-/// The kernel then reads nothing else ahead: with the windows of fast disks, several megabytes, that takes
-/// milliseconds of the event loop's time, for bytes that a slow client may never get.
-pub(crate) fn prefetch(part: FileRange) {
-    let file = borrow(&part.file);
-    // Without these hints, the read that follows waits longer.
-    let _ = fs::fadvise(file, 0, None, fs::Advice::Random);
-    let end = part.range().end;
-    for at in (part.offset..end).step_by(HINT_BYTES as usize) {
-        let len = NonZeroU64::new(HINT_BYTES.min(end - at));
-        let _ = fs::fadvise(file, at, len, fs::Advice::WillNeed);
-    }
+/// Makes the kernel read ahead in an open file, or not.
+pub(crate) fn set_read_ahead(file: Fd, on: bool) {
+    let advice = if on { fs::Advice::Normal } else { fs::Advice::Random };
+    let _ = fs::fadvise(borrow(&file), 0, None, advice);
 }
 
 /// The number of cachestat(2), the same on all architectures but alpha.
 const SYS_CACHESTAT: libc::c_long = 451;
-
-/// Returns whether the file system reports what is cached: whether it has `RWF_NOWAIT`. The last byte of the part was
-/// just read, so that this begins to read no other page.
-pub(crate) fn reports_cached(part: FileRange) -> bool {
-    read_cached(part.file, part.last(), &mut [0]) != Err(Errno::OPNOTSUPP)
-}
 
 fn is_byte_cold(file: Fd, offset: u64) -> bool {
     // A file system without RWF_NOWAIT counts as uncached.

@@ -18,6 +18,8 @@ pub struct File(Rc<Handle>);
 struct Handle {
     fd: Fd,
     cached: Cell<CachedParts>,
+    /// Whether the kernel reads ahead; it does so in files that were just opened.
+    has_read_ahead: Cell<bool>,
     /// The length and the last change of the contents when the file was opened.
     version: Cell<Option<(u64, i64)>>,
     _owner: Owner,
@@ -25,7 +27,13 @@ struct Handle {
 
 impl Handle {
     fn new(fd: Fd, owner: Owner) -> Rc<Self> {
-        Rc::new(Handle { fd, cached: Cell::default(), version: Cell::default(), _owner: owner })
+        Rc::new(Handle {
+            fd,
+            cached: Cell::default(),
+            has_read_ahead: Cell::new(true),
+            version: Cell::default(),
+            _owner: owner,
+        })
     }
 }
 
@@ -51,8 +59,10 @@ impl File {
     #[must_use]
     pub fn with(self, value: impl Any) -> Self {
         let (fd, version) = (self.fd(), self.0.version.get());
+        let has_read_ahead = self.0.has_read_ahead.get();
         let handle = Handle::new(fd, Owner::Other(Box::new((self, value))));
         handle.version.set(version);
+        handle.has_read_ahead.set(has_read_ahead);
         File(handle)
     }
 
@@ -78,6 +88,11 @@ impl File {
     /// Returns the descriptor's number, which is open as long as the value lives.
     pub(crate) fn fd(&self) -> Fd {
         self.0.fd
+    }
+
+    /// Notes whether the kernel reads ahead. Returns whether that changes.
+    pub(crate) fn note_read_ahead(&self, on: bool) -> bool {
+        self.0.has_read_ahead.replace(on) != on
     }
 
     /// Returns the parts that were found in the page cache, for all clones.

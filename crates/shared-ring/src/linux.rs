@@ -257,12 +257,8 @@ impl System for Linux {
         disk::is_cold(part)
     }
 
-    fn reports_cached(&mut self, part: FileRange) -> bool {
-        disk::reports_cached(part)
-    }
-
-    fn prefetch(&mut self, part: FileRange) {
-        disk::prefetch(part);
+    fn set_read_ahead(&mut self, file: Fd, on: bool) {
+        disk::set_read_ahead(file, on);
     }
 
     fn connect(&mut self, fd: Fd, to: SocketAddr) -> Result<(), Errno> {

@@ -131,64 +131,68 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
     Ok(sent)
 }
 
-/// Maximum number of waits for the disk before a send may block.
-pub const MAX_DISK_WAITS: u8 = 2;
+/// Maximum number of bytes that are read before a send whose part was cold, while Linux reads ahead. They are read into
+/// memory, since the end of a read into the page cache is not reported.
+pub const MAX_READ_BYTES: u32 = 64 * 1024;
 
-/// Maximum number of bytes that are read before a send whose part was still cold after the first wait: the kernel
-/// dropped a hint, read the pages in another order, or has evicted one. They are read into memory.
-pub const MAX_REREAD_BYTES: u32 = 16 * 1024;
+/// The same, if Linux reads nothing ahead for the socket.
+pub const MAX_EXACT_READ_BYTES: u32 = 32 * 1024;
 
-/// Sends up to `len` bytes of a file, [`File::BLOCK_BYTES`] at most, after `waits` waits for the disk. Returns their
-/// number: 0 if the file ends before `offset`. They must be cached ([`System::is_cold`]), now or a second ago; but the
-/// second wait was for all of them, so after it this does not look, and blocks only if the kernel has evicted them
-/// since. SIGPIPE must be ignored, as it is in Rust programs.
+/// Sends up to `len` bytes of a file, [`File::BLOCK_BYTES`] at most. Returns their number: 0 if the file ends before
+/// `offset`. They must be cached ([`must_read`]) or `was_read`: then this does not look, and blocks only if the kernel has
+/// evicted them since. Cuts `len` to what is cached. SIGPIPE must be ignored, as it is in Rust programs.
 ///
 /// # Errors
 /// Those of sendfile(2), and [`SendFileError::Cold`].
 pub fn send_file(
     system: &mut impl System,
     fd: Fd,
-    (file, offset, len): (&File, u64, u32),
-    waits: u8,
+    (file, offset, len): (&File, u64, &mut u32),
+    was_read: bool,
 ) -> Result<u32, SendFileError> {
-    let part = FileRange { file: file.fd(), offset, len: len.min(File::BLOCK_BYTES as u32) };
-    if needs_disk(system, file, part, waits) {
+    *len = (*len).min(File::BLOCK_BYTES as u32);
+    if !was_read && must_read(system, file, offset, len) {
         return Err(SendFileError::Cold);
     }
+    let part = FileRange { file: file.fd(), offset, len: *len };
     retry_on_intr(|| system.sendfile(fd, part)).map(|n| n as u32).map_err(SendFileError::Failed)
 }
 
 /// Returns the outcome of a send of `sent` of `len` bytes of a file.
 pub(crate) fn sent_file(sent: u32, len: u32) -> Outcome {
-    Outcome::SentFile { bytes: sent, is_full: sent < len.min(File::BLOCK_BYTES as u32) }
+    Outcome::SentFile { bytes: sent, is_full: sent < len }
 }
 
-/// Returns whether a send of a part, of a block at most, has to wait for the disk first, after `waits` other waits.
-pub fn needs_disk(system: &mut impl System, file: &File, part: FileRange, waits: u8) -> bool {
-    waits < MAX_DISK_WAITS
-        && is_part_cold(system, file, part)
-        && (waits == 0 || system.reports_cached(part))
+/// Returns whether a part of a file, of a block at most, must be read before it is sent, as it is cold
+/// ([`System::is_cold`]), now or a second ago. If its first bytes are cached, cuts its `len` to these.
+pub fn must_read(system: &mut impl System, file: &File, offset: u64, len: &mut u32) -> bool {
+    let part = FileRange { file: file.fd(), offset, len: *len };
+    if !is_part_cold(system, file, part) {
+        return false;
+    }
+    let first = FileRange { len: MAX_READ_BYTES, ..part };
+    if part.len <= first.len || is_part_cold(system, file, first) {
+        return true;
+    }
+    *len = first.len;
+    false
 }
 
-/// Begins the next wait for the disk of a send that found its part cold after `waits` others. Cuts the `len` of the send
-/// to what can be sent after the wait, and returns the range whose read is waited for.
+/// Begins to wait for the disk, as a send to a socket found its part cold. Cuts the `len` of the send to what can be sent
+/// after the wait, and returns the range to read.
 pub fn read_first(
     system: &mut impl System,
     ahead: &mut ReadAhead,
     socket: Fd,
-    (part, next): (FileRange, u32),
-    waits: u8,
+    (file, offset): (&File, u64),
     len: &mut u32,
 ) -> Range<u64> {
-    if waits == 0 {
-        let requested = ahead.begin(socket, part, next);
-        system.prefetch(requested);
-        *len = part.len.min(requested.len).min(File::BLOCK_BYTES as u32);
-        let last = FileRange { len: *len, ..part }.last();
-        return last..last.saturating_add(1);
+    let reads_ahead = ahead.begin(socket);
+    if file.note_read_ahead(reads_ahead) {
+        system.set_read_ahead(file.fd(), reads_ahead);
     }
-    *len = part.len.min(MAX_REREAD_BYTES);
-    FileRange { len: *len, ..part }.range()
+    *len = (*len).min(if reads_ahead { MAX_READ_BYTES } else { MAX_EXACT_READ_BYTES });
+    FileRange { file: file.fd(), offset, len: *len }.range()
 }
 
 /// Returns whether a part of a file is cold, as found now or a second ago.
@@ -222,12 +226,12 @@ pub(crate) enum SendAttempt {
     Cold(Op),
 }
 
-/// Attempts an [`Op::Send`], an [`Op::SendTo`] or an [`Op::SendFile`] once, the last after `waits` waits for the disk.
+/// Attempts an [`Op::Send`], an [`Op::SendTo`] or an [`Op::SendFile`] once. The part of the last one `was_read`.
 ///
 /// # Panics
 /// For any other operation.
 #[inline]
-pub(crate) fn try_to_send(system: &mut impl System, op: Op, waits: u8) -> SendAttempt {
+pub(crate) fn try_to_send(system: &mut impl System, op: Op, was_read: bool) -> SendAttempt {
     match op {
         Op::Send { fd, mut data } => match send(system, fd, &mut data) {
             Ok(n) => SendAttempt::Done(Outcome::Sent(data, n)),
@@ -238,8 +242,8 @@ pub(crate) fn try_to_send(system: &mut impl System, op: Op, waits: u8) -> SendAt
             Err(Errno::AGAIN) => SendAttempt::Full(Op::SendTo { fd, message }),
             result => SendAttempt::Done(Outcome::SentTo(message, result)),
         },
-        Op::SendFile { fd, ref file, offset, len, when_cold, .. } => {
-            match send_file(system, fd, (file, offset, len), waits) {
+        Op::SendFile { fd, ref file, offset, mut len, when_cold, .. } => {
+            match send_file(system, fd, (file, offset, &mut len), was_read) {
                 Ok(n) => SendAttempt::Done(sent_file(n, len)),
                 Err(SendFileError::Failed(Errno::AGAIN)) => SendAttempt::Full(op),
                 Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
@@ -262,16 +266,12 @@ mod tests {
     use super::*;
     use crate::Linux;
 
-    /// Returns whether a send of a byte of a file needs the disk before the first wait, and after it.
-    fn needs(path: &str) -> [bool; 2] {
-        let file = File::from(OwnedFd::from(std::fs::File::open(path).unwrap()));
-        let part = FileRange { file: file.fd(), offset: 0, len: 1 };
-        [0, 1].map(|waits| needs_disk(&mut Linux::default(), &file, part, waits))
-    }
-
     #[test]
-    fn part_is_sent_after_the_first_wait_if_the_file_system_does_not_report_what_is_cached() {
+    fn part_is_read_before_it_is_sent_if_the_file_system_does_not_report_what_is_cached() {
         // The files of proc(5) have no RWF_NOWAIT.
-        assert_eq!(needs("/proc/version"), [true, false]);
+        let file = File::from(OwnedFd::from(std::fs::File::open("/proc/version").unwrap()));
+        let mut len = 1;
+        assert!(must_read(&mut Linux::default(), &file, 0, &mut len));
+        assert_eq!(len, 1);
     }
 }

@@ -62,9 +62,8 @@ pub enum Op {
         offset: u64,
         /// Maximum number of bytes.
         len: u32,
-        /// Number of bytes after these that the submitter sends next. While a file is not cached, the kernel requests
-        /// up to [`File::BLOCK_BYTES`] of them from the disk before.
-        next: u32,
+        /// No other part of the file follows, so nothing has to be read ahead of this one.
+        is_last: bool,
         /// What happens if that part is not cached.
         when_cold: WhenCold,
     },
@@ -144,8 +143,8 @@ pub enum Outcome {
     SentFile {
         /// Number of bytes; 0 if the file ends before `offset`.
         bytes: u32,
-        /// The socket, or the file, had fewer than the kernel tried to send. It tries fewer than the operation has
-        /// while they are read from the disk.
+        /// The socket, or the file, had fewer than the kernel tried to send. It tries fewer than the operation has if
+        /// the others are not cached.
         is_full: bool,
     },
     /// Nothing was sent, because that part of the file is not in the page cache.

@@ -9,9 +9,7 @@ use std::rc::Rc;
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::inflight::{Entry, InFlightTable};
-use crate::nonblocking::{
-    self, FileRange, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit,
-};
+use crate::nonblocking::{self, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit};
 use crate::read_ahead::ReadAhead;
 use crate::table::Table;
 use crate::{
@@ -37,11 +35,7 @@ pub struct Operations<S: System, N> {
 /// What an operation in flight waits for.
 enum Pending {
     Socket,
-    Thread {
-        cancelled: bool,
-        /// Which wait of a send for the disk this is.
-        disk_waits: u8,
-    },
+    Thread { cancelled: bool },
 }
 
 /// The operations that wait for a socket.
@@ -160,7 +154,7 @@ impl<S: System, N: Default> Operations<S, N> {
                 Ok(submitted)
             }
             Op::Send { fd, .. } | Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
-                self.send(fd, token, op, 0)
+                self.send(fd, token, op, false)
             }
             Op::Writable { fd } => self.wait_for_room(fd, token),
             Op::Connect { fd, to } => {
@@ -205,27 +199,25 @@ impl<S: System, N: Default> Operations<S, N> {
         fd: Fd,
         token: Token,
         op: Op,
-        disk_waits: u8,
+        was_read: bool,
     ) -> Result<Submitted, SubmitError> {
         self.counters.system_calls += 1;
-        let file_part = match op {
-            Op::SendFile { ref file, offset, len, next, .. } => {
-                Some((FileRange { file: file.fd(), offset, len }, next))
-            }
+        let last_bytes = match op {
+            Op::SendFile { len, is_last: true, .. } => Some(len),
             _ => None,
         };
-        match nonblocking::try_to_send(&mut self.system, op, disk_waits) {
+        match nonblocking::try_to_send(&mut self.system, op, was_read) {
             // A socket has one writer that waits, but datagrams have no order.
             SendAttempt::Full(op @ Op::SendTo { .. }) if self.socket(fd).writer.is_some() => {
                 Ok(Submitted::Done(op.fail(Errno::AGAIN)))
             }
             SendAttempt::Full(op) => self.wait(fd, token, op),
-            SendAttempt::Cold(op) => self.read_first(fd, token, op, disk_waits),
+            SendAttempt::Cold(op) => self.read_first(fd, token, op),
             SendAttempt::Done(outcome) => {
-                if let (Some((part, next)), Outcome::SentFile { bytes, .. }) = (file_part, &outcome)
-                    && let Some(ahead) = self.read_ahead.sent(fd, part, next, *bytes)
+                if let Outcome::SentFile { bytes, .. } = outcome
+                    && last_bytes == Some(bytes)
                 {
-                    self.system.prefetch(ahead);
+                    self.read_ahead.forget(fd);
                 }
                 self.counters.cold_file_reads += u64::from(matches!(outcome, Outcome::Cold));
                 self.counters.note_send(&outcome);
@@ -235,24 +227,16 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     /// Has a thread read what a send of a file needs. The operation stays in the table, as that of file work.
-    fn read_first(
-        &mut self,
-        fd: Fd,
-        token: Token,
-        mut op: Op,
-        disk_waits: u8,
-    ) -> Result<Submitted, SubmitError> {
+    fn read_first(&mut self, fd: Fd, token: Token, mut op: Op) -> Result<Submitted, SubmitError> {
         self.counters.cold_file_reads += 1;
-        let Op::SendFile { ref file, offset, ref mut len, next, .. } = op else {
+        let Op::SendFile { ref file, offset, ref mut len, .. } = op else {
             unreachable!("not a send of a file: {op:?}")
         };
-        let part = FileRange { file: file.fd(), offset, len: *len };
-        let (system, ahead) = (&mut self.system, &mut self.read_ahead);
-        let read = nonblocking::read_first(system, ahead, fd, (part, next), disk_waits, len);
-        let state = Pending::Thread { cancelled: false, disk_waits: disk_waits + 1 };
+        let (number, ahead) = (file.fd(), &mut self.read_ahead);
+        let read = nonblocking::read_first(&mut self.system, ahead, fd, (file, offset), len);
         self.counters.offloaded_file_ops += 1;
-        self.in_flight.insert(token, op, state)?;
-        self.need = Some(Need::Thread(Job::File(FileJob::Read(part.file, read))));
+        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
+        self.need = Some(Need::Thread(Job::File(FileJob::Read(number, read))));
         Ok(Submitted::InFlight)
     }
 
@@ -293,7 +277,7 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     fn offload(&mut self, token: Token, op: Op, job: Job) -> Result<Submitted, SubmitError> {
-        self.in_flight.insert(token, op, Pending::Thread { cancelled: false, disk_waits: 0 })?;
+        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
         self.need = Some(Need::Thread(job));
         Ok(Submitted::InFlight)
     }
@@ -339,23 +323,20 @@ impl<S: System, N: Default> Operations<S, N> {
         result: Result<JobOutcome, Errno>,
     ) -> Option<Submitted> {
         let Entry { op, state, .. } = self.in_flight.remove(token)?;
-        let (cancelled, disk_waits) = match state {
-            Pending::Thread { cancelled, disk_waits } => (cancelled, disk_waits),
-            Pending::Socket => (false, 0),
-        };
+        let cancelled = matches!(state, Pending::Thread { cancelled: true });
         Some(match op {
             // It may have had an effect, so its result counts.
             Op::Call(..) => Submitted::Done(op.executed(result)),
             _ if cancelled => Submitted::Done(op.fail(Errno::CANCELED)),
-            Op::SendFile { fd, .. } if result.is_ok() => self.resume(fd, token, op, disk_waits),
+            Op::SendFile { fd, .. } if result.is_ok() => self.resume(fd, token, op, true),
             _ => Submitted::Done(op.executed(result)),
         })
     }
 
-    fn resume(&mut self, fd: Fd, token: Token, op: Op, disk_waits: u8) -> Submitted {
+    fn resume(&mut self, fd: Fd, token: Token, op: Op, was_read: bool) -> Submitted {
         let resumed = match op {
             Op::Writable { .. } => self.wait_for_room(fd, token),
-            op => self.send(fd, token, op, disk_waits),
+            op => self.send(fd, token, op, was_read),
         };
         resumed.expect("it gave up its place in the table")
     }
@@ -445,7 +426,7 @@ impl<S: System, N: Default> Operations<S, N> {
         if let Op::Call(call, by) = entry.op {
             return Some(self.call(token, call, by).expect("it gave up its place in the table"));
         }
-        Some(self.resume(fd, token, entry.op, 0))
+        Some(self.resume(fd, token, entry.op, false))
     }
 
     /// Fails an operation that waits for its socket. The completion returns unsent data.
@@ -474,7 +455,7 @@ impl<S: System, N: Default> Operations<S, N> {
     pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
         let Entry { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
-        if let Pending::Thread { cancelled, .. } = state {
+        if let Pending::Thread { cancelled } = state {
             if !withdraw() {
                 *cancelled = true;
                 return None;

@@ -74,14 +74,8 @@ pub trait System: Host {
     /// Returns whether reading a part of a file would block, as far as the file system reports it.
     fn is_cold(&mut self, part: FileRange) -> bool;
 
-    /// Returns whether the file system reports what is cached. If not, every part counts as [cold](System::is_cold). The
-    /// last byte of the part was just read.
-    fn reports_cached(&mut self, _part: FileRange) -> bool {
-        true
-    }
-
-    /// Begins to read a part of a file that is cold, as a hint. A read of its last byte then usually waits for all of it.
-    fn prefetch(&mut self, _part: FileRange) {}
+    /// Makes the kernel read ahead in an open file, as it does at first, or read only what is requested.
+    fn set_read_ahead(&mut self, _file: Fd, _on: bool) {}
 
     /// Starts to connect.
     ///

@@ -56,8 +56,8 @@ fn send_part(file: &File, offset: usize, len: usize) -> Result<u32, SendFileErro
     let file = shared_ring::File::from(OwnedFd::from(file.try_clone().unwrap()));
     // SAFETY: the socket is open during the send.
     let to = unsafe { Fd::lent(sender.as_fd()) };
-    let part = (&file, offset as u64, len as u32);
-    nonblocking::send_file(&mut Linux::default(), to, part, 0)
+    let part = (&file, offset as u64, &mut (len as u32));
+    nonblocking::send_file(&mut Linux::default(), to, part, false)
 }
 
 /// Takes the permission for cachestat(2) from this thread, unless the file is that of its user. Returns whether that
@@ -107,4 +107,17 @@ fn all_of_a_long_part_was_looked_for_before_its_first_block_was_sent() {
     println!("the file system has evicted the second block: {is_evicted}");
     let sent = send_part(&file, 0, 2 * LEN).unwrap() as usize;
     assert!((1..=LEN).contains(&sent), "{sent}");
+}
+
+#[test]
+fn cached_beginning_of_a_part_waited_for_its_end() {
+    let directory = directory();
+    if !tells_what_is_cached(directory.path()) {
+        return;
+    }
+    let file = evicted(&directory.path().join("file"), LEN);
+    let cached = nonblocking::MAX_READ_BYTES as usize;
+    file.read_exact_at(&mut vec![0; cached], 0).unwrap();
+    let sent = send(&file).unwrap() as usize;
+    assert!((1..=cached).contains(&sent), "{sent}");
 }

@@ -151,7 +151,7 @@ fn uncached_part_is_reported_at_once() {
             file,
             offset: u64::MAX,
             len: 1,
-            next: 0,
+            is_last: true,
             when_cold: WhenCold::Report,
         };
         let sent = kernel.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
@@ -181,7 +181,7 @@ fn cached_file_is_sent_at_once() {
 
     let socket = Socket::from(OwnedFd::from(other));
     let fd = number(&socket);
-    let op = Op::SendFile { fd, file, offset: 0, len: 8, next: 0, when_cold: WhenCold::Read };
+    let op = Op::SendFile { fd, file, offset: 0, len: 8, is_last: true, when_cold: WhenCold::Read };
     let sent = engine.submit(Token::new(OpKind::Send, 0, 0), op).unwrap();
     assert!(matches!(sent, Submitted::Done(Outcome::SentFile { bytes: 8, .. })), "{sent:?}");
     assert_eq!((engine.counters().cold_file_reads, engine.counters().offloaded_file_ops), (0, 0));

@@ -1356,7 +1356,7 @@ mod cases {
                 file: file.clone(),
                 offset,
                 len: 256 * 1024,
-                next: u32::MAX,
+                is_last: false,
                 when_cold: WhenCold::Read,
             };
             kernel.submit(send(0), op).unwrap();

@@ -58,7 +58,7 @@ fn drop_with_operations_in_flight(mut kernel: impl Kernel) {
         file,
         offset: 0,
         len: 8,
-        next: 0,
+        is_last: true,
         when_cold: WhenCold::Read,
     };
     let sent = kernel.submit(token(OpKind::Send, 1), send_file).unwrap();

@@ -319,7 +319,7 @@ fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
         file: read.into(),
         offset,
         len: 1,
-        next: 0,
+        is_last: true,
         when_cold: WhenCold::Read,
     };
     let send = Token::new(OpKind::Send, 0, 0);

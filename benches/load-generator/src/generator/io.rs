@@ -77,7 +77,6 @@ impl<K: Kernel> Generator<'_, K> {
             return;
         }
         connection.phase = Phase::Open;
-        connection.receiving = true;
         let (role, generation) = (connection.role, connection.generation);
         if let Some(first) = connection.pending.front_mut() {
             let time = self.now.saturating_duration_since(first.due);
@@ -88,10 +87,11 @@ impl<K: Kernel> Generator<'_, K> {
         self.refused_since = None;
         self.refusals = 0;
         self.has_connected = true;
-        self.post(
-            connection_token(&self.connections, OpKind::Receive, slot),
-            Op::Receive { fd, group: BufferGroup::DEFAULT },
-        );
+        if role != Role::SlowReader {
+            self.connections[slot as usize].receiving = true;
+            let token = connection_token(&self.connections, OpKind::Receive, slot);
+            self.post(token, Op::Receive { fd, group: BufferGroup::DEFAULT });
+        }
         match role {
             Role::Session => {
                 self.continue_session(slot);
@@ -116,10 +116,14 @@ impl<K: Kernel> Generator<'_, K> {
         self.dispatch_queued();
     }
 
-    pub(super) fn received(&mut self, slot: u32, bytes: &RxBuf) {
+    pub(super) fn note_received(&mut self, bytes: usize) {
         if self.is_measured(self.now) {
-            self.stats.received_bytes += bytes.len() as u64;
+            self.stats.received_bytes += bytes as u64;
         }
+    }
+
+    pub(super) fn received(&mut self, slot: u32, bytes: &RxBuf) {
+        self.note_received(bytes.len());
         if self.connections[slot as usize].role.is_slow() {
             return self.slow_received(slot, bytes);
         }
@@ -245,6 +249,7 @@ impl<K: Kernel> Generator<'_, K> {
             self.spare_lists.push(cleared(data));
             return match role {
                 Role::SlowSender if alive => self.slow_sent(slot),
+                Role::SlowReader if alive => self.slow_requested(slot),
                 Role::Session | Role::Persistent if alive => self.send(slot),
                 _ => {}
             };
@@ -341,7 +346,9 @@ impl<K: Kernel> Generator<'_, K> {
         let Some(socket) = &connection.socket else { return };
         let operations = [
             (connection.connecting, OpKind::Connect),
+            // One of both; to cancel the other one has no effect.
             (connection.receiving, OpKind::Receive),
+            (connection.receiving, OpKind::Call),
             (connection.sending, OpKind::Send),
         ];
         if reset {

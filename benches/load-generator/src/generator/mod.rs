@@ -351,7 +351,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         }
         match token.kind() {
             OpKind::Connect => connection.connecting = false,
-            OpKind::Receive => connection.receiving &= !last,
+            OpKind::Receive | OpKind::Call => connection.receiving &= !last,
             OpKind::Send => connection.sending = false,
             OpKind::Close => return self.closed(slot),
             _ => return,
@@ -361,8 +361,8 @@ impl<'a, K: Kernel> Generator<'a, K> {
             Outcome::Received(bytes) => self.received(slot, &bytes),
             Outcome::Eof => self.received_eof(slot),
             Outcome::Sent(list, _) => self.sent(slot, list),
-            // A slow reader cancelled its receive to pause.
-            Outcome::Failed(Errno::CANCELED, None) if self.is_paused(slot) => {}
+            Outcome::Called(call, Ok(len)) => self.slow_piece(slot, &call.memory(1)[..len]),
+            Outcome::Called(_, Err(errno)) => self.fail(slot, error_of(errno)),
             Outcome::Failed(errno, list) => {
                 self.spare_lists.extend(list.map(cleared));
                 self.fail(slot, error_of(errno));

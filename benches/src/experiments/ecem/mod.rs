@@ -5,8 +5,10 @@ pub(super) mod ded;
 pub(super) mod dns;
 pub(super) mod policies;
 mod results;
+mod ways;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::Context;
 use crate::failure::Failure;
@@ -33,6 +35,8 @@ const SEND_BUFFER: usize = 64 * 1024;
 /// Bytes per second of a client with a limited rate, and of all of them.
 const LIMIT: u32 = 400_000;
 const LIMIT_OF_ALL: u32 = 48_000_000;
+/// How much clients with a limited rate receive in a valid run, over what they are to receive.
+const VALID: RangeInclusive<f64> = 0.85..=1.15;
 
 const NOTES: [&str; 6] = [
     "A closed loop: each client downloads a file of 10 MB again and again. The server runs on core 0, the load \
@@ -45,8 +49,9 @@ const NOTES: [&str; 6] = [
      all threads of a server.",
     "Files that are not cached: up to 256 files leave the page cache before each run; each client begins with another \
      file, and none is sent twice while the run lasts. The host of a virtual machine may have them in its memory.",
-    "Clients with a limited rate receive 400 KB per second (all together at most 48 MB), in pieces of about 4 KB, with \
-     a receive buffer of 4 KiB; they begin within half a second.",
+    "Clients with a limited rate receive 400 KB per second (all together at most 48 MB), in pieces of 4 KiB at most, with \
+     a receive buffer of 4 KiB; they begin within half a second. A run in which they received less than 85 % or more than \
+     115 % of that counts as failed.",
     "Memory is the growth of the resident memory of all processes of a server to its peak, over the number of clients.",
 ];
 
@@ -75,6 +80,19 @@ struct Case {
 impl Case {
     const fn new(clients: u32, cache: Cache, speed: Speed) -> Self {
         Case { clients, cache, speed }
+    }
+
+    /// Returns the bytes per second of each client, if it is limited.
+    fn limit(self) -> Option<u32> {
+        (self.speed == Speed::Limited).then(|| LIMIT.min(LIMIT_OF_ALL / self.clients))
+    }
+
+    /// Returns why a run does not count whose clients received this many megabytes per second.
+    fn invalid(self, received: f64) -> Option<String> {
+        let limit = f64::from(self.limit()?) * f64::from(self.clients) / 1e6;
+        (!VALID.contains(&(received / limit))).then(|| {
+            format!("invalid: the clients received {received:.1} of {limit:.1} MB per second")
+        })
     }
 
     /// Returns the words that distinguish its figures from those of fast clients and cached files.
@@ -196,7 +214,7 @@ impl<'a> Runner<'a> {
             (Speed::Limited, _) => {
                 add("--rate", "10".to_owned());
                 add("--slow-readers", clients.to_string());
-                add("--slow-rate", LIMIT.min(LIMIT_OF_ALL / clients).to_string());
+                add("--slow-rate", case.limit().unwrap_or(LIMIT).to_string());
                 add("--slow-sessions", sessions);
                 add("--slow-spread", "0.5".to_owned());
                 (SMALL.0.to_owned(), SMALL.1)
@@ -217,7 +235,11 @@ impl<'a> Runner<'a> {
         let ((path, bytes), args) = self.load(case);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         self.trials.set_seed(self.seed);
-        self.trials.run(peer, &Self::conditions(case), (&path, bytes), &args)
+        let trial = self.trials.run(peer, &Self::conditions(case), (&path, bytes), &args)?;
+        match case.invalid(trial.received_megabytes()) {
+            Some(why) => Err(Failure::Run(why)),
+            None => Ok(trial),
+        }
     }
 
     /// Counts the system calls for each megabyte.
@@ -322,5 +344,23 @@ fn count_system_calls(
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_that_delivered_a_tenth_of_the_load_counted() {
+        let case = |clients, speed| Case::new(clients, Cache::Cached, speed);
+        let limited = case(5_000, Speed::Limited);
+        assert_eq!(limited.limit(), Some(9_600));
+        let why = limited.invalid(2.6).unwrap();
+        assert_eq!(why, "invalid: the clients received 2.6 of 48.0 MB per second");
+        assert!(limited.invalid(121.1).is_some());
+        assert_eq!(limited.invalid(46.7), None);
+        assert_eq!(case(10, Speed::Limited).invalid(4.1), None);
+        assert_eq!(case(10, Speed::Fast).invalid(2.6), None);
     }
 }

@@ -1,9 +1,9 @@
-//! The policies for sending files, by size of the file, state of the page cache, and speed of the clients.
+//! The ways and the policies for sending files, by size of the file, state of the page cache, and speed of the clients.
 
 use super::super::servers::DEFAULT;
 use super::super::{Context, Experiment};
 use super::results::Figure;
-use super::{COMPARED, Cache, Case, Files, Run, Runner, Speed};
+use super::{COMPARED, Cache, Case, Files, Run, Runner, Speed, ways};
 use crate::failure::Failure;
 use crate::measure::{OtherPrograms, Peer, Site, Trial};
 use crate::outcome::{Outcome, X};
@@ -12,8 +12,8 @@ use crate::statistics::{ratio, spread};
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "file-delivery",
-    title: "the policies for sending files compared, by size of the file, state of the page cache and speed of the \
-            clients",
+    title: "sendfile, reads of the ring and pipes compared, by size of the file and state of the page cache; the policies \
+            for sending files, also by speed of the clients",
     source: "goal of this project: `auto` is what measured best",
     own_network: false,
     run,
@@ -47,6 +47,9 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let others = OtherPrograms::watch()?;
     let site = Site::bare(b"")?;
+    if let Err(failure) = ways::run(cx, &site, &mut outcome) {
+        outcome.notes.push(format!("The ways of one sender failed: {failure}."));
+    }
     let (all, rounds) = if cx.quick { (&QUICK[..], 1) } else { (&ALL[..], ROUNDS) };
     all.iter().try_for_each(|files| files.create(&site))?;
     let cases = [

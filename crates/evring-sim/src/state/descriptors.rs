@@ -95,6 +95,7 @@ impl SimState {
         }
         self.note(|| format!("close {fd:?}"));
         self.usage.reported(fd);
+        self.page_cache.closed(fd);
         match kind {
             Some(DescriptorKind::Connected(end)) => {
                 let peer = self.connection_of(end).address[usize::from(end.other().side)];

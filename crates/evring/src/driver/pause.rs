@@ -9,6 +9,10 @@ use super::connection::ConnFlags;
 use super::{Driver, Io};
 use crate::Application;
 
+/// Maximum number of connections whose pauses end in a turn. Further ones follow in the next turn, which does not wait, so
+/// that what has arrived meanwhile comes between them.
+const MAX_ENDS_PER_TURN: usize = 8;
+
 impl<K: Submit> Io<K> {
     /// Has a connection send nothing for a time.
     pub(super) fn pause_send(&mut self, slot: u32, time: Duration) {
@@ -30,7 +34,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Continues the sends whose pauses have ended.
     pub(super) fn end_pauses(&mut self) {
         let now = self.io.kernel.now();
-        while let Some(id) = self.io.pauses.ended(now) {
+        for _ in 0..MAX_ENDS_PER_TURN {
+            let Some(id) = self.io.pauses.ended(now) else { return };
             let slot = id.slot();
             if self.io.conn(slot) == id {
                 self.io.connection(slot).flags -= ConnFlags::SEND_PAUSED | ConnFlags::SOCKET_FULL;

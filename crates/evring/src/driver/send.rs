@@ -30,8 +30,8 @@ fn next_send(
         let max = max.min(File::BLOCK_BYTES - range.start % File::BLOCK_BYTES);
         let left = range.end - range.start;
         let len = left.min(max) as u32;
-        let next = (left - u64::from(len)).min(File::BLOCK_BYTES) as u32;
-        let op = Op::SendFile { fd, file: file.clone(), offset: range.start, len, next, when_cold };
+        let (file, offset, is_last) = (file.clone(), range.start, left == u64::from(len));
+        let op = Op::SendFile { fd, file, offset, len, is_last, when_cold };
         return Some(op);
     }
     connection.take_list().map(|data| Op::Send { fd, data })

@@ -93,7 +93,7 @@ enum Stage {
     Receiving(EntryId, RxBuf),
     /// A byte of the part of a file that is to be sent is read, or up to 16 KiB, so that it is cached; which wait of the
     /// send for the disk that is.
-    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>, u8),
+    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>),
     /// The call of a file operation.
     File(EntryId, FileStage),
     /// The call of any other operation.
@@ -281,7 +281,7 @@ unsafe impl Submit for FlexScKernel {
         self.in_flight.insert(token, op, State { stage, end: None })?;
         let posted = match token.kind() {
             OpKind::File => self.post_file(token),
-            _ if sends_file => self.send_file(token, 0),
+            _ if sends_file => self.send_file(token, false),
             _ => self.post(token),
         };
         match posted {

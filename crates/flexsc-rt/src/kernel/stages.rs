@@ -1,25 +1,18 @@
 //! The stages of an operation: what follows when a call has ended.
 
 use std::mem;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 
 use rustix::io::Errno;
-use shared_ring::author::{Entry, System};
-use shared_ring::nonblocking::{self, FileRange, is_aborted_accept, is_fd_limit};
-use shared_ring::{Completion, Fd, File, Op, Outcome, Socket, Token, WhenCold};
+use shared_ring::author::Entry;
+use shared_ring::nonblocking::{self, is_aborted_accept, is_fd_limit};
+use shared_ring::{Completion, Op, Outcome, Socket, Token, WhenCold};
 
 use super::{FlexScKernel, Stage, calls};
 use crate::error::Busy;
 use crate::pages::EntryId;
 
 type CallResult = Result<usize, Errno>;
-
-/// Returns a part of a file, which is open as long as the part is used.
-fn range(file: &File, offset: u64, len: u32) -> FileRange {
-    // SAFETY: by the caller, whose operation owns the file.
-    let file = unsafe { Fd::lent(BorrowedFd::borrow_raw(file.as_raw_fd())) };
-    FileRange { file, offset, len }
-}
 
 impl FlexScKernel {
     /// Posts the first call of an operation in the table, or posts it again.
@@ -45,19 +38,18 @@ impl FlexScKernel {
         }
     }
 
-    /// Posts a send of a part of a file after `waits` waits for the disk, or the read that must precede it.
-    pub(super) fn send_file(&mut self, token: Token, waits: u8) -> Result<(), Busy> {
+    /// Posts a send of a part of a file, which `was_read`, or the read that must precede it.
+    pub(super) fn send_file(&mut self, token: Token, was_read: bool) -> Result<(), Busy> {
         let Some(Entry {
-            op: Op::SendFile { fd, file, offset, len, next, when_cold }, state, ..
+            op: Op::SendFile { fd, file, offset, len, when_cold, .. }, state, ..
         }) = self.in_flight.get(token)
         else {
             return Ok(());
         };
-        let (socket, next, when_cold) = (*fd, *next, *when_cold);
-        let part = range(file, *offset, *len);
+        let (socket, when_cold) = (*fd, *when_cold);
         let system = &mut self.operations.system;
         self.operations.counters.system_calls += 1;
-        if !nonblocking::needs_disk(system, file, part, waits) {
+        if was_read || !nonblocking::must_read(system, file, *offset, len) {
             return self.post(token);
         }
         self.operations.counters.cold_file_reads += 1;
@@ -66,19 +58,19 @@ impl FlexScKernel {
             return Ok(());
         }
         let ahead = &mut self.read_ahead;
-        let read = nonblocking::read_first(system, ahead, socket, (part, next), waits, len);
+        let read = nonblocking::read_first(system, ahead, socket, (file, *offset), len);
         let mut bytes = vec![0; (read.end - read.start) as usize];
         let call = calls::read_cold(file.as_raw_fd(), read.start, &mut bytes);
         // SAFETY: the stage owns the bytes, the operation the file.
         let id = unsafe { self.pages.post(&call) }?;
         self.owners[id.index()] = token;
-        state.stage = Stage::Reading(id, bytes, waits + 1);
+        state.stage = Stage::Reading(id, bytes);
         Ok(())
     }
 
     /// Continues a send of a file, one of whose calls has ended.
     fn file_send_called(&mut self, token: Token, result: CallResult) {
-        let Some(Entry { op: Op::SendFile { fd, file, offset, len, next, .. }, state, .. }) =
+        let Some(Entry { op: Op::SendFile { fd, len, is_last, .. }, state, .. }) =
             self.in_flight.get(token)
         else {
             return;
@@ -88,16 +80,19 @@ impl FlexScKernel {
         let posted = match (state.end, stage, result) {
             // What was sent counts.
             (_, _, Ok(sent)) if sends => {
-                let part = range(file, *offset, *len);
-                if let Some(ahead) = self.read_ahead.sent(*fd, part, *next, sent as u32) {
-                    self.operations.system.prefetch(ahead);
+                let (bytes, is_full) = (sent as u32, (sent as u32) < *len);
+                if *is_last && !is_full {
+                    self.read_ahead.forget(*fd);
                 }
-                let (bytes, is_full) = (sent as u32, (sent as u32) < part.len);
                 return self.end(token, |_| Outcome::SentFile { bytes, is_full });
             }
             (Some(errno), ..) => return self.end(token, |op| op.fail(errno)),
-            (None, Stage::Reading(_, _, waits), Ok(_)) => self.send_file(token, waits),
-            (None, _, Ok(_) | Err(Errno::INTR)) => self.send_file(token, 0),
+            (None, Stage::Reading(..), Ok(n)) => {
+                // The read may be short.
+                *len = (*len).min(n as u32).max(u32::from(n == 0));
+                self.send_file(token, true)
+            }
+            (None, _, Ok(_) | Err(Errno::INTR)) => self.send_file(token, false),
             (None, _, Err(Errno::AGAIN)) if sends => self.wait_for_room(token),
             (None, _, Err(errno)) => return self.end(token, |op| op.fail(errno)),
         };

@@ -281,12 +281,17 @@ impl Client {
 
     /// Waits for a reset, without reading the bytes before it.
     pub(crate) fn expect_reset(&mut self) {
+        assert!(self.is_reset_within(Duration::from_secs(20)), "no reset");
+    }
+
+    /// Waits for a reset for this time, without reading the bytes before it.
+    pub(crate) fn is_reset_within(&self, time: Duration) -> bool {
         let mut set = [PollFd::new(&self.stream, PollFlags::empty())];
-        let timeout = Timespec { tv_sec: 20, tv_nsec: 0 };
+        let timeout = Timespec::try_from(time).unwrap();
         while let Err(error) = poll(&mut set, Some(&timeout)) {
             assert_eq!(error, Errno::INTR);
         }
-        assert!(set[0].revents().contains(PollFlags::ERR), "{:?}", set[0].revents());
+        set[0].revents().contains(PollFlags::ERR)
     }
 
     /// Receives the next response in small pieces, with a pause after each.

@@ -4,10 +4,11 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
+use super::sqe::Memory;
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::inflight::Entry;
-use crate::nonblocking::{MAX_DISK_WAITS, is_aborted_accept, is_fd_limit};
+use crate::nonblocking::{is_aborted_accept, is_fd_limit};
 use crate::{
     BufferGroup, Completion, Datagram, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op,
     OpKind, Outcome, RxBuf, Socket, Submit, Submitted, System, Token, WriteAt,
@@ -324,17 +325,15 @@ impl<R: Ring> UringKernel<R> {
     /// Continues a send of a file: the socket is writable, or the uncached part was read.
     fn resume_file_send(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
         let Entry { op, state, .. } = self.owned.inflight.get(token)?;
-        let waits = state.disk_waits;
-        if let (Op::SendFile { len, .. }, Ok(n @ 1..)) = (op, result)
-            && waits == MAX_DISK_WAITS
-        {
-            // The read was short.
+        let was_read = matches!(state.memory, Memory::Bytes(_));
+        if let (Op::SendFile { len, .. }, Ok(n @ 1..), true) = (op, result, was_read) {
+            // The read may be short.
             *len = n.min(*len);
         }
         match result {
             _ if state.cancelled => Some(self.fail(token, Errno::CANCELED)),
             Err(errno) => Some(self.fail(token, errno)),
-            Ok(_) => match self.send_file(token, waits) {
+            Ok(_) => match self.send_file(token, was_read) {
                 Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
                 Submitted::InFlight => None,
             },

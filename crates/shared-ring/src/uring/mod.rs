@@ -27,7 +27,7 @@ use io_uring::types::Fd as Raw;
 use rustix::io::Errno;
 
 use crate::inflight::{Entry, InFlightTable};
-use crate::nonblocking::{self, FileRange, SendAttempt, SendFileError};
+use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::read_ahead::ReadAhead;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
@@ -362,7 +362,7 @@ impl<R: Ring> UringKernel<R> {
     fn send_now(&mut self, op: Op) -> Result<Outcome, Op> {
         self.sends_at_once = false;
         self.counters.system_calls += 1;
-        match nonblocking::try_to_send(&mut self.system, op, 0) {
+        match nonblocking::try_to_send(&mut self.system, op, false) {
             SendAttempt::Done(outcome) => {
                 self.counters.note_send(&outcome);
                 Ok(outcome)
@@ -371,22 +371,23 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Sends part of a file at once, after `waits` waits for the disk, or submits the poll or read that must precede it.
-    fn send_file(&mut self, token: Token, waits: u8) -> Submitted {
+    /// Sends part of a file at once, which `was_read`, or submits the poll or read that must precede it.
+    fn send_file(&mut self, token: Token, was_read: bool) -> Submitted {
         let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
-        let Op::SendFile { fd, ref file, offset, ref mut len, next, when_cold } = entry.op else {
+        let Op::SendFile { fd, ref file, offset, ref mut len, is_last, when_cold } = entry.op
+        else {
             return Submitted::InFlight;
         };
         self.counters.system_calls += 1;
-        (entry.state.memory, entry.state.disk_waits) = (Memory::None, 0);
-        let part = FileRange { file: file.fd(), offset, len: *len };
+        entry.state.memory = Memory::None;
         let system = &mut self.system;
-        let outcome = match nonblocking::send_file(system, fd, (file, offset, *len), waits) {
+        let all = *len;
+        let outcome = match nonblocking::send_file(system, fd, (file, offset, len), was_read) {
             Ok(n) => {
-                if let Some(ahead) = self.read_ahead.sent(fd, part, next, n) {
-                    system.prefetch(ahead);
+                if is_last && n == all {
+                    self.read_ahead.forget(fd);
                 }
-                nonblocking::sent_file(n, part.len)
+                nonblocking::sent_file(n, *len)
             }
             Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);
@@ -400,9 +401,8 @@ impl<R: Ring> UringKernel<R> {
                 self.counters.cold_file_reads += 1;
                 let ahead = &mut self.read_ahead;
                 // The submission reads the range: see `sqe`.
-                let _ = nonblocking::read_first(system, ahead, fd, (part, next), waits, len);
+                let _ = nonblocking::read_first(system, ahead, fd, (file, offset), len);
                 entry.state.memory = Memory::Bytes(Vec::new());
-                entry.state.disk_waits = waits + 1;
                 self.arm(token);
                 return Submitted::InFlight;
             }
@@ -586,7 +586,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             return Ok(Submitted::InFlight);
         }
         if sends_file {
-            return Ok(self.send_file(token, 0));
+            return Ok(self.send_file(token, false));
         }
         if let Some(work) = work {
             entry.state.on_thread = true;

@@ -11,7 +11,6 @@ use crate::beneath::{STAT_FLAGS, mode};
 use crate::datagram::{CONTROL_BYTES, NAME_BYTES, Name};
 use crate::disk::CURRENT;
 use crate::file_op;
-use crate::file_op::FileRange;
 use crate::{
     Access, BufferGroup, Call, Executor, Fd, FileOp, GatherList, Op, OpKind, PathAt, SymlinkPolicy,
     Token, WriteAt,
@@ -28,8 +27,6 @@ pub(super) struct OpState {
     /// The last submission was multishot, if its operation supports that.
     pub(super) multishot: bool,
     pub(super) cancelled: bool,
-    /// Which wait for the disk a send of a file is in; 0 if in none.
-    pub(super) disk_waits: u8,
     /// A thread executes it.
     pub(super) on_thread: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
@@ -41,7 +38,7 @@ pub(super) enum Memory {
     #[default]
     None,
     Address(Box<Name>),
-    /// Destination of a read. For a send of a file, that of the last byte of its uncached part, or of all of it.
+    /// Destination of a read. For a send of a file, that of its uncached part.
     Bytes(Vec<u8>),
 }
 
@@ -90,13 +87,10 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         Op::Send { fd, data } => send(*fd, data),
         Op::Writable { fd } => writable(*fd),
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
-            // Not cached, and being read: wait for the last byte, then for all bytes.
+            // Not cached, and being read.
             Memory::Bytes(bytes) => {
-                let part = FileRange { file: file.fd(), offset: *offset, len: *len };
-                let (from, len) =
-                    if state.disk_waits == 1 { (part.last(), 1) } else { (*offset, *len) };
-                bytes.reserve_exact(len as usize);
-                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), len).offset(from).build()
+                bytes.reserve_exact(*len as usize);
+                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.
             _ => writable(*fd),

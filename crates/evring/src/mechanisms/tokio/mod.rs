@@ -200,8 +200,14 @@ mod tests {
         let fd = unsafe { Fd::lent(near.as_fd()) };
         // At this offset preadv2(2) reads a pipe at its current position, which is not cached.
         let file = File::from(OwnedFd::from(read));
-        let op =
-            Op::SendFile { fd, file, offset: u64::MAX, len: 1, next: 0, when_cold: WhenCold::Read };
+        let op = Op::SendFile {
+            fd,
+            file,
+            offset: u64::MAX,
+            len: 1,
+            is_last: true,
+            when_cold: WhenCold::Read,
+        };
         let token = Token::new(OpKind::Send, 200, 0);
         let kernel = &mut server.io.kernel;
         assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
