@@ -40,12 +40,14 @@
 mod calls;
 #[doc(hidden)]
 pub mod entry;
+mod error;
 mod message;
 mod pipes;
 mod state;
 mod table;
 
-pub use message::{CallError, Message, Verdict};
+pub use error::CallError;
+pub use message::{Message, Verdict};
 pub use pipes::PipeList;
 pub use table::{Section, Table};
 

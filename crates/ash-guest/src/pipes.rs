@@ -1,7 +1,7 @@
 //! Pipe lists (dynamic integrated layer processing, section 3.2.2).
 
-use crate::CallError;
 use crate::calls;
+use crate::error::CallError;
 
 /// A pipe list that the host has compiled for the handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use core::cell::Cell;
 use core::marker::PhantomData;
 
 use crate::calls;
-use crate::message::CallError;
+use crate::error::CallError;
 
 /// The table that the application shares, which a handler can read. It may change at any time: handler and application
 /// agree on marks, such as [versions](Self::copy_versioned), by which the handler recognizes a change.

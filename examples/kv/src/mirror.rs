@@ -23,6 +23,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::time::Duration;
 
+/// The end of a reply to `get`.
+pub(crate) const END: &[u8] = b"END\r\n";
+
 /// Words of the header and of a bucket.
 const HEADER: usize = 1024 / 8;
 const BUCKET: usize = 512 / 8;
@@ -92,7 +95,6 @@ impl Mirror {
 
     /// Writes a reply, without the final `END`, valid until a time after the start of the server. Returns whether it fits.
     pub(crate) fn publish(&self, key: &[u8], reply: &[u8], deadline: Duration) -> bool {
-        const END: &[u8] = crate::reply::END;
         let len = reply.len() + END.len();
         if len > Self::MAX_REPLY {
             return false;

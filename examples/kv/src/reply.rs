@@ -4,11 +4,11 @@ use std::io::Write as _;
 use std::sync::atomic::Ordering;
 
 use crate::database::Database;
+pub(crate) use crate::mirror::END;
 use crate::protocol::ERROR;
 use crate::store::{Clock, Counted, Found, Usage};
 
 pub(crate) const OK: &[u8] = b"OK\r\n";
-pub(crate) const END: &[u8] = b"END\r\n";
 pub(crate) const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
 
 /// The version of memcached that the server implements. Clients use it to select features.
