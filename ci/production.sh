@@ -219,8 +219,6 @@ set -euo pipefail
 httpd=$1 systemd=$2 result=$3
 root=/mnt/root
 mount -t overlay overlay -o lowerdir=/,upperdir=/mnt/upper,workdir=/mnt/work $root
-mount -t overlay overlay -o "lowerdir=$PWD,upperdir=/mnt/repository-upper,workdir=/mnt/repository-work" "$root$PWD"
-install -D "$httpd" "$root$PWD/target/dist/httpd"
 mkdir $root/result
 mount --bind "$result" $root/result
 mount -t proc proc $root/proc
@@ -231,6 +229,15 @@ mount -t sysfs -o ro sysfs $root/sys
 mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
 for directory in run tmp dev; do mount -t tmpfs -o mode=755 tmpfs $root/$directory; done
 chmod 1777 $root/tmp
+# The repository may be below one of these, or where only root may go.
+mkdir -p "$root$PWD"
+directory=$PWD
+while [ "$directory" != / ]; do
+    chmod a+rx "$root$directory"
+    directory=$(dirname "$directory")
+done
+mount -t overlay overlay -o "lowerdir=$PWD,upperdir=/mnt/repository-upper,workdir=/mnt/repository-work" "$root$PWD"
+install -D "$httpd" "$root$PWD/target/dist/httpd"
 for device in null zero full random urandom tty; do
     : >$root/dev/$device
     mount --bind /dev/$device $root/dev/$device
