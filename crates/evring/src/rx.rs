@@ -65,6 +65,7 @@ impl<'a> Rx<'a> {
     ///
     /// # Panics
     /// Panics if there are fewer.
+    #[inline]
     pub fn consume(&mut self, n: usize) {
         assert!(n <= self.bytes().len(), "{n} bytes consumed of {}", self.bytes().len());
         self.consumed += n;

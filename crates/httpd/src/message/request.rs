@@ -336,26 +336,29 @@ impl ParsedHeaders {
     #[inline]
     fn add(&mut self, name: &[u8], value: &[u8], valid_host: &mut Vec<u8>) {
         match name.len() {
-            4 if name.eq_ignore_ascii_case(b"host") => {
+            4 if is_name(name, b"host") => {
                 self.is_invalid |= self.has_host || !is_valid_host(value, valid_host);
                 self.has_host = true;
             }
-            6 if name.eq_ignore_ascii_case(b"expect") => {
+            6 if is_name(name, b"expect") => {
                 let is_continue = value.eq_ignore_ascii_case(b"100-continue");
                 self.expects = if is_continue { Expects::Continue } else { Expects::Unknown };
             }
-            5 | 8 | 13 | 19 if CONDITIONS.iter().any(|c| name.eq_ignore_ascii_case(c)) => {
+            5 if is_name(name, b"range") => self.conditional = true,
+            8 if is_name(name, b"if-match") || is_name(name, b"if-range") => {
                 self.conditional = true;
             }
-            15 if name.eq_ignore_ascii_case(b"accept-encoding") => self.has_accept_encoding = true,
-            7 if name.eq_ignore_ascii_case(b"upgrade") => self.has_upgrade = true,
-            10 if name.eq_ignore_ascii_case(b"connection") => self.add_connection(value),
-            14 if name.eq_ignore_ascii_case(b"content-length") => {
+            13 if is_name(name, b"if-none-match") => self.conditional = true,
+            19 if is_name(name, b"if-unmodified-since") => self.conditional = true,
+            15 if is_name(name, b"accept-encoding") => self.has_accept_encoding = true,
+            7 if is_name(name, b"upgrade") => self.has_upgrade = true,
+            10 if is_name(name, b"connection") => self.add_connection(value),
+            14 if is_name(name, b"content-length") => {
                 let length = number(value);
                 self.is_invalid |= self.length.is_some() || length.is_none();
                 self.length = length;
             }
-            17 if name.eq_ignore_ascii_case(b"transfer-encoding") => {
+            17 if is_name(name, b"transfer-encoding") => {
                 // Repeated fields form one list.
                 self.coding = match (self.coding, coding(value)) {
                     (Coding::None, coding) => coding,
@@ -363,7 +366,7 @@ impl ParsedHeaders {
                     _ => Coding::Undefined,
                 };
             }
-            17 if name.eq_ignore_ascii_case(b"if-modified-since") => self.conditional = true,
+            17 if is_name(name, b"if-modified-since") => self.conditional = true,
             _ => {}
         }
     }
@@ -402,6 +405,13 @@ impl ParsedHeaders {
     }
 }
 
+/// Returns whether a name of a field, which is a token, is one of lower-case letters and hyphens, in any case.
+#[inline]
+fn is_name<const N: usize>(name: &[u8], lower: &[u8; N]) -> bool {
+    // No other byte of a token becomes a letter or a hyphen.
+    <&[u8; N]>::try_from(name).is_ok_and(|name| name.map(|byte| byte | 0x20) == *lower)
+}
+
 /// Returns whether a host is valid: the last valid one, which it becomes, or another one.
 #[inline]
 fn is_valid_host(host: &[u8], last: &mut Vec<u8>) -> bool {
@@ -416,10 +426,6 @@ fn is_other_host(host: &[u8], last: &mut Vec<u8>) -> bool {
     }
     is_valid
 }
-
-/// Fields that make a request conditional, except If-Modified-Since.
-const CONDITIONS: [&[u8]; 5] =
-    [b"range", b"if-match", b"if-range", b"if-none-match", b"if-unmodified-since"];
 
 /// Returns whether every line of a field section ends in CRLF.
 pub(crate) fn ends_in_crlf_only(fields: &[u8]) -> bool {

@@ -171,3 +171,23 @@ fn number_of_fields_is_limited() {
     assert_eq!(read_with(&head(1), &few, |r| r.num_fields()), Ok(2));
     assert_eq!(read_with(&head(2), &few, |_| ()), Err(431));
 }
+
+#[test]
+fn names_of_fields_match_in_any_case() {
+    const NAME: &[u8; 13] = b"if-none-match";
+    for at in 0..NAME.len() {
+        for byte in
+            (0..=u8::MAX).filter(|b| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(b))
+        {
+            let mut name = *NAME;
+            name[at] = byte;
+            assert_eq!(
+                is_name(&name, NAME),
+                name.eq_ignore_ascii_case(NAME),
+                "{}",
+                name.escape_ascii()
+            );
+        }
+    }
+    assert!(!is_name(b"if-none-matc", NAME) && !is_name(b"if-none-match-", NAME));
+}

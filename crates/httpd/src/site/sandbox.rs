@@ -175,10 +175,10 @@ fn canonical_head<'a>(request: &Request<'a>, name: &[u8]) -> Cow<'a, [u8]> {
 
 /// Sends what the handler has sent.
 fn send(x: &mut Cx<'_, impl Commands, State>, handler: &Handler, options: ResponseOptions) -> Sent {
-    let (mut queued, mut bytes, mut status) = (0, 0, None);
+    let (mut queued, mut bytes, mut status, mut end) = (0, 0, None, 0);
     for piece in handler.sent() {
         status = status.or_else(|| Some(status_of(piece)));
-        bytes += piece.len() as u64;
+        bytes += body_of(piece, &mut end).len() as u64;
         queued = x.io.send(x.id, Chunk::Copy(piece));
     }
     let Some(status) = status else {
@@ -186,6 +186,17 @@ fn send(x: &mut Cx<'_, impl Commands, State>, handler: &Handler, options: Respon
         return Sent { stays_open: false, ..Sent::new(Status::NO_CONTENT, 0, queued) };
     };
     Sent { status, ..Sent::new(Status::OK, bytes, queued) }.close(x.io, x.id, options)
+}
+
+/// Returns what is behind the empty line that ends the head, of which `end` bytes are in the pieces before this one.
+fn body_of<'a>(piece: &'a [u8], end: &mut usize) -> &'a [u8] {
+    const END: &[u8] = b"\r\n\r\n";
+    let mut at = 0;
+    while at < piece.len() && *end < END.len() {
+        *end = if piece[at] == END[*end] { *end + 1 } else { (piece[at] == b'\r').into() };
+        at += 1;
+    }
+    &piece[at..]
 }
 
 /// Returns the status in the line that a response begins with; 200 if there is none.
@@ -198,6 +209,18 @@ fn status_of(response: &[u8]) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn head_was_counted_as_a_part_of_the_body() {
+        let response = b"HTTP/1.1 200 OK\r\na: b\r\r\n\r\nhello\r\n\r\n";
+        for at in 0..response.len() {
+            let (first, second) = response.split_at(at);
+            let mut end = 0;
+            let body = [body_of(first, &mut end), body_of(second, &mut end)].concat();
+            assert_eq!(body, b"hello\r\n\r\n", "{at}");
+        }
+        assert_eq!(body_of(b"no end\r\n", &mut 0), b"");
+    }
 
     #[test]
     fn status_is_that_of_the_first_line() {
