@@ -84,7 +84,7 @@ fn cpu(clock: ClockId) -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Receives as many bytes as it is told, again and again.
+/// Receives the requested numbers of bytes, one after the other.
 fn receive(mut from: TcpStream, expected: &Receiver<usize>, done: &SyncSender<Duration>) {
     let _ = pin(&[CLIENT_CORE]);
     let mut piece = vec![0; PIECE];

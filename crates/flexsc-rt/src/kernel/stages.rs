@@ -88,7 +88,7 @@ impl FlexScKernel {
             }
             (Some(errno), ..) => return self.end(token, |op| op.fail(errno)),
             (None, Stage::Reading(..), Ok(n)) => {
-                // The read may be short.
+                // The read may be short. If the file has ended before, a send of a byte reports it.
                 *len = (*len).min(n as u32).max(u32::from(n == 0));
                 self.send_file(token, true)
             }

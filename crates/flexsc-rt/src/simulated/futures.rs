@@ -264,7 +264,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
 }
 
 /// The future of a call gets its result once; a call whose future was dropped is made once or not at all, and its memory
-/// is kept until then; no task waits for ever, also while pages are full and without a notifier.
+/// is kept until then; each task ends, also while pages are full and without a notifier.
 #[test]
 fn dropped_futures_race_with_completions() {
     run_seeds(0..10, 20_000);
