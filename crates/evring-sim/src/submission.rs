@@ -92,7 +92,8 @@ impl Submission {
                     vec![path, MemoryHold::to_read(self.offset, len)]
                 }
                 opcode::Write::CODE => vec![MemoryHold::to_read(address, len)],
-                opcode::Read::CODE => vec![MemoryHold::to_write(address, len)],
+                // Reads may share memory whose contents nobody uses.
+                opcode::Read::CODE => vec![MemoryHold::to_share(address, len)],
                 _ => Vec::new(),
             }
         }

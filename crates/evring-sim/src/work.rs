@@ -67,6 +67,7 @@ impl SimOffload {
         let event = Event::FileJob(serial);
         let ends = match &job {
             Job::File(job) => state.start_file_op(used_fd(job), MAX_JOB_MICROS, event),
+            Job::Cache(file, _) => state.start_file_op(*file, MAX_JOB_MICROS, event),
             Job::Call(_) => {
                 let time = Duration::from_micros(state.rng.below(MAX_JOB_MICROS) as u64);
                 state.after(time, event);
@@ -110,6 +111,11 @@ impl Offload for SimOffload {
                     self.machine.state().end_file_op(Event::FileJob(serial));
                     self.machine.do_work(job).map(JobOutcome::File)
                 }
+                Job::Cache(file, part) => {
+                    self.machine.state().end_file_op(Event::FileJob(serial));
+                    let read = self.machine.do_work(&FileOp::Read(*file, part.clone()));
+                    read.map(|_| JobOutcome::Cached)
+                }
                 Job::Call(call) => match self.machine.do_call(call) {
                     // The thread waits.
                     Err(Errno::AGAIN) => {
@@ -138,7 +144,7 @@ impl Offload for SimOffload {
         self.abandoned = last > deadline;
         if !self.abandoned {
             for StartedJob { serial, job, .. } in self.started.drain(..) {
-                if let Job::File(_) = job {
+                if let Job::File(_) | Job::Cache(..) = job {
                     state.end_file_op(Event::FileJob(serial));
                 }
             }

@@ -9,6 +9,7 @@
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
 //! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
 //! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
+//! | [`DiscardBuffer`] | the destination of reads that only fill the page cache |
 //! | [`ReadAhead`] | for which sockets Linux reads ahead in the files that they are sent |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
@@ -89,6 +90,7 @@
 //! [`nonblocking`]: crate::nonblocking
 
 pub use crate::call::CallJob;
+pub use crate::discard::DiscardBuffer;
 pub use crate::file_op::{FileJob, FileJobOutcome};
 pub use crate::inflight::{Entry, InFlightTable};
 pub use crate::interest::edges::HintSource;

@@ -52,27 +52,45 @@ const SYS_CACHESTAT: libc::c_long = 451;
 
 fn is_byte_cold(file: Fd, offset: u64) -> bool {
     // A file system without RWF_NOWAIT counts as uncached.
-    matches!(read_cached(file, offset, &mut [0]), Err(Errno::AGAIN | Errno::OPNOTSUPP))
+    let read = read_once(file, offset, &mut [0], ReadWriteFlags::NOWAIT);
+    matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
 /// Reads a part to find out whether that blocks. The copies take less time than a system call for each page.
 fn would_read_block(part: FileRange) -> bool {
-    let mut bytes = [0; 32 * 1024];
-    let Range { start: mut at, end } = part.range();
-    while at < end {
-        let len = (end - at).min(bytes.len() as u64) as usize;
-        match read_cached(part.file, at, &mut bytes[..len]) {
-            Ok(0) => break,
-            Ok(n) => at += n as u64,
-            Err(errno) => return matches!(errno, Errno::AGAIN | Errno::OPNOTSUPP),
-        }
-    }
-    false
+    let read = read_and_discard(part.file, part.range(), ReadWriteFlags::NOWAIT);
+    matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
-fn read_cached(file: Fd, offset: u64, into: &mut [u8]) -> Result<usize, Errno> {
+/// Reads a part of a file, so that the page cache has it.
+///
+/// # Errors
+/// Those of preadv2(2).
+pub(crate) fn cache(file: Fd, part: Range<u64>) -> Result<(), Errno> {
+    read_and_discard(file, part, ReadWriteFlags::empty())
+}
+
+/// Reads a part of a file up to its end.
+fn read_and_discard(file: Fd, part: Range<u64>, flags: ReadWriteFlags) -> Result<(), Errno> {
+    let mut bytes = [0; 32 * 1024];
+    let Range { start: mut at, end } = part;
+    while at < end {
+        let len = (end - at).min(bytes.len() as u64) as usize;
+        match read_once(file, at, &mut bytes[..len], flags)? {
+            0 => break,
+            n => at += n as u64,
+        }
+    }
+    Ok(())
+}
+
+fn read_once(
+    file: Fd,
+    offset: u64,
+    into: &mut [u8],
+    flags: ReadWriteFlags,
+) -> Result<usize, Errno> {
     let mut into = [IoSliceMut::new(into)];
-    let flags = ReadWriteFlags::NOWAIT;
     retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, offset, flags))
 }
 
@@ -155,9 +173,7 @@ pub(crate) fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Ve
         Blocking::NoBlock => ReadWriteFlags::NOWAIT,
     };
     while let remaining @ [_, ..] = &mut bytes[filled..] {
-        let mut into = [IoSliceMut::new(remaining)];
-        let from = offset + filled as u64;
-        match retry_on_intr(|| rustix::io::preadv2(borrow(&file), &mut into, from, flags))? {
+        match read_once(file, offset + filled as u64, remaining, flags)? {
             0 => break,
             n => filled += n,
         }

@@ -1,6 +1,7 @@
 //! Work for other threads.
 
 use std::ffi::CStr;
+use std::ops::Range;
 
 use rustix::io::Errno;
 
@@ -13,6 +14,8 @@ use crate::{Blocking, CallJob, Fd, FileJob, FileJobOutcome, FileOp, FileOutcome,
 pub enum Job {
     /// A file operation.
     File(FileJob),
+    /// A part of a file to read, so that the page cache has it.
+    Cache(Fd, Range<u64>),
     /// A system call.
     Call(CallJob),
 }
@@ -22,6 +25,8 @@ pub enum Job {
 pub enum JobOutcome<F = FileOutcome> {
     /// That of a file operation.
     File(F),
+    /// A part of a file was read.
+    Cached,
     /// The value that a system call has returned.
     Call(usize),
 }
@@ -34,6 +39,7 @@ impl Job {
     pub fn run(&self) -> Result<JobOutcome<FileJobOutcome>, Errno> {
         match self {
             Job::File(job) => job.run(Blocking::MayBlock).map(JobOutcome::File),
+            Job::Cache(file, part) => disk::cache(*file, part.clone()).map(|()| JobOutcome::Cached),
             Job::Call(job) => job.run().map(JobOutcome::Call),
         }
     }
@@ -43,6 +49,7 @@ impl From<JobOutcome<FileJobOutcome>> for JobOutcome {
     fn from(outcome: JobOutcome<FileJobOutcome>) -> Self {
         match outcome {
             JobOutcome::File(done) => JobOutcome::File(done.into()),
+            JobOutcome::Cached => JobOutcome::Cached,
             JobOutcome::Call(value) => JobOutcome::Call(value),
         }
     }

@@ -34,6 +34,7 @@ mod cached;
 mod call;
 mod datagram;
 mod descriptor;
+mod discard;
 mod disk;
 mod engine;
 mod file;

@@ -9,6 +9,7 @@ use std::rc::Rc;
 use rustix::io::{Errno, retry_on_intr};
 
 use crate::cached::CachedParts;
+use crate::discard::DiscardBuffer;
 pub use crate::file_op::{Blocking, FileRange};
 use crate::read_ahead::ReadAhead;
 use crate::{
@@ -131,9 +132,8 @@ pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<u
     Ok(sent)
 }
 
-/// Maximum number of bytes that are read before a send whose part was cold, while Linux reads ahead. They are read into
-/// memory, since the end of a read into the page cache is not reported.
-pub const MAX_READ_BYTES: u32 = 64 * 1024;
+/// Maximum number of bytes that are read before a send whose part was cold, while Linux reads ahead.
+pub const MAX_READ_BYTES: u32 = DiscardBuffer::BYTES as u32;
 
 /// The same, if Linux reads nothing ahead for the socket.
 pub const MAX_EXACT_READ_BYTES: u32 = 32 * 1024;

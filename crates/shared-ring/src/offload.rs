@@ -97,7 +97,7 @@ impl OffloadThreads {
 impl Offload for OffloadThreads {
     fn post(&mut self, token: Token, job: Job) {
         match job {
-            Job::File(_) => self.files.post(token, job),
+            Job::File(_) | Job::Cache(..) => self.files.post(token, job),
             Job::Call(_) => self.calls.post(token, job),
         }
     }

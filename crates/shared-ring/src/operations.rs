@@ -236,7 +236,7 @@ impl<S: System, N: Default> Operations<S, N> {
         let read = nonblocking::read_first(&mut self.system, ahead, fd, (file, offset), len);
         self.counters.offloaded_file_ops += 1;
         self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
-        self.need = Some(Need::Thread(Job::File(FileJob::Read(number, read))));
+        self.need = Some(Need::Thread(Job::Cache(number, read)));
         Ok(Submitted::InFlight)
     }
 

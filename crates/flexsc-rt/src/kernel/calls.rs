@@ -2,6 +2,7 @@
 //! of a kind of object.
 
 use std::ffi::c_char;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 
 use shared_ring::nonblocking::Blocking;
@@ -93,8 +94,9 @@ pub(super) fn until_writable(fd: RawFd) -> Call {
 }
 
 /// Reads a part of a file that is not cached: pread(2) on a syscall thread.
-pub(super) fn read_cold(file: RawFd, offset: u64, bytes: &mut [u8]) -> Call {
-    let args = [file as usize, bytes.as_mut_ptr() as usize, bytes.len(), offset as usize, 0, 0];
+pub(super) fn read_cold(file: RawFd, part: &Range<u64>, into: *mut u8) -> Call {
+    let (offset, len) = (part.start as usize, (part.end - part.start) as usize);
+    let args = [file as usize, into as usize, len, offset, 0, 0];
     Call::bounded(libc::SYS_pread64, args).pinned(Executor::Threads)
 }
 

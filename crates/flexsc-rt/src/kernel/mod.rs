@@ -16,12 +16,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd};
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use shared_ring::author::{
-    InFlightTable, Need, Offload, OffloadThreads, Operations, Process, ReadAhead, System,
-    WakeSignal,
+    DiscardBuffer, InFlightTable, Need, Offload, OffloadThreads, Operations, Process, ReadAhead,
+    System, WakeSignal,
 };
 use shared_ring::{
     BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, File,
@@ -59,6 +60,7 @@ pub struct FlexScKernel {
     offload: OffloadThreads,
     closes: Closes,
     read_ahead: ReadAhead,
+    discarded: Rc<DiscardBuffer>,
     /// For each buffer group, receives that wait for a buffer, in order.
     starved: Vec<VecDeque<Token>>,
     /// Accepts outstanding beyond the first one of each listener.
@@ -91,9 +93,8 @@ enum Stage {
     Waiting(EntryId),
     /// A receive has a buffer.
     Receiving(EntryId, RxBuf),
-    /// A byte of the part of a file that is to be sent is read, or up to 16 KiB, so that it is cached; which wait of the
-    /// send for the disk that is.
-    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Vec<u8>),
+    /// The part of a file that is to be sent is read, so that it is cached.
+    Reading(EntryId, #[expect(dead_code, reason = "the kernel writes to it")] Rc<DiscardBuffer>),
     /// The call of a file operation.
     File(EntryId, FileStage),
     /// The call of any other operation.
@@ -126,6 +127,7 @@ impl FlexScKernel {
             offload,
             closes: Closes::new(),
             read_ahead: ReadAhead::default(),
+            discarded: Rc::default(),
             starved: vec![VecDeque::new()],
             more_accepts: 0,
             next_accepts: Vec::with_capacity(MORE_ACCEPTS.into()),

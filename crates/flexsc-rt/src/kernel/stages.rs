@@ -2,6 +2,7 @@
 
 use std::mem;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::rc::Rc;
 
 use rustix::io::Errno;
 use shared_ring::author::Entry;
@@ -59,12 +60,12 @@ impl FlexScKernel {
         }
         let ahead = &mut self.read_ahead;
         let read = nonblocking::read_first(system, ahead, socket, (file, *offset), len);
-        let mut bytes = vec![0; (read.end - read.start) as usize];
-        let call = calls::read_cold(file.as_raw_fd(), read.start, &mut bytes);
-        // SAFETY: the stage owns the bytes, the operation the file.
+        let into = Rc::clone(&self.discarded);
+        let call = calls::read_cold(file.as_raw_fd(), &read, into.as_mut_ptr());
+        // SAFETY: the stage keeps the memory, the operation the file.
         let id = unsafe { self.pages.post(&call) }?;
         self.owners[id.index()] = token;
-        state.stage = Stage::Reading(id, bytes);
+        state.stage = Stage::Reading(id, into);
         Ok(())
     }
 

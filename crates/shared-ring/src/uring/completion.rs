@@ -325,7 +325,7 @@ impl<R: Ring> UringKernel<R> {
     /// Continues a send of a file: the socket is writable, or the uncached part was read.
     fn resume_file_send(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
         let Entry { op, state, .. } = self.owned.inflight.get(token)?;
-        let was_read = matches!(state.memory, Memory::Bytes(_));
+        let was_read = matches!(state.memory, Memory::Discarded(_));
         if let (Op::SendFile { len, .. }, Ok(n @ 1..), true) = (op, result, was_read) {
             // The read may be short.
             *len = n.min(*len);

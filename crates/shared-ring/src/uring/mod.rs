@@ -20,12 +20,14 @@ pub use ring::{Cqe, Entries, Feature, LinuxRing, Mode, RawCompletion, Ring};
 use std::collections::VecDeque;
 use std::io;
 use std::mem::ManuallyDrop;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use io_uring::opcode;
 use io_uring::types::Fd as Raw;
 use rustix::io::Errno;
 
+use crate::discard::DiscardBuffer;
 use crate::inflight::{Entry, InFlightTable};
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::read_ahead::ReadAhead;
@@ -108,6 +110,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     multishot: Multishot,
     call_operations: calls::Operations,
     read_ahead: ReadAhead,
+    discarded: Rc<DiscardBuffer>,
     /// After `finish`: whether all operations have ended.
     finished: Option<bool>,
     now: Instant,
@@ -208,6 +211,7 @@ impl<R: Ring> UringKernel<R> {
             multishot: Multishot::Untried,
             call_operations: calls::Operations::default(),
             read_ahead: ReadAhead::default(),
+            discarded: Rc::default(),
             finished: None,
             now,
             counters: Counters::default(),
@@ -402,7 +406,7 @@ impl<R: Ring> UringKernel<R> {
                 let ahead = &mut self.read_ahead;
                 // The submission reads the range: see `sqe`.
                 let _ = nonblocking::read_first(system, ahead, fd, (file, offset), len);
-                entry.state.memory = Memory::Bytes(Vec::new());
+                entry.state.memory = Memory::Discarded(Rc::clone(&self.discarded));
                 self.arm(token);
                 return Submitted::InFlight;
             }

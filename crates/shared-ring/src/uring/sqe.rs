@@ -1,5 +1,7 @@
 //! Submission queue entries of operations.
 
+use std::rc::Rc;
+
 use io_uring::opcode;
 use io_uring::squeue::{Entry as Sqe, Flags};
 use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow};
@@ -9,6 +11,7 @@ use rustix::io::Errno;
 use super::calls;
 use crate::beneath::{STAT_FLAGS, mode};
 use crate::datagram::{CONTROL_BYTES, NAME_BYTES, Name};
+use crate::discard::DiscardBuffer;
 use crate::disk::CURRENT;
 use crate::file_op;
 use crate::{
@@ -38,8 +41,10 @@ pub(super) enum Memory {
     #[default]
     None,
     Address(Box<Name>),
-    /// Destination of a read. For a send of a file, that of its uncached part.
+    /// Destination of a read.
     Bytes(Vec<u8>),
+    /// Destination of a read of the uncached part that a send of a file waits for.
+    Discarded(Rc<DiscardBuffer>),
 }
 
 impl Memory {
@@ -88,9 +93,9 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         Op::Writable { fd } => writable(*fd),
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
             // Not cached, and being read.
-            Memory::Bytes(bytes) => {
-                bytes.reserve_exact(*len as usize);
-                opcode::Read::new(raw(file.fd()), bytes.as_mut_ptr(), *len).offset(*offset).build()
+            Memory::Discarded(memory) => {
+                let read = opcode::Read::new(raw(file.fd()), memory.as_mut_ptr(), *len);
+                read.offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.
             _ => writable(*fd),
