@@ -92,7 +92,7 @@ impl Submission {
                     vec![path, MemoryHold::to_read(self.offset, len)]
                 }
                 opcode::Write::CODE => vec![MemoryHold::to_read(address, len)],
-                // Reads may share memory whose contents nobody uses.
+                // Reads may share memory that nothing reads.
                 opcode::Read::CODE => vec![MemoryHold::to_share(address, len)],
                 _ => Vec::new(),
             }
