@@ -228,10 +228,12 @@ impl GatherList {
     #[inline]
     pub fn clear(&mut self) {
         self.first = None;
-        self.rest.clear();
         self.copied.clear();
         self.copied.shrink_to(Self::KEEP_BYTES);
-        self.rest.shrink_to(Self::KEEP_SEGMENTS);
+        if self.rest.capacity() > 0 {
+            self.rest.clear();
+            self.rest.shrink_to(Self::KEEP_SEGMENTS);
+        }
         self.len = 0;
         self.parts = 0;
         self.started = false;

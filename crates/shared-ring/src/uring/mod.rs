@@ -12,6 +12,7 @@ mod provided;
 mod ring;
 mod sqe;
 mod stream;
+mod submit;
 
 pub use call_ring::{CallRing, Pushed};
 pub use probe::SetupError;
@@ -29,15 +30,14 @@ use rustix::io::Errno;
 
 use crate::discard::DiscardBuffer;
 use crate::inflight::{Entry, InFlightTable};
-use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::read_ahead::ReadAhead;
 use crate::{
-    Batch, BufferError, BufferGroup, BufferPool, Call, CallJob, Completion, Counters, Executor,
-    FileOp, Host, Job, JobOutcome, Kernel, KernelError, Linux, Offload, Op, OpKind, Outcome,
-    Submit, SubmitError, SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker, WhenCold,
+    Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileOp, Host, Kernel,
+    KernelError, Linux, Offload, Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind,
+    Submitted, System, Token, WakeSignal, Waker,
 };
 use provided::BufferRing;
-use sqe::{Memory, OpState};
+use sqe::OpState;
 
 /// Configuration of a [`UringKernel`].
 #[derive(Clone, Copy, Debug)]
@@ -344,136 +344,6 @@ impl<R: Ring> UringKernel<R> {
         }
     }
 
-    /// Returns whether a send would be alone: this turn has sent nothing at once, has reported all its completions, and
-    /// nothing waits to be submitted.
-    fn is_alone(&mut self) -> bool {
-        self.sends_at_once
-            && self.landed.is_empty()
-            && self.done.is_empty()
-            && self.later.is_empty()
-            && self.cancels.is_empty()
-            && self.unsubmitted.is_empty()
-            && self.ring.queued() == 0
-            && self.finished.is_none()
-            && !self.ring.is_parents()
-    }
-
-    /// Tries a send at once. A system call of its own costs less than a submission and a completion, unless others share
-    /// the next turn with it. The data also leaves before this turn ends. Further sends of the turn share the ring.
-    ///
-    /// # Errors
-    /// Returns the operation if the socket is full.
-    fn send_now(&mut self, op: Op) -> Result<Outcome, Op> {
-        self.sends_at_once = false;
-        self.counters.system_calls += 1;
-        match nonblocking::try_to_send(&mut self.system, op, false) {
-            SendAttempt::Done(outcome) => {
-                self.counters.note_send(&outcome);
-                Ok(outcome)
-            }
-            SendAttempt::Full(op) | SendAttempt::Cold(op) => Err(op),
-        }
-    }
-
-    /// Sends part of a file at once, which `was_read`, or submits the poll or read that must precede it.
-    fn send_file(&mut self, token: Token, was_read: bool) -> Submitted {
-        let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
-        let Op::SendFile { fd, ref file, offset, ref mut len, is_last, when_cold } = entry.op
-        else {
-            return Submitted::InFlight;
-        };
-        self.counters.system_calls += 1;
-        entry.state.memory = Memory::None;
-        let system = &mut self.system;
-        let all = *len;
-        let outcome = match nonblocking::send_file(system, fd, (file, offset, len), was_read) {
-            Ok(n) => {
-                if is_last && n == all {
-                    self.read_ahead.forget(fd);
-                }
-                nonblocking::sent_file(n, *len)
-            }
-            Err(SendFileError::Failed(Errno::AGAIN)) => {
-                self.arm(token);
-                return Submitted::InFlight;
-            }
-            Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
-                self.counters.cold_file_reads += 1;
-                Outcome::Cold
-            }
-            Err(SendFileError::Cold) => {
-                self.counters.cold_file_reads += 1;
-                let ahead = &mut self.read_ahead;
-                // The submission reads the range: see `sqe`.
-                let _ = nonblocking::read_first(system, ahead, fd, (file, offset), len);
-                entry.state.memory = Memory::Discarded(Rc::clone(&self.discarded));
-                self.arm(token);
-                return Submitted::InFlight;
-            }
-            Err(SendFileError::Failed(errno)) => Outcome::Failed(errno, None),
-        };
-        self.owned.inflight.remove(token);
-        Submitted::Done(outcome)
-    }
-
-    /// Makes a system call, or lets its executor make it.
-    #[cold]
-    fn call(
-        &mut self,
-        token: Token,
-        mut call: Box<Call>,
-        by: Executor,
-    ) -> Result<Submitted, SubmitError> {
-        // SAFETY: the call is accessed again after the job is done. Until then it stays in the table, or is
-        // leaked.
-        let job = unsafe { call.job() };
-        let by = match by {
-            Executor::Ring if !self.can_make(&job) => Executor::Thread,
-            by => by,
-        };
-        let entry = self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
-        match by {
-            Executor::Ring => self.arm(token),
-            Executor::Thread => {
-                entry.state.on_thread = true;
-                self.counters.offloaded_calls += 1;
-                self.offload.post(token, Job::Call(job));
-            }
-            Executor::InPlace | Executor::WhenReadable | Executor::WhenWritable => {
-                return Ok(self.try_call(token));
-            }
-        }
-        Ok(Submitted::InFlight)
-    }
-
-    /// Makes a system call at once, or submits the poll that must precede it.
-    fn try_call(&mut self, token: Token) -> Submitted {
-        let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
-        let Op::Call(call, by) = &mut entry.op else { return Submitted::InFlight };
-        let waits = *by != Executor::InPlace && call.fd().is_some();
-        self.counters.system_calls += 1;
-        // SAFETY: the call is accessed again after the job is done.
-        let job = unsafe { call.job() };
-        let result = self.system.call(&job);
-        if waits && result == Err(Errno::AGAIN) {
-            self.arm(token);
-            return Submitted::InFlight;
-        }
-        let entry = self.owned.inflight.remove(token).expect("it was just found");
-        Submitted::Done(entry.op.executed(result.map(JobOutcome::Call)))
-    }
-
-    /// Returns whether the ring has an operation for a call, so that [`Executor::Ring`] needs no thread.
-    pub fn has_operation(&mut self, call: &mut Call) -> bool {
-        // SAFETY: the job is not used after this.
-        let job = unsafe { call.job() };
-        self.can_make(&job)
-    }
-
-    fn can_make(&mut self, job: &CallJob) -> bool {
-        self.call_operations.sqe(&self.ring, job).is_some()
-    }
-
     /// Returns dropped buffers to the kernel. Posts waiting receives again, oldest first, as many as their
     /// group has buffers.
     fn give_back_buffers(&mut self) {
@@ -549,61 +419,29 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         if !token.kind().is_tracked() {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
-        let is_send = matches!(op, Op::Send { .. } | Op::SendTo { .. });
-        let op = if is_send && self.is_alone() && self.owned.inflight.get(token).is_none() {
-            match self.send_now(op) {
-                Ok(outcome) => return Ok(Submitted::Done(outcome)),
-                Err(op) => op,
+        let copies = match op {
+            Op::Send { .. } | Op::SendTo { .. } => return self.submit_send(token, op),
+            Op::Receive { group, .. } | Op::ReceiveFrom { group, .. } => {
+                return self.submit_receive(token, op, group);
             }
-        } else {
-            op
-        };
-        let copies = match &op {
+            Op::SendFile { .. } => {
+                self.owned.inflight.insert(token, op, OpState::default())?;
+                return Ok(self.send_file(token, false));
+            }
+            Op::Call(call, by) => return self.call(token, call, by),
+            Op::File(FileOp::List(_)) => return self.list(token, op),
             Op::Accept { per_turn: Some(n), .. } => n.get().min(MAX_ACCEPTS),
+            Op::Close { ref socket } => {
+                self.read_ahead.forget(socket.number());
+                1
+            }
             _ => 1,
         };
-        let sends_file = matches!(op, Op::SendFile { .. });
-        if let Op::Close { socket } = &op {
-            self.read_ahead.forget(socket.number());
+        let submitted = self.submit_to_ring(token, op);
+        if submitted.is_ok() {
+            (1..copies).for_each(|_| self.arm(token));
         }
-        let work = match op {
-            Op::Call(call, by) => return self.call(token, call, by),
-            // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
-            Op::File(ref op @ FileOp::List(_)) => Some(Job::File(unsafe { op.job() })),
-            _ => None,
-        };
-        // It must queue behind older receives.
-        let Owned { inflight, groups, .. } = &mut *self.owned;
-        let starved = match op {
-            Op::Receive { group, .. } | Op::ReceiveFrom { group, .. } => {
-                match groups.get_mut(group.index()) {
-                    Some(group) => Some(&mut group.starved).filter(|starved| !starved.is_empty()),
-                    None => return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup }),
-                }
-            }
-            _ => None,
-        };
-        let entry = inflight.insert(token, op, OpState::default())?;
-        if let Some(starved) = starved {
-            entry.state.queued += 1;
-            starved.push_back(token);
-            return Ok(Submitted::InFlight);
-        }
-        if sends_file {
-            return Ok(self.send_file(token, false));
-        }
-        if let Some(work) = work {
-            entry.state.on_thread = true;
-            self.counters.offloaded_file_ops += 1;
-            self.offload.post(token, work);
-            return Ok(Submitted::InFlight);
-        }
-        let in_turn = self.unsubmitted.is_empty();
-        if !(in_turn && Self::arm_now(&mut self.ring, entry, self.multishot)) {
-            self.arm_later(token);
-        }
-        (1..copies).for_each(|_| self.arm(token));
-        Ok(Submitted::InFlight)
+        submitted
     }
 
     fn cancel(&mut self, token: Token) {

@@ -1,0 +1,203 @@
+//! What the submission of each kind of operation does at once, and what it leaves to the ring.
+
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use super::provided::BufferRing;
+use super::sqe::{Memory, OpState};
+use super::{Owned, Ring, UringKernel};
+use crate::nonblocking::{self, SendAttempt, SendFileError};
+use crate::{
+    BufferGroup, Call, CallJob, Executor, Job, JobOutcome, Offload, Op, Outcome, SubmitError,
+    SubmitErrorKind, Submitted, System, Token, WhenCold,
+};
+
+impl<R: Ring> UringKernel<R> {
+    /// Inserts an operation into the table, and submits it.
+    #[inline]
+    pub(super) fn submit_to_ring(
+        &mut self,
+        token: Token,
+        op: Op,
+    ) -> Result<Submitted, SubmitError> {
+        let entry = self.owned.inflight.insert(token, op, OpState::default())?;
+        let in_turn = self.unsubmitted.is_empty();
+        if !(in_turn && Self::arm_now(&mut self.ring, entry, self.multishot)) {
+            self.arm_later(token);
+        }
+        Ok(Submitted::InFlight)
+    }
+
+    #[inline]
+    pub(super) fn submit_send(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        if self.is_alone() && self.owned.inflight.get(token).is_none() {
+            return match self.send_now(op) {
+                Ok(outcome) => Ok(Submitted::Done(outcome)),
+                Err(op) => self.submit_to_ring(token, op),
+            };
+        }
+        self.submit_to_ring(token, op)
+    }
+
+    /// Submits a receive, behind older ones that wait for a buffer.
+    pub(super) fn submit_receive(
+        &mut self,
+        token: Token,
+        op: Op,
+        group: BufferGroup,
+    ) -> Result<Submitted, SubmitError> {
+        let Owned { inflight, groups, .. } = &mut *self.owned;
+        let Some(BufferRing { starved, .. }) = groups.get_mut(group.index()) else {
+            return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup });
+        };
+        if starved.is_empty() {
+            return self.submit_to_ring(token, op);
+        }
+        inflight.insert(token, op, OpState::default())?.state.queued += 1;
+        starved.push_back(token);
+        Ok(Submitted::InFlight)
+    }
+
+    /// Has a thread list a directory, as the ring cannot.
+    pub(super) fn list(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        let entry = self.owned.inflight.insert(token, op, OpState::default())?;
+        let Op::File(op) = &entry.op else { unreachable!("not a file operation: {:?}", entry.op) };
+        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
+        let job = Job::File(unsafe { op.job() });
+        entry.state.on_thread = true;
+        self.counters.offloaded_file_ops += 1;
+        self.offload.post(token, job);
+        Ok(Submitted::InFlight)
+    }
+
+    /// Returns whether a send would be alone: this turn has sent nothing at once, has reported all its completions, and
+    /// nothing waits to be submitted.
+    fn is_alone(&mut self) -> bool {
+        self.sends_at_once
+            && self.landed.is_empty()
+            && self.done.is_empty()
+            && self.later.is_empty()
+            && self.cancels.is_empty()
+            && self.unsubmitted.is_empty()
+            && self.ring.queued() == 0
+            && self.finished.is_none()
+            && !self.ring.is_parents()
+    }
+
+    /// Tries a send at once. A system call of its own costs less than a submission and a completion, unless others share
+    /// the next turn with it. The data also leaves before this turn ends. Further sends of the turn share the ring.
+    ///
+    /// # Errors
+    /// Returns the operation if the socket is full.
+    fn send_now(&mut self, op: Op) -> Result<Outcome, Op> {
+        self.sends_at_once = false;
+        self.counters.system_calls += 1;
+        match nonblocking::try_to_send(&mut self.system, op, false) {
+            SendAttempt::Done(outcome) => {
+                self.counters.note_send(&outcome);
+                Ok(outcome)
+            }
+            SendAttempt::Full(op) | SendAttempt::Cold(op) => Err(op),
+        }
+    }
+
+    /// Sends part of a file at once, which `was_read`, or submits the poll or read that must precede it.
+    pub(super) fn send_file(&mut self, token: Token, was_read: bool) -> Submitted {
+        let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
+        let Op::SendFile { fd, ref file, offset, ref mut len, is_last, when_cold } = entry.op
+        else {
+            return Submitted::InFlight;
+        };
+        self.counters.system_calls += 1;
+        entry.state.memory = Memory::None;
+        let system = &mut self.system;
+        let all = *len;
+        let outcome = match nonblocking::send_file(system, fd, (file, offset, len), was_read) {
+            Ok(n) => {
+                if is_last && n == all {
+                    self.read_ahead.forget(fd);
+                }
+                nonblocking::sent_file(n, *len)
+            }
+            Err(SendFileError::Failed(Errno::AGAIN)) => {
+                self.arm(token);
+                return Submitted::InFlight;
+            }
+            Err(SendFileError::Cold) if when_cold == WhenCold::Report => {
+                self.counters.cold_file_reads += 1;
+                Outcome::Cold
+            }
+            Err(SendFileError::Cold) => {
+                self.counters.cold_file_reads += 1;
+                let ahead = &mut self.read_ahead;
+                // The submission reads the range: see `sqe`.
+                let _ = nonblocking::read_first(system, ahead, fd, (file, offset), len);
+                entry.state.memory = Memory::Discarded(Rc::clone(&self.discarded));
+                self.arm(token);
+                return Submitted::InFlight;
+            }
+            Err(SendFileError::Failed(errno)) => Outcome::Failed(errno, None),
+        };
+        self.owned.inflight.remove(token);
+        Submitted::Done(outcome)
+    }
+
+    /// Makes a system call, or lets its executor make it.
+    #[cold]
+    pub(super) fn call(
+        &mut self,
+        token: Token,
+        mut call: Box<Call>,
+        by: Executor,
+    ) -> Result<Submitted, SubmitError> {
+        // SAFETY: the call is accessed again after the job is done. Until then it stays in the table, or is
+        // leaked.
+        let job = unsafe { call.job() };
+        let by = match by {
+            Executor::Ring if !self.can_make(&job) => Executor::Thread,
+            by => by,
+        };
+        let entry = self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
+        match by {
+            Executor::Ring => self.arm(token),
+            Executor::Thread => {
+                entry.state.on_thread = true;
+                self.counters.offloaded_calls += 1;
+                self.offload.post(token, Job::Call(job));
+            }
+            Executor::InPlace | Executor::WhenReadable | Executor::WhenWritable => {
+                return Ok(self.try_call(token));
+            }
+        }
+        Ok(Submitted::InFlight)
+    }
+
+    /// Makes a system call at once, or submits the poll that must precede it.
+    pub(super) fn try_call(&mut self, token: Token) -> Submitted {
+        let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
+        let Op::Call(call, by) = &mut entry.op else { return Submitted::InFlight };
+        let waits = *by != Executor::InPlace && call.fd().is_some();
+        self.counters.system_calls += 1;
+        // SAFETY: the call is accessed again after the job is done.
+        let job = unsafe { call.job() };
+        let result = self.system.call(&job);
+        if waits && result == Err(Errno::AGAIN) {
+            self.arm(token);
+            return Submitted::InFlight;
+        }
+        let entry = self.owned.inflight.remove(token).expect("it was just found");
+        Submitted::Done(entry.op.executed(result.map(JobOutcome::Call)))
+    }
+
+    /// Returns whether the ring has an operation for a call, so that [`Executor::Ring`] needs no thread.
+    pub fn has_operation(&mut self, call: &mut Call) -> bool {
+        // SAFETY: the job is not used after this.
+        let job = unsafe { call.job() };
+        self.can_make(&job)
+    }
+
+    fn can_make(&mut self, job: &CallJob) -> bool {
+        self.call_operations.sqe(&self.ring, job).is_some()
+    }
+}
