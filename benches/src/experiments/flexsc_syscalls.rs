@@ -32,6 +32,8 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 const FULL: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const QUICK: [usize; 3] = [1, 8, 64];
 const MAX_DEPTH: usize = 512;
+/// The work that keeps a syscall thread busy.
+const READS: &str = "4 KiB read, page cache";
 /// The depth of the goal for a null call, and the lowest one for the best executor.
 const NULL_DEPTH: usize = 64;
 const BEST_FROM: usize = 8;
@@ -63,7 +65,7 @@ const NOTES: [&str; 6] = [
      ratio of the call and depth with the highest median, so noise makes it larger.",
     "`threads, own core` makes all calls by a syscall thread that has left the owner's core, which counters show before \
      and after; its heartbeat takes 100 us. Where it does not leave within 50 ms, as it is seldom busy, or returns, the time is infinite and has no point. \
-     Those of `threads` never leave. `threads_over_own_core` is of 512 reads of 4 KiB, in the rounds in which it left.",
+     Those of `threads` never leave. `threads_over_own_core` is of reads of 4 KiB from the page cache, most at a time, in the rounds in which it left.",
     "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
      each through a pair of local sockets and then receives them. Both count two calls for each.",
     "A completion is a null call that is posted, made in place and taken, while others wait. \
@@ -459,17 +461,7 @@ fn report(
             outcome.ratio(format!("{name}_direct_over_posted"), "flexsc", each);
         }
     }
-    let is_read = |cell: &&Cell| {
-        (works.all[cell.work].name, cell.depth) == ("4 KiB read, page cache", MAX_DEPTH)
-    };
-    if let Some(cell) = cells.iter().find(is_read) {
-        let mut each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
-        // Rounds in which the thread left.
-        each.retain(|ratio| *ratio > 0.0);
-        if !each.is_empty() {
-            outcome.ratio("threads_over_own_core", "flexsc", each);
-        }
-    }
+    own_core(works, cells, outcome);
     let over_direct = cells
         .iter()
         .filter(|cell| cell.depth == 1)
@@ -492,6 +484,23 @@ fn report(
             let x = X::Number(*outstanding as f64);
             outcome.point(OUTSTANDING_FIGURE, "ns", "in place", x, y);
         }
+    }
+}
+
+/// Adds the ratio of the syscall thread that leaves the owner's core, for the deepest batches of reads. It counts the rounds
+/// in which the thread left.
+fn own_core(works: &Works, cells: &[Cell], outcome: &mut Outcome) {
+    let reads = cells.iter().filter(|cell| works.all[cell.work].name == READS);
+    let Some(cell) = reads.max_by_key(|cell| cell.depth) else { return };
+    let mut each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
+    let rounds = each.len();
+    each.retain(|ratio| *ratio > 0.0);
+    let (left, depth) = (each.len(), cell.depth);
+    outcome.shows.push(format!(
+        "A syscall thread left the owner's core in {left} of {rounds} rounds, with {depth} reads at a time."
+    ));
+    if left > 0 {
+        outcome.ratio("threads_over_own_core", "flexsc", each);
     }
 }
 

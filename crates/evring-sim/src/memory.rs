@@ -12,8 +12,8 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 thread_local! {
-    /// Each held range, by its start and the id of its hold.
-    static HELD: RefCell<BTreeMap<(usize, u64), Held>> = const { RefCell::new(BTreeMap::new()) };
+    /// Length of each held range, by its start and the id of its hold.
+    static HELD: RefCell<BTreeMap<(usize, u64), usize>> = const { RefCell::new(BTreeMap::new()) };
     /// Number of held ranges; readable while the map changes.
     static COUNT: Cell<usize> = const { Cell::new(0) };
     static NEXT: Cell<u64> = const { Cell::new(0) };
@@ -67,8 +67,8 @@ fn check_freed_range(start: usize, len: usize) {
         // The map's own memory is never held.
         let Ok(held) = held.try_borrow() else { return };
         let range = (start, 0)..(start.saturating_add(len), 0);
-        if let Some(((at, _), held)) = held.range(range).next() {
-            FREED.set(Some((*at, held.len)));
+        if let Some(((at, _), len)) = held.range(range).next() {
+            FREED.set(Some((*at, *len)));
         }
     });
 }
@@ -84,15 +84,8 @@ pub(super) struct MemoryHold {
     start: usize,
     len: usize,
     id: u64,
-}
-
-/// What is known of a held range.
-struct Held {
-    len: usize,
     /// Hash of the content; none once the kernel has written to it.
     hash: Option<u64>,
-    /// Other operations may write to it, too.
-    is_shared: bool,
 }
 
 impl MemoryHold {
@@ -102,7 +95,7 @@ impl MemoryHold {
     /// The memory can be read until the hold is released.
     pub(super) unsafe fn to_read(start: u64, len: usize) -> Self {
         // SAFETY: by the caller's promise.
-        unsafe { MemoryHold::new(start as usize, len, false) }
+        unsafe { MemoryHold::new(start as usize, len) }
     }
 
     /// Holds memory that the kernel writes, and poisons it.
@@ -111,46 +104,31 @@ impl MemoryHold {
     /// The memory can be read and written until the hold is released.
     pub(super) unsafe fn to_write(start: u64, len: usize) -> Self {
         // SAFETY: by the caller's promise.
-        unsafe { MemoryHold::poisoned(start, len, false) }
+        unsafe { std::ptr::write_bytes(start as *mut u8, POISON, len) };
+        // SAFETY: by the caller's promise.
+        unsafe { MemoryHold::new(start as usize, len) }
     }
 
-    /// Holds memory that the kernel writes, also for other operations, and poisons it.
+    /// Holds memory that the kernel writes for several operations, and that nothing reads. So what happens to it does
+    /// not matter, except that it is freed.
     ///
     /// # Safety
     /// The memory can be read and written until the hold is released.
     pub(super) unsafe fn to_share(start: u64, len: usize) -> Self {
         // SAFETY: by the caller's promise.
-        unsafe { MemoryHold::poisoned(start, len, true) }
-    }
-
-    unsafe fn poisoned(start: u64, len: usize, is_shared: bool) -> Self {
-        // SAFETY: by the caller's promise.
-        unsafe { std::ptr::write_bytes(start as *mut u8, POISON, len) };
-        // SAFETY: by the caller's promise.
-        unsafe { MemoryHold::new(start as usize, len, is_shared) }
-    }
-
-    unsafe fn new(start: usize, len: usize, is_shared: bool) -> Self {
-        let id = NEXT.get();
-        NEXT.set(id + 1);
-        COUNT.set(COUNT.get() + 1);
-        let hold = MemoryHold { start, len, id };
-        let known = Held { len, hash: Some(hold.hash_now()), is_shared };
-        HELD.with_borrow_mut(|held| held.insert((start, id), known));
+        let mut hold = unsafe { MemoryHold::new(start as usize, len) };
+        hold.hash = None;
         hold
     }
 
-    /// Notes a write by the kernel, for each operation that shares the memory.
-    fn note_write(&self) {
-        HELD.with_borrow_mut(|held| {
-            let is_shared = held[&(self.start, self.id)].is_shared;
-            let same = held.range_mut((self.start, 0)..=(self.start, u64::MAX));
-            for ((_, id), known) in same {
-                if *id == self.id || is_shared && known.is_shared {
-                    known.hash = None;
-                }
-            }
-        });
+    unsafe fn new(start: usize, len: usize) -> Self {
+        let id = NEXT.get();
+        NEXT.set(id + 1);
+        COUNT.set(COUNT.get() + 1);
+        HELD.with_borrow_mut(|held| held.insert((start, id), len));
+        let mut hold = MemoryHold { start, len, id, hash: None };
+        hold.hash = Some(hold.hash_now());
+        hold
     }
 
     fn hash_now(&self) -> u64 {
@@ -159,8 +137,7 @@ impl MemoryHold {
 
     /// Returns whether only the kernel has written to it.
     pub(super) fn is_untouched(&self) -> bool {
-        let hash = HELD.with_borrow(|held| held[&(self.start, self.id)].hash);
-        hash.is_none_or(|hash| hash == self.hash_now())
+        self.hash.is_none_or(|hash| hash == self.hash_now())
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
@@ -172,7 +149,7 @@ impl MemoryHold {
 
     pub(super) fn fill(&mut self, bytes: &[u8]) {
         assert!(bytes.len() <= self.len, "a write exceeds the memory of the operation");
-        self.note_write();
+        self.hash = None;
         // SAFETY: as in `bytes`, for a hold that was made to be written to.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.start as *mut u8, bytes.len());

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
-use shared_ring::{Access, WriteAt};
+use shared_ring::{Access, OpKind, Token, WriteAt};
 
 use crate::memory::MemoryHold;
 
@@ -92,8 +92,11 @@ impl Submission {
                     vec![path, MemoryHold::to_read(self.offset, len)]
                 }
                 opcode::Write::CODE => vec![MemoryHold::to_read(address, len)],
-                // Reads may share memory that nothing reads.
-                opcode::Read::CODE => vec![MemoryHold::to_share(address, len)],
+                // Sends that wait for the disk share the destination of their reads.
+                opcode::Read::CODE if Token::from_bits(self.user_data).kind() == OpKind::Send => {
+                    vec![MemoryHold::to_share(address, len)]
+                }
+                opcode::Read::CODE => vec![MemoryHold::to_write(address, len)],
                 _ => Vec::new(),
             }
         }

@@ -57,7 +57,7 @@ fn counts<const N: usize>(serving: &Serving, names: [&str; N]) -> [u64; N] {
     names.map(|name| status[name].as_u64().unwrap())
 }
 
-/// Returns the number of open connections, including the one for this request.
+/// Returns the number of open connections, including the one that asked for this status.
 fn open_connections(status: &serde_json::Value) -> u64 {
     let count = |name: &str| status[name].as_u64().unwrap();
     count("connections_accepted") - count("connections_closed")
@@ -127,7 +127,7 @@ impl<R: Read> ResponseCounter<R> {
     fn read(&mut self, mut count: u64) {
         while count > 0 {
             let n = match self.responses.read(&mut self.buffer) {
-                // As for `Client::receive`.
+                // The kernel does not restart reads with a timeout.
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 result => result.unwrap(),
             };
@@ -423,7 +423,7 @@ fn unread_listings_count_as_buffered_bytes() {
             send_all(serving, &mut clients);
             // The socket buffers take some pages. The server queues the others, until there are too many.
             let until = Instant::now() + TIMEOUT;
-            // The connection that exceeds the maximum may be one that asks.
+            // The connection that exceeds the maximum may be that of this request.
             while serving.connect().status_or_end().is_some_and(|status| status["overruns"] == 0) {
                 assert!(Instant::now() < until, "{name}: {CLIENTS} clients with {page} bytes each");
             }

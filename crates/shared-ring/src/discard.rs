@@ -7,27 +7,22 @@ use std::mem::MaybeUninit;
 /// The destination of any number of reads at a time. Nothing reads what they write.
 ///
 /// A file is read into the page cache through memory, because the kernel does not report when a read into the cache alone
-/// has ended. Reads that share their destination take no memory for each of them, and it stays in the CPU's cache.
+/// has ended. Shared memory costs nothing for each read, and reads on one CPU find it in that CPU's cache.
 pub struct DiscardBuffer(UnsafeCell<MaybeUninit<[u8; Self::BYTES]>>);
 
 impl DiscardBuffer {
     /// Its size.
     pub const BYTES: usize = 64 * 1024;
 
-    /// Allocates the memory.
-    pub const fn new() -> Self {
-        DiscardBuffer(UnsafeCell::new(MaybeUninit::uninit()))
-    }
-
-    /// Returns where it starts. Reads whose destination it is must end before it is dropped.
-    pub const fn as_mut_ptr(&self) -> *mut u8 {
+    /// Returns where it starts. It must outlive the reads into it.
+    pub fn as_mut_ptr(&self) -> *mut u8 {
         self.0.get().cast()
     }
 }
 
 impl Default for DiscardBuffer {
     fn default() -> Self {
-        Self::new()
+        DiscardBuffer(UnsafeCell::new(MaybeUninit::uninit()))
     }
 }
 

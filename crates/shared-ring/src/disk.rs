@@ -11,6 +11,7 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 
 use crate::beneath;
 use crate::descriptor::borrow;
+use crate::discard::DiscardBuffer;
 use crate::{Access, Blocking, Fd, FileRange, Listing, Metadata, PathAt, WriteAt};
 
 /// Returns whether reading a part of a file would block, as far as the file system reports it.
@@ -58,7 +59,7 @@ fn is_byte_cold(file: Fd, offset: u64) -> bool {
 
 /// Reads a part to find out whether that blocks. The copies take less time than a system call for each page.
 fn would_read_block(part: FileRange) -> bool {
-    let read = read_and_discard(part.file, part.range(), ReadWriteFlags::NOWAIT);
+    let read = read_and_discard::<{ 32 * 1024 }>(part.file, part.range(), ReadWriteFlags::NOWAIT);
     matches!(read, Err(Errno::AGAIN | Errno::OPNOTSUPP))
 }
 
@@ -67,12 +68,16 @@ fn would_read_block(part: FileRange) -> bool {
 /// # Errors
 /// Those of preadv2(2).
 pub(crate) fn cache(file: Fd, part: Range<u64>) -> Result<(), Errno> {
-    read_and_discard(file, part, ReadWriteFlags::empty())
+    read_and_discard::<{ DiscardBuffer::BYTES }>(file, part, ReadWriteFlags::empty())
 }
 
-/// Reads a part of a file up to its end.
-fn read_and_discard(file: Fd, part: Range<u64>, flags: ReadWriteFlags) -> Result<(), Errno> {
-    let mut bytes = [0; 32 * 1024];
+/// Reads a part of a file, `SIZE` bytes at a time; less if the file ends before.
+fn read_and_discard<const SIZE: usize>(
+    file: Fd,
+    part: Range<u64>,
+    flags: ReadWriteFlags,
+) -> Result<(), Errno> {
+    let mut bytes = [0; SIZE];
     let Range { start: mut at, end } = part;
     while at < end {
         let len = (end - at).min(bytes.len() as u64) as usize;

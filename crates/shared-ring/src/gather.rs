@@ -230,6 +230,7 @@ impl GatherList {
         self.first = None;
         self.copied.clear();
         self.copied.shrink_to(Self::KEEP_BYTES);
+        // Most lists never had a second segment.
         if self.rest.capacity() > 0 {
             self.rest.clear();
             self.rest.shrink_to(Self::KEEP_SEGMENTS);

@@ -138,6 +138,8 @@ pub const MAX_READ_BYTES: u32 = DiscardBuffer::BYTES as u32;
 /// The same, if Linux reads nothing ahead for the socket.
 pub const MAX_EXACT_READ_BYTES: u32 = 32 * 1024;
 
+const _: () = assert!(MAX_EXACT_READ_BYTES <= MAX_READ_BYTES);
+
 /// Sends up to `len` bytes of a file, [`File::BLOCK_BYTES`] at most. Returns their number: 0 if the file ends before
 /// `offset`. They must be cached ([`must_read`]) or `was_read`: then this does not look, and blocks only if the kernel has
 /// evicted them since. Cuts `len` to what is cached. SIGPIPE must be ignored, as it is in Rust programs.

@@ -5,6 +5,7 @@ use std::ffi::c_char;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 
+use shared_ring::author::DiscardBuffer;
 use shared_ring::nonblocking::Blocking;
 use shared_ring::{Executor as By, GatherList, Op, RxBuf};
 
@@ -96,6 +97,7 @@ pub(super) fn until_writable(fd: RawFd) -> Call {
 /// Reads a part of a file that is not cached: pread(2) on a syscall thread.
 pub(super) fn read_cold(file: RawFd, part: &Range<u64>, into: *mut u8) -> Call {
     let (offset, len) = (part.start as usize, (part.end - part.start) as usize);
+    debug_assert!(len <= DiscardBuffer::BYTES);
     let args = [file as usize, into as usize, len, offset, 0, 0];
     Call::bounded(libc::SYS_pread64, args).pinned(Executor::Threads)
 }

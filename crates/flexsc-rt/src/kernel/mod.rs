@@ -60,6 +60,7 @@ pub struct FlexScKernel {
     offload: OffloadThreads,
     closes: Closes,
     read_ahead: ReadAhead,
+    /// Each send that waits for the disk keeps it, too.
     discarded: Rc<DiscardBuffer>,
     /// For each buffer group, receives that wait for a buffer, in order.
     starved: Vec<VecDeque<Token>>,

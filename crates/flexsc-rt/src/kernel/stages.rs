@@ -62,7 +62,7 @@ impl FlexScKernel {
         let read = nonblocking::read_first(system, ahead, socket, (file, *offset), len);
         let into = Rc::clone(&self.discarded);
         let call = calls::read_cold(file.as_raw_fd(), &read, into.as_mut_ptr());
-        // SAFETY: the stage keeps the memory, the operation the file.
+        // SAFETY: the stage keeps the memory, which is as long as the longest part to read; the operation the file.
         let id = unsafe { self.pages.post(&call) }?;
         self.owners[id.index()] = token;
         state.stage = Stage::Reading(id, into);

@@ -110,6 +110,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     multishot: Multishot,
     call_operations: calls::Operations,
     read_ahead: ReadAhead,
+    /// Each send that waits for the disk keeps it, too, so that it outlives the reads in flight.
     discarded: Rc<DiscardBuffer>,
     /// After `finish`: whether all operations have ended.
     finished: Option<bool>,
@@ -234,7 +235,7 @@ impl<R: Ring> UringKernel<R> {
     fn arm_now(ring: &mut R, entry: &mut Entry<OpState>, multishot: Multishot) -> bool {
         let multishot = multishot != Multishot::Unsupported;
         let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.state, multishot);
-        // SAFETY: the submission points into `owned`, to an entry made only for it.
+        // SAFETY: the submission points into `owned`, to an entry made only for it, or to a buffer that this entry keeps.
         let pushed = unsafe { ring.push(&sqe) };
         entry.state.in_ring += u16::from(pushed);
         entry.state.multishot = multishot;
@@ -429,7 +430,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
                 return Ok(self.send_file(token, false));
             }
             Op::Call(call, by) => return self.call(token, call, by),
-            Op::File(FileOp::List(_)) => return self.list(token, op),
+            Op::File(op @ FileOp::List(_)) => return self.list(token, op),
             Op::Accept { per_turn: Some(n), .. } => n.get().min(MAX_ACCEPTS),
             Op::Close { ref socket } => {
                 self.read_ahead.forget(socket.number());
@@ -437,11 +438,9 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             }
             _ => 1,
         };
-        let submitted = self.submit_to_ring(token, op);
-        if submitted.is_ok() {
-            (1..copies).for_each(|_| self.arm(token));
-        }
-        submitted
+        let submitted = self.submit_to_ring(token, op)?;
+        (1..copies).for_each(|_| self.arm(token));
+        Ok(submitted)
     }
 
     fn cancel(&mut self, token: Token) {

@@ -64,7 +64,7 @@ fn raw(fd: Fd) -> Raw {
     Raw(fd.raw())
 }
 
-/// Returns the submission for an operation, which points into `op` and `state`. With `multishot`, it
+/// Returns the submission for an operation, which points into `op` and `state`, and to what they keep. With `multishot`, it
 /// is multishot if the operation supports that.
 pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: bool) -> Sqe {
     let sqe = match op {
@@ -94,7 +94,8 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
             // Not cached, and being read.
             Memory::Discarded(memory) => {
-                let read = opcode::Read::new(raw(file.fd()), memory.as_mut_ptr(), *len);
+                let len = (*len).min(DiscardBuffer::BYTES as u32);
+                let read = opcode::Read::new(raw(file.fd()), memory.as_mut_ptr(), len);
                 read.offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.

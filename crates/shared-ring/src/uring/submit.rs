@@ -1,4 +1,5 @@
-//! What the submission of each kind of operation does at once, and what it leaves to the ring.
+//! What the submission of each kind of operation does at once, and what it leaves to the ring; how sends of files and
+//! system calls continue.
 
 use std::rc::Rc;
 
@@ -9,8 +10,8 @@ use super::sqe::{Memory, OpState};
 use super::{Owned, Ring, UringKernel};
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
-    BufferGroup, Call, CallJob, Executor, Job, JobOutcome, Offload, Op, Outcome, SubmitError,
-    SubmitErrorKind, Submitted, System, Token, WhenCold,
+    BufferGroup, Call, CallJob, Executor, FileOp, Job, JobOutcome, Offload, Op, Outcome,
+    SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -29,6 +30,7 @@ impl<R: Ring> UringKernel<R> {
         Ok(Submitted::InFlight)
     }
 
+    /// Sends at once if the send is alone, else by the ring.
     #[inline]
     pub(super) fn submit_send(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if self.is_alone() && self.owned.inflight.get(token).is_none() {
@@ -60,11 +62,10 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Has a thread list a directory, as the ring cannot.
-    pub(super) fn list(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        let entry = self.owned.inflight.insert(token, op, OpState::default())?;
-        let Op::File(op) = &entry.op else { unreachable!("not a file operation: {:?}", entry.op) };
+    pub(super) fn list(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
         // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
         let job = Job::File(unsafe { op.job() });
+        let entry = self.owned.inflight.insert(token, Op::File(op), OpState::default())?;
         entry.state.on_thread = true;
         self.counters.offloaded_file_ops += 1;
         self.offload.post(token, job);
