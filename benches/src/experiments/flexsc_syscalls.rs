@@ -64,7 +64,7 @@ const NOTES: [&str; 6] = [
      executor takes the best of `in place`, `ring` and `threads` in the same round. `..._worst` is the \
      ratio of the call and depth with the highest median, so noise makes it larger.",
     "`threads, own core` makes all calls by a syscall thread that has left the owner's core, which counters show before \
-     and after; its heartbeat takes 100 us. Where it does not leave within 50 ms, as it is seldom busy, or returns, the time is infinite and has no point. \
+     and after; its heartbeat takes 100 us. Where it does not leave within 50 ms, as it is seldom busy, or returns, the round has no time. \
      Those of `threads` never leave. `threads_over_own_core` is of reads of 4 KiB from the page cache, most at a time, in the rounds in which it left.",
     "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
      each through a pair of local sockets and then receives them. Both count two calls for each.",
@@ -449,7 +449,9 @@ fn report(
     for cell in cells {
         let figure = format!("Time of a call against batch depth: {}", works.all[cell.work].name);
         for (maker, times) in makers.iter().zip(&cell.times) {
-            if let Some(y) = spread(times).filter(|y| y.median.is_finite()) {
+            // Rounds in which the syscall thread did not leave have no time.
+            let times: Vec<f64> = times.iter().copied().filter(|time| time.is_finite()).collect();
+            if let Some(y) = spread(&times) {
                 outcome.point(&figure, "ns", maker.name, X::Number(cell.depth as f64), y);
             }
         }
