@@ -209,3 +209,18 @@ pub(crate) fn write(file: Fd, at: WriteAt, bytes: &[u8]) -> Result<(), Errno> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn error_of_a_read_into_the_page_cache_is_reported() {
+        let directory = std::fs::File::open("/proc").unwrap();
+        let read = |file: &std::fs::File| cache(Fd::from_raw(file.as_raw_fd()), 0..1);
+        assert_eq!(read(&directory), Err(Errno::ISDIR));
+        assert_eq!(read(&std::fs::File::open("/proc/version").unwrap()), Ok(()));
+    }
+}
