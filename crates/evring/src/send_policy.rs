@@ -47,7 +47,8 @@ pub struct SendState<'a> {
     /// connections together hold less than half of
     /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
     pub can_read: bool,
-    /// Whether the socket took only a part of the last piece of a file. After a pause this is not known, and false.
+    /// Whether the socket took only a part of the last piece of a file, or of the last send from memory if the policy
+    /// decides these, too. After a pause this is not known, and false.
     pub is_full: bool,
     /// The time at which the turn began.
     pub now: Instant,

@@ -117,6 +117,7 @@ impl GatherList {
     }
 
     /// Appends a copy of `bytes`.
+    #[inline]
     pub fn copy(&mut self, bytes: &[u8]) {
         self.grow(bytes.len());
         self.copied.extend_from_slice(bytes);
@@ -130,10 +131,18 @@ impl GatherList {
         &mut self.copied[start..]
     }
 
+    /// Makes the next `n` copied bytes part of the list. Most lists are one copy.
+    #[inline]
     fn grow(&mut self, n: usize) {
-        if n == 0 {
-            return;
+        if n > 0 && self.len == 0 {
+            self.first = Some(Segment::Copied(0..n));
+            self.len = n;
+        } else if n > 0 {
+            self.extend(n);
         }
+    }
+
+    fn extend(&mut self, n: usize) {
         let start = self.copied.len();
         match self.rest.back_mut().or(self.first.as_mut()) {
             Some(Segment::Copied(range)) if range.end == start => {
@@ -227,7 +236,11 @@ impl GatherList {
     /// Drops all segments and keeps capacity for reuse.
     #[inline]
     pub fn clear(&mut self) {
-        self.first = None;
+        // Most lists are one copy, which has no owner.
+        match self.first.take() {
+            None | Some(Segment::Copied(_)) => {}
+            owned => drop(owned),
+        }
         self.copied.clear();
         self.copied.shrink_to(Self::KEEP_BYTES);
         // Most lists never had a second segment.

@@ -50,7 +50,8 @@ impl<N> InFlightTable<N> {
     /// # Errors
     /// Hands the operation back if the table is full, or if an operation of the same kind is in flight for
     /// the slot.
-    #[inline]
+    // An operation is large: inlined, it is written once.
+    #[inline(always)]
     pub fn insert(&mut self, token: Token, op: Op, state: N) -> Result<&mut Entry<N>, SubmitError> {
         let place = self.places[token.kind() as usize].at(token.slot() as usize);
         if *place != 0 {

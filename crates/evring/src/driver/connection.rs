@@ -63,7 +63,7 @@ bitflags! {
         const QUIESCING = 1 << 14;
         /// A receive has begun, so the buffer group is fixed.
         const GROUP_FIXED = 1 << 15;
-        /// The socket took only a part of the last piece of a file.
+        /// The socket took only a part of the last piece of a file, or of the last send from memory that the policy decided.
         const SOCKET_FULL = 1 << 16;
         /// The policy has the connection send nothing for a time.
         const SEND_PAUSED = 1 << 17;

@@ -38,11 +38,13 @@ fn next_send(
 }
 
 impl<K: Submit> Io<K> {
-    /// Returns whether the contents of a file have changed, if a block after the first one begins at this offset. What was
-    /// sent would be continued with other bytes.
+    /// Returns whether the contents of a file may have changed, if a block after the first one begins at this offset. What
+    /// was sent would be continued with other bytes.
     pub(crate) fn has_changed(&self, file: &File, offset: u64) -> bool {
         let checks = offset > 0 && offset.is_multiple_of(File::BLOCK_BYTES);
-        checks && self.kernel.host().file_metadata(file).is_ok_and(|now| file.has_changed(&now))
+        let is_unchanged =
+            || self.kernel.host().file_metadata(file).is_ok_and(|now| !file.has_changed(&now));
+        checks && !is_unchanged()
     }
 
     /// Asks the policy for the next step of a connection with something to send.
@@ -146,6 +148,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<GatherList>, n: usize) {
         if self.io.policy_decides_memory {
+            self.io.connection(slot).flags.set(ConnFlags::SOCKET_FULL, !list.is_empty());
             self.note_send(slot, SendResult::Memory(n));
         }
         let connection = self.io.connection(slot);
