@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use evring::__private::Usage;
-use evring::{Config, Stats};
+use evring::{Config, HIGH_WATER, Stats};
 use evring_sim::{Machine, MachineUsage};
 use shared_ring::Host;
 
@@ -18,6 +18,9 @@ const MAX_CONN_FILE_OPS: usize = 16;
 
 /// Maximum number of directory listings at a time.
 const MAX_LISTS: usize = 4;
+
+/// Memory with which a connection does not end, whatever the others hold, in bytes.
+const MIN_HELD_BYTES: usize = 1024;
 
 /// Maximum memory of one piece kept for reuse, and overhead of a list, in bytes.
 const MAX_KEPT_BYTES: usize = 64 * 1024;
@@ -137,6 +140,9 @@ fn exceeded(
     let buffers = usize::from(used.buffers) * 3 / 4;
     let per_address = config.max_per_address.map_or(0, |max| max as usize);
     let per_network = config.max_per_network.map_or(0, |max| max as usize);
+    // A connection that holds little does not end for the others. The one that ends may have filled its queue.
+    let held = config.max_buffered_bytes + connections * MIN_HELD_BYTES + queue + 2 * tail;
+    let queued_files = config.max_queued_bytes / HIGH_WATER + 1;
     let operations = 3 * usage.connections + usage.file_ops + usage.listeners;
     let bounds = [
         ("connections", usage.connections, connections),
@@ -145,6 +151,10 @@ fn exceeded(
         ("queued bytes", usage.queued, config.max_queued_bytes),
         ("memory of queued bytes", usage.queue_memory, queue),
         ("memory of a send", used.largest_send, queue),
+        ("memory of all connections", usage.held, held),
+        ("bytes of files being read ahead", usage.read_ahead_bytes, config.max_buffered_bytes / 2),
+        ("bytes of writes to files", usage.write_bytes, config.max_buffered_bytes),
+        ("queued files of a connection", usage.queued_files, queued_files),
         ("kept lists and tails", usage.spare, Usage::SPARE),
         ("memory of a kept list or tail", usage.spare_memory, MAX_KEPT_BYTES + Usage::LIST),
         ("file operations", usage.file_ops, MAX_FILE_OPS.min(config.max_file_ops.max(1) as usize)),

@@ -10,14 +10,14 @@ use evring_sim::{Fault, Net, PeerConn, is_of_file};
 use super::pattern::PATTERN;
 use super::talker::{ProtocolModel, Shared};
 
-/// The files of the site: name and length.
+/// The files of the site: name and length. The contents of the largest one are checked between its blocks.
 pub(super) const FILES: [(&str, usize); 6] = [
     ("a.txt", 12),
     ("b.html", 3_000),
     ("empty", 0),
     ("dir/index.html", 700),
     ("middle.bin", 20_000),
-    ("large.bin", 150_000),
+    ("large.bin", 600_000),
 ];
 
 /// Adds the site's handlers.

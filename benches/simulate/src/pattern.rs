@@ -1,19 +1,12 @@
 //! Test data in which a piece reveals its position.
 
+use std::sync::LazyLock;
+
 use evring_sim::Machine;
 
 /// Bytes in which almost every piece is unique.
-pub(super) static PATTERN: [u8; 150_000] = pattern();
-
-const fn pattern<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    let mut at = 0;
-    while at < N {
-        bytes[at] = (at * 7 + at / 251) as u8;
-        at += 1;
-    }
-    bytes
-}
+pub(super) static PATTERN: LazyLock<Vec<u8>> =
+    LazyLock::new(|| (0..600_000).map(|at: usize| (at * 7 + at / 251) as u8).collect());
 
 /// Adds files, given by name and length, that contain the start of the pattern.
 pub(super) fn add_files(machine: &Machine, files: &[(&str, usize)]) {

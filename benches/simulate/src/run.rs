@@ -54,6 +54,9 @@ const fn address(port: u16) -> SocketAddr {
 /// Maximum number of connections that hung file operations may keep open: one for each thread or worker.
 const MAX_HUNG: usize = 4;
 
+/// A total of buffered bytes that the clients of a run exceed.
+pub(super) const SHORT_MEMORY_BYTES: usize = 40_000;
+
 /// Runs a case.
 pub fn run(case: &Case) -> Report {
     let machine = Machine::new(&case.plan);
@@ -64,6 +67,7 @@ pub fn run(case: &Case) -> Report {
     shared.crowded.set(case.program == Program::Httpd && room < case.clients);
     let per_address = config.max_per_address;
     shared.may_refuse.set(per_address.is_some_and(|max| max < bounds::UNREACHED_PER_ADDRESS));
+    shared.is_short_of_memory.set(config.max_buffered_bytes == SHORT_MEMORY_BYTES);
     shared.is_scarce.set(room < case.clients + MAX_HUNG || case.plan.descriptors < 100);
     let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
     let setup = Setup { case, machine: &machine, config: &config, clients: &clients };
@@ -99,7 +103,7 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
         c.roots = vec!["/site".into()];
     });
     let clients = |remote: RemoteHandle| {
-        machine.add_peer(script.client(SERVER, config.max_connections, remote));
+        machine.add_peer(script.client(SERVER, &config, remote));
     };
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| setup.serve_files());
@@ -175,6 +179,9 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         2 => Some(|| Box::<HoldBack>::default() as _),
         _ => FileDelivery::ALL[seed / 4 % FileDelivery::ALL.len()].send_policy(),
     };
+    if seed % 8 == 3 {
+        config.max_buffered_bytes = SHORT_MEMORY_BYTES;
+    }
     if seed / 16 % 2 == 1 {
         config.max_read_delay = Duration::from_millis(5);
     }

@@ -14,6 +14,7 @@ use evring_sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 use super::case::{Case, Program};
 use super::http::HttpModel;
 use super::mechanism::Mechanism;
+use super::run::SHORT_MEMORY_BYTES;
 use super::talker::{ProtocolModel, Shared};
 
 /// Maximum number of connections at a time.
@@ -63,22 +64,26 @@ impl Script {
         config.linger_timeout = Duration::from_millis([10, 2_000][script.below(2)]);
         config.progress_interval = Duration::from_millis([200, 30_000][script.below(2)]);
         config.drain_timeout = Duration::from_millis([10, 10_000][script.below(2)]);
+        if seed % 8 == 3 {
+            config.max_buffered_bytes = SHORT_MEMORY_BYTES;
+        }
         // Clients count a refused connection as a failure.
         config.admission = None;
         (Case { program: Program::Httpd, mechanism, clients: 1, plan }, config, script)
     }
 
-    /// Returns the client, for a server that has room for `max` connections.
+    /// Returns the client of a server.
     pub(super) fn client(
         &self,
         server: SocketAddr,
-        max: u32,
+        config: &Config,
         remote: RemoteHandle,
     ) -> ScriptClient {
         let bytes = self.bytes.clone();
         let sessions = [const { None }; MAX_CONNECTIONS];
         let shared = Shared::default();
-        shared.crowded.set((max as usize) < MAX_CONNECTIONS);
+        shared.crowded.set((config.max_connections as usize) < MAX_CONNECTIONS);
+        shared.is_short_of_memory.set(config.max_buffered_bytes == SHORT_MEMORY_BYTES);
         ScriptClient { script: Script { bytes }, server, remote, shared, sessions, next: 0 }
     }
 
@@ -150,7 +155,10 @@ impl Session {
     /// Fails the run if the connection ended with replies outstanding, and no fault excuses that.
     fn ended(&mut self, net: &mut Net<'_>, result: ReceiveResult, shared: &Shared) {
         let evicted = shared.crowded.get() && self.received.is_empty();
-        let excused = self.model.is_excused(net) || evicted || shared.stopping.get();
+        let excused = self.model.is_excused(net)
+            || evicted
+            || shared.stopping.get()
+            || shared.is_short_of_memory.get();
         if !self.is_valid || excused || net.is_disrupted(&self.conn) {
             return;
         }

@@ -73,6 +73,8 @@ pub(super) struct Shared {
     pub(super) is_scarce: Rc<Cell<bool>>,
     /// The server may refuse a connection, because connections per address are limited.
     pub(super) may_refuse: Rc<Cell<bool>>,
+    /// The memory of all connections is so short that the server ends some.
+    pub(super) is_short_of_memory: Rc<Cell<bool>>,
     /// Number of requests so far.
     pub(super) requests: Rc<Cell<u64>>,
 }
@@ -156,6 +158,7 @@ impl<D: ProtocolModel> Client<D> {
         self.model.is_excused(net)
             || evicted
             || self.shared.stopping.get()
+            || self.shared.is_short_of_memory.get()
             // It was in the backlog, for which there was no room.
             || self.shared.retiring.get() && !self.is_served
             || net.is_disrupted(conn)

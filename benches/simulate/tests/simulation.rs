@@ -45,6 +45,23 @@ fn every_server_on_every_mechanism_holds() {
 }
 
 #[test]
+fn memory_of_all_connections_together_is_bounded() {
+    // The seeds for which there is little.
+    for mechanism in Mechanism::ALL {
+        let mut overruns = 0;
+        for seed in (3..).step_by(8).take(6) {
+            let program = [Program::Httpd, Program::Echo][seed as usize / 8 % 2];
+            let case =
+                Case { program, mechanism: *mechanism, clients: 12, ..Case::of(seed, 1_000) };
+            let report = run(&case);
+            assert_eq!(report.verdict.failure, None, "{case}");
+            overruns += report.stats.overruns;
+        }
+        assert!(overruns > 0, "{mechanism:?}");
+    }
+}
+
+#[test]
 fn web_server_in_a_layer_holds() {
     // The seeds for which there is a layer.
     for (mechanism, seed) in Mechanism::ALL.iter().zip((14..).step_by(16)) {

@@ -531,7 +531,8 @@ impl Host for Machine {
     }
 
     fn file_metadata(&self, file: &File) -> Result<Metadata, Errno> {
-        self.meta(number::of(file))
+        self.may_be_signalled(false);
+        self.metadata(number::of(file))
     }
 
     fn unread(&self, socket: &Socket) -> u64 {
@@ -720,9 +721,7 @@ impl System for Machine {
 
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {
         self.may_be_signalled(true);
-        let mut state = self.state();
-        let node = state.file(fd, "fstat")?;
-        Ok(state.disk.meta(node))
+        self.metadata(fd)
     }
 
     fn file(&self, opened: Socket) -> File {
@@ -732,6 +731,12 @@ impl System for Machine {
 }
 
 impl Machine {
+    fn metadata(&self, fd: Fd) -> Result<Metadata, Errno> {
+        let mut state = self.state();
+        let node = state.file(fd, "fstat")?;
+        Ok(state.disk.meta(node))
+    }
+
     /// Returns the number of connections that the program has accepted so far.
     pub fn accepted(&self) -> u64 {
         self.state().usage.accepted

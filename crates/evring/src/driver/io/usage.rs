@@ -38,6 +38,12 @@ pub struct Usage {
     pub queued: usize,
     /// Maximum memory of a queue, without the send in flight.
     pub queue_memory: usize,
+    /// Memory counted for all connections.
+    pub held: usize,
+    /// Bytes of files being read ahead; of writes to files, in flight or deferred.
+    pub read_ahead_bytes: usize,
+    /// See [`read_ahead_bytes`](Usage::read_ahead_bytes).
+    pub write_bytes: usize,
     /// Difference between the memory counted for all connections and the memory that they hold.
     pub miscounted: usize,
     /// Connections that were reset because their address had its maximum.
@@ -93,6 +99,9 @@ impl<K: Submit> Io<K> {
             spare: self.spare.len() + self.spare_tails.len(),
             deferred_file_ops: self.file_ops.num_deferred(),
             lists: self.file_ops.lists(),
+            held: self.held,
+            read_ahead_bytes: self.file_ops.read_ahead_bytes,
+            write_bytes: self.file_ops.write_bytes,
             ..Usage::default()
         };
         for listener in self.listeners.iter().filter(|listener| !listener.is_closed()) {
