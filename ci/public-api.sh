@@ -16,20 +16,12 @@ mkdir -p "$target"
 printf '#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc "$@"\n' >"$rustdoc"
 chmod +x "$rustdoc"
 
-document() {
-    RUSTDOC=$rustdoc RUSTDOCFLAGS='-Zunstable-options --output-format json' \
-        cargo doc --quiet --no-deps --lib "${@/#/--package=}"
-}
 crates=(docs/public-api/*.txt)
 crates=("${crates[@]##*/}")
 crates=("${crates[@]%.txt}")
-# With their default features: beside evring-httpd, evring-tls would have more.
-others=()
-for crate in "${crates[@]}"; do
-    [ "$crate" = evring-tls ] || others+=("$crate")
-done
-document "${others[@]}"
-document evring-tls
+# With all features, which only add.
+RUSTDOC=$rustdoc RUSTDOCFLAGS='-Zunstable-options --output-format json' \
+    cargo doc --quiet --no-deps --lib --all-features "${crates[@]/#/--package=}"
 
 status=0
 for crate in "${crates[@]}"; do
