@@ -123,7 +123,7 @@ fn echo_in_text_sends_the_message_from_where_it_landed() {
 }
 
 #[test]
-fn lock_is_acquired_once_and_the_application_gets_who_must_wait() {
+fn lock_is_acquired_once_and_the_application_gets_other_requests() {
     let (mut handler, bound) = load("lock.wat");
     assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");
     let mut ask = |connection, message: &[u8]| {

@@ -337,7 +337,7 @@ fn registers_are_reached_by_their_own_pipe_only() {
 }
 
 #[test]
-fn a_cipher_wants_a_key_for_each_message_and_ends_with_its_counter() {
+fn a_cipher_needs_a_key_for_each_message_and_ends_with_its_counter() {
     let mut list = PipeList::new();
     let id = list.add(chacha20::pipe()).unwrap();
     let ilp = list.compile(Mode::Write).unwrap();

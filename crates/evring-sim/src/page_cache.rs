@@ -11,7 +11,7 @@ const PAGE_BYTES: u64 = 4096;
 /// Number of bytes that are read ahead of each read.
 const READ_AHEAD_BYTES: u32 = 256 * 1024;
 
-/// The pages in memory of the files that were [evicted](crate::Machine::evict). Of the other files, chance decides.
+/// The pages in memory of the files that were [evicted](crate::Machine::evict). For other files, the random generator decides.
 #[derive(Debug, Default)]
 pub(crate) struct PageCache {
     files: HashMap<u32, File>,
@@ -36,7 +36,7 @@ impl PageCache {
         self.files.insert(node, File { pages, is_damaged });
     }
 
-    /// Returns whether a page of a part is missing. `None` if chance decides.
+    /// Returns whether a page of a part is missing. `None` if the random generator decides.
     pub(crate) fn is_cold(&self, node: u32, part: FileRange) -> Option<bool> {
         let file = self.files.get(&node)?;
         Some(!file.pages[file.range(part)].iter().all(|&cached| cached))

@@ -29,10 +29,10 @@
 //! # }
 //! ```
 //!
-//! [`AnyMechanism`] selects a mechanism by name. To fix the mechanism, use its type, such as `Uring` or
-//! `Epoll`; each has a cargo feature of the same name.
+//! [`AnyMechanism`] selects a mechanism by name. To fix the mechanism, use
+//! `MechanismLoop` with its type, such as `Uring` or `Epoll`; each has a cargo feature of the same name.
 //!
-//! This crate does not provide threads (run one mechanism in each, with
+//! This crate does not run workers in threads (run one mechanism in each, with
 //! [`Config::reuse_port`]), TLS (wrap the application), protocols (write the application).
 
 // Code shared by some mechanisms is unused in a build without them.

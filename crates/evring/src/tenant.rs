@@ -167,7 +167,7 @@ unsafe impl BufferMemory for AreaBuffers {
 
 /// What became of a message.
 pub(crate) enum Verdict {
-    /// The handler has handled it. Where it lies in the memory; empty if a copy of it does.
+    /// The handler consumed the message. The range is its place in memory, empty if it was copied.
     Handled(Range<usize>),
     /// The handler has discarded it.
     Discarded,

@@ -285,7 +285,7 @@ impl Upcalls {
         result.is_ok()
     }
 
-    /// Ends an upcall, of whose message so many bytes were handled.
+    /// Ends an upcall that handled this many bytes of its message.
     fn end(&mut self, io: &mut impl Commands, id: ConnId, handled: usize) {
         self.connection(id).message = Message::Answered(handled);
         if !self.connection(id).is_backlogged {

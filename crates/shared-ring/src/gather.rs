@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_let_go_before_the_rest_is() {
+    fn sent_segments_are_dropped_before_the_rest_is_sent() {
         let owners = [1, 2].map(|byte| Arc::<[u8]>::from([byte; 100]));
         let mut gather = GatherList::default();
         for owner in &owners {

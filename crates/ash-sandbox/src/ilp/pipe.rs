@@ -101,7 +101,7 @@ impl Pipe {
 
 /// Builds a [`Pipe`], instruction by instruction.
 ///
-/// What is wrong is said by [`build`](PipeBuilder::build), so that pipes read as programs.
+/// [`build`](PipeBuilder::build) reports errors, so that pipes read as programs.
 #[derive(Clone, Debug)]
 pub struct PipeBuilder {
     pipe: Pipe,

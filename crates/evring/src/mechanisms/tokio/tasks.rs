@@ -148,7 +148,7 @@ impl<A: Application + 'static> Server<A> {
         self.with(|driver| driver.io.kernel.close(fd));
     }
 
-    /// Does what was posted for a socket, as far as it is ready; done when it is to be closed.
+    /// Runs the posted operations of a socket as it becomes ready. Returns when the socket is to be closed.
     fn poll(self: &Rc<Self>, fd: Fd, ready: &AsyncFd<RawFd>, cx: &mut Context<'_>) -> Poll<()> {
         let mut starved = false;
         for _ in 0..MAX_POLL_ROUNDS {
