@@ -53,10 +53,10 @@ pub(super) fn table(results: &[Outcome]) -> String {
             command: "`cargo lab run peers`",
         },
         Line {
-            measured: "16 pipelined requests, million requests per second",
-            values: figure("Requests, 12 bytes from a handler, 16 requests at once", "rate"),
+            measured: "files of 64 KiB per second",
+            values: figure("Requests, a file of 64 KiB", "rate"),
             is_rate: true,
-            format: |rate| format!("{:.2}", rate / 1e6),
+            format: |rate| format!("{:.1} k", rate / 1e3),
             against: "",
             command: "`cargo lab run peers`",
         },
@@ -88,8 +88,10 @@ impl Line {
                 let is_ours = !is_external(name);
                 let wins = if self.is_rate { *value > ours } else { *value < ours };
                 let name = if is_ours { format!("`{name}`") } else { name.clone() };
-                let note = if wins && !is_ours { ": we lose" } else { "" };
-                format!("{name} {}{note}", (self.format)(*value))
+                let value = (self.format)(*value);
+                let is_equal = value == (self.format)(ours);
+                let note = if wins && !is_ours && !is_equal { ": we lose" } else { "" };
+                format!("{name} {value}{note}")
             };
             all.iter().map(|entry| one(entry)).collect::<Vec<_>>().join(", ")
         };
