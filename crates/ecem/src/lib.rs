@@ -42,8 +42,8 @@
 //! | `ecem_retrieve_correlated_disk`, `.._network` | 5.1 | [`Correlations::correlated_disk`], [`Correlations::correlated_networks`] | a file may have several sockets |
 //! | `ecem_check_if_RW_state` | 5.1 | [`Correlations::is_in_rw_state`] | |
 //! | kernel module | 5.1 | this library, in the process | user space reports the states; a pair is removed before its descriptor is closed |
-//! | disk-to-network splicing | 4 | the crate `evring`: `FileDelivery::Dns` | in user space, in the turn in which the socket has room |
-//! | servers with deferred delivery | 6 | the crate `evring`: `FileDelivery::Ded` | an event loop instead of processes |
+//! | disk-to-network splicing | 4 | the crate `evring`: `FileDelivery::Dns` | in user space, in the turn in which the socket has room; the send queue of a connection is its pair, so the table has none |
+//! | servers with deferred delivery | 6 | the crate `evring`: `FileDelivery::Ded` | an event loop instead of processes; the table has pairs for what the application reads, at most 256 for each worker, and what exceeds them is delivered at once; files in a send queue need none |
 
 mod descriptors;
 mod event;
