@@ -2,7 +2,14 @@
 
 pub(crate) use crate::raw::{INTERRUPTED, decode};
 
-use super::machine::machine;
+use std::os::fd::RawFd;
+
+use super::machine::{DESCRIPTORS, machine};
+
+/// Returns whether the machine has a descriptor.
+pub(crate) fn is_open(fd: RawFd) -> bool {
+    (0..DESCRIPTORS).contains(&(fd as usize))
+}
 
 /// Makes a call at once.
 ///
