@@ -12,8 +12,13 @@ use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::AtomicI32;
 use std::thread;
+
+use shared_ring::sync::{AtomicU32, Ordering};
+
+#[cfg(all(test, loom))]
+mod models;
 
 use crate::entry::{Entry, Status};
 use crate::error::Error;
@@ -154,6 +159,12 @@ impl Serving {
     /// Ends a call. Returns when no signal is on its way.
     #[inline]
     pub(crate) fn end(&self, entry: u32) {
+        self.end_with(entry, is_signal_pending);
+    }
+
+    /// The same, with a function that makes a system call and returns whether the signal is blocked and pending.
+    #[inline]
+    fn end_with(&self, entry: u32, is_signal_pending: impl FnMut() -> bool) {
         let mut spins = 0;
         while self
             .entry
@@ -163,7 +174,7 @@ impl Serving {
             pause(&mut spins);
         }
         if self.is_signal_on_its_way() {
-            self.await_signal();
+            self.await_signal(is_signal_pending);
         }
     }
 
@@ -173,7 +184,7 @@ impl Serving {
 
     /// Waits until a signal that was sent to the calling thread is handled.
     #[cold]
-    fn await_signal(&self) {
+    fn await_signal(&self, mut is_signal_pending: impl FnMut() -> bool) {
         while self.is_signal_on_its_way() {
             // The kernel delivers a signal at the end of any system call of the thread, such as this one, unless the
             // signal is blocked; then it is pending.
@@ -186,6 +197,15 @@ impl Serving {
 
     /// Signals the thread if it is in the call of an entry that is to be interrupted.
     pub(crate) fn interrupt(&self, index: u32, entry: &Entry) {
+        self.interrupt_with(index, entry, || {
+            let (process, id) = (std::process::id(), self.thread_id.load(Ordering::Acquire));
+            // SAFETY: the signal has a handler. The thread cannot end meanwhile.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, id, signal()) == 0 }
+        });
+    }
+
+    /// The same, with a function that sends the signal and returns whether it could.
+    fn interrupt_with(&self, index: u32, entry: &Entry, send: impl FnOnce() -> bool) {
         let (serving, order) = (index + 1, (Ordering::AcqRel, Ordering::Relaxed));
         if self.entry.compare_exchange(serving, serving | SIGNALLING, order.0, order.1).is_err() {
             return;
@@ -196,16 +216,7 @@ impl Serving {
             self.entry.store(serving, Ordering::Release);
             return;
         }
-        // SAFETY: the signal has a handler. The thread cannot end before `entry` is reset.
-        let sent = unsafe {
-            libc::syscall(
-                libc::SYS_tgkill,
-                libc::getpid(),
-                self.thread_id.load(Ordering::Acquire),
-                signal(),
-            )
-        };
-        if sent == 0 {
+        if send() {
             self.sent.fetch_add(1, Ordering::Relaxed);
         }
         self.entry.store(serving, Ordering::Release);
