@@ -91,7 +91,7 @@ pub enum Kind {
     /// Not known, or none.
     #[default]
     Unknown,
-    /// A file or directory on a disk.
+    /// A file or directory on a disk, of any file system.
     Disk,
     /// A file or directory in memory (tmpfs, ramfs, ...).
     Memory,
