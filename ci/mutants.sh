@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Changes the code in one place at a time, and checks whether a test fails (cargo-mutants).
 #
-#   ci/mutants.sh [--sample N --seed S] [--shard K/N] [--names FILE]
+#   ci/mutants.sh [--crate NAME] [--sample N --seed S] [--shard K/N] [--names FILE]
 #   ci/mutants.sh --table RESULTS...
 #
 # Without options, tests every mutant that .cargo/mutants.toml permits: thousands, which takes a day.
-# --sample selects N of them by the seed, --shard part K (from 0) of N parts of the selection, --names the
+# --crate selects those of crates/NAME, --sample N of them by the seed, --shard part K (from 0) of N parts of the selection, --names the
 # mutants listed in a file, one per line. Each mutant is tested by its crate, survivors by simulation, and
 # the remaining ones by the suites on real sockets. The results are in target/mutants: NAME.results, one
 # line per mutant with its outcome and the deciding tests, and NAME.survivors. --table sums the results of
@@ -17,11 +17,14 @@ export LC_ALL=C
 test_timeout=180
 build_timeout=600
 
+# The crates that have test passes below.
+crates=(shared-ring send-core evring httpd flexsc-rt ecem)
+
 usage() { sed -n '4,5s/^# *//p' "$0" >&2; exit 2; }
 
 # Prints the outcomes by crate.
 table() {
-    awk -F'\t' '
+    awk -F'\t' -v crates="${crates[*]}" '
         function line(name, c) {
             viable = n[c, "caught"] + n[c, "timeout"] + n[c, "missed"]
             rate = viable ? sprintf("%.1f %%", 100 * (n[c, "caught"] + n[c, "timeout"]) / viable) : "-"
@@ -32,15 +35,17 @@ table() {
         END {
             print "| crate | caught | missed | timeout | unviable | caught of those that build |"
             print "|---|---|---|---|---|---|"
-            line("shared-ring", "shared-ring"); line("send-core", "send-core")
-            line("evring", "evring"); line("httpd", "httpd"); line("all", "")
+            last = split(crates, crate, " ")
+            for (i = 1; i <= last; i++) line(crate[i], crate[i])
+            line("all", "")
         }' "$@"
 }
 
-sample='' seed=1 shard='' names=''
+of_crate='' sample='' seed=1 shard='' names=''
 while [ $# -gt 0 ]; do
     case $1 in
         --table) shift; [ $# -gt 0 ] || usage; table "$@"; exit ;;
+        --crate) of_crate=${2:?} ;;
         --sample) sample=${2:?} ;;
         --seed) seed=${2:?} ;;
         --shard) shard=${2:?} ;;
@@ -55,6 +60,8 @@ passes() {
     case $1 in
         httpd) echo own simulation server ;;
         shared-ring) echo own simulation kernels sockets ;;
+        flexsc-rt) echo own slow sockets ;;
+        ecem) echo own ;;
         *) echo own simulation sockets ;;
     esac
 }
@@ -67,6 +74,12 @@ suite() {
             notifier sockets wrong broken_rules)" ;;
         evring:own) echo "--package evring --lib --test mechanisms --test suite" ;;
         httpd:own) echo "--package evring-httpd --lib --test site" ;;
+        # The library has the simulation of this crate.
+        flexsc-rt:own) echo "--package flexsc-rt --features green-threads --lib $(for_each --test bounds \
+            descriptors event_loop futures green operations pages reentry ring)" ;;
+        flexsc-rt:slow) echo "--package flexsc-rt --features green-threads $(for_each --test broken_ring cores \
+            forks kernel parallel races server signals)" ;;
+        ecem:own) echo "--package ecem --lib $(for_each --test descriptors figures manager pairs)" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
         shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \
             signal_overflow signals)" ;;
@@ -112,6 +125,14 @@ else
     cp "$all" "$selected"
     name=all
 fi
+if [ -n "$of_crate" ]; then
+    grep "^crates/$of_crate/" "$selected" >"$selected.crate" || { echo "no mutant of $of_crate" >&2; exit 1; }
+    mv "$selected.crate" "$selected"
+    name=$of_crate-$name
+fi
+# Every crate of .cargo/mutants.toml needs a suite here, or its mutants would be dropped.
+without=$(cut -d/ -f1,2 "$selected" | sort -u | grep -vxF -f <(printf 'crates/%s\n' "${crates[@]}") || true)
+[ -z "$without" ] || { printf 'ci/mutants.sh has no tests for:\n%s\n' "$without" >&2; exit 1; }
 if [ -n "$sample" ]; then
     # Shuffled by the "minimal standard" generator of Park and Miller.
     awk -v n="$sample" -v state="$((seed % 2147483646 + 1))" '
@@ -126,7 +147,7 @@ if [ -n "$sample" ]; then
             }
         }' "$selected" >"$selected.sample"
     mv "$selected.sample" "$selected"
-    name=sample-$sample-seed-$seed
+    name=${of_crate:+$of_crate-}sample-$sample-seed-$seed
 fi
 if [ -n "$shard" ]; then
     awk -v k="${shard%/*}" -v n="${shard#*/}" 'NR % n == k' "$selected" >"$selected.shard"
@@ -171,7 +192,7 @@ run() {
         "$(wc -l <"$work/missed")" $((SECONDS - begin))
 }
 
-for crate in shared-ring send-core evring httpd; do
+for crate in "${crates[@]}"; do
     grep "^crates/$crate/" "$selected" >"$work/survivors" || continue
     for pass in $(passes "$crate"); do
         [ -s "$work/survivors" ] || break

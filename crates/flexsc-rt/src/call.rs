@@ -91,7 +91,7 @@ pub enum Kind {
     /// Not known, or none.
     #[default]
     Unknown,
-    /// A file or directory on a disk.
+    /// A file or directory on a disk, of any file system.
     Disk,
     /// A file or directory in memory (tmpfs, ramfs, ...).
     Memory,
@@ -134,7 +134,7 @@ impl Call {
     pub fn new(number: libc::c_long, args: [usize; 6]) -> Self {
         // The kernel knows no number beyond 32 bits, and has none for the highest.
         let number = u32::try_from(number).unwrap_or(u32::MAX);
-        let pinned = is_about_the_calling_thread(number).then_some(Executor::InPlace);
+        let pinned = is_about_the_calling_thread(number, &args).then_some(Executor::InPlace);
         Call {
             number,
             args,
@@ -197,7 +197,7 @@ impl Call {
     /// Returns whether the call is on the list of those that read or change state of the calling
     /// thread.
     pub fn acts_on_the_calling_thread(&self) -> bool {
-        is_about_the_calling_thread(self.number)
+        is_about_the_calling_thread(self.number, &self.args)
     }
 
     /// Sets what the call may wait for.
@@ -218,7 +218,7 @@ impl Call {
     /// first. Calls about the calling thread stay in place.
     #[inline]
     pub fn pinned(mut self, executor: Executor) -> Self {
-        if !is_about_the_calling_thread(self.number) {
+        if !self.acts_on_the_calling_thread() {
             self.pinned = Some(executor);
         }
         self
@@ -228,9 +228,27 @@ impl Call {
 /// Returns whether a call reads or changes state of the calling thread, so that it would have
 /// another meaning on a syscall thread.
 #[inline]
-pub(crate) fn is_about_the_calling_thread(number: u32) -> bool {
+fn is_about_the_calling_thread(number: u32, args: &[usize; 6]) -> bool {
     OWN_THREAD_BITS.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
+        || (number == libc::SYS_futex as u32 && takes_a_lock(args[1]))
 }
+
+/// Returns whether an operation of futex(2) takes or releases a lock in the name of the calling thread, whose number is
+/// in the futex.
+fn takes_a_lock(operation: usize) -> bool {
+    matches!(
+        operation as i32 & libc::FUTEX_CMD_MASK,
+        libc::FUTEX_LOCK_PI
+            | libc::FUTEX_LOCK_PI2
+            | libc::FUTEX_TRYLOCK_PI
+            | libc::FUTEX_UNLOCK_PI
+            | libc::FUTEX_WAIT_REQUEUE_PI
+    )
+}
+
+/// lsm_get_self_attr(2) and lsm_set_self_attr(2), which have the same numbers on all architectures.
+const LSM_GET_SELF_ATTR: libc::c_long = 459;
+const LSM_SET_SELF_ATTR: libc::c_long = 460;
 
 /// A bit for each number of [`OWN_THREAD`]. Each call that is described is looked up, and a search of the list took a
 /// fifth of the time that posting a call adds to it.
@@ -247,7 +265,8 @@ const OWN_THREAD_BITS: [u64; 8] = {
 
 /// Calls about the calling thread, which set or return: its identity, signal mask and alternate stack, scheduling,
 /// credentials and keyrings (which are a thread's own in Linux), namespaces, memory policy, robust list, clock, stack,
-/// tracing, restrictions, its place as the only submitter of a ring; and those that end it or copy it.
+/// tracing, restrictions and their attributes, access to memory by protection keys, its rings, which may have registered
+/// numbers and permit one submitter; and those that end it or copy it.
 #[rustfmt::skip]
 const OWN_THREAD: &[libc::c_long] = &[
     libc::SYS_gettid, libc::SYS_set_tid_address, libc::SYS_set_robust_list, libc::SYS_rseq,
@@ -267,12 +286,15 @@ const OWN_THREAD: &[libc::c_long] = &[
     libc::SYS_sched_getscheduler, libc::SYS_sched_getparam, libc::SYS_sched_getattr,
     libc::SYS_sched_rr_get_interval, libc::SYS_clock_gettime, libc::SYS_timer_create,
     libc::SYS_landlock_restrict_self, libc::SYS_perf_event_open, libc::SYS_io_uring_setup,
-    libc::SYS_io_uring_register,
+    libc::SYS_io_uring_register, libc::SYS_io_uring_enter, libc::SYS_pkey_alloc,
+    LSM_GET_SELF_ATTR, LSM_SET_SELF_ATTR,
     libc::SYS_clone, libc::SYS_clone3, libc::SYS_execve, libc::SYS_execveat, libc::SYS_ptrace,
     #[cfg(target_arch = "x86_64")] libc::SYS_fork,
     #[cfg(target_arch = "x86_64")] libc::SYS_vfork,
     #[cfg(target_arch = "x86_64")] libc::SYS_pause,
     #[cfg(target_arch = "x86_64")] libc::SYS_arch_prctl,
+    #[cfg(target_arch = "x86_64")] libc::SYS_get_thread_area,
+    #[cfg(target_arch = "x86_64")] libc::SYS_set_thread_area,
     #[cfg(target_arch = "x86_64")] libc::SYS_ioperm,
     #[cfg(target_arch = "x86_64")] libc::SYS_iopl,
 ];
@@ -325,16 +347,42 @@ mod tests {
             libc::SYS_request_key,
             libc::SYS_io_uring_setup,
             libc::SYS_io_uring_register,
+            libc::SYS_io_uring_enter,
+            libc::SYS_pkey_alloc,
+            459, // lsm_get_self_attr
+            460, // lsm_set_self_attr
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_get_thread_area,
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_set_thread_area,
         ] {
             assert!(Call::new(number, [0; 6]).acts_on_the_calling_thread(), "{number}");
         }
     }
 
     #[test]
+    fn lock_of_a_futex_was_taken_in_the_name_of_a_syscall_thread() {
+        let call = |operation: i32| {
+            let call = Call::new(libc::SYS_futex, [0, operation as usize, 0, 0, 0, 0]);
+            let pinned = call.pinned(Executor::Threads).pinned == Some(Executor::Threads);
+            assert_ne!(call.acts_on_the_calling_thread(), pinned);
+            call.acts_on_the_calling_thread()
+        };
+        for operation in [6, 7, 8, 11, 13] {
+            assert!(call(operation) && call(operation | libc::FUTEX_PRIVATE_FLAG), "{operation}");
+        }
+        // Waits, wake-ups, and what moves the waiters of other threads.
+        for operation in [0, 1, 2, 3, 4, 5, 9, 10, 12, libc::FUTEX_CLOCK_REALTIME] {
+            assert!(!call(operation) && !call(operation | libc::FUTEX_PRIVATE_FLAG), "{operation}");
+        }
+        assert!(!Call::new(libc::SYS_read, [0, 6, 0, 0, 0, 0]).acts_on_the_calling_thread());
+    }
+
+    #[test]
     fn exactly_the_calls_of_the_list_are_about_the_calling_thread() {
         for number in (0..1024).chain([u32::MAX]) {
             let is_listed = OWN_THREAD.contains(&libc::c_long::from(number));
-            assert_eq!(is_about_the_calling_thread(number), is_listed, "{number}");
+            assert_eq!(is_about_the_calling_thread(number, &[0; 6]), is_listed, "{number}");
         }
     }
 

@@ -5,7 +5,8 @@
 //! of four, and the machine has no more runnable threads than cores, then the threads leave the core of the pages'
 //! owner: its caches keep the program, those of the other cores the kernel. They may use all cores again when they
 //! were active in less than one beat of four, or when more threads are runnable than there are cores, for two windows
-//! in a row; and when the heartbeat finds nothing to do. The owner is never moved. While the owner has a core, one thread
+//! in a row (the heartbeat, which looks, is one of them: with two cores, these are given to one thread beside an owner that
+//! sleeps); and when the heartbeat finds nothing to do. The owner is never moved. While the owner has a core, one thread
 //! fewer is active, so that it is still one for each core. With one core there is
 //! nothing to give: the owner and the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many
 //! threads of the machine are runnable.
@@ -30,8 +31,8 @@ pub enum Specialization {
     /// Never.
     Off,
     /// While load and idle cores justify it: if a thread was active in three quarters of two windows of 64 heartbeats, and
-    /// no more threads of the machine are runnable than the process may use cores. A process that may use few of many
-    /// cores rarely finds that.
+    /// no more threads of the machine are runnable, the heartbeat included, than the process may use cores. A process that
+    /// may use few of many cores rarely finds that.
     #[default]
     Adaptive,
     /// The same, however many threads of the machine are runnable.
@@ -43,7 +44,7 @@ pub enum Specialization {
 pub(crate) struct Window {
     /// Beats with an active thread.
     pub(crate) active: u32,
-    /// Threads of the machine that run or could.
+    /// Threads of the machine that run or could, among them the heartbeat that looks.
     pub(crate) runnable: usize,
     /// Cores that the process may use.
     pub(crate) cores: usize,

@@ -25,6 +25,10 @@ use crate::operation::Operation;
 /// It belongs to one thread, as the tasks that use it do: spawn them on a local executor, such as
 /// tokio's `LocalSet`. A task that is woken must poll one of its pending futures, or drop them: it may
 /// be the one that has the others' calls executed.
+///
+/// Wakers may use the runtime, and so may operations whose result is taken, or which are dropped; but not
+/// [`Operation::prepare`], which panics if it does. An operation that owns a future of its own runtime keeps the
+/// runtime until it has ended.
 #[derive(Clone)]
 pub struct Runtime(Rc<RefCell<Inner>>);
 
@@ -54,6 +58,39 @@ struct Ticket {
 
 /// Drops an operation whose future is gone.
 type Discard = Box<dyn FnOnce(io::Result<usize>, &Scratch)>;
+
+/// A call that has ended.
+enum Ended {
+    /// The future of the entry waits for it, in a task.
+    Awaited(Option<Waker>),
+    /// The future of this entry is gone.
+    Abandoned(usize, Discard),
+}
+
+/// What a pending future has to do for the others.
+enum Part {
+    Nothing,
+    /// It becomes the driver, after all tasks that are ready now.
+    Begin,
+    /// It has a turn. Its task had another waker.
+    Turn(Option<Waker>),
+}
+
+/// Wakers to wake and to drop when the runtime is not borrowed: both may use it.
+#[derive(Default)]
+#[must_use]
+struct Wakers {
+    to_wake: Option<Waker>,
+    _to_drop: Option<Waker>,
+}
+
+impl Wakers {
+    fn wake(self) {
+        if let Some(waker) = self.to_wake {
+            waker.wake();
+        }
+    }
+}
 
 /// The future of an entry.
 #[derive(Default)]
@@ -125,9 +162,8 @@ impl Runtime {
     /// ended.
     #[cfg(feature = "green-threads")]
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        let mut inner = self.0.borrow_mut();
-        let waited = inner.pages.wait(timeout);
-        inner.wake_ended();
+        let waited = self.0.borrow_mut().pages.wait(timeout);
+        self.wake_ended();
         waited.map(drop)
     }
 
@@ -135,6 +171,80 @@ impl Runtime {
     #[cfg(feature = "green-threads")]
     pub(crate) fn outstanding(&self) -> usize {
         self.0.borrow().pages.outstanding()
+    }
+
+    /// Lets a pending future do its part for the others; see [`Inner::part_of`].
+    fn drive(&self, number: u64, waker: &Waker, just_posted: bool) {
+        let part = self.0.borrow_mut().part_of(number, waker, just_posted);
+        let goes_on = match part {
+            Part::Nothing => false,
+            Part::Begin => true,
+            Part::Turn(former) => {
+                drop(former);
+                self.turn() || !self.0.borrow_mut().park(number, waker)
+            }
+        };
+        if goes_on {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// Has posted calls executed, and wakes the tasks whose calls have ended. Returns whether any
+    /// has.
+    ///
+    /// # Panics
+    /// If the pages cannot wait. That would be so in the next turn, too, and calls in flight would not end.
+    fn turn(&self) -> bool {
+        let waited = self.0.borrow_mut().pages.wait(Some(Duration::ZERO));
+        let any = self.wake_ended();
+        if let Err(error) = waited {
+            panic!("system calls in flight cannot end: {error}");
+        }
+        any
+    }
+
+    /// Wakes the tasks whose calls have ended. Returns whether any has.
+    fn wake_ended(&self) -> bool {
+        let mut any = false;
+        loop {
+            let ended = self.0.borrow_mut().next_ended();
+            match ended {
+                None => return any,
+                Some(Ended::Awaited(waker)) => waker.into_iter().for_each(Waker::wake),
+                Some(Ended::Abandoned(index, discard)) => self.finish(index, discard),
+            }
+            any = true;
+        }
+    }
+
+    /// Makes an output of the result of a call that has ended, and frees its entry.
+    fn finish<T>(&self, index: usize, finish: impl FnOnce(io::Result<usize>, &Scratch) -> T) -> T {
+        let ending = Ending { runtime: self, index };
+        let (result, scratch) = {
+            let inner = self.0.borrow();
+            (inner.pages.result(index as u32), inner.pages.scratch(index))
+        };
+        // SAFETY: the call has ended, and no other is posted to the entry before it is freed, below. The runtime, which
+        // has the memory, is borrowed.
+        let output = finish(result, unsafe { &*scratch });
+        drop(ending);
+        output
+    }
+}
+
+/// Frees the entry of a call that has ended when it is dropped, also if the operation panics.
+struct Ending<'a> {
+    runtime: &'a Runtime,
+    index: usize,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut inner = self.runtime.0.borrow_mut();
+        inner.pages.take(self.index as u32);
+        let next = inner.next_throttled();
+        drop(inner);
+        next.into_iter().for_each(Waker::wake);
     }
 }
 
@@ -145,8 +255,9 @@ impl fmt::Debug for Runtime {
 }
 
 impl Inner {
-    /// Posts the operation of a future. Fails with what it has to wait for.
-    fn post<O: Operation>(&mut self, operation: &mut O) -> Result<EntryId, Room> {
+    /// Posts the operation of a future. Fails with what it has to wait for. Returns the driver's waker, if it has to
+    /// end its wait.
+    fn post<O: Operation>(&mut self, operation: &mut O) -> Result<(EntryId, Option<Waker>), Room> {
         // SAFETY: the future keeps the operation until it has completed, or leaves it to the slot,
         // which keeps it until then. A future that is forgotten never frees it.
         let posted = unsafe { self.pages.post_operation(operation) };
@@ -155,17 +266,15 @@ impl Inner {
         slot.done = false;
         slot.position = self.waiting.len();
         self.waiting.push(id.index() as u32);
-        self.wake_driver();
-        Ok(id)
+        Ok((id, self.parked_driver()))
     }
 
-    /// Ends the wait of the driver, which has something to do.
-    fn wake_driver(&mut self) {
-        if mem::take(&mut self.parked)
-            && let Some((_, waker)) = &self.driver
-        {
-            waker.wake_by_ref();
+    /// Ends the wait of the driver, which has something to do. Returns its waker.
+    fn parked_driver(&mut self) -> Option<Waker> {
+        if !mem::take(&mut self.parked) {
+            return None;
         }
+        self.driver.as_ref().map(|(_, waker)| waker.clone())
     }
 
     /// Removes an entry from those that wait.
@@ -177,141 +286,127 @@ impl Inner {
         }
     }
 
+    /// Leaves a call in flight, whose future is gone, to the runtime. Its memory and descriptor are not free before it
+    /// has ended.
+    fn abandon(&mut self, number: u64, id: EntryId, discard: Discard) -> Wakers {
+        self.pages.cancel(id);
+        self.ended(id.index());
+        let slot = &mut self.slots[id.index()];
+        slot.discard = Some(discard);
+        let _to_drop = slot.waker.take();
+        // The driver ends the call.
+        let is_others = self.driver.as_ref().is_some_and(|(driver, _)| *driver != number);
+        let wakes = is_others && !self.pages.is_in_child();
+        Wakers { to_wake: wakes.then(|| self.parked_driver()).flatten(), _to_drop }
+    }
+
     /// Makes a pending future the driver, or lets the driver go on. Another future of the driver's
     /// task takes its part, unless it has `just_posted` its call.
-    fn drive(&mut self, number: u64, waker: &Waker, just_posted: bool) {
+    fn part_of(&mut self, number: u64, waker: &Waker, just_posted: bool) -> Part {
         match &mut self.driver {
             None => {
                 self.driver = Some((number, waker.clone()));
-                // After all tasks that are ready now.
-                waker.wake_by_ref();
+                Part::Begin
             }
             Some((driver, of_driver))
                 if *driver == number || (!just_posted && of_driver.will_wake(waker)) =>
             {
                 *driver = number;
-                of_driver.clone_from(waker);
+                let former = replace(of_driver, waker);
                 if mem::take(&mut self.parked) {
                     self.pages.end_of_sleep();
                 }
-                if self.turn() {
-                    waker.wake_by_ref();
-                } else {
-                    self.park(waker);
-                }
+                Part::Turn(former)
             }
-            Some(_) => {}
+            Some(_) => Part::Nothing,
         }
     }
 
-    /// Has posted calls executed, and wakes the tasks whose calls have ended. Returns whether any
-    /// has.
-    ///
-    /// # Panics
-    /// If the pages cannot wait. That would be so in the next turn, too, and calls in flight would not end.
-    fn turn(&mut self) -> bool {
-        let waited = self.pages.wait(Some(Duration::ZERO));
-        let any = self.wake_ended();
-        if let Err(error) = waited {
-            panic!("system calls in flight cannot end: {error}");
+    /// Returns the next call that has ended.
+    fn next_ended(&mut self) -> Option<Ended> {
+        let index = self.pages.next_done()? as usize;
+        if let Some(discard) = self.slots[index].discard.take() {
+            return Some(Ended::Abandoned(index, discard));
         }
-        any
+        self.ended(index);
+        self.slots[index].done = true;
+        Some(Ended::Awaited(self.slots[index].waker.take()))
     }
 
-    /// Wakes the tasks whose calls have ended. Returns whether any has.
-    fn wake_ended(&mut self) -> bool {
-        let mut any = false;
-        while let Some(index) = self.pages.next_done() {
-            any = true;
-            let index = index as usize;
-            if let Some(discard) = self.slots[index].discard.take() {
-                let completion = self.pages.take(index as u32);
-                // SAFETY: the call has ended, and no other was posted since.
-                discard(completion.result, unsafe { &*self.pages.scratch(index) });
-                self.wake_throttled();
-                continue;
-            }
-            self.ended(index);
-            self.slots[index].done = true;
-            if let Some(waker) = self.slots[index].waker.take() {
-                waker.wake();
-            }
-        }
-        any
-    }
-
-    /// Lets a thread wait until something has completed.
-    fn park(&mut self, waker: &Waker) {
-        if !self.pages.prepare_to_sleep() {
-            waker.wake_by_ref();
-            return;
+    /// Lets a thread wait until something has completed. Returns false if the driver, this future, has to go on, or is
+    /// another one by now.
+    fn park(&mut self, number: u64, waker: &Waker) -> bool {
+        let is_driver = self.driver.as_ref().is_some_and(|(driver, _)| *driver == number);
+        if !is_driver || !self.pages.prepare_to_sleep() {
+            return false;
         }
         if self.notifier.is_none() {
             self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
         }
-        match &self.notifier {
-            Some(notifier) => {
-                notifier.watch(waker.clone());
-                self.parked = true;
-            }
-            // Without a thread, the task polls.
-            None => waker.wake_by_ref(),
-        }
+        // Without a thread, the task polls.
+        let Some(notifier) = &self.notifier else { return false };
+        notifier.watch(waker.clone());
+        self.parked = true;
+        true
     }
 
     /// Lets another future be the driver.
-    fn replace_driver(&mut self, number: u64) {
+    fn replace_driver(&mut self, number: u64) -> Wakers {
         // Without a driver, this may be the future that was woken to be it.
         if self.driver.as_ref().is_some_and(|(driver, _)| *driver != number) {
-            return;
+            return Wakers::default();
         }
-        self.driver = None;
+        let _to_drop = self.driver.take().map(|(_, waker)| waker);
         if mem::take(&mut self.parked) {
             self.pages.end_of_sleep();
         }
         let first =
             self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
         // Those that wait for an entry can have the others' calls executed, too.
-        if let Some(waker) = first.or_else(|| self.throttled.values().next()) {
-            waker.wake_by_ref();
-        }
+        let next = first.or_else(|| self.throttled.values().next());
+        Wakers { to_wake: next.cloned(), _to_drop }
     }
 
-    /// Wakes the task that has waited for longest, of those whose calls could be posted now.
-    fn wake_throttled(&mut self) {
+    /// Returns the waker of the task that has waited for longest, of those whose calls could be posted now.
+    fn next_throttled(&mut self) -> Option<Waker> {
         let first_for = |room| {
             let tickets = Ticket { room, number: 0 }..=Ticket { room, number: u64::MAX };
             self.throttled.range(tickets).next().map(|(ticket, _)| *ticket)
         };
         let rooms = Room::ALL.into_iter().filter(|room| self.pages.has_room(*room));
         let next = rooms.filter_map(first_for).min_by_key(|ticket| ticket.number);
-        if let Some(waker) = next.and_then(|ticket| self.throttled.remove(&ticket)) {
-            waker.wake();
-        }
+        next.and_then(|ticket| self.throttled.remove(&ticket))
     }
 
     /// Lets a future wait for a free entry. Returns its place among those that do.
-    fn throttle(&mut self, ticket: Option<Ticket>, room: Room, waker: &Waker) -> Ticket {
+    fn throttle(&mut self, ticket: Option<Ticket>, room: Room, waker: &Waker) -> (Ticket, Wakers) {
         if let Some(ticket) = ticket.filter(|ticket| ticket.room == room)
             && let Some(throttled) = self.throttled.get_mut(&ticket)
         {
-            throttled.clone_from(waker);
-            return ticket;
+            let _to_drop = replace(throttled, waker);
+            return (ticket, Wakers { to_wake: None, _to_drop });
         }
         // If it was woken, others have been faster: the entry for which it was may be of use for another one.
-        self.leave(ticket);
+        let wakers = self.leave(ticket);
         self.next_ticket += 1;
         let ticket = Ticket { room, number: self.next_ticket };
         self.throttled.insert(ticket, waker.clone());
-        ticket
+        (ticket, wakers)
     }
 
     /// Ends the wait of a future for a free entry. Another one is woken for the entry for which it was.
-    fn leave(&mut self, ticket: Option<Ticket>) {
-        if ticket.is_some_and(|ticket| self.throttled.remove(&ticket).is_none()) {
-            self.wake_throttled();
+    fn leave(&mut self, ticket: Option<Ticket>) -> Wakers {
+        let Some(ticket) = ticket else { return Wakers::default() };
+        match self.throttled.remove(&ticket) {
+            None => Wakers { to_wake: self.next_throttled(), _to_drop: None },
+            _to_drop => Wakers { to_wake: None, _to_drop },
         }
     }
+}
+
+/// Replaces a waker by one of another task. Returns it, if it was.
+fn replace(former: &mut Waker, waker: &Waker) -> Option<Waker> {
+    (!former.will_wake(waker)).then(|| mem::replace(former, waker.clone()))
 }
 
 impl Drop for Inner {
@@ -361,7 +456,8 @@ impl<O: Operation> CallFuture<O> {
     pub(crate) fn cancel(&mut self) {
         self.state = match mem::replace(&mut self.state, State::Done) {
             State::Unposted(operation) => {
-                self.runtime.0.borrow_mut().leave(self.ticket.take());
+                let wakers = self.runtime.0.borrow_mut().leave(self.ticket.take());
+                wakers.wake();
                 State::Withdrawn(operation)
             }
             State::Posted(id, operation) => {
@@ -399,95 +495,103 @@ impl<O: Operation> Future for CallFuture<O> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
         let this = self.get_mut();
-        let mut inner = this.runtime.0.borrow_mut();
-        if inner.pages.is_in_child() {
-            drop(inner);
+        if this.runtime.0.borrow().pages.is_in_child() {
             return this.fail(io::Error::other(Error::InChild));
         }
         let waker = context.waker();
         let just_posted = matches!(this.state, State::Unposted(_));
-        this.state = match mem::replace(&mut this.state, State::Done) {
-            State::Unposted(mut operation) => match inner.post(&mut operation) {
-                Ok(id) => {
-                    if let Some(ticket) = this.ticket.take() {
-                        inner.throttled.remove(&ticket);
+        match mem::replace(&mut this.state, State::Done) {
+            State::Unposted(mut operation) => {
+                let mut inner = this.runtime.0.borrow_mut();
+                match inner.post(&mut operation) {
+                    Ok((id, driver)) => {
+                        this.state = State::Posted(id, operation);
+                        let ticket = this.ticket.take();
+                        let waited = ticket.and_then(|ticket| inner.throttled.remove(&ticket));
+                        drop(inner);
+                        Wakers { to_wake: driver, _to_drop: waited }.wake();
                     }
-                    State::Posted(id, operation)
+                    Err(room) => {
+                        this.state = State::Unposted(operation);
+                        let (ticket, wakers) = inner.throttle(this.ticket, room, waker);
+                        drop(inner);
+                        this.ticket = Some(ticket);
+                        wakers.wake();
+                        this.runtime.drive(this.number, waker, false);
+                        return Poll::Pending;
+                    }
                 }
-                Err(room) => {
-                    this.state = State::Unposted(operation);
-                    this.ticket = Some(inner.throttle(this.ticket, room, waker));
-                    inner.drive(this.number, waker, false);
-                    return Poll::Pending;
-                }
-            },
+            }
             #[cfg(feature = "green-threads")]
             State::Withdrawn(operation) => {
-                drop(inner);
                 let interrupted = io::Error::from_raw_os_error(libc::EINTR);
                 return Poll::Ready(operation.finish(Err(interrupted), &[0; 32]));
             }
-            state => state,
-        };
+            state => this.state = state,
+        }
         let State::Posted(id, _) = &this.state else { panic!("{POLLED_AFTER_END}") };
         let index = id.index();
-        if !inner.slots[index].done {
-            inner.slots[index].waker = Some(waker.clone());
-            inner.drive(this.number, waker, just_posted);
-            if !inner.slots[index].done {
+        if !this.runtime.0.borrow().slots[index].done {
+            let former = this.runtime.0.borrow_mut().slots[index].waker.replace(waker.clone());
+            drop(former);
+            this.runtime.drive(this.number, waker, just_posted);
+            if !this.runtime.0.borrow().slots[index].done {
                 return Poll::Pending;
             }
         }
         let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done) else {
             unreachable!("it was checked above");
         };
-        let output = inner.finish(index, operation);
-        inner.replace_driver(this.number);
+        let output =
+            this.runtime.finish(index, |result, scratch| operation.finish(result, scratch));
+        let wakers = this.runtime.0.borrow_mut().replace_driver(this.number);
+        wakers.wake();
         Poll::Ready(output)
-    }
-}
-
-impl Inner {
-    /// Takes the result of a call that has ended.
-    fn finish<O: Operation>(&mut self, index: usize, operation: O) -> O::Output {
-        let completion = self.pages.take(index as u32);
-        // SAFETY: the call has ended, and no other was posted since.
-        let scratch = unsafe { &*self.pages.scratch(index) };
-        let output = operation.finish(completion.result, scratch);
-        self.wake_throttled();
-        output
     }
 }
 
 impl<O: Operation> Drop for CallFuture<O> {
     fn drop(&mut self) {
         let mut inner = self.runtime.0.borrow_mut();
-        let is_in_child = inner.pages.is_in_child();
-        match mem::replace(&mut self.state, State::Done) {
-            State::Posted(id, operation) if inner.slots[id.index()].done => {
-                drop(inner.finish(id.index(), operation));
-            }
+        let mut ended = None;
+        let wakers = match mem::replace(&mut self.state, State::Done) {
             State::Posted(id, operation) => {
-                inner.pages.cancel(id);
-                inner.ended(id.index());
-                let slot = &mut inner.slots[id.index()];
-                slot.waker = None;
-                slot.discard =
-                    Some(Box::new(move |result, scratch| drop(operation.finish(result, scratch))));
-                // It ends the call, whose memory and descriptor are not free before that.
-                if !is_in_child
-                    && inner.driver.as_ref().is_some_and(|(driver, _)| *driver != self.number)
-                {
-                    inner.wake_driver();
+                let finish = move |result: io::Result<usize>, scratch: &Scratch| {
+                    drop(operation.finish(result, scratch));
+                };
+                if inner.slots[id.index()].done {
+                    ended = Some((id.index(), finish));
+                    Wakers::default()
+                } else {
+                    inner.abandon(self.number, id, Box::new(finish))
                 }
             }
+            State::Unposted(operation) => {
+                let wakers = inner.leave(self.ticket.take());
+                drop(inner);
+                drop(operation);
+                inner = self.runtime.0.borrow_mut();
+                wakers
+            }
             #[cfg(feature = "green-threads")]
-            State::Withdrawn(_) => {}
-            State::Unposted(_) => inner.leave(self.ticket.take()),
-            State::Done => {}
-        }
-        if !is_in_child {
-            inner.replace_driver(self.number);
+            State::Withdrawn(operation) => {
+                drop(inner);
+                drop(operation);
+                inner = self.runtime.0.borrow_mut();
+                Wakers::default()
+            }
+            State::Done => Wakers::default(),
+        };
+        let of_driver = if inner.pages.is_in_child() {
+            Wakers::default()
+        } else {
+            inner.replace_driver(self.number)
+        };
+        drop(inner);
+        wakers.wake();
+        of_driver.wake();
+        if let Some((index, finish)) = ended {
+            self.runtime.finish(index, finish);
         }
     }
 }

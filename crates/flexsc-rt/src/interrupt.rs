@@ -4,16 +4,21 @@
 //! that signals holds the target in its call meanwhile ([`Serving`]), and a thread that was
 //! signalled waits for the signal before it goes on. A signal that comes too early, before the call
 //! has begun to wait, is lost; the heartbeat repeats it once it was handled. The same signal from elsewhere, such as kill(1), may
-//! interrupt a call, but no thread waits for it.
+//! interrupt a call, but no thread waits for it; nor for a signal that the call itself has taken, as the read of a signalfd(2)
+//! does.
 
 use std::cell::Cell;
 use std::fs;
 use std::io;
 use std::mem;
 use std::ptr;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::AtomicI32;
 use std::thread;
+
+use shared_ring::sync::{AtomicU32, Ordering};
+
+#[cfg(all(test, loom))]
+mod models;
 
 use crate::entry::{Entry, Status};
 use crate::error::Error;
@@ -37,6 +42,8 @@ thread_local! {
     static HANDLED: Cell<*const AtomicU32> = const { Cell::new(ptr::null()) };
 }
 
+// Not inlined: its address says whether it is installed.
+#[inline(never)]
 extern "C" fn handle(_signal: i32, info: *mut libc::siginfo_t, _context: *mut libc::c_void) {
     // SAFETY: the kernel's structure exists while the handler runs, and each signal has these fields or others of
     // plain numbers.
@@ -57,35 +64,39 @@ pub(crate) fn signal() -> i32 {
     libc::SIGRTMAX() - 3
 }
 
-/// Installs the handler, once for the process.
+/// Installs the handler, unless it is installed.
 pub(crate) fn install() -> Result<(), Error> {
-    static INSTALLED: OnceLock<Result<(), i32>> = OnceLock::new();
-    let installed = INSTALLED.get_or_init(|| {
-        // SAFETY: plain C structures; the handler only increments a counter.
-        unsafe {
-            let mut former: libc::sigaction = mem::zeroed();
-            if libc::sigaction(signal(), ptr::null(), &mut former) != 0 {
-                return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
-            }
-            if former.sa_sigaction != libc::SIG_DFL {
-                return Err(0);
-            }
-            let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = handle as *const () as usize;
-            // Without SA_RESTART, so that calls end.
-            action.sa_flags = libc::SA_SIGINFO;
-            if libc::sigaction(signal(), &action, ptr::null_mut()) != 0 {
-                return Err(io::Error::last_os_error().raw_os_error().unwrap_or(0));
-            }
+    let failed = |error| Error::System("install a signal handler", error);
+    let own = handle as *const () as usize;
+    // SAFETY: plain C structures; the handler only increments a counter.
+    unsafe {
+        let mut former: libc::sigaction = mem::zeroed();
+        if libc::sigaction(signal(), ptr::null(), &mut former) != 0 {
+            return Err(failed(io::Error::last_os_error()));
         }
-        Ok(())
-    });
-    match installed {
-        Ok(()) => Ok(()),
-        Err(0) => Err(Error::SignalInUse(signal())),
-        Err(errno) => {
-            Err(Error::System("install a signal handler", io::Error::from_raw_os_error(*errno)))
+        match former.sa_sigaction {
+            installed if installed == own => return Ok(()),
+            libc::SIG_DFL => {}
+            _ => return Err(Error::SignalInUse(signal())),
         }
+        let mut action: libc::sigaction = mem::zeroed();
+        action.sa_sigaction = own;
+        // Without SA_RESTART, so that calls end.
+        action.sa_flags = libc::SA_SIGINFO;
+        // Threads that register pages at a time install the same.
+        if libc::sigaction(signal(), &action, ptr::null_mut()) != 0 {
+            return Err(failed(io::Error::last_os_error()));
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether the calling thread blocks the signal, and it is pending.
+fn is_signal_pending() -> bool {
+    // SAFETY: a plain C structure, which the call fills in.
+    unsafe {
+        let mut pending: libc::sigset_t = mem::zeroed();
+        libc::sigpending(&mut pending) == 0 && libc::sigismember(&pending, signal()) == 1
     }
 }
 
@@ -148,6 +159,12 @@ impl Serving {
     /// Ends a call. Returns when no signal is on its way.
     #[inline]
     pub(crate) fn end(&self, entry: u32) {
+        self.end_with(entry, is_signal_pending);
+    }
+
+    /// The same, with a function that makes a system call and returns whether the signal is blocked and pending.
+    #[inline]
+    fn end_with(&self, entry: u32, is_signal_pending: impl FnMut() -> bool) {
         let mut spins = 0;
         while self
             .entry
@@ -156,36 +173,50 @@ impl Serving {
         {
             pause(&mut spins);
         }
-        // The signal is pending, so this loop ends at its first system call at the latest.
-        while self.sent.load(Ordering::Relaxed) != self.handled.load(Ordering::Acquire) {
-            thread::yield_now();
+        if self.is_signal_on_its_way() {
+            self.await_signal(is_signal_pending);
+        }
+    }
+
+    fn is_signal_on_its_way(&self) -> bool {
+        self.sent.load(Ordering::Relaxed) != self.handled.load(Ordering::Acquire)
+    }
+
+    /// Waits until a signal that was sent to the calling thread is handled.
+    #[cold]
+    fn await_signal(&self, mut is_signal_pending: impl FnMut() -> bool) {
+        while self.is_signal_on_its_way() {
+            // The kernel delivers a signal at the end of any system call of the thread, such as this one, unless the
+            // signal is blocked; then it is pending.
+            if !is_signal_pending() {
+                // If it is not handled now, a call has taken it: the read of a signalfd(2).
+                self.sent.store(self.handled.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
         }
     }
 
     /// Signals the thread if it is in the call of an entry that is to be interrupted.
     pub(crate) fn interrupt(&self, index: u32, entry: &Entry) {
+        self.interrupt_with(index, entry, || {
+            let (process, id) = (std::process::id(), self.thread_id.load(Ordering::Acquire));
+            // SAFETY: the signal has a handler. The thread cannot end meanwhile.
+            unsafe { libc::syscall(libc::SYS_tgkill, process, id, signal()) == 0 }
+        });
+    }
+
+    /// The same, with a function that sends the signal and returns whether it could.
+    fn interrupt_with(&self, index: u32, entry: &Entry, send: impl FnOnce() -> bool) {
         let (serving, order) = (index + 1, (Ordering::AcqRel, Ordering::Relaxed));
         if self.entry.compare_exchange(serving, serving | SIGNALLING, order.0, order.1).is_err() {
             return;
         }
         // Now the thread stays in this call. Signals of this sort are queued, each in memory of the kernel that is bounded,
         // so there is one at a time: a thread in a call that cannot be interrupted handles it at the end.
-        let is_on_its_way =
-            self.sent.load(Ordering::Relaxed) != self.handled.load(Ordering::Acquire);
-        if entry.status() != Status::Cancel || is_on_its_way {
+        if entry.status() != Status::Cancel || self.is_signal_on_its_way() {
             self.entry.store(serving, Ordering::Release);
             return;
         }
-        // SAFETY: the signal has a handler. The thread cannot end before `entry` is reset.
-        let sent = unsafe {
-            libc::syscall(
-                libc::SYS_tgkill,
-                libc::getpid(),
-                self.thread_id.load(Ordering::Acquire),
-                signal(),
-            )
-        };
-        if sent == 0 {
+        if send() {
             self.sent.fetch_add(1, Ordering::Relaxed);
         }
         self.entry.store(serving, Ordering::Release);

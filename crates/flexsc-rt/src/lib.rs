@@ -53,9 +53,12 @@
 //!   place when it is ready, or by a syscall thread if the descriptor is in blocking mode; or in the ring ([`Config::sleep_in_ring`]), where one entry into the kernel submits a
 //!   batch, waits and takes completions. So 10,000 reads of idle sockets occupy no thread.
 //!
-//! Which of the four makes a bounded call is learnt from measured costs, for each number, kind of
+//! Which of the four makes a bounded call ([`Waits::Bounded`]) is learnt from measured costs, for each number, kind of
 //! object and batch depth: calls begin in place, and from time to time one batch tries another
-//! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it.
+//! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it. Costs do not choose for calls that
+//! may wait longer: typed sends, receives and accepts, reads and writes of pipes, sockets and devices. All file systems
+//! on disks are one [`Kind`]. A path has the kind of the directory of its
+//! [`PathAt`](operations::PathAt), and without one [`Kind::Unknown`]: costs of all such paths are learnt together.
 //! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
 //!
 //! # When it helps
@@ -64,14 +67,15 @@
 //! them block. It does not make a single call cheaper: executed in place, a call enters the kernel
 //! once, as without this crate. A program that makes one bounded call at a time should make it.
 //!
-//! On two cores of an AMD EPYC, Linux 6.18, where a system call without work takes 165 ns (`lab run flexsc-*`):
+//! On two cores of an AMD EPYC, Linux 6.18 (`docs/results/flexsc-*.json`). getppid(2) took 170 ns when the last three rows
+//! were measured, and a null call 110 ns in the run of the web server:
 //!
 //! | program | result |
 //! |---|---|
-//! | metadata of 100,000 cached files | 1.37 times as many per second as `std::fs`, which uses one core; 9 times as many as `tokio::fs` |
-//! | 10,000 connections, each a thread | green threads: two thirds of the CPU time of threads of the kernel |
-//! | web server that opens a file for each request, 256 connections | open connections: 1.29 times the requests per second of CPU time of epoll, as many as with io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: 1.08 times those of epoll, 0.91 times those of io_uring |
-//! | one call without work at a time | 1.3 to 1.4 times the time of the call |
+//! | metadata of 100,000 cached files | 1.45 times as many per second as `std::fs`, which uses one core; 8.7 times as many as `tokio::fs` |
+//! | 10,000 connections, each a thread | green threads: 0.63 times the CPU time of threads of the kernel |
+//! | web server that opens a file for each request, 256 connections | open connections: 1.09 times the requests per second of CPU time of epoll, as many as with io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: as many as with epoll, 0.92 times those of io_uring |
+//! | one call without work at a time | 1.4 times the time of the call |
 //! | batches of 64 calls without work | 0.9 times the time of the calls, if the ring has an operation for them, else 1.2 times |
 //! | batches of 64 opens and closes; of sends and receives | 0.67 times the time of the calls; 0.83 times |
 //!

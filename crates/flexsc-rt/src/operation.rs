@@ -16,7 +16,7 @@ pub unsafe trait Operation: Sized + 'static {
     /// The result.
     type Output: 'static;
 
-    /// Returns the call.
+    /// Returns the call. It must not use the [`Runtime`](crate::Runtime) of its future, which panics then.
     fn prepare(&mut self, scratch: &mut Scratch) -> Call;
 
     /// Returns the result from what the kernel returned.

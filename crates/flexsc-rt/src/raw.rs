@@ -1,6 +1,7 @@
 //! Makes a system call of any number.
 
 use std::io;
+use std::os::fd::RawFd;
 
 /// Result of an interrupted or cancelled call (section 4.2).
 pub(crate) const INTERRUPTED: isize = -(libc::EINTR as isize);
@@ -38,6 +39,13 @@ pub(crate) unsafe fn system_call(number: u32, args: &[usize; 6]) -> isize {
         }
         result as isize
     }
+}
+
+/// Returns whether a descriptor is open (fcntl(2)).
+#[cold]
+pub(crate) fn is_open(fd: RawFd) -> bool {
+    // SAFETY: it reads a flag of any number.
+    unsafe { libc::fcntl(fd, libc::F_GETFD) != -1 }
 }
 
 /// Returns a result as the standard library's.

@@ -116,6 +116,12 @@ impl Readiness {
         self.calls
     }
 
+    /// Returns whether an entry that waits for a descriptor needs no further memory.
+    #[inline]
+    pub(crate) fn has_place(&self, fd: RawFd) -> bool {
+        (fd as usize) < self.waiters.len()
+    }
+
     /// Lets an entry wait. [`Readiness::arm`] has to follow.
     pub(crate) fn push(&mut self, entry: u32, fd: RawFd, direction: Direction) {
         let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
@@ -218,7 +224,8 @@ impl Readiness {
 
     /// Ends what [`Readiness::hold`] has begun, if it was for this entry. Returns whether it was.
     pub(crate) fn release(&mut self, entry: u32, fd: RawFd, direction: Direction) -> bool {
-        let holder = &mut self.waiters.at(fd as usize).holders[direction as usize];
+        let Some(waiters) = self.waiters.get_mut(fd as usize) else { return false };
+        let holder = &mut waiters.holders[direction as usize];
         holder.take_if(|holder| *holder == name_of(entry)).is_some()
     }
 

@@ -6,10 +6,14 @@
 //! entries, so two threads do not share the page's cache lines.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use shared_ring::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+
+#[cfg(all(test, loom))]
+mod models;
 
 use crate::cores::{Applied, Beats, Cores, Specialization};
 use crate::entry::Status;
@@ -314,9 +318,8 @@ impl Pool {
 
     /// The body of a syscall thread.
     fn serve(&self, number: u16) {
-        let own = &self.threads[usize::from(number)];
         // SAFETY: the thread holds a reference to the pool until this returns.
-        unsafe { own.serving.enter_thread() };
+        unsafe { self.threads[usize::from(number)].serving.enter_thread() };
         let mut applied = Applied::default();
         let mut work = self.lock();
         work.starting -= 1;
@@ -327,30 +330,42 @@ impl Pool {
                 work.idle -= 1;
                 continue;
             }
-            let Some(page) = work.queue.pop_front() else { continue };
-            work.pages[page as usize] = PageState::Held(number);
-            work.active += 1;
-            work.counters.max_active = work.counters.max_active.max(work.active);
-            // It sleeps if the thread was blocked when the page was queued, and no other could be started.
-            self.wake_heartbeat(&mut work);
-            drop(work);
-            self.cores.apply(&mut applied);
-            self.execute(own, number, page);
-            work = self.lock();
-            if own.blocked.swap(false, Ordering::Relaxed) {
-                continue;
-            }
-            work.active -= 1;
-            work.pages[page as usize] = PageState::Idle;
-            // The owner submits under the lock, so nothing is overlooked.
-            if !self.shared.submitted[page as usize].is_empty() {
-                work.queue_page(page);
-            }
+            work = self.serve_page(number, work, &mut applied);
         }
         // The next thread of this number uses the same counters.
         Serving::leave_thread();
         work.unused.push(number);
         self.ended.notify_all();
+    }
+
+    /// Holds the next page, and executes its entries.
+    fn serve_page<'a>(
+        &'a self,
+        number: u16,
+        mut work: MutexGuard<'a, Work>,
+        applied: &mut Applied,
+    ) -> MutexGuard<'a, Work> {
+        let own = &self.threads[usize::from(number)];
+        let Some(page) = work.queue.pop_front() else { return work };
+        work.pages[page as usize] = PageState::Held(number);
+        work.active += 1;
+        work.counters.max_active = work.counters.max_active.max(work.active);
+        // It sleeps if the thread was blocked when the page was queued, and no other could be started.
+        self.wake_heartbeat(&mut work);
+        drop(work);
+        self.cores.apply(applied);
+        self.execute(own, number, page);
+        work = self.lock();
+        if own.blocked.swap(false, Ordering::Relaxed) {
+            return work;
+        }
+        work.active -= 1;
+        work.pages[page as usize] = PageState::Idle;
+        // The owner submits under the lock, so nothing is overlooked.
+        if !self.shared.submitted[page as usize].is_empty() {
+            work.queue_page(page);
+        }
+        work
     }
 
     /// Executes submitted entries of a page, until another thread has taken it over; as many as a page has, as the owner
@@ -411,24 +426,7 @@ impl Pool {
                     self.set_given(&mut work, given);
                 }
             }
-            let mut cancelling = false;
-            for (number, seen) in seen.iter_mut().enumerate() {
-                let thread = &self.threads[number];
-                let now = thread.call();
-                let Some(entry) = now.entry else {
-                    *seen = now;
-                    continue;
-                };
-                let served = self.shared.entry(entry);
-                if served.status() == Status::Cancel {
-                    cancelling = true;
-                    thread.serving.interrupt(entry, served);
-                }
-                if now == *seen && !thread.blocked.load(Ordering::Relaxed) {
-                    self.take_over(&mut work, number as u16, now);
-                }
-                *seen = now;
-            }
+            let cancelling = self.beat(&mut work, &mut seen);
             let queued = !work.queue.is_empty();
             // A thread that was started or woken may come later than the beats end.
             let is_coming = work.starting > 0 || (queued && work.idle > 0);
@@ -443,6 +441,30 @@ impl Pool {
         }
         work.heartbeat_runs = false;
         self.ended.notify_all();
+    }
+
+    /// Looks at the threads: interrupts calls that are cancelled, and takes pages over from threads in the calls in
+    /// which they were seen before. Returns whether there is a call to interrupt.
+    fn beat(&self, work: &mut Work, seen: &mut [Call]) -> bool {
+        let mut cancelling = false;
+        for (number, seen) in seen.iter_mut().enumerate() {
+            let thread = &self.threads[number];
+            let now = thread.call();
+            let Some(entry) = now.entry else {
+                *seen = now;
+                continue;
+            };
+            let served = self.shared.entry(entry);
+            if served.status() == Status::Cancel {
+                cancelling = true;
+                thread.serving.interrupt(entry, served);
+            }
+            if now == *seen && !thread.blocked.load(Ordering::Relaxed) {
+                self.take_over(work, number as u16, now);
+            }
+            *seen = now;
+        }
+        cancelling
     }
 
     /// Sleeps until a thread is active, or has to be checked.

@@ -4,6 +4,8 @@ mod support;
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,7 +25,12 @@ struct Busy {
 
 impl Busy {
     fn new(specialization: Specialization) -> Self {
-        let mut config = Config::with_entries(128);
+        Busy::with_entries(specialization, 128)
+    }
+
+    /// With 64 entries, a page, one thread is active at a time.
+    fn with_entries(specialization: Specialization, entries: u32) -> Self {
+        let mut config = Config::with_entries(entries);
         config.heartbeat = Duration::from_micros(500);
         (config.executor, config.ring) = (Some(Executor::Threads), false);
         config.specialization = specialization;
@@ -81,9 +88,17 @@ fn cores_of_threads() -> Vec<CpuSet> {
     all
 }
 
-/// One test, as it looks at the threads of the process.
+/// One test at a time, as each looks at the threads of the process.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn is_given(pages: &Pages) -> bool {
+    let counters = pages.counters();
+    counters.cores_given > counters.cores_taken_back
+}
+
 #[test]
 fn busy_threads_get_cores_of_their_own_and_give_them_back() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let allowed = sched_getaffinity(None).unwrap();
     if allowed.count() < 2 {
         return println!("not tested: one core");
@@ -95,10 +110,6 @@ fn busy_threads_get_cores_of_their_own_and_give_them_back() {
     own.set(core);
     sched_setaffinity(None, &own).unwrap();
 
-    let is_given = |pages: &Pages| {
-        let counters = pages.counters();
-        counters.cores_given > counters.cores_taken_back
-    };
     busy.until("cores are given", 128, is_given);
     let leaves = |cores: &CpuSet| !cores.is_set(core) && cores.count() == allowed.count() - 1;
     // A thread moves before its next page; one that finds no further page moves never.
@@ -126,4 +137,81 @@ fn busy_threads_get_cores_of_their_own_and_give_them_back() {
     assert_eq!((counters.cores_given, counters.cores_taken_back), (0, 0));
     busy.end();
     shared.end();
+}
+
+/// Returns how many threads of the machine run or could.
+fn runnable() -> usize {
+    let text = fs::read_to_string("/proc/loadavg").unwrap();
+    text.split([' ', '/']).nth(3).unwrap().parse().unwrap()
+}
+
+/// Threads that compute as long as this exists: one more than there are cores.
+struct Load<'a>(&'a AtomicBool);
+
+impl<'a> Load<'a> {
+    fn begin(scope: &'a thread::Scope<'a, '_>, ends: &'a AtomicBool, cores: u32) -> Self {
+        for _ in 0..=cores {
+            scope.spawn(|| {
+                while !ends.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
+        }
+        Load(ends)
+    }
+}
+
+impl Drop for Load<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// The default.
+#[test]
+fn adaptive_threads_get_cores_only_while_no_other_threads_of_the_machine_could_run() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let allowed = sched_getaffinity(None).unwrap();
+    if allowed.count() < 2 {
+        return println!("not tested: one core");
+    }
+    assert_eq!(Config::default().specialization, Specialization::Adaptive);
+    let mut adaptive = Busy::with_entries(Specialization::Adaptive, 64);
+    let cores = allowed.count() as usize;
+    // The machine has to be idle beside one busy thread.
+    let (mut turns, mut others) = (0_u32, 0);
+    while !is_given(&adaptive.pages) && turns < 10_000 {
+        adaptive.fill(8);
+        adaptive.take();
+        turns += 1;
+        others += u32::from(runnable() > cores);
+    }
+    if is_given(&adaptive.pages) {
+        let leaves = |cores: &CpuSet| cores.count() == allowed.count() - 1;
+        adaptive.until("a thread leaves a core", 8, |_| cores_of_threads().iter().any(leaves));
+    } else {
+        assert!(others > turns / 10, "the cores are not given, though the machine is idle");
+        println!("not tested: cores of their own, as other programs run");
+    }
+
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let load = Load::begin(scope, &ends, allowed.count());
+        adaptive.until("the cores are taken back", 8, |pages| !is_given(pages));
+        let given = adaptive.pages.counters().cores_given;
+        // For as long as another registration takes to get cores, these get none.
+        let mut busy = Busy::new(Specialization::WhileBusy);
+        let deadline = Instant::now() + TIMEOUT;
+        while !is_given(&busy.pages) {
+            assert!(Instant::now() < deadline, "no cores are given to the other registration");
+            busy.fill(128);
+            adaptive.fill(8);
+            busy.take();
+            adaptive.take();
+        }
+        assert_eq!(adaptive.pages.counters().cores_given, given);
+        drop(load);
+        busy.end();
+    });
+    adaptive.end();
 }

@@ -1,6 +1,8 @@
 //! A child of fork(2) has a copy of the pages, and no threads. It executes nothing of its parent's.
 
+use std::fs;
 use std::future::Future;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -8,7 +10,7 @@ use std::thread::{self, Thread};
 use std::time::Duration;
 
 use flexsc_rt::operations::sleep;
-use flexsc_rt::{Call, Config, Error, Executor, Pages, Runtime};
+use flexsc_rt::{Call, Config, Direction, Error, Executor, Pages, Runtime, Waits};
 
 /// Runs a child for at most ten seconds. Returns whether it has succeeded.
 fn fork(child: impl FnOnce() -> bool) -> bool {
@@ -68,11 +70,114 @@ fn drop_in_a_child_kept_the_parent_awake() {
     assert!(polls < 10, "{polls}");
 }
 
+/// Returns pages with one thread for calls that wait indefinitely, a completion of such a call, and another one that
+/// waits for the thread: a read of the pipe.
+fn with_a_call_that_waits_for_a_thread(pipe: &OwnedFd, byte: &mut [u8; 1]) -> Pages {
+    let mut config = Config::default();
+    config.threads = 1;
+    let mut pages = Pages::register(&config).unwrap();
+    let fd = pipe.as_raw_fd();
+    let read = Call::new(libc::SYS_read, [fd as usize, byte.as_mut_ptr() as usize, 1, 0, 0, 0]);
+    let when_ready = read.waits(Waits::ReadyThenBlocks(fd, Direction::Read));
+    // SAFETY: the caller keeps the byte; the second read is cancelled before it begins.
+    let cancelled = unsafe {
+        pages.post(&when_ready).unwrap();
+        pages.post(&read).unwrap()
+    };
+    pages.cancel(cancelled);
+    // A busy owner looks for ready descriptors in each eighth turn.
+    for _ in 0..8 {
+        assert!(pages.wait(None).unwrap());
+    }
+    pages
+}
+
+fn take_in_a_child_made_the_call_of_the_parent() {
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    rustix::io::write(&writes, b"x").unwrap();
+    let mut byte = [0; 1];
+    let mut pages = with_a_call_that_waits_for_a_thread(&reads, &mut byte);
+    assert!(fork(|| {
+        // What had ended before has its result.
+        let result = pages.next().unwrap().result;
+        let interrupted = result.unwrap_err().raw_os_error() == Some(libc::EINTR);
+        let threads = fs::read_dir("/proc/self/task").unwrap().count();
+        let none = pages.next().is_none();
+        drop(pages);
+        interrupted && threads == 1 && none
+    }));
+    assert_eq!(rustix::io::ioctl_fionread(&reads).unwrap(), 1);
+}
+
+fn calls_that_were_posted_and_not_submitted_are_not_made_in_a_child() {
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    let mut pages = Pages::register(&Config::default()).unwrap();
+    let fd = writes.as_raw_fd() as usize;
+    for executor in [Executor::InPlace, Executor::Threads, Executor::Ring, Executor::Shared] {
+        let write = Call::bounded(libc::SYS_write, [fd, b"x".as_ptr() as usize, 1, 0, 0, 0]);
+        // SAFETY: the byte is static.
+        unsafe { pages.post(&write.pinned(executor)) }.unwrap();
+    }
+    assert!(fork(|| {
+        let refused = matches!(pages.submit(), Err(Error::InChild));
+        let none = pages.next().is_none();
+        drop(pages);
+        refused && none
+    }));
+    assert_eq!(rustix::io::ioctl_fionread(&reads).unwrap(), 0);
+}
+
+/// A ring that the child sets up must not be watched by the set of its parent.
+fn post_in_a_child_changed_the_set_of_the_parent() {
+    let mut pages = Pages::register(&Config::default()).unwrap();
+    assert!(fork(|| {
+        let call = Call::bounded(libc::SYS_fsync, [0; 6]).pinned(Executor::Ring);
+        // SAFETY: no memory.
+        let posted = unsafe { pages.post(&call) }.is_ok();
+        let rings = fs::read_dir("/proc/self/fd").unwrap().filter(|fd| {
+            let target = fs::read_link(fd.as_ref().unwrap().path()).unwrap_or_default();
+            target.to_string_lossy().contains("io_uring")
+        });
+        posted && rings.count() == 0
+    }));
+}
+
+#[cfg(feature = "green-threads")]
+fn green_threads_make_no_call_in_a_child() {
+    use flexsc_rt::Descriptor;
+    use flexsc_rt::green;
+    use flexsc_rt::operations::read;
+
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    let (reads, writes) = (Descriptor::new(reads), Descriptor::new(writes));
+    let threads = green::Threads::new(&green::Config::default()).unwrap();
+    let reader = {
+        let reads = reads.clone();
+        threads.spawn(move || green::call(read(&reads, Vec::with_capacity(1))).1).unwrap()
+    };
+    // A call that has ended, and whose thread did not run since.
+    let ended = threads.spawn(|| green::call(sleep(Duration::ZERO)).is_ok()).unwrap();
+    threads.turn(Some(Duration::ZERO)).unwrap();
+    rustix::io::write(&writes, b"x").unwrap();
+    assert!(fork(|| {
+        // Their next calls end with an error.
+        let late = threads.spawn(|| green::call(sleep(Duration::ZERO)).is_err()).unwrap();
+        let refused = matches!(threads.run(), Err(Error::InChild));
+        let has_failed = late.is_finished() && late.join().unwrap();
+        // SAFETY: the child does not use them any more.
+        drop(unsafe { std::ptr::read(&threads) });
+        refused && has_failed
+    }));
+    threads.run().unwrap();
+    assert_eq!(reader.join().unwrap(), b"x");
+    assert!(ended.join().unwrap());
+}
+
 fn main() {
     let mut pages = Pages::register(&Config::default()).unwrap();
     let pipe = rustix::pipe::pipe().unwrap();
     let mut byte = [0_u8; 1];
-    let fd = std::os::fd::AsRawFd::as_raw_fd(&pipe.0) as usize;
+    let fd = pipe.0.as_raw_fd() as usize;
     let read = Call::new(libc::SYS_read, [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0]);
     // SAFETY: the byte outlives the call, which ends below.
     let id = unsafe { pages.post(&read) }.unwrap();
@@ -117,5 +222,10 @@ fn main() {
         (0..10).any(|_| future.as_mut().poll(&mut context).is_ready())
     }));
     drop_in_a_child_kept_the_parent_awake();
+    take_in_a_child_made_the_call_of_the_parent();
+    calls_that_were_posted_and_not_submitted_are_not_made_in_a_child();
+    post_in_a_child_changed_the_set_of_the_parent();
+    #[cfg(feature = "green-threads")]
+    green_threads_make_no_call_in_a_child();
     println!("test forks ... ok");
 }

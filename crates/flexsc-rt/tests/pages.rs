@@ -208,9 +208,8 @@ fn blocked_thread_is_replaced_by_another() {
     assert_eq!(bytes, [*b"a", *b"b", *b"c"]);
 }
 
-/// Claim 4 of the paper: one user thread makes work for several cores.
 #[test]
-fn one_owner_keeps_several_threads_active() {
+fn as_many_threads_as_may_be_are_active_at_a_time() {
     let mut config = Config::default();
     config.active_threads = 2;
     // It would count a thread that waits as blocked.

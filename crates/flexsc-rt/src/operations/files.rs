@@ -43,14 +43,14 @@ impl PathAt {
 }
 
 impl From<CString> for PathAt {
-    /// A path relative to the working directory.
+    /// A path relative to the working directory, of [`Kind::Unknown`].
     fn from(path: CString) -> Self {
         PathAt { directory: None, path }
     }
 }
 
 impl From<&CStr> for PathAt {
-    /// A path relative to the working directory.
+    /// A path relative to the working directory, of [`Kind::Unknown`].
     fn from(path: &CStr) -> Self {
         PathAt { directory: None, path: path.to_owned() }
     }

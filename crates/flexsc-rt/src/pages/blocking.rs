@@ -67,6 +67,9 @@ impl Pages {
     /// Gives the thread of a call that may have waited indefinitely to another one.
     pub(super) fn indefinite_ended(&mut self) {
         self.indefinite -= 1;
+        if !self.process.is_current() {
+            return;
+        }
         if let Some(next) = self.ready.pop_front() {
             self.assign_blocking(next);
         }

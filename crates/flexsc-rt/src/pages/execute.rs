@@ -81,6 +81,10 @@ impl Pages {
 
     #[inline(never)]
     fn submit_to_threads(&mut self) {
+        // In a child of fork(2), the lock of the threads may be that of one that does not exist.
+        if !self.process.is_current() {
+            return;
+        }
         if let Some(threads) = &self.threads {
             let owner_works = !self.given.is_empty();
             if !threads.submit(&mut self.dirty, &mut self.masks, owner_works) {

@@ -105,7 +105,9 @@ impl Pages {
     /// Returns whether the ring can make a call, and counts it if not.
     pub(super) fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
         let readiness = &mut self.readiness;
+        // A child of fork(2) shares the epoll set with its parent.
         let can_make = self.may_use_ring
+            && self.process.is_current()
             && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
         self.counters.ring_refused += u64::from(!can_make);
         can_make

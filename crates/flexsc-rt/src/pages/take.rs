@@ -72,6 +72,13 @@ impl Pages {
         }
     }
 
+    /// Returns the result of an entry that [`Pages::next_done`] has returned.
+    #[inline]
+    pub(crate) fn result(&self, index: u32) -> io::Result<usize> {
+        // SAFETY: the entry is done, and this is its owner.
+        raw::decode(unsafe { self.shared.entry(index).peek() })
+    }
+
     /// Frees an entry that [`Pages::next_done`] has returned.
     #[inline]
     pub(crate) fn take(&mut self, index: u32) -> Completion {

@@ -207,7 +207,8 @@ impl Pages {
 
     /// Lets an entry wait for a descriptor.
     pub(super) fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
-        if fd < 0 {
+        // The table of descriptors extends to the highest one.
+        if fd < 0 || !(self.readiness.has_place(fd) || raw::is_open(fd)) {
             return self.finish(index, -(libc::EBADF as isize));
         }
         self.counters.readiness_waits += 1;

@@ -10,7 +10,7 @@ use rustix::io::Errno;
 pub(crate) use shared_ring::author::{CallJob, Pushed};
 use shared_ring::{Mode, SetupError};
 
-use super::machine::{DESCRIPTORS, Machine, STANDSTILL, machine};
+use super::machine::{CLOSED, Machine, NOT_OPEN, STANDSTILL, machine};
 use crate::call::Direction;
 
 /// Submissions that the queue holds.
@@ -82,6 +82,7 @@ impl Machine {
                 let not_ready = args[3] == 1;
                 self.call(number, &args).or(not_ready.then_some(-(libc::EAGAIN as isize)))
             }
+            Work::Poll(CLOSED, _) => Some(NOT_OPEN),
             Work::Poll(fd, direction) if self.is_ready(fd, direction) => Some(1),
             Work::Bell(fd) if is_readable(fd) => Some(1),
             _ => None,
@@ -169,7 +170,7 @@ impl CallRing {
         let work = match name {
             CallRing::MAX_NAME => Work::Bell(fd),
             _ => {
-                assert!((fd as usize) < DESCRIPTORS);
+                assert!((0..=CLOSED).contains(&fd));
                 Work::Poll(fd, direction)
             }
         };

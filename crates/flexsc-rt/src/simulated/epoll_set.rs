@@ -7,7 +7,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::call_ring::is_readable;
-use super::machine::{STANDSTILL, machine};
+use super::machine::{CLOSED, STANDSTILL, machine};
 use crate::call::Direction;
 
 pub(crate) struct EpollSet {
@@ -31,6 +31,9 @@ impl EpollSet {
         interest: [bool; 2],
         _added: bool,
     ) -> Result<(), Errno> {
+        if fd == CLOSED {
+            return Err(Errno::BADF);
+        }
         machine(|machine| machine.armed.insert(fd, interest));
         Ok(())
     }

@@ -17,6 +17,12 @@ use crate::shared::Shared;
 /// Descriptors, numbered from 0.
 pub(super) const DESCRIPTORS: usize = 12;
 
+/// A number of a descriptor that is closed.
+pub(super) const CLOSED: RawFd = DESCRIPTORS as RawFd;
+
+/// The result of a call or wait for it.
+pub(super) const NOT_OPEN: isize = -(libc::EBADF as isize);
+
 /// Steps without an end of a wait, after which none will come.
 pub(super) const STANDSTILL: u32 = 1_000_000;
 
@@ -89,6 +95,9 @@ impl Machine {
         self.now_ns += 50 + self.random(400) + if self.random(64) == 0 { 80_000 } else { 0 };
         let effects = self.effects.get_mut(&call).expect("its memory was taken back");
         if (1_010..1_030).contains(&number) {
+            if fd == CLOSED as usize {
+                return Some(NOT_OPEN);
+            }
             let ready = &mut self.ready[fd][direction];
             *ready = ready.checked_sub(1)?;
         }

@@ -2,7 +2,14 @@
 
 pub(crate) use crate::raw::{INTERRUPTED, decode};
 
-use super::machine::machine;
+use std::os::fd::RawFd;
+
+use super::machine::{CLOSED, machine};
+
+/// Returns whether a descriptor is open; now and then one was open a moment ago.
+pub(crate) fn is_open(fd: RawFd) -> bool {
+    fd != CLOSED || machine(|machine| machine.random(4) == 0)
+}
 
 /// Makes a call at once.
 ///
