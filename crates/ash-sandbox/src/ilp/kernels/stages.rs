@@ -187,15 +187,16 @@ pub(crate) struct Search<V: Vector> {
 }
 
 impl<V: Vector> Search<V> {
-    #[inline(always)]
-    fn words(&mut self, word: u64, bytes: usize) {
-        if self.found == NOT_FOUND {
-            let places = (word ^ self.byte).to_le_bytes();
-            if let Some(place) = places[..bytes].iter().position(|other| *other == 0) {
-                self.found = self.searched.wrapping_add(place as u64);
-            }
+    /// Searches a vector of which the first place is the one that means [`NOT_FOUND`], word by word as the pipe does.
+    #[cold]
+    unsafe fn words_of(&mut self, vector: V) {
+        let mut bytes = [0; VECTOR_BYTES];
+        // SAFETY: see above, and there is room.
+        unsafe { vector.store(bytes.as_mut_ptr()) };
+        for word in bytes.as_chunks().0 {
+            // SAFETY: see above.
+            unsafe { Stage::<V>::word(self, u64::from_le_bytes(*word)) };
         }
-        self.searched = self.searched.wrapping_add(bytes as u64);
     }
 }
 
@@ -215,6 +216,11 @@ impl<V: Vector> Stage<V> for Search<V> {
             // SAFETY: see above.
             if let Some(place) = unsafe { vector.first_equal(self.bytes) } {
                 self.found = self.searched.wrapping_add(place.into());
+                if self.found == NOT_FOUND {
+                    // SAFETY: see above.
+                    unsafe { self.words_of(vector) };
+                    return vector;
+                }
             }
         }
         self.searched = self.searched.wrapping_add(VECTOR_BYTES as u64);
@@ -222,12 +228,24 @@ impl<V: Vector> Stage<V> for Search<V> {
     }
     #[inline(always)]
     unsafe fn word(&mut self, word: u64) -> u64 {
-        self.words(word, 8);
+        if self.found == NOT_FOUND {
+            let places = (word ^ self.byte).to_le_bytes();
+            if let Some(place) = places.iter().position(|other| *other == 0) {
+                self.found = self.searched.wrapping_add(place as u64);
+            }
+        }
+        self.searched = self.searched.wrapping_add(8);
         word
     }
     #[inline(always)]
     unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
-        self.words(word, bytes);
+        // The pipe compares the last bytes with the lowest one of its register.
+        for byte in &word.to_le_bytes()[..bytes] {
+            if self.found == NOT_FOUND && *byte == self.byte as u8 {
+                self.found = self.searched;
+            }
+            self.searched = self.searched.wrapping_add(1);
+        }
         word
     }
     #[inline(always)]
