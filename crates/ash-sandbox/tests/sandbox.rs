@@ -256,6 +256,24 @@ fn each_handler_of_a_tenant_had_a_budget_of_its_own() {
 }
 
 #[test]
+fn constant_offset_behind_the_own_memory_always_trapped() {
+    // As compilers fold the address of a message, which is the end of the module's memory.
+    for load in ["(i32.load8_u offset=65536 (i32.const 0))", "(i32.load8_u (i32.const 65536))"] {
+        let mut handler = handler(load);
+        let first = handler.memory().message_area().start;
+        assert_eq!(first, 65536);
+        assert_eq!(run(&mut handler, &[1]), Outcome::Handled, "{load}");
+        assert_eq!(run(&mut handler, &[2]), Outcome::Discarded, "{load}");
+    }
+    // Its memory stays as it is.
+    let mut grows = handler("(i32.add (memory.grow (i32.const 1)) (i32.const 2))");
+    assert_eq!(run(&mut grows, b""), Outcome::Handled);
+    let mut size =
+        handler("(i32.add (memory.grow (i32.const 0)) (i32.sub (memory.size) (i32.const 1)))");
+    assert_eq!(run(&mut size, b""), Outcome::Handled);
+}
+
+#[test]
 fn largest_budget_overflowed_when_it_was_refilled() {
     let policy = Policy::default().with(|p| p.operations_per_second = u64::MAX);
     let mut handler = handler_with(policy, &module("(i32.const 1)"));
