@@ -274,6 +274,20 @@ fn constant_offset_behind_the_own_memory_always_trapped() {
 }
 
 #[test]
+fn recursion_met_the_end_of_a_green_stack_before_the_bound() {
+    let locals = "(local i64 i64 i64 i64 i64 i64 i64 i64)";
+    let body = format!(
+        "{locals} (drop (call $handle (local.get 0) (local.get 1) (local.get 2) (local.get 3))) (i32.const 1)"
+    );
+    // As large as those of `flexsc-rt`.
+    let small = std::thread::Builder::new().stack_size(256 << 10);
+    let policy = Policy::default().with(|p| p.max_operations = 10_000_000);
+    let mut handler = handler_with(policy, &module(&body));
+    let outcome = small.spawn(move || run(&mut handler, b"")).unwrap().join().unwrap();
+    assert_eq!(outcome, Outcome::Passed(Pass::Involuntary(Abort::Stack)));
+}
+
+#[test]
 fn largest_budget_overflowed_when_it_was_refilled() {
     let policy = Policy::default().with(|p| p.operations_per_second = u64::MAX);
     let mut handler = handler_with(policy, &module("(i32.const 1)"));
