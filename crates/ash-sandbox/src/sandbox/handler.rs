@@ -187,6 +187,8 @@ pub struct Handler {
     policy: Arc<Policy>,
     bound: Bound,
     budget: Arc<Budget>,
+    /// Operations that have to be left for an invocation.
+    least: u64,
     aborts: u32,
     is_on: bool,
     counters: Counters,
@@ -214,9 +216,16 @@ impl Handler {
         memory: Arc<HandlerMemory>,
         policy: Arc<Policy>,
         budget: Arc<Budget>,
-        bound: Bound,
+        (bound, is_by_bytes): (Bound, bool),
         clock: Option<Arc<Clock>>,
     ) -> Self {
+        // With less it could be aborted, or use more than there is.
+        let all = policy.max_operations.min(budget.per_second()).max(1);
+        let least = match bound {
+            Bound::Acyclic(operations) if is_by_bytes => operations.max(all),
+            Bound::Acyclic(operations) => operations,
+            Bound::Cyclic => all,
+        };
         code.host_mut().set_memory(Arc::clone(&memory));
         let copy_area = memory.message_area();
         Handler {
@@ -225,6 +234,7 @@ impl Handler {
             policy,
             bound,
             budget,
+            least,
             aborts: 0,
             is_on: true,
             counters: Counters::default(),
@@ -367,15 +377,18 @@ impl Handler {
     ) -> Outcome {
         self.counters.invocations += 1;
         let (offset, len) = (message.start as i32, message.len() as i32);
-        let max = self.policy.max_operations;
-        self.code.host_mut().begin(message, max);
-        let fuel = max.min(left);
+        let fuel = self.policy.max_operations.min(left);
+        let of_path = match self.bound {
+            Bound::Acyclic(operations) => operations,
+            Bound::Cyclic => 0,
+        };
+        self.code.host_mut().begin(message, fuel.saturating_sub(of_path));
         let clock = self.arm(fuel);
         let result = match &mut self.code {
             Code::Module(instance) => instance.call((offset, len, connection as i64, slot as i32)),
             Code::Native { host, entry } => Ok(entry(&mut NativeCalls { host, connection, slot })),
         };
-        let used = self.used(max, fuel, clock);
+        let used = self.used(fuel, clock);
         self.counters.operations += used;
         self.budget.charge(now, used);
         let outcome = self.outcome(result);
@@ -423,16 +436,11 @@ impl Handler {
     }
 
     fn reason_to_skip(&mut self, left: u64) -> Option<Pass> {
-        let least = match self.bound {
-            Bound::Acyclic(operations) => operations,
-            // With less it could be aborted for want of budget.
-            Bound::Cyclic => self.policy.max_operations.min(self.budget.per_second()).max(1),
-        };
         if !self.is_on {
             Some(Pass::Off)
         } else if self.is_disabled() {
             Some(Pass::Disabled)
-        } else if left < least {
+        } else if left < self.least {
             Some(Pass::OverBudget)
         } else {
             let strategy = self.governor.as_mut()?.next_strategy();
@@ -467,10 +475,11 @@ impl Handler {
     }
 
     /// Returns the operations of the last invocation.
-    fn used(&mut self, max: u64, fuel: u64, start: Option<Instant>) -> u64 {
-        let by_calls = max - self.code.host().operations();
+    fn used(&mut self, fuel: u64, start: Option<Instant>) -> u64 {
+        let by_calls = fuel - self.code.host().operations();
         match (self.bound, start) {
-            (Bound::Acyclic(operations), _) => operations.max(by_calls),
+            // With the longest path, which calls could not use.
+            (Bound::Acyclic(_), _) => by_calls,
             // One operation for each nanosecond.
             (Bound::Cyclic, Some(start)) => (start.elapsed().as_nanos() as u64).max(by_calls),
             (Bound::Cyclic, None) => {
