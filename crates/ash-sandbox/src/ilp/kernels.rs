@@ -92,10 +92,6 @@ impl Kernel {
         len: usize,
         keystream: &[u8],
     ) {
-        if len == 0 {
-            // Registers may have more bits than a kernel works with.
-            return;
-        }
         // SAFETY: the caller's promise; the tier was detected when the kernel was selected.
         unsafe {
             let slots = &self.slots;

@@ -77,11 +77,11 @@ impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
         unsafe { self.1.tail(self.0.tail(word, bytes), bytes) }
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
+    unsafe fn end(self, slots: &Slots, registers: Registers, len: usize) {
         // SAFETY: see above.
         unsafe {
-            self.0.end(slots, registers);
-            self.1.end(slots, registers);
+            self.0.end(slots, registers, len);
+            self.1.end(slots, registers, len);
         }
     }
 }
@@ -124,7 +124,7 @@ impl<V: Vector> Stage<V> for Checksum<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
+    unsafe fn end(self, slots: &Slots, registers: Registers, _: usize) {
         // SAFETY: the caller's promise.
         unsafe { registers.set(slots.sum, self.words) };
     }
@@ -172,9 +172,12 @@ impl<V: Vector> Stage<V> for Crc32c<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
-        // SAFETY: the caller's promise.
-        unsafe { registers.set(slots.crc, self.crc.value().into()) };
+    unsafe fn end(self, slots: &Slots, registers: Registers, len: usize) {
+        // The register may have more than the 32 bits of a CRC, and keeps them if nothing has passed.
+        if len > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { registers.set(slots.crc, self.crc.value().into()) };
+        }
     }
 }
 
@@ -249,7 +252,7 @@ impl<V: Vector> Stage<V> for Search<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
+    unsafe fn end(self, slots: &Slots, registers: Registers, _: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             registers.set(slots.search, self.found);
