@@ -74,6 +74,8 @@ pub enum Abort {
     Stack,
     /// Any other trap, such as a division by zero.
     Trap,
+    /// What it sent [was rejected](Handler::reject).
+    Reply,
 }
 
 impl fmt::Display for Abort {
@@ -83,6 +85,7 @@ impl fmt::Display for Abort {
             Abort::Memory => "it accessed memory that is not its own",
             Abort::Stack => "its stack overflowed",
             Abort::Trap => "it trapped, for instance by a division by zero or a panic",
+            Abort::Reply => "it sent what the protocol does not permit",
         })
     }
 }
@@ -414,13 +417,23 @@ impl Handler {
         outcome
     }
 
+    /// Turns the last outcome from [`Outcome::Handled`] into an involuntary abort, as what the handler has sent breaks the
+    /// protocol. Its sends and events are dropped; what it has stored in a shared table stays. Returns the outcome.
+    pub fn reject(&mut self) -> Outcome {
+        self.counters.handled -= 1;
+        self.counters.involuntary_aborts += 1;
+        self.aborts += 1;
+        self.code.host_mut().discard();
+        Outcome::Passed(Pass::Involuntary(Abort::Reply))
+    }
+
     /// Returns the ranges of the memory that the handler has sent in the last invocation, in order.
     pub fn sends(&self) -> &[Range<usize>] {
         &self.code.host().sends
     }
 
     /// Returns the bytes that the handler has sent in the last invocation, in order.
-    pub fn sent(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn sent(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.sends().iter().map(|range| {
             // SAFETY: the range is in the memory. No handler runs, as that needs `&mut self`, and the kernel
             // does not write to a message that was received.
