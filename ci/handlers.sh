@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Builds the example handlers anew, in Rust and C, compares them with the committed modules, and tests them in the
-# sandbox and in front of `kv`. ci/handlers.sh --update replaces the committed modules.
+# sandbox and in front of `kv`. ci/handlers.sh --update replaces the committed modules; ci/handlers.sh --compare, as in
+# .ci/run, fails where the compilers are others, so that nothing can be compared.
 . "$(dirname "$0")/setup.sh"
 need clang clang
 need wasm-ld lld
@@ -39,7 +40,11 @@ elif [ "$compilers" = "$(cat "$handlers/compilers")" ]; then
     done
     echo "the committed handlers are those of their sources"
 else
-    echo "not compared: the committed handlers are of $(cat "$handlers/compilers"), here is $compilers"
+    echo "not compared: the committed handlers are of $(cat "$handlers/compilers"), here is $compilers" >&2
+    if [ "${1:-}" = --compare ]; then
+        echo "install those compilers, or run ci/handlers.sh --update with these" >&2
+        exit 1
+    fi
 fi
 # With the features of the workspace, so that cargo builds no dependency again.
 export ASH_HANDLERS=$built/modules

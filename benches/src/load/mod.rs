@@ -10,7 +10,6 @@ use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::available_parallelism;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use load_generator::{Generator, LoadModel, Plan, RunEvent, Stats, StopReason};
@@ -23,7 +22,7 @@ pub(crate) use observation::{Interval, Observation};
 pub(crate) use options::Load;
 
 use crate::failure::Failure;
-use crate::measure::pin;
+use crate::measure::{online_cores, pin};
 use crate::say::say;
 
 /// Receive buffers: together they fit the second-level cache.
@@ -44,7 +43,7 @@ pub(crate) fn parse_mark(line: &str) -> Option<RunEvent> {
 /// Runs the load and writes its results.
 pub(crate) fn load(options: &Load) -> Result<(), Failure> {
     let plan = options.plan()?;
-    let cores = available_parallelism().map_or(1, usize::from);
+    let cores = online_cores()?;
     if let Some(core) = options.core.filter(|core| *core >= cores) {
         return Err(Failure::Request(format!(
             "core {core} does not exist; there are {cores} cores"

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
-use std::thread::available_parallelism;
 use std::time::Instant;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -14,9 +13,16 @@ pub(crate) const SERVER_CORE: usize = 0;
 /// The core of the load generator.
 pub(crate) const CLIENT_CORE: usize = 1;
 
-/// Pins this thread and its future children to some cores, modulo the number of cores.
+/// Returns the number of online cores. `available_parallelism` counts those that this thread may use, which is one
+/// when it is pinned.
+pub(crate) fn online_cores() -> io::Result<usize> {
+    let (_, cores) = idle_ticks(&fs::read_to_string("/proc/stat")?);
+    Ok(cores.max(1))
+}
+
+/// Pins this thread and its future children to some cores, modulo the number of online cores.
 pub(crate) fn pin(cores: &[usize]) -> io::Result<()> {
-    let all = available_parallelism()?;
+    let all = online_cores()?;
     let mut set = CpuSet::new();
     cores.iter().for_each(|core| set.set(*core % all));
     Ok(sched_setaffinity(None, &set)?)
@@ -189,6 +195,21 @@ mod tests {
         let before = CpuTime([(1, 100), (2, 50)].into());
         let after = CpuTime([(1, 175), (3, 20)].into());
         assert_eq!(after.since(&before), 95);
+    }
+
+    #[test]
+    fn pinned_thread_found_one_core_and_stayed_there() {
+        let pinned = |core| {
+            pin(&[core])?;
+            let set = rustix::thread::sched_getaffinity(None)?;
+            Ok::<_, io::Error>((0..CpuSet::MAX_CPU).filter(|n| set.is_set(*n)).collect::<Vec<_>>())
+        };
+        let on = std::thread::spawn(move || {
+            [SERVER_CORE, CLIENT_CORE].map(|core| pinned(core).unwrap())
+        });
+        let [server, client] = on.join().unwrap();
+        assert_eq!((server.len(), client.len()), (1, 1));
+        assert_eq!(server != client, online_cores().unwrap() > 1, "{server:?} {client:?}");
     }
 
     #[test]

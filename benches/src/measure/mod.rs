@@ -17,7 +17,8 @@ mod wrk;
 
 pub(crate) use callgrind::{Callgrind, PeerRequests};
 pub(crate) use cpu::{
-    CLIENT_CORE, CpuTime, OtherPrograms, SERVER_CORE, Switches, pin, raise_descriptors,
+    CLIENT_CORE, CpuTime, OtherPrograms, SERVER_CORE, Switches, online_cores, pin,
+    raise_descriptors,
 };
 pub(crate) use h2load::{H2load, H2loadObservation};
 pub(crate) use load::{ClientWork, Load, Window};

@@ -4,12 +4,13 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::thread::available_parallelism;
 
 use load_generator::RunEvent;
 
 use super::server::program;
-use super::{CLIENT_CORE, Conditions, CpuTime, Peer, Perf, Server, Site, Switches, TcpCounts};
+use super::{
+    CLIENT_CORE, Conditions, CpuTime, Peer, Perf, Server, Site, Switches, TcpCounts, online_cores,
+};
 use crate::failure::Failure;
 use crate::load::{Observation, parse_mark};
 use crate::outcome::{self, Outcome};
@@ -282,7 +283,7 @@ fn run(server: &Server, path: &str, args: &[&str]) -> Result<Trial, Failure> {
 /// Returns the option that keeps the generator from sleeping, if it has its own core. Waking a
 /// sleeping core is expensive on a virtual machine, and more frequent at low load.
 pub(crate) fn busy_option() -> &'static [&'static str] {
-    let has_core = available_parallelism().is_ok_and(|cores| cores.get() > CLIENT_CORE);
+    let has_core = online_cores().is_ok_and(|cores| cores > CLIENT_CORE);
     if has_core { &["--busy-poll"] } else { &[] }
 }
 
@@ -293,7 +294,7 @@ pub(crate) fn load(
     mut at: impl FnMut(RunEvent) -> Result<(), Failure>,
 ) -> Result<Observation, Failure> {
     let file = outcome::directory()?.join(format!("observation-{}.json", std::process::id()));
-    let cores = available_parallelism().map_or(1, usize::from);
+    let cores = online_cores()?;
     let child = Command::new(program()?)
         .args(["load", url, "--core", &(CLIENT_CORE % cores).to_string(), "--mark", "--json"])
         .arg(&file)

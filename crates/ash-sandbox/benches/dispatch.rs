@@ -3,8 +3,9 @@
 use std::hint::black_box;
 use std::time::Instant;
 
+use ash_sandbox::ilp::{Mode, PipeList, checksum, copy};
 use ash_sandbox::model::{Governor, Machine, Workload};
-use ash_sandbox::sandbox::{Handler, Loops, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Handler, Loops, Policy, Sandboxer, SharedTable};
 use criterion::{Criterion, criterion_group, criterion_main};
 
 /// A module whose entry has these instructions.
@@ -14,6 +15,12 @@ fn module(body: &str) -> Vec<u8> {
             (import "ash" "count" (func $count (param i32 i64) (result i32)))
             (import "ash" "send" (func $send (param i32 i32) (result i32)))
             (import "ash" "clock" (func $clock (result i64)))
+            (import "ash" "copy" (func $copy (param i32 i32 i32) (result i32)))
+            (import "ash" "reply" (func $reply (param i32) (result i32)))
+            (import "ash" "read_apply" (func $read_apply (param i32 i32 i32) (result i32)))
+            (import "ash" "write_apply" (func $write_apply (param i32 i32 i32 i32) (result i32)))
+            (import "ash" "lock" (func $lock (param i32) (result i32)))
+            (import "ash" "store" (func $store (param i32 i32 i32) (result i32)))
             (memory (export "memory") 1 1)
             (func (export "ash_handle") (param $offset i32) (param $length i32) (param i64 i32) (result i32)
                 {body}
@@ -52,6 +59,41 @@ fn dispatch(c: &mut Criterion) {
             b.iter(|| handler.handle(black_box(start..start + 64), 7, 0, now));
         });
     }
+    // Each call has to succeed, else the entry divides by zero.
+    let succeeds = |call: &str| format!("(drop (i32.div_s (i32.const 1) (i32.eqz {call})))");
+    let message = "(local.get $offset) (local.get $length)";
+    let calls = [
+        ("a copy", succeeds(&format!("(call $copy (i32.const 0) {message})"))),
+        ("a reply slot", "(drop (call $reply (local.get $length)))".to_owned()),
+        ("a read_apply", succeeds(&format!("(call $read_apply (i32.const 0) {message})"))),
+        (
+            "a write_apply",
+            succeeds(
+                "(call $write_apply (i32.const 1) (local.get $offset) (i32.const 0) (local.get $length))",
+            ),
+        ),
+        (
+            "a lock and a store",
+            succeeds("(call $store (call $lock (i32.const 3)) (i32.const 0) (i32.const 64))"),
+        ),
+    ];
+    let table = SharedTable::with_sections(16, 64).expect("memory");
+    let sandboxer = Sandboxer::new(endless()).expect("code can be generated");
+    for (name, body) in calls {
+        let ash = sandboxer.load(&module(&body)).expect("the policy accepts it");
+        let mut handler = ash.instantiate_with(1, &table).expect("its memory is mapped");
+        for mode in [Mode::Read, Mode::Write] {
+            let mut list = PipeList::new();
+            list.add(checksum::pipe()).and_then(|_| list.add(copy::pipe())).expect("a short list");
+            handler.add_pipes(list.compile(mode).expect("a kernel"), Vec::new());
+        }
+        let start = handler.memory().message_area().start;
+        let now = Instant::now();
+        group.bench_function(name, |b| {
+            b.iter(|| handler.handle(black_box(start..start + 64), 7, 0, now));
+        });
+        assert_eq!(handler.counters().involuntary_aborts, 0, "{name}");
+    }
     let mut handler = handler(endless(), "");
     handler.set_governor(Some(Governor::new(Machine::AEGIS, Workload::default())));
     let start = handler.memory().message_area().start;
@@ -66,6 +108,10 @@ fn loading(c: &mut Criterion) {
     let sandboxer = Sandboxer::new(Policy::default()).expect("code can be generated");
     let wasm = module("(drop (call $clock))");
     c.bench_function("load", |b| b.iter(|| sandboxer.load(&wasm).expect("it is accepted")));
+    let directory = tempfile::tempdir().expect("a directory");
+    let sandboxer = sandboxer.with_cache(directory.path()).expect("a directory of this user");
+    sandboxer.load(&wasm).expect("it is accepted");
+    c.bench_function("load, cached", |b| b.iter(|| sandboxer.load(&wasm).expect("it is accepted")));
     let ash = sandboxer.load(&wasm).expect("it is accepted");
     c.bench_function("instantiate", |b| b.iter(|| ash.instantiate(1).expect("a memory")));
 }

@@ -41,6 +41,7 @@ mod x86_64 {
                 ("fused", Prefer::Fastest),
                 ("fused, portable", Prefer::PortableKernel),
                 ("fused, generated", Prefer::Generated),
+                ("fused, interpreted", Prefer::Interpreted),
             ] {
                 let (ilp, mut state) = compile(pipes(), Mode::Write, prefer);
                 group.bench_function(BenchmarkId::new(execution, size), |b| {

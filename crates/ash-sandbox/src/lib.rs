@@ -64,12 +64,14 @@
 //! | data of handler and application; a handler aborts instead of waiting | 5.4.1 | `sandbox::SharedTable` | the application writes it, handlers can only read it; marks in it take the place of locks |
 //! | data that both change, by locks that are the programmer's duty | 5.4.1 | `sandbox::SharedTable::with_sections` | the host has the locks, and writes what a handler stores when it has handled the message: an abort after taking a lock changes nothing and releases it |
 //! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
+//! | scheduling of the process | 6.3.3, figure 6-2 | `evring::Scheduling` | of the thread that owns the ring: inherited, normal, a short slice, real-time; a policy that is not permitted is an error |
 //! | datagrams | 5.4, table 6-1 | `evring::DatagramThread`, `evring::DatagramRing` | UDP: a number for the source takes the place of the circuit, replies are bounded as sources can be forged, and a full ring loses datagrams |
 //! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
 //! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server handles other connections |
 //! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::Landing, evring::Upcalls)` | |
+//! | handler of a web server | 6.4.3 | `evring_httpd::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with a copy of its head; HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch, memory and accounting of a handler |
 //! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply`, `table`, `lock` and `store` are additions |
 //! | the call that gives receive buffers back | table 5-1 | | not needed: a buffer goes back when its message is consumed and its last reply has left; nothing is received before the handler returns, so it would gain nothing by giving it back earlier |

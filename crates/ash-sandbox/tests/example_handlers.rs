@@ -6,9 +6,12 @@
 use crate::memory;
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use ash_sandbox::sandbox::{Abort, Bound, Handler, Outcome, Pass, Policy, Sandboxer};
+use ash_sandbox::sandbox::{
+    Abort, Ash, Bound, Handler, Outcome, Pass, Policy, Sandboxer, SharedTable,
+};
 use memory::bytes;
 
 fn directory() -> PathBuf {
@@ -16,14 +19,18 @@ fn directory() -> PathBuf {
 }
 
 fn load(file: &str) -> (Handler, Bound) {
+    let ash = ash(file);
+    (ash.instantiate(1).unwrap(), ash.bound())
+}
+
+fn ash(file: &str) -> Ash {
     let path = match std::env::var_os("ASH_HANDLERS") {
         Some(modules) if file.ends_with(".wasm") => Path::new(&modules).join(file),
         _ => directory().join(file),
     };
     let module = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let module = wat::parse_bytes(&module).unwrap();
-    let ash = Sandboxer::new(Policy::default()).unwrap().load(&module).unwrap();
-    (ash.instantiate(1).unwrap(), ash.bound())
+    Sandboxer::new(Policy::default()).unwrap().load(&module).unwrap()
 }
 
 fn run(handler: &mut Handler, message: &[u8]) -> (Outcome, Vec<u8>) {
@@ -124,8 +131,10 @@ fn echo_in_text_sends_the_message_from_where_it_landed() {
 
 #[test]
 fn lock_is_acquired_once_and_the_application_gets_other_requests() {
-    let (mut handler, bound) = load("lock.wat");
-    assert!(matches!(bound, Bound::Acyclic(_)), "{bound:?}");
+    let ash = ash("lock.wat");
+    assert!(matches!(ash.bound(), Bound::Acyclic(_)), "{:?}", ash.bound());
+    let table = SharedTable::with_sections(256, 8).unwrap();
+    let mut handler = ash.instantiate_with(1, &table).unwrap();
     let mut ask = |connection, message: &[u8]| {
         let outcome = handler.handle_copy(message, connection, Instant::now());
         let sent: Vec<u8> = handler.sent().flatten().copied().collect();
@@ -141,6 +150,32 @@ fn lock_is_acquired_once_and_the_application_gets_other_requests() {
     assert_eq!(ask(1, b"a\x05"), (Outcome::Handled, b"a\x05".to_vec()));
     assert_eq!(ask(1, b"a"), passed);
     assert_eq!(ask(1, b"q\x05"), passed);
+    let in_use = table.lock(7);
+    assert_eq!(ask(1, b"a\x07"), aborted, "the application has it");
+    drop(in_use);
+    assert_eq!(ask(1, b"a\x07"), (Outcome::Handled, b"a\x07".to_vec()));
+}
+
+/// What the application does when a connection has closed.
+fn release_of(table: &SharedTable, connection: u64) {
+    for number in 0..table.sections() {
+        let lock = table.lock(number);
+        if lock[0].load(Ordering::Relaxed) == connection + 1 {
+            lock[0].store(0, Ordering::Relaxed);
+        }
+    }
+}
+
+#[test]
+fn lock_of_a_connection_that_has_closed_was_held_for_ever() {
+    let table = SharedTable::with_sections(256, 8).unwrap();
+    let mut handler = ash("lock.wat").instantiate_with(1, &table).unwrap();
+    let mut ask = |connection, message| handler.handle_copy(message, connection, Instant::now());
+    assert_eq!(ask(0, b"a\x05"), Outcome::Handled);
+    assert_eq!(ask(1, b"a\x06"), Outcome::Handled);
+    release_of(&table, 0);
+    assert_eq!(ask(1, b"a\x05"), Outcome::Handled);
+    assert_eq!(ask(2, b"a\x06"), Outcome::Passed(Pass::Voluntary), "it is another one's");
 }
 
 #[test]

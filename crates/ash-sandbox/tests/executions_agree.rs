@@ -1,11 +1,13 @@
 //! Kernels and generated code do what the interpreter does: on all lengths, at all alignments, in all
 //! lists of up to four of the pipes that ship, between pages that can be neither read nor written.
 //!
-//! What runs by default is a part of that. With `ASH_SANDBOX_EXHAUSTIVE=1` in the environment all lists
-//! run, at lengths around those that matter, all lengths for each kernel, and all alignments, which takes
-//! minutes; with `ASH_SANDBOX_EXHAUSTIVE=all` all lists at all lengths, which takes hours.
+//! What runs by default is a part of that. With `EXHAUSTIVE=1` in the environment, as in `.ci/run`, all lists
+//! run, at lengths around those that matter, all lengths for each kernel, and all alignments, which takes half a
+//! minute; with `EXHAUSTIVE=all` all lists at all lengths, which takes hours.
 
 use crate::support;
+
+use proptest::prelude::*;
 
 use support::{MAX_MESSAGE, Memory, Place, Subject, Which};
 
@@ -16,7 +18,7 @@ const LENGTHS: [usize; 34] = [
 ];
 
 fn exhaustive() -> bool {
-    std::env::var_os("ASH_SANDBOX_EXHAUSTIVE").is_some()
+    std::env::var_os("EXHAUSTIVE").is_some()
 }
 
 /// The list with this number, when lists are counted by the digits of their pipes.
@@ -56,7 +58,7 @@ fn on_all_lists_of_up_to_two_pipes() {
 fn on_lists_of_three_and_four_pipes() {
     if exhaustive() {
         let all: Vec<usize> = (0..=MAX_MESSAGE).collect();
-        let every_length = std::env::var("ASH_SANDBOX_EXHAUSTIVE").is_ok_and(|what| what == "all");
+        let every_length = std::env::var("EXHAUSTIVE").is_ok_and(|what| what == "all");
         let lengths = if every_length { &all[..] } else { &LENGTHS };
         compare_lengths((0..1000).map(|number| list(3, number)), lengths);
         compare_lengths((0..10_000).map(|number| list(4, number)), lengths);
@@ -64,6 +66,50 @@ fn on_lists_of_three_and_four_pipes() {
         // Numbers that have no pattern in their digits.
         compare_lengths((0..1000).step_by(17).map(|number| list(3, number)), &LENGTHS);
         compare_lengths((0..10_000).step_by(127).map(|number| list(4, number)), &LENGTHS);
+    }
+}
+
+/// Any value of a register, with those around which arithmetic changes more often than others.
+fn value() -> impl Strategy<Value = u64> {
+    let near_the_end = (0..200u64).prop_map(|n| u64::MAX - n);
+    let repeated = any::<u8>().prop_map(|byte| u64::from_ne_bytes([byte; 8]));
+    prop_oneof![any::<u64>(), near_the_end, repeated, 0..200u64, Just(u64::MAX), Just(0xffff_ffff)]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    /// The byte that kernels searched for in the last bytes, a place that meant that nothing was found, and a CRC of
+    /// more than 32 bits before an empty message were others than the interpreter's.
+    #[test]
+    fn on_any_exported_values(
+        list in prop::sample::select(kernel_lists()),
+        values in prop::collection::vec(value(), 9),
+        len in prop_oneof![Just(0), 0..300usize],
+    ) {
+        let mut subject = Subject::new(&list);
+        let registers = list.iter().enumerate().flat_map(|(place, which)| {
+            which.registers().iter().map(move |register| (place, *register))
+        });
+        let exports = registers.zip(values).map(|((place, register), value)| (place, register, value));
+        subject.composed.exports = exports.collect();
+        subject.compare(&mut Memory::new(), len, Place::FromEnd(0), Place::FromStart(len % 64));
+    }
+}
+
+/// The first byte that is there is at the place that means that none was found; another one follows in the same vector.
+#[test]
+fn place_that_means_not_found_was_the_end_of_the_search() {
+    use ash_sandbox::ilp::search::{BYTE, NOT_FOUND, SEARCHED, repeat};
+    let mut subject = Subject::new(&[Which::Search]);
+    let mut memory = Memory::new();
+    for place in 0..64 {
+        let exports =
+            vec![(0, SEARCHED, NOT_FOUND - place as u64), (0, BYTE, repeat(memory.byte(place)))];
+        subject.composed.exports = exports;
+        for len in [64, 71, 128, 1024, 4096] {
+            subject.compare(&mut memory, len, Place::FromEnd(0), Place::FromStart(0));
+        }
     }
 }
 

@@ -63,6 +63,7 @@ mod multiplexer;
 mod others;
 mod owner;
 mod rx;
+mod scheduling;
 mod send_policy;
 mod stats;
 mod tail;
@@ -100,6 +101,7 @@ pub use multiplexer::{Family, Multiplexer, RemoteHandle};
 pub use others::Others;
 pub use owner::{Notification, NotificationRing, Notifier, OwnerError, OwnerThread};
 pub use rx::Rx;
+pub use scheduling::{Scheduling, SchedulingError};
 pub use send_policy::{DefaultSendPolicy, SendPolicy, SendResult, SendState, SendStep};
 #[cfg(feature = "io-uring")]
 pub use shared_ring::Mode;

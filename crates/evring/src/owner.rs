@@ -15,7 +15,8 @@ use shared_ring::KernelError;
 
 use crate::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, HIGH_WATER, Hooked,
-    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, SendError, Sender, StartError, Stats,
+    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, Scheduling, SchedulingError, SendError, Sender,
+    StartError, Stats,
 };
 
 /// Time after which a wake-up that failed is tried again.
@@ -89,6 +90,8 @@ impl Notifier {
 pub enum OwnerError<E> {
     /// The mechanism did not start.
     Start(StartError),
+    /// The thread is not permitted to have the scheduling policy.
+    Scheduling(SchedulingError),
     /// The hook could not be made.
     Hook(E),
     /// The thread could not be created, or panicked.
@@ -99,6 +102,7 @@ impl<E: fmt::Display> fmt::Display for OwnerError<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OwnerError::Start(error) => error.fmt(f),
+            OwnerError::Scheduling(error) => error.fmt(f),
             OwnerError::Hook(error) => error.fmt(f),
             OwnerError::Thread(error) => write!(f, "the thread of the ring cannot run: {error}"),
         }
@@ -122,14 +126,15 @@ enum Command {
 }
 
 impl OwnerThread {
-    /// Starts a server on a mechanism in a thread of its own. The ring has `capacity` notifications, and as
-    /// many replies. `hook` runs in that thread: it may choose the scheduling policy, and add buffers.
+    /// Starts a server on a mechanism in a thread of its own, with a scheduling policy. The ring has `capacity`
+    /// notifications, and as many replies. `hook` runs in that thread, and may add buffers.
     ///
     /// # Errors
-    /// If the mechanism does not start, or `hook` fails.
+    /// If the policy is not permitted, the mechanism does not start, or `hook` fails.
     pub fn start<H: ReceiveHook + 'static, E: Send + 'static>(
         mechanism: &str,
         config: &Config,
+        scheduling: Scheduling,
         capacity: usize,
         hook: impl FnOnce(&mut AnyMechanism, Notifier) -> Result<H, E> + Send + 'static,
     ) -> Result<(Self, NotificationRing), OwnerError<E>> {
@@ -140,6 +145,7 @@ impl OwnerThread {
         let stalled = Arc::clone(&is_stalled);
         let run = move || {
             let prepare = || {
+                scheduling.apply().map_err(OwnerError::Scheduling)?;
                 let mut server =
                     AnyMechanism::new(&mechanism, &config).map_err(OwnerError::Start)?;
                 let hook = hook(&mut server, Notifier(notifier.clone()));

@@ -9,7 +9,7 @@ use std::thread;
 
 use evring::{
     AnyMechanism, Chunk, Commands, Config, ConnId, Notification, NotificationRing, Notifier,
-    OwnerError, OwnerThread, ReceiveHook, Rx, SendError,
+    OwnerError, OwnerThread, ReceiveHook, Rx, Scheduling, SendError,
 };
 
 use crate::server;
@@ -41,7 +41,7 @@ fn start(backend: &str) -> (OwnerThread, NotificationRing) {
 
 fn start_with(backend: &str, config: &Config) -> (OwnerThread, NotificationRing) {
     let hook = |_: &mut AnyMechanism, notifier| Ok::<_, Infallible>(Upcall(notifier));
-    OwnerThread::start(backend, config, CAPACITY, hook).unwrap()
+    OwnerThread::start(backend, config, Scheduling::Inherited, CAPACITY, hook).unwrap()
 }
 
 fn message(first: u8, n: usize) -> [u8; LEN] {
@@ -241,7 +241,9 @@ fn connection_that_waits_for_room_resumes_after_a_wake_up_that_failed() {
     side_by_side(|backend| {
         let ((seen, sees), (resume, resumed)) = (mpsc::channel(), mpsc::channel());
         let hook = |_: &mut AnyMechanism, _| Ok::<_, Infallible>(Blocks { seen, resumed });
-        let (owner, ring) = OwnerThread::start(backend, &listening(1), CAPACITY, hook).unwrap();
+        let (owner, ring) =
+            OwnerThread::start(backend, &listening(1), Scheduling::Inherited, CAPACITY, hook)
+                .unwrap();
         let next = || sees.recv_timeout(server::TIMEOUT).unwrap();
         // One message more than the ring has room for.
         let mut clients: Vec<_> = (0..=CAPACITY).map(|_| connect(owner.addresses()[0])).collect();
@@ -282,9 +284,35 @@ fn connections_are_reset_when_the_application_has_gone() {
 fn owner_that_cannot_start_says_why() {
     let config = Config::default();
     let hook = |_: &mut AnyMechanism, notifier| Ok::<_, Infallible>(Upcall(notifier));
-    let error = OwnerThread::start("absent", &config, 1, hook).err().unwrap();
+    let error =
+        OwnerThread::start("absent", &config, Scheduling::Inherited, 1, hook).err().unwrap();
     assert!(matches!(error, OwnerError::Start(_)), "{error}");
     let hook = |_: &mut AnyMechanism, _| Err::<Upcall, _>("no module");
-    let error = OwnerThread::start("auto", &config, 1, hook).err().unwrap();
+    let error = OwnerThread::start("auto", &config, Scheduling::Inherited, 1, hook).err().unwrap();
     assert_eq!(error.to_string(), "no module");
+}
+
+#[test]
+fn owner_has_its_policy_or_says_that_it_is_not_permitted() {
+    for scheduling in [Scheduling::Normal, Scheduling::ShortSlice, Scheduling::RealTime] {
+        let (policy, got) = mpsc::channel();
+        let hook = move |_: &mut AnyMechanism, notifier| {
+            // SAFETY: it returns a number.
+            policy.send(unsafe { libc::sched_getscheduler(0) }).unwrap();
+            Ok::<_, Infallible>(Upcall(notifier))
+        };
+        match OwnerThread::start("auto", &listening(1), scheduling, CAPACITY, hook) {
+            Ok((owner, ring)) => {
+                let is_real_time = got.recv().unwrap() == libc::SCHED_FIFO;
+                assert_eq!(is_real_time, scheduling == Scheduling::RealTime);
+                drop(ring);
+                owner.remote().stop();
+                owner.join().unwrap();
+            }
+            Err(OwnerError::Scheduling(error)) => {
+                assert_eq!(error.scheduling, Scheduling::RealTime, "{error}");
+            }
+            Err(other) => panic!("{other}"),
+        }
+    }
 }

@@ -272,6 +272,74 @@ fn hostile_handlers_are_disabled_and_the_site_serves_on() {
     }
 }
 
+/// Answers `GET /forged` with these bytes.
+fn forger(response: &str) -> Vec<u8> {
+    let data: String = response.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module
+            (import "ash" "send" (func $send (param i32 i32) (result i32)))
+            (memory (export "memory") 1 1)
+            (data (i32.const 0) "{data}")
+            (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+                (drop (call $send (i32.const 0) (i32.const {})))
+                (i32.const 1)))"#,
+        response.len()
+    );
+    wat::parse_str(text).unwrap()
+}
+
+#[test]
+fn handler_forged_the_next_response_of_the_connection() {
+    const NEXT: &str = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil";
+    let modules = tempfile::tempdir().unwrap();
+    for (n, (response, reason)) in [
+        (
+            format!("HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok{NEXT}"),
+            "its Content-Length is 2",
+        ),
+        ("HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nok".into(), "its Content-Length is 9"),
+        (format!("HTTP/1.1 103 Early Hints\r\n\r\n{NEXT}"), "103 is no final status"),
+        (
+            format!("HTTP/1.1 204 No Content\r\n\r\n{NEXT}"),
+            "a response with the status 204 has no body",
+        ),
+        (
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{NEXT}"),
+            "it has Transfer-Encoding",
+        ),
+        (
+            format!("HTTP/1.1 200 OK\r\nA: b\nContent-Length: 0\n\n{NEXT}"),
+            "a field line is malformed",
+        ),
+        (NEXT.replace("1.1", "1.0"), "it does not begin with a status line"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let module = modules.path().join(n.to_string()).with_extension("wasm");
+        fs::write(&module, forger(&response)).unwrap();
+        let handler = format!("{},path=/file", module.display());
+        let (mut serving, _root) = serve("auto", &[handler]);
+        let mut client = serving.connect();
+        // Pipelined, as a proxy sends requests of several clients on one connection.
+        client.send(b"GET /file HTTP/1.1\r\nHost: h\r\n\r\nGET /hello HTTP/1.1\r\nHost: h\r\n\r\n");
+        assert_eq!(client.response(true).body, b"of the site", "{response}");
+        assert_eq!(client.response(true).body, b"hidden by the handler", "{response}");
+        for _ in 0..10 {
+            assert_eq!(client.get("/file").body, b"of the site", "{response}");
+        }
+        assert_eq!(counter(&serving, "sandbox_handled"), 0, "{response}");
+        let aborts = counter(&serving, "sandbox_aborts");
+        assert_eq!(aborts, u64::from(Policy::default().max_aborts), "{response}");
+        let mut lines = String::new();
+        for _ in 0..=aborts {
+            serving.errors.read_line(&mut lines).unwrap();
+        }
+        assert!(lines.contains(&format!("sent what is not one response: {reason}")), "{lines}");
+        assert!(lines.contains("aborts: it sent what the protocol does not permit"), "{lines}");
+    }
+}
+
 #[test]
 fn module_that_is_no_handler_is_rejected_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();

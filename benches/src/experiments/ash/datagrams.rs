@@ -42,7 +42,7 @@ impl DatagramServer {
         socket.connect(ours.local_addr()?)?;
         let prepare = move || {
             pin(&[SERVER_CORE])?;
-            policy.apply().map_err(|e| Failure::new(format_args!("the policy {policy:?}"), e))
+            policy.apply()
         };
         let thread = match placement {
             DatagramPlacement::Ash => {

@@ -33,8 +33,8 @@ const SUCCESS: &str = "Events that the handler has handled";
 
 pub(super) const NOTES: [&str; 2] = [
     "Figures 6-6 and 6-7: one client, one connection and request at a time, from its connect to its close. Two \
-     ways of the thesis' five are compared: the handler, and the application behind it while it is off; `ash-rtt` \
-     has the others.",
+     ways of the thesis' five are compared: the handler, and the application behind it while it is off. The others are \
+     not measured for pages.",
     "Table 6-12: in the thesis a connection of r requests is r + 4 messages, of which the handler gets all and TCP \
      can predict one more. Here the kernel does TCP, and what reaches the program of a connection are r + 2 events: \
      it is accepted, r requests arrive, and it ends. The handler can handle r of them. It holds no lock against the \

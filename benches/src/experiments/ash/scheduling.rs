@@ -3,12 +3,13 @@
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
 
+use evring::Scheduling;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
 
-/// A policy of sched(7).
+/// A policy of sched(7): those of [`Scheduling`], and that of figure 6-2 for which wake-ups do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Policy {
     /// `SCHED_OTHER`, with the default slice.
@@ -21,43 +22,26 @@ pub(super) enum Policy {
     RealTime,
 }
 
-/// `struct sched_attr` of sched_setattr(2), in its first version.
-#[repr(C)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    runtime_ns: u64,
-    deadline_ns: u64,
-    period_ns: u64,
-}
-
 impl Policy {
     /// Sets the policy of this thread.
-    pub(super) fn apply(self) -> io::Result<()> {
-        let (policy, priority, runtime_ns) = match self {
-            Policy::Normal => (libc::SCHED_OTHER, 0, 0),
-            Policy::Batch => (libc::SCHED_BATCH, 0, 0),
-            Policy::Slice => (libc::SCHED_OTHER, 0, 100_000),
-            Policy::RealTime => (libc::SCHED_FIFO, 1, 0),
+    pub(super) fn apply(self) -> Result<(), Failure> {
+        let scheduling = match self {
+            Policy::Normal => Scheduling::Normal,
+            Policy::Slice => Scheduling::ShortSlice,
+            Policy::RealTime => Scheduling::RealTime,
+            Policy::Batch => return batch(),
         };
-        let attributes = SchedAttr {
-            size: size_of::<SchedAttr>() as u32,
-            policy: policy.cast_unsigned(),
-            flags: 0,
-            nice: 0,
-            priority,
-            runtime_ns,
-            deadline_ns: 0,
-            period_ns: 0,
-        };
-        // SAFETY: the kernel reads as many bytes as the structure says that it has.
-        match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        }
+        scheduling.apply().map_err(|e| Failure::new(format_args!("the policy {self:?}"), e))
+    }
+}
+
+/// Sets `SCHED_BATCH`, which no server would choose, for this thread.
+fn batch() -> Result<(), Failure> {
+    let parameters = libc::sched_param { sched_priority: 0 };
+    // SAFETY: the parameters are read during the call; 0 is this thread.
+    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) } {
+        0 => Ok(()),
+        _ => Err(Failure::new("the policy Batch", io::Error::last_os_error())),
     }
 }
 

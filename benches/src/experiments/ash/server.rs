@@ -138,7 +138,7 @@ type Started = mpsc::Sender<(SocketAddr, RemoteHandle)>;
 fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<(), Failure> {
     let Setup { placement, server: policy, application, polls } = setup;
     pin(&[SERVER_CORE])?;
-    policy.apply().map_err(|e| Failure::new(format_args!("the policy {policy:?}"), e))?;
+    policy.apply()?;
     let config = Config::default().with(|c| {
         c.listen = vec![([127, 0, 0, 1], 0).into()];
         // Under overload, handlers would be off.

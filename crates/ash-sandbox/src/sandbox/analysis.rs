@@ -19,7 +19,8 @@ const MAX_DEPTH: u32 = 256;
 /// How the run time of a module is bounded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
-    /// No loops and no recursion: no path has more operations than this. It runs without checks.
+    /// No loops and no recursion: no path has more operations than this, beside those for the bytes that host calls
+    /// touch. It runs without checks.
     Acyclic(u64),
     /// Loops, recursion, or calls that are nested more than 256 deep: it is stopped when it has used up its operations.
     Cyclic,
@@ -29,6 +30,8 @@ pub enum Bound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Analysis {
     pub(crate) bound: Bound,
+    /// Whether it may call what is charged by its bytes, whose number is not known before.
+    pub(crate) is_by_bytes: bool,
     pub(crate) memory_bytes: usize,
 }
 
@@ -53,6 +56,7 @@ struct Function {
     operations: u64,
     calls: Vec<u32>,
     calls_by_table: u64,
+    copies_or_fills: bool,
     has_loop: bool,
 }
 
@@ -79,8 +83,10 @@ pub(crate) fn analyse(wasm: &[u8], policy: &Policy) -> Result<Analysis, Rejectio
     let mut contents = Contents::default();
     contents.read(wasm, policy)?;
     let memory_bytes = contents.check_memory(policy)?;
-    let bound = contents.longest_path(contents.check_entry()?, policy)?;
-    Ok(Analysis { bound, memory_bytes })
+    let mut costs = vec![Cost::Unknown; contents.functions.len()];
+    let bound = contents.longest_path(contents.check_entry()?, &mut costs, policy)?;
+    contents.check_bodies(bound, policy)?;
+    Ok(Analysis { bound, is_by_bytes: contents.is_by_bytes(&costs), memory_bytes })
 }
 
 fn invalid(error: wasmparser::BinaryReaderError) -> Rejection {
@@ -245,8 +251,14 @@ impl<'a> Contents<'a> {
                 Operator::Call { function_index } => function.calls.push(function_index),
                 Operator::CallIndirect { .. } => function.calls_by_table += 1,
                 // Calls, when the module has been rewritten.
-                Operator::MemoryCopy { .. } => function.operations += COPY_MEMORY.cost,
-                Operator::MemoryFill { .. } => function.operations += FILL_MEMORY.cost,
+                Operator::MemoryCopy { .. } => {
+                    function.operations += COPY_MEMORY.cost;
+                    function.copies_or_fills = true;
+                }
+                Operator::MemoryFill { .. } => {
+                    function.operations += FILL_MEMORY.cost;
+                    function.copies_or_fills = true;
+                }
                 _ => {}
             }
         }
@@ -294,30 +306,49 @@ impl<'a> Contents<'a> {
 
     /// Sums the operations of all functions that the entry reaches, for each call once. This is more
     /// than the longest path has.
-    fn longest_path(&self, entry: u32, policy: &Policy) -> Result<Bound, Rejection> {
-        let mut costs = vec![Cost::Unknown; self.functions.len()];
-        match self.cost(entry, 0, &mut costs) {
+    fn longest_path(
+        &self,
+        entry: u32,
+        costs: &mut Vec<Cost>,
+        policy: &Policy,
+    ) -> Result<Bound, Rejection> {
+        match self.cost(entry, 0, costs) {
             Some(operations) if operations > policy.max_operations => {
                 Err(self.in_function(entry, Reason::TooLong(operations, policy.max_operations)))
             }
             Some(operations) => Ok(Bound::Acyclic(operations)),
-            None => {
-                self.check_bodies(policy)?;
-                Ok(Bound::Cyclic)
-            }
+            None => Ok(Bound::Cyclic),
         }
     }
 
-    /// Checks that no body is long: between two checks of a bound, less than one body runs.
-    fn check_bodies(&self, policy: &Policy) -> Result<(), Rejection> {
-        let max = policy.max_body_operations;
+    /// Checks that no body is long, those included that the entry does not reach: the compiler takes them all. Of a cyclic
+    /// handler, less than one body runs between two checks of its bound.
+    fn check_bodies(&self, bound: Bound, policy: &Policy) -> Result<(), Rejection> {
+        let (max, reason): (_, fn(_, _) -> _) = match bound {
+            Bound::Acyclic(_) => (policy.max_operations, Reason::TooLong),
+            Bound::Cyclic => (policy.max_body_operations, Reason::BodyTooLong),
+        };
         for (number, body) in (self.imported.len() as u32..).zip(&self.bodies) {
             if body.operations > max {
-                let reason = Reason::BodyTooLong(body.operations, max);
-                return Err(self.in_function(number, reason));
+                return Err(self.in_function(number, reason(body.operations, max)));
             }
         }
         Ok(())
+    }
+
+    /// Returns whether a function whose cost was sought calls what is charged by its bytes.
+    fn is_by_bytes(&self, costs: &[Cost]) -> bool {
+        let calls_it = |function: &u32| {
+            self.imported.get(*function as usize).is_some_and(|call| call.is_by_bytes)
+        };
+        let in_tables = self.in_tables.iter().any(calls_it);
+        let reached = costs[self.imported.len()..].iter().zip(&self.bodies);
+        let mut reached = reached.filter(|(cost, _)| !matches!(cost, Cost::Unknown));
+        reached.any(|(_, body)| {
+            body.copies_or_fills
+                || body.calls.iter().any(calls_it)
+                || in_tables && body.calls_by_table > 0
+        })
     }
 
     /// Returns the number of operations of a function that is called at a depth, with those that it calls; none if it is

@@ -24,35 +24,40 @@ pub(crate) struct Call {
     pub(crate) result: Option<Type>,
     /// Operations for the call itself.
     pub(crate) cost: u64,
+    /// It is charged for the bytes that it touches, too.
+    pub(crate) is_by_bytes: bool,
 }
 
 use Type::{I32, I64};
 
 macro_rules! calls {
-    ($($(#[$doc:meta])* $constant:ident = $name:literal ($($parameter:ident),*) $(-> $result:ident)?, $cost:literal;)*) => {
+    ($($(#[$doc:meta])* $constant:ident = $name:literal ($($parameter:ident),*) $(-> $result:ident)?, $cost:literal $(+ $bytes:ident)?;)*) => {
         $($(#[$doc])* pub(crate) const $constant: Call = Call {
             name: $name, parameters: &[$($parameter),*], result: calls!(@$($result)?), cost: $cost,
+            is_by_bytes: calls!(?$($bytes)?),
         };)*
         /// All approved calls.
         pub(crate) const CALLS: &[Call] = &[$($constant),*];
     };
     (@) => { None };
     (@$result:ident) => { Some($result) };
+    (?) => { false };
+    (?bytes) => { true };
 }
 
 calls! {
     /// `ae_gettick`: nanoseconds of a clock that never goes back.
     CLOCK = "clock" () -> I64, 50;
     /// `ae_otto_send`: sends bytes of the memory to the peer of the connection.
-    SEND = "send" (I32, I32) -> I32, 200;
+    SEND = "send" (I32, I32) -> I32, 200 + bytes;
     /// `ae_pid`: the tenant's number.
     ID = "id" () -> I64, 10;
     /// `ae_trusted_memcpy`: copies with one check of each range.
-    COPY = "copy" (I32, I32, I32) -> I32, 30;
+    COPY = "copy" (I32, I32, I32) -> I32, 30 + bytes;
     /// `ae_rapply`: applies a read-only pipe list.
-    READ_APPLY = "read_apply" (I32, I32, I32) -> I32, 50;
+    READ_APPLY = "read_apply" (I32, I32, I32) -> I32, 50 + bytes;
     /// `ae_wapply`: applies a pipe list that writes to another place.
-    WRITE_APPLY = "write_apply" (I32, I32, I32, I32) -> I32, 50;
+    WRITE_APPLY = "write_apply" (I32, I32, I32, I32) -> I32, 50 + bytes;
     /// Reads a persistent register of a pipe list.
     IMPORT = "import" (I32, I32) -> I64, 20;
     /// Writes a persistent register of a pipe list.
@@ -73,11 +78,11 @@ calls! {
     /// An addition to the table: takes the lock of a section of that table, until the handler has returned (5.4.1).
     LOCK = "lock" (I32) -> I32, 30;
     /// An addition to the table: writes bytes to a section whose lock the handler has, if the message is handled.
-    STORE = "store" (I32, I32, I32) -> I32, 30;
+    STORE = "store" (I32, I32, I32) -> I32, 30 + bytes;
     /// The sandboxer puts it in the place of the instruction `memory.copy`.
-    COPY_MEMORY = "memory.copy" (I32, I32, I32), 30;
+    COPY_MEMORY = "memory.copy" (I32, I32, I32), 30 + bytes;
     /// The sandboxer puts it in the place of the instruction `memory.fill`.
-    FILL_MEMORY = "memory.fill" (I32, I32, I32), 30;
+    FILL_MEMORY = "memory.fill" (I32, I32, I32), 30 + bytes;
     /// The `aborts` of section 5.5: ends the handler from any depth of calls.
     ABORT = "abort" (), 10;
 }

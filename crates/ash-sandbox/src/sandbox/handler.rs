@@ -74,6 +74,8 @@ pub enum Abort {
     Stack,
     /// Any other trap, such as a division by zero.
     Trap,
+    /// What it sent [was rejected](Handler::reject).
+    Reply,
 }
 
 impl fmt::Display for Abort {
@@ -83,6 +85,7 @@ impl fmt::Display for Abort {
             Abort::Memory => "it accessed memory that is not its own",
             Abort::Stack => "its stack overflowed",
             Abort::Trap => "it trapped, for instance by a division by zero or a panic",
+            Abort::Reply => "it sent what the protocol does not permit",
         })
     }
 }
@@ -187,6 +190,8 @@ pub struct Handler {
     policy: Arc<Policy>,
     bound: Bound,
     budget: Arc<Budget>,
+    /// Operations that have to be left for an invocation.
+    least: u64,
     aborts: u32,
     is_on: bool,
     counters: Counters,
@@ -214,9 +219,16 @@ impl Handler {
         memory: Arc<HandlerMemory>,
         policy: Arc<Policy>,
         budget: Arc<Budget>,
-        bound: Bound,
+        (bound, is_by_bytes): (Bound, bool),
         clock: Option<Arc<Clock>>,
     ) -> Self {
+        // With less it could be aborted, or use more than there is.
+        let all = policy.max_operations.min(budget.per_second()).max(1);
+        let least = match bound {
+            Bound::Acyclic(operations) if is_by_bytes => operations.max(all),
+            Bound::Acyclic(operations) => operations,
+            Bound::Cyclic => all,
+        };
         code.host_mut().set_memory(Arc::clone(&memory));
         let copy_area = memory.message_area();
         Handler {
@@ -225,6 +237,7 @@ impl Handler {
             policy,
             bound,
             budget,
+            least,
             aborts: 0,
             is_on: true,
             counters: Counters::default(),
@@ -367,15 +380,18 @@ impl Handler {
     ) -> Outcome {
         self.counters.invocations += 1;
         let (offset, len) = (message.start as i32, message.len() as i32);
-        let max = self.policy.max_operations;
-        self.code.host_mut().begin(message, max);
-        let fuel = max.min(left);
+        let fuel = self.policy.max_operations.min(left);
+        let of_path = match self.bound {
+            Bound::Acyclic(operations) => operations,
+            Bound::Cyclic => 0,
+        };
+        self.code.host_mut().begin(message, fuel.saturating_sub(of_path));
         let clock = self.arm(fuel);
         let result = match &mut self.code {
             Code::Module(instance) => instance.call((offset, len, connection as i64, slot as i32)),
             Code::Native { host, entry } => Ok(entry(&mut NativeCalls { host, connection, slot })),
         };
-        let used = self.used(max, fuel, clock);
+        let used = self.used(fuel, clock);
         self.counters.operations += used;
         self.budget.charge(now, used);
         let outcome = self.outcome(result);
@@ -401,13 +417,23 @@ impl Handler {
         outcome
     }
 
+    /// Turns the last outcome from [`Outcome::Handled`] into an involuntary abort, as what the handler has sent breaks the
+    /// protocol. Its sends and events are dropped; what it has stored in a shared table stays. Returns the outcome.
+    pub fn reject(&mut self) -> Outcome {
+        self.counters.handled -= 1;
+        self.counters.involuntary_aborts += 1;
+        self.aborts += 1;
+        self.code.host_mut().discard();
+        Outcome::Passed(Pass::Involuntary(Abort::Reply))
+    }
+
     /// Returns the ranges of the memory that the handler has sent in the last invocation, in order.
     pub fn sends(&self) -> &[Range<usize>] {
         &self.code.host().sends
     }
 
     /// Returns the bytes that the handler has sent in the last invocation, in order.
-    pub fn sent(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn sent(&self) -> impl Iterator<Item = &[u8]> + Clone {
         self.sends().iter().map(|range| {
             // SAFETY: the range is in the memory. No handler runs, as that needs `&mut self`, and the kernel
             // does not write to a message that was received.
@@ -423,16 +449,11 @@ impl Handler {
     }
 
     fn reason_to_skip(&mut self, left: u64) -> Option<Pass> {
-        let least = match self.bound {
-            Bound::Acyclic(operations) => operations,
-            // With less it could be aborted for want of budget.
-            Bound::Cyclic => self.policy.max_operations.min(self.budget.per_second()).max(1),
-        };
         if !self.is_on {
             Some(Pass::Off)
         } else if self.is_disabled() {
             Some(Pass::Disabled)
-        } else if left < least {
+        } else if left < self.least {
             Some(Pass::OverBudget)
         } else {
             let strategy = self.governor.as_mut()?.next_strategy();
@@ -467,10 +488,11 @@ impl Handler {
     }
 
     /// Returns the operations of the last invocation.
-    fn used(&mut self, max: u64, fuel: u64, start: Option<Instant>) -> u64 {
-        let by_calls = max - self.code.host().operations();
+    fn used(&mut self, fuel: u64, start: Option<Instant>) -> u64 {
+        let by_calls = fuel - self.code.host().operations();
         match (self.bound, start) {
-            (Bound::Acyclic(operations), _) => operations.max(by_calls),
+            // With the longest path, which calls could not use.
+            (Bound::Acyclic(_), _) => by_calls,
             // One operation for each nanosecond.
             (Bound::Cyclic, Some(start)) => (start.elapsed().as_nanos() as u64).max(by_calls),
             (Bound::Cyclic, None) => {

@@ -38,13 +38,24 @@ struct Pipes {
     registers: Vec<(PipeId, Register)>,
 }
 
+/// What a host call is charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Charging {
+    /// The bytes that it touches; the longest path has the calls themselves.
+    Bytes,
+    /// The call and its bytes.
+    Calls,
+    /// The call and its bytes, which are taken from the fuel, too.
+    Fuel,
+}
+
 /// What host calls read and write.
 #[derive(Debug)]
 pub(crate) struct Host {
     memory: Option<Arc<HandlerMemory>>,
     tenant: u64,
     start: Instant,
-    has_fuel: bool,
+    charging: Charging,
     /// Operations that host calls may still use in this invocation.
     operations: u64,
     message: Range<usize>,
@@ -68,14 +79,14 @@ pub(crate) struct Host {
 }
 
 impl Host {
-    pub(crate) fn new(tenant: u64, has_fuel: bool, policy: &Policy) -> Self {
+    pub(crate) fn new(tenant: u64, charging: Charging, policy: &Policy) -> Self {
         let Policy { max_sends, max_events, reply_slot_bytes, .. } = *policy;
         let all_slots = u64::MAX >> (64 - policy.reply_slots);
         Host {
             memory: None,
             tenant,
             start: Instant::now(),
-            has_fuel,
+            charging,
             operations: 0,
             message: 0..0,
             max_sends,
@@ -173,7 +184,11 @@ impl Host {
     /// Charges a call, and operations beyond its own cost. Returns whether there were enough operations left.
     #[inline]
     pub(crate) fn charge(&mut self, call: &Call, more: u64) -> bool {
-        let cost = call.cost.saturating_add(more);
+        debug_assert!(more == 0 || call.is_by_bytes, "{} has no bytes", call.name);
+        let cost = match self.charging {
+            Charging::Bytes => more,
+            Charging::Calls | Charging::Fuel => call.cost.saturating_add(more),
+        };
         self.calls += 1;
         let left = self.operations.checked_sub(cost);
         self.operations = left.unwrap_or(0);
@@ -378,7 +393,7 @@ fn copy_of_words(words: &[AtomicU64], from: usize, to: &mut [u8]) {
 fn charge(caller: &mut Caller<'_, Host>, call: &Call, more: u64) -> bool {
     let host = caller.data_mut();
     let has_left = host.charge(call, more);
-    if host.has_fuel
+    if host.charging == Charging::Fuel
         && let Ok(fuel) = caller.get_fuel()
     {
         let cost = call.cost.saturating_add(more);
@@ -559,7 +574,7 @@ mod tests {
         let table = SharedTable::with_sections(1, 8).unwrap();
         let areas = Areas { replies: page, messages: page };
         let memory = HandlerMemory::new(page, areas, Some(Arc::clone(&table)), 8 * page).unwrap();
-        let mut host = Host::new(1, false, &Policy::default());
+        let mut host = Host::new(1, Charging::Calls, &Policy::default());
         host.set_memory(Arc::new(memory));
         // A panic skips `end_shared`.
         host.begin(0..0, 1_000);

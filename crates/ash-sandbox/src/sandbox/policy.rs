@@ -24,14 +24,17 @@ pub struct Policy {
     pub reply_slot_bytes: usize,
     /// Whether modules may use floating point.
     pub floats: bool,
-    /// Maximum number of operations in one invocation (section 4.1.2).
+    /// Maximum number of operations in one invocation (section 4.1.2), and in the body of a function of a module without
+    /// loops and recursion, also if nothing calls it.
     pub max_operations: u64,
     /// Maximum number of operations in the body of a function of a module with loops or recursion. They are counted
     /// when the function is called and at each iteration of a loop, so a handler exceeds
     /// [`max_operations`](Self::max_operations) by one body at most, which is not charged.
     pub max_body_operations: u64,
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
-    /// threads. Beyond it, messages are passed to the application.
+    /// threads. Beyond it, messages are passed to the application: a handler with loops or recursion, or with calls that
+    /// are charged by their bytes, is invoked only while [`max_operations`](Self::max_operations) are left, or all of a
+    /// second if these are fewer; another one while its longest path is left.
     pub operations_per_second: u64,
     /// Maximum number of messages that a handler sends in one invocation.
     pub max_sends: usize,

@@ -1,6 +1,7 @@
 //! Rewrites a module: host calls, which check their ranges and are charged by their length, replace
-//! the instructions `memory.copy` and `memory.fill` (section 4.1.2: sandboxing by code inspection), and mutable globals
-//! are exported, as the host restores them after an abort.
+//! the instructions `memory.copy` and `memory.fill` (section 4.1.2: sandboxing by code inspection), mutable globals
+//! are exported, as the host restores them after an abort, and the maximum of the memory includes what lies behind the
+//! module's own: the compiler turns an access at a constant address beyond the maximum into a trap.
 
 use std::fmt;
 
@@ -19,6 +20,9 @@ use super::{Reason, Rejection};
 
 /// The calls that are added, behind the imports of the module.
 const ADDED: [Call; 2] = [COPY_MEMORY, FILL_MEMORY];
+
+/// The pages that an address of 32 bits can name.
+const MAX_PAGES: u64 = 1 << 16;
 
 /// Returns the name of the `n`th mutable global among the exports of a rewritten module.
 pub(crate) fn global_name(n: usize) -> String {
@@ -110,6 +114,12 @@ impl Reencode for Rewriter {
         utils::parse_import_section(self, imports, section)?;
         self.add_imports(imports);
         Ok(())
+    }
+
+    fn memory_type(&mut self, ty: wasmparser::MemoryType) -> Result<wasm_encoder::MemoryType> {
+        let ty = utils::memory_type(self, ty);
+        // It does not grow: see `LinearMemory::grow_to` in `memory`.
+        Ok(wasm_encoder::MemoryType { maximum: Some(MAX_PAGES), ..ty })
     }
 
     fn parse_global_section(

@@ -15,7 +15,7 @@ use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
 use super::handler::{Code, Handler, Instance};
-use super::host::{self, Host};
+use super::host::{self, Charging, Host};
 use super::memory::{Areas, Creator, Memories};
 use super::rewrite::{global_name, rewrite};
 use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection, SharedTable};
@@ -23,8 +23,9 @@ use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection,
 /// Maximum number of reply slots, which are the bits of a set.
 const MAX_SLOTS: u16 = 64;
 
-/// Maximum size of a handler's stack in bytes.
-const MAX_STACK: usize = 256 << 10;
+/// Maximum size of a handler's stack in bytes. It is a part of the stack of the thread, half of that of a green thread of
+/// `flexsc-rt`: a handler that used it up would meet the guard page, and end the process instead of itself.
+const MAX_STACK: usize = 128 << 10;
 
 /// Shortest time between two ticks.
 const MIN_TICK: Duration = Duration::from_micros(100);
@@ -213,11 +214,11 @@ impl Sandboxer {
         let reserved = memory_bytes + areas.replies + areas.messages + page;
         let memory = HandlerMemory::new(memory_bytes, areas, None, reserved);
         let memory = memory.map_err(|e| Rejection::new(Reason::Memory(e.to_string())))?;
-        let host = Box::new(Host::new(tenant, false, &self.policy));
+        let host = Box::new(Host::new(tenant, Charging::Calls, &self.policy));
         let code = Code::Native { host, entry: Box::new(entry) };
         let (memory, policy) = (Arc::new(memory), Arc::clone(&self.policy));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
-        Ok(Handler::new(code, memory, policy, budget, Bound::Acyclic(1), None))
+        Ok(Handler::new(code, memory, policy, budget, (Bound::Acyclic(1), true), None))
     }
 }
 
@@ -271,7 +272,12 @@ impl Ash {
         let has_fuel = is_cyclic && policy.loops == Loops::Fuel;
         let mut linker = Linker::new(self.module.engine());
         host::link(&mut linker).map_err(compiler)?;
-        let host = Host::new(tenant, has_fuel, &policy);
+        let charging = match self.analysis.bound {
+            Bound::Acyclic(_) => Charging::Bytes,
+            Bound::Cyclic if has_fuel => Charging::Fuel,
+            Bound::Cyclic => Charging::Calls,
+        };
+        let host = Host::new(tenant, charging, &policy);
         let mut store = Store::new(self.module.engine(), host);
         if has_fuel {
             store.set_fuel(policy.max_operations).map_err(compiler)?;
@@ -294,6 +300,8 @@ impl Ash {
         let globals = globals.into_iter().filter(is_mutable).collect();
         let code = Code::Module(Instance::new(store, entry, globals));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
-        Ok(Handler::new(code, memory, policy, budget, self.analysis.bound, self.clock.clone()))
+        let Analysis { bound, is_by_bytes, .. } = self.analysis;
+        let clock = self.clock.clone();
+        Ok(Handler::new(code, memory, policy, budget, (bound, is_by_bytes), clock))
     }
 }

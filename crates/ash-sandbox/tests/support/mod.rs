@@ -127,6 +127,18 @@ impl Which {
         }
     }
 
+    /// The registers that may be exported.
+    pub fn registers(self) -> &'static [Register] {
+        match self {
+            Which::Checksum => &[checksum::SUM],
+            Which::Crc32c => &[crc32c::CRC],
+            Which::Xor => &[xor::STREAM],
+            Which::Count => &[count::BYTES],
+            Which::Search => &[search::FOUND, search::SEARCHED, search::BYTE],
+            _ => &[],
+        }
+    }
+
     /// What the pipe has found, the same for every execution.
     fn result(self, id: PipeId, state: &State) -> Vec<u64> {
         let import = |register: Register| state.import(id, register).unwrap();
@@ -146,17 +158,22 @@ pub struct Composed {
     pub which: Vec<Which>,
     pub list: PipeList,
     pub ids: Vec<PipeId>,
+    /// Registers of pipes, by their places in the list, that have these values before each message.
+    pub exports: Vec<(usize, Register, u64)>,
 }
 
 impl Composed {
     pub fn new(which: &[Which]) -> Composed {
         let mut list = PipeList::new();
         let ids = which.iter().map(|which| list.add(which.pipe()).unwrap()).collect();
-        Composed { which: which.to_vec(), list, ids }
+        Composed { which: which.to_vec(), list, ids, exports: Vec::new() }
     }
 
     pub fn prepare(&self, state: &mut State) {
         state.reset();
+        for (place, register, value) in &self.exports {
+            state.export(self.ids[*place], *register, *value).unwrap();
+        }
         for (which, id) in self.which.iter().zip(&self.ids) {
             if *which == Which::ChaCha20 {
                 state.export_key(*id, &KEY, &NONCE, 1).unwrap();
@@ -193,6 +210,11 @@ impl Memory {
         };
         let message = (0..MAX_MESSAGE).map(|_| next()).collect();
         Memory { source: Guarded::new(), destination: Guarded::new(), message }
+    }
+
+    /// A byte of the message.
+    pub fn byte(&self, place: usize) -> u8 {
+        self.message[place]
     }
 }
 

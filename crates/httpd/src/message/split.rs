@@ -1,4 +1,4 @@
-//! Splitting of a request's head into its parts.
+//! Splitting of a head into its parts: of a request, or of a handler's response.
 //!
 //! A line ends in CRLF. Lines are not folded, and there is no space before a colon (RFC 9112, sections 2.2, 5.1 and
 //! 5.2).
@@ -102,14 +102,7 @@ pub(crate) fn next_field(head: &[u8], start: usize) -> Option<Field<'_>> {
     while is_blank(*head.get(value_start)?) {
         value_start += 1;
     }
-    let mut line_end = value_start + visible_len::<b' '>(&head[value_start..]);
-    while matches!(*head.get(line_end)?, b'\t' | 0x80..) {
-        line_end += 1;
-        line_end += visible_len::<b' '>(&head[line_end..]);
-    }
-    if head[line_end] != b'\r' || *head.get(line_end + 1)? != b'\n' {
-        return None;
-    }
+    let line_end = text_end(head, value_start)?;
     let mut value_end = line_end;
     while value_end > value_start && is_blank(head[value_end - 1]) {
         value_end -= 1;
@@ -118,6 +111,31 @@ pub(crate) fn next_field(head: &[u8], start: usize) -> Option<Field<'_>> {
         FieldSpan { name: Span::new(start, name_end), value: Span::new(value_start, value_end) };
     let (name, value) = (&head[start..name_end], &head[value_start..value_end]);
     Some(Field { name, value, span, end: line_end + b"\r\n".len() })
+}
+
+/// Splits the status line at the start of a response. Returns the status, and where the line ends; `None` if it is
+/// malformed, incomplete or of another version.
+#[cfg(feature = "sandbox")]
+pub(crate) fn status_line(head: &[u8]) -> Option<(u16, usize)> {
+    let (version, after) = head.split_first_chunk::<9>()?;
+    let (digits, after) = after.split_first_chunk::<3>()?;
+    if version != b"HTTP/1.1 " || !digits.iter().all(u8::is_ascii_digit) || after.first()? != &b' '
+    {
+        return None;
+    }
+    let status = digits.iter().fold(0, |number, digit| number * 10 + u16::from(digit - b'0'));
+    Some((status, text_end(head, version.len() + digits.len())? + b"\r\n".len()))
+}
+
+/// Returns where text that begins at `start` ends, with CRLF behind it. `None` if anything else ends it.
+#[inline(always)]
+fn text_end(head: &[u8], start: usize) -> Option<usize> {
+    let mut end = start + visible_len::<b' '>(&head[start..]);
+    while matches!(*head.get(end)?, b'\t' | 0x80..) {
+        end += 1;
+        end += visible_len::<b' '>(&head[end..]);
+    }
+    head[end..].starts_with(b"\r\n").then_some(end)
 }
 
 fn is_blank(byte: u8) -> bool {

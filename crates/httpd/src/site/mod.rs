@@ -50,6 +50,8 @@ pub(crate) mod responses;
 pub(crate) mod routes;
 #[cfg(feature = "sandbox")]
 pub(crate) mod sandbox;
+#[cfg(feature = "sandbox")]
+mod sandbox_response;
 #[cfg(feature = "tower")]
 pub(crate) mod service;
 pub(crate) mod shed;

@@ -13,6 +13,7 @@ use crate::message::request::{Method, Request};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
 use crate::site::metrics::WorkerMetrics;
+use crate::site::sandbox_response::{self, Response};
 use crate::site::state::State;
 
 /// A handler in a sandbox, and the requests that it sees. See [`Builder::sandbox`](crate::Builder::sandbox).
@@ -60,6 +61,8 @@ impl SandboxedHandler {
 #[derive(Default)]
 pub(crate) struct Sandbox {
     bound: Vec<Bound>,
+    /// Room for the head of a response.
+    memory: Vec<u8>,
 }
 
 struct Bound {
@@ -92,7 +95,8 @@ impl Sandbox {
                 Ok(handler) => Ok(Bound { name, path, handler, is_disabled: false }),
                 Err(rejection) => Err((name, rejection)),
             });
-        Ok(Sandbox { bound: bound.collect::<Result<_, _>>()? })
+        let memory = Vec::with_capacity(sandbox_response::MAX_HEAD_BYTES);
+        Ok(Sandbox { bound: bound.collect::<Result<_, _>>()?, memory })
     }
 
     /// Returns the instances.
@@ -102,7 +106,8 @@ impl Sandbox {
     }
 
     /// Lets the handlers that are bound to a request answer it, in their order. Returns what the first
-    /// that has handled it has sent; a handler that discards it, or sends nothing, ends the connection.
+    /// that has handled it has sent; a handler that discards it, or sends nothing, ends the connection. What is not exactly
+    /// one response is an involuntary abort.
     /// A request with a body, and HEAD, whose response has none, are left to the site, and so are all under
     /// overload (section 2.4).
     #[inline]
@@ -138,9 +143,20 @@ impl Sandbox {
         }
         let head = canonical_head(request, &name);
         let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
-        let bound = self.bound.iter_mut().filter(|bound| bound.is_for(&name));
+        let Sandbox { bound, memory } = self;
+        let bound = bound.iter_mut().filter(|bound| bound.is_for(&name));
         for Bound { name, handler, is_disabled, .. } in bound {
-            let outcome = handler.handle_copy(&head, connection, x.io.now());
+            let mut outcome = handler.handle_copy(&head, connection, x.io.now());
+            let mut response = None;
+            if outcome == Outcome::Handled && !handler.sends().is_empty() {
+                match sandbox_response::check(handler.sent(), memory) {
+                    Ok(checked) => response = Some(checked),
+                    Err(reason) => {
+                        warn!("the handler {name} sent what is not one response: {reason}");
+                        outcome = handler.reject();
+                    }
+                }
+            }
             match outcome {
                 Outcome::Handled => metrics.sandbox_handled.add(1),
                 Outcome::Discarded => metrics.sandbox_discarded.add(1),
@@ -155,7 +171,7 @@ impl Sandbox {
                     continue;
                 }
             }
-            return Some(send(x, handler, options));
+            return Some(send(x, handler, response, options));
         }
         None
     }
@@ -173,61 +189,20 @@ fn canonical_head<'a>(request: &Request<'a>, name: &[u8]) -> Cow<'a, [u8]> {
     Cow::Owned([&head[..at], name, &target[query..], &head[at + target.len()..]].concat())
 }
 
-/// Sends what the handler has sent.
-fn send(x: &mut Cx<'_, impl Commands, State>, handler: &Handler, options: ResponseOptions) -> Sent {
-    let (mut queued, mut bytes, mut status, mut end) = (0, 0, None, 0);
+/// Sends a response of a handler, which was checked; `None` ends the connection.
+fn send(
+    x: &mut Cx<'_, impl Commands, State>,
+    handler: &Handler,
+    response: Option<Response>,
+    options: ResponseOptions,
+) -> Sent {
+    let Some(Response { status, body_bytes }) = response else {
+        x.io.close(x.id, Close::Flush);
+        return Sent { stays_open: false, ..Sent::new(Status::NO_CONTENT, 0, 0) };
+    };
+    let mut queued = 0;
     for piece in handler.sent() {
-        status = status.or_else(|| Some(status_of(piece)));
-        bytes += body_of(piece, &mut end).len() as u64;
         queued = x.io.send(x.id, Chunk::Copy(piece));
     }
-    let Some(status) = status else {
-        x.io.close(x.id, Close::Flush);
-        return Sent { stays_open: false, ..Sent::new(Status::NO_CONTENT, 0, queued) };
-    };
-    Sent { status, ..Sent::new(Status::OK, bytes, queued) }.close(x.io, x.id, options)
-}
-
-/// Returns what is behind the empty line that ends the head, of which `end` bytes are in the pieces before this one.
-fn body_of<'a>(piece: &'a [u8], end: &mut usize) -> &'a [u8] {
-    const END: &[u8] = b"\r\n\r\n";
-    let mut at = 0;
-    while at < piece.len() && *end < END.len() {
-        *end = if piece[at] == END[*end] { *end + 1 } else { (piece[at] == b'\r').into() };
-        at += 1;
-    }
-    &piece[at..]
-}
-
-/// Returns the status in the line that a response begins with; 200 if there is none.
-fn status_of(response: &[u8]) -> u16 {
-    let digits = response.get(b"HTTP/1.1 ".len()..).and_then(|rest| rest.get(..3));
-    let number = digits.and_then(|digits| str::from_utf8(digits).ok()?.parse().ok());
-    number.filter(|number| (100..=599).contains(number)).unwrap_or(200)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn head_was_counted_as_a_part_of_the_body() {
-        let response = b"HTTP/1.1 200 OK\r\na: b\r\r\n\r\nhello\r\n\r\n";
-        for at in 0..response.len() {
-            let (first, second) = response.split_at(at);
-            let mut end = 0;
-            let body = [body_of(first, &mut end), body_of(second, &mut end)].concat();
-            assert_eq!(body, b"hello\r\n\r\n", "{at}");
-        }
-        assert_eq!(body_of(b"no end\r\n", &mut 0), b"");
-    }
-
-    #[test]
-    fn status_is_that_of_the_first_line() {
-        assert_eq!(status_of(b"HTTP/1.1 404 Not Found\r\n"), 404);
-        for other in [&b""[..], b"HTTP/1.1 ", b"HTTP/1.1 9", b"HTTP/1.1 999 \r\n", b"HTTP/1.1 abc"]
-        {
-            assert_eq!(status_of(other), 200);
-        }
-    }
+    Sent { status, ..Sent::new(Status::OK, body_bytes, queued) }.close(x.io, x.id, options)
 }

@@ -102,8 +102,8 @@ pub(crate) unsafe fn fused<V, A, M, B, const WRITE: bool>(
                 store_tail(word, destination, bytes);
             }
         }
-        before.end(slots, registers);
-        after.end(slots, registers);
+        before.end(slots, registers, len);
+        after.end(slots, registers, len);
     }
 }
 

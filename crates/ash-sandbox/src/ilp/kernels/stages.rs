@@ -77,11 +77,11 @@ impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
         unsafe { self.1.tail(self.0.tail(word, bytes), bytes) }
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
+    unsafe fn end(self, slots: &Slots, registers: Registers, len: usize) {
         // SAFETY: see above.
         unsafe {
-            self.0.end(slots, registers);
-            self.1.end(slots, registers);
+            self.0.end(slots, registers, len);
+            self.1.end(slots, registers, len);
         }
     }
 }
@@ -124,7 +124,7 @@ impl<V: Vector> Stage<V> for Checksum<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
+    unsafe fn end(self, slots: &Slots, registers: Registers, _: usize) {
         // SAFETY: the caller's promise.
         unsafe { registers.set(slots.sum, self.words) };
     }
@@ -172,9 +172,12 @@ impl<V: Vector> Stage<V> for Crc32c<V> {
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
-        // SAFETY: the caller's promise.
-        unsafe { registers.set(slots.crc, self.crc.value().into()) };
+    unsafe fn end(self, slots: &Slots, registers: Registers, len: usize) {
+        // The register may have more than the 32 bits of a CRC, and keeps them if nothing has passed.
+        if len > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { registers.set(slots.crc, self.crc.value().into()) };
+        }
     }
 }
 
@@ -187,15 +190,16 @@ pub(crate) struct Search<V: Vector> {
 }
 
 impl<V: Vector> Search<V> {
-    #[inline(always)]
-    fn words(&mut self, word: u64, bytes: usize) {
-        if self.found == NOT_FOUND {
-            let places = (word ^ self.byte).to_le_bytes();
-            if let Some(place) = places[..bytes].iter().position(|other| *other == 0) {
-                self.found = self.searched.wrapping_add(place as u64);
-            }
+    /// Searches a vector of which the first place is the one that means [`NOT_FOUND`], word by word as the pipe does.
+    #[cold]
+    unsafe fn words_of(&mut self, vector: V) {
+        let mut bytes = [0; VECTOR_BYTES];
+        // SAFETY: see above, and there is room.
+        unsafe { vector.store(bytes.as_mut_ptr()) };
+        for word in bytes.as_chunks().0 {
+            // SAFETY: see above.
+            unsafe { Stage::<V>::word(self, u64::from_le_bytes(*word)) };
         }
-        self.searched = self.searched.wrapping_add(bytes as u64);
     }
 }
 
@@ -215,6 +219,11 @@ impl<V: Vector> Stage<V> for Search<V> {
             // SAFETY: see above.
             if let Some(place) = unsafe { vector.first_equal(self.bytes) } {
                 self.found = self.searched.wrapping_add(place.into());
+                if self.found == NOT_FOUND {
+                    // SAFETY: see above.
+                    unsafe { self.words_of(vector) };
+                    return vector;
+                }
             }
         }
         self.searched = self.searched.wrapping_add(VECTOR_BYTES as u64);
@@ -222,16 +231,28 @@ impl<V: Vector> Stage<V> for Search<V> {
     }
     #[inline(always)]
     unsafe fn word(&mut self, word: u64) -> u64 {
-        self.words(word, 8);
+        if self.found == NOT_FOUND {
+            let places = (word ^ self.byte).to_le_bytes();
+            if let Some(place) = places.iter().position(|other| *other == 0) {
+                self.found = self.searched.wrapping_add(place as u64);
+            }
+        }
+        self.searched = self.searched.wrapping_add(8);
         word
     }
     #[inline(always)]
     unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
-        self.words(word, bytes);
+        // The pipe compares the last bytes with the lowest one of its register.
+        for byte in &word.to_le_bytes()[..bytes] {
+            if self.found == NOT_FOUND && *byte == self.byte as u8 {
+                self.found = self.searched;
+            }
+            self.searched = self.searched.wrapping_add(1);
+        }
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers) {
+    unsafe fn end(self, slots: &Slots, registers: Registers, _: usize) {
         // SAFETY: the caller's promise.
         unsafe {
             registers.set(slots.search, self.found);

@@ -144,11 +144,11 @@ pub(crate) trait Stage<V: Vector>: Sized {
     unsafe fn word(&mut self, word: u64) -> u64;
     /// The last 1 to 7 bytes, with zeros above them; what is returned has zeros there, too.
     unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64;
-    /// Puts the registers back.
+    /// Puts the registers back, after `len` bytes.
     ///
     /// # Safety
     ///
     /// There are the registers that the slots name.
     #[inline(always)]
-    unsafe fn end(self, _slots: &Slots, _registers: Registers) {}
+    unsafe fn end(self, _slots: &Slots, _registers: Registers, _len: usize) {}
 }
