@@ -5,11 +5,15 @@ use crate::serving;
 use std::fs;
 use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::channel;
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use evring_httpd::{Builder, Config, Request, Server};
+use evring_httpd::evring::ListeningSocket;
+use evring_httpd::{Builder, Config, Error, Request, Responder, Server};
 use serving::{Client, on_every_backend};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
@@ -153,6 +157,91 @@ fn only_the_first_of_too_many_generations_was_stopped() {
     }
     handle.stop();
     assert_eq!(server.wait().unwrap().len(), 8);
+}
+
+#[test]
+fn generation_that_started_after_the_server_had_retired_stopped_it() {
+    let (entered, has_entered) = channel();
+    let (unblock, blocked) = channel::<()>();
+    let state = Mutex::new((entered, blocked));
+    let (responders, responder) = channel();
+    let responders = Mutex::new(responders);
+    let server = version("auto", 1, 0)
+        .listen("127.0.0.1:0")
+        .route("/block", move |_: Request| {
+            let state = state.lock().unwrap();
+            state.0.send(()).unwrap();
+            state.1.recv().unwrap();
+            "unblocked"
+        })
+        .route("/later", move |_: Request, responder: Responder| {
+            let _ = responders.lock().unwrap().send(responder);
+        })
+        .start()
+        .unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    let (mut first, mut second) = (connect(address), connect(address));
+    first.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+    let responder = responder.recv().unwrap();
+    second.send(b"GET /block HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_entered.recv().unwrap();
+    let outcome = thread::scope(|scope| {
+        let reload =
+            scope.spawn(|| server.handle().reload(version("auto", 1, 1).listen("127.0.0.2:0")));
+        // The generation waits for the worker before, which is busy, to stop accepting.
+        while server.addresses() == [address] {
+            thread::yield_now();
+        }
+        handle.retire();
+        unblock.send(()).unwrap();
+        reload.join().unwrap()
+    });
+    assert!(matches!(outcome, Err(Error::Ended)), "{outcome:?}");
+    assert_eq!(second.response(true).body, b"unblocked");
+    assert!(!first.is_reset_within(Duration::from_millis(200)), "the server was stopped");
+    responder.respond("later");
+    assert_eq!(first.response(true).body, b"later");
+    assert_eq!(server.wait().unwrap().len(), 2);
+}
+
+/// Returns the maximum length of a listening socket's queue.
+fn backlog(socket: &ListeningSocket) -> u32 {
+    // SAFETY: the type is plain data, for which zeroes are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info` (tcp(7)).
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    assert_eq!(result, 0);
+    info.tcpi_sacked
+}
+
+#[test]
+fn backlog_of_sockets_that_stay_was_that_of_the_first_settings() {
+    on_every_backend(|backend| {
+        let with_backlog = |version: usize, length| {
+            let config = Config::default().with(|c| c.backlog = length);
+            self::version(backend, 2, version).config(config)
+        };
+        let server = with_backlog(0, 16).listen("127.0.0.1:0").start().unwrap();
+        let handle = server.handle();
+        for (n, length) in [(1, 64), (2, 32)] {
+            handle.reload(with_backlog(n, length)).unwrap();
+            // Each worker of the generation sets it before it serves.
+            let start = Instant::now();
+            while handle.listening_sockets().iter().any(|socket| backlog(socket) != length) {
+                assert!(start.elapsed() < Duration::from_secs(20), "{backend}: {length}");
+                thread::yield_now();
+            }
+        }
+    });
 }
 
 #[test]

@@ -58,9 +58,9 @@ impl Generation {
         self.ended.load(Ordering::Acquire) == self.workers.len()
     }
 
-    /// Makes the workers serve.
-    pub(crate) fn start(&self) {
-        self.is_current.store(true, Ordering::Relaxed);
+    /// Makes the workers serve, as the current ones or not.
+    pub(crate) fn start(&self, is_current: bool) {
+        self.is_current.store(is_current, Ordering::Relaxed);
         for worker in &self.workers {
             // A worker that has failed meanwhile returns its error from `wait`.
             let _ = worker.start.send(());
