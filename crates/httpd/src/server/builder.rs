@@ -54,6 +54,8 @@ pub struct Builder {
     pub(super) listen: Vec<io::Result<Vec<SocketAddr>>>,
     /// At a reload without addresses, the server takes the default ones, instead of those that it has.
     pub(super) returns_to_default: bool,
+    /// Sockets of the process before, or of the workers before.
+    pub(super) taken_over: Vec<ListeningSocket>,
     pub(super) backend: String,
     pub(super) workers: u16,
     #[cfg(feature = "basic-auth")]
@@ -99,10 +101,10 @@ impl From<Options> for Builder {
     fn from(options: Options) -> Self {
         let config = Config::from(&options);
         let Options { listen, backend, workers, files, limits, .. } = options;
-        let listen = if listen == Options::default().listen { Vec::new() } else { listen };
         let builder = Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             returns_to_default: true,
+            taken_over: Vec::new(),
             backend,
             workers: workers.max(1),
             #[cfg(feature = "basic-auth")]
@@ -332,10 +334,18 @@ impl Builder {
         Builder { metrics_listen: Some(vec![at]), ..self }
     }
 
-    /// Sets sockets that listen already: of a service manager, or of the process before. The server uses them at
-    /// their addresses, and listens there if it has no other address.
+    /// Sets sockets of a service manager that listen already. The server uses them at their addresses, and listens
+    /// there if it has no other address.
     pub fn inherit(mut self, sockets: Vec<ListeningSocket>) -> Self {
         self.config.inherited = sockets;
+        self
+    }
+
+    /// Adds sockets that listen already, of a process whose place the server takes
+    /// ([`Handle::listening_sockets`](crate::Handle::listening_sockets)). The server uses those at the addresses of its
+    /// settings. The others are no reason to listen where that process did.
+    pub fn take_over(mut self, sockets: Vec<ListeningSocket>) -> Self {
+        self.taken_over.extend(sockets);
         self
     }
 

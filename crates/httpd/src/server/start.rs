@@ -60,9 +60,11 @@ impl Builder {
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
-        let inherited = std::mem::take(&mut self.config.inherited);
-        let given =
-            handle.0.given.get_or_init(|| inherited.iter().map(ListeningSocket::address).collect());
+        let of_manager = std::mem::take(&mut self.config.inherited);
+        let addresses = || of_manager.iter().map(ListeningSocket::address).collect();
+        let given = handle.0.given.get_or_init(addresses);
+        let mut inherited = of_manager.clone();
+        inherited.append(&mut self.taken_over);
         let listeners = self.listeners(&inherited, given, &handle.0.addresses())?;
         self.config.listen = listeners.listen;
         #[cfg(feature = "tls")]
@@ -83,8 +85,9 @@ impl Builder {
         self.config.min_rate = self.limits.min_rate;
         let given = sockets_for(&self.config.listen, &inherited);
         if handle.0.sockets().is_empty() {
-            warn_of_unused(&inherited, &given, &listeners.metrics);
+            warn_of_unused(&of_manager, &given, &listeners.metrics);
         }
+        drop(of_manager);
         if self.config.reuse_port && !shares_addresses {
             let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
@@ -202,6 +205,6 @@ impl Handle {
     /// # Errors
     /// Those of [`Builder::start`], and if the server ends; then its settings stay.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
-        builder.inherit(self.listening_sockets()).start_generation(self)
+        builder.take_over(self.listening_sockets()).start_generation(self)
     }
 }
