@@ -8,13 +8,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use evring_httpd::evring::ListeningSocket;
 use evring_httpd::{Builder, Config, Error, Request, Responder, Server};
-use serving::{Client, on_every_backend};
+use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
 const RELOADS: usize = 5;
@@ -140,23 +140,56 @@ fn settings_that_cannot_be_used_leave_the_old_ones() {
     assert!(error.to_string().contains("the server ends"), "{error}");
 }
 
+/// A builder whose requests to `/later` wait for an answer of the test.
+fn later(version: usize) -> (Builder, Receiver<Responder>) {
+    let (responders, responder) = channel();
+    let responders = Mutex::new(responders);
+    let builder = self::version("auto", 1, version);
+    let builder = builder.route("/later", move |_: Request, responder: Responder| {
+        let _ = responders.lock().unwrap().send(responder);
+    });
+    (builder, responder)
+}
+
 #[test]
 fn only_the_first_of_too_many_generations_was_stopped() {
-    let server = version("auto", 1, 0).listen("127.0.0.1:0").start().unwrap();
+    let (builder, mut responder) = later(0);
+    let server = builder.listen("127.0.0.1:0").start().unwrap();
     let (address, handle) = (server.addresses()[0], server.handle());
-    let mut idle = Vec::new();
+    let mut busy = Vec::new();
     for n in 0..7 {
-        idle.push(connect_to_version(address, n));
-        handle.reload(version("auto", 1, n + 1)).unwrap();
+        let mut client = connect_to_version(address, n);
+        client.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+        busy.push((client, responder.recv().unwrap()));
+        let (builder, next) = later(n + 1);
+        handle.reload(builder).unwrap();
+        responder = next;
     }
-    // The four newest stay, of which the last one has no client here.
-    let (old, new) = idle.split_at_mut(4);
-    old.iter_mut().for_each(Client::expect_reset);
-    for (n, client) in new.iter_mut().enumerate() {
-        assert_eq!(client.get("/").body, (n + 4).to_string().as_bytes());
+    // The four newest stay, of which the last one has no client here. The others have no time to drain.
+    busy[..4].iter_mut().for_each(|(client, _)| client.expect_reset());
+    for (client, responder) in busy.drain(4..) {
+        let mut client = client;
+        assert!(responder.respond("later"));
+        assert_eq!(client.response(true).body, b"later");
+        client.expect_end();
     }
     handle.stop();
     assert_eq!(server.wait().unwrap().len(), 8);
+}
+
+#[test]
+fn idle_connection_kept_the_workers_before_a_reload() {
+    on_every_backend_at_once(|backend| {
+        let server = version(backend, 1, 0).listen("127.0.0.1:0").start().unwrap();
+        let (address, handle) = (server.addresses()[0], server.handle());
+        let (mut idle, mut active) = (connect(address), connect(address));
+        assert_eq!((idle.get("/").body, active.get("/").body), (b"0".to_vec(), b"0".to_vec()));
+        handle.reload(version(backend, 1, 1)).unwrap();
+        // A request that was sent is answered, whatever the worker has heard of.
+        assert_eq!(active.get("/").body, b"0", "{backend}");
+        idle.expect_end();
+        active.expect_end();
+    });
 }
 
 #[test]
@@ -164,18 +197,14 @@ fn generation_that_started_after_the_server_had_retired_stopped_it() {
     let (entered, has_entered) = channel();
     let (unblock, blocked) = channel::<()>();
     let state = Mutex::new((entered, blocked));
-    let (responders, responder) = channel();
-    let responders = Mutex::new(responders);
-    let server = version("auto", 1, 0)
+    let (builder, responder) = later(0);
+    let server = builder
         .listen("127.0.0.1:0")
         .route("/block", move |_: Request| {
             let state = state.lock().unwrap();
             state.0.send(()).unwrap();
             state.1.recv().unwrap();
             "unblocked"
-        })
-        .route("/later", move |_: Request, responder: Responder| {
-            let _ = responders.lock().unwrap().send(responder);
         })
         .start()
         .unwrap();

@@ -11,8 +11,8 @@ use evring::{ListeningSocket, RemoteHandle, Stats};
 use crate::server::error::Error;
 #[cfg(feature = "tls")]
 use crate::server::tls::LoadedTls;
-use crate::site::DRAIN_TAG;
 use crate::site::log::LogWriter;
+use crate::site::{DRAIN_TAG, RETIRE_TAG};
 
 /// A thread that serves.
 #[derive(Debug)]
@@ -69,16 +69,20 @@ impl Generation {
 
     /// Ends each connection with its next response.
     pub(crate) fn drain(&self) {
+        self.wake(DRAIN_TAG);
+    }
+
+    fn wake(&self, tag: u64) {
         for worker in &self.workers {
-            // A worker with too many pending wake-ups drains when it stops or retires.
-            let _ = worker.remote.wake(DRAIN_TAG);
+            // A worker with too many pending wake-ups drains when it stops.
+            let _ = worker.remote.wake(tag);
         }
     }
 
-    /// Stops accepting. The workers end when their last connections have closed.
+    /// Stops accepting. The workers end when their last connections have closed; idle ones close soon.
     pub(crate) fn retire(&mut self) {
         self.is_current.store(false, Ordering::Relaxed);
-        self.drain();
+        self.wake(RETIRE_TAG);
         self.workers.iter().for_each(|worker| worker.remote.retire());
         self.sockets.clear();
     }

@@ -197,8 +197,9 @@ impl Builder {
 impl Handle {
     /// Replaces the settings of the server. New workers take its listening sockets, when those before them have stopped
     /// accepting. These end when their last connections have closed, which keep the old settings and end with their
-    /// next response. No connection is lost. Until all have ended, the server needs memory for both; of more than
-    /// four generations of workers that have not ended, the oldest are stopped.
+    /// next response, or after 5 s without a request. No connection is refused, and no request that has arrived is
+    /// lost. Until all have ended, the server needs memory for both; of more than four generations of workers that have
+    /// not ended, the oldest are stopped, with [`Config::drain_timeout`](evring::Config::drain_timeout).
     ///
     /// A builder without addresses keeps those of the server.
     ///

@@ -105,6 +105,9 @@ pub struct Site {
 /// Tag of the wake-up after which each connection ends with its next response.
 pub(crate) const DRAIN_TAG: u64 = u64::from_be_bytes(*b"draining");
 
+/// Tag of the wake-up of workers that others replace: as [`DRAIN_TAG`], and idle connections end soon.
+pub(crate) const RETIRE_TAG: u64 = u64::from_be_bytes(*b"retiring");
+
 impl Site {
     /// Creates a site that serves the files below `root`, or evring's page without one.
     pub fn new(root: Option<Root>) -> Self {
