@@ -313,9 +313,11 @@ fn metrics_count_all_generations() {
 
 #[cfg(feature = "cli")]
 mod program {
+    use std::process::Command;
+
     use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-    use super::serving::program::Serving;
+    use super::serving::program::{Serving, httpd, limited};
     use super::*;
 
     /// A program with a file of settings.
@@ -327,13 +329,22 @@ mod program {
     impl Configured {
         /// Starts the program; `DIR` stands for a directory.
         fn start(settings: &str, arguments: &[&str]) -> Self {
+            Self::of(httpd, settings, arguments)
+        }
+
+        /// As [`Configured::start`], after a shell command.
+        fn limited(line: &str, settings: &str) -> Self {
+            Self::of(|arguments| limited(line, arguments), settings, &[])
+        }
+
+        fn of(command: impl Fn(&[&str]) -> Command, settings: &str, arguments: &[&str]) -> Self {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("a.txt"), "text").unwrap();
             let file = dir.path().join("httpd.toml");
             fs::write(&file, settings.replace("DIR", dir.path().to_str().unwrap())).unwrap();
             let file = file.to_str().unwrap();
             let arguments: Vec<_> = ["--config", file].iter().chain(arguments).copied().collect();
-            Configured { serving: Serving::start(&arguments), dir }
+            Configured { serving: Serving::of(command(&arguments)), dir }
         }
 
         fn reload(&self, settings: &str) {
@@ -443,6 +454,27 @@ mod program {
         assert_eq!((response.status, response.body.len()), (200, content.len()));
         program.serving.signal(Signal::TERM);
         assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn descriptors_of_workers_that_still_live_were_given_to_new_ones() {
+        let settings = "listen = ['127.0.0.1:0']\nlog-level = 'info'\nmax-connections = 1000\n";
+        let mut program = Configured::limited("ulimit -n 128", settings);
+        let granted = |text: &str| {
+            let (before, _) = text.split_once(" connections per worker instead of 1000")?;
+            before.rsplit(' ').next()?.parse::<u32>().ok()
+        };
+        let at_start = granted(&program.serving.before).unwrap();
+        let mut clients: Vec<_> = (0..20).map(|_| program.serving.connect()).collect();
+        clients.iter_mut().for_each(|client| assert_eq!(client.get("/").status, 200));
+        program.reload(settings);
+        let at_reload = loop {
+            if let Some(connections) = granted(&program.line()) {
+                break connections;
+            }
+        };
+        // Files have a part, too.
+        assert!(at_reload + 15 <= at_start, "{at_reload} of {at_start}");
     }
 
     #[test]
