@@ -199,6 +199,30 @@ fn files_of_all_sizes_arrive_by_both_versions_and_sessions_are_resumed() {
 }
 
 #[test]
+fn sessions_were_not_resumed_after_a_reload() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let mut options = authority.options("a", &["localhost"]);
+    let server = start("auto", dir.path(), options.clone());
+    for version in BOTH {
+        let config = Arc::new(authority.trusting(&[version]));
+        for (n, kind) in [HandshakeKind::Full, HandshakeKind::Resumed].into_iter().enumerate() {
+            let mut connection = connect(&server, &config, "localhost");
+            get(&mut connection, "/a").unwrap();
+            assert_eq!(connection.conn.handshake_kind(), Some(kind), "connection {n}");
+            let next = Server::builder().files(dir.path()).tls(options.clone());
+            server.handle().reload(next).unwrap();
+        }
+    }
+    // The certificates that tickets have are of other authorities.
+    let config = Arc::new(authority.trusting(&[BOTH[0]]));
+    get(&mut connect(&server, &config, "localhost"), "/a").unwrap();
+    options.client_ca = Some(authority.file());
+    server.handle().reload(Server::builder().files(dir.path()).tls(options)).unwrap();
+    assert!(get(&mut connect(&server, &config, "localhost"), "/a").is_err());
+}
+
+#[test]
 fn keep_alive_and_pipelined_requests_work() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), contents(30_000)).unwrap();

@@ -130,6 +130,7 @@ fn serve(
     let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
     let server = settings.server(&backend, budget).inherit(sockets).take_over(taken_over).start();
     let server = server.map_err(|error| located(error, &settings.0))?;
+    stderr.count_at(server.handle());
     advice::warn_of_directory(&settings.0);
     if let Some(note) = note {
         stderr.print(&note);

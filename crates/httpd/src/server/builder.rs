@@ -86,6 +86,8 @@ pub struct Builder {
     pub(super) around: Vec<Around>,
     /// The first setting that contradicts another one.
     pub(super) conflict: Option<&'static str>,
+    /// The first path that is that of no route, and why.
+    pub(super) wrong_route: Option<(String, &'static str)>,
     /// What compresses files, once the server starts.
     #[cfg(feature = "compression")]
     pub(super) compressor_threads: Option<CompressorThreads>,
@@ -106,7 +108,7 @@ impl From<Options> for Builder {
             returns_to_default: true,
             taken_over: Vec::new(),
             backend,
-            workers: workers.max(1),
+            workers,
             #[cfg(feature = "basic-auth")]
             basic_auth: options.basic_auth,
             #[cfg(feature = "basic-auth")]
@@ -131,6 +133,7 @@ impl From<Options> for Builder {
             loaded_tls: None,
             around: Vec::new(),
             conflict: None,
+            wrong_route: None,
             #[cfg(feature = "compression")]
             compressor_threads: None,
             #[cfg(feature = "sandbox")]
@@ -157,9 +160,9 @@ impl Builder {
         Builder { backend: name.to_owned(), ..self }
     }
 
-    /// Sets the number of worker threads; the default is 1.
+    /// Sets the number of worker threads, from 1; the default is 1.
     pub fn workers(self, n: u16) -> Self {
-        Builder { workers: n.max(1), ..self }
+        Builder { workers: n, ..self }
     }
 
     /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly. This is also for virtual
@@ -227,7 +230,10 @@ impl Builder {
     /// below; `/` matches every request, including those for files. The longest match wins. See
     /// [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
-        self.routes.add(path, Arc::new(handler.into_handler()));
+        let added = self.routes.add(path, Arc::new(handler.into_handler()));
+        if let Err(reason) = added {
+            self.wrong_route.get_or_insert_with(|| (path.to_owned(), reason));
+        }
         self
     }
 
@@ -349,8 +355,8 @@ impl Builder {
         self
     }
 
-    /// Sets the configuration of the mechanism. Its addresses come before those of
-    /// [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
+    /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
+    /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
     /// `min_rate` other than the default is that of the limits, too.
     pub fn config(mut self, config: Config) -> Self {
         let (default, roots) = (Config::default(), config.roots.clone());

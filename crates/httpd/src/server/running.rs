@@ -13,6 +13,8 @@ use evring_tls::Certificates;
 
 use crate::server::error::Error;
 use crate::server::generation::Generation;
+#[cfg(feature = "tls")]
+use crate::server::tls::Tickets;
 use crate::site::metrics::Metrics;
 
 /// A running server. Dropping it stops it and waits until it has ended.
@@ -50,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) starting: Mutex<()>,
     /// The addresses of the sockets that a service manager gave to the server when it started.
     pub(crate) given: OnceLock<Vec<SocketAddr>>,
+    #[cfg(feature = "tls")]
+    pub(crate) tickets: Tickets,
     state: Mutex<State>,
     /// A worker has ended.
     ended: Condvar,
@@ -216,6 +220,11 @@ impl Handle {
         let mut state = self.0.lock();
         state.ends = true;
         state.generations.iter_mut().for_each(Generation::stop);
+    }
+
+    /// Counts lines of the program's own log that were lost, as the metric `messages_lost`.
+    pub fn count_lost_messages(&self, lines: u64) {
+        self.0.metrics.count_lost_messages(lines);
     }
 
     /// Opens the access log again, for example after its file was renamed.

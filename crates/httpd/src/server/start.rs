@@ -52,9 +52,7 @@ impl Builder {
     /// Starts workers that serve in the place of those before.
     fn start_generation(mut self, handle: &Handle) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(conflict) = self.conflict() {
-            return Err(Error::Conflict(conflict));
-        }
+        self.check_values()?;
         self.check_pages()?;
         self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
@@ -75,7 +73,7 @@ impl Builder {
                     "the certificate for localhost was made for this run; clients do not trust it"
                 );
             }
-            self.loaded_tls = self.load_tls(self.config.listen.len(), made)?;
+            self.loaded_tls = self.load_tls(self.config.listen.len(), made, &handle.0.tickets)?;
             self.config.listen.extend(listeners.redirecting);
         }
         let shares_addresses = self.config.reuse_port;

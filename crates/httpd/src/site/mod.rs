@@ -188,10 +188,17 @@ impl Site {
     /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also
     /// matches everything below it. The longest match wins. A missing leading slash is added.
     /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,
-    /// without dot segments and empty segments.
+    /// without dot segments and empty segments. A segment such as `{id}` is a parameter, see
+    /// [`param`](crate::param).
+    ///
+    /// # Panics
+    /// If a segment has braces and is no parameter.
     #[must_use]
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
-        self.handlers.routes.add(path, Arc::new(handler.into_handler()));
+        let added = self.handlers.routes.add(path, Arc::new(handler.into_handler()));
+        if let Err(reason) = added {
+            panic!("the route {path}: {reason}");
+        }
         self
     }
 
