@@ -419,9 +419,11 @@ fn clients_that_speak_no_tls_or_another_protocol_are_refused_and_counted() {
         let mut connection = connect(&server, &Arc::new(only_h2), "localhost");
         let error = get(&mut connection, "/").unwrap_err().to_string();
         assert!(error.contains("NoApplicationProtocol"), "{error}");
-        drop((client, connection));
+        let mut plain = Client::new(tcp(server.addresses()[0]));
+        assert_eq!(plain.get("/").status, 400);
+        drop((client, connection, plain));
         // They are counted when both ends have closed.
-        while status() != 2 {}
+        while status() != 3 {}
     });
 }
 
@@ -430,9 +432,11 @@ fn tls_bytes_at_a_port_without_tls_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     on_every_backend(|backend| {
         let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
-        let server = server.start().unwrap();
+        let server = server.status(true).start().unwrap();
         let config = Arc::new(Authority::new().trusting(BOTH));
         get(&mut connect(&server, &config, "localhost"), "/").unwrap_err();
+        let mut client = Client::new(tcp(server.addresses()[0]));
+        assert_eq!(client.status()["responses_4xx"], 1, "{backend}");
     });
 }
 
