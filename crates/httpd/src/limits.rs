@@ -52,7 +52,8 @@ pub struct Limits {
     #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = clap::value_parser!(u32).range(1..)))]
     pub min_rate: u32,
     /// Maximum time in which a handler that waits has to answer, after the request has arrived; then the
-    /// client gets 503
+    /// client gets 503. Also the maximum time for the next piece of a response while the server does not receive, or
+    /// the client has shut down its sending side; then the connection is reset
     #[cfg_attr(feature = "cli", arg(skip = Limits::default().handler_timeout))]
     pub handler_timeout: Duration,
     /// Whether a client that has shut down its sending side still gets the response of a handler that waits.

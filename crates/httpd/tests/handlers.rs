@@ -3,13 +3,17 @@
 use crate::stage;
 
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use evring_httpd::bytes::Bytes;
 use evring_httpd::evring::{Close, HIGH_WATER, Lateness};
 use evring_httpd::http::request::Parts;
 use evring_httpd::http::{HeaderMap, Method, StatusCode, Version};
 use evring_httpd::{
-    Answer, Body, BodySink, Handler, Head, Limits, Request, Response, Site, constant, shed_if_late,
+    Answer, Body, BodySink, Handler, Head, Limits, Request, Response, Site, constant, get,
+    shed_if_late,
 };
 use stage::{Stage, response};
 
@@ -514,6 +518,31 @@ fn constant_response_of_a_handler_that_sheds_is_shed() {
     let mut stage = stage(site("/", shed_if_late(constant("text/css", "a {}"))));
     stage.io.lateness = Lateness::Late;
     assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 503);
+}
+
+/// A response that the server makes once.
+struct Once(AtomicUsize);
+
+impl Handler for Once {
+    fn handle(self: Arc<Self>, _: Parts) -> Answer {
+        panic!("the server has the response")
+    }
+
+    fn constant(&self) -> Option<(&'static str, Bytes)> {
+        Some(("text/plain", self.0.fetch_add(1, Ordering::Relaxed).to_string().into()))
+    }
+}
+
+#[test]
+fn constant_response_of_a_method_was_made_for_each_request() {
+    let mut stage = stage(site("/", get(Once(AtomicUsize::new(0))).post(|_: Request| "post")));
+    let first = one(&mut stage, "GET / HTTP/1.1|Host: a||");
+    assert_eq!(first.0, 200);
+    for _ in 0..3 {
+        assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||"), first);
+        assert_eq!(one(&mut stage, "POST / HTTP/1.1|Host: a||").1, "post");
+        assert_eq!(one(&mut stage, "PUT / HTTP/1.1|Host: a||").0, 405);
+    }
 }
 
 #[test]

@@ -81,6 +81,25 @@ fn metrics_count_responses_bytes_and_times() {
 }
 
 #[test]
+fn server_was_not_ready_while_another_process_took_its_place() {
+    let server = Server::builder()
+        .listen("127.0.0.1:0")
+        .route("/", |_: Request| "hello")
+        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .start()
+        .unwrap();
+    let mut monitor = monitor(&server);
+    assert_eq!(monitor.get("/readyz").status, 200);
+    // The request may be in the socket when the server retires, and is answered.
+    monitor.send(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.handle().retire();
+    assert_eq!(monitor.response(true).status, 200);
+    monitor.send_rejected(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+    drop(monitor);
+    server.wait().unwrap();
+}
+
+#[test]
 fn server_is_not_ready_while_it_drains_but_serves() {
     let server = Server::builder()
         .listen("127.0.0.1:0")

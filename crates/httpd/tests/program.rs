@@ -559,6 +559,27 @@ fn unwritable_access_log_lines_are_counted() {
 }
 
 #[test]
+fn lost_lines_of_standard_error_were_not_counted() {
+    let arguments = ["--listen", "127.0.0.1:0", "--log-level", "debug"];
+    let mut child = httpd(&arguments).spawn().unwrap();
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let lines = errors.by_ref().lines().map(Result::unwrap);
+    let addresses = lines.filter_map(|line| {
+        let address = line.strip_prefix("listening on http://")?.split(' ').next()?;
+        Some(address.to_owned())
+    });
+    let address = addresses.take(1).last().unwrap();
+    let mut client = Client::new(TcpStream::connect(address).unwrap());
+    drop(errors);
+    assert_eq!(client.get("/none").status, 404);
+    while client.status()["messages_lost"].as_u64().expect("a metric") == 0 {
+        thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
 fn unopenable_access_log_is_a_start_error() {
     let output = output(&["--listen", "127.0.0.1:0", "--access-log", "/does/not/exist"]);
     assert_eq!(output.status.code(), Some(1));

@@ -5,12 +5,16 @@ use crate::serving;
 use std::fs;
 use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, AsRawFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use evring_httpd::{Builder, Config, Request, Server};
-use serving::{Client, on_every_backend};
+use evring_httpd::evring::ListeningSocket;
+use evring_httpd::{Builder, Config, Error, Request, Responder, Server};
+use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
 const RELOADS: usize = 5;
@@ -136,23 +140,137 @@ fn settings_that_cannot_be_used_leave_the_old_ones() {
     assert!(error.to_string().contains("the server ends"), "{error}");
 }
 
+/// A builder whose requests to `/later` wait for an answer of the test.
+fn later(version: usize) -> (Builder, Receiver<Responder>) {
+    let (responders, responder) = channel();
+    let responders = Mutex::new(responders);
+    let builder = self::version("auto", 1, version);
+    let builder = builder.route("/later", move |_: Request, responder: Responder| {
+        let _ = responders.lock().unwrap().send(responder);
+    });
+    (builder, responder)
+}
+
 #[test]
 fn only_the_first_of_too_many_generations_was_stopped() {
-    let server = version("auto", 1, 0).listen("127.0.0.1:0").start().unwrap();
+    let (builder, mut responder) = later(0);
+    let server = builder.listen("127.0.0.1:0").start().unwrap();
     let (address, handle) = (server.addresses()[0], server.handle());
-    let mut idle = Vec::new();
+    let mut busy = Vec::new();
     for n in 0..7 {
-        idle.push(connect_to_version(address, n));
-        handle.reload(version("auto", 1, n + 1)).unwrap();
+        let mut client = connect_to_version(address, n);
+        client.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+        busy.push((client, responder.recv().unwrap()));
+        let (builder, next) = later(n + 1);
+        handle.reload(builder).unwrap();
+        responder = next;
     }
-    // The four newest stay, of which the last one has no client here.
-    let (old, new) = idle.split_at_mut(4);
-    old.iter_mut().for_each(Client::expect_reset);
-    for (n, client) in new.iter_mut().enumerate() {
-        assert_eq!(client.get("/").body, (n + 4).to_string().as_bytes());
+    // The four newest stay, of which the last one has no client here. The others have no time to drain.
+    busy[..4].iter_mut().for_each(|(client, _)| client.expect_reset());
+    for (client, responder) in busy.drain(4..) {
+        let mut client = client;
+        assert!(responder.respond("later"));
+        assert_eq!(client.response(true).body, b"later");
+        client.expect_end();
     }
     handle.stop();
     assert_eq!(server.wait().unwrap().len(), 8);
+}
+
+#[test]
+fn idle_connection_kept_the_workers_before_a_reload() {
+    on_every_backend_at_once(|backend| {
+        let server = version(backend, 1, 0).listen("127.0.0.1:0").start().unwrap();
+        let (address, handle) = (server.addresses()[0], server.handle());
+        let (mut idle, mut active) = (connect(address), connect(address));
+        assert_eq!((idle.get("/").body, active.get("/").body), (b"0".to_vec(), b"0".to_vec()));
+        handle.reload(version(backend, 1, 1)).unwrap();
+        // A request that was sent is answered, whatever the worker has heard of.
+        assert_eq!(active.get("/").body, b"0", "{backend}");
+        idle.expect_end();
+        active.expect_end();
+    });
+}
+
+#[test]
+fn generation_that_started_after_the_server_had_retired_stopped_it() {
+    let (entered, has_entered) = channel();
+    let (unblock, blocked) = channel::<()>();
+    let state = Mutex::new((entered, blocked));
+    let (builder, responder) = later(0);
+    let server = builder
+        .listen("127.0.0.1:0")
+        .route("/block", move |_: Request| {
+            let state = state.lock().unwrap();
+            state.0.send(()).unwrap();
+            state.1.recv().unwrap();
+            "unblocked"
+        })
+        .start()
+        .unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    let (mut first, mut second) = (connect(address), connect(address));
+    first.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+    let responder = responder.recv().unwrap();
+    second.send(b"GET /block HTTP/1.1\r\nHost: a\r\n\r\n");
+    has_entered.recv().unwrap();
+    let outcome = thread::scope(|scope| {
+        let reload =
+            scope.spawn(|| server.handle().reload(version("auto", 1, 1).listen("127.0.0.2:0")));
+        // The generation waits for the worker before, which is busy, to stop accepting.
+        while server.addresses() == [address] {
+            thread::yield_now();
+        }
+        handle.retire();
+        unblock.send(()).unwrap();
+        reload.join().unwrap()
+    });
+    assert!(matches!(outcome, Err(Error::Ended)), "{outcome:?}");
+    assert_eq!(second.response(true).body, b"unblocked");
+    assert!(!first.is_reset_within(Duration::from_millis(200)), "the server was stopped");
+    responder.respond("later");
+    assert_eq!(first.response(true).body, b"later");
+    assert_eq!(server.wait().unwrap().len(), 2);
+}
+
+/// Returns the maximum length of a listening socket's queue.
+fn backlog(socket: &ListeningSocket) -> u32 {
+    // SAFETY: the type is plain data, for which zeroes are valid.
+    let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
+    let mut len = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes at most `len` bytes to `info` (tcp(7)).
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut len,
+        )
+    };
+    assert_eq!(result, 0);
+    info.tcpi_sacked
+}
+
+#[test]
+fn backlog_of_sockets_that_stay_was_that_of_the_first_settings() {
+    on_every_backend(|backend| {
+        let with_backlog = |version: usize, length| {
+            let config = Config::default().with(|c| c.backlog = length);
+            self::version(backend, 2, version).config(config)
+        };
+        let server = with_backlog(0, 16).listen("127.0.0.1:0").start().unwrap();
+        let handle = server.handle();
+        for (n, length) in [(1, 64), (2, 32)] {
+            handle.reload(with_backlog(n, length)).unwrap();
+            // Each worker of the generation sets it before it serves.
+            let start = Instant::now();
+            while handle.listening_sockets().iter().any(|socket| backlog(socket) != length) {
+                assert!(start.elapsed() < Duration::from_secs(20), "{backend}: {length}");
+                thread::yield_now();
+            }
+        }
+    });
 }
 
 #[test]
@@ -195,9 +313,11 @@ fn metrics_count_all_generations() {
 
 #[cfg(feature = "cli")]
 mod program {
+    use std::process::Command;
+
     use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
-    use super::serving::program::Serving;
+    use super::serving::program::{Serving, httpd, limited};
     use super::*;
 
     /// A program with a file of settings.
@@ -209,13 +329,22 @@ mod program {
     impl Configured {
         /// Starts the program; `DIR` stands for a directory.
         fn start(settings: &str, arguments: &[&str]) -> Self {
+            Self::of(httpd, settings, arguments)
+        }
+
+        /// As [`Configured::start`], after a shell command.
+        fn limited(line: &str, settings: &str) -> Self {
+            Self::of(|arguments| limited(line, arguments), settings, &[])
+        }
+
+        fn of(command: impl Fn(&[&str]) -> Command, settings: &str, arguments: &[&str]) -> Self {
             let dir = tempfile::tempdir().unwrap();
             fs::write(dir.path().join("a.txt"), "text").unwrap();
             let file = dir.path().join("httpd.toml");
             fs::write(&file, settings.replace("DIR", dir.path().to_str().unwrap())).unwrap();
             let file = file.to_str().unwrap();
             let arguments: Vec<_> = ["--config", file].iter().chain(arguments).copied().collect();
-            Configured { serving: Serving::start(&arguments), dir }
+            Configured { serving: Serving::of(command(&arguments)), dir }
         }
 
         fn reload(&self, settings: &str) {
@@ -325,6 +454,27 @@ mod program {
         assert_eq!((response.status, response.body.len()), (200, content.len()));
         program.serving.signal(Signal::TERM);
         assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn descriptors_of_workers_that_still_live_were_given_to_new_ones() {
+        let settings = "listen = ['127.0.0.1:0']\nlog-level = 'info'\nmax-connections = 1000\n";
+        let mut program = Configured::limited("ulimit -n 128", settings);
+        let granted = |text: &str| {
+            let (before, _) = text.split_once(" connections per worker instead of 1000")?;
+            before.rsplit(' ').next()?.parse::<u32>().ok()
+        };
+        let at_start = granted(&program.serving.before).unwrap();
+        let mut clients: Vec<_> = (0..20).map(|_| program.serving.connect()).collect();
+        clients.iter_mut().for_each(|client| assert_eq!(client.get("/").status, 200));
+        program.reload(settings);
+        let at_reload = loop {
+            if let Some(connections) = granted(&program.line()) {
+                break connections;
+            }
+        };
+        // Files have a part, too.
+        assert!(at_reload + 15 <= at_start, "{at_reload} of {at_start}");
     }
 
     #[test]

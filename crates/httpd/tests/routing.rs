@@ -206,3 +206,20 @@ fn errors_have_sources() {
     let error = Server::builder().listen("no address").start().unwrap_err();
     assert_eq!(source(&error), ErrorKind::InvalidInput);
 }
+
+#[test]
+fn settings_that_mean_nothing_were_taken_for_others() {
+    let errors = [
+        (builder().workers(0), "set `workers` to 1 or more"),
+        (
+            builder().route("/a{x}", |_: Request| ""),
+            "the route /a{x}: a parameter is a whole segment",
+        ),
+        (builder().route("/{*rest}", |_: Request| ""), "end the route in a slash"),
+    ];
+    for (builder, expected) in errors {
+        let error = builder.check().unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+        assert_eq!(builder.start().unwrap_err().to_string(), error);
+    }
+}

@@ -199,6 +199,30 @@ fn files_of_all_sizes_arrive_by_both_versions_and_sessions_are_resumed() {
 }
 
 #[test]
+fn sessions_were_not_resumed_after_a_reload() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let mut options = authority.options("a", &["localhost"]);
+    let server = start("auto", dir.path(), options.clone());
+    for version in BOTH {
+        let config = Arc::new(authority.trusting(&[version]));
+        for (n, kind) in [HandshakeKind::Full, HandshakeKind::Resumed].into_iter().enumerate() {
+            let mut connection = connect(&server, &config, "localhost");
+            get(&mut connection, "/a").unwrap();
+            assert_eq!(connection.conn.handshake_kind(), Some(kind), "connection {n}");
+            let next = Server::builder().files(dir.path()).tls(options.clone());
+            server.handle().reload(next).unwrap();
+        }
+    }
+    // The certificates that tickets have are of other authorities.
+    let config = Arc::new(authority.trusting(&[BOTH[0]]));
+    get(&mut connect(&server, &config, "localhost"), "/a").unwrap();
+    options.client_ca = Some(authority.file());
+    server.handle().reload(Server::builder().files(dir.path()).tls(options)).unwrap();
+    assert!(get(&mut connect(&server, &config, "localhost"), "/a").is_err());
+}
+
+#[test]
 fn keep_alive_and_pipelined_requests_work() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), contents(30_000)).unwrap();
@@ -395,9 +419,11 @@ fn clients_that_speak_no_tls_or_another_protocol_are_refused_and_counted() {
         let mut connection = connect(&server, &Arc::new(only_h2), "localhost");
         let error = get(&mut connection, "/").unwrap_err().to_string();
         assert!(error.contains("NoApplicationProtocol"), "{error}");
-        drop((client, connection));
+        let mut plain = Client::new(tcp(server.addresses()[0]));
+        assert_eq!(plain.get("/").status, 400);
+        drop((client, connection, plain));
         // They are counted when both ends have closed.
-        while status() != 2 {}
+        while status() != 3 {}
     });
 }
 
@@ -406,9 +432,11 @@ fn tls_bytes_at_a_port_without_tls_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     on_every_backend(|backend| {
         let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
-        let server = server.start().unwrap();
+        let server = server.status(true).start().unwrap();
         let config = Arc::new(Authority::new().trusting(BOTH));
         get(&mut connect(&server, &config, "localhost"), "/").unwrap_err();
+        let mut client = Client::new(tcp(server.addresses()[0]));
+        assert_eq!(client.status()["responses_4xx"], 1, "{backend}");
     });
 }
 

@@ -4,7 +4,7 @@
 use crate::serving;
 
 use std::fs;
-use std::io::{BufRead, IoSliceMut, Read};
+use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
@@ -16,6 +16,7 @@ use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::net::sockopt::{self, set_socket_passcred};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketType, bind, recvmsg,
@@ -271,10 +272,138 @@ fn sockets_of_a_service_manager_are_used() {
     }
     // A descriptor that is no listening socket.
     let mut command = httpd(&[]);
-    command.env("EVRING_HTTPD_INHERITED", "1");
+    command.env("EVRING_HTTPD_INHERITED", "1,1");
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("the inherited descriptor 3 cannot be used"), "{text}");
+}
+
+#[test]
+fn successor_did_not_know_which_sockets_are_of_a_service_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    let socket = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut serving =
+        Serving::of(with_sockets([socket], &["--pid-file", pid_file.to_str().unwrap()]));
+    let mut current = process(&pid_file);
+    // An upgrade, and one of the successor.
+    for _ in 0..2 {
+        kill_process(current, Signal::USR2).unwrap();
+        let mut line = String::new();
+        serving.errors.read_line(&mut line).unwrap();
+        assert_eq!(line, serving.line, "the settings have no address");
+        current = process(&pid_file);
+    }
+    kill_process(current, Signal::TERM).unwrap();
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
+fn sockets_of_the_process_before_were_taken_for_those_of_a_service_manager() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, pid_file) = (dir.path().join("httpd.toml"), dir.path().join("pid"));
+    fs::write(&file, "listen = ['127.0.0.1:0']\n").unwrap();
+    let arguments = ["--config", file.to_str().unwrap(), "--pid-file", pid_file.to_str().unwrap()];
+    let mut serving = Serving::start(&arguments);
+    // The setting is gone, so the address is the default one, where another program may listen.
+    fs::write(&file, "").unwrap();
+    serving.signal(Signal::USR2);
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    assert!(line.contains("127.0.0.1:8080"), "{line}");
+    let ends = line.contains("listening on");
+    if ends {
+        assert!(serving.child.wait().unwrap().success());
+        kill_process(process(&pid_file), Signal::TERM).unwrap();
+    } else {
+        serving.signal(Signal::TERM);
+    }
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+/// Makes a pipe with a name, which blocks who opens it until the other side is open, too.
+fn make_pipe(path: &Path) {
+    mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+}
+
+#[test]
+fn successor_survived_the_stop_of_its_predecessor() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("httpd.toml");
+    make_pipe(&file);
+    let command = httpd(&["--config", file.to_str().unwrap()]);
+    let settings = "listen = ['127.0.0.1:0']\n";
+    let mut serving = thread::scope(|scope| {
+        scope.spawn(|| fs::write(&file, settings).unwrap());
+        Serving::of(command)
+    });
+    serving.signal(Signal::USR2);
+    // The successor reads its settings once this is open.
+    let mut pipe = fs::File::options().write(true).open(&file).unwrap();
+    serving.signal(Signal::TERM);
+    assert!(serving.child.wait().unwrap().success());
+    pipe.write_all(settings.as_bytes()).unwrap();
+    drop(pipe);
+    // Ends when all processes have ended.
+    let mut output = String::new();
+    serving.errors.read_to_string(&mut output).unwrap();
+    assert!(output.contains("the process whose place this one takes has ended"), "{output}");
+    assert!(TcpStream::connect(serving.address).is_err());
+}
+
+#[test]
+fn upgrade_after_a_stop_started_another_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    set_socket_passcred(&manager, true).unwrap();
+    let mut command = httpd(&["-p", "0", "--drain-delay", "60"]);
+    command.env("NOTIFY_SOCKET", &path);
+    let mut serving = Serving::of(command);
+    serving.signal(Signal::TERM);
+    while notification(&manager).1 != "STOPPING=1\n" {}
+    serving.signal(Signal::USR2);
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    assert!(
+        line.contains("no upgrade, this process goes on: the server is about to stop"),
+        "{line}"
+    );
+    serving.signal(Signal::TERM);
+    assert_eq!(serving.child.wait().unwrap().code(), Some(1));
+    line.clear();
+    serving.errors.read_to_string(&mut line).unwrap();
+    assert_eq!(line, "");
+}
+
+#[test]
+#[cfg(feature = "tls")]
+fn upgrade_signal_ended_a_process_that_was_starting() {
+    let dir = tempfile::tempdir().unwrap();
+    let [certificate, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    make_pipe(&key);
+    let mut command = httpd(&["-p", "0", "--tls-cert"]);
+    command.arg(&certificate).arg("--tls-key").arg(&key);
+    let mut child = command.spawn().unwrap();
+    let mut pipe = fs::File::options().write(true).open(&key).unwrap();
+    // The process reads its key, and serves not yet.
+    kill_process(Pid::from_child(&child), Signal::USR2).unwrap();
+    pipe.write_all(made.signing_key.serialize_pem().as_bytes()).unwrap();
+    drop(pipe);
+    let mut errors = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    errors.read_line(&mut line).unwrap();
+    assert!(line.starts_with("listening on"), "{line}");
+    // The signal is obeyed then. The successor ends with this process.
+    let mut pipe = fs::File::options().write(true).open(&key).unwrap();
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    pipe.write_all(made.signing_key.serialize_pem().as_bytes()).unwrap();
+    drop(pipe);
+    errors.read_to_string(&mut line).unwrap();
 }
 
 /// Returns the status of a GET.

@@ -4,7 +4,7 @@
 use crate::serving;
 
 use std::fs;
-use std::io::BufRead;
+use std::io::{BufRead, Read};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -91,6 +91,32 @@ fn server_runs_as_the_user_on_all_threads() {
             }
         }
     });
+}
+
+#[test]
+fn access_log_that_root_created_could_not_be_opened_again() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
+    }
+    let dir = readable_dir();
+    let path = |name: &str| dir.path().join(name);
+    // What the server has not created stays as it is.
+    fs::write(path("old.log"), "").unwrap();
+    symlink(path("target"), path("link.log")).unwrap();
+    for name in ["new.log", "old.log", "link.log"] {
+        let log = path(name);
+        let user = NOBODY.to_string();
+        let arguments = ["-p", "0", "--user", &user, "--access-log", log.to_str().unwrap()];
+        let mut serving = Serving::start(&arguments);
+        let owner = if name == "new.log" { NOBODY } else { 0 };
+        assert_eq!(fs::metadata(&log).unwrap().uid(), owner, "{name}");
+        serving.signal(Signal::USR1);
+        serving.connect().get("/");
+        serving.signal(Signal::TERM);
+        let mut output = String::new();
+        serving.errors.read_to_string(&mut output).unwrap();
+        assert_eq!(output.is_empty(), name == "new.log", "{output}");
+    }
 }
 
 #[test]

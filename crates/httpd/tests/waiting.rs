@@ -184,31 +184,8 @@ fn handler_that_panics_or_drops_its_responder_gets_500() {
 fn future_is_dropped_when_the_client_has_gone() {
     on_every_backend(|backend| {
         let (handler, requests) = left_to_the_test();
-        let (dropped, is_dropped) = shared_channel();
-        let dropped = Arc::new(dropped);
-        let also = Arc::clone(&dropped);
-        let (started, has_started) = shared_channel();
-        let server = builder(backend)
-            .route("/later", handler)
-            .route("/head", move |_: Request| {
-                let guard = OnDrop(dropped());
-                started().send(()).unwrap();
-                async move {
-                    pending::<()>().await;
-                    drop(guard);
-                    "never"
-                }
-            })
-            .route("/body", move |_: Request| {
-                let guard = OnDrop(also());
-                let mut first = Some(Bytes::from_static(b"first"));
-                Response::new(Body::poll_fn(None, move |_| {
-                    let _ = &guard;
-                    first.take().map_or(Poll::Pending, |first| Poll::Ready(Some(Ok(first))))
-                }))
-            })
-            .start()
-            .unwrap();
+        let (builder, has_started, is_dropped) = quiet(backend);
+        let server = builder.route("/later", handler).start().unwrap();
         let get = |path: &str| {
             let mut client = connect(&server);
             client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
@@ -229,6 +206,75 @@ fn future_is_dropped_when_the_client_has_gone() {
             thread::yield_now();
         }
         assert!(!responder.respond("no client"));
+    });
+}
+
+/// Returns a builder of a server whose handlers never answer, or never send another piece, and what tells that they were
+/// dropped.
+fn quiet(backend: &str) -> (Builder, Receiver<()>, Receiver<()>) {
+    let (dropped, is_dropped) = shared_channel();
+    let dropped = Arc::new(dropped);
+    let also = Arc::clone(&dropped);
+    let (started, has_started) = shared_channel();
+    let builder = builder(backend)
+        .route("/head", move |_: Request| {
+            let guard = OnDrop(dropped());
+            started().send(()).unwrap();
+            async move {
+                pending::<()>().await;
+                drop(guard);
+                "never"
+            }
+        })
+        .route("/body", move |_: Request| {
+            let guard = OnDrop(also());
+            let mut first = Some(Bytes::from_static(b"first"));
+            Response::new(Body::poll_fn(None, move |_| {
+                let _ = &guard;
+                first.take().map_or(Poll::Pending, |first| Poll::Ready(Some(Ok(first))))
+            }))
+        });
+    (builder, has_started, is_dropped)
+}
+
+#[test]
+fn reset_after_the_beginning_of_the_next_request_was_not_noticed() {
+    on_every_backend(|backend| {
+        let (builder, has_started, is_dropped) = quiet(backend);
+        let server = builder.start().unwrap();
+        for path in ["/head", "/body"] {
+            let mut client = connect(&server);
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\nG").as_bytes());
+            match path {
+                "/head" => has_started.recv_timeout(LONG).unwrap(),
+                _ => drop(client.response(false)),
+            }
+            client.send(b"E");
+            // The worker has received that, too, when it answers another client.
+            assert_eq!(connect(&server).get("/none").status, 404);
+            client.reset();
+            is_dropped.recv_timeout(LONG).expect(backend);
+        }
+    });
+}
+
+#[test]
+fn quiet_stream_to_a_client_that_could_not_be_watched_had_no_time_limit() {
+    on_every_backend(|backend| {
+        let (builder, _, is_dropped) = quiet(backend);
+        let mut limits = Limits::default();
+        limits.handler_timeout = Duration::from_millis(50);
+        let server = builder.limits(limits).start().unwrap();
+        // More than the server keeps, and another request before the end.
+        for (more, ends) in [(vec![b'x'; Limits::MAX_HEAD_BYTES], false), (b"G".to_vec(), true)] {
+            let mut client = connect(&server);
+            client.send(&[&b"GET /body HTTP/1.1\r\nHost: a\r\n\r\n"[..], &more].concat());
+            client.response(false);
+            if ends {
+                client.end();
+            }
+            is_dropped.recv_timeout(LONG).expect(backend);
+        }
     });
 }
 

@@ -57,6 +57,11 @@ impl ListenerState {
         }
     }
 
+    /// Returns the state of a listener whose socket has listened before, with a backlog of another length.
+    pub(crate) fn adopted(index: u32, socket: Socket, length: u32) -> Self {
+        ListenerState { length: 0, ..ListenerState::new(index, socket, length) }
+    }
+
     fn token(&self) -> Token {
         Token::new(OpKind::Accept, self.index, 0)
     }

@@ -21,13 +21,18 @@ pub(crate) fn open_listeners(
     let mut addresses = Vec::new();
     let mut inherited = config.inherited.clone();
     for at in &config.listen {
+        let index = listeners.len() as u32;
         let opened = match inherited.iter().position(|socket| socket.address() == *at) {
-            Some(n) => host.adopt(inherited.swap_remove(n)).map(|socket| (socket, *at)),
-            None => host.listen(*at, &options),
+            Some(n) => host
+                .adopt(inherited.swap_remove(n))
+                .map(|socket| (ListenerState::adopted(index, socket, config.backlog), *at)),
+            None => host.listen(*at, &options).map(|(socket, address)| {
+                (ListenerState::new(index, socket, config.backlog), address)
+            }),
         };
         match opened {
-            Ok((socket, address)) => {
-                listeners.push(ListenerState::new(listeners.len() as u32, socket, config.backlog));
+            Ok((listener, address)) => {
+                listeners.push(listener);
                 addresses.push(address);
             }
             Err(error) => {
@@ -67,6 +72,7 @@ pub(crate) fn drive<K: Kernel, A: Application>(
 impl<K: Kernel, A: Application> Driver<K, A> {
     fn serve(&mut self, mut inspect: impl FnMut(&Self)) -> Result<(), KernelError> {
         let mut drain_ends = None;
+        self.set_backlogs();
         self.end_turn();
         while !self.is_done() {
             let until = self.until(drain_ends);
@@ -84,6 +90,14 @@ impl<K: Kernel, A: Application> Driver<K, A> {
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
+    /// Sets the lengths of the backlogs of adopted sockets, when the server begins to serve: until then, another one
+    /// may have served with a length of its own.
+    pub(crate) fn set_backlogs(&mut self) {
+        for listener in &mut self.io.listeners {
+            listener.fit_backlog(None, &mut self.io.kernel);
+        }
+    }
+
     /// Resets the connections of a stopping server when the drain timeout is over; `ends` is the time of
     /// the next attempt.
     pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {

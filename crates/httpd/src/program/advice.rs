@@ -41,7 +41,8 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
 fn overlapping(at: SocketAddr, options: &Options) -> Option<SocketAddr> {
     let Options { listen, tls, metrics_listen, .. } = options;
     let all = listen.iter().chain(&tls.redirect_from).chain(metrics_listen);
-    all.flat_map(Addresses::as_slice).copied().find(|other| {
+    let default = listen.is_empty().then_some(Options::DEFAULT_LISTEN);
+    all.flat_map(Addresses::as_slice).copied().chain(default).find(|other| {
         let includes =
             |a: SocketAddr, b: SocketAddr| a.ip().is_unspecified() && !b.ip().is_unspecified();
         let same = other.port() == at.port() && other.is_ipv4() == at.is_ipv4();

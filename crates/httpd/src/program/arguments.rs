@@ -120,6 +120,8 @@ impl Settings {
         let Options { workers, listen, tls, hosts, connections, limits, .. } = &self.0;
         let listen = listen.iter().chain(&tls.redirect_from);
         let listeners: usize = listen.map(|addresses| addresses.as_slice().len()).sum();
+        // Without a setting there is one at the default address.
+        let listeners = listeners + usize::from(self.0.listen.is_empty());
         let host_logs = hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref());
         let host_logs: HashSet<_> = host_logs.filter_map(|log| log.path.as_ref()).collect();
         DescriptorDemand {

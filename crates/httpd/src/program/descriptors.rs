@@ -103,8 +103,8 @@ impl DescriptorDemand {
         })
     }
 
-    /// Raises the limit and distributes this process' descriptors, of which `open` are not those of workers. Logs it
-    /// if the demand is not met.
+    /// Raises the limit and distributes this process' descriptors, of which `open` are not those of the new workers.
+    /// Logs it if the demand is not met.
     pub(crate) fn budget_of_process(
         self,
         open: u64,

@@ -14,12 +14,14 @@ mod table;
 mod upgrade;
 
 use std::io::IsTerminal;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
+use evring_httpd::evring::ListeningSocket;
 use evring_httpd::{Error, Handle, Options, Server};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
@@ -110,8 +112,9 @@ fn serve(
     mut reload: Reload,
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let mut signals = exit_at_second_signal()?;
+    let (mut signals, stops) = exit_at_second_signal()?;
     let reload_signals = Reload::signals()?;
+    let upgrade_signals = Signals::new([SIGUSR2])?;
     let located = |error: Error, options: &Options| {
         positions.locate(&error, advice::with_advice(&error, options))
     };
@@ -119,24 +122,27 @@ fn serve(
         .map_err(|error| located(Error::Start(error), &settings.0))?;
     reload.open = open_descriptors();
     let sockets = std::mem::take(&mut inherited.sockets);
-    reload.inherited = sockets.len();
+    let taken_over = std::mem::take(&mut inherited.taken_over);
+    let given: Vec<_> = sockets.iter().map(ListeningSocket::address).collect();
+    reload.inherited = sockets.len() + taken_over.len();
     let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open)?;
     let user = settings.0.user.as_ref();
     let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
-    let server = settings.server(&backend, budget).inherit(sockets).start();
+    let server = settings.server(&backend, budget).inherit(sockets).take_over(taken_over).start();
     let server = server.map_err(|error| located(error, &settings.0))?;
+    stderr.count_at(server.handle());
     advice::warn_of_directory(&settings.0);
     if let Some(note) = note {
         stderr.print(&note);
     }
-    upgrade_at_signal(server.handle())?;
     if let Some(file) = &pid_file {
         file.write()?;
     }
     let ready = ready_line(&server, budget.workers);
     stderr.print(&ready);
     notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
-    inherited.report_ready();
+    inherited.report_ready()?;
+    upgrade_at_signal(upgrade_signals, server.handle(), given, stops)?;
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -179,11 +185,15 @@ fn ready_line(server: &Server, workers: u16) -> String {
 }
 
 /// Starts a successor at SIGUSR2. When it listens, the server ends with its last connection.
-fn upgrade_at_signal(handle: Handle) -> std::io::Result<()> {
-    let mut signals = Signals::new([SIGUSR2])?;
+fn upgrade_at_signal(
+    mut signals: Signals,
+    handle: Handle,
+    given: Vec<SocketAddr>,
+    stops: Arc<AtomicBool>,
+) -> std::io::Result<()> {
     thread::Builder::new().name("upgrade".to_owned()).spawn(move || {
         for _ in signals.forever() {
-            match upgrade::start_successor(&handle) {
+            match upgrade::start_successor(&handle, &given, &stops) {
                 Ok(successor) => {
                     // The service manager knows it before this process can end.
                     let number = successor.as_raw_pid().unsigned_abs();
@@ -199,13 +209,13 @@ fn upgrade_at_signal(handle: Handle) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Registers the signals that stop the server; the second one exits the process.
-fn exit_at_second_signal() -> std::io::Result<Signals> {
+/// Registers the signals that stop the server; the second one exits the process. Returns whether one has arrived, too.
+fn exit_at_second_signal() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
     let is_second = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
         // In this order: the first signal finds the flag unset, then sets it.
         signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))?;
         signal_hook::flag::register(signal, Arc::clone(&is_second))?;
     }
-    Signals::new([SIGTERM, SIGINT])
+    Ok((Signals::new([SIGTERM, SIGINT])?, is_second))
 }

@@ -17,6 +17,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
+use crate::descriptors::open_descriptors;
 use crate::{backends, notify_manager, settings};
 
 /// What a reload needs, and settings of the program rather than the server.
@@ -94,7 +95,9 @@ impl Reload {
         };
         settings.check().map_err(located)?;
         let (backend, _) = backends::choose(&settings.0.backend)?;
-        let budget = settings.descriptor_demand(self.inherited).budget_of_process(self.open)?;
+        // The workers of before keep theirs until their last connections have closed.
+        let open = open_descriptors().max(self.open);
+        let budget = settings.descriptor_demand(self.inherited).budget_of_process(open)?;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
         Ok(of_program)
     }

@@ -3,12 +3,13 @@
 
 use std::io::{self, Write};
 use std::panic;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::Duration;
 
+use evring_httpd::Handle;
 use tracing::error;
 use tracing_subscriber::fmt::MakeWriter;
 
@@ -32,6 +33,16 @@ struct Counts {
     queued_bytes: AtomicUsize,
     /// Lines lost since the last report of lost lines.
     lost: AtomicUsize,
+    /// The server whose metrics count lost lines, once it serves.
+    server: OnceLock<Handle>,
+}
+
+impl Counts {
+    fn count_lost(&self) {
+        if let Some(server) = self.server.get() {
+            server.count_lost_messages(1);
+        }
+    }
 }
 
 impl Stderr {
@@ -68,6 +79,11 @@ impl Stderr {
         self.push(format!("{line}\n").into_bytes());
     }
 
+    /// Has the metrics of a server count the lines that are lost from now on.
+    pub(crate) fn count_at(&self, server: Handle) {
+        let _ = self.counts.server.set(server);
+    }
+
     /// Waits until all lines are written, up to `FLUSH_TIMEOUT`.
     pub(crate) fn flush(&self) {
         let (done, is_done) = sync_channel(1);
@@ -89,7 +105,9 @@ fn write(lines: &Receiver<Message>, counts: &Counts) {
     for message in lines {
         match message {
             Message::Line(line) => {
-                let _ = out.write_all(&line);
+                if out.write_all(&line).is_err() {
+                    counts.count_lost();
+                }
                 counts.queued_bytes.fetch_sub(line.len() + Stderr::OVERHEAD, Ordering::Relaxed);
             }
             Message::End(done) => drop(done.send(())),
@@ -108,6 +126,7 @@ impl Write for Stderr {
             self.push(line.to_vec());
         } else {
             self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            self.counts.count_lost();
         }
         Ok(line.len())
     }

@@ -10,10 +10,12 @@
 
 use std::env;
 use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
@@ -23,7 +25,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
-/// Number of sockets from the process before; a pipe to it follows them.
+/// Number of sockets from the process before, and how many of them, the first ones, a service manager gave to it: `3,1`.
+/// A pipe to the process follows the sockets.
 pub(crate) const INHERITED: &str = "EVRING_HTTPD_INHERITED";
 
 /// The first descriptor that is passed on (sd_listen_fds(3)).
@@ -35,7 +38,10 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// What this process got from another one.
 #[derive(Default)]
 pub(crate) struct Inheritance {
+    /// Those of a service manager.
     pub(crate) sockets: Vec<ListeningSocket>,
+    /// Other ones of the process before.
+    pub(crate) taken_over: Vec<ListeningSocket>,
     /// A pipe to the process before.
     predecessor: Option<OwnedFd>,
 }
@@ -43,10 +49,12 @@ pub(crate) struct Inheritance {
 impl Inheritance {
     /// Takes the descriptors that were passed to this process. Called once, before it opens others.
     pub(crate) fn take() -> io::Result<Self> {
-        let count = env::var(INHERITED).ok().and_then(|count| count.parse::<RawFd>().ok());
-        let (fds, report): (Vec<RawFd>, _) = match count {
-            Some(count) => ((FIRST..FIRST + count).collect(), Some(FIRST + count)),
-            None => (listen_fds()?, None),
+        let counts = env::var(INHERITED).ok().and_then(|counts| parse_counts(&counts));
+        let (fds, of_manager, report): (Vec<RawFd>, _, _) = match counts {
+            Some((count, of_manager)) => {
+                ((FIRST..FIRST + count).collect(), of_manager, Some(FIRST + count))
+            }
+            None => (listen_fds()?, usize::MAX, None),
         };
         let rejected = |fd, error: io::Error| {
             let reason = format!("the inherited descriptor {fd} cannot be used: {error}");
@@ -54,18 +62,31 @@ impl Inheritance {
         };
         let socket =
             |fd| own(fd).and_then(ListeningSocket::try_from).map_err(|error| rejected(fd, error));
-        let sockets = fds.into_iter().map(socket).collect::<Result<_, _>>()?;
+        let mut sockets: Vec<_> = fds.into_iter().map(socket).collect::<Result<_, _>>()?;
+        let taken_over = sockets.split_off(of_manager.min(sockets.len()));
         let predecessor = report.map(|fd| own(fd).map_err(|error| rejected(fd, error)));
-        Ok(Inheritance { sockets, predecessor: predecessor.transpose()? })
+        Ok(Inheritance { sockets, taken_over, predecessor: predecessor.transpose()? })
     }
 
     /// Reports to the process before, if there is one, that this process listens.
-    pub(crate) fn report_ready(&mut self) {
-        if let Some(pipe) = self.predecessor.take() {
-            // If it has ended, there is nothing to report to.
-            let _ = std::fs::File::from(pipe).write_all(b"1");
-        }
+    ///
+    /// # Errors
+    /// If it has ended: it was stopped, and this process with it.
+    pub(crate) fn report_ready(&mut self) -> io::Result<()> {
+        let Some(pipe) = self.predecessor.take() else { return Ok(()) };
+        std::fs::File::from(pipe).write_all(b"1").map_err(|error| {
+            let reason = format!(
+                "the process whose place this one takes has ended, and a stop is for both; start the server again: {error}"
+            );
+            io::Error::new(error.kind(), reason)
+        })
     }
+}
+
+/// Parses the value of [`INHERITED`].
+fn parse_counts(text: &str) -> Option<(RawFd, usize)> {
+    let (count, of_manager) = text.split_once(',')?;
+    Some((count.parse().ok()?, of_manager.parse().ok()?))
 }
 
 /// Returns the descriptors from a service manager.
@@ -89,16 +110,29 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Starts a successor and waits until it listens. Returns its process.
+/// Starts a successor and waits until it listens. Returns its process. A service manager has given the sockets at the
+/// addresses `given`, and `stops` is whether a signal to stop has arrived.
 ///
 /// # Errors
 /// If it cannot be started, or ends before it listens; then this process goes on.
-pub(crate) fn start_successor(handle: &Handle) -> io::Result<Pid> {
+pub(crate) fn start_successor(
+    handle: &Handle,
+    given: &[SocketAddr],
+    stops: &AtomicBool,
+) -> io::Result<Pid> {
     if std::process::id() == 1 {
         let reason = "a container ends with its first process, so replace the container";
         return Err(io::Error::new(ErrorKind::Unsupported, reason));
     }
-    let sockets = handle.listening_sockets();
+    let (mut sockets, others): (Vec<_>, _) = handle
+        .listening_sockets()
+        .into_iter()
+        .partition(|socket| given.contains(&socket.address()));
+    let of_manager = sockets.len();
+    sockets.extend::<Vec<_>>(others);
+    if stops.load(Ordering::Relaxed) || sockets.is_empty() {
+        return Err(io::Error::other("the server is about to stop; start it again afterwards"));
+    }
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or(ErrorKind::NotFound)?;
     let (mut ready, report) = io::pipe()?;
@@ -110,7 +144,7 @@ pub(crate) fn start_successor(handle: &Handle) -> io::Result<Pid> {
     };
     let mappings = (FIRST..).zip(fds).map(mapping).collect::<Result<_, _>>()?;
     let mut command = Command::new(program);
-    command.args(arguments).env(INHERITED, sockets.len().to_string());
+    command.args(arguments).env(INHERITED, format!("{},{of_manager}", sockets.len()));
     command.env_remove("LISTEN_FDS").env_remove("LISTEN_PID");
     // SAFETY: between fork and exec the function makes system calls only, and allocates nothing.
     unsafe { command.pre_exec(move || leave_parent(&own_report)) };
@@ -119,7 +153,12 @@ pub(crate) fn start_successor(handle: &Handle) -> io::Result<Pid> {
     command.spawn()?.wait()?;
     // This process's ends of the pipe, which would hide the successor's end.
     drop(command);
-    wait_until_ready(&mut ready, START_TIMEOUT)
+    let successor = wait_until_ready(&mut ready, START_TIMEOUT)?;
+    if stops.load(Ordering::Relaxed) {
+        // The stop was for the server, whichever process it is.
+        kill_process(successor, Signal::TERM)?;
+    }
+    Ok(successor)
 }
 
 /// Makes a process of its own of a child that has not executed its program yet, and reports its number.
@@ -186,7 +225,6 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Child;
     use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
     use std::thread;
 
     use super::*;

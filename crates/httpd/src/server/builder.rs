@@ -54,6 +54,8 @@ pub struct Builder {
     pub(super) listen: Vec<io::Result<Vec<SocketAddr>>>,
     /// At a reload without addresses, the server takes the default ones, instead of those that it has.
     pub(super) returns_to_default: bool,
+    /// Sockets of the process before, or of the workers before.
+    pub(super) taken_over: Vec<ListeningSocket>,
     pub(super) backend: String,
     pub(super) workers: u16,
     #[cfg(feature = "basic-auth")]
@@ -84,6 +86,8 @@ pub struct Builder {
     pub(super) around: Vec<Around>,
     /// The first setting that contradicts another one.
     pub(super) conflict: Option<&'static str>,
+    /// The first path that is that of no route, and why.
+    pub(super) wrong_route: Option<(String, &'static str)>,
     /// What compresses files, once the server starts.
     #[cfg(feature = "compression")]
     pub(super) compressor_threads: Option<CompressorThreads>,
@@ -99,12 +103,12 @@ impl From<Options> for Builder {
     fn from(options: Options) -> Self {
         let config = Config::from(&options);
         let Options { listen, backend, workers, files, limits, .. } = options;
-        let listen = if listen == Options::default().listen { Vec::new() } else { listen };
         let builder = Builder {
             listen: listen.iter().map(|addresses| Ok(addresses.as_slice().to_vec())).collect(),
             returns_to_default: true,
+            taken_over: Vec::new(),
             backend,
-            workers: workers.max(1),
+            workers,
             #[cfg(feature = "basic-auth")]
             basic_auth: options.basic_auth,
             #[cfg(feature = "basic-auth")]
@@ -129,6 +133,7 @@ impl From<Options> for Builder {
             loaded_tls: None,
             around: Vec::new(),
             conflict: None,
+            wrong_route: None,
             #[cfg(feature = "compression")]
             compressor_threads: None,
             #[cfg(feature = "sandbox")]
@@ -155,9 +160,9 @@ impl Builder {
         Builder { backend: name.to_owned(), ..self }
     }
 
-    /// Sets the number of worker threads; the default is 1.
+    /// Sets the number of worker threads, from 1; the default is 1.
     pub fn workers(self, n: u16) -> Self {
-        Builder { workers: n.max(1), ..self }
+        Builder { workers: n, ..self }
     }
 
     /// Asks clients for a name and a password, see [`BasicAuth`]; can be called repeatedly. This is also for virtual
@@ -225,7 +230,10 @@ impl Builder {
     /// below; `/` matches every request, including those for files. The longest match wins. See
     /// [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
-        self.routes.add(path, Arc::new(handler.into_handler()));
+        let added = self.routes.add(path, Arc::new(handler.into_handler()));
+        if let Err(reason) = added {
+            self.wrong_route.get_or_insert_with(|| (path.to_owned(), reason));
+        }
         self
     }
 
@@ -332,15 +340,23 @@ impl Builder {
         Builder { metrics_listen: Some(vec![at]), ..self }
     }
 
-    /// Sets sockets that listen already: of a service manager, or of the process before. The server uses them at
-    /// their addresses, and listens there if it has no other address.
+    /// Sets sockets of a service manager that listen already. The server uses them at their addresses, and listens
+    /// there if it has no other address.
     pub fn inherit(mut self, sockets: Vec<ListeningSocket>) -> Self {
         self.config.inherited = sockets;
         self
     }
 
-    /// Sets the configuration of the mechanism. Its addresses come before those of
-    /// [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
+    /// Adds sockets that listen already, of a process whose place the server takes
+    /// ([`Handle::listening_sockets`](crate::Handle::listening_sockets)). The server uses those at the addresses of its
+    /// settings. The others are no reason to listen where that process did.
+    pub fn take_over(mut self, sockets: Vec<ListeningSocket>) -> Self {
+        self.taken_over.extend(sockets);
+        self
+    }
+
+    /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
+    /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
     /// `min_rate` other than the default is that of the limits, too.
     pub fn config(mut self, config: Config) -> Self {
         let (default, roots) = (Config::default(), config.roots.clone());

@@ -25,7 +25,7 @@ use crate::server::modules;
 #[cfg(feature = "tls")]
 use crate::server::tls;
 #[cfg(feature = "tls")]
-use crate::server::tls::LoadedTls;
+use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::log;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::Realms;
@@ -70,7 +70,18 @@ impl Builder {
         }) {
             return Some("no file is compressed: compress-min is above compress-max");
         }
+        if self.workers == 0 {
+            return Some("a server without workers serves nobody; set `workers` to 1 or more");
+        }
         self.conflict
+    }
+
+    /// Checks the settings that are wrong whatever the files have.
+    pub(super) fn check_values(&self) -> Result<(), Error> {
+        if let Some((path, reason)) = &self.wrong_route {
+            return Err(Error::Route(path.clone(), reason));
+        }
+        self.conflict().map_or(Ok(()), |conflict| Err(Error::Conflict(conflict)))
     }
 
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
@@ -79,9 +90,7 @@ impl Builder {
     /// # Errors
     /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
     pub fn check(&self) -> Result<(), Error> {
-        if let Some(conflict) = self.conflict() {
-            return Err(Error::Conflict(conflict));
-        }
+        self.check_values()?;
         #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
         let listeners = self.listeners(&[], &[], &[])?;
         for root in self.pages().filter_map(|(root, _)| root) {
@@ -96,7 +105,7 @@ impl Builder {
             log::check(&path).map_err(|error| Error::Log(path, error))?;
         }
         #[cfg(feature = "tls")]
-        if let Some(tls) = self.load_tls(listeners.listen.len(), None)? {
+        if let Some(tls) = self.load_tls(listeners.listen.len(), None, &Tickets::new())? {
             tls::warn_of_invalid(&tls.certificates);
         }
         Ok(())
@@ -114,13 +123,14 @@ impl Builder {
         &self,
         first_redirecting: usize,
         made: Option<Arc<Certificates>>,
+        tickets: &Tickets,
     ) -> Result<Option<LoadedTls>, Error> {
         let mut tls = self.tls.clone();
         for (certificate, key) in self.hosts.iter().filter_map(|host| host.certificate.clone()) {
             tls.certificates.push(certificate);
             tls.keys.push(key);
         }
-        tls.load(first_redirecting, made)
+        tls.load(first_redirecting, made, tickets)
     }
 
     /// Checks that the hosts have names of their own, and that the pages below their roots can be read.

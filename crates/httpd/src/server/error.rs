@@ -35,6 +35,8 @@ pub enum Error {
     Thread(io::Error),
     /// Two settings contradict each other.
     Conflict(&'static str),
+    /// A path is that of no route, and why.
+    Route(String, &'static str),
     /// Two settings are the same address to listen on.
     Duplicate(SocketAddr),
     /// The server stops or retires, so that its settings cannot be replaced.
@@ -86,6 +88,7 @@ impl fmt::Display for Error {
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Conflict(reason) => f.write_str(reason),
+            Error::Route(path, reason) => write!(f, "the route {path}: {reason}"),
             Error::Duplicate(at) => {
                 write!(f, "there are two listeners on {at}; each needs an address of its own")
             }
@@ -127,7 +130,11 @@ impl std::error::Error for Error {
             // These are displayed as they are.
             Error::Start(error) => error.source(),
             Error::Kernel(error) => error.source(),
-            Error::Panic | Error::Conflict(_) | Error::Duplicate(_) | Error::Ended => None,
+            Error::Panic
+            | Error::Conflict(_)
+            | Error::Route(..)
+            | Error::Duplicate(_)
+            | Error::Ended => None,
             #[cfg(feature = "user")]
             Error::User(_, error) => Some(error),
             #[cfg(feature = "basic-auth")]

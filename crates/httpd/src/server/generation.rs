@@ -11,8 +11,8 @@ use evring::{ListeningSocket, RemoteHandle, Stats};
 use crate::server::error::Error;
 #[cfg(feature = "tls")]
 use crate::server::tls::LoadedTls;
-use crate::site::DRAIN_TAG;
 use crate::site::log::LogWriter;
+use crate::site::{DRAIN_TAG, RETIRE_TAG};
 
 /// A thread that serves.
 #[derive(Debug)]
@@ -58,9 +58,9 @@ impl Generation {
         self.ended.load(Ordering::Acquire) == self.workers.len()
     }
 
-    /// Makes the workers serve.
-    pub(crate) fn start(&self) {
-        self.is_current.store(true, Ordering::Relaxed);
+    /// Makes the workers serve, as the current ones or not.
+    pub(crate) fn start(&self, is_current: bool) {
+        self.is_current.store(is_current, Ordering::Relaxed);
         for worker in &self.workers {
             // A worker that has failed meanwhile returns its error from `wait`.
             let _ = worker.start.send(());
@@ -69,16 +69,20 @@ impl Generation {
 
     /// Ends each connection with its next response.
     pub(crate) fn drain(&self) {
+        self.wake(DRAIN_TAG);
+    }
+
+    fn wake(&self, tag: u64) {
         for worker in &self.workers {
-            // A worker with too many pending wake-ups drains when it stops or retires.
-            let _ = worker.remote.wake(DRAIN_TAG);
+            // A worker with too many pending wake-ups drains when it stops.
+            let _ = worker.remote.wake(tag);
         }
     }
 
-    /// Stops accepting. The workers end when their last connections have closed.
+    /// Stops accepting. The workers end when their last connections have closed; idle ones close soon.
     pub(crate) fn retire(&mut self) {
         self.is_current.store(false, Ordering::Relaxed);
-        self.drain();
+        self.wake(RETIRE_TAG);
         self.workers.iter().for_each(|worker| worker.remote.retire());
         self.sockets.clear();
     }

@@ -7,6 +7,8 @@ use crate::access_log::AccessLog;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::site::host_logs::{HostLogs, LogIndex};
+#[cfg(feature = "user")]
+use crate::site::log;
 use crate::site::log::{LogError, LogSender, LogWriter};
 use crate::site::metrics::Metrics;
 
@@ -65,6 +67,13 @@ impl Builder {
         let logs = self.access_logs();
         if logs.is_empty() {
             return Ok((None, iter::repeat_with(|| None).take(self.workers.into()).collect()));
+        }
+        #[cfg(feature = "user")]
+        if let Some(user) = &self.user {
+            for path in logs.iter().filter_map(|log| log.path.as_ref()) {
+                log::create_for(path, user.uid())
+                    .map_err(|error| Error::Log(path.clone(), error))?;
+            }
         }
         let hosts = self.host_logs(&logs);
         let started = LogWriter::start(&logs, hosts, self.workers.into(), &metrics.another());

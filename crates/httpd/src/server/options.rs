@@ -1,7 +1,7 @@
 //! The settings of a server. Each is defined once: its default, its documentation, and its flag of the
 //! program `httpd`.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::path::PathBuf;
 #[cfg(feature = "sandbox")]
 use std::str::FromStr;
@@ -37,8 +37,9 @@ pub struct Options {
     pub root: Option<PathBuf>,
 
     /// Address or host name, and port, to listen on; `:80` is port 80 of all interfaces; can be repeated. Port 0
-    /// selects a free port
-    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "ADDR:PORT", default_values_t = Options::default().listen))]
+    /// selects a free port. Without it, the server listens where a service manager does for it, or else at
+    /// 127.0.0.1:8080
+    #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "ADDR:PORT"))]
     pub listen: Vec<Addresses>,
 
     /// Event mechanism, one of --list-backends. `auto` selects uring, or epoll if io_uring is not
@@ -189,11 +190,17 @@ pub struct ConnectionLimits {
     pub shutdown_timeout: Duration,
 }
 
+impl Options {
+    /// The address of a server without [`Options::listen`] and without sockets of a service manager.
+    pub const DEFAULT_LISTEN: SocketAddr =
+        SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8080));
+}
+
 impl Default for Options {
     fn default() -> Self {
         Options {
             root: None,
-            listen: vec![Addresses::from(SocketAddr::from(([127, 0, 0, 1], 8080)))],
+            listen: Vec::new(),
             backend: "auto".to_owned(),
             workers: 1,
             #[cfg(feature = "basic-auth")]

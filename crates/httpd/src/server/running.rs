@@ -13,6 +13,8 @@ use evring_tls::Certificates;
 
 use crate::server::error::Error;
 use crate::server::generation::Generation;
+#[cfg(feature = "tls")]
+use crate::server::tls::Tickets;
 use crate::site::metrics::Metrics;
 
 /// A running server. Dropping it stops it and waits until it has ended.
@@ -48,8 +50,10 @@ pub(crate) struct Shared {
     pub(crate) metrics: Metrics,
     /// Held while a generation starts.
     pub(crate) starting: Mutex<()>,
-    /// The addresses of the sockets that were given to the server when it started.
+    /// The addresses of the sockets that a service manager gave to the server when it started.
     pub(crate) given: OnceLock<Vec<SocketAddr>>,
+    #[cfg(feature = "tls")]
+    pub(crate) tickets: Tickets,
     state: Mutex<State>,
     /// A worker has ended.
     ended: Condvar,
@@ -88,7 +92,7 @@ impl Shared {
     /// thread at a time can wait for a socket's connections.
     ///
     /// # Errors
-    /// If the server ends. The generation has not served.
+    /// If the server ends.
     pub(crate) fn replace(&self, generation: Generation) -> Result<(), Error> {
         let mut state = self.lock();
         if state.ends {
@@ -109,10 +113,13 @@ impl Shared {
         while !before.iter().all(RemoteHandle::are_listeners_closed) && Instant::now() < until {
             thread::sleep(Duration::from_millis(1));
         }
-        if let Some(generation) = self.lock().generations.back() {
-            generation.start();
+        let state = self.lock();
+        // If the server ends since, the generation still serves those who wait in the queues of its sockets; its end is
+        // no reason to stop the others.
+        if let Some(generation) = state.generations.back() {
+            generation.start(!state.ends);
         }
-        Ok(())
+        if state.ends { Err(Error::Ended) } else { Ok(()) }
     }
 
     /// Returns clones of the sockets of the workers; none after a stop.
@@ -197,7 +204,6 @@ impl Handle {
     /// Stops accepting, for good: another process does. The server ends when the last connection has closed; each
     /// ends with its next response.
     pub fn retire(&self) {
-        self.0.drains.store(true, Ordering::Relaxed);
         let mut state = self.0.lock();
         state.ends = true;
         state.generations.iter_mut().for_each(Generation::retire);
@@ -214,6 +220,11 @@ impl Handle {
         let mut state = self.0.lock();
         state.ends = true;
         state.generations.iter_mut().for_each(Generation::stop);
+    }
+
+    /// Counts lines of the program's own log that were lost, as the metric `messages_lost`.
+    pub fn count_lost_messages(&self, lines: u64) {
+        self.0.metrics.count_lost_messages(lines);
     }
 
     /// Opens the access log again, for example after its file was renamed.

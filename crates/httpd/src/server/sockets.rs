@@ -11,7 +11,6 @@ use evring::{ListenOptions, ListeningSocket, StartError};
 use rustix::net::sockopt;
 use tracing::warn;
 
-use crate::server::addresses::Addresses;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::options::Options;
@@ -57,7 +56,7 @@ pub(super) struct Listeners {
 
 impl Builder {
     /// Returns the addresses to listen on, of which `inherited` sockets have some. Without addresses in the settings,
-    /// they are those of the sockets that the process was `given`, as far as they are for nothing else. If there are
+    /// they are those of the sockets that a service manager has `given`, as far as they are for nothing else. If there are
     /// none, the server keeps the `current` ones, or has the default.
     ///
     /// # Errors
@@ -95,7 +94,7 @@ impl Builder {
             listen.extend(current);
         }
         if listen.is_empty() {
-            listen.extend(Options::default().listen.iter().flat_map(Addresses::as_slice));
+            listen.push(Options::DEFAULT_LISTEN);
         }
         let mut known = HashSet::new();
         let mut all = listen.iter().chain(&redirecting).chain(&metrics);
@@ -190,4 +189,22 @@ pub(super) fn retry_while_in_use<T>(
         }
     }
     start()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn explicit_address_that_is_the_default_gave_way_to_sockets_of_a_service_manager() {
+        let all = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 8080));
+        let mut options = Options::default();
+        for (listen, expected) in
+            [(None, all), (Some(Options::DEFAULT_LISTEN), Options::DEFAULT_LISTEN)]
+        {
+            options.listen = listen.into_iter().map(Into::into).collect();
+            let listeners = Builder::from(options.clone()).listeners(&[], &[all], &[all]).unwrap();
+            assert_eq!(listeners.listen, [expected]);
+        }
+    }
 }

@@ -52,17 +52,17 @@ impl Builder {
     /// Starts workers that serve in the place of those before.
     fn start_generation(mut self, handle: &Handle) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(conflict) = self.conflict() {
-            return Err(Error::Conflict(conflict));
-        }
+        self.check_values()?;
         self.check_pages()?;
         self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }
-        let inherited = std::mem::take(&mut self.config.inherited);
-        let given =
-            handle.0.given.get_or_init(|| inherited.iter().map(ListeningSocket::address).collect());
+        let of_manager = std::mem::take(&mut self.config.inherited);
+        let addresses = || of_manager.iter().map(ListeningSocket::address).collect();
+        let given = handle.0.given.get_or_init(addresses);
+        let mut inherited = of_manager.clone();
+        inherited.append(&mut self.taken_over);
         let listeners = self.listeners(&inherited, given, &handle.0.addresses())?;
         self.config.listen = listeners.listen;
         #[cfg(feature = "tls")]
@@ -73,7 +73,7 @@ impl Builder {
                     "the certificate for localhost was made for this run; clients do not trust it"
                 );
             }
-            self.loaded_tls = self.load_tls(self.config.listen.len(), made)?;
+            self.loaded_tls = self.load_tls(self.config.listen.len(), made, &handle.0.tickets)?;
             self.config.listen.extend(listeners.redirecting);
         }
         let shares_addresses = self.config.reuse_port;
@@ -83,8 +83,9 @@ impl Builder {
         self.config.min_rate = self.limits.min_rate;
         let given = sockets_for(&self.config.listen, &inherited);
         if handle.0.sockets().is_empty() {
-            warn_of_unused(&inherited, &given, &listeners.metrics);
+            warn_of_unused(&of_manager, &given, &listeners.metrics);
         }
+        drop(of_manager);
         if self.config.reuse_port && !shares_addresses {
             let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
@@ -194,14 +195,15 @@ impl Builder {
 impl Handle {
     /// Replaces the settings of the server. New workers take its listening sockets, when those before them have stopped
     /// accepting. These end when their last connections have closed, which keep the old settings and end with their
-    /// next response. No connection is lost. Until all have ended, the server needs memory for both; of more than
-    /// four generations of workers that have not ended, the oldest are stopped.
+    /// next response, or after 5 s without a request. No connection is refused, and no request that has arrived is
+    /// lost. Until all have ended, the server needs memory for both; of more than four generations of workers that have
+    /// not ended, the oldest are stopped, with [`Config::drain_timeout`](evring::Config::drain_timeout).
     ///
     /// A builder without addresses keeps those of the server.
     ///
     /// # Errors
     /// Those of [`Builder::start`], and if the server ends; then its settings stay.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
-        builder.inherit(self.listening_sockets()).start_generation(self)
+        builder.take_over(self.listening_sockets()).start_generation(self)
     }
 }

@@ -2,12 +2,13 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 #[cfg(any(feature = "epoll", feature = "uring"))]
 use evring::Multiplexer;
 use evring::{AnyMechanism, KernelError, Listener, Stats};
+use evring_tls::rustls::server::ProducesTickets;
 use evring_tls::{CertificateError, Certificates, Tls, TlsConfig, client_roots, server_config};
 use tracing::warn;
 
@@ -88,11 +89,13 @@ impl TlsOptions {
     /// Reads the certificates; `None` without TLS.
     ///
     /// The addresses that redirect come after `addresses` others. `made` is the self-signed certificate of the server
-    /// before, which stays.
+    /// before, which stays. `tickets` has what encrypts the sessions of clients, so that they are resumed after a
+    /// reload, too.
     pub(crate) fn load(
         &self,
         addresses: usize,
         made: Option<Arc<Certificates>>,
+        tickets: &Tickets,
     ) -> Result<Option<LoadedTls>, Error> {
         if !self.is_enabled() {
             let needs_tls = !self.redirect_from.is_empty() || self.client_ca.is_some();
@@ -114,12 +117,20 @@ impl TlsOptions {
             return Err(Error::Conflict("each certificate needs one key, in the same order"));
         };
         let roots = self.client_ca.as_deref().map(client_roots).transpose()?;
-        let config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;
+        let mut config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;
+        // A ticket has the certificate of its client, which the authorities of before have signed.
+        if self.client_ca.is_none() {
+            let ticketer = tickets.get_or_init(|| Arc::clone(&config.ticketer));
+            Arc::make_mut(&mut config).ticketer = Arc::clone(ticketer);
+        }
         let config = TlsConfig::from(config).reply_to_plain(REPLY_TO_PLAIN);
         let is_self_signed = self.self_signed;
         Ok(Some(LoadedTls { certificates, config, first_redirecting: addresses, is_self_signed }))
     }
 }
+
+/// What encrypts the sessions of clients that need no certificate, once it is made.
+pub(crate) type Tickets = OnceLock<Arc<dyn ProducesTickets>>;
 
 /// Logs which certificates clients refuse because of their time.
 pub(crate) fn warn_of_invalid(certificates: &Certificates) {

@@ -13,7 +13,6 @@ use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
 use crate::message::request::HeadMemory;
 use crate::message::status::Status;
-use crate::site::DRAIN_TAG;
 use crate::site::Site;
 #[cfg(feature = "tls")]
 use crate::site::client_info;
@@ -25,6 +24,7 @@ use crate::site::progress;
 use crate::site::receive::Received;
 use crate::site::state::{PendingWork, State};
 use crate::site::wakers;
+use crate::site::{DRAIN_TAG, RETIRE_TAG};
 
 impl Application for Site {
     type State = State;
@@ -160,6 +160,7 @@ impl Application for Site {
                 }
             }
             DRAIN_TAG => self.context.drain(),
+            RETIRE_TAG => self.context.retire(io, all),
             _ => {}
         }
     }

@@ -4,9 +4,9 @@ use std::cell::Cell;
 use std::mem::take;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use evring::{Close, Commands, Cx};
+use evring::{Close, Commands, Cx, Others};
 use tracing::{Level, debug, enabled};
 
 use crate::decision::options::ResponseOptions;
@@ -18,6 +18,11 @@ use crate::response::responder::Responder;
 use crate::site::log::{Entry, LogSender, LoggedRequest};
 use crate::site::metrics::Metrics;
 use crate::site::state::State;
+
+/// Maximum idle time between two requests at workers that others have replaced. A client that is about to send its next
+/// request has time to do so, and learns by the response that the connection ends: one that is closed may lose a request
+/// (RFC 9112, section 9.5).
+const RETIRED_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
 /// The limits of a site, and the responses that it sends, counts and logs.
 #[derive(Debug)]
@@ -146,6 +151,17 @@ impl Context {
     /// Ends each connection with its next response, from now on.
     pub(crate) fn drain(&mut self) {
         self.limits.max_keep_alive_requests = 0;
+    }
+
+    /// As [`Context::drain`], and closes connections that stay idle.
+    pub(crate) fn retire<C: Commands>(&mut self, io: &mut C, mut all: Others<'_, State>) {
+        self.drain();
+        self.limits.keep_alive_timeout = self.limits.keep_alive_timeout.min(RETIRED_KEEP_ALIVE);
+        all.for_each(io, |io, id, state| {
+            if state.is_idle() && !state.full && state.requests > 0 {
+                self.await_request(&mut Cx { io, id, state, others: Others::none() });
+            }
+        });
     }
 
     /// Records that a request has arrived.

@@ -6,7 +6,7 @@ use crate::site::reply::Response;
 
 /// Answers a request later, from any thread, once. Dropping it answers with 500.
 ///
-/// ```compile_fail
+/// ```compile_fail,E0382
 /// fn twice(responder: evring_httpd::Responder) {
 ///     responder.respond("one");
 ///     responder.respond("two"); // the first response has consumed the responder

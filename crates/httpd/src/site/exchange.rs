@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::decision::options::ResponseOptions;
+use crate::limits::Limits;
 use crate::message::body::Body;
 use crate::message::request::KeptHead;
 use crate::site::body_memory::BodyMemory;
@@ -25,8 +26,8 @@ pub(crate) struct Exchange {
     pub(crate) waits_for: WaitsFor,
     /// The connection does not receive.
     pub(crate) paused: bool,
-    /// Bytes of the next request have arrived.
-    pub(crate) has_next: bool,
+    /// Number of bytes of the next requests that have arrived.
+    pub(crate) next_bytes: usize,
     /// The client has shut down its sending side.
     pub(crate) at_end: bool,
     /// The connection has switched to another protocol.
@@ -78,10 +79,22 @@ impl Exchange {
             head: None,
             waits_for: WaitsFor::Nothing,
             paused: false,
-            has_next: false,
+            next_bytes: 0,
             at_end: false,
             is_upgraded: false,
         }
+    }
+
+    /// Returns whether the connection receives, although bytes of the next requests wait: else the server would not see
+    /// that the client leaves. The driver keeps a bounded number of bytes, and those before an end of a connection that
+    /// is paused only.
+    pub(crate) fn receives_next(&self) -> bool {
+        self.next_bytes == 0 || self.next_bytes < Limits::MAX_HEAD_BYTES && !self.at_end
+    }
+
+    /// Returns whether the server would not see that the client leaves.
+    pub(crate) fn is_unwatched(&self) -> bool {
+        self.paused || self.at_end
     }
 
     /// Returns the body of the request while it is incomplete.

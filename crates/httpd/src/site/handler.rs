@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
-use http::HeaderMap;
 use http::request::Parts;
+use http::{HeaderMap, Method};
 
 use crate::message::status::Status;
 use crate::site::head::Head;
@@ -96,6 +96,12 @@ pub trait Handler: Send + Sync + 'static {
     /// without a body. The server then makes the response once, and calls nothing.
     fn constant(&self) -> Option<(&'static str, Bytes)> {
         None
+    }
+
+    /// As [`Handler::constant`], for the requests with this method.
+    fn constant_for(&self, method: &Method) -> Option<(&'static str, Bytes)> {
+        let _ = method;
+        self.constant()
     }
 
     /// Returns whether a call costs far more than a connection does. See [`shed_if_late`](crate::shed_if_late).

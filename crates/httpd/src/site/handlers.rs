@@ -10,7 +10,7 @@ use crate::decision::options::ResponseOptions;
 use crate::decision::representation::RepresentationHeaders;
 use crate::message::body::Body;
 use crate::message::conversion::{HttpConversion, trailers};
-use crate::message::request::{Expects, KeptHead, Request};
+use crate::message::request::{Expects, KeptHead, Method, Request};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::site::body_memory::BodyMemory;
@@ -26,7 +26,7 @@ use crate::site::progress::{self, Progress};
 use crate::site::reply::{Reply, ReplyKind};
 use crate::site::request_body::RequestBody;
 use crate::site::responses::{self, Outcome};
-use crate::site::routes::{Route, Routes};
+use crate::site::routes::{Constant, Route, Routes};
 use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
 use crate::site::upgrade::Protocol;
 use crate::site::wakers::{Task, Wakers};
@@ -52,7 +52,12 @@ impl Handlers {
         (body, options): (Body, ResponseOptions),
         route: Route,
     ) -> bool {
-        if route.is_constant && !body.is_open() {
+        let is_constant = match route.constant {
+            Constant::None => false,
+            Constant::Gets => request.method == Method::Get,
+            Constant::All => true,
+        };
+        if is_constant && !body.is_open() {
             return self.send_constant(context, x, &route, options);
         }
         if route.sheds_if_late {
@@ -139,7 +144,7 @@ impl Handlers {
         }
         let slot = &mut self.constants[route.index];
         let prepared = slot.get_or_insert_with(|| {
-            let constant = self.routes.handler(route).constant();
+            let constant = self.routes.handler(route).constant_for(&http::Method::GET);
             let (content_type, body) = constant.unwrap_or_default();
             PreparedResponse::new(RepresentationHeaders::plain(content_type), &body, clock)
         });

@@ -4,6 +4,8 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
+#[cfg(feature = "user")]
+use std::os::unix::fs::fchown;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -453,6 +455,20 @@ fn append(path: &Path) -> io::Result<File> {
     })?;
     fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
     Ok(file)
+}
+
+/// Creates a file for a user, who can then open it again. One that exists stays as it is: its directory may be that of
+/// the user, who could have made a link to what belongs to others.
+///
+/// # Errors
+/// If it cannot be given to the user.
+#[cfg(feature = "user")]
+pub(crate) fn create_for(path: &Path, uid: u32) -> io::Result<()> {
+    match OpenOptions::new().write(true).create_new(true).open(path) {
+        Ok(file) => fchown(&file, Some(uid), None),
+        // To open it gives the reason, if it does not exist.
+        Err(_) => Ok(()),
+    }
 }
 
 /// Checks that a file can be opened for appending, without creating it.

@@ -4,6 +4,7 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use http::header::{ALLOW, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode};
@@ -110,6 +111,10 @@ impl Handler for Methods {
 
     fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
         self.find(head.method())?.handle_head(head)
+    }
+
+    fn constant_for(&self, method: &Method) -> Option<(&'static str, Bytes)> {
+        self.find(method.as_str())?.constant_for(method)
     }
 
     fn sheds_if_late(&self) -> bool {

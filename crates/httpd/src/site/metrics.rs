@@ -319,6 +319,8 @@ struct Registry {
     threads: Mutex<Vec<Arc<WorkerMetrics>>>,
     /// The sums of the threads that have ended.
     ended: WorkerMetrics,
+    /// Lines of the program's log that were lost.
+    messages_lost: AtomicU64,
     workers: AtomicUsize,
     started: OnceLock<Instant>,
 }
@@ -355,7 +357,17 @@ impl Metrics {
 
     /// Returns the sums over all threads.
     pub(crate) fn sums(&self) -> impl Iterator<Item = Sum> {
-        WorkerMetrics::sums(&self.all.ended, &self.all.living())
+        let messages_lost = Sum {
+            name: "messages_lost",
+            help: "Lines of the program's own log that were lost, as nobody read it or it failed.",
+            value: self.all.messages_lost.load(Ordering::Relaxed),
+        };
+        WorkerMetrics::sums(&self.all.ended, &self.all.living()).chain([messages_lost])
+    }
+
+    /// Counts lines of the program's log that were lost, on any thread.
+    pub(crate) fn count_lost_messages(&self, lines: u64) {
+        self.all.messages_lost.fetch_add(lines, Ordering::Relaxed);
     }
 
     /// Returns the numbers of responses by time, as pairs of a bound in seconds and the number up to it and above

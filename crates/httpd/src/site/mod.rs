@@ -107,6 +107,9 @@ pub struct Site {
 /// Tag of the wake-up after which each connection ends with its next response.
 pub(crate) const DRAIN_TAG: u64 = u64::from_be_bytes(*b"draining");
 
+/// Tag of the wake-up of workers that others replace: as [`DRAIN_TAG`], and idle connections end soon.
+pub(crate) const RETIRE_TAG: u64 = u64::from_be_bytes(*b"retiring");
+
 impl Site {
     /// Creates a site that serves the files below `root`, or evring's page without one.
     pub fn new(root: Option<Root>) -> Self {
@@ -187,10 +190,17 @@ impl Site {
     /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also
     /// matches everything below it. The longest match wins. A missing leading slash is added.
     /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,
-    /// without dot segments and empty segments.
+    /// without dot segments and empty segments. A segment such as `{id}` is a parameter, see
+    /// [`param`](crate::param).
+    ///
+    /// # Panics
+    /// If a segment has braces and is no parameter.
     #[must_use]
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
-        self.handlers.routes.add(path, Arc::new(handler.into_handler()));
+        let added = self.handlers.routes.add(path, Arc::new(handler.into_handler()));
+        if let Err(reason) = added {
+            panic!("the route {path}: {reason}");
+        }
         self
     }
 

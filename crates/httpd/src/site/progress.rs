@@ -73,6 +73,7 @@ fn poll(
         None => Waker::noop().clone(),
     };
     let task = &mut task::Context::from_waker(&waker);
+    let mut has_sent = false;
     loop {
         let waits_for = match &mut exchange.stage {
             Stage::Handler(reply) => {
@@ -109,7 +110,9 @@ fn poll(
             Stage::Body(_) if x.state.full => WaitsFor::Room,
             Stage::Body(body) => {
                 let streamed = body.send(x.io, x.id, task);
-                x.state.last_body_bytes += body.take_count();
+                let sent_bytes = body.take_count();
+                x.state.last_body_bytes += sent_bytes;
+                has_sent |= sent_bytes > 0;
                 match streamed {
                     Streamed::Ended(proceed) => return Progress::Ended(proceed),
                     Streamed::CutShort => {
@@ -122,18 +125,20 @@ fn poll(
                 }
             }
         };
-        return wait(context, x, exchange, waits_for);
+        return wait(context, x, exchange, waits_for, has_sent);
     }
 }
 
-/// Makes the connection wait: for whom, and whether it receives meanwhile.
+/// Makes the connection wait: for whom, and whether it receives meanwhile. `has_sent` is whether it has sent bytes of the
+/// response's body.
 fn wait(
     context: &mut Context,
     x: &mut Cx<'_, impl Commands, State>,
     exchange: &mut Exchange,
     mut waits_for: WaitsFor,
+    has_sent: bool,
 ) -> Progress {
-    let (mut receives, is_upgraded) = (!exchange.has_next, exchange.is_upgraded);
+    let (mut receives, is_upgraded) = (exchange.receives_next(), exchange.is_upgraded);
     if let Some(upload) = &mut exchange.upload {
         let bytes = upload.writer.held_bytes();
         if upload.memory.set(bytes) > context.limits.max_body_memory && bytes > 0 {
@@ -163,29 +168,28 @@ fn wait(
             context.watch_progress(x);
         }
         receives = false;
-    } else if waits_for != exchange.waits_for {
-        set_deadline(context, x, exchange, waits_for);
     }
+    let (changes, is_new) = (receives == exchange.paused, waits_for != exchange.waits_for);
     exchange.waits_for = waits_for;
-    if receives == exchange.paused {
+    if changes {
         x.io.set_receiving(x.id, receives);
         exchange.paused = !receives;
+    }
+    let is_piece = waits_for == WaitsFor::Piece;
+    let is_later = is_piece && (changes || has_sent && exchange.is_unwatched());
+    if waits_for != WaitsFor::Room && (is_new || is_later) {
+        set_deadline(context, x, exchange);
     }
     Progress::Waits
 }
 
 /// Sets the deadline for what an exchange waits for.
-fn set_deadline(
-    context: &Context,
-    x: &mut Cx<'_, impl Commands, State>,
-    exchange: &mut Exchange,
-    waits_for: WaitsFor,
-) {
-    let time = match waits_for {
+fn set_deadline(context: &Context, x: &mut Cx<'_, impl Commands, State>, exchange: &mut Exchange) {
+    let time = match exchange.waits_for {
         WaitsFor::Handler => Some(context.limits.handler_timeout),
         WaitsFor::Client => Some(context.limits.progress_interval),
-        WaitsFor::Piece if exchange.at_end => Some(context.limits.handler_timeout),
-        // The client may wait for events as long as it stays connected.
+        WaitsFor::Piece if exchange.is_unwatched() => Some(context.limits.handler_timeout),
+        // The client may wait for events as long as the server sees that it stays connected.
         WaitsFor::Piece | WaitsFor::Nothing | WaitsFor::Room => None,
     };
     if let Some(upload) = &mut exchange.upload {
@@ -262,13 +266,15 @@ pub(crate) fn resume(
     x: &mut Cx<'_, impl Commands, State>,
 ) {
     let Some(exchange) = x.state.exchange() else { return };
-    let (paused, at_end) = (exchange.paused, exchange.at_end);
+    let (paused, at_end, has_next) = (exchange.paused, exchange.at_end, exchange.next_bytes > 0);
     if proceed(context, conversion, x) != Progress::Ended(true) {
         return;
     }
     if x.io.is_stopping() {
         x.io.close(x.id, Close::Flush);
-    } else if paused {
+    } else if paused || has_next {
+        // A resume passes on the bytes that wait.
+        x.io.set_receiving(x.id, false);
         x.io.set_receiving(x.id, true);
     } else if at_end {
         x.io.close(x.id, Close::Flush);
@@ -298,10 +304,10 @@ pub(crate) fn receive(
                 return false;
             }
         };
-        let has_next = !rx.bytes().is_empty() && exchange.open_upload().is_none();
-        let has_begun = has_next && !exchange.has_next;
-        exchange.has_next = has_next;
-        if (fed != Fed::Nothing || has_begun)
+        exchange.next_bytes = if exchange.open_upload().is_none() { rx.bytes().len() } else { 0 };
+        exchange.at_end |= rx.eof() && exchange.next_bytes > 0;
+        let is_full = !exchange.paused && !exchange.receives_next();
+        if (fed != Fed::Nothing || is_full)
             && let Progress::Ended(proceed) = proceed(context, conversion, x)
         {
             return proceed;
@@ -319,7 +325,9 @@ pub(crate) fn receive(
     if rx.eof()
         && let Some(exchange) = x.state.exchange()
     {
-        if context.limits.half_close && exchange.open_upload().is_none() {
+        // A client that has sent another request waits for both responses.
+        let is_permitted = context.limits.half_close || exchange.next_bytes > 0;
+        if is_permitted && exchange.open_upload().is_none() {
             exchange.at_end = true;
             if exchange.waits_for == WaitsFor::Piece {
                 let time = context.limits.handler_timeout;

@@ -4,6 +4,8 @@ use std::cmp::Reverse;
 use std::fmt;
 use std::sync::Arc;
 
+use http::Method;
+
 use crate::message::path;
 use crate::site::handler::Handler;
 use crate::site::params::PathParams;
@@ -18,15 +20,29 @@ struct Entry {
     handler: Arc<dyn Handler>,
     sheds_if_late: bool,
     wants_client_info: bool,
-    is_constant: bool,
+    constant: Constant,
+}
+
+/// The requests without a body to which a route gives the same response.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Constant {
+    None,
+    Gets,
+    All,
 }
 
 impl Entry {
     fn new(path: RoutePath, handler: Arc<dyn Handler>) -> Self {
         let (sheds_if_late, wants_client_info) =
             (handler.sheds_if_late(), handler.wants_client_info());
-        let is_constant = handler.constant().is_some();
-        Entry { path, handler, sheds_if_late, wants_client_info, is_constant }
+        let constant = if handler.constant().is_some() {
+            Constant::All
+        } else if handler.constant_for(&Method::GET).is_some() {
+            Constant::Gets
+        } else {
+            Constant::None
+        };
+        Entry { path, handler, sheds_if_late, wants_client_info, constant }
     }
 }
 
@@ -52,13 +68,23 @@ pub(crate) struct Route {
     pub(crate) index: usize,
     pub(crate) sheds_if_late: bool,
     pub(crate) wants_client_info: bool,
-    pub(crate) is_constant: bool,
+    pub(crate) constant: Constant,
     /// The parameters in the path, if the route has any.
     pub(crate) params: Option<PathParams>,
 }
 
+/// Returns whether a parameter can have this name.
+fn is_name(name: &str) -> bool {
+    !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-'))
+}
+
 impl RoutePath {
-    fn new(path: &str) -> Self {
+    const NO_PARAMETER: &str = "a parameter is a whole segment with a name of letters and digits, such as /users/{id}; for \
+                                all paths below one, end the route in a slash";
+
+    /// # Errors
+    /// A segment has braces, and is no parameter.
+    fn new(path: &str) -> Result<Self, &'static str> {
         let path = path.strip_prefix('/').unwrap_or(path);
         let encoded = |text: &str, mut out: Vec<u8>| {
             path::encode(text.as_bytes(), &mut out);
@@ -69,11 +95,21 @@ impl RoutePath {
             Some(Segment::Parameter(name.into()))
         };
         if path.split('/').all(|segment| name(segment).is_none()) {
-            return RoutePath::Literal(encoded(path, vec![b'/']));
+            return match path.contains(['{', '}']) {
+                true => Err(Self::NO_PARAMETER),
+                false => Ok(RoutePath::Literal(encoded(path, vec![b'/']))),
+            };
+        }
+        let is_wrong = |segment: &str| match name(segment) {
+            Some(Segment::Parameter(name)) => !is_name(&name),
+            _ => segment.contains(['{', '}']),
+        };
+        if path.split('/').any(is_wrong) {
+            return Err(Self::NO_PARAMETER);
         }
         let segment =
             |text| name(text).unwrap_or_else(|| Segment::Literal(encoded(text, Vec::new())));
-        RoutePath::Pattern(path.split('/').map(segment).collect())
+        Ok(RoutePath::Pattern(path.split('/').map(segment).collect()))
     }
 
     /// Returns the order in which routes are tried: the most specific first. The literal that equals the path
@@ -120,11 +156,19 @@ impl RoutePath {
 
 impl Routes {
     /// Adds a handler, replacing one for the same path.
-    pub(crate) fn add(&mut self, path: &str, handler: Arc<dyn Handler>) {
-        let path = RoutePath::new(path);
+    ///
+    /// # Errors
+    /// The reason why the path is that of no route.
+    pub(crate) fn add(
+        &mut self,
+        path: &str,
+        handler: Arc<dyn Handler>,
+    ) -> Result<(), &'static str> {
+        let path = RoutePath::new(path)?;
         self.0.retain(|entry| entry.path != path);
         self.0.push(Entry::new(path, handler));
         self.0.sort_by_key(|entry| entry.path.order());
+        Ok(())
     }
 
     /// Returns the route of a canonical path.
@@ -145,8 +189,8 @@ impl Routes {
     }
 
     fn route(&self, index: usize) -> Route {
-        let Entry { sheds_if_late, wants_client_info, is_constant, .. } = self.0[index];
-        Route { index, sheds_if_late, wants_client_info, is_constant, params: None }
+        let Entry { sheds_if_late, wants_client_info, constant, .. } = self.0[index];
+        Route { index, sheds_if_late, wants_client_info, constant, params: None }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -180,7 +224,7 @@ mod tests {
     fn longest_matching_route_wins_and_leading_slash_is_added() {
         let mut routes = Routes::default();
         for path in ["/", "a", "/a/", "/a/b"] {
-            routes.add(path, Arc::new(|_: Request| Response::default()));
+            routes.add(path, Arc::new(|_: Request| Response::default())).unwrap();
         }
         let found = |path: &str| {
             let route = routes.find(path.as_bytes())?;
@@ -200,7 +244,7 @@ mod tests {
     fn pattern_won_over_the_literal_that_the_path_equals() {
         let mut routes = Routes::default();
         for path in ["/{x}/", "/a/"] {
-            routes.add(path, Arc::new(|_: Request| Response::default()));
+            routes.add(path, Arc::new(|_: Request| Response::default())).unwrap();
         }
         let index = |route: Option<Route>| route.map(|route| route.index);
         assert_eq!(index(routes.find(b"/a/")), index(routes.find_exact(b"/a/")));
@@ -212,7 +256,7 @@ mod tests {
     fn most_specific_route_wins_and_parameters_are_decoded() {
         let mut routes = Routes::default();
         for path in ["/", "/a/{id}", "/a/new", "/a/{id}/b/{c}", "{x}", "/a/", "/a/%"] {
-            routes.add(path, Arc::new(|_: Request| Response::default()));
+            routes.add(path, Arc::new(|_: Request| Response::default())).unwrap();
         }
         let found = |path: &str| {
             let route = routes.find(path.as_bytes()).unwrap();
@@ -238,5 +282,18 @@ mod tests {
         // Not UTF-8.
         assert_eq!(found("/a/%FF"), "/a/");
         assert_eq!(found("/%FF"), "/");
+    }
+    #[test]
+    fn parameter_that_is_no_whole_segment_was_a_literal() {
+        let mut routes = Routes::default();
+        let mut add = |path: &str| routes.add(path, Arc::new(|_: Request| Response::default()));
+        for path in
+            ["/a{x}", "/{x}b", "/{*rest}", "/{}", "/{x", "/a/{x}/{y", "/{x}/b{y}", "/{a{b}}", "}"]
+        {
+            assert_eq!(add(path), Err(RoutePath::NO_PARAMETER), "{path}");
+        }
+        for path in ["/{x}", "/{user_id}/b-1/{y-2}", "/*", "/a%"] {
+            add(path).unwrap();
+        }
     }
 }

@@ -16,6 +16,7 @@ use evring_httpd::evring::{AnyMechanism, RemoteHandle, Stats, backends};
 use evring_httpd::{Config, Limits, Root, Site};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 pub(crate) use refused::refuse_io_uring;
 
@@ -323,5 +324,10 @@ impl Client {
 
     pub(crate) fn end(&mut self) {
         self.stream.shutdown(Shutdown::Write).unwrap();
+    }
+
+    /// Closes the connection with a reset.
+    pub(crate) fn reset(self) {
+        sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }
 }

@@ -102,6 +102,7 @@ impl<A: Application + 'static> Server<A> {
         // SAFETY: `waker` is dropped after the registration, and keeps its descriptor open.
         let woken = unsafe { AsyncFd::register(waker.as_raw_fd()) }?;
         let mut drain_ends = None;
+        self.step(|driver| driver.set_backlogs());
         loop {
             self.step(|driver| {
                 driver.end_turn();
