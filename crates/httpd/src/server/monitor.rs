@@ -22,8 +22,9 @@ use crate::site::response_body::Body;
 /// tools read.
 pub(crate) fn metrics(metrics: Metrics) -> impl Handler {
     let mut registry = Registry::with_prefix("evring");
-    registry.register_collector(Box::new(Exposition(metrics)));
+    registry.register_collector(Box::new(Exposition(metrics.clone())));
     let handler = move |request: Request| {
+        metrics.refresh();
         let mut out = String::new();
         // Writing to a string cannot fail.
         let _ = text::encode(&mut out, &registry);

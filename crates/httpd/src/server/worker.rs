@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use evring::{AnyMechanism, KernelError, ListeningSocket, Root, Stats};
+use evring::{AnyMechanism, KernelError, ListeningSocket, RemoteHandle, Root, Stats};
 
 use crate::server::builder::Builder;
 use crate::server::error::Error;
@@ -94,7 +94,7 @@ impl Builder {
             site.context.responder.with_fallback = site.files.hosts.with_fallback();
             site.context.responder.fields = site.files.hosts.fields_of_errors();
             site.handlers.routes = routes;
-            let own = metrics.clone();
+            let (own, remote) = (metrics.clone(), mechanism.remote());
             (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
             site.context.responder.error_pages = error_pages;
@@ -105,10 +105,14 @@ impl Builder {
             #[cfg(feature = "tls")]
             {
                 site.redirect = redirect;
-                serve(|| tls::run(mechanism, site, tls.map(|tls| tls.config)), &may_start, &own)
+                serve(
+                    || tls::run(mechanism, site, tls.map(|tls| tls.config)),
+                    &may_start,
+                    (&own, remote),
+                )
             }
             #[cfg(not(feature = "tls"))]
-            serve(|| mechanism.run(site), &may_start, &own)
+            serve(|| mechanism.run(site), &may_start, (&own, remote))
         });
         let thread = thread.map_err(Error::Thread)?;
         match is_ready.recv() {
@@ -124,14 +128,17 @@ impl Builder {
 fn serve(
     run: impl FnOnce() -> Result<Stats, KernelError>,
     may_start: &Receiver<()>,
-    metrics: &Metrics,
+    (metrics, remote): (&Metrics, RemoteHandle),
 ) -> Result<Stats, Error> {
     if may_start.recv().is_err() {
         return Ok(Stats::default());
     }
-    let stats = run().map_err(Error::Kernel)?;
+    metrics.set_remote(Some(remote));
+    let outcome = run();
+    metrics.set_remote(None);
+    let stats = outcome.map_err(Error::Kernel)?;
     // Those of the last second, and of the connections that the end has closed.
-    metrics.own().copy_stats(&stats);
+    metrics.copy_for_scrape(&stats);
     Ok(stats)
 }
 

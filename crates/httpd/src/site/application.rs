@@ -20,6 +20,7 @@ use crate::site::client_info;
 use crate::site::compressor;
 #[cfg(feature = "basic-auth")]
 use crate::site::login;
+use crate::site::metrics::COPY_TAG;
 use crate::site::progress;
 use crate::site::receive::Received;
 use crate::site::state::{PendingWork, State};
@@ -161,6 +162,7 @@ impl Application for Site {
             }
             DRAIN_TAG => self.context.drain(),
             RETIRE_TAG => self.context.retire(io, all),
+            COPY_TAG => self.context.metrics.copy_for_scrape(&io.stats()),
             _ => {}
         }
     }

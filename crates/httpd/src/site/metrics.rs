@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use evring::Stats;
+use evring::{RemoteHandle, Stats};
 use tracing::warn;
 
 use crate::message::status::Status;
@@ -36,6 +36,10 @@ macro_rules! counts {
         pub(crate) struct WorkerMetrics {
             $(#[doc = $help] pub(crate) $name: Counter,)*
             pub(crate) times: Times,
+            /// The mechanism of a worker that runs.
+            remote: Mutex<Option<RemoteHandle>>,
+            /// How often a scrape has made the worker copy its statistics.
+            copies: Counter,
         }
 
         impl WorkerMetrics {
@@ -323,7 +327,16 @@ struct Registry {
     messages_lost: AtomicU64,
     workers: AtomicUsize,
     started: OnceLock<Instant>,
+    /// A worker has copied its statistics for a scrape.
+    copied: Condvar,
 }
+
+/// Tag of the wake-up after which a worker copies its statistics.
+pub(crate) const COPY_TAG: u64 = u64::from_be_bytes(*b"counters");
+
+/// Maximum time that a scrape waits for workers, which may be busy in handlers.
+#[cfg(feature = "metrics")]
+const COPY_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Default for Metrics {
     fn default() -> Self {
@@ -353,6 +366,40 @@ impl Metrics {
     #[inline]
     pub(crate) fn own(&self) -> &WorkerMetrics {
         &self.own
+    }
+
+    /// Sets the mechanism of this worker while it runs, so that a scrape can wake it.
+    pub(crate) fn set_remote(&self, remote: Option<RemoteHandle>) {
+        *self.own.remote.lock().unwrap_or_else(PoisonError::into_inner) = remote;
+    }
+
+    /// Copies the statistics of the mechanism for a scrape that waits for them.
+    #[cold]
+    pub(crate) fn copy_for_scrape(&self, stats: &Stats) {
+        self.own.copy_stats(stats);
+        // With the lock: else the copy could fall between the check of the scrape and its wait.
+        let _threads = self.all.living();
+        self.own.copies.add(1);
+        self.all.copied.notify_all();
+    }
+
+    /// Makes the workers copy their statistics, which an idle one has not done since its last event.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn refresh(&self) {
+        let threads = self.all.living();
+        let wake = |thread: &Arc<WorkerMetrics>| {
+            let remote = thread.remote.lock().unwrap_or_else(PoisonError::into_inner);
+            let is_woken = remote.as_ref().is_some_and(|remote| remote.wake(COPY_TAG));
+            is_woken.then(|| (Arc::clone(thread), thread.copies.get()))
+        };
+        let woken: Vec<_> = threads.iter().filter_map(wake).collect();
+        let is_missing =
+            |(thread, before): &(Arc<WorkerMetrics>, u64)| thread.copies.get() == *before;
+        let wait = self
+            .all
+            .copied
+            .wait_timeout_while(threads, COPY_TIMEOUT, |_| woken.iter().any(is_missing));
+        drop(wait);
     }
 
     /// Returns the sums over all threads.
