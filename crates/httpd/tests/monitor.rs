@@ -85,11 +85,9 @@ fn server_was_not_ready_while_another_process_took_its_place() {
         .unwrap();
     let mut monitor = monitor(&server);
     assert_eq!(monitor.get("/readyz").status, 200);
-    // The request may be in the socket when the server retires, and is answered.
-    monitor.send(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
     server.handle().retire();
-    assert_eq!(monitor.response(true).status, 200);
-    monitor.send_rejected(b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n");
+    // Its connections go on for a time.
+    assert_eq!(monitor.get("/readyz").status, 200);
     drop(monitor);
     server.wait().unwrap();
 }
