@@ -77,6 +77,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         (0..rounds).map(|round| machine(|name| values(&all, name)[round])).collect();
     let typical = machine(|name| spread(values(&all, name)).map_or(0.0, |all| all.median));
     parameters(&machines, &mut outcome);
+    outcome.shows.push(format!("The machine, in us, for `Governor::new`: {typical}."));
     map(&typical, &mut outcome);
     // The prediction for the increment of a process that waits, as in table 6-6.
     let workload = Workload { handler_us: 0.1, sandboxing_factor: 1.25, ..Workload::default() };
