@@ -17,7 +17,7 @@ use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
 /// A handler bounded by a clock ends within this number of ticks (section 4.1.2).
-pub(crate) const TICKS: u64 = 2;
+const TICKS: u64 = 2;
 
 /// What the entry returns if it has handled the message (section 5.4.1).
 const HANDLED: i32 = 1;
