@@ -85,7 +85,7 @@
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
 //! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::Landing`, `evring::Upcalls` and `httpd` then pass all messages to the application |
 //! | data after an abort | 5.4.1 | | the memory is as the handler left it; mutable globals, such as the pointer to the stack, are as before the message |
-//! | turning handlers off and on | 6.4.2 | `evring::Tenant::set_on` | one store, from any thread |
+//! | turning handlers off and on | 6.4.2 | `evring::Tenant::set_on` | one store, from any thread; a `Tenant` also says whether the handler is disabled, which strategy its governor prefers, and what was counted |
 //!
 //! The model, in the module [`model`]:
 //!

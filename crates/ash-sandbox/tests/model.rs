@@ -208,3 +208,16 @@ fn state_and_strategies_of_the_application_decide() {
     let mut governor = Governor::new(Machine::ULTRIX, tcp).with_upcalls();
     assert_eq!(governor.next_strategy(), Upcall);
 }
+
+#[test]
+fn measured_machine_is_read_from_the_line_that_the_lab_prints() {
+    let line = Machine::ULTRIX.to_string();
+    assert!(line.starts_with("t_a,i=5.4 t_a,c=0.4 ") && line.ends_with(" t_q=15625"), "{line}");
+    assert_eq!(line.parse(), Ok(Machine::ULTRIX));
+    let error = |text: &str| text.parse::<Machine>().unwrap_err().to_string();
+    assert!(error("t_q=1").contains("t_a,i is missing"), "{}", error("t_q=1"));
+    for word in ["t_x=1", "t_q", "t_q=-1", "t_q=inf", "t_q=NaN", "t_q="] {
+        let text = format!("{line} {word}");
+        assert!(error(&text).starts_with(&format!("`{word}` is no parameter")), "{}", error(&text));
+    }
+}

@@ -340,6 +340,19 @@ fn body_that_nothing_reaches_had_any_length() {
 }
 
 #[test]
+fn instance_was_interrupted_while_it_was_created() {
+    // Its creation takes longer than the two ticks of an invocation.
+    let data = format!("(data (i32.const 0) \"{}\")", "x".repeat(60_000)).repeat(16);
+    let fields = format!("(table 1 funcref) (elem (i32.const 0) $handle) {data}");
+    let policy = Policy::default().with(|p| p.loops = Loops::Epoch(Duration::from_micros(100)));
+    let cyclic = module_with(&fields, "(loop $l) (i32.const 1)");
+    let ash = Sandboxer::new(policy).unwrap().load(&cyclic).unwrap();
+    for _ in 0..100 {
+        ash.instantiate(1).unwrap();
+    }
+}
+
+#[test]
 fn largest_budget_overflowed_when_it_was_refilled() {
     let policy = Policy::default().with(|p| p.operations_per_second = u64::MAX);
     let mut handler = handler_with(policy, &module("(i32.const 1)"));

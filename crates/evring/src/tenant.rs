@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
-use ash_sandbox::model::Strategy;
-use ash_sandbox::sandbox::{Area, Handler, Outcome, Pass, SLOT_GAP};
+use ash_sandbox::model::{ProcessState, Strategy};
+use ash_sandbox::sandbox::{Area, COUNTERS, Handler, Outcome, Pass, SLOT_GAP};
 use shared_ring::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
 
 use crate::Bindings;
@@ -41,6 +41,10 @@ pub struct LandingCounters {
     pub passed: u64,
     /// Those of them after an involuntary abort.
     pub aborted: u64,
+    /// Those of them after a voluntary abort.
+    pub aborted_voluntarily: u64,
+    /// Those of them that the handler did not get, as its governor preferred another strategy.
+    pub governed: u64,
     /// Those of them that the handler did not get, as the server was overloaded.
     pub overloaded: u64,
     /// Replies that leave from the memory of the handler.
@@ -88,17 +92,46 @@ impl From<BufferError> for BindError {
 #[derive(Debug)]
 struct Shared {
     is_on: AtomicBool,
-    enable: AtomicBool,
+    /// What the handler is to do before its next message: a set of bits.
+    pending: AtomicU8,
+    is_disabled: AtomicBool,
+    /// The strategy for the last message, by its number in `Strategy::ALL`.
+    strategy: AtomicU8,
+    own_counters: Arc<[AtomicU64; COUNTERS]>,
     landed: AtomicU64,
     copied: AtomicU64,
     handled: AtomicU64,
     discarded: AtomicU64,
     passed: AtomicU64,
     aborted: AtomicU64,
+    aborted_voluntarily: AtomicU64,
+    governed: AtomicU64,
     overloaded: AtomicU64,
     replies_lent: AtomicU64,
     replies_copied: AtomicU64,
     bytes_copied: AtomicU64,
+}
+
+/// Bits of [`Shared::pending`]: the handler is to be enabled; from [`STATE_SHIFT`] on, the number of a state of the
+/// application's process for its governor, plus one.
+const ENABLE: u8 = 1;
+const STATE_SHIFT: u32 = 1;
+
+impl Shared {
+    /// Does what is pending.
+    #[cold]
+    fn obey(&self, handler: &mut Handler) {
+        let pending = self.pending.swap(0, Ordering::Relaxed);
+        if pending & ENABLE != 0 {
+            handler.enable();
+            self.is_disabled.store(false, Ordering::Relaxed);
+        }
+        let state = usize::from(pending >> STATE_SHIFT).checked_sub(1);
+        let state = state.and_then(|number| ProcessState::ALL.get(number));
+        if let Some((governor, state)) = handler.governor_mut().zip(state) {
+            governor.set_state(*state);
+        }
+    }
 }
 
 impl Tenant {
@@ -125,7 +158,32 @@ impl Tenant {
 
     /// Enables the handler from the next message on, after aborts have disabled it.
     pub fn enable(&self) {
-        self.shared.enable.store(true, Ordering::Relaxed);
+        self.shared.pending.fetch_or(ENABLE, Ordering::Relaxed);
+    }
+
+    /// Returns whether involuntary aborts have disabled the handler.
+    pub fn is_disabled(&self) -> bool {
+        self.shared.is_disabled.load(Ordering::Relaxed)
+    }
+
+    /// Returns the strategy for the last message: that which the [governor](Handler::set_governor) preferred, or
+    /// [`Strategy::Ash`], also while the governor tries the handler again. [`LandingCounters`] say why: how many messages
+    /// the handler has handled, and after how many it has aborted.
+    pub fn strategy(&self) -> Strategy {
+        let number = self.shared.strategy.load(Ordering::Relaxed);
+        Strategy::ALL.get(usize::from(number)).copied().unwrap_or(Strategy::Ash)
+    }
+
+    /// Tells the governor of the handler, from the next message on, what the application's process does.
+    pub fn set_process_state(&self, state: ProcessState) {
+        let number = ProcessState::ALL.iter().position(|other| *other == state).unwrap_or(0) as u8;
+        let with = |pending| Some(pending & ENABLE | (number + 1) << STATE_SHIFT);
+        let _ = self.shared.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
+    }
+
+    /// Returns the counters that the handler itself counts.
+    pub fn own_counters(&self) -> [u64; COUNTERS] {
+        self.shared.own_counters.each_ref().map(|counter| counter.load(Ordering::Relaxed))
     }
 
     /// Returns the counters.
@@ -139,6 +197,8 @@ impl Tenant {
             discarded: get(&shared.discarded),
             passed: get(&shared.passed),
             aborted: get(&shared.aborted),
+            aborted_voluntarily: get(&shared.aborted_voluntarily),
+            governed: get(&shared.governed),
             overloaded: get(&shared.overloaded),
             replies_lent: get(&shared.replies_lent),
             replies_copied: get(&shared.replies_copied),
@@ -251,13 +311,18 @@ impl Bound {
         let group = add(BufferPool::over(Box::new(AreaBuffers(area)), count, size)?)?;
         let shared = Arc::new(Shared {
             is_on: true.into(),
-            enable: false.into(),
+            pending: 0.into(),
+            is_disabled: handler.is_disabled().into(),
+            strategy: 0.into(),
+            own_counters: handler.share_own_counters(),
             landed: 0.into(),
             copied: 0.into(),
             handled: 0.into(),
             discarded: 0.into(),
             passed: 0.into(),
             aborted: 0.into(),
+            aborted_voluntarily: 0.into(),
+            governed: 0.into(),
             overloaded: 0.into(),
             replies_lent: 0.into(),
             replies_copied: 0.into(),
@@ -292,9 +357,8 @@ impl Bound {
             return Verdict::Passed { starts_upcall: false };
         }
         handler.set_on(shared.is_on.load(Ordering::Relaxed));
-        if shared.enable.load(Ordering::Relaxed) {
-            shared.enable.store(false, Ordering::Relaxed);
-            handler.enable();
+        if shared.pending.load(Ordering::Relaxed) != 0 {
+            shared.obey(handler);
         }
         handler.set_free_slots(replies.collect());
         let mut message = 0..0;
@@ -306,7 +370,8 @@ impl Bound {
             }
             None => handler.handle_copy(bytes, connection, now),
         };
-        match outcome {
+        let mut strategy = Strategy::Ash;
+        let verdict = match outcome {
             Outcome::Handled => {
                 add(&shared.handled, 1);
                 Verdict::Handled(message)
@@ -317,12 +382,25 @@ impl Bound {
             }
             Outcome::Passed(reason) => {
                 add(&shared.passed, 1);
-                add(&shared.aborted, u64::from(matches!(reason, Pass::Involuntary(_))));
+                match reason {
+                    Pass::Involuntary(_) => {
+                        add(&shared.aborted, 1);
+                        shared.is_disabled.store(handler.is_disabled(), Ordering::Relaxed);
+                    }
+                    Pass::Voluntary => add(&shared.aborted_voluntarily, 1),
+                    Pass::Governed(preferred) => {
+                        add(&shared.governed, 1);
+                        strategy = preferred;
+                    }
+                    _ => {}
+                }
                 let starts_upcall =
                     matches!(reason, Pass::Upcall | Pass::Governed(Strategy::Upcall));
                 Verdict::Passed { starts_upcall }
             }
-        }
+        };
+        shared.strategy.store(strategy as u8, Ordering::Relaxed);
+        verdict
     }
 
     /// Passes the replies to a message that the handler has handled to `send`, in order. `take` takes the buffer of the

@@ -10,6 +10,10 @@ mod datagrams;
 mod deferred_reads;
 mod disk_errors;
 mod figures;
+#[cfg(feature = "sandbox")]
+#[path = "../../ash-sandbox/tests/generated/mod.rs"]
+mod generated;
+mod generated_handlers;
 mod landing;
 #[path = "server/listener.rs"]
 mod listener;

@@ -37,6 +37,7 @@ pub(crate) fn recommend(options: &Recommend) -> Result<(), Failure> {
         workload.share_before_abort * 100.0,
     ))?;
     let machine = this_machine()?;
+    say(format!("Machine, in us, for `Governor::new`: {machine}"))?;
     for line in table(&machine, &workload, options.state) {
         say(line)?;
     }

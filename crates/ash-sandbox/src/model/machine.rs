@@ -1,5 +1,8 @@
 //! The machine's side of the model, and its equations.
 
+use std::fmt;
+use std::str::FromStr;
+
 use super::{ProcessState, Strategy, Workload};
 
 /// Parameters of the machine and its operating system (table 7-2), in microseconds.
@@ -31,7 +34,87 @@ pub struct Machine {
     pub quantum_us: f64,
 }
 
+/// The parameters by their names in table 7-2, separated by spaces, as [`FromStr`] takes them.
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut copy = *self;
+        for (n, (name, us)) in copy.parameters().into_iter().enumerate() {
+            write!(f, "{}{name}={us}", if n == 0 { "" } else { " " })?;
+        }
+        Ok(())
+    }
+}
+
+/// The reason why a text has no parameters of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum MachineError {
+    /// A word that is no parameter with a finite time of at least 0.
+    Parameter(String),
+    /// A parameter that is missing.
+    Missing(&'static str),
+}
+
+impl fmt::Display for MachineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            MachineError::Parameter(word) => write!(
+                f,
+                "`{word}` is no parameter of a machine; use NAME=MICROSECONDS with the names of table 7-2, such as t_a,i=0.05"
+            ),
+            MachineError::Missing(name) => {
+                write!(
+                    f,
+                    "the parameter {name} is missing; `lab recommend` prints all of a machine"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for MachineError {}
+
+/// Takes the line that `lab recommend` and `lab run ash-model` print for a machine.
+impl FromStr for Machine {
+    type Err = MachineError;
+
+    fn from_str(text: &str) -> Result<Self, MachineError> {
+        let mut machine = Machine::AEGIS;
+        let mut parameters = machine.parameters();
+        parameters.iter_mut().for_each(|(_, us)| **us = f64::NAN);
+        for word in text.split_ascii_whitespace() {
+            let bad = || MachineError::Parameter(word.to_owned());
+            let (name, number) = word.split_once('=').ok_or_else(bad)?;
+            let us = number.parse::<f64>().ok().filter(|us| us.is_finite() && *us >= 0.0);
+            let parameter = parameters.iter_mut().find(|(other, _)| *other == name);
+            *parameter.ok_or_else(bad)?.1 = us.ok_or_else(bad)?;
+        }
+        match parameters.iter().find(|(_, us)| us.is_nan()) {
+            Some((name, _)) => Err(MachineError::Missing(name)),
+            None => Ok(machine),
+        }
+    }
+}
+
 impl Machine {
+    /// The parameters with their names in table 7-2.
+    fn parameters(&mut self) -> [(&'static str, &mut f64); 12] {
+        [
+            ("t_a,i", &mut self.ash_setup_us),
+            ("t_a,c", &mut self.ash_switch_us),
+            ("t_a,a", &mut self.ash_abort_us),
+            ("t_a,s", &mut self.ash_success_us),
+            ("t_u,i", &mut self.upcall_setup_us),
+            ("t_u,c", &mut self.upcall_switch_us),
+            ("t_u,a", &mut self.upcall_abort_us),
+            ("t_u,s", &mut self.upcall_success_us),
+            ("t_i,i", &mut self.interrupt_setup_us),
+            ("t_c", &mut self.context_switch_us),
+            ("t_p,i", &mut self.poll_setup_us),
+            ("t_q", &mut self.quantum_us),
+        ]
+    }
+
     /// The exokernel Aegis on a DECstation 5000/240 (table 7-5). Section 7.3 gives 8 microseconds for the
     /// context switch, with which the text of the study (7.5) agrees.
     pub const AEGIS: Machine = Machine {

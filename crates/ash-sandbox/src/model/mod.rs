@@ -10,7 +10,8 @@
 //! assert_eq!(best, Strategy::Ash);
 //! ```
 //!
-//! A [`Machine`] has the parameters of table 7-2; `lab run ash-model` measures those of this machine. A
+//! A [`Machine`] has the parameters of table 7-2; `lab run ash-model` measures those of this machine, and `lab recommend`
+//! prints them as a line that it can be parsed from. A
 //! [`Workload`] has those of table 7-3. A [`Governor`] applies the model to a handler while it runs.
 
 mod governor;
@@ -18,5 +19,5 @@ mod machine;
 mod workload;
 
 pub use governor::Governor;
-pub use machine::Machine;
+pub use machine::{Machine, MachineError};
 pub use workload::{ProcessState, Strategy, Workload};

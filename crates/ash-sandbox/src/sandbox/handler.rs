@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use wasmtime::{Global, Store, Trap, TypedFunc, Val};
@@ -16,7 +17,7 @@ use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
 /// A handler bounded by a clock ends within this number of ticks (section 4.1.2).
-pub(crate) const TICKS: u64 = 2;
+const TICKS: u64 = 2;
 
 /// What the entry returns if it has handled the message (section 5.4.1).
 const HANDLED: i32 = 1;
@@ -314,7 +315,12 @@ impl Handler {
 
     /// Returns the counters that the handler itself counts.
     pub fn own_counters(&self) -> [u64; COUNTERS] {
-        self.code.host().counters
+        self.code.host().counters.each_ref().map(|counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// Returns the counters that the handler itself counts, for other threads, which only load them.
+    pub fn share_own_counters(&self) -> Arc<[AtomicU64; COUNTERS]> {
+        Arc::clone(&self.code.host().counters)
     }
 
     /// Copies a message to the message area, and handles it. For messages that were not received

@@ -69,7 +69,7 @@ pub(crate) struct Host {
     pub(crate) sends: Vec<Range<usize>>,
     shared: SharedData,
     pub(crate) events: Vec<(u64, u64)>,
-    pub(crate) counters: [u64; COUNTERS],
+    pub(crate) counters: Arc<[AtomicU64; COUNTERS]>,
     pub(crate) calls: u64,
     /// The handler has ended itself by `abort`.
     pub(crate) aborted: bool,
@@ -97,7 +97,7 @@ impl Host {
             sends: Vec::with_capacity(max_sends),
             shared: SharedData::new(),
             events: Vec::with_capacity(max_events),
-            counters: [0; COUNTERS],
+            counters: Arc::default(),
             calls: 0,
             aborted: false,
             starts_upcall: false,
@@ -356,8 +356,10 @@ impl Host {
     }
 
     pub(crate) fn count(&mut self, counter: i32, by: i64) -> i32 {
-        let Some(counter) = self.counters.get_mut(counter as usize) else { return FAULT };
-        *counter = counter.wrapping_add(by as u64);
+        let Some(counter) = self.counters.get(counter as usize) else { return FAULT };
+        // Others only load it.
+        let sum = counter.load(Ordering::Relaxed).wrapping_add(by as u64);
+        counter.store(sum, Ordering::Relaxed);
         OK
     }
 }
