@@ -182,7 +182,7 @@ fn future_that_moves_to_another_task_wakes_that_one() {
     let counts = [(); 5].map(|()| Arc::new(Count::default()));
     let wakers = counts.each_ref().map(|count| Waker::from(Arc::clone(count)));
     let wakes = || counts.each_ref().map(|count| count.0.load(Relaxed));
-    let mut tasks = wakers.each_ref().map(|waker| Context::from_waker(waker));
+    let mut tasks = wakers.each_ref().map(Context::from_waker);
     let [first, second, other, third, fourth] = &mut tasks;
 
     // The driver, which sleeps: the post of another task wakes it.
