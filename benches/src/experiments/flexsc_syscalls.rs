@@ -1,7 +1,7 @@
 //! The cost of a system call, by executor and batch depth.
 
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -51,6 +51,23 @@ const QUICK_LEARNT: usize = 1 << 13;
 const OUTSTANDING: [usize; 2] = [100, 10_000];
 const COMPLETIONS: u32 = 20_000;
 
+/// What completes the calls, how many of them at a time, and the ratio of their times.
+const WAYS: [(Way, &str, u32, &str); 4] = [
+    (Way::InPlace, "in place", 1, "completion_10000_over_100"),
+    (Way::Ring, "ring", 64, "completion_ring_10000_over_100"),
+    (Way::Threads, "threads", 64, "completion_threads_10000_over_100"),
+    (Way::Readiness, "readiness", 1, "completion_readiness_10000_over_100"),
+];
+
+/// See [`WAYS`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    InPlace,
+    Ring,
+    Threads,
+    Readiness,
+}
+
 const OUTSTANDING_FIGURE: &str = "Time of a completion against calls outstanding";
 const INSTRUCTIONS_FIGURE: &str = "Instructions of a completion against calls outstanding";
 
@@ -68,8 +85,10 @@ const NOTES: [&str; 6] = [
      Those of `threads` never leave. `threads_over_own_core` is of reads of 4 KiB from the page cache, most at a time, in the rounds in which it left.",
     "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
      each through a pair of local sockets and then receives them. Both count two calls for each.",
-    "A completion is a null call that is posted, made in place and taken, while others wait. \
-     `completion_10000_over_100` is of its time, `completion_instructions_10000_over_100` of its instructions \
+    "A completion is a null call that is posted, made and taken, while others wait: in place, by the ring and by syscall \
+     threads, 64 at a time, or a wait for a pipe that is readable, in the epoll set. \
+     `completion_10000_over_100` is of its time in place, `completion_ring_...`, `completion_threads_...` and \
+     `completion_readiness_...` of the others, `completion_instructions_10000_over_100` of its instructions \
      outside the kernel: the difference of 24,000 and 4,000 completions under callgrind.",
 ];
 
@@ -352,7 +371,7 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
             makers[ADAPTIVE].batch(&works.all[*work], *depth)?;
         }
     }
-    let mut completions: [Vec<f64>; 2] = Default::default();
+    let mut completions: [[Vec<f64>; 2]; WAYS.len()] = Default::default();
     cx.progress.set_length((rounds * cells.len()) as u64);
     for mut round in cx.rounds(rounds) {
         for i in round.order(cells.len()) {
@@ -376,8 +395,10 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
             }
             cx.progress.inc(1);
         }
-        for at in round.order(OUTSTANDING.len()) {
-            completions[at].push(completion(OUTSTANDING[at])?);
+        for way in round.order(WAYS.len()) {
+            for at in round.order(OUTSTANDING.len()) {
+                completions[way][at].extend(completion(way, OUTSTANDING[at])?);
+            }
         }
     }
     report(&works, &makers, &cells, &completions, outcome);
@@ -385,19 +406,26 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
     Ok(())
 }
 
-/// Returns the time of a posted null call while others wait, in nanoseconds.
-fn completion(outstanding: usize) -> Result<f64, Failure> {
-    let time = completions(outstanding, COMPLETIONS)?;
-    Ok(time.as_nanos() as f64 / f64::from(COMPLETIONS))
+/// Returns the time of a posted null call while others wait, in nanoseconds; `None` without a ring that it needs.
+fn completion(way: usize, outstanding: usize) -> Result<Option<f64>, Failure> {
+    let (way, _, at_a_time, _) = WAYS[way];
+    let time = completions(way, at_a_time, outstanding, COMPLETIONS / at_a_time)?;
+    Ok(time.map(|time| time.as_nanos() as f64 / f64::from(COMPLETIONS / at_a_time * at_a_time)))
 }
 
 /// Makes a number of completions, for valgrind.
 pub(crate) fn complete(options: &Complete) -> Result<(), Failure> {
-    completions(options.outstanding, options.count).map(drop)
+    completions(Way::InPlace, 1, options.outstanding, options.count).map(drop)
 }
 
-/// Posts null calls while others wait, and takes the completion of each. Returns the time.
-fn completions(outstanding: usize, count: u32) -> Result<Duration, Failure> {
+/// Posts batches of null calls while others wait, and takes the completion of each. Returns the time; `None` without a
+/// ring that it needs.
+fn completions(
+    way: Way,
+    at_a_time: u32,
+    outstanding: usize,
+    batches: u32,
+) -> Result<Option<Duration>, Failure> {
     let (reads, _writes) = std::io::pipe()?;
     let fd = reads.as_raw_fd();
     let args = [fd as usize, memory(1), 1, 0, 0, 0];
@@ -411,18 +439,39 @@ fn completions(outstanding: usize, count: u32) -> Result<Duration, Failure> {
         unsafe { pages.post(&Call::new(libc::SYS_read, args).waits(waits)) }.map_err(busy)?;
     }
     pages.wait(Some(Duration::ZERO)).map_err(failed)?;
-    let call = SystemCall::NULL.posted().pinned(Executor::InPlace);
+    let in_memory = memfd_create("lab", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
+    let (readable, mut writes) = std::io::pipe()?;
+    writes.write_all(b"x")?;
+    let call = match way {
+        Way::InPlace => SystemCall::NULL.posted().pinned(Executor::InPlace),
+        Way::Threads => SystemCall::NULL.posted().pinned(Executor::Threads),
+        Way::Ring => {
+            let args = [in_memory.as_raw_fd() as usize, 0, 0, libc::POSIX_FADV_NORMAL as usize];
+            // SAFETY: it has no pointer, and the file stays open as long as the pages.
+            let advice = unsafe { SystemCall::new(libc::SYS_fadvise64, args, Kind::Memory) };
+            advice.posted().pinned(Executor::Ring)
+        }
+        Way::Readiness => Call::until_ready(readable.as_raw_fd(), Direction::Read),
+    };
     let begin = Instant::now();
-    for _ in 0..count {
-        // SAFETY: it has no arguments.
-        unsafe { pages.post(&call) }.map_err(busy)?;
-        pages.wait(None).map_err(failed)?;
-        let ended = pages.next().is_some_and(|completion| completion.result.is_ok());
-        if !ended {
-            return Err(Failure::Run("a null call has not completed".to_owned()));
+    for _ in 0..batches {
+        for _ in 0..at_a_time {
+            // SAFETY: it has no memory.
+            unsafe { pages.post(&call) }.map_err(busy)?;
+        }
+        let mut ended = 0;
+        while ended < at_a_time {
+            pages.wait(None).map_err(failed)?;
+            while let Some(completion) = pages.next() {
+                if completion.result.is_err() {
+                    return Err(Failure::Run("a null call has failed".to_owned()));
+                }
+                ended += 1;
+            }
         }
     }
-    Ok(begin.elapsed())
+    let time = begin.elapsed();
+    Ok((way != Way::Ring || pages.ring_error().is_none()).then_some(time))
 }
 
 /// Adds the instructions of a completion.
@@ -443,7 +492,7 @@ fn report(
     works: &Works,
     makers: &[Maker],
     cells: &[Cell],
-    completions: &[Vec<f64>; 2],
+    completions: &[[Vec<f64>; 2]; WAYS.len()],
     outcome: &mut Outcome,
 ) {
     for cell in cells {
@@ -479,12 +528,14 @@ fn report(
         (cell, ratios(&cell.times[ADAPTIVE], &best))
     });
     worst("adaptive_over_best_worst", over_best, works, outcome);
-    let [few, many] = completions;
-    outcome.ratio("completion_10000_over_100", "flexsc", ratios(many, few));
-    for (outstanding, times) in OUTSTANDING.iter().zip(completions) {
-        if let Some(y) = spread(times) {
-            let x = X::Number(*outstanding as f64);
-            outcome.point(OUTSTANDING_FIGURE, "ns", "in place", x, y);
+    for ((_, name, _, ratio), [few, many]) in WAYS.iter().zip(completions) {
+        if !few.is_empty() {
+            outcome.ratio(*ratio, "flexsc", ratios(many, few));
+        }
+        for (outstanding, times) in OUTSTANDING.iter().zip([few, many]) {
+            if let Some(y) = spread(times) {
+                outcome.point(OUTSTANDING_FIGURE, "ns", name, X::Number(*outstanding as f64), y);
+            }
         }
     }
 }
@@ -545,6 +596,9 @@ mod tests {
 
     #[test]
     fn completions_are_timed_with_calls_outstanding() {
-        assert!(completion(100).unwrap() > 0.0);
+        for way in 0..WAYS.len() {
+            let time = completion(way, 100).unwrap();
+            assert!(time.is_none_or(|time| time > 0.0));
+        }
     }
 }

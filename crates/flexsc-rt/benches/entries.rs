@@ -10,13 +10,14 @@ fn null() -> Call {
     Call::bounded(libc::SYS_getppid, [0; 6])
 }
 
-/// Posts a batch, and takes its completions.
+/// Posts a batch, and takes its completions. Other calls may be outstanding.
 fn batch(pages: &mut Pages, call: &Call, depth: usize) {
+    let others = pages.outstanding();
     for _ in 0..depth {
         // SAFETY: a null call.
         unsafe { pages.post(call) }.expect("room");
     }
-    while pages.outstanding() > 0 {
+    while pages.outstanding() > others {
         pages.wait(None).expect("a completion");
         while let Some(completion) = pages.next() {
             let _ = black_box(completion);
@@ -96,7 +97,8 @@ fn writes(c: &mut Criterion) {
     group.finish();
 }
 
-/// The cost of a completion does not depend on the calls outstanding.
+/// The cost of a completion does not depend on the calls outstanding: in place, by the ring, by a syscall thread, and of a
+/// wait for a descriptor that is ready.
 fn outstanding(c: &mut Criterion) {
     let mut group = c.benchmark_group("completion with calls outstanding");
     for outstanding in [100, 10_000] {
@@ -111,15 +113,23 @@ fn outstanding(c: &mut Criterion) {
             unsafe { pages.post(&Call::new(libc::SYS_read, args).waits(waits)) }.expect("room");
         }
         pages.wait(Some(Duration::ZERO)).expect("nothing");
-        let call = null().pinned(Executor::InPlace);
-        group.bench_function(BenchmarkId::from_parameter(outstanding), |b| {
-            b.iter(|| {
-                // SAFETY: a null call.
-                unsafe { pages.post(&call) }.expect("room");
-                pages.wait(None).expect("a completion");
-                let _ = black_box(pages.next());
+        let (readable, mut writes) = std::io::pipe().expect("a pipe");
+        std::io::Write::write_all(&mut writes, b"x").expect("room");
+        let readable = std::os::fd::AsRawFd::as_raw_fd(&readable);
+        let null_file = std::fs::File::options().write(true).open("/dev/null").expect("/dev/null");
+        let null_fd = std::os::fd::AsRawFd::as_raw_fd(&null_file) as usize;
+        let write = Call::bounded(libc::SYS_write, [null_fd, b"x".as_ptr() as usize, 1, 0, 0, 0]);
+        for (name, depth, call) in [
+            ("in place", 1, null().pinned(Executor::InPlace)),
+            ("ring", 64, write.pinned(Executor::Ring)),
+            ("thread", 64, null().pinned(Executor::Threads)),
+            ("readiness", 1, Call::until_ready(readable, flexsc_rt::Direction::Read)),
+        ] {
+            group.throughput(Throughput::Elements(depth as u64));
+            group.bench_function(BenchmarkId::new(name, outstanding), |b| {
+                b.iter(|| batch(&mut pages, &call, depth));
             });
-        });
+        }
         drop(pages);
     }
     group.finish();

@@ -440,6 +440,23 @@ mod tests {
     }
 
     #[test]
+    fn call_alone_passes_without_a_choice_after_one_that_is_not_slow() {
+        for (ns, passes) in [(MAX_IN_PLACE_NS as u64, true), (MAX_IN_PLACE_NS as u64 + 1, false)] {
+            let mut run = Run::new(ns, 1, 1);
+            assert!(!run.choices.pass_in_place(run.row));
+            run.batches(1, 1);
+            assert_eq!(run.choices.pass_in_place(run.row), passes, "{ns}");
+        }
+    }
+
+    #[test]
+    fn trial_that_costs_twice_as_much_is_not_hopeless() {
+        let [_, threads, ..] = Run::new(100, 200, 1_000_000).batches(1 << 12, 1);
+        let [_, hopeless, ..] = Run::new(100, 201, 1_000_000).batches(1 << 12, 1);
+        assert_eq!((threads, hopeless), (TRIAL_BATCHES, 1));
+    }
+
+    #[test]
     fn cheap_calls_stay_in_place_and_trials_become_rare() {
         let [_, threads, ring, _] = Run::new(100, 5_000, 1_000).batches(1 << 14, 64);
         assert_eq!((threads, ring), (5 * 64, 5 * 64));

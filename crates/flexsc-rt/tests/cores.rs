@@ -180,7 +180,7 @@ fn adaptive_threads_get_cores_only_while_no_other_threads_of_the_machine_could_r
     let cores = allowed.count() as usize;
     // The machine has to be idle beside one busy thread.
     let (mut turns, mut others) = (0_u32, 0);
-    while !is_given(&adaptive.pages) && turns < 10_000 {
+    while !is_given(&adaptive.pages) && turns < 4_000 {
         adaptive.fill(8);
         adaptive.take();
         turns += 1;

@@ -170,6 +170,46 @@ fn wake_up_for_a_free_entry_went_to_a_future_that_was_gone() {
     assert_eq!(count.0.load(Relaxed), before + 1);
 }
 
+/// A future may be polled by another task than before, which is to be woken from then on.
+#[test]
+fn future_that_moves_to_another_task_wakes_that_one() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let runtime = runtime(config);
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    let ours = Descriptor::new(ours);
+    let receive = || runtime.call(receive(&ours, Vec::with_capacity(1)));
+    let counts = [(); 5].map(|()| Arc::new(Count::default()));
+    let wakers = counts.each_ref().map(|count| Waker::from(Arc::clone(count)));
+    let wakes = || counts.each_ref().map(|count| count.0.load(Relaxed));
+    let mut tasks = wakers.each_ref().map(Context::from_waker);
+    let [first, second, other, third, fourth] = &mut tasks;
+
+    // The driver, which sleeps: the post of another task wakes it.
+    let mut driver = receive();
+    for task in [first, &mut *second] {
+        assert!(Pin::new(&mut driver).poll(task).is_pending());
+    }
+    let before = wakes();
+    let mut posted = vec![receive()];
+    assert!(Pin::new(&mut posted[0]).poll(other).is_pending());
+    assert_eq!(wakes()[..2], [before[0], before[1] + 1]);
+
+    // One that waits for an entry.
+    while runtime.counters().throttled == 0 {
+        posted.push(receive());
+        assert!(Pin::new(posted.last_mut().unwrap()).poll(other).is_pending());
+    }
+    let mut throttled = posted.pop().unwrap();
+    for task in [third, fourth] {
+        assert!(Pin::new(&mut throttled).poll(task).is_pending());
+    }
+    let before = wakes();
+    theirs.write_all(&[0; 64]).unwrap();
+    while Pin::new(&mut driver).poll(second).is_pending() {}
+    assert_eq!(wakes()[3..], [before[3], before[4] + 1]);
+}
+
 #[test]
 fn entries_kept_for_bounded_calls_woke_futures_that_cannot_use_them() {
     let mut config = Config::with_entries(64);

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -44,6 +45,7 @@ fn cancel(pages: &mut Pages, id: EntryId) -> io::Result<usize> {
 fn signals_of_syscall_threads() {
     registration_failed_after_the_handler_of_the_program_was_removed();
     call_that_took_the_signal_kept_its_thread_for_ever();
+    signal_of_the_program_itself_kept_a_syscall_thread_for_ever();
 }
 
 fn registration_failed_after_the_handler_of_the_program_was_removed() {
@@ -86,4 +88,33 @@ fn call_that_took_the_signal_kept_its_thread_for_ever() {
     let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
     let interrupted = cancel(&mut pages, id).unwrap_err();
     assert_eq!(interrupted.raw_os_error(), Some(libc::EINTR));
+}
+
+fn signal_of_the_program_itself_kept_a_syscall_thread_for_ever() {
+    let mut config = Config::default();
+    config.threads = 1;
+    let mut pages = register(config);
+    let (pipe, mut byte) = (Pipe::new(), [0]);
+    let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+    pages.submit().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while pages.counters().threads_blocked == 0 {
+        assert!(Instant::now() < deadline, "the thread is not counted as blocked");
+        std::thread::yield_now();
+    }
+    for task in fs::read_dir("/proc/self/task").unwrap() {
+        let task = task.unwrap();
+        // Threads of former pages may be about to end.
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if name.trim_end() == "flexsc 0" {
+            let thread: i32 = task.file_name().to_str().unwrap().parse().unwrap();
+            // SAFETY: the crate's handler counts the signal.
+            unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, signal()) };
+        }
+    }
+    assert!(pages.wait(Some(Duration::from_secs(60))).unwrap(), "the call has not ended");
+    assert_eq!(pages.next().unwrap().id, id);
+    // The next call of the thread can be interrupted.
+    let id = post(&mut pages, &pipe.blocking_read_of(&mut byte));
+    assert!(cancel(&mut pages, id).is_err());
 }
