@@ -226,8 +226,17 @@ impl Builder {
         }
     }
 
-    /// Routes all requests for a path to a handler. A path that ends in a slash also matches everything
-    /// below; `/` matches every request, including those for files. The longest match wins. See
+    /// Routes all requests for a path to a handler.
+    ///
+    /// | path | requests |
+    /// |---|---|
+    /// | `/about` | this path |
+    /// | `/users/{id}` | one segment in the place of `{id}`, which is not empty; [`param`](crate::param) returns it, decoded |
+    /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
+    /// | `/` | all, including those for files |
+    ///
+    /// A name in braces stands for a whole segment: `/a-{id}` is a path with these characters. No segment with `%2F`
+    /// matches one, so its client gets 400, unless a path that ends in a slash matches. See
     /// [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
         self.routes.add(path, Arc::new(handler.into_handler()));
