@@ -30,6 +30,9 @@ pub struct Stats {
     pub rejected_networks: u64,
     /// Connections that were reset at the stop before they were admitted.
     pub reset_at_stop: u64,
+    /// Connections that were reset at the end of [`Config::drain_timeout`](crate::Config::drain_timeout), as the
+    /// application had not closed them, or their peers had not taken all bytes.
+    pub cut_at_stop: u64,
     /// Idle connections closed to make room for others.
     pub idle_closed: u64,
     /// Connections that ended with [`CloseReason::Overrun`](crate::CloseReason::Overrun).

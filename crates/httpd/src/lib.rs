@@ -12,7 +12,28 @@
 //! crate re-exports [`evring`] with all mechanisms.
 //!
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
-//! ranges and precompressed files. Malformed requests are rejected. The feature `tls` adds TLS.
+//! ranges and precompressed files. Malformed requests are rejected.
+//!
+//! # Features
+//!
+//! The default is all that the program needs: `cli` and `mechanisms`. A library does with `default-features = false`
+//! and at least one mechanism.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `uring`, `epoll`, `epoll-edge`, `poll`, `select`, `devpoll`, `rtsig`, `interest`, `flexsc`, `send`, `send-ps1`, `send-ps2`, `tokio` | a mechanism each; `mechanisms` has all of them |
+//! | `tokio` | also `Builder::tokio`: handlers that use timers, sockets and tasks of tokio, on any mechanism |
+//! | `tower` | handlers that are services of tower, such as a router of axum |
+//! | `json` | bodies in JSON: `Json`, `from_json` |
+//! | `signals` | `Builder::run_until_signal`, `Server::wait_until_signal` |
+//! | `tls` | TLS: `Builder::tls` |
+//! | `compression` | compression of files on the fly: `FileOptions::compression` |
+//! | `basic-auth` | names and passwords: `Builder::basic_auth` |
+//! | `metrics` | metrics for Prometheus: `Builder::metrics_listen` |
+//! | `user` | another user than root once the server listens: `Builder::user` |
+//! | `sandbox` | handlers in WebAssembly: `Builder::sandbox`; it needs Rust 1.95 |
+//! | `futures-io` | `AsyncRead` and `AsyncWrite` of futures-io for `Upgraded` |
+//! | `cli` | the program `httpd`, `Options` as flags of clap, and the features `basic-auth`, `compression`, `metrics`, `signals`, `tls` and `user` |
 
 mod access_log;
 #[cfg(feature = "basic-auth")]

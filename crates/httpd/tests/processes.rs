@@ -3,6 +3,7 @@
 mod bounds;
 mod downloads;
 mod hosts;
+mod messages;
 mod program;
 mod regressions;
 mod reload;

@@ -687,3 +687,44 @@ fn request_of_a_client_that_left_was_not_logged() {
         assert_eq!(logged().lines().count(), 1, "{backend}: {}", logged());
     });
 }
+
+#[test]
+#[cfg(feature = "tokio")]
+fn handlers_and_bodies_that_used_timers_of_tokio_worked_with_one_mechanism_only() {
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
+    let runtime = runtime.unwrap();
+    fn wait() -> tokio::time::Sleep {
+        tokio::time::sleep(Duration::from_millis(1))
+    }
+    on_every_backend(|backend| {
+        let builder = builder(backend).tokio(runtime.handle().clone());
+        let server = builder
+            .route("/handler", async |_: Request| {
+                wait().await;
+                "waited"
+            })
+            .route("/spawns", |_: Request, responder: Responder| {
+                tokio::spawn(async { responder.respond("spawned") });
+            })
+            .route("/body", |_: Request| {
+                // The timer is made when the body is sent.
+                let (mut timer, mut left) = (None, 3);
+                Response::new(Body::poll_fn(Some(18), move |context| {
+                    let sleep = timer.get_or_insert_with(|| Box::pin(wait()));
+                    if sleep.as_mut().poll(context).is_pending() {
+                        return Poll::Pending;
+                    }
+                    timer = None;
+                    left -= 1;
+                    Poll::Ready((left >= 0).then_some(Ok(Bytes::from_static(b"piece "))))
+                }))
+            })
+            .start()
+            .unwrap();
+        let mut client = connect(&server);
+        assert_eq!(client.get("/handler").body, b"waited", "{backend}");
+        assert_eq!(client.get("/spawns").body, b"spawned", "{backend}");
+        assert_eq!(client.get("/body").body, b"piece piece piece ", "{backend}");
+    });
+}

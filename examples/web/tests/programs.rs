@@ -38,6 +38,7 @@ fn test_router(program: Program) {
     let answer = program.get("/count");
     assert!(answer.head.contains("content-type: text/event-stream"), "{answer:?}");
     assert_eq!(answer.body.matches("event: count\n").count(), 3, "{answer:?}");
+    assert_eq!(program.get("/wait/1").body, "1 ms later\n");
     let long = vec![b'x'; 500_000];
     let answer = program.request("POST /echo", "", &long);
     assert_eq!(answer.body.matches('x').count(), long.len());

@@ -427,6 +427,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for slot in 0..self.io.connections.len() as u32 {
             let connection = self.io.connection(slot);
             if !matches!(connection.phase, Phase::Vacant | Phase::Ending) {
+                // A lingering one has sent all bytes.
+                self.io.stats.cut_at_stop += u64::from(connection.phase != Phase::Lingering);
                 self.io.reset_on_close(slot);
                 self.end(slot, CloseReason::Stopped);
                 self.flush();

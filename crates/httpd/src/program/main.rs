@@ -156,7 +156,15 @@ fn serve(
         info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
     })?;
-    let reset: u64 = server.wait()?.iter().map(|stats| stats.reset_at_stop).sum();
+    let stats = server.wait()?;
+    let cut: u64 = stats.iter().map(|stats| stats.cut_at_stop).sum();
+    if cut > 0 {
+        warn!(
+            "connections cut at shutdown: {cut}; what they received or sent did not end in time; raise \
+             --shutdown-timeout"
+        );
+    }
+    let reset: u64 = stats.iter().map(|stats| stats.reset_at_stop).sum();
     if reset > 0 {
         warn!(
             "{reset} connections in the listen queue were reset at shutdown: no room for them; raise \

@@ -82,6 +82,9 @@ pub struct Builder {
     /// What TLS needs, once the server starts.
     #[cfg(feature = "tls")]
     pub(super) loaded_tls: Option<LoadedTls>,
+    /// The runtime whose timers and sockets handlers use.
+    #[cfg(feature = "tokio")]
+    pub(super) tokio: Option<tokio::runtime::Handle>,
     /// Functions around all handlers, innermost first.
     pub(super) around: Vec<Around>,
     /// The first setting that contradicts another one.
@@ -131,6 +134,8 @@ impl From<Options> for Builder {
             tls: options.tls,
             #[cfg(feature = "tls")]
             loaded_tls: None,
+            #[cfg(feature = "tokio")]
+            tokio: None,
             around: Vec::new(),
             conflict: None,
             wrong_route: None,
@@ -226,8 +231,17 @@ impl Builder {
         }
     }
 
-    /// Routes all requests for a path to a handler. A path that ends in a slash also matches everything
-    /// below; `/` matches every request, including those for files. The longest match wins. See
+    /// Routes all requests for a path to a handler.
+    ///
+    /// | path | requests |
+    /// |---|---|
+    /// | `/about` | this path |
+    /// | `/users/{id}` | one segment in the place of `{id}`, which is not empty; [`param`](crate::param) returns it, decoded |
+    /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
+    /// | `/` | all, including those for files |
+    ///
+    /// A name in braces stands for a whole segment: `/a-{id}` is a path with these characters. No segment with `%2F`
+    /// matches one, so its client gets 400, unless a path that ends in a slash matches. See
     /// [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
         let added = self.routes.add(path, Arc::new(handler.into_handler()));
@@ -256,6 +270,30 @@ impl Builder {
     ) -> Self {
         self.around.push(Around::new(function));
         self
+    }
+
+    /// Sets a runtime of tokio for handlers, services and the bodies of their responses: they can use its timers and
+    /// sockets, and spawn tasks. Workers still run them on any mechanism; the runtime drives what they wait for, so it
+    /// must be one with threads of its own, and outlive the server. With the mechanism `tokio` it is not needed:
+    /// handlers are in the mechanism's runtime then.
+    ///
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use evring_httpd::{Request, Server};
+    ///
+    /// fn main() -> Result<(), Box<dyn std::error::Error>> {
+    ///     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    ///     let wait = async |_: Request| {
+    ///         tokio::time::sleep(Duration::from_secs(1)).await;
+    ///         "a second later\n"
+    ///     };
+    ///     Ok(Server::builder().tokio(runtime.handle().clone()).route("/", wait).run()?)
+    /// }
+    /// ```
+    #[cfg(feature = "tokio")]
+    pub fn tokio(self, runtime: tokio::runtime::Handle) -> Self {
+        Builder { tokio: Some(runtime), ..self }
     }
 
     /// Adds a handler in a sandbox, which sees requests before the site and may answer them: an

@@ -60,9 +60,13 @@ impl Builder {
         let measures = false;
         #[cfg(feature = "sandbox")]
         let handlers = self.sandbox.clone();
+        #[cfg(feature = "tokio")]
+        let tokio = self.tokio.clone();
         let (start, may_start) = channel();
         let (ready, is_ready) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
+            #[cfg(feature = "tokio")]
+            let _entered = tokio.as_ref().map(tokio::runtime::Handle::enter);
             #[cfg(feature = "sandbox")]
             let sandbox = Sandbox::new(&handlers)
                 .map_err(|(name, rejection)| Error::Handler(name, rejection))?;

@@ -51,8 +51,17 @@ use crate::site::request_body::RequestBody;
 /// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a handler",
-    note = "handlers are types that implement `Handler`, and functions with one of the signatures that the \
-            documentation of `IntoHandler` lists; annotate the types of a closure's parameters"
+    label = "not one of the functions that are handlers; the return type must be `IntoResponse`",
+    note = "a handler is one of\n\
+            - `Fn(Request) -> impl IntoResponse`\n\
+            - `async Fn(Request) -> impl IntoResponse`\n\
+            - `async Fn(Request<RequestBody>) -> impl IntoResponse`\n\
+            - `Fn(Request, Responder)`, which is not `async`: it returns at once, and responds later\n\
+            - `Fn(&Head<'_>) -> impl IntoResponse`\n\
+            - `Fn() -> impl IntoResponse`\n\
+            - a type that implements `Handler`, or, with the feature `tower`, a `Service`",
+    note = "the return type must be `IntoResponse`, and the types of a closure's parameters be annotated, as in \
+            `|_: Request| \"text\"`"
 )]
 pub trait IntoHandler<K> {
     /// Returns the handler.
