@@ -17,6 +17,7 @@ pub enum Scheduling {
     /// greater share of the core. It needs Linux 6.12; before, it is as [`Normal`](Self::Normal).
     ShortSlice,
     /// `SCHED_FIFO` with the lowest priority: it runs before all threads that are not real-time, as long as it has work.
+    /// Threads that it creates are not real-time.
     RealTime,
 }
 
@@ -61,6 +62,9 @@ struct SchedAttr {
     period_ns: u64,
 }
 
+/// Threads that the thread creates do not inherit its policy.
+const SCHED_FLAG_RESET_ON_FORK: u64 = 1;
+
 impl Scheduling {
     /// The shortest slice that the kernel grants.
     pub const SHORT_SLICE: Duration = Duration::from_micros(100);
@@ -76,11 +80,14 @@ impl Scheduling {
             Scheduling::ShortSlice => (libc::SCHED_OTHER, 0, Self::SHORT_SLICE),
             Scheduling::RealTime => (libc::SCHED_FIFO, 1, Duration::ZERO),
         };
+        let flags = if self == Scheduling::RealTime { SCHED_FLAG_RESET_ON_FORK } else { 0 };
+        // SAFETY: it returns a number; 0 is this thread, for which it cannot fail.
+        let nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
         let attributes = SchedAttr {
             size: size_of::<SchedAttr>() as u32,
             policy: policy.cast_unsigned(),
-            flags: 0,
-            nice: 0,
+            flags,
+            nice,
             priority,
             runtime_ns: slice.as_nanos() as u64,
             deadline_ns: 0,
@@ -104,13 +111,36 @@ mod tests {
         // SAFETY: it writes to the parameters; 0 is this thread.
         assert_eq!(unsafe { libc::sched_getparam(0, &raw mut parameters) }, 0);
         // SAFETY: it returns a number.
-        (unsafe { libc::sched_getscheduler(0) }, parameters.sched_priority)
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        (policy & !libc::SCHED_RESET_ON_FORK, parameters.sched_priority)
+    }
+
+    /// Lowers the priority of this thread by one.
+    fn lower() {
+        // SAFETY: it returns a number; 0 is this thread.
+        assert_ne!(unsafe { libc::nice(1) }, -1);
+    }
+
+    fn nice() -> i32 {
+        // SAFETY: as above.
+        unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+    }
+
+    #[test]
+    fn policy_replaced_the_nice_value_of_the_thread() {
+        let thread = std::thread::spawn(|| {
+            lower();
+            let before = nice();
+            Scheduling::ShortSlice.apply().unwrap();
+            assert_eq!(nice(), before);
+        });
+        thread.join().unwrap();
     }
 
     #[test]
     fn policy_is_that_of_the_thread() {
         for (scheduling, expected) in [
-            (Scheduling::Inherited, (libc::SCHED_OTHER, 0)),
+            (Scheduling::Inherited, current()),
             (Scheduling::Normal, (libc::SCHED_OTHER, 0)),
             (Scheduling::ShortSlice, (libc::SCHED_OTHER, 0)),
             (Scheduling::RealTime, (libc::SCHED_FIFO, 1)),

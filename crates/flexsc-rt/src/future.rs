@@ -181,7 +181,11 @@ impl Runtime {
             Part::Begin => true,
             Part::Turn(former) => {
                 drop(former);
-                self.turn() || !self.0.borrow_mut().park(number, waker)
+                self.turn() || {
+                    // What it returns is dropped when nothing is borrowed.
+                    let parked = self.0.borrow_mut().park(number, waker);
+                    parked.is_none()
+                }
             }
         };
         if goes_on {
@@ -333,21 +337,20 @@ impl Inner {
         Some(Ended::Awaited(self.slots[index].waker.take()))
     }
 
-    /// Lets a thread wait until something has completed. Returns false if the driver, this future, has to go on, or is
-    /// another one by now.
-    fn park(&mut self, number: u64, waker: &Waker) -> bool {
+    /// Lets a thread wait until something has completed, and returns the waker that it had before. Returns `None` if the
+    /// driver, this future, has to go on, or is another one by now.
+    fn park(&mut self, number: u64, waker: &Waker) -> Option<Option<Waker>> {
         let is_driver = self.driver.as_ref().is_some_and(|(driver, _)| *driver == number);
         if !is_driver || !self.pages.prepare_to_sleep() {
-            return false;
+            return None;
         }
         if self.notifier.is_none() {
             self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
         }
         // Without a thread, the task polls.
-        let Some(notifier) = &self.notifier else { return false };
-        notifier.watch(waker.clone());
+        let former = self.notifier.as_ref()?.watch(waker.clone());
         self.parked = true;
-        true
+        Some(former)
     }
 
     /// Lets another future be the driver.

@@ -48,10 +48,11 @@ impl Notifier {
         Ok(Notifier { shared, process: Process::current() })
     }
 
-    /// Has a task woken, once.
-    pub(crate) fn watch(&self, waker: Waker) {
-        self.shared.lock().waker = Some(waker);
+    /// Has a task woken, once. Returns the waker whose place it takes.
+    pub(crate) fn watch(&self, waker: Waker) -> Option<Waker> {
+        let former = self.shared.lock().waker.replace(waker);
         self.shared.changed.notify_one();
+        former
     }
 }
 

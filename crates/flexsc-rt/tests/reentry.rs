@@ -180,9 +180,12 @@ fn drop_of_a_waker_that_owns_a_future_panicked() {
             assert!(future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         };
         let mut future: Boxed = Box::pin(runtime.call(sleep_with(1_000, ())));
-        poll_with(&mut future, owns());
-        // Another waker takes its place.
-        poll_with(&mut future, Waker::noop().clone());
+        for _ in 0..2 {
+            // The second time, it parks if it is the driver.
+            poll_with(&mut future, owns());
+            // Another waker takes its place.
+            poll_with(&mut future, Waker::noop().clone());
+        }
         assert!(TASK.with_borrow(Option::is_none), "is the driver: {is_driver}");
         poll_with(&mut future, owns());
         drop(future);

@@ -207,20 +207,22 @@ impl Pages {
 
     /// Lets an entry wait for a descriptor.
     pub(super) fn wait_for(&mut self, index: u32, fd: RawFd, direction: Direction) {
-        // The table of descriptors extends to the highest one.
-        if fd < 0 || !(self.readiness.has_place(fd) || raw::is_open(fd)) {
+        let blocks = matches!(self.slots[index as usize].waits, Waits::ReadyThenBlocks(..));
+        let is_polled = self.sleeps_in_ring && !blocks;
+        // The kernel checks the descriptor of a poll. The table of the others extends to the highest one.
+        let is_bad = !is_polled && !(self.readiness.has_place(fd) || raw::is_open(fd));
+        if fd < 0 || is_bad {
             return self.finish(index, -(libc::EBADF as isize));
         }
         self.counters.readiness_waits += 1;
-        let slot = &mut self.slots[index as usize];
-        if self.sleeps_in_ring {
-            if let Waits::ReadyThenBlocks(..) = slot.waits {
-                return self.poll_one(index, fd, direction);
-            }
-            slot.place = Place::Batch;
+        if is_polled {
+            self.slots[index as usize].place = Place::Batch;
             return self.ring.queue.push_back(index | POLL);
         }
-        slot.place = Place::Waiting;
+        if self.sleeps_in_ring {
+            return self.poll_one(index, fd, direction);
+        }
+        self.slots[index as usize].place = Place::Waiting;
         self.readiness.push(index, fd, direction);
         if self.readiness.is_held(fd, direction) {
             return;

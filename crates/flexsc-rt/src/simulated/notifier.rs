@@ -20,8 +20,9 @@ impl Notifier {
         }
     }
 
-    pub(crate) fn watch(&self, waker: Waker) {
-        machine(|machine| machine.notifier = Some((self.0, waker)));
+    pub(crate) fn watch(&self, waker: Waker) -> Option<Waker> {
+        let former = machine(|machine| machine.notifier.replace((self.0, waker)));
+        former.map(|(_, waker)| waker)
     }
 }
 
