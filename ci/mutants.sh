@@ -5,8 +5,8 @@
 #   ci/mutants.sh --table RESULTS...
 #
 # Without options, tests every mutant that .cargo/mutants.toml permits: thousands, which takes a day.
-# --crate selects those of crates/NAME, --sample N of them by the seed, --shard part K (from 0) of N parts of the selection, --names the
-# mutants listed in a file, one per line. Each mutant is tested by its crate, survivors by simulation, and
+# --crate selects those of crates/NAME, --sample N of them by the seed, --shard part K (from 0) of N parts of the
+# selection, --names the mutants listed in a file, one per line. Each mutant is tested by its crate, survivors by simulation, and
 # the remaining ones by the suites on real sockets. The results are in target/mutants: NAME.results, one
 # line per mutant with its outcome and the deciding tests, and NAME.survivors. --table sums the results of
 # several parts.

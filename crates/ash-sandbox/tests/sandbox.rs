@@ -335,7 +335,7 @@ fn recursion_met_the_end_of_a_green_stack_before_the_bound() {
 fn body_that_nothing_reaches_had_any_length() {
     let long = format!("(func $spare {})", "(drop (i32.const 1)) ".repeat(60_000));
     let rejection = sandboxer().load(&module_with(&long, "(i32.const 1)")).unwrap_err();
-    assert_eq!(rejection.reason, Reason::TooLong(120_001, 100_000));
+    assert_eq!(rejection.reason, Reason::BodyTooLong(120_001, 100_000));
     assert!(rejection.to_string().contains("spare"), "{rejection}");
 }
 

@@ -119,8 +119,12 @@ impl SendPolicy for Ded {
     }
 
     fn completed(&mut self, id: ConnId, result: SendResult) {
-        if let SendResult::Memory(n) = result {
-            self.paces.of(id).taken += n as u64;
+        let pace = self.paces.of(id);
+        match result {
+            SendResult::Memory(n) => pace.taken += n as u64,
+            SendResult::File(n) => pace.note_sent(n),
+            SendResult::Read(n) => pace.left = pace.left.saturating_sub(n.into()),
+            _ => {}
         }
     }
 
@@ -151,9 +155,7 @@ impl SendPolicy for Dns {
 
     fn completed(&mut self, id: ConnId, result: SendResult) {
         if let SendResult::File(n) = result {
-            let pace = self.paces.of(id);
-            pace.taken += u64::from(n);
-            pace.left = pace.left.saturating_sub(n.into());
+            self.paces.of(id).note_sent(n);
         }
     }
 
@@ -213,6 +215,12 @@ impl Pace {
             *self = Pace { generation: self.generation, ..Pace::default() };
         }
         self.left = left;
+    }
+
+    /// Notes that bytes of the file were sent.
+    fn note_sent(&mut self, n: u32) {
+        self.taken += u64::from(n);
+        self.left = self.left.saturating_sub(n.into());
     }
 
     /// Returns the pause of a connection whose socket is full.

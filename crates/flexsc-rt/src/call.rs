@@ -246,7 +246,7 @@ fn takes_a_lock(operation: usize) -> bool {
     )
 }
 
-/// lsm_get_self_attr(2) and lsm_set_self_attr(2), which have the same numbers on all architectures.
+/// lsm_get_self_attr(2) and lsm_set_self_attr(2), which have the same numbers on x86-64 and arm64.
 const LSM_GET_SELF_ATTR: libc::c_long = 459;
 const LSM_SET_SELF_ATTR: libc::c_long = 460;
 

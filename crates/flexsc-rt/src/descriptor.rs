@@ -15,8 +15,8 @@ use crate::call::{Direction, Kind, Waits};
 ///
 /// Whether it is non-blocking is asked once, by the first call that may block. The flag belongs to the open file
 /// description, which clones of the number and other processes share (fcntl(2), `F_SETFL`). If one of them makes a
-/// non-blocking description blocking later, a read, write, accept, connect or splice that finds it not ready blocks the owner of the
-/// pages; [`send`](crate::operations::send) and [`receive`](crate::operations::receive) never do. So leave it as it is
+/// non-blocking description blocking later, a read, write, accept, connect or splice that finds it not ready blocks the
+/// owner of the pages; [`send`](crate::operations::send) and [`receive`](crate::operations::receive) never do. So leave it as it is
 /// while a `Descriptor` has it.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<Inner>);

@@ -325,7 +325,7 @@ impl<'a> Contents<'a> {
     /// handler, less than one body runs between two checks of its bound.
     fn check_bodies(&self, bound: Bound, policy: &Policy) -> Result<(), Rejection> {
         let (max, reason): (_, fn(_, _) -> _) = match bound {
-            Bound::Acyclic(_) => (policy.max_operations, Reason::TooLong),
+            Bound::Acyclic(_) => (policy.max_operations, Reason::BodyTooLong),
             Bound::Cyclic => (policy.max_body_operations, Reason::BodyTooLong),
         };
         for (number, body) in (self.imported.len() as u32..).zip(&self.bodies) {

@@ -424,9 +424,10 @@ impl Handler {
     }
 
     /// Turns the last outcome from [`Outcome::Handled`] into an involuntary abort, as what the handler has sent breaks the
-    /// protocol. Its sends and events are dropped; what it has stored in a shared table stays. Returns the outcome.
+    /// protocol. Its sends and events are dropped; what it has stored in a shared table stays. Returns the outcome. Call it
+    /// at most once for an outcome.
     pub fn reject(&mut self) -> Outcome {
-        self.counters.handled -= 1;
+        self.counters.handled = self.counters.handled.saturating_sub(1);
         self.counters.involuntary_aborts += 1;
         self.aborts += 1;
         self.code.host_mut().discard();

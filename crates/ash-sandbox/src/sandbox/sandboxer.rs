@@ -23,8 +23,8 @@ use super::{Bound, HandlerMemory, Loops, NativeCalls, Policy, Reason, Rejection,
 /// Maximum number of reply slots, which are the bits of a set.
 const MAX_SLOTS: u16 = 64;
 
-/// Maximum size of a handler's stack in bytes. It is a part of the stack of the thread, half of that of a green thread of
-/// `flexsc-rt`: a handler that used it up would meet the guard page, and end the process instead of itself.
+/// Maximum size of a handler's stack in bytes. It is a part of the thread's stack, which has 256 KiB in a green thread of
+/// `flexsc-rt`: with all of these, a handler that recurses would meet the guard page and end the process.
 const MAX_STACK: usize = 128 << 10;
 
 /// Shortest time between two ticks.

@@ -148,7 +148,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<GatherList>, n: usize) {
         if self.io.policy_decides_memory {
-            self.io.connection(slot).flags.set(ConnFlags::SOCKET_FULL, !list.is_empty());
+            // What is left of longer lists may not have been offered.
+            let is_full = n < GatherList::MAX_BYTES && list.single().is_some();
+            self.io.connection(slot).flags.set(ConnFlags::SOCKET_FULL, is_full);
             self.note_send(slot, SendResult::Memory(n));
         }
         let connection = self.io.connection(slot);

@@ -265,8 +265,8 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
     }
 }
 
-/// A call is made once, or not at all if its result is `EINTR`, or `EBADF` as its descriptor is closed; no completion is lost, and none is reported twice; the
-/// kernel and the threads use no memory whose completion was taken; a wait ends.
+/// A call is made once, or not at all if its result is `EINTR`, or `EBADF` as its descriptor is closed; no completion is
+/// lost, and none is reported twice; the kernel and the threads use no memory whose completion was taken; a wait ends.
 #[test]
 fn cancels_completions_and_throttling_race_for_millions_of_steps() {
     run_seeds(0..25, 20_000);
