@@ -54,3 +54,28 @@ fn responses_cut_at_shutdown_were_not_reported() {
         assert!(text.contains("--shutdown-timeout"), "{backend}: {text}");
     }
 }
+
+#[test]
+fn help_began_with_limits() {
+    let output = httpd(&["--help"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let headings: Vec<_> = text
+        .lines()
+        .filter_map(|line| line.strip_suffix(':'))
+        .filter(|line| line.starts_with(|c: char| c.is_ascii_uppercase()))
+        .collect();
+    assert_eq!(
+        headings,
+        [
+            "Arguments",
+            "Options",
+            "Server",
+            "Files",
+            "TLS",
+            "Logging",
+            "Overload",
+            "Limits",
+            "Examples"
+        ]
+    );
+}
