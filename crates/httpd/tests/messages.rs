@@ -56,6 +56,87 @@ fn responses_cut_at_shutdown_were_not_reported() {
 }
 
 #[test]
+fn address_that_redirects_to_https_was_not_reported() {
+    let serving = Serving::start(&["-p", "0", "--tls-self-signed", "--tls-redirect=127.0.0.1:0"]);
+    let (before, after) = serving.line.split_once(" and http://127.0.0.1:").expect(&serving.line);
+    assert!(before.starts_with("listening on https://127.0.0.1:"), "{}", serving.line);
+    assert!(after.contains(", which redirects to https (backend "), "{}", serving.line);
+}
+
+#[test]
+fn memory_at_full_load_was_reported_twice() {
+    let arguments = ["-p", "0", "--metrics-listen", "127.0.0.1:0", "--log-level", "info"];
+    let serving = Serving::start(&arguments);
+    let lines: Vec<_> =
+        serving.before.lines().filter(|line| line.contains("memory at full load")).collect();
+    let of_metrics = lines.iter().filter(|line| line.contains("of the metrics listener")).count();
+    assert_eq!((lines.len(), of_metrics), (2, 1), "{}", serving.before);
+}
+
+#[test]
+fn addresses_that_are_none_had_no_precise_reason() {
+    for (address, reason) in [
+        ("nosuchhost.invalid:80", "the host nosuchhost.invalid was not found"),
+        ("http://127.0.0.1:8080", "a URL is no address: leave out http://"),
+        ("127.0.0.1", "expected ADDR:PORT"),
+        ("127.0.0.1:x", "expected ADDR:PORT"),
+    ] {
+        let (is_valid, text) = messages(&["--listen", address]);
+        assert!(!is_valid && text.contains(reason), "{address}: {text}");
+    }
+}
+
+#[test]
+fn passwords_without_tls_were_asked_for_silently() {
+    let dir = tempfile::tempdir().unwrap();
+    let users = dir.path().join("users");
+    fs::write(&users, format!("u:{}\n", bcrypt::hash("p", 4).unwrap())).unwrap();
+    let users = users.to_str().unwrap();
+    let warning = "passwords of basic-auth";
+    for (arguments, warns) in [
+        (&["--listen", "0.0.0.0:0"][..], true),
+        (&["--listen", "127.0.0.1:0"], false),
+        (&["--listen", "[::1]:0"], false),
+        (&["--listen", "0.0.0.0:0", "--tls-self-signed"], false),
+    ] {
+        let arguments = [arguments, &["--basic-auth", users]].concat();
+        let (is_valid, text) = messages(&[&arguments[..], &["--check-config"]].concat());
+        assert_eq!((is_valid, text.contains(warning)), (true, warns), "{arguments:?}: {text}");
+    }
+    let serving = Serving::start(&["--listen", "0.0.0.0:0", "--basic-auth", users]);
+    assert!(serving.before.contains(warning), "{}", serving.before);
+}
+
+#[test]
+fn redirects_that_lead_to_each_other_were_accepted() {
+    let dir = tempfile::tempdir().unwrap();
+    for (redirects, loops) in [
+        ("['/a=/b', '/b=/a']", true),
+        ("['/a/=/b/', '/b/=/a/']", true),
+        ("['/a=/b?x', '/b=/c#d', '/c=/%61']", true),
+        ("['/a/=/b/c/', '/b/=/a/']", true),
+        ("['/a=/b', '/b=/c']", false),
+        ("['/a=/b', '/b=https://example.org/a']", false),
+        ("['/a/=/', '/x/=/a/a/a/']", false),
+    ] {
+        let (is_valid, text) = check(dir.path(), &format!("\nredirect = {redirects}"));
+        assert_eq!(!is_valid, loops, "{redirects}: {text}");
+        assert!(!loops || text.contains("httpd.toml:2:12: `redirect`: "), "{redirects}: {text}");
+    }
+}
+
+#[test]
+#[cfg(feature = "sandbox")]
+fn file_that_is_no_module_was_printed_as_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lib.rs");
+    fs::write(&file, "//! A handler.\n").unwrap();
+    let (is_valid, text) = messages(&["--handler", file.to_str().unwrap()]);
+    assert!(!is_valid && text.contains("it is no WebAssembly module"), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
 fn help_began_with_limits() {
     let output = httpd(&["--help"]).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

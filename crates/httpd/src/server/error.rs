@@ -35,6 +35,8 @@ pub enum Error {
     Thread(io::Error),
     /// Two settings contradict each other.
     Conflict(&'static str),
+    /// Redirects lead to each other for ever; this one is among them.
+    RedirectLoop(String),
     /// Two settings are the same address to listen on.
     Duplicate(SocketAddr),
     /// The server stops or retires, so that its settings cannot be replaced.
@@ -86,6 +88,10 @@ impl fmt::Display for Error {
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Conflict(reason) => f.write_str(reason),
+            Error::RedirectLoop(redirect) => write!(
+                f,
+                "the redirect {redirect} leads back to itself by others, so that clients give up; remove one of them"
+            ),
             Error::Duplicate(at) => {
                 write!(f, "there are two listeners on {at}; each needs an address of its own")
             }
@@ -127,7 +133,11 @@ impl std::error::Error for Error {
             // These are displayed as they are.
             Error::Start(error) => error.source(),
             Error::Kernel(error) => error.source(),
-            Error::Panic | Error::Conflict(_) | Error::Duplicate(_) | Error::Ended => None,
+            Error::Panic
+            | Error::Conflict(_)
+            | Error::RedirectLoop(_)
+            | Error::Duplicate(_)
+            | Error::Ended => None,
             #[cfg(feature = "user")]
             Error::User(_, error) => Some(error),
             #[cfg(feature = "basic-auth")]
