@@ -74,6 +74,23 @@ fn memory_at_full_load_was_reported_twice() {
 }
 
 #[test]
+fn coding_that_was_taken_for_a_directory_had_no_hint() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    for arguments in [
+        &["--compress", "gzip"][..],
+        &["--compress", "br:5,gzip", "-p", "0"],
+        &["--compress", "gzip", "--check-config"],
+        &[root, "--compress", "gzip"],
+    ] {
+        let (is_valid, text) = messages(arguments);
+        assert!(!is_valid && text.contains("--compress="), "{arguments:?}: {text}");
+    }
+    let (is_valid, text) = check(dir.path(), "compress = true");
+    assert!(!is_valid && text.contains("compress = \"br,zstd,gzip\""), "{text}");
+}
+
+#[test]
 fn addresses_that_are_none_had_no_precise_reason() {
     for (address, reason) in [
         ("nosuchhost.invalid:80", "the host nosuchhost.invalid was not found"),
@@ -126,6 +143,21 @@ fn redirects_that_lead_to_each_other_were_accepted() {
 }
 
 #[test]
+#[cfg(not(feature = "sandbox"))]
+fn handlers_without_the_feature_sandbox_were_taken_for_header_fields() {
+    let dir = tempfile::tempdir().unwrap();
+    let reason = "needs a program with the feature `sandbox`";
+    for flag in ["--handler", "--handler-cache"] {
+        let (is_valid, text) = messages(&[flag, "x.wasm"]);
+        assert!(!is_valid && text.contains(reason) && !text.contains("--header"), "{text}");
+        let name = flag.trim_start_matches('-');
+        let (is_valid, text) = check(dir.path(), &format!("\n{name} = 'x.wasm'"));
+        assert!(!is_valid && text.contains(reason) && text.contains(":2:1: "), "{text}");
+        assert!(!text.contains("did you mean"), "{text}");
+    }
+}
+
+#[test]
 #[cfg(feature = "sandbox")]
 fn file_that_is_no_module_was_printed_as_bytes() {
     let dir = tempfile::tempdir().unwrap();
@@ -159,4 +191,16 @@ fn help_began_with_limits() {
             "Examples"
         ]
     );
+}
+
+#[test]
+fn variable_that_is_false_turns_off_what_the_file_turns_on() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("httpd.toml");
+    fs::write(&file, format!("listing = true\nroot = {:?}\n", dir.path())).unwrap();
+    for (value, status) in [("true", 200), ("false", 404)] {
+        let mut command = httpd(&["-p", "0", "--config", file.to_str().unwrap()]);
+        command.env("EVRING_HTTPD_LISTING", value);
+        assert_eq!(Serving::of(command).connect().get("/").status, status, "{value}");
+    }
 }
