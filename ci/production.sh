@@ -49,7 +49,7 @@ if [ "${1:-}" = --follow ]; then
             "curl "*https:*) grep -q "It works" /tmp/out ;;
             "curl "*readyz) grep -q ready /tmp/out ;;
             # A line is written within a tenth of a second.
-            "tail "*access.log) until_true is_logged "$1" ;;
+            "sudo tail "*access.log) until_true is_logged "$1" ;;
         esac
     }
 

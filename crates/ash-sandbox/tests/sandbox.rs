@@ -613,7 +613,7 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     let size = Policy::default().with(|p| p.max_module_bytes = 10);
     let size = Sandboxer::new(size).unwrap().load(&module("(i32.const 1)")).unwrap_err();
     assert!(matches!(size.reason, Reason::TooLarge(_, 10)));
-    assert!(matches!(sandboxer().load(b"no module").unwrap_err().reason, Reason::Invalid(_)));
+    assert!(matches!(sandboxer().load(b"no module").unwrap_err().reason, Reason::NoModule));
     let area = Policy::default().with(|p| p.message_area_bytes = 1000);
     assert!(matches!(Sandboxer::new(area).unwrap_err().reason, Reason::Memory(_)));
 }

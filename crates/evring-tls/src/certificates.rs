@@ -46,18 +46,28 @@ impl Certificates {
         Ok(Certificates { files, current })
     }
 
-    /// Makes a certificate for these names that no client trusts by itself, and a key. Both exist in memory only.
+    /// Makes a certificate for these names that no client trusts by itself, and a key. Both exist in memory only. The
+    /// certificate is valid for a year, from a day ago, as clocks differ; its subject is the first name.
     ///
     /// # Errors
     /// If a name is no host name or address.
     #[cfg(feature = "self-signed")]
     pub fn self_signed(names: &[&str]) -> Result<Self, CertificateError> {
-        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        let made = rcgen::generate_simple_self_signed(names)
-            .map_err(|error| CertificateError::SelfSigned(error.to_string()))?;
-        let key = PrivateKeyDer::try_from(made.signing_key.serialize_der())
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        let failed = |error: rcgen::Error| CertificateError::SelfSigned(error.to_string());
+        let all: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = rcgen::CertificateParams::new(all).map_err(failed)?;
+        params.distinguished_name = rcgen::DistinguishedName::new();
+        if let Some(first) = names.first() {
+            params.distinguished_name.push(rcgen::DnType::CommonName, *first);
+        }
+        let now = SystemTime::now();
+        (params.not_before, params.not_after) = ((now - DAY).into(), (now + 365 * DAY).into());
+        let pair = rcgen::KeyPair::generate().map_err(failed)?;
+        let made = params.self_signed(&pair).map_err(failed)?;
+        let key = PrivateKeyDer::try_from(pair.serialize_der())
             .map_err(|error| CertificateError::SelfSigned(error.to_owned()))?;
-        let chain = vec![made.cert.der().clone()];
+        let chain = vec![made.der().clone()];
         let key = CertifiedKey::from_der(chain, key, &ring::default_provider())
             .map_err(|error| CertificateError::SelfSigned(error.to_string()))?;
         let names = Names::new(vec![Arc::new(key)]).ok_or(CertificateError::None)?;
@@ -353,5 +363,27 @@ impl std::error::Error for CertificateError {
             CertificateError::Unusable { error, .. } | CertificateError::Tls(error) => Some(error),
             _ => None,
         }
+    }
+}
+
+#[cfg(all(test, feature = "self-signed"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificate_made_at_the_start_was_valid_until_4096_and_had_no_name() {
+        let made = Certificates::self_signed(&["localhost", "127.0.0.1"]).unwrap().first_chain();
+        let day = Duration::from_secs(24 * 60 * 60);
+        let at = |time: SystemTime| {
+            UnixTime::since_unix_epoch(time.duration_since(SystemTime::UNIX_EPOCH).unwrap())
+        };
+        let invalidity = |time| invalidity(&made[0], at(time));
+        let now = SystemTime::now();
+        assert_eq!((invalidity(now), invalidity(now + 364 * day)), (None, None));
+        assert!(matches!(invalidity(now - 2 * day), Some(Invalidity::NotYetValid(_))));
+        assert!(matches!(invalidity(now + 366 * day), Some(Invalidity::Expired(_))));
+        // The common name (2.5.4.3) is a UTF8String.
+        let name = [&[0x55, 4, 3, 0x0c, 9], &b"localhost"[..]].concat();
+        assert!(made[0].windows(name.len()).any(|bytes| bytes == name));
     }
 }

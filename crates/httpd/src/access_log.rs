@@ -34,6 +34,7 @@ pub enum LogFormat {
     /// The combined format, as of Apache and nginx.
     #[default]
     Combined,
-    /// An object of JSON per line, with the time that the response took.
+    /// An object of JSON per line: `time` in seconds since 1970, to the millisecond, and the `microseconds` that the
+    /// response took.
     Json,
 }

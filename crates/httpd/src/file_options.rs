@@ -38,8 +38,8 @@ pub struct FileOptions {
 
     /// Header field to send with files and listings: with all of them, with those of a path, of which one that ends
     /// in a slash stands for everything below it, or with those of an extension (`*.pdf`); can be repeated. After the
-    /// word `always` it is sent with all of them, and with errors and redirects, too. A Cache-Control replaces that of
-    /// --max-age
+    /// word `always` it is sent with all of them, and with errors and redirects, too, but not with those to https. The
+    /// last one of a name that matches is sent. A Cache-Control replaces that of --max-age
     #[cfg_attr(feature = "cli", arg(long = "header", value_name = "[PATH ]NAME: VALUE"))]
     pub headers: Vec<HeaderRule>,
 

@@ -1,5 +1,6 @@
 //! Redirects of paths.
 
+use std::fmt;
 use std::str::FromStr;
 
 use crate::message::path;
@@ -51,9 +52,29 @@ impl Redirect {
         Some((redirect.status, location))
     }
 
+    /// Returns a redirect with which a client would be redirected more often than browsers allow, from its own path on.
+    pub(crate) fn find_loop(redirects: &[Self]) -> Option<&Self> {
+        const MAX_REDIRECTS: usize = 20;
+        let next = |name: &Vec<u8>| {
+            let (_, location) = Self::find(redirects, name, None)?;
+            let to = location.strip_prefix(b"Location: ")?;
+            let end = to.iter().position(|b| b"?#\r".contains(b)).unwrap_or(to.len());
+            to.starts_with(b"/").then(|| path::canonical(&to[..end]).into_owned())
+        };
+        redirects.iter().find(|redirect| {
+            std::iter::successors(Some(redirect.from.clone()), next).nth(MAX_REDIRECTS).is_some()
+        })
+    }
+
     /// Returns whether the redirect applies to a canonical path.
     pub(crate) fn matches(&self, name: &[u8]) -> bool {
         path::is_at_or_below(name, &self.from)
+    }
+}
+
+impl fmt::Display for Redirect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", String::from_utf8_lossy(&self.from), self.to)
     }
 }
 

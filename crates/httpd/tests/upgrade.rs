@@ -425,7 +425,7 @@ fn inherited_sockets_of_both_families_were_not_those_of_ipv4_settings() {
         "--log-level=info".to_owned(),
     ];
     let mut serving = Serving::of(with_sockets(sockets, &arguments.each_ref().map(|a| &**a)));
-    assert!(serving.line.contains(&format!("https://[::]:{tls} (")), "{}", serving.line);
+    assert!(serving.line.contains(&format!("https://[::]:{tls} and http://")), "{}", serving.line);
     assert!(!serving.before.contains("was given to the server"), "{}", serving.before);
     for reloads in [true, false] {
         assert_eq!([status(redirect, "/"), status(metrics, "/readyz")], [308, 200]);
@@ -465,7 +465,11 @@ fn inherited_socket_of_ipv4_was_replaced_by_that_of_both_families() {
     let tls_port = tls.local_addr().unwrap().port();
     let arguments = ["--tls-self-signed", &format!("--tls-redirect=:{redirect}")];
     let serving = Serving::of(with_sockets([both, ipv4, tls], &arguments));
-    assert!(serving.line.contains(&format!("https://[::]:{tls_port} (")), "{}", serving.line);
+    assert!(
+        serving.line.contains(&format!("https://[::]:{tls_port} and http://")),
+        "{}",
+        serving.line
+    );
     for _ in 0..20 {
         assert_eq!(status(redirect, "/"), 308);
     }

@@ -36,6 +36,8 @@ fn write_certificate(dir: &Path, name: &str) {
 fn check_accepted_what_no_server_starts_with() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
+    fs::write(dir.path().join("f.html"), "page").unwrap();
+    fs::write(dir.path().join("text"), "no module").unwrap();
     std::os::unix::fs::symlink("/etc/hosts", dir.path().join("link")).unwrap();
     mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for (text, reason) in [
@@ -63,7 +65,7 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "access-log = '/tmp/a.log'\n[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/tmp/a.log'\n\
              log-format = 'json'",
-            "httpd: two access logs have one destination and two formats;",
+            "DIR/httpd.toml:6:14: `log-format`: two access logs have one destination and two values of log-format;",
         ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
@@ -71,10 +73,26 @@ fn check_accepted_what_no_server_starts_with() {
         ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),
         (
             "compress = 'gzip'\ncompress-min = 2\ncompress-max = 1",
-            "httpd: no file is compressed: compress-min is above compress-max",
+            "DIR/httpd.toml:3:16: `compress-max`: no file is compressed: compress-min is above compress-max",
         ),
-        ("pid-file = '/'", "httpd: cannot write the pid file /: "),
-        ("pid-file = '/none/pid'", "httpd: cannot write the pid file /none/pid: No such file"),
+        ("pid-file = '/'", "DIR/httpd.toml:1:12: `pid-file`: cannot write the pid file /: "),
+        (
+            "pid-file = '/none/pid'",
+            "DIR/httpd.toml:1:12: `pid-file`: cannot write the pid file /none/pid: No such file",
+        ),
+        (
+            "root = 'DIR'\nfallback = 'f.html'\nredirect = ['/f.html=/x']",
+            "DIR/httpd.toml:2:12: `fallback`: the fallback page is redirected",
+        ),
+        (
+            "error-page = ['404=/e.html']",
+            "DIR/httpd.toml:1:14: `error-page`: fallback and error-page need a directory of files",
+        ),
+        #[cfg(feature = "sandbox")]
+        (
+            "\nhandler = ['DIR/text,path=/x']",
+            "DIR/httpd.toml:2:11: `handler`: cannot use the handler DIR/text: it is no WebAssembly module",
+        ),
     ] {
         let text = &text.replace("DIR", dir.path().to_str().unwrap());
         let (is_valid, messages) = run(dir.path(), text, &["--check-config"]);

@@ -17,6 +17,8 @@ pub struct Rejection {
 pub enum Reason {
     /// The module is larger than the policy permits: its size and the maximum, in bytes.
     TooLarge(usize, usize),
+    /// What was loaded is no binary module of WebAssembly.
+    NoModule,
     /// The module is no valid WebAssembly, or uses a feature that handlers do not have.
     Invalid(String),
     /// The module defines more functions than the policy permits: their number and the maximum.
@@ -80,6 +82,9 @@ impl fmt::Display for Reason {
             Reason::TooLarge(size, max) => {
                 write!(f, "the module has {size} bytes; the policy permits {max}")
             }
+            Reason::NoModule => f.write_str(
+                "it is no WebAssembly module; name the `.wasm` that `cargo build --target wasm32-unknown-unknown` makes",
+            ),
             Reason::Invalid(reason) => {
                 write!(f, "the module is invalid, or uses what handlers do not have: {reason}")
             }

@@ -173,6 +173,9 @@ impl Sandboxer {
         if wasm.len() > self.policy.max_module_bytes {
             return Err(Reason::TooLarge(wasm.len(), self.policy.max_module_bytes).into());
         }
+        if !wasm.starts_with(b"\0asm") {
+            return Err(Reason::NoModule.into());
+        }
         let analysis = analyse(wasm, &self.policy)?;
         let wasm = &rewrite(wasm)?[..];
         let engine = match analysis.bound {

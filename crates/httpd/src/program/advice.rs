@@ -4,7 +4,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 
 use evring_httpd::evring::StartError;
-use evring_httpd::{Addresses, Error, Options};
+use evring_httpd::{Addresses, CompressionLevels, Error, Options};
 use tracing::warn;
 
 /// Returns the message of an error of a server with these options, with what to do.
@@ -29,6 +29,13 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
             }
             _ => return error.to_string(),
         },
+        Error::Root(path, reason) | Error::Start(StartError::Root(path, reason))
+            if reason.kind() == ErrorKind::NotFound
+                && options.files.compression.levels != CompressionLevels::OFF
+                && path.to_str().is_some_and(|text| text.parse::<CompressionLevels>().is_ok()) =>
+        {
+            format!("for a value of --compress, write --compress={}", path.display())
+        }
         Error::User(_, reason) if reason.kind() == ErrorKind::PermissionDenied => {
             "start the program as root, or without --user".to_owned()
         }

@@ -46,7 +46,8 @@ pub(crate) struct Arguments {
     port: Option<u16>,
 
     /// File of settings, in TOML: the names of flags without `--`, and their values. Flags and environment variables
-    /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence
+    /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence; a variable that is `false` turns off what the file turns
+    /// on
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -62,6 +63,13 @@ pub(crate) struct Arguments {
     #[arg(long, requires = "list_backends")]
     pub(crate) json: bool,
 
+    /// Where the settings of the file are.
+    #[arg(skip)]
+    pub(crate) positions: Positions,
+
+    #[command(flatten)]
+    options: Options,
+
     /// Time for which the server still serves after SIGTERM or SIGINT, while /readyz answers with 503 so that load
     /// balancers send new clients elsewhere
     #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds, help_heading = "Limits")]
@@ -76,13 +84,6 @@ pub(crate) struct Arguments {
     /// if --user may not remove files there
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,
-
-    /// Where the settings of the file are.
-    #[arg(skip)]
-    pub(crate) positions: Positions,
-
-    #[command(flatten)]
-    options: Options,
 }
 
 impl Arguments {

@@ -95,9 +95,11 @@ fn check(
     positions: &Positions,
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    settings.check().map_err(|error| positions.locate(&error, error.to_string()))?;
+    settings
+        .check()
+        .map_err(|error| positions.locate(&error, advice::with_advice(&error, &settings.0)))?;
     if let Some(path) = pid_file {
-        PidFile::check(path)?;
+        PidFile::check(path).map_err(|error| positions.locate_setting("pid-file", error))?;
     }
     stderr.print("the settings are valid");
     Ok(())
@@ -127,7 +129,8 @@ fn serve(
     reload.inherited = sockets.len() + taken_over.len();
     let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open)?;
     let user = settings.0.user.as_ref();
-    let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
+    let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose();
+    let pid_file = pid_file.map_err(|error| positions.locate_setting("pid-file", error))?;
     let server = settings.server(&backend, budget).inherit(sockets).take_over(taken_over).start();
     let server = server.map_err(|error| located(error, &settings.0))?;
     stderr.count_at(server.handle());
@@ -184,10 +187,17 @@ fn notify_manager(states: &[NotifyState<'_>]) {
 /// Returns the message that connections are accepted.
 fn ready_line(server: &Server, workers: u16) -> String {
     let url = |at| format!("{}://{at}", server.scheme());
-    let addresses: Vec<_> = server.addresses().iter().map(url).collect();
+    let mut addresses: Vec<_> = server.addresses().iter().map(url).collect();
+    let redirecting = server.redirecting_addresses();
+    addresses.extend(redirecting.iter().map(|at| format!("http://{at}")));
+    let redirects = match redirecting.len() {
+        0 => "",
+        1 => ", which redirects to https",
+        _ => ", which redirect to https",
+    };
     let (backend, plural) = (server.backend(), if workers == 1 { "" } else { "s" });
     format!(
-        "listening on {} (backend {backend}, {workers} worker{plural})",
+        "listening on {}{redirects} (backend {backend}, {workers} worker{plural})",
         addresses.join(" and ")
     )
 }

@@ -1,5 +1,7 @@
 //! Where in the file of settings an error of the server comes from.
 
+use std::collections::HashSet;
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
@@ -41,9 +43,39 @@ impl Positions {
         }
     }
 
+    /// Adds file, line, column and name of a setting to a message about it, if the file has it.
+    pub(crate) fn locate_setting(&self, name: &str, message: impl fmt::Display) -> String {
+        let prefix = format!("--{name}=");
+        match self.flags.iter().find(|(flag, _)| flag.starts_with(&prefix)) {
+            None => message.to_string(),
+            Some((_, at)) => {
+                let reason = format!("`{name}`: {message}");
+                FileError { path: self.path.clone(), at: Some(*at), reason }.to_string()
+            }
+        }
+    }
+
+    /// Returns name and position of the last setting that the reason of a conflict names, if the file has each once.
+    fn find_conflict(&self, reason: &str) -> Option<(&str, (usize, usize))> {
+        let words = || reason.split(|c: char| !c.is_ascii_alphabetic() && c != '-');
+        let named = self.flags.iter().filter_map(|(flag, at)| {
+            let name = flag.strip_prefix("--")?.split('=').next()?;
+            words().any(|word| word == name).then_some((name, *at))
+        });
+        let mut found: Vec<_> = named.collect();
+        let names: HashSet<_> = found.iter().map(|(name, _)| *name).collect();
+        if names.len() < found.len() {
+            return None;
+        }
+        found.pop()
+    }
+
     /// Returns name and position of the setting that causes an error. None is better than a wrong one: if several have
     /// the same value, only one of them may be the cause.
     fn find(&self, error: &Error) -> Option<(&str, (usize, usize))> {
+        if let Error::Conflict(reason) = error {
+            return self.find_conflict(reason);
+        }
         let (names, value) = cause(error);
         let named = |is_cause: &dyn Fn(&str) -> bool| -> Vec<_> {
             let flags = self.flags.iter().filter_map(|(flag, at)| {
@@ -87,7 +119,7 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
     const CERTIFICATES: &[&str] = &["tls-cert", "tls-key", "tls-client-ca"];
     let of = |path: &Path| path.display().to_string();
     match error {
-        Error::Root(path, _) => (&["root"], of(path)),
+        Error::Root(path, _) | Error::Start(StartError::Root(path, _)) => (&["root"], of(path)),
         Error::Page(path, _) => (&["fallback", "error-page"], of(path)),
         Error::Log(path, _) => (&["access-log"], of(path)),
         Error::Users(path, _) => (&["basic-auth"], of(path)),
@@ -112,6 +144,11 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
         },
         #[cfg(feature = "sandbox")]
         Error::HandlerFile(path, _) => (&["handler"], of(path)),
+        #[cfg(feature = "sandbox")]
+        Error::Handler(name, _) => (&["handler"], name.clone()),
+        #[cfg(feature = "sandbox")]
+        Error::HandlerCache(_) => (&["handler-cache"], String::new()),
+        Error::RedirectLoop(redirect) => (&["redirect"], redirect.clone()),
         _ => (&[], String::new()),
     }
 }

@@ -15,13 +15,15 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
-use evring_httpd::PagePath;
+use evring_httpd::{CompressionLevels, PagePath};
 use toml::de::DeTable;
 use tracing::warn;
 
 use crate::arguments::Arguments;
 use crate::positions::Positions;
-use crate::table::{FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason};
+use crate::table::{
+    FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason, reason_of_feature,
+};
 use crate::{hosts, upgrade};
 
 /// The prefix of environment variables.
@@ -67,6 +69,8 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, SettingsError> 
 pub(crate) enum SettingsError {
     /// The command line is wrong, or it asks for help.
     Flags(clap::Error),
+    /// The command line is wrong, and this is what to do.
+    Unexpected(clap::Error, String),
     /// This variable has a wrong value.
     Variable(String, clap::Error),
     File(FileError),
@@ -81,8 +85,11 @@ impl SettingsError {
         // The same error without variables is one of the command line.
         let without = Arguments::command().try_get_matches_from(arguments);
         let is_of_flags = without.is_err_and(|other| reason(&other) == reason(&error));
-        match variable {
-            Some(variable) if !is_of_flags => SettingsError::Variable(variable, error),
+        let unexpected = name.filter(|_| error.kind() == ErrorKind::UnknownArgument);
+        let advice = unexpected.and_then(|name| advice_for_unexpected(&name, arguments));
+        match (variable, advice) {
+            (Some(variable), _) if !is_of_flags => SettingsError::Variable(variable, error),
+            (_, Some(advice)) => SettingsError::Unexpected(error, advice),
             _ => SettingsError::Flags(error),
         }
     }
@@ -95,7 +102,7 @@ impl SettingsError {
                 let _ = error.print();
                 error.exit_code()
             }
-            SettingsError::Variable(_, error) => {
+            SettingsError::Variable(_, error) | SettingsError::Unexpected(error, _) => {
                 eprintln!("error: {self}");
                 error.exit_code()
             }
@@ -118,6 +125,7 @@ impl fmt::Display for SettingsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SettingsError::Flags(error) => f.write_str(&reason(error)),
+            SettingsError::Unexpected(error, advice) => write!(f, "{}: {advice}", reason(error)),
             SettingsError::Variable(variable, error) => {
                 write!(f, "the variable {variable}: {}", reason(error))
             }
@@ -127,6 +135,17 @@ impl fmt::Display for SettingsError {
 }
 
 impl std::error::Error for SettingsError {}
+
+/// Returns what to do about an argument that is no flag, if it was meant for one.
+fn advice_for_unexpected(argument: &str, arguments: &[OsString]) -> Option<String> {
+    let name = argument.strip_prefix("--").unwrap_or_default();
+    if let Some(reason) = reason_of_feature(name) {
+        return Some(reason);
+    }
+    let is_coding = argument.parse::<CompressionLevels>().is_ok();
+    let compresses = arguments.iter().any(|argument| argument == "--compress");
+    (is_coding && compresses).then(|| format!("write --compress={argument}"))
+}
 
 /// Checks that the files and directories that a setting names can be opened, so that the message has a position. Pages
 /// are below `root`. The server reads them later.
@@ -391,7 +410,10 @@ mod tests {
                 "FILE:3:1: `compress-memory` is a setting of the whole server, not of a host",
             ),
             ("[[host]]\nconfig = 'a'", "FILE:2:1: there is no setting `config`"),
-            ("[[host]]\ncompress = true", "FILE:2:12: `compress` is a text or a number"),
+            (
+                "[[host]]\ncompress = true",
+                "FILE:2:12: `compress` is a text: compress = \"br,zstd,gzip\"",
+            ),
             ("[[host]]\ncompress = 'deflate'", "FILE:2:12: `compress`: invalid value 'deflate'"),
             (
                 "[[host]]\nname = 'a'\nbasic-auth = ['f', 'g,path=x']",

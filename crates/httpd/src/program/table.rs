@@ -69,7 +69,20 @@ fn in_order<'a, 'i>(
     entries
 }
 
+/// Returns the reason why a setting does not exist, if it does in a program with another feature.
+pub(crate) fn reason_of_feature(name: &str) -> Option<String> {
+    let is_of_sandbox = matches!(name, "handler" | "handler-cache");
+    (is_of_sandbox && cfg!(not(feature = "sandbox"))).then(|| {
+        format!(
+            "`{name}` needs a program with the feature `sandbox`: build it with `--features sandbox`"
+        )
+    })
+}
+
 fn unknown(name: &str, command: &Command) -> String {
+    if let Some(reason) = reason_of_feature(name) {
+        return reason;
+    }
     let suggestion = command.clone().try_get_matches_from(["httpd", &format!("--{name}")]).err();
     let suggestion = suggestion.and_then(|error| {
         let found = error.get(ContextKind::SuggestedArg)?.to_string();
@@ -100,6 +113,10 @@ fn scalar(name: &str, value: &DeValue<'_>) -> Result<String, String> {
         DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
         DeValue::Float(number) => Ok(number.as_str().to_owned()),
         DeValue::Array(_) => Err(format!("`{name}` has one value")),
+        DeValue::Boolean(_) if name == "compress" => Err(
+            "`compress` is a text: compress = \"br,zstd,gzip\" for all codings, \"off\" for none"
+                .to_owned(),
+        ),
         _ => Err(format!("`{name}` is a text or a number")),
     }
 }

@@ -31,11 +31,19 @@ impl FromStr for Addresses {
             let all = all_interfaces().map(|address| SocketAddr::new(address, port));
             return Ok(Addresses(all.collect()));
         }
+        if let Some((scheme, _)) = text.split_once("://") {
+            return Err(format!(
+                "a URL is no address: leave out {scheme}://, as in 127.0.0.1:8080"
+            ));
+        }
         let resolved = text.to_socket_addrs().map(|addresses| Addresses(addresses.collect()));
-        resolved.map_err(|error| {
-            format!(
+        resolved.map_err(|error| match text.rsplit_once(':') {
+            Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
+                format!("the host {host} was not found: {error}")
+            }
+            _ => format!(
                 "expected ADDR:PORT, such as 0.0.0.0:8080, localhost:8080 or :8080 for all interfaces: {error}"
-            )
+            ),
         })
     }
 }

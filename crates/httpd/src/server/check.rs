@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 use std::io;
+#[cfg(feature = "basic-auth")]
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "tls")]
 use std::sync::Arc;
@@ -9,6 +11,8 @@ use std::sync::Arc;
 use evring::SymlinkPolicy;
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
+#[cfg(feature = "basic-auth")]
+use tracing::warn;
 
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::BasicAuth;
@@ -18,6 +22,7 @@ use crate::decision::options::HostIndex;
 use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
 use crate::page_path::open_page;
+use crate::redirect::Redirect;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 #[cfg(feature = "sandbox")]
@@ -45,6 +50,22 @@ impl Builder {
         Realms::load(self.basic_auths()).map_err(|(file, error)| Error::Users(file, error))
     }
 
+    /// Warns if clients in the network send passwords without TLS.
+    #[cfg(feature = "basic-auth")]
+    pub(super) fn warn_of_plain_passwords(&self, listen: &[SocketAddr]) {
+        #[cfg(feature = "tls")]
+        if self.has_tls() {
+            return;
+        }
+        let is_used = self.basic_auths().any(|of_host| !of_host.is_empty());
+        if let Some(at) = listen.iter().find(|at| is_used && !at.ip().is_loopback()) {
+            warn!(
+                "clients of {at} send the passwords of basic-auth as plain text: use TLS, or a loopback address \
+                 behind a proxy with TLS"
+            );
+        }
+    }
+
     /// Returns the maximum bytes of a file that is compressed at any host, if one compresses files.
     #[cfg(feature = "compression")]
     pub(super) fn max_compressed_file(&self) -> Option<usize> {
@@ -57,11 +78,13 @@ impl Builder {
         // The cache is read before the server changes its user, and again at a reload.
         #[cfg(all(feature = "sandbox", feature = "user"))]
         if self.user.is_some() && self.handler_cache.is_some() {
-            return Some("compiled handlers are kept for one user; use no other user, or no cache");
+            return Some(
+                "handler-cache keeps compiled handlers for one user; use no other user, or no cache",
+            );
         }
         if self.has_log_of_two_formats() {
             return Some(
-                "two access logs have one destination and two formats; use one format, or two files",
+                "two access logs have one destination and two values of log-format; use one format, or two files",
             );
         }
         #[cfg(feature = "compression")]
@@ -91,13 +114,16 @@ impl Builder {
     /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
     pub fn check(&self) -> Result<(), Error> {
         self.check_values()?;
-        #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+        #[cfg_attr(not(any(feature = "basic-auth", feature = "tls")), expect(unused_variables))]
         let listeners = self.listeners(&[], &[], &[])?;
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
         #[cfg(feature = "basic-auth")]
-        self.load_realms()?;
+        {
+            self.load_realms()?;
+            self.warn_of_plain_passwords(&listeners.listen);
+        }
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
         modules::load(&self.modules, None)?;
@@ -150,6 +176,9 @@ impl Builder {
         self.load_error_pages()?;
         for (root, files) in self.pages() {
             let FileOptions { fallback, redirects, .. } = files;
+            if let Some(redirect) = Redirect::find_loop(redirects) {
+                return Err(Error::RedirectLoop(redirect.to_string()));
+            }
             let Some(page) = fallback else { continue };
             if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
                 let reason = "the fallback page is redirected; exclude it or move it";
@@ -198,4 +227,4 @@ impl Builder {
 }
 
 /// The error of pages of a host without files.
-const NO_ROOT: Error = Error::Conflict("fallback and error pages need a directory of files");
+const NO_ROOT: Error = Error::Conflict("fallback and error-page need a directory of files");

@@ -37,6 +37,8 @@ pub enum Error {
     Conflict(&'static str),
     /// A path is that of no route, and why.
     Route(String, &'static str),
+    /// Redirects lead to each other for ever; this one is among them.
+    RedirectLoop(String),
     /// Two settings are the same address to listen on.
     Duplicate(SocketAddr),
     /// The server stops or retires, so that its settings cannot be replaced.
@@ -89,6 +91,10 @@ impl fmt::Display for Error {
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Conflict(reason) => f.write_str(reason),
             Error::Route(path, reason) => write!(f, "the route {path}: {reason}"),
+            Error::RedirectLoop(redirect) => write!(
+                f,
+                "the redirect {redirect} leads back to itself by others, so that clients give up; remove one of them"
+            ),
             Error::Duplicate(at) => {
                 write!(f, "there are two listeners on {at}; each needs an address of its own")
             }
@@ -133,6 +139,7 @@ impl std::error::Error for Error {
             Error::Panic
             | Error::Conflict(_)
             | Error::Route(..)
+            | Error::RedirectLoop(_)
             | Error::Duplicate(_)
             | Error::Ended => None,
             #[cfg(feature = "user")]

@@ -59,12 +59,12 @@ impl Builder {
             )
     }
 
-    /// Logs the maximum memory and its parts.
-    pub(super) fn log_memory(&self) {
+    /// Logs the maximum memory and its parts; `purpose` is empty, or what the server is for.
+    pub(super) fn log_memory(&self, purpose: &str) {
         let Builder { config, limits, workers, .. } = self;
         let mib = |bytes: usize| bytes.div_ceil(1 << 20);
         info!(
-            "memory at full load: at most {} MiB in addition to the program itself; workers: {workers}, each with \
+            "memory at full load{purpose}: at most {} MiB in addition to the program itself; workers: {workers}, each with \
              {} connections, {} MiB buffered, {} MiB of bodies and {} MiB of cached files",
             mib(self.memory_at_full_load()),
             config.max_connections,

@@ -32,10 +32,6 @@ use crate::site::sandbox;
 #[cfg_attr(feature = "cli", derive(clap::Args))]
 #[non_exhaustive]
 pub struct Options {
-    /// Directory to serve; without it and without virtual hosts, only evring's page is served
-    #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "DIR"))]
-    pub root: Option<PathBuf>,
-
     /// Address or host name, and port, to listen on; `:80` is port 80 of all interfaces; can be repeated. Port 0
     /// selects a free port. Without it, the server listens where a service manager does for it, or else at
     /// 127.0.0.1:8080
@@ -66,6 +62,10 @@ pub struct Options {
         arg(help_heading = "Server", long, value_name = "FILE[,path=/PREFIX][,realm=NAME]")
     )]
     pub basic_auth: Vec<BasicAuth>,
+
+    /// Directory to serve; without it and without virtual hosts, only evring's page is served
+    #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "DIR"))]
+    pub root: Option<PathBuf>,
 
     /// Settings for files
     #[cfg_attr(feature = "cli", command(flatten))]

@@ -38,9 +38,14 @@ impl Builder {
     /// # Errors
     /// If an address, the mechanism, the access log or a thread cannot be set up.
     pub fn start(self) -> Result<Server, Error> {
+        self.start_with_purpose("")
+    }
+
+    /// Starts a server for a purpose, which the log names.
+    fn start_with_purpose(self, purpose: &str) -> Result<Server, Error> {
         let handle = Handle::default();
         handle.0.metrics.set_started(Instant::now());
-        self.start_generation(&handle)?;
+        self.start_generation(&handle, purpose)?;
         let server = Server::new(handle);
         #[cfg(feature = "tls")]
         if let Some(certificates) = server.certificates() {
@@ -50,7 +55,7 @@ impl Builder {
     }
 
     /// Starts workers that serve in the place of those before.
-    fn start_generation(mut self, handle: &Handle) -> Result<(), Error> {
+    fn start_generation(mut self, handle: &Handle, purpose: &str) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_values()?;
         self.check_pages()?;
@@ -65,6 +70,8 @@ impl Builder {
         inherited.append(&mut self.taken_over);
         let listeners = self.listeners(&inherited, given, &handle.0.addresses())?;
         self.config.listen = listeners.listen;
+        #[cfg(feature = "basic-auth")]
+        self.warn_of_plain_passwords(&self.config.listen);
         #[cfg(feature = "tls")]
         {
             let made = handle.0.self_signed();
@@ -91,7 +98,7 @@ impl Builder {
             let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
             new.map(|(_, at)| at).try_for_each(is_free)?;
         }
-        self.log_memory();
+        self.log_memory(purpose);
         #[cfg(feature = "sandbox")]
         self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
         let metrics = &handle.0.metrics;
@@ -179,7 +186,7 @@ impl Builder {
             .route("/metrics", monitor::metrics(handle.0.metrics.clone()))
             .route("/healthz", |_: Request| "alive\n")
             .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
-        Ok(Some(Monitor { listen, server: server.start()? }))
+        Ok(Some(Monitor { listen, server: server.start_with_purpose(" of the metrics listener")? }))
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike
@@ -204,6 +211,6 @@ impl Handle {
     /// # Errors
     /// Those of [`Builder::start`], and if the server ends; then its settings stay.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
-        builder.take_over(self.listening_sockets()).start_generation(self)
+        builder.take_over(self.listening_sockets()).start_generation(self, "")
     }
 }

@@ -114,7 +114,9 @@ impl TlsOptions {
         } else if self.certificates.len() == self.keys.len() {
             Certificates::load(self.certificates.iter().zip(&self.keys))?.into()
         } else {
-            return Err(Error::Conflict("each certificate needs one key, in the same order"));
+            return Err(Error::Conflict(
+                "each certificate (tls-cert) needs one key (tls-key), in the same order",
+            ));
         };
         let roots = self.client_ca.as_deref().map(client_roots).transpose()?;
         let mut config = server_config(Arc::clone(&certificates), roots, &["http/1.1"])?;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::mem::take;
 use std::net::SocketAddr;
 use std::rc::Rc;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use evring::{Close, Commands, Cx, Others};
 use tracing::{Level, debug, enabled};
@@ -190,7 +190,7 @@ impl Context {
         if let Some(log) = &mut self.log {
             let (peer, body) = (peer.as_ref().map(SocketAddr::ip), state.last_body_bytes);
             let date = self.responder.clock.stamp();
-            let entry = Entry { peer, date, logged, status, body, time };
+            let entry = Entry { peer, date, now: SystemTime::now, logged, status, body, time };
             if !log.write(&entry) {
                 self.metrics.own().log_lines_lost.add(1);
             }

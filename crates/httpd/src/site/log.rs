@@ -43,6 +43,8 @@ pub(crate) struct LogSender {
 pub(crate) struct Entry<'a> {
     pub(crate) peer: Option<IpAddr>,
     pub(crate) date: &'a [u8],
+    /// Reads the clock, for the log that has milliseconds.
+    pub(crate) now: fn() -> SystemTime,
     pub(crate) logged: LoggedRequest<'a>,
     pub(crate) status: u16,
     /// Bytes of the response's body.
@@ -172,10 +174,8 @@ impl Entry<'_> {
 
     /// Appends an object with the fields of the combined format and the time in microseconds.
     fn put_json(&self, out: &mut Vec<u8>) {
-        let date = std::str::from_utf8(self.date).unwrap_or_default();
-        let time = date.parse::<httpdate::HttpDate>().map(SystemTime::from);
-        let seconds = time.unwrap_or(SystemTime::UNIX_EPOCH).duration_since(SystemTime::UNIX_EPOCH);
-        put(out, format_args!("{{\"time\":{}", seconds.unwrap_or_default().as_secs()));
+        let since = (self.now)().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        put(out, format_args!("{{\"time\":{}.{:03}", since.as_secs(), since.subsec_millis()));
         if let Some(peer) = self.peer {
             put(out, format_args!(",\"client\":\"{peer}\""));
         }
@@ -507,7 +507,8 @@ mod tests {
         let peer = Some([192, 0, 2, 1].into());
         let mut out = Vec::new();
         let time = Some(Duration::from_micros(34));
-        let entry = Entry { peer, date, logged, status: 200, body: 12, time };
+        let now = || SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_012);
+        let entry = Entry { peer, date, now, logged, status: 200, body: 12, time };
         match format {
             LogFormat::Combined => entry.put(&mut out),
             LogFormat::Json => entry.put_json(&mut out),
@@ -540,7 +541,7 @@ mod tests {
             serde_json::from_str::<serde_json::Value>(&line).unwrap()
         };
         let expected = serde_json::json!({
-            "time": 784_111_777, "client": "192.0.2.1", "method": "GET", "target": "/a?b",
+            "time": 784_111_777.012, "client": "192.0.2.1", "method": "GET", "target": "/a?b",
             "host": "h", "referer": "http://r/", "user_agent": "u\"\\\u{c3}\u{a9}",
             "status": 200, "bytes": 12, "microseconds": 34,
         });
