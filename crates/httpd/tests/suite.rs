@@ -13,5 +13,6 @@ mod monitor;
 mod routing;
 mod serving;
 mod stage;
+mod streams;
 mod upgrade_to_protocol;
 mod waiting;

@@ -276,6 +276,11 @@ fn sockets_of_a_service_manager_are_used() {
     let output = command.output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("the inherited descriptor 3 cannot be used"), "{text}");
+    // It ended without the variable, too.
+    let mut command = httpd(&["--root", "/does/not/exist"]);
+    command.env("EVRING_HTTPD_INHERITED", "one");
+    let text = String::from_utf8(command.output().unwrap().stderr).unwrap();
+    assert!(text.contains("EVRING_HTTPD_INHERITED"), "{text}");
 }
 
 #[test]
@@ -347,8 +352,70 @@ fn successor_survived_the_stop_of_its_predecessor() {
     // Ends when all processes have ended.
     let mut output = String::new();
     serving.errors.read_to_string(&mut output).unwrap();
-    assert!(output.contains("the process whose place this one takes has ended"), "{output}");
+    assert!(output.contains("the process whose place this one takes stops"), "{output}");
     assert!(TcpStream::connect(serving.address).is_err());
+}
+
+/// Returns another process with the command line of this one.
+fn other_process(of: Pid) -> Pid {
+    let command_line = |pid: Pid| fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).ok();
+    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+        Pid::from_raw(entry.unwrap().file_name().to_str()?.parse().ok()?)
+    });
+    let is_other = |pid: &Pid| *pid != of && command_line(*pid) == command_line(of);
+    all.into_iter().find(is_other).unwrap()
+}
+
+#[test]
+#[cfg(feature = "tls")]
+fn stop_of_both_processes_was_a_second_signal_for_the_successor() {
+    let dir = tempfile::tempdir().unwrap();
+    let [certificate, key, path] =
+        ["cert.pem", "key.pem", "notify"].map(|name| dir.path().join(name));
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+    let pem = made.signing_key.serialize_pem();
+    fs::write(&certificate, made.cert.pem()).unwrap();
+    make_pipe(&key);
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    set_socket_passcred(&manager, true).unwrap();
+    let mut command = httpd(&["-p", "0", "--drain-delay", "60", "--tls-cert"]);
+    command.arg(&certificate).arg("--tls-key").arg(&key).env("NOTIFY_SOCKET", &path);
+    let mut serving = thread::scope(|scope| {
+        scope.spawn(|| fs::write(&key, &pem).unwrap());
+        Serving::of(command)
+    });
+    let first = Pid::from_child(&serving.child);
+    serving.signal(Signal::USR2);
+    // The successor reads its key, and has prepared for signals.
+    let mut pipe = fs::File::options().write(true).open(&key).unwrap();
+    let successor = other_process(first);
+    // As systemd ends a service.
+    kill_process(successor, Signal::TERM).unwrap();
+    kill_process(first, Signal::TERM).unwrap();
+    while notification(&manager) != (first, "STOPPING=1\n".to_owned()) {}
+    pipe.write_all(pem.as_bytes()).unwrap();
+    drop(pipe);
+    let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
+    let end = "the process whose place this one takes stops";
+    assert!(lines.any(|line| line.contains(end)), "the successor was cut");
+    serving.signal(Signal::TERM);
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
+fn failed_upgrade_did_not_name_the_program() {
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("httpd");
+    fs::copy(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["-p", "0"]).stderr(Stdio::piped());
+    let mut serving = Serving::of(command);
+    fs::remove_file(&program).unwrap();
+    serving.signal(Signal::USR2);
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    assert!(line.contains(program.to_str().unwrap()), "{line}");
 }
 
 #[test]

@@ -7,11 +7,16 @@
 //! A service manager has to know the successor as the main process before this one exits, or it ends the service: so
 //! this process reports it. And systemd watches its own children only (it may kill other processes at once at a stop),
 //! so the successor is no child of this process: the one between them exits at once.
+//!
+//! A stop is for both processes until the successor serves alone. So it reports that it listens and waits for an answer:
+//! if this process is about to stop, or has ended, there is none, and the successor stops, too.
 
 use std::env;
-use std::io::{self, ErrorKind, PipeReader, PipeWriter, Read, Write};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -26,7 +31,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 /// Number of sockets from the process before, and how many of them, the first ones, a service manager gave to it: `3,1`.
-/// A pipe to the process follows the sockets.
+/// A socket to the process follows them.
 pub(crate) const INHERITED: &str = "EVRING_HTTPD_INHERITED";
 
 /// The first descriptor that is passed on (sd_listen_fds(3)).
@@ -35,6 +40,15 @@ const FIRST: RawFd = 3;
 /// Maximum time for a successor to listen.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
+/// Time for a successor that has failed to say why, and to end.
+const END_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// What a successor reports that waits for an answer. One of before does not, and reports `1`.
+const READY: u8 = b'2';
+
+/// The answer: the successor serves.
+const SERVE: &[u8] = b"1";
+
 /// What this process got from another one.
 #[derive(Default)]
 pub(crate) struct Inheritance {
@@ -42,15 +56,15 @@ pub(crate) struct Inheritance {
     pub(crate) sockets: Vec<ListeningSocket>,
     /// Other ones of the process before.
     pub(crate) taken_over: Vec<ListeningSocket>,
-    /// A pipe to the process before.
+    /// A socket to the process before.
     predecessor: Option<OwnedFd>,
 }
 
 impl Inheritance {
     /// Takes the descriptors that were passed to this process. Called once, before it opens others.
     pub(crate) fn take() -> io::Result<Self> {
-        let counts = env::var(INHERITED).ok().and_then(|counts| parse_counts(&counts));
-        let (fds, of_manager, report): (Vec<RawFd>, _, _) = match counts {
+        let counts = env::var_os(INHERITED).map(|counts| parse_counts(&counts.to_string_lossy()));
+        let (fds, of_manager, report): (Vec<RawFd>, _, _) = match counts.transpose()? {
             Some((count, of_manager)) => {
                 ((FIRST..FIRST + count).collect(), of_manager, Some(FIRST + count))
             }
@@ -68,25 +82,39 @@ impl Inheritance {
         Ok(Inheritance { sockets, taken_over, predecessor: predecessor.transpose()? })
     }
 
-    /// Reports to the process before, if there is one, that this process listens.
+    /// Reports to the process before, if there is one, that this process listens, and waits until it may serve alone.
     ///
     /// # Errors
-    /// If it has ended: it was stopped, and this process with it.
+    /// If it stops, or has ended: this process stops, too.
     pub(crate) fn report_ready(&mut self) -> io::Result<()> {
-        let Some(pipe) = self.predecessor.take() else { return Ok(()) };
-        std::fs::File::from(pipe).write_all(b"1").map_err(|error| {
-            let reason = format!(
-                "the process whose place this one takes has ended, and a stop is for both; start the server again: {error}"
-            );
-            io::Error::new(error.kind(), reason)
-        })
+        let Some(predecessor) = self.predecessor.take() else { return Ok(()) };
+        let mut predecessor = File::from(predecessor);
+        let report = predecessor.write_all(&[READY]);
+        match report.and_then(|()| predecessor.read_exact(&mut [0])) {
+            // A program of before gives the end of a pipe, and no answer.
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::BADF) => Ok(()),
+            Err(error) => {
+                let reason = format!(
+                    "the process whose place this one takes stops, and a stop is for both; start the server again: \
+                     {error}"
+                );
+                Err(io::Error::new(error.kind(), reason))
+            }
+            Ok(()) => Ok(()),
+        }
     }
 }
 
-/// Parses the value of [`INHERITED`].
-fn parse_counts(text: &str) -> Option<(RawFd, usize)> {
-    let (count, of_manager) = text.split_once(',')?;
-    Some((count.parse().ok()?, of_manager.parse().ok()?))
+/// Parses the value of [`INHERITED`]. A program of before gives the first number only.
+fn parse_counts(text: &str) -> io::Result<(RawFd, usize)> {
+    let (count, of_manager) = text.split_once(',').unwrap_or((text, "0"));
+    match (count.parse::<u16>(), of_manager.parse()) {
+        (Ok(count), Ok(of_manager)) => Ok((count.into(), of_manager)),
+        _ => {
+            let reason = format!("the variable {INHERITED} is for a successor only, not {text:?}");
+            Err(io::Error::new(ErrorKind::InvalidInput, reason))
+        }
+    }
 }
 
 /// Returns the descriptors from a service manager.
@@ -114,7 +142,8 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
 /// addresses `given`, and `stops` is whether a signal to stop has arrived.
 ///
 /// # Errors
-/// If it cannot be started, or ends before it listens; then this process goes on.
+/// If it cannot be started, or ends before it listens, or this process is about to stop; then this process goes on, or
+/// stops as it was told.
 pub(crate) fn start_successor(
     handle: &Handle,
     given: &[SocketAddr],
@@ -130,12 +159,17 @@ pub(crate) fn start_successor(
         .partition(|socket| given.contains(&socket.address()));
     let of_manager = sockets.len();
     sockets.extend::<Vec<_>>(others);
+    let about_to_stop = || io::Error::other("the server is about to stop; start it again afterwards");
     if stops.load(Ordering::Relaxed) || sockets.is_empty() {
-        return Err(io::Error::other("the server is about to stop; start it again afterwards"));
+        return Err(about_to_stop());
     }
     let mut arguments = env::args_os();
     let program = arguments.next().ok_or(ErrorKind::NotFound)?;
-    let (mut ready, report) = io::pipe()?;
+    let named = |error: io::Error| {
+        let reason = format!("cannot start {}: {error}", Path::new(&program).display());
+        io::Error::new(error.kind(), reason)
+    };
+    let (mut successor, report) = UnixStream::pair()?;
     let own_report = report.try_clone()?;
     let fds = sockets.iter().map(|socket| socket.as_fd().try_clone_to_owned());
     let fds = fds.chain([Ok(OwnedFd::from(report))]);
@@ -143,26 +177,29 @@ pub(crate) fn start_successor(
         fd.map(|parent_fd| FdMapping { parent_fd, child_fd })
     };
     let mappings = (FIRST..).zip(fds).map(mapping).collect::<Result<_, _>>()?;
-    let mut command = Command::new(program);
+    let mut command = Command::new(&program);
     command.args(arguments).env(INHERITED, format!("{},{of_manager}", sockets.len()));
     command.env_remove("LISTEN_FDS").env_remove("LISTEN_PID");
     // SAFETY: between fork and exec the function makes system calls only, and allocates nothing.
     unsafe { command.pre_exec(move || leave_parent(&own_report)) };
     command.fd_mappings(mappings).map_err(io::Error::other)?;
     // This is the process in between, which has exited.
-    command.spawn()?.wait()?;
-    // This process's ends of the pipe, which would hide the successor's end.
+    command.spawn().map_err(named)?.wait()?;
+    // This process's copies of the successor's socket, which would hide the successor's end.
     drop(command);
-    let successor = wait_until_ready(&mut ready, START_TIMEOUT)?;
+    let (number, report) = wait_until_ready(&mut successor, START_TIMEOUT)?;
     if stops.load(Ordering::Relaxed) {
-        // The stop was for the server, whichever process it is.
-        kill_process(successor, Signal::TERM)?;
+        // The stop was for the server, whichever process it is: the successor gets no answer.
+        return Err(about_to_stop());
     }
-    Ok(successor)
+    if report == READY {
+        successor.write_all(SERVE).map_err(|_| ended())?;
+    }
+    Ok(number)
 }
 
 /// Makes a process of its own of a child that has not executed its program yet, and reports its number.
-fn leave_parent(mut report: &PipeWriter) -> io::Result<()> {
+fn leave_parent(mut report: &UnixStream) -> io::Result<()> {
     // SAFETY: the process has one thread. In the new one, the caller makes only system calls until it executes a
     // program.
     match unsafe { libc::fork() } {
@@ -173,47 +210,58 @@ fn leave_parent(mut report: &PipeWriter) -> io::Result<()> {
     }
 }
 
-/// Waits until the successor reports that it listens. If it does not within `timeout`, or the wait fails, it is killed:
-/// else it could serve beside this process.
-fn wait_until_ready(pipe: &mut PipeReader, timeout: Duration) -> io::Result<Pid> {
+/// Waits until the successor reports that it listens. Returns its number and the report. If there is none within
+/// `timeout`, or the wait fails, it is killed: else it could serve beside this process.
+fn wait_until_ready(successor: &mut UnixStream, timeout: Duration) -> io::Result<(Pid, u8)> {
     let mut number = [0; size_of::<u32>()];
-    pipe.read_exact(&mut number).map_err(|_| ended())?;
-    let successor = Pid::from_raw(i32::from_ne_bytes(number)).ok_or_else(ended)?;
+    successor.read_exact(&mut number).map_err(|_| ended())?;
+    let number = Pid::from_raw(i32::from_ne_bytes(number)).ok_or_else(ended)?;
     // It names this process even if that ends and the number is used again. Not every kernel and sandbox has it.
-    let process = match pidfd_open(successor, PidfdFlags::empty()) {
+    let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(Errno::SRCH) => return Err(ended()),
         process => process.ok(),
     };
-    let report = read_report(pipe, Instant::now() + timeout);
+    let report = read_report(successor, timeout);
     if let Err(error) = &report {
+        let has_failed = error.kind() == ErrorKind::BrokenPipe;
         // Fails if it has ended; then its number is not used without the descriptor.
         let _ = match process {
+            // It says why, and ends.
+            Some(process) if has_failed && wait_for(&process, END_TIMEOUT).is_ok() => Ok(()),
             Some(process) => pidfd_send_signal(process, Signal::KILL),
-            None if error.kind() == ErrorKind::BrokenPipe => Ok(()),
-            None => kill_process(successor, Signal::KILL),
+            None if has_failed => Ok(()),
+            None => kill_process(number, Signal::KILL),
         };
     }
-    report.map(|()| successor)
+    report.map(|report| (number, report))
 }
 
 /// Waits for the report that the successor listens.
-fn read_report(pipe: &mut PipeReader, until: Instant) -> io::Result<()> {
+fn read_report(successor: &mut UnixStream, timeout: Duration) -> io::Result<u8> {
+    wait_for(&*successor, timeout)?;
+    let mut report = [0];
+    successor.read_exact(&mut report).map_err(|error| match error.kind() {
+        ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset => ended(),
+        _ => error,
+    })?;
+    Ok(report[0])
+}
+
+/// Waits until a descriptor is readable, which that of a process is at its end.
+fn wait_for(fd: impl AsFd, timeout: Duration) -> io::Result<()> {
+    let until = Instant::now() + timeout;
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let left = Timespec::try_from(left).map_err(io::Error::other)?;
-        match poll(&mut [PollFd::new(&*pipe, PollFlags::IN)], Some(&left)) {
+        match poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&left)) {
             Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),
             Ok(0) => {
                 return Err(io::Error::new(ErrorKind::TimedOut, "the new process does not listen"));
             }
-            Ok(_) => break,
+            Ok(_) => return Ok(()),
         }
     }
-    pipe.read_exact(&mut [0]).map_err(|error| match error.kind() {
-        ErrorKind::UnexpectedEof => ended(),
-        _ => error,
-    })
 }
 
 fn ended() -> io::Error {
@@ -230,16 +278,16 @@ mod tests {
     use super::*;
 
     /// Starts a command as a successor that has reported its number.
-    fn successor(program: &str) -> (Child, PipeReader, PipeWriter) {
-        let child = Command::new(program).arg("60").spawn().unwrap();
-        let (ready, mut report) = io::pipe().unwrap();
+    fn successor(program: &str, argument: &str) -> (Child, UnixStream, UnixStream) {
+        let child = Command::new(program).arg(argument).spawn().unwrap();
+        let (ready, mut report) = UnixStream::pair().unwrap();
         report.write_all(&child.id().to_ne_bytes()).unwrap();
         (child, ready, report)
     }
 
     #[test]
     fn successor_that_has_ended_already_was_reported_as_no_such_process() {
-        let (mut child, mut ready, report) = successor("true");
+        let (mut child, mut ready, report) = successor("true", "60");
         child.wait().unwrap();
         drop(report);
         let error = wait_until_ready(&mut ready, START_TIMEOUT).unwrap_err();
@@ -248,12 +296,12 @@ mod tests {
 
     #[test]
     fn successor_that_does_not_report_is_killed() {
-        let (mut child, mut ready, _report) = successor("sleep");
+        let (mut child, mut ready, _report) = successor("sleep", "60");
         let error = wait_until_ready(&mut ready, Duration::from_millis(1)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TimedOut);
         assert_eq!(child.wait().unwrap().signal(), Some(libc::SIGKILL));
         // The wait ends early for another reason.
-        let (mut child, mut ready, report) = successor("sleep");
+        let (mut child, mut ready, report) = successor("sleep", "60");
         drop(report);
         let error = wait_until_ready(&mut ready, START_TIMEOUT).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::BrokenPipe);
@@ -261,9 +309,26 @@ mod tests {
     }
 
     #[test]
+    fn successor_was_killed_before_it_had_said_why_it_failed() {
+        let (mut child, mut ready, report) = successor("sleep", "0.2");
+        drop(report);
+        wait_until_ready(&mut ready, START_TIMEOUT).unwrap_err();
+        assert_eq!(child.wait().unwrap().signal(), None);
+    }
+
+    #[test]
+    fn sockets_of_an_older_program_were_bound_again() {
+        assert_eq!(parse_counts("3,1").unwrap(), (3, 1));
+        assert_eq!(parse_counts("3").unwrap(), (3, 0));
+        for text in ["", "x", "-1,0", "1,x", "1,1,1", "2000000000000"] {
+            assert!(parse_counts(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
     fn signal_ended_the_wait_for_the_successor() {
         signal_hook::flag::register(libc::SIGURG, Arc::new(AtomicBool::new(false))).unwrap();
-        let (mut child, mut ready, mut report) = successor("sleep");
+        let (mut child, mut ready, mut report) = successor("sleep", "60");
         let number = child.id();
         let (sender, thread_number) = std::sync::mpsc::channel();
         let waiter = thread::spawn(move || {
@@ -278,7 +343,7 @@ mod tests {
             thread::yield_now();
         }
         report.write_all(b"1").unwrap();
-        assert_eq!(waiter.join().unwrap().unwrap().as_raw_pid().unsigned_abs(), number);
+        assert_eq!(waiter.join().unwrap().unwrap().0.as_raw_pid().unsigned_abs(), number);
         child.kill().unwrap();
         child.wait().unwrap();
     }

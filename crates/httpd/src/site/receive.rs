@@ -79,6 +79,8 @@ impl Site {
         loop {
             if x.state.work.is_some() {
                 match self.receive_body(x, rx) {
+                    // The bytes that follow belong to the exchange that the body has begun.
+                    Ok(true) if x.state.exchange().is_some() => continue,
                     Ok(true) if x.state.work.is_some() => return Received::Partial,
                     Ok(true) => {}
                     Ok(false) => return Received::Waits,

@@ -1,0 +1,63 @@
+//! Responses that are sent in pieces, to requests whose bodies were collected.
+
+use crate::serving;
+
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
+use std::time::Duration;
+
+use evring_httpd::{Body, BodySender, Builder, Limits, Request, Response, Server};
+use serving::{connect, on_every_backend, on_every_backend_at_once};
+
+/// Longer than any wait on the slowest machine.
+const LONG: Duration = Duration::from_secs(20);
+
+/// Returns a builder of a server whose handler collects the request's body, and what sends its responses.
+fn streaming(backend: &str) -> (Builder, Receiver<BodySender>) {
+    let (senders, bodies) = channel();
+    let senders = Mutex::new(senders);
+    let builder = Server::builder().listen("127.0.0.1:0").backend(backend);
+    let builder = builder.route("/stream", move |_: Request| {
+        let (sender, body) = Body::channel();
+        senders.lock().unwrap().send(sender).unwrap();
+        Response::new(body)
+    });
+    (builder, bodies)
+}
+
+const POST: &[u8] = b"POST /stream HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nab";
+
+#[test]
+fn request_after_a_body_that_a_stream_answered_was_lost() {
+    on_every_backend(|backend| {
+        let (builder, bodies) = streaming(backend);
+        let server = builder.route("/now", |_: Request| "now").start().unwrap();
+        let mut client = connect(&server);
+        client.send(&[POST, b"GET /now HTTP/1.1\r\nHost: a\r\n\r\n"].concat());
+        let mut sender = bodies.recv_timeout(LONG).unwrap();
+        client.response(false);
+        sender.try_send("piece").unwrap();
+        assert_eq!(client.chunk(), b"piece", "{backend}");
+        sender.finish();
+        assert_eq!(client.chunk(), b"", "{backend}");
+        assert_eq!(client.response(true).body, b"now", "{backend}");
+    });
+}
+
+#[test]
+fn stream_that_answered_a_body_was_reset_at_the_time_limit_of_a_head() {
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_secs(1);
+    on_every_backend_at_once(|backend| {
+        let (builder, bodies) = streaming(backend);
+        let server = builder.limits(limits.clone()).start().unwrap();
+        let mut client = connect(&server);
+        client.send(POST);
+        let mut sender = bodies.recv_timeout(LONG).unwrap();
+        client.response(false);
+        thread::sleep(limits.header_timeout * 2);
+        sender.try_send("piece").expect(backend);
+        assert_eq!(client.chunk(), b"piece", "{backend}");
+    });
+}
