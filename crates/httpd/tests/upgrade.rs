@@ -359,9 +359,9 @@ fn successor_survived_the_stop_of_its_predecessor() {
 /// Returns another process with the command line of this one.
 fn other_process(of: Pid) -> Pid {
     let command_line = |pid: Pid| fs::read(format!("/proc/{}/cmdline", pid.as_raw_pid())).ok();
-    let all = fs::read_dir("/proc").unwrap().filter_map(|entry| {
-        Pid::from_raw(entry.unwrap().file_name().to_str()?.parse().ok()?)
-    });
+    let all = fs::read_dir("/proc")
+        .unwrap()
+        .filter_map(|entry| Pid::from_raw(entry.unwrap().file_name().to_str()?.parse().ok()?));
     let is_other = |pid: &Pid| *pid != of && command_line(*pid) == command_line(of);
     all.into_iter().find(is_other).unwrap()
 }

@@ -210,8 +210,8 @@ impl Pages {
         let blocks = matches!(self.slots[index as usize].waits, Waits::ReadyThenBlocks(..));
         let is_polled = self.sleeps_in_ring && !blocks;
         // The kernel checks the descriptor of a poll. The table of the others extends to the highest one.
-        let is_bad = !is_polled && !(self.readiness.has_place(fd) || raw::is_open(fd));
-        if fd < 0 || is_bad {
+        let may_be_open = is_polled || self.readiness.has_place(fd) || raw::is_open(fd);
+        if fd < 0 || !may_be_open {
             return self.finish(index, -(libc::EBADF as isize));
         }
         self.counters.readiness_waits += 1;
