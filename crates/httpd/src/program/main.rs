@@ -125,7 +125,7 @@ fn serve(
     let taken_over = std::mem::take(&mut inherited.taken_over);
     let given: Vec<_> = sockets.iter().map(ListeningSocket::address).collect();
     reload.inherited = sockets.len() + taken_over.len();
-    let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open)?;
+    let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open, "")?;
     let user = settings.0.user.as_ref();
     let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose()?;
     let server = settings.server(&backend, budget).inherit(sockets).take_over(taken_over).start();
