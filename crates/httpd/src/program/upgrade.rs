@@ -159,7 +159,8 @@ pub(crate) fn start_successor(
         .partition(|socket| given.contains(&socket.address()));
     let of_manager = sockets.len();
     sockets.extend::<Vec<_>>(others);
-    let about_to_stop = || io::Error::other("the server is about to stop; start it again afterwards");
+    let about_to_stop =
+        || io::Error::other("the server is about to stop; start it again afterwards");
     if stops.load(Ordering::Relaxed) || sockets.is_empty() {
         return Err(about_to_stop());
     }

@@ -394,8 +394,8 @@ impl Builder {
     }
 
     /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
-    /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
-    /// `min_rate` other than the default is that of the limits, too.
+    /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A
+    /// `progress_interval` or `min_rate` other than the default is that of the limits, too.
     pub fn config(mut self, config: Config) -> Self {
         let (default, roots) = (Config::default(), config.roots.clone());
         if config.progress_interval != default.progress_interval {
