@@ -240,9 +240,8 @@ impl Builder {
     /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
     /// | `/` | all, including those for files |
     ///
-    /// A name in braces stands for a whole segment; `/a-{id}` is an error ([`Error::Route`]). No segment with `%2F` matches
-    /// one, so its client gets 400, unless a path that ends in a slash matches. See
-    /// [`Site::route`](crate::Site::route).
+    /// A name in braces stands for a whole segment; `/a-{id}` is an error. No segment with `%2F` matches one, so
+    /// its client gets 400, unless a path that ends in a slash matches. See [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
         let added = self.routes.add(path, Arc::new(handler.into_handler()));
         if let Err(reason) = added {
