@@ -119,6 +119,9 @@ pub trait Commands {
     /// Sets or clears the deadline of the connection.
     fn set_deadline(&mut self, id: ConnId, at: Option<Instant>);
 
+    /// Returns the deadline of the connection, in whole milliseconds.
+    fn deadline(&self, id: ConnId) -> Option<Instant>;
+
     /// Sets or clears a timer of the application's own, from 0 to
     /// [`Config::max_timers`](crate::Config::max_timers) − 1. When it expires, the driver calls
     /// [`timer`](crate::Application::timer), at `at` or up to 1 ms later.

@@ -96,6 +96,7 @@ forward! {
         fn peer_addr(id: ConnId) -> Option<SocketAddr>;
         fn session(id: ConnId) -> Option<&dyn Any>;
         fn lateness(id: ConnId) -> Lateness;
+        fn deadline(id: ConnId) -> Option<Instant>;
         fn is_overloaded() -> bool;
         fn stats() -> Stats;
         fn is_stopping() -> bool;

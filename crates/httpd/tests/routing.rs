@@ -33,7 +33,7 @@ fn parameters_match_no_encoded_slash_and_paths_with_a_slash_do() {
     let rest = |request: Request| request.uri().path().to_owned();
     let named = |request: Request| param(&request, "name").unwrap().to_owned();
     let server = builder().route("/one/{name}", named).route("/all/{name}", named);
-    let server = server.route("/all/", rest).route("/a-{name}", rest).start().unwrap();
+    let server = server.route("/all/", rest).start().unwrap();
     for (target, status, body) in [
         ("/one/a%20b", 200, "a b"),
         ("/one/a%2Fb", 400, ""),
@@ -43,8 +43,6 @@ fn parameters_match_no_encoded_slash_and_paths_with_a_slash_do() {
         ("/all/a%2Fb", 200, "/all/a%2Fb"),
         ("/all/a/b", 200, "/all/a/b"),
         ("/all/", 200, "/all/"),
-        ("/a-b", 404, ""),
-        ("/a-%7Bname%7D", 200, "/a-%7Bname%7D"),
     ] {
         let response = connect(&server).get(target);
         assert_eq!(response.status, status, "{target}");

@@ -1,13 +1,17 @@
-//! Responses that are sent in pieces, to requests whose bodies were collected.
+//! Responses that are sent in pieces, to requests with bodies that no handler waits for.
 
 use crate::serving;
 
-use std::sync::Mutex;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use evring_httpd::{Body, BodySender, Builder, Limits, Request, Response, Server};
+use evring_httpd::http::HeaderMap;
+use evring_httpd::http::request::Parts;
+use evring_httpd::{
+    Answer, Body, BodySender, BodySink, Builder, Handler, Limits, Request, Response, Server,
+};
 use serving::{connect, on_every_backend, on_every_backend_at_once};
 
 /// Longer than any wait on the slowest machine.
@@ -59,5 +63,50 @@ fn stream_that_answered_a_body_was_reset_at_the_time_limit_of_a_head() {
         thread::sleep(limits.header_timeout * 2);
         sender.try_send("piece").expect(backend);
         assert_eq!(client.chunk(), b"piece", "{backend}");
+    });
+}
+
+/// Answers the first bytes of a body by a stream.
+struct Early(Mutex<Sender<BodySender>>);
+
+impl Handler for Early {
+    fn handle(self: Arc<Self>, _: Parts) -> Answer {
+        Answer::Receive(Box::new(EarlySink(self.0.lock().unwrap().clone())))
+    }
+}
+
+struct EarlySink(Sender<BodySender>);
+
+impl BodySink for EarlySink {
+    fn data(&mut self, _: &[u8]) -> Option<Response> {
+        let (sender, body) = Body::channel();
+        self.0.send(sender).unwrap();
+        Some(Response::new(body))
+    }
+
+    fn end(self: Box<Self>, _: HeaderMap) -> Response {
+        unreachable!("the body was answered")
+    }
+}
+
+#[test]
+fn stream_that_answers_the_beginning_of_a_body_is_complete() {
+    on_every_backend(|backend| {
+        let (senders, bodies) = channel();
+        let builder = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = builder.route("/early", Early(Mutex::new(senders))).start().unwrap();
+        let mut client = connect(&server);
+        client.send(b"POST /early HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n");
+        client.send(&[b'x'; 1_000]);
+        let mut sender = bodies.recv_timeout(LONG).unwrap();
+        assert_eq!(client.response(false).field("Connection"), Some("close"));
+        client.send(&[b'x'; 99_000]);
+        for piece in ["one", "two"] {
+            sender.try_send(piece).unwrap();
+            assert_eq!(client.chunk(), piece.as_bytes(), "{backend}");
+        }
+        sender.finish();
+        assert_eq!(client.chunk(), b"", "{backend}");
+        client.expect_end();
     });
 }

@@ -19,8 +19,8 @@ use command_fds::{CommandFdExt, FdMapping};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::net::sockopt::{self, set_socket_passcred};
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketType, bind, recvmsg,
-    socket,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SocketFlags, SocketType,
+    bind, recvmsg, socket_with,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serving::program::{Serving, httpd};
@@ -514,12 +514,10 @@ fn inherited_sockets_of_both_families_were_not_those_of_ipv4_settings() {
 #[cfg(feature = "tls")]
 fn inherited_socket_of_ipv4_was_replaced_by_that_of_both_families() {
     let listen = |at: SocketAddr| {
-        let socket = socket(
-            if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 },
-            SocketType::STREAM,
-            None,
-        )
-        .unwrap();
+        let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        // Else programs of other tests would have it, too.
+        let flags = SocketFlags::CLOEXEC;
+        let socket = socket_with(family, SocketType::STREAM, flags, None).unwrap();
         sockopt::set_socket_reuseport(&socket, true).unwrap();
         bind(&socket, &at).unwrap();
         rustix::net::listen(&socket, 16).unwrap();

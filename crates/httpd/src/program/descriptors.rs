@@ -104,10 +104,11 @@ impl DescriptorDemand {
     }
 
     /// Raises the limit and distributes this process' descriptors, of which `open` are not those of the new workers.
-    /// Logs it if the demand is not met.
+    /// Logs it if the demand is not met, and until when.
     pub(crate) fn budget_of_process(
         self,
         open: u64,
+        until: &str,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
         let limit = raise_limit();
         let budget = self.budget(limit, open)?;
@@ -116,7 +117,7 @@ impl DescriptorDemand {
             granted < requested / 2 || requested != Config::default().max_connections;
         if granted < requested {
             let message = format!(
-                "{granted} connections per worker instead of {requested}: the process is limited to \
+                "{granted} connections per worker instead of {requested}{until}: the process is limited to \
                  {limit} descriptors (ulimit -Hn); raise the limit"
             );
             if is_significant { warn!("{message}") } else { info!("{message}") }
@@ -125,7 +126,7 @@ impl DescriptorDemand {
             let (n, requested) = (budget.workers, self.workers);
             let plural = if n == 1 { "" } else { "s" };
             warn!(
-                "{n} worker{plural} instead of {requested}: the process is limited to {limit} descriptors \
+                "{n} worker{plural} instead of {requested}{until}: the process is limited to {limit} descriptors \
                  (ulimit -Hn); raise the limit"
             );
         }

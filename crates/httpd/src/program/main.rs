@@ -127,7 +127,7 @@ fn serve(
     let taken_over = std::mem::take(&mut inherited.taken_over);
     let given: Vec<_> = sockets.iter().map(ListeningSocket::address).collect();
     reload.inherited = sockets.len() + taken_over.len();
-    let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open)?;
+    let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open, "")?;
     let user = settings.0.user.as_ref();
     let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose();
     let pid_file = pid_file.map_err(|error| positions.locate_setting("pid-file", error))?;

@@ -97,7 +97,8 @@ impl Reload {
         let (backend, _) = backends::choose(&settings.0.backend)?;
         // The workers of before keep theirs until their last connections have closed.
         let open = open_descriptors().max(self.open);
-        let budget = settings.descriptor_demand(self.inherited).budget_of_process(open)?;
+        let demand = settings.descriptor_demand(self.inherited);
+        let budget = demand.budget_of_process(open, " until the next reload")?;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
         Ok(of_program)
     }

@@ -240,9 +240,8 @@ impl Builder {
     /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
     /// | `/` | all, including those for files |
     ///
-    /// A name in braces stands for a whole segment: `/a-{id}` is a path with these characters. No segment with `%2F`
-    /// matches one, so its client gets 400, unless a path that ends in a slash matches. See
-    /// [`Site::route`](crate::Site::route).
+    /// A name in braces stands for a whole segment; `/a-{id}` is an error. No segment with `%2F` matches one, so
+    /// its client gets 400, unless a path that ends in a slash matches. See [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
         let added = self.routes.add(path, Arc::new(handler.into_handler()));
         if let Err(reason) = added {
@@ -394,8 +393,8 @@ impl Builder {
     }
 
     /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
-    /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A `progress_interval` or
-    /// `min_rate` other than the default is that of the limits, too.
+    /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A
+    /// `progress_interval` or `min_rate` other than the default is that of the limits, too.
     pub fn config(mut self, config: Config) -> Self {
         let (default, roots) = (Config::default(), config.roots.clone());
         if config.progress_interval != default.progress_interval {

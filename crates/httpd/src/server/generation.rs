@@ -33,6 +33,8 @@ pub(crate) struct Generation {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether these workers accept connections: the server ends with them.
     pub(crate) is_current: Arc<AtomicBool>,
+    /// The workers have been told that others take their place.
+    pub(crate) is_retired: bool,
     /// Number of workers that have ended.
     pub(crate) ended: Arc<AtomicUsize>,
     /// Clones of the sockets of all workers, while they accept.
@@ -79,8 +81,12 @@ impl Generation {
         }
     }
 
-    /// Stops accepting. The workers end when their last connections have closed; idle ones close soon.
+    /// Stops accepting. The workers end when their last connections have closed; idle ones close soon. Further calls
+    /// have no effect.
     pub(crate) fn retire(&mut self) {
+        if std::mem::replace(&mut self.is_retired, true) {
+            return;
+        }
         self.is_current.store(false, Ordering::Relaxed);
         self.wake(RETIRE_TAG);
         self.workers.iter().for_each(|worker| worker.remote.retire());

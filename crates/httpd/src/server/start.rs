@@ -121,6 +121,7 @@ impl Builder {
             workers: Vec::new(),
             addresses: Vec::new(),
             is_current: Arc::default(),
+            is_retired: false,
             ended: Arc::default(),
             sockets: Vec::new(),
             writer,
@@ -209,7 +210,8 @@ impl Handle {
     /// A builder without addresses keeps those of the server.
     ///
     /// # Errors
-    /// Those of [`Builder::start`], and if the server ends; then its settings stay.
+    /// Those of [`Builder::start`]; then the settings stay. Also [`Error::Ended`] if the server ends: the new workers
+    /// may have started then, and serve those who wait in the queues of their sockets.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
         builder.take_over(self.listening_sockets()).start_generation(self, "")
     }

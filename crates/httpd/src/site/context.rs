@@ -157,9 +157,12 @@ impl Context {
     pub(crate) fn retire<C: Commands>(&mut self, io: &mut C, mut all: Others<'_, State>) {
         self.drain();
         self.limits.keep_alive_timeout = self.limits.keep_alive_timeout.min(RETIRED_KEEP_ALIVE);
+        let until = io.now() + self.limits.keep_alive_timeout;
         all.for_each(io, |io, id, state| {
-            if state.is_idle() && !state.full && state.requests > 0 {
-                self.await_request(&mut Cx { io, id, state, others: Others::none() });
+            let is_waiting = state.is_idle() && !state.full && state.requests > 0;
+            // A nearer deadline stays.
+            if is_waiting && io.deadline(id).is_none_or(|at| at > until) {
+                io.set_deadline(id, Some(until));
             }
         });
     }

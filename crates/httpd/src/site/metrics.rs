@@ -1,7 +1,7 @@
 //! Metrics of a server.
 
 use std::fmt::Write;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ macro_rules! counts {
             pub(crate) times: Times,
             /// The mechanism of a worker that runs.
             remote: Mutex<Option<RemoteHandle>>,
+            /// A scrape has woken the worker, which has not copied its statistics yet.
+            is_woken: AtomicBool,
             /// How often a scrape has made the worker copy its statistics.
             copies: Counter,
         }
@@ -376,6 +378,7 @@ impl Metrics {
     /// Copies the statistics of the mechanism for a scrape that waits for them.
     #[cold]
     pub(crate) fn copy_for_scrape(&self, stats: &Stats) {
+        self.own.is_woken.store(false, Ordering::Relaxed);
         self.own.copy_stats(stats);
         // With the lock: else the copy could fall between the check of the scrape and its wait.
         let _threads = self.all.living();
@@ -383,14 +386,24 @@ impl Metrics {
         self.all.copied.notify_all();
     }
 
-    /// Makes the workers copy their statistics, which an idle one has not done since its last event.
+    /// Makes the workers copy their statistics, which an idle one has not done since its last event. The last copy of a
+    /// worker that has not answered an earlier scrape is used at once.
     #[cfg(feature = "metrics")]
     pub(crate) fn refresh(&self) {
         let threads = self.all.living();
         let wake = |thread: &Arc<WorkerMetrics>| {
             let remote = thread.remote.lock().unwrap_or_else(PoisonError::into_inner);
-            let is_woken = remote.as_ref().is_some_and(|remote| remote.wake(COPY_TAG));
-            is_woken.then(|| (Arc::clone(thread), thread.copies.get()))
+            let remote = remote.as_ref()?;
+            if thread.is_woken.swap(true, Ordering::Relaxed) {
+                return None;
+            }
+            // Before the wake-up, whose copy counts.
+            let copies = thread.copies.get();
+            if remote.wake(COPY_TAG) {
+                return Some((Arc::clone(thread), copies));
+            }
+            thread.is_woken.store(false, Ordering::Relaxed);
+            None
         };
         let woken: Vec<_> = threads.iter().filter_map(wake).collect();
         let is_missing =
@@ -452,7 +465,12 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::sync::mpsc::channel;
+
     use super::*;
+    use crate::{Request, Server};
 
     #[test]
     fn gauges_included_workers_that_had_ended() {
@@ -469,5 +487,38 @@ mod tests {
         drop(ended);
         let value = |name| metrics.sums().find(|sum| sum.name == name).unwrap().value;
         assert_eq!(["service_rate", "backlog", "connections_accepted"].map(value), [5, 7, 18]);
+    }
+
+    #[test]
+    #[cfg(feature = "metrics")]
+    fn scrapes_filled_the_queue_of_a_busy_worker() {
+        let (entered, has_entered) = channel();
+        let (unblock, blocked) = channel::<()>();
+        let blocked = Mutex::new(blocked);
+        let block = move |_: Request| {
+            entered.send(()).unwrap();
+            blocked.lock().unwrap().recv().unwrap();
+            "unblocked"
+        };
+        let server = Server::builder().listen("127.0.0.1:0").route("/block", block);
+        let server = server.start().unwrap();
+        let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+        client.write_all(b"GET /block HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+        has_entered.recv().unwrap();
+        let handle = server.handle();
+        let metrics = &handle.0.metrics;
+        let is_worker = |one: &&Arc<WorkerMetrics>| one.remote.lock().unwrap().is_some();
+        let worker = metrics.all.living().iter().find(is_worker).cloned().expect("it runs");
+        for _ in 0..3 {
+            metrics.refresh();
+        }
+        unblock.send(()).unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        drop(client);
+        // The wake-ups come before the end.
+        server.handle().stop();
+        server.wait().unwrap();
+        // Another copy is made at the end.
+        assert_eq!(worker.copies.get(), 1 + 1);
     }
 }

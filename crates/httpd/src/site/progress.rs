@@ -325,7 +325,8 @@ pub(crate) fn receive(
     if rx.eof()
         && let Some(exchange) = x.state.exchange()
     {
-        // A client that has sent another request waits for both responses.
+        // A client that has sent another request still gets this response. Without `half_close`, the handler of the last
+        // request is cancelled if it waits.
         let is_permitted = context.limits.half_close || exchange.next_bytes > 0;
         if is_permitted && exchange.open_upload().is_none() {
             exchange.at_end = true;

@@ -79,8 +79,8 @@ fn is_name(name: &str) -> bool {
 }
 
 impl RoutePath {
-    const NO_PARAMETER: &str = "a parameter is a whole segment with a name of letters and digits, such as /users/{id}; for \
-                                all paths below one, end the route in a slash";
+    const NO_PARAMETER: &str = "a parameter is a whole segment with a name of letters, digits, `_` and `-`, such as \
+                                /users/{id}; for all paths below one, end the route in a slash";
 
     /// # Errors
     /// A segment has braces, and is no parameter.
@@ -283,6 +283,7 @@ mod tests {
         assert_eq!(found("/a/%FF"), "/a/");
         assert_eq!(found("/%FF"), "/");
     }
+
     #[test]
     fn parameter_that_is_no_whole_segment_was_a_literal() {
         let mut routes = Routes::default();

@@ -366,6 +366,10 @@ impl Commands for Io {
         self.deadline = at;
     }
 
+    fn deadline(&self, _: ConnId) -> Option<Instant> {
+        self.deadline
+    }
+
     fn set_timer(&mut self, _: u32, _: Option<Instant>) -> Result<(), NoTimer> {
         unreachable!("a site has no timers of its own")
     }

@@ -127,6 +127,10 @@ impl<K: Submit> Commands for Io<K> {
         }
     }
 
+    fn deadline(&self, id: ConnId) -> Option<Instant> {
+        self.alive(id).and_then(|_| self.wheel.deadline(id.slot()))
+    }
+
     fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
         let max_timers = self.config.max_timers;
         self.wheel.set_own(timer, at).then_some(()).ok_or(NoTimer { timer, max_timers })
