@@ -12,7 +12,7 @@ static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 #[test]
 fn every_server_on_every_mechanism_holds() {
-    let seeds = if std::env::var_os("EXHAUSTIVE").is_some() { 8 } else { 5 };
+    let seeds = if std::env::var_os("EXHAUSTIVE").is_some() { 8 } else { 6 };
     for mechanism in Mechanism::ALL {
         let mut counted = HashSet::new();
         for program in Program::ALL {

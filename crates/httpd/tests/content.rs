@@ -103,7 +103,7 @@ fn server_without_its_pages_does_not_start() {
     let error = builder().files(root.path()).file_options(redirected).start().unwrap_err();
     assert!(matches!(error, Error::Conflict(_)), "{error}");
     let error = builder().file_options(with("/app.html")).start().unwrap_err();
-    assert_eq!(error.to_string(), "fallback and error pages need a directory of files");
+    assert_eq!(error.to_string(), "fallback and error-page need a directory of files");
 }
 
 #[test]

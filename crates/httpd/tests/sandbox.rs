@@ -232,7 +232,7 @@ fn compiled_handlers_are_kept_in_a_directory_of_this_user() {
     {
         let output = httpd(&[&arguments[..], &["--user", "root"]].concat()).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
-        assert!(error.contains("compiled handlers are kept for one user"), "{error}");
+        assert!(error.contains("handler-cache keeps compiled handlers for one user"), "{error}");
     }
     fs::set_permissions(cache.path(), fs::Permissions::from_mode(0o777)).unwrap();
     for (directory, reason) in [
@@ -345,7 +345,7 @@ fn module_that_is_no_handler_is_rejected_with_a_reason() {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("a.wasm");
     for (module, reason) in [
-        (&b"not a module"[..], "the module is invalid"),
+        (&b"not a module"[..], "it is no WebAssembly module"),
         (b"(module)", "must define one memory"),
         (br#"(module (import "wasi" "open" (func)) (memory (export "memory") 1 1))"#, "wasi"),
     ] {
