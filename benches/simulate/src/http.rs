@@ -17,7 +17,7 @@ pub(super) const FILES: [(&str, usize); 6] = [
     ("empty", 0),
     ("dir/index.html", 700),
     ("middle.bin", 20_000),
-    ("large.bin", 600_000),
+    ("large.bin", 300_000),
 ];
 
 /// Adds the site's handlers.

@@ -12,11 +12,12 @@ static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
 
 #[test]
 fn every_server_on_every_mechanism_holds() {
-    let seeds = if std::env::var_os("EXHAUSTIVE").is_some() { 8 } else { 6 };
+    let seeds = if std::env::var_os("EXHAUSTIVE").is_some() { 8 } else { 5 };
     for mechanism in Mechanism::ALL {
         let mut counted = HashSet::new();
         for program in Program::ALL {
-            for seed in 1..=seeds {
+            // In the run of the last one, files are not cached.
+            for seed in (1..=seeds).chain([11]) {
                 let case =
                     Case { program: *program, mechanism: *mechanism, ..Case::of(seed, 1_000) };
                 let report = run(&case);
