@@ -121,7 +121,9 @@ fn run(backend: &'static str, hostile: &Ash, echo: &Ash) -> u64 {
         let message = vec![n as u8; n as usize * 180];
         client.write_all(&message).unwrap();
         // The application is sure to get it once the handler is done with it, or is disabled.
+        let begin = Instant::now();
         while tenants[0].counters().landed < n {
+            assert!(begin.elapsed() < TIMEOUT, "{backend}: message {n} has not landed");
             thread::yield_now();
         }
         other.write_all(&message).unwrap();

@@ -52,8 +52,9 @@ impl Redirect {
         Some((redirect.status, location))
     }
 
-    /// Returns a redirect with which a client would be redirected more often than browsers allow, from its own path on.
+    /// Returns one of the redirects that lead to each other, so that clients give up.
     pub(crate) fn find_loop(redirects: &[Self]) -> Option<&Self> {
+        // As many as browsers follow.
         const MAX_REDIRECTS: usize = 20;
         let next = |name: &Vec<u8>| {
             let (_, location) = Self::find(redirects, name, None)?;
@@ -61,8 +62,11 @@ impl Redirect {
             let end = to.iter().position(|b| b"?#\r".contains(b)).unwrap_or(to.len());
             to.starts_with(b"/").then(|| path::canonical(&to[..end]).into_owned())
         };
-        redirects.iter().find(|redirect| {
-            std::iter::successors(Some(redirect.from.clone()), next).nth(MAX_REDIRECTS).is_some()
+        redirects.iter().find_map(|redirect| {
+            let mut paths = std::iter::successors(Some(redirect.from.clone()), next);
+            // By then only those of the loop follow.
+            let last = paths.nth(MAX_REDIRECTS + 1)?;
+            redirects.iter().find(|redirect| redirect.matches(&last))
         })
     }
 

@@ -44,8 +44,8 @@ pub enum Reason {
     /// Each path through the handler is bounded, but the longest has more operations than the policy
     /// permits: its number of operations and the maximum.
     TooLong(u64, u64),
-    /// The module has loops or recursion, and the body of a function has more operations than the policy permits
-    /// between two checks: their number and the maximum.
+    /// The body of a function has more operations than the policy permits: in a module with loops or recursion between two
+    /// checks, in others in all. Their number and the maximum.
     BodyTooLong(u64, u64),
     /// The module defines more mutable globals than a handler may have: their number and the maximum.
     TooManyGlobals(u32, u32),
@@ -124,7 +124,7 @@ impl fmt::Display for Reason {
             ),
             Reason::BodyTooLong(operations, max) => write!(
                 f,
-                "the function has {operations} operations; the policy permits {max} in a module with loops or recursion, which is checked at calls and iterations only"
+                "the function has {operations} operations; the policy permits {max} in a function of this module"
             ),
             Reason::TooManyGlobals(count, max) => {
                 write!(f, "the module defines {count} mutable globals; handlers have up to {max}")

@@ -190,7 +190,11 @@ pub(crate) fn start_successor(
     drop(command);
     let (number, report) = wait_until_ready(&mut successor, START_TIMEOUT)?;
     if stops.load(Ordering::Relaxed) {
-        // The stop was for the server, whichever process it is: the successor gets no answer.
+        // The stop was for the server, whichever process it is: the successor gets no answer. One of an older program
+        // waits for none.
+        if report != READY {
+            let _ = kill_process(number, Signal::TERM);
+        }
         return Err(about_to_stop());
     }
     if report == READY {

@@ -465,12 +465,7 @@ impl Metrics {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{Read, Write};
-    use std::net::TcpStream;
-    use std::sync::mpsc::channel;
-
     use super::*;
-    use crate::{Request, Server};
 
     #[test]
     fn gauges_included_workers_that_had_ended() {
@@ -492,6 +487,12 @@ mod tests {
     #[test]
     #[cfg(feature = "metrics")]
     fn scrapes_filled_the_queue_of_a_busy_worker() {
+        use std::io::{Read, Write};
+        use std::net::TcpStream;
+        use std::sync::mpsc::channel;
+
+        use crate::{Request, Server};
+
         let (entered, has_entered) = channel();
         let (unblock, blocked) = channel::<()>();
         let blocked = Mutex::new(blocked);
