@@ -67,17 +67,19 @@
 //! them block. It does not make a single call cheaper: executed in place, a call enters the kernel
 //! once, as without this crate. A program that makes one bounded call at a time should make it.
 //!
-//! On two cores of an AMD EPYC, Linux 6.18 (`docs/results/flexsc-*.json`). getppid(2) took 170 ns when the last three rows
-//! were measured, and a null call 110 ns in the run of the web server:
+//! On two cores of an AMD EPYC, Linux 6.18 (`docs/results/flexsc-*.json`), where a call without work takes 110 to 140 ns:
 //!
 //! | program | result |
 //! |---|---|
 //! | metadata of 100,000 cached files | 1.45 times as many per second as `std::fs`, which uses one core; 8.7 times as many as `tokio::fs` |
 //! | 10,000 connections, each a thread | green threads: 0.63 times the CPU time of threads of the kernel |
 //! | web server that opens a file for each request, 256 connections | open connections: 1.09 times the requests per second of CPU time of epoll, as many as with io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: as many as with epoll, 0.92 times those of io_uring |
-//! | one call without work at a time | 1.4 times the time of the call |
-//! | batches of 64 calls without work | 0.9 times the time of the calls, if the ring has an operation for them, else 1.2 times |
-//! | batches of 64 opens and closes; of sends and receives | 0.67 times the time of the calls; 0.83 times |
+//! | one call without work at a time | 1.3 times the time of the call |
+//! | batches of 64 calls without work | 1.2 to 1.3 times the time of the calls |
+//! | batches of 64 opens and closes; of sends and receives | 1.04 times the time of the calls; 1.08 times |
+//!
+//! Batches gain where it costs more to enter the kernel: on a processor on which getppid(2) took 170 ns, those of 64 opens
+//! and closes took 0.67 times the time of the calls, and those of sends and receives 0.83 times.
 //!
 //! # Ownership
 //!
