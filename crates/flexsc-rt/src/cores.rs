@@ -5,8 +5,8 @@
 //! of four, and the machine has no more runnable threads than cores, then the threads leave the core of the pages'
 //! owner: its caches keep the program, those of the other cores the kernel. They may use all cores again when they
 //! were active in less than one beat of four, or when more threads are runnable than there are cores, for two windows
-//! in a row (the heartbeat, which looks, is one of them: with two cores, these are given to one thread beside an owner that
-//! sleeps); and when the heartbeat finds nothing to do. The owner is never moved. While the owner has a core, one thread
+//! in a row; and when the heartbeat finds nothing to do. The heartbeat itself counts as runnable, so with two cores they
+//! leave the core only of an owner that sleeps. The owner is never moved. While the owner has a core, one thread
 //! fewer is active, so that it is still one for each core. With one core there is
 //! nothing to give: the owner and the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many
 //! threads of the machine are runnable.

@@ -124,7 +124,7 @@ fn program_that_cannot_start_again_goes_on() {
     serving.errors.read_line(&mut reason).unwrap();
     assert!(reason.contains("httpd.toml:1:11: `workers`"), "{reason}");
     serving.errors.read_line(&mut line).unwrap();
-    assert!(line.contains("this process goes on: the new process ended"), "{line}");
+    assert!(line.contains("this process continues: the new process ended"), "{line}");
     assert_eq!(serving.connect().get("/").status, 200);
     assert_eq!(process(&pid_file), Pid::from_child(&serving.child));
     fs::write(&file, "listen = ['127.0.0.1:0']\n").unwrap();
@@ -233,7 +233,7 @@ fn successor_served_beside_a_process_that_failed_to_wait_for_it() {
             let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
             // The successor may have reported its address before.
             let line = lines.find(|line| line.contains("no upgrade")).unwrap();
-            assert!(line.contains("this process goes on: Operation not permitted"), "{line}");
+            assert!(line.contains("this process continues: Operation not permitted"), "{line}");
             serving.signal(Signal::TERM);
             assert!(serving.child.wait().unwrap().success());
             let start = Instant::now();
@@ -434,7 +434,7 @@ fn upgrade_after_a_stop_started_another_server() {
     let mut line = String::new();
     serving.errors.read_line(&mut line).unwrap();
     assert!(
-        line.contains("no upgrade, this process goes on: the server is about to stop"),
+        line.contains("no upgrade, this process continues: the server is about to stop"),
         "{line}"
     );
     serving.signal(Signal::TERM);

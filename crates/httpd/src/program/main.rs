@@ -218,7 +218,7 @@ fn upgrade_at_signal(
                     notify_manager(&[NotifyState::MainPid(number)]);
                     break;
                 }
-                Err(error) => error!("no upgrade, this process goes on: {error}"),
+                Err(error) => error!("no upgrade, this process continues: {error}"),
             }
         }
         info!("another process serves; finishing the responses in progress");

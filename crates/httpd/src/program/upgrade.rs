@@ -142,8 +142,8 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
 /// addresses `given`, and `stops` is whether a signal to stop has arrived.
 ///
 /// # Errors
-/// If it cannot be started, or ends before it listens, or this process is about to stop; then this process goes on, or
-/// stops as it was told.
+/// If it cannot be started, or ends before it listens, or this process is about to stop. Then this process continues to
+/// serve, or stops.
 pub(crate) fn start_successor(
     handle: &Handle,
     given: &[SocketAddr],

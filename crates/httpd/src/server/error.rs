@@ -37,7 +37,7 @@ pub enum Error {
     Conflict(&'static str),
     /// A path is that of no route, and why.
     Route(String, &'static str),
-    /// Redirects lead to each other for ever; this one is among them.
+    /// Redirects form a loop, of which this is one.
     RedirectLoop(String),
     /// Two settings are the same address to listen on.
     Duplicate(SocketAddr),
