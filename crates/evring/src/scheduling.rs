@@ -138,6 +138,18 @@ mod tests {
     }
 
     #[test]
+    fn threads_of_a_real_time_thread_are_not_real_time() {
+        let thread = std::thread::spawn(|| {
+            if Scheduling::RealTime.apply().is_err() {
+                return println!("not tested: real-time threads are not permitted");
+            }
+            let child = std::thread::spawn(current).join().unwrap();
+            assert_eq!(child, (libc::SCHED_OTHER, 0));
+        });
+        thread.join().unwrap();
+    }
+
+    #[test]
     fn policy_is_that_of_the_thread() {
         for (scheduling, expected) in [
             (Scheduling::Inherited, current()),
