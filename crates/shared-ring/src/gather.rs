@@ -236,13 +236,11 @@ impl GatherList {
     /// Drops all segments and keeps capacity for reuse.
     #[inline]
     pub fn clear(&mut self) {
-        // Most lists are one copy, which has no owner.
-        match self.first.take() {
-            None | Some(Segment::Copied(_)) => {}
-            owned => drop(owned),
-        }
+        self.first = None;
         self.copied.clear();
-        self.copied.shrink_to(Self::KEEP_BYTES);
+        if self.copied.capacity() > Self::KEEP_BYTES {
+            self.copied.shrink_to(Self::KEEP_BYTES);
+        }
         // Most lists never had a second segment.
         if self.rest.capacity() > 0 {
             self.rest.clear();

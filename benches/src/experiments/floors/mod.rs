@@ -160,7 +160,7 @@ fn count_handler_instructions(cx: &Context, site: &Site, outcome: &mut Outcome) 
         kind: Requests::KeepAlive,
         connections: CONNECTIONS,
         few: 2_000,
-        many: 22_000,
+        many: 102_000,
     };
     cx.progress.set_message("instructions of a handler");
     match callgrind.count_requests(&Subject { what, mechanism, work }, site, &requests) {

@@ -72,9 +72,13 @@ pub(crate) fn request_line(head: &[u8], start: usize) -> Option<RequestLine<'_>>
         target_len = text_len(after_name)?;
     }
     let (target, after_target) = after_name.split_at_checked(target_len)?;
-    let is_http10 = match after_target.first_chunk::<11>()? {
-        b" HTTP/1.1\r\n" => false,
-        b" HTTP/1.0\r\n" => true,
+    let (version, line_end) = after_target.split_first_chunk()?;
+    if version != b" HTTP/1." {
+        return None;
+    }
+    let is_http10 = match line_end.first_chunk()? {
+        b"1\r\n" => false,
+        b"0\r\n" => true,
         _ => return None,
     };
     if name.is_empty() || target.is_empty() {

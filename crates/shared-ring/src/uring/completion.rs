@@ -18,16 +18,21 @@ impl<R: Ring> UringKernel<R> {
     /// Returns the next completion that the ring has reported.
     pub(super) fn next_of_ring(&mut self) -> Option<Completion> {
         while let Some(cqe) = self.landed.pop_front() {
-            let completion = match Token::from_bits(cqe.user_data).kind() {
-                OpKind::Receive => self.receive_completed(&cqe),
-                OpKind::Send => self.send_completed(&cqe),
+            // Each kind returns by itself: a common return would copy the completion once more.
+            match Token::from_bits(cqe.user_data).kind() {
+                OpKind::Receive => {
+                    let Some(completion) = self.receive_completed(&cqe) else { continue };
+                    return Some(completion);
+                }
+                OpKind::Send => {
+                    let Some(completion) = self.send_completed(&cqe) else { continue };
+                    return Some(completion);
+                }
                 _ => {
                     self.note_stream(&cqe);
-                    self.completed(&cqe)
+                    let Some(completion) = self.completed(&cqe) else { continue };
+                    return Some(completion);
                 }
-            };
-            if completion.is_some() {
-                return completion;
             }
         }
         None
