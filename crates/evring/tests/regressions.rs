@@ -3,8 +3,10 @@
 use crate::listener;
 use crate::server;
 
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +14,7 @@ use std::time::{Duration, Instant};
 use evring::{
     AcceptPolicy, Access, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason,
     Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, ListenOptions,
-    Listener, ListeningSocket, Others, RemoteHandle, Root, Rx, StartError,
+    Listener, ListeningSocket, Others, RemoteHandle, Root, Rx, StartError, WriteAt,
 };
 use shared_ring::author::System;
 use shared_ring::poller::Epoll;
@@ -1546,14 +1548,91 @@ fn after_a_fault<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
     assert_eq!(order, [true; 2], "a descriptor was closed before its operations had ended");
 }
 
+/// The application panics when the kernel has reported bytes.
+fn after_a_panic<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
+    let (panics, _receiver) = mpsc::channel();
+    let (discarded, order) = mpsc::channel();
+    let config = listening(1);
+    let kernel =
+        FailingKernel { kernel: kernel(&config), received: false, finished: false, discarded };
+    let server = EventLoop::new(kernel, &config).unwrap();
+    let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
+    client.write_all(b"x").unwrap();
+    let run = AssertUnwindSafe(|| server.run(Panics(panics)).map(drop));
+    let panic = catch_unwind(run).expect_err("the panic goes on");
+    assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
+    // The listener and the connection.
+    let order: Vec<bool> = order.iter().collect();
+    assert_eq!(order, [true; 2], "a descriptor was closed before its operations had ended");
+}
+
+/// Runs a test over a portable kernel, and over those of io_uring.
+macro_rules! on_kernels {
+    ($test:ident) => {
+        $test(|config| {
+            PortableKernel::new(Epoll::new().unwrap(), &config.engine_config().unwrap()).unwrap()
+        });
+        for mode in [Mode::Deferred, Mode::Immediate] {
+            if UringKernel::probe(mode).is_ok() {
+                $test(|config| UringKernel::new(&config.uring_config(mode).unwrap()).unwrap());
+            }
+        }
+    };
+}
+
 #[test]
 fn kernel_failure_skipped_notifications_and_closed_busy_descriptors() {
-    after_a_fault(|config| {
-        PortableKernel::new(Epoll::new().unwrap(), &config.engine_config().unwrap()).unwrap()
-    });
-    for mode in [Mode::Deferred, Mode::Immediate] {
-        if UringKernel::probe(mode).is_ok() {
-            after_a_fault(|config| UringKernel::new(&config.uring_config(mode).unwrap()).unwrap());
+    on_kernels!(after_a_fault);
+}
+
+#[test]
+fn panic_of_the_application_closed_busy_descriptors() {
+    on_kernels!(after_a_panic);
+}
+
+/// Writes to a pipe that is full when it receives bytes.
+struct WritesToAFullPipe {
+    pipe: Option<PipeWriter>,
+    begun: Sender<()>,
+    ended: Sender<CloseReason>,
+}
+
+impl Application for WritesToAFullPipe {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+        if let Some(pipe) = self.pipe.take() {
+            let file = File::from(OwnedFd::from(pipe));
+            x.io.file_op(x.id, 0, FileOp::write(file, WriteAt::End, "x"));
+            self.begun.send(()).unwrap();
         }
     }
+
+    fn closed(&mut self, _x: Cx<'_, impl Commands, ()>, reason: CloseReason) {
+        self.ended.send(reason).unwrap();
+    }
+}
+
+/// `stop` waited until the file system answered.
+#[test]
+fn stop_waited_for_a_file_operation_that_hangs() {
+    side_by_side(|name| {
+        let (reader, mut writer) = io::pipe().unwrap();
+        writer.write_all(&[0; 64 * 1024]).unwrap();
+        let ((begun, has_begun), (ended, reasons)) = (mpsc::channel(), mpsc::channel());
+        let config = listening(1).with(|c| c.drain_timeout = Duration::ZERO);
+        let server =
+            Server::start(name, config, || WritesToAFullPipe { pipe: Some(writer), begun, ended });
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        next(&has_begun);
+        // It panics if the server has not ended within a time limit.
+        server.stop();
+        // With nothing to send, it may have been closed before the time was over.
+        let reason = next(&reasons);
+        assert!(matches!(reason, CloseReason::Stopped | CloseReason::Closed), "{name}: {reason:?}");
+        drop(reader);
+    });
 }
