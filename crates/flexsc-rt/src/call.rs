@@ -2,6 +2,9 @@
 
 use std::os::fd::RawFd;
 
+use crate::descriptor::Descriptor;
+use crate::object::Object;
+
 /// What executes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -118,7 +121,7 @@ pub struct Call {
     pub(crate) number: u32,
     pub(crate) args: [usize; 6],
     pub(crate) waits: Waits,
-    pub(crate) kind: Kind,
+    pub(crate) object: Object,
     pub(crate) pinned: Option<Executor>,
     pub(crate) uncancellable: bool,
     pub(crate) in_batches: bool,
@@ -139,7 +142,7 @@ impl Call {
             number,
             args,
             waits: Waits::Indefinitely,
-            kind: Kind::Unknown,
+            object: Object::default(),
             pinned,
             uncancellable: false,
             in_batches: false,
@@ -209,8 +212,19 @@ impl Call {
 
     /// Sets the kind of object.
     #[inline]
-    pub fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
+    pub fn kind(self, kind: Kind) -> Self {
+        self.object(kind.into())
+    }
+
+    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. These are asked for by
+    /// the second call of a descriptor, so no call costs a system call more.
+    pub fn about(self, descriptor: &Descriptor) -> Self {
+        self.object(descriptor.object())
+    }
+
+    #[inline]
+    pub(crate) fn object(mut self, object: Object) -> Self {
+        self.object = object;
         self
     }
 
