@@ -174,6 +174,7 @@ mod operation;
 pub mod operations;
 mod page;
 mod pages;
+mod processors;
 mod raw;
 mod readiness;
 mod ring;
