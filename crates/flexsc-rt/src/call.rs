@@ -2,8 +2,7 @@
 
 use std::os::fd::RawFd;
 
-use crate::descriptor::Descriptor;
-use crate::object::Object;
+use crate::object::{Kind, Object};
 
 /// What executes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,35 +83,6 @@ impl Direction {
             Direction::Write => Direction::Read,
         }
     }
-}
-
-/// The kind of object that a call is about, for the choice of its executor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Kind {
-    /// Not known, or none.
-    #[default]
-    Unknown,
-    /// A file or directory on a disk, of any file system.
-    Disk,
-    /// A file or directory in memory (tmpfs, ramfs, ...).
-    Memory,
-    /// A socket.
-    Socket,
-    /// A pipe.
-    Pipe,
-    /// A device.
-    Device,
-    /// Another object with a descriptor (eventfd, epoll, ...).
-    Other,
-    /// A file or directory of a pseudo file system (proc, sys, ...), whose reads and writes may block
-    /// without limit.
-    Pseudo,
-}
-
-impl Kind {
-    pub(crate) const COUNT: usize = 8;
 }
 
 /// A system call of any number (figure 2).
@@ -214,12 +184,6 @@ impl Call {
     #[inline]
     pub fn kind(self, kind: Kind) -> Self {
         self.object(kind.into())
-    }
-
-    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. These are asked for by
-    /// the second call of a descriptor, so no call costs a system call more.
-    pub fn about(self, descriptor: &Descriptor) -> Self {
-        self.object(descriptor.object())
     }
 
     #[inline]

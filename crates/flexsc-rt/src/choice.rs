@@ -404,8 +404,7 @@ impl Costs {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::call::Kind;
-    use crate::object::FileSystem;
+    use crate::object::{FileSystem, Kind};
 
     /// Calls of one kind in batches, which cost so much by each executor.
     struct Run {

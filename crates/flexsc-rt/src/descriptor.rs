@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 
-use crate::call::{Direction, Kind, Waits};
-use crate::object::{FileSystem, Object};
+use crate::call::{Call, Direction, Waits};
+use crate::object::{FileSystem, Kind, Object};
 
 /// An open file, socket or pipe, shared with the calls that use it.
 ///
@@ -185,6 +185,14 @@ impl Descriptor {
     /// Gives up the descriptor, if no other clone and no call uses it.
     pub(crate) fn into_owned(self) -> Option<OwnedFd> {
         Arc::into_inner(self.0).map(|inner| inner.fd)
+    }
+}
+
+impl Call {
+    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. These are asked for by
+    /// the second call of a descriptor, so no call costs a system call more.
+    pub fn about(self, descriptor: &Descriptor) -> Self {
+        self.object(descriptor.object())
     }
 }
 

@@ -164,6 +164,14 @@ mod event_loop;
 mod future;
 #[cfg(feature = "green-threads")]
 pub mod green;
+/// This machine.
+mod host {
+    pub(crate) use shared_ring::Linux as Machine;
+
+    pub(crate) fn machine() -> Machine {
+        Machine::default()
+    }
+}
 mod interrupt;
 pub mod kernel;
 #[cfg(all(test, loom))]
@@ -184,12 +192,13 @@ mod simulated;
 mod sync;
 mod threads;
 
-pub use call::{Call, Direction, Executor, Kind, Waits};
+pub use call::{Call, Direction, Executor, Waits};
 pub use cores::Specialization;
 pub use descriptor::Descriptor;
 pub use error::{Busy, Error};
 pub use event_loop::{EventLoop, Refused};
 pub use future::{CallFuture, Runtime};
+pub use object::Kind;
 pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
 pub use shared_ring::SetupError;

@@ -2,14 +2,41 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::call::Kind;
-
 /// File systems that are told apart; further ones are told apart by [`Kind`] alone.
 const MAX_FILE_SYSTEMS: usize = 15;
 
 /// The file systems of this process that were seen, in order: their device numbers plus one, then 0. One that is
 /// unmounted keeps its place.
 static SEEN: [AtomicU64; MAX_FILE_SYSTEMS] = [const { AtomicU64::new(0) }; MAX_FILE_SYSTEMS];
+
+/// The kind of object that a call is about, for the choice of its executor.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum Kind {
+    /// Not known, or none.
+    #[default]
+    Unknown,
+    /// A file or directory on a disk, of any file system.
+    Disk,
+    /// A file or directory in memory (tmpfs, ramfs, ...).
+    Memory,
+    /// A socket.
+    Socket,
+    /// A pipe.
+    Pipe,
+    /// A device.
+    Device,
+    /// Another object with a descriptor (eventfd, epoll, ...).
+    Other,
+    /// A file or directory of a pseudo file system (proc, sys, ...), whose reads and writes may block
+    /// without limit.
+    Pseudo,
+}
+
+impl Kind {
+    pub(crate) const COUNT: usize = 8;
+}
 
 /// A file system: calls on its files have costs of their own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

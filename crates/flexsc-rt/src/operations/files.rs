@@ -9,9 +9,9 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::buffer::Bytes;
 use super::{done, filled, number, room};
-use crate::call::{Call, Direction, Kind, Waits};
+use crate::call::{Call, Direction, Waits};
 use crate::descriptor::{Descriptor, Nature};
-use crate::object::Object;
+use crate::object::{Kind, Object};
 use crate::operation::{Operation, Owned};
 use crate::pages::Scratch;
 
