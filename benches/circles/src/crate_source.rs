@@ -44,10 +44,14 @@ impl CrateSource {
     ) {
         for (name, value) in &module.files {
             let inner = directory.join(name);
-            let files = match value {
-                Some(value) => vec![top.join(file).with_file_name(value)],
+            let named = value.as_ref().map(|value| top.join(file).with_file_name(value));
+            // Modules of a file with an attribute lie beside it.
+            let beside = named.as_ref().and_then(|file| file.parent()).map(path::Path::to_owned);
+            let files = match named {
+                Some(named) => vec![named],
                 None => vec![directory.join(format!("{name}.rs")), inner.join("mod.rs")],
             };
+            let inner = beside.unwrap_or(inner);
             let found = files.iter().find(|file| file.exists());
             let found = found.unwrap_or_else(|| panic!("{file}: no file for the module {name}"));
             self.read_file(top, found, inner, &joined(path, name));

@@ -68,4 +68,11 @@ fn files_of_inner_modules_and_of_paths_are_read() {
         ("other.rs", "pub fn c() { crate::a::b::b() }"),
     ];
     assert_eq!(found(&files), [["a/b.rs", "other.rs"]]);
+    // Modules of a file that an attribute names lie beside it.
+    let files = [
+        ("lib.rs", "#[path = \"x/mod.rs\"] mod a;"),
+        ("x/mod.rs", "mod b; pub fn a() { b::b() }"),
+        ("x/b.rs", "pub fn b() { super::a() }"),
+    ];
+    assert_eq!(found(&files), [["x/b.rs", "x/mod.rs"]]);
 }

@@ -456,4 +456,40 @@ bugs! {
         "if !PLANTED {
                 reads.remove_object(Object::Socket(id), |_, _| {});
             }";
+
+    /// An accept is posted again although its listener no longer accepts.
+    AcceptPostedAfterCancel on FlexSc, "crates/flexsc-rt/src/kernel/mod.rs":
+        "if !ends {" =>
+        "if !ends || PLANTED {";
+
+    /// A file is closed by its owner and by the posted call.
+    FileClosedTwice on FlexSc, "crates/flexsc-rt/src/kernel/mod.rs":
+        "let _ = file.into_raw_fd();" =>
+        "if PLANTED {
+                        drop(file);
+                    } else {
+                        let _ = file.into_raw_fd();
+                    }";
+
+    /// The cancel of a wait in the ring is lost.
+    PolledCancelForgotten on FlexSc, "crates/flexsc-rt/src/pages/cancel.rs":
+        "slot.place = Place::CancelledPolled;
+                self.counters.withdrawn += 1;" =>
+        "slot.place = Place::CancelledPolled;
+                self.counters.withdrawn += 1;
+                if PLANTED {
+                    return;
+                }";
+
+    /// A read that the page cache has only a part of is taken for the whole.
+    CachedPartIsWhole on FlexSc, "crates/flexsc-rt/src/kernel/files.rs":
+        "if is_whole || ends_file" =>
+        "if is_whole || PLANTED || ends_file";
+
+    /// A receive without a buffer is forgotten.
+    StarvedReceiveForgotten on FlexSc, "crates/flexsc-rt/src/kernel/stages.rs":
+        "self.starved[group.index()].push_back(token);" =>
+        "if !PLANTED {
+                self.starved[group.index()].push_back(token);
+            }";
 }

@@ -9,6 +9,8 @@ use evring::{Config, HIGH_WATER, Stats};
 use evring_sim::{Machine, MachineUsage};
 use shared_ring::Host;
 
+use super::mechanism::Mechanism;
+
 /// The time at which a server began to stop.
 pub(super) type StopTime = Rc<Cell<Option<Instant>>>;
 
@@ -41,18 +43,19 @@ const MAX_OPEN_FILES: usize = 256;
 
 /// Returns a function that fails the run if a server exceeds a bound.
 ///
-/// Before a pause takes effect, a connection receives at most one buffer. If `uring` is set, it
+/// Before a pause takes effect, a connection receives at most one buffer. With a ring, it
 /// receives everything that has landed by then: at most all buffers twice, as they are returned
-/// before the kernel processes the cancel.
+/// before the kernel processes the cancel. A posted receive of FlexSC holds a buffer as the program does, for a turn.
 pub(super) fn check(
     machine: &Machine,
     config: &Config,
-    uring: bool,
+    mechanism: Mechanism,
     stop_time: &StopTime,
 ) -> impl FnMut(&Usage) + use<> {
     let (machine, config) = (machine.clone(), config.clone());
     let stop_time = Rc::clone(stop_time);
-    let buffers = if uring { 2 * usize::from(config.buffers) } else { 1 };
+    let posts_receives = mechanism == Mechanism::FlexSc;
+    let buffers = if mechanism.is_uring() { 2 * usize::from(config.buffers) } else { 1 };
     let landed = buffers * config.buffer_size as usize;
     let per_address = config.max_per_address.filter(|max| *max < UNREACHED_PER_ADDRESS);
     let mut refused = 0;
@@ -63,7 +66,8 @@ pub(super) fn check(
             check_addresses(&machine, usage, max as usize, refuses);
         }
         refused = usage.rejected_addresses;
-        if let Some((subject, value, max)) = exceeded(usage, &used, &config, landed) {
+        if let Some((subject, value, max)) = exceeded(usage, &used, &config, landed, posts_receives)
+        {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
         }
         if usage.stopping {
@@ -126,6 +130,7 @@ fn exceeded(
     used: &MachineUsage,
     config: &Config,
     landed: usize,
+    posts_receives: bool,
 ) -> Option<(&'static str, usize, usize)> {
     let connections = config.max_connections as usize;
     let tail = usage.max_unconsumed + landed;
@@ -137,7 +142,8 @@ fn exceeded(
         + usage.all_queued_files
         + usage.connections
         + MAX_OPEN_FILES;
-    let buffers = usize::from(used.buffers) * 3 / 4;
+    let all_buffers = usize::from(used.buffers);
+    let buffers = if posts_receives { all_buffers } else { all_buffers * 3 / 4 };
     let per_address = config.max_per_address.map_or(0, |max| max as usize);
     let per_network = config.max_per_network.map_or(0, |max| max as usize);
     // A connection that holds little does not end for the others. The one that ends may have filled its queue.

@@ -63,6 +63,8 @@ names! {
     Interest "interest",
     /// Real-time signals.
     RtSig "rtsig",
+    /// FlexSC: posted system calls.
+    FlexSc "flexsc",
 }
 
 /// What runs on the kernel of a mechanism.
@@ -90,6 +92,7 @@ impl Mechanism {
     /// Returns the mechanism of a kind that the seed selects.
     pub(super) fn choose(kind: usize, seed: u64) -> Self {
         match Mechanism::ALL[kind] {
+            _ if seed % 7 == 5 => Mechanism::FlexSc,
             Mechanism::Send => SENDS[(seed % 3) as usize],
             Mechanism::Level => LEVELS[(seed % 2) as usize],
             Mechanism::Edge => EDGES[(seed % 3) as usize],
@@ -99,8 +102,8 @@ impl Mechanism {
 
     /// Returns whether it uses io_uring, on which several receives may land at a time.
     pub(super) fn is_uring(self) -> bool {
-        use Mechanism::{Immediate, Send, SendPs1, SendPs2, Uring};
-        matches!(self, Uring | Immediate | Send | SendPs1 | SendPs2)
+        use Mechanism::{FlexSc, Immediate, Send, SendPs1, SendPs2, Uring};
+        matches!(self, Uring | Immediate | Send | SendPs1 | SendPs2 | FlexSc)
     }
 
     /// Sets up the kernel on a machine, and runs a server on it.
@@ -150,6 +153,10 @@ impl Mechanism {
             Mechanism::RtSig => {
                 let poller = machine.rt_sig(queue_len);
                 server.run(CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
+            }
+            Mechanism::FlexSc => {
+                let with_ring = !seed.is_multiple_of(3);
+                server.run(flexsc_sim::kernel(machine, &engine, with_ring).map_err(system)?)
             }
             Mechanism::DevPoll => {
                 let poller = machine.dev_poll();

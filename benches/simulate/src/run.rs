@@ -259,8 +259,7 @@ impl Setup<'_> {
         let Setup { case, machine, config, clients } = *self;
         let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
-        let uring = case.mechanism.is_uring();
-        let inspect = bounds::check(machine, config, uring, &stop_time);
+        let inspect = bounds::check(machine, config, case.mechanism, &stop_time);
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());

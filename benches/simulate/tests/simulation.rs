@@ -35,6 +35,7 @@ fn every_server_on_every_mechanism_holds() {
                 &["buffer_shortages", "rearmed", "interruptions"]
             }
             Mechanism::Send => &[],
+            Mechanism::FlexSc => &["rearmed", "overflows", "interruptions"],
             _ => &["interruptions"],
         };
         let all = Counters::default();

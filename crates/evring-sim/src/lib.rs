@@ -110,6 +110,7 @@
 //! [delivers](Machine::deliver_datagram) and [takes](Machine::take_sent_datagrams) itself; symbolic links; system calls
 //! by number, except getrandom, read and pread64.
 
+mod calls;
 mod check;
 mod datagrams;
 mod disk;
@@ -132,6 +133,7 @@ mod submission;
 mod trace;
 mod work;
 
+pub use calls::{CallBy, SimCalls};
 pub use check::CheckedKernel;
 pub use disk::is_of_file;
 pub use fault::{Fault, Faults};

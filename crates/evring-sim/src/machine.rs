@@ -162,7 +162,7 @@ impl Machine {
         self.state().page_cache.blocking_sends
     }
 
-    fn is_cold_now(&self, part: Option<FileRange>) -> bool {
+    pub(super) fn is_cold_now(&self, part: Option<FileRange>) -> bool {
         let mut state = self.state();
         let known = part.and_then(|part| {
             let node = state.file(part.file, "look").ok()?;
@@ -308,6 +308,17 @@ impl Machine {
     }
 
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut bytes = self.read_all(part)?;
+        let mut state = self.state();
+        if bytes.len() > 1 && state.rng.fault(Fault::ShortRead) {
+            let n = 1 + state.rng.below(bytes.len());
+            bytes.truncate(n);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads all bytes that the file has of a part.
+    pub(super) fn read_all(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
         if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
@@ -317,12 +328,7 @@ impl Machine {
         if state.rng.fault(Fault::FileChanges) {
             state.change(node);
         }
-        let mut bytes = state.disk.read(node, part.offset, part.len)?.to_vec();
-        if bytes.len() > 1 && state.rng.fault(Fault::ShortRead) {
-            let n = 1 + state.rng.below(bytes.len());
-            bytes.truncate(n);
-        }
-        Ok(bytes)
+        Ok(state.disk.read(node, part.offset, part.len)?.to_vec())
     }
 
     /// Writes bytes to a file, or only the first ones if a fault happens. Returns their number.
@@ -407,7 +413,8 @@ impl Machine {
         Ok((number::socket(fd), add))
     }
 
-    /// Makes one of the few system calls that the machine has: getrandom, read and pread64.
+    /// Makes one of the system calls that the machine has by number: getrandom, read, pread64, and those of
+    /// [`Machine::do_server_call`].
     pub(super) fn do_call(&self, job: &CallJob) -> Result<usize, Errno> {
         let [a, b, c, d, ..] = job.args;
         // SAFETY: by the promises of `Call::new` and `Call::job`, the memory at `start` has `len` bytes,
@@ -445,7 +452,8 @@ impl Machine {
                 memory(b, bytes.len()).copy_from_slice(&bytes);
                 Ok(bytes.len())
             }
-            _ => Err(Errno::NOSYS),
+            // SAFETY: as above.
+            _ => unsafe { self.do_server_call(job) },
         }
     }
 }

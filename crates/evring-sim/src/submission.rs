@@ -65,23 +65,7 @@ impl Submission {
         unsafe {
             match self.opcode {
                 opcode::Send::CODE => vec![MemoryHold::to_read(address, len)],
-                opcode::SendMsg::CODE => {
-                    let header = &*(address as *const libc::msghdr);
-                    let slices = header.msg_iov as u64;
-                    let count = header.msg_iovlen;
-                    let mut holds = vec![
-                        MemoryHold::to_read(address, size_of::<libc::msghdr>()),
-                        MemoryHold::to_read(slices, count * size_of::<libc::iovec>()),
-                    ];
-                    if !header.msg_name.is_null() {
-                        let (name, len) = (header.msg_name as u64, header.msg_namelen as usize);
-                        holds.push(MemoryHold::to_read(name, len));
-                    }
-                    for slice in std::slice::from_raw_parts(header.msg_iov, count) {
-                        holds.push(MemoryHold::to_read(slice.iov_base as u64, slice.iov_len));
-                    }
-                    holds
-                }
+                opcode::SendMsg::CODE => MemoryHold::of_message(address),
                 opcode::RecvMsg::CODE => {
                     vec![MemoryHold::to_read(address, size_of::<libc::msghdr>())]
                 }
@@ -99,6 +83,33 @@ impl Submission {
                 opcode::Read::CODE => vec![MemoryHold::to_write(address, len)],
                 _ => Vec::new(),
             }
+        }
+    }
+}
+
+impl MemoryHold {
+    /// Holds a `msghdr`, and what it refers to.
+    ///
+    /// # Safety
+    /// All of it can be read until the holds are released.
+    pub(super) unsafe fn of_message(address: u64) -> Vec<Self> {
+        // SAFETY: by the caller's promise.
+        unsafe {
+            let header = &*(address as *const libc::msghdr);
+            let slices = header.msg_iov as u64;
+            let count = header.msg_iovlen;
+            let mut holds = vec![
+                MemoryHold::to_read(address, size_of::<libc::msghdr>()),
+                MemoryHold::to_read(slices, count * size_of::<libc::iovec>()),
+            ];
+            if !header.msg_name.is_null() {
+                let (name, len) = (header.msg_name as u64, header.msg_namelen as usize);
+                holds.push(MemoryHold::to_read(name, len));
+            }
+            for slice in std::slice::from_raw_parts(header.msg_iov, count) {
+                holds.push(MemoryHold::to_read(slice.iov_base as u64, slice.iov_len));
+            }
+            holds
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use std::os::fd::RawFd;
 
+use crate::object::{Kind, Object};
+
 /// What executes a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -83,42 +85,13 @@ impl Direction {
     }
 }
 
-/// The kind of object that a call is about, for the choice of its executor.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[repr(u8)]
-#[non_exhaustive]
-pub enum Kind {
-    /// Not known, or none.
-    #[default]
-    Unknown,
-    /// A file or directory on a disk, of any file system.
-    Disk,
-    /// A file or directory in memory (tmpfs, ramfs, ...).
-    Memory,
-    /// A socket.
-    Socket,
-    /// A pipe.
-    Pipe,
-    /// A device.
-    Device,
-    /// Another object with a descriptor (eventfd, epoll, ...).
-    Other,
-    /// A file or directory of a pseudo file system (proc, sys, ...), whose reads and writes may block
-    /// without limit.
-    Pseudo,
-}
-
-impl Kind {
-    pub(crate) const COUNT: usize = 8;
-}
-
 /// A system call of any number (figure 2).
 #[derive(Clone, Copy, Debug)]
 pub struct Call {
     pub(crate) number: u32,
     pub(crate) args: [usize; 6],
     pub(crate) waits: Waits,
-    pub(crate) kind: Kind,
+    pub(crate) object: Object,
     pub(crate) pinned: Option<Executor>,
     pub(crate) uncancellable: bool,
     pub(crate) in_batches: bool,
@@ -139,7 +112,7 @@ impl Call {
             number,
             args,
             waits: Waits::Indefinitely,
-            kind: Kind::Unknown,
+            object: Object::default(),
             pinned,
             uncancellable: false,
             in_batches: false,
@@ -209,8 +182,13 @@ impl Call {
 
     /// Sets the kind of object.
     #[inline]
-    pub fn kind(mut self, kind: Kind) -> Self {
-        self.kind = kind;
+    pub fn kind(self, kind: Kind) -> Self {
+        self.object(kind.into())
+    }
+
+    #[inline]
+    pub(crate) fn object(mut self, object: Object) -> Self {
+        self.object = object;
         self
     }
 

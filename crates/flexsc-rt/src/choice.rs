@@ -1,6 +1,6 @@
 //! Chooses the executor of a bounded call from the costs that were measured.
 //!
-//! Costs are kept for each call number, kind of object and batch depth. A cost is the time that
+//! Costs are kept for each call number, object (a kind, or files of one file system) and batch depth. A cost is the time that
 //! passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
 //! shared out. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is
 //! measured, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least
@@ -9,7 +9,8 @@
 
 use std::time::Instant;
 
-use crate::call::{Executor, Kind};
+use crate::call::Executor;
+use crate::object::Object;
 
 /// Numbers with rows of their own; others share one.
 const NUMBERS: usize = 512;
@@ -82,7 +83,7 @@ pub(crate) struct Row(u8);
 /// The costs of all calls.
 #[derive(Debug)]
 pub(crate) struct Choices {
-    /// For each number and kind its row plus one, or 0.
+    /// For each number and object its row plus one, or 0.
     rows: Box<[u8]>,
     costs: Vec<[Costs; DEPTHS]>,
     unknown: [Costs; DEPTHS],
@@ -135,14 +136,14 @@ impl Choices {
         }
         let mut costs = Vec::with_capacity(MAX_ROWS);
         costs.push(unknown);
-        let rows = vec![0; (NUMBERS + 1) * Kind::COUNT].into_boxed_slice();
+        let rows = vec![0; (NUMBERS + 1) * Object::COUNT].into_boxed_slice();
         Choices { rows, costs, unknown, clock_ns: clock_ns() }
     }
 
     /// Returns the row of a call.
     #[inline]
-    pub(crate) fn row(&mut self, number: u32, kind: Kind) -> Row {
-        let place = (number as usize).min(NUMBERS) * Kind::COUNT + kind as usize;
+    pub(crate) fn row(&mut self, number: u32, object: Object) -> Row {
+        let place = (number as usize).min(NUMBERS) * Object::COUNT + object.number();
         match self.rows[place] {
             0 => self.add_row(place),
             row => Row(row - 1),
@@ -157,6 +158,11 @@ impl Choices {
         self.costs.push(self.unknown);
         self.rows[place] = self.costs.len() as u8;
         Row(self.rows[place] - 1)
+    }
+
+    /// Returns how many rows there are with costs of their own.
+    pub(crate) fn rows(&self) -> usize {
+        self.costs.len() - 1
     }
 
     /// Counts a call that is a batch of its own if it is to be made in place, and neither measured nor on trial. Returns
@@ -398,6 +404,7 @@ impl Costs {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
+    use crate::object::{FileSystem, Kind};
 
     /// Calls of one kind in batches, which cost so much by each executor.
     struct Run {
@@ -415,7 +422,7 @@ mod tests {
         fn with_shared(in_place: u64, threads: u64, ring: u64, shared: Option<u64>) -> Self {
             let mut choices = Choices::new(if shared.is_some() { 2 } else { 1 });
             choices.clock_ns = 0;
-            let row = choices.row(0, Kind::Disk);
+            let row = choices.row(0, Kind::Disk.into());
             Run { choices, row, batch: 0, ns: [in_place, threads, ring, shared.unwrap_or(0)] }
         }
 
@@ -564,6 +571,23 @@ mod tests {
     }
 
     #[test]
+    fn file_systems_of_one_kind_learn_apart() {
+        let mut run = Run::new(100, 5_000, 60);
+        let on = |number| Object::new(Kind::Disk, FileSystem::from_number(number));
+        let [first, second] = [1, 2].map(|number| run.choices.row(0, on(number)));
+        assert_eq!(run.choices.rows(), 3, "one of the kind, and two of file systems");
+        run.row = first;
+        run.batches(1 << 10, 64);
+        let [in_place, _, ring, _] = run.batches(100, 64);
+        assert!(in_place <= 16 && ring > 6_300, "{in_place} {ring}");
+        run.row = second;
+        assert_eq!(run.batches(10, 64), [640, 0, 0, 0]);
+        // Their calls have rows of their own for each number, too.
+        assert_ne!(run.choices.row(1, on(1)), first);
+        assert_eq!(run.choices.row(0, on(1)), first);
+    }
+
+    #[test]
     fn one_slow_call_does_not_move_the_others() {
         let mut run = Run::new(1_000_000, 5_000, 5_000);
         run.batches(1, 1);
@@ -579,7 +603,7 @@ mod tests {
         // Without threads, too.
         let mut run = Run::new(1_000_000, 1, 10_000);
         run.choices = Choices { clock_ns: 0, ..Choices::new(0) };
-        run.row = run.choices.row(0, Kind::Disk);
+        run.row = run.choices.row(0, Kind::Disk.into());
         run.batches(100, 32);
         assert_eq!(run.batches(10, 32), [0, 0, 320, 0]);
     }
@@ -606,14 +630,17 @@ mod tests {
     #[test]
     fn calls_beyond_the_rows_share_one() {
         let mut choices = Choices::new(1);
-        let first = choices.row(0, Kind::Disk);
-        assert_ne!(first, choices.row(0, Kind::Memory));
-        assert_eq!(choices.row(u32::MAX, Kind::Other), choices.row(100_000, Kind::Other));
+        let first = choices.row(0, Kind::Disk.into());
+        assert_ne!(first, choices.row(0, Kind::Memory.into()));
+        assert_eq!(
+            choices.row(u32::MAX, Kind::Other.into()),
+            choices.row(100_000, Kind::Other.into())
+        );
         for number in 0..NUMBERS as u32 {
-            choices.row(number, Kind::Socket);
+            choices.row(number, Kind::Socket.into());
         }
-        assert_eq!(choices.row(511, Kind::Pipe), Row::default());
-        assert_eq!(choices.row(0, Kind::Disk), first);
+        assert_eq!(choices.row(511, Kind::Pipe.into()), Row::default());
+        assert_eq!(choices.row(0, Kind::Disk.into()), first);
         assert_eq!(choices.costs.len(), MAX_ROWS);
     }
 }

@@ -5,16 +5,17 @@
 //! of four, and the machine has no more runnable threads than cores, then the threads leave the core of the pages'
 //! owner: its caches keep the program, those of the other cores the kernel. They may use all cores again when they
 //! were active in less than one beat of four, or when more threads are runnable than there are cores, for two windows
-//! in a row; and when the heartbeat finds nothing to do. The heartbeat itself counts as runnable, so with two cores they
-//! leave the core only of an owner that sleeps. The owner is never moved. While the owner has a core, one thread
+//! in a row; and when the heartbeat finds nothing to do. The heartbeat does not count itself, so with two cores a busy
+//! owner and one busy thread have a core each. The owner is never moved. While the owner has a core, one thread
 //! fewer is active, so that it is still one for each core. With one core there is
 //! nothing to give: the owner and the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many
 //! threads of the machine are runnable.
 
-use std::fs;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
+use rustix::thread::CpuSet;
+
+use super::processors;
 
 /// Beats of a window; of these, those with an active thread that give cores, and those that keep them.
 const WINDOW: u32 = 64;
@@ -31,7 +32,7 @@ pub enum Specialization {
     /// Never.
     Off,
     /// While load and idle cores justify it: if a thread was active in three quarters of two windows of 64 heartbeats, and
-    /// no more threads of the machine are runnable, the heartbeat included, than the process may use cores. A process that
+    /// no more threads of the machine are runnable than the process may use cores. A process that
     /// may use few of many cores rarely finds that.
     #[default]
     Adaptive,
@@ -44,7 +45,7 @@ pub enum Specialization {
 pub(crate) struct Window {
     /// Beats with an active thread.
     pub(crate) active: u32,
-    /// Threads of the machine that run or could, among them the heartbeat that looks.
+    /// Threads of the machine that run or could, without the heartbeat that looks.
     pub(crate) runnable: usize,
     /// Cores that the process may use.
     pub(crate) cores: usize,
@@ -102,7 +103,7 @@ pub(crate) struct Applied(u64);
 impl Cores {
     pub(crate) fn new(specialization: Specialization) -> Self {
         let is_off = specialization == Specialization::Off;
-        let allowed = sched_getaffinity(None).ok().filter(|all| !is_off && all.count() > 1);
+        let allowed = processors::allowed().filter(|all| !is_off && all.count() > 1);
         Cores { allowed, specialization, owner: AtomicU32::new(0), given: AtomicU64::new(0) }
     }
 
@@ -134,7 +135,7 @@ impl Cores {
     #[inline]
     pub(crate) fn note_owner(&self) {
         if self.allowed.is_some() {
-            self.owner.store(sched_getcpu() as u32, Ordering::Relaxed);
+            self.owner.store(processors::current(), Ordering::Relaxed);
         }
     }
 
@@ -157,9 +158,9 @@ impl Cores {
 
     #[cold]
     fn move_thread(&self, owner: u32) {
-        let Some(cores) = self.of_threads(owner) else { return };
-        // It fails if the cores are not permitted any more; then the thread stays where it is.
-        let _ = sched_setaffinity(None, &cores);
+        if let Some(cores) = self.of_threads(owner) {
+            processors::move_to(&cores);
+        }
     }
 }
 
@@ -179,8 +180,13 @@ impl Beats {
         self.beats == WINDOW
     }
 
-    /// Ends a window. Returns the decision, if it is another one.
-    pub(crate) fn end_window(&mut self, of: &Cores) -> Option<bool> {
+    /// Ends a window, by a function that returns how many other threads are runnable. Returns the decision, if it is
+    /// another one.
+    pub(crate) fn end_window(
+        &mut self,
+        of: &Cores,
+        runnable: impl FnOnce() -> Option<usize>,
+    ) -> Option<bool> {
         let active = std::mem::take(&mut self.active);
         self.beats = 0;
         // Not those of this thread, which has begun with those of the owner.
@@ -197,12 +203,6 @@ impl Beats {
         (self.beats, self.active) = (0, 0);
         self.policy.take_back()
     }
-}
-
-/// Returns how many threads of the machine run or could: the fourth field of /proc/loadavg.
-fn runnable() -> Option<usize> {
-    let text = fs::read_to_string("/proc/loadavg").ok()?;
-    text.split(' ').nth(3)?.split('/').next()?.parse().ok()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -247,33 +247,68 @@ mod tests {
         assert_eq!([alone; 9].map(|window| policy.decide(window)), [None; 9]);
     }
 
+    /// Cores of a machine with so many, of which the owner has the first.
+    fn cores_of(specialization: Specialization, count: usize) -> Cores {
+        let mut allowed = CpuSet::new();
+        (0..count).for_each(|core| allowed.set(core));
+        Cores { allowed: Some(allowed), ..Cores::new(specialization) }
+    }
+
+    /// Ends windows in all of whose beats a thread was active.
+    fn busy_windows(beats: &mut Beats, of: &Cores, runnable: usize) -> [Option<bool>; 2] {
+        [(); 2].map(|()| {
+            assert!((1..WINDOW).all(|_| !beats.beat(true)) && beats.beat(true));
+            beats.end_window(of, || Some(runnable))
+        })
+    }
+
     #[test]
-    fn threads_leave_the_core_of_the_owner_and_return() {
+    fn busy_owner_and_thread_of_two_cores_had_no_core_each() {
+        let cores = cores_of(Specialization::Adaptive, 2);
+        let mut beats = Beats::default();
+        // The owner and the thread.
+        assert_eq!(busy_windows(&mut beats, &cores, 2), [None, Some(true)]);
+        // One more.
+        assert_eq!(busy_windows(&mut beats, &cores, 3), [None, Some(false)]);
+        assert_eq!(busy_windows(&mut beats, &cores, 3), [None; 2]);
+        // Unless the load is of no interest.
+        let cores = cores_of(Specialization::WhileBusy, 2);
+        assert_eq!(busy_windows(&mut beats, &cores, 100), [None, Some(true)]);
+    }
+
+    #[test]
+    fn one_thread_for_each_core_that_is_left_is_active() {
+        let cores = cores_of(Specialization::Adaptive, 4);
+        cores.owner.store(2, Ordering::Relaxed);
+        assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
+        cores.set_given(true);
+        assert_eq!([1, 3, usize::MAX].map(|max| cores.active_threads(max)), [1, 3, 3]);
+        let left = cores.of_threads(3).unwrap();
+        assert_eq!([0, 1, 2, 3, 4].map(|core| left.is_set(core)), [true, true, false, true, false]);
+        cores.set_given(false);
+        assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
+    }
+
+    #[test]
+    fn thread_leaves_the_core_of_the_owner_and_returns() {
         let cores = Cores::new(Specialization::Adaptive);
-        let Some(allowed) = cores.allowed else { return println!("not tested: one core") };
+        let all = processors::allowed().unwrap();
+        assert_eq!(cores.are_several(), all.count() > 1);
         cores.note_owner();
         let owner = cores.owner.load(Ordering::Relaxed) as usize;
-        std::thread::scope(|scope| {
-            scope.spawn(|| {
-                let mut applied = Applied::default();
-                let used = |applied: &mut Applied| {
-                    cores.apply(applied);
-                    sched_getaffinity(None).unwrap()
-                };
-                assert!(used(&mut applied) == allowed);
-                assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
-                cores.set_given(true);
-                // One thread for each core that is left, or fewer.
-                assert_eq!(cores.active_threads(usize::MAX), allowed.count() as usize - 1);
-                assert_eq!(cores.active_threads(1), 1);
-                assert_eq!(used(&mut applied).count(), allowed.count() - 1);
-                assert!(!used(&mut applied).is_set(owner));
-                cores.set_given(false);
-                assert!(used(&mut applied) == allowed);
-                assert_eq!(cores.active_threads(usize::MAX), usize::MAX);
-            });
-        });
-        assert!(runnable().is_some_and(|runnable| runnable > 0));
+        let mut applied = Applied::default();
+        let mut used = || {
+            cores.apply(&mut applied);
+            processors::allowed().unwrap()
+        };
+        assert!(used() == all);
+        cores.set_given(true);
+        let left = used();
+        // A single core is shared.
+        let expected = if all.count() == 1 { (true, 1) } else { (false, all.count() - 1) };
+        assert_eq!((left.is_set(owner), left.count()), expected);
+        cores.set_given(false);
+        assert!(used() == all);
     }
 
     #[test]
@@ -282,7 +317,7 @@ mod tests {
         assert!((1..WINDOW).all(|_| !beats.beat(true)));
         assert!(beats.beat(false));
         assert_eq!(beats.active, WINDOW - 1);
-        assert_eq!(beats.end_window(&Cores::new(Specialization::WhileBusy)), None);
+        assert_eq!(beats.end_window(&cores_of(Specialization::WhileBusy, 2), || None), None);
         assert!((1..WINDOW).all(|_| !beats.beat(false)));
         assert!(!beats.idle());
     }

@@ -2,18 +2,19 @@
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 
-use crate::call::{Direction, Kind, Waits};
+use crate::call::{Call, Direction, Waits};
+use crate::object::{FileSystem, Kind, Object};
 
 /// An open file, socket or pipe, shared with the calls that use it.
 ///
 /// It is closed when the last clone is dropped and the last call has ended. A descriptor need not
 /// be non-blocking (section 4.1).
 ///
-/// Whether it is non-blocking is asked once, by the first call that may block. The flag belongs to the open file
+/// Whether it is non-blocking is asked once, by the first call that may block or the second one of another sort. The flag belongs to the open file
 /// description, which clones of the number and other processes share (fcntl(2), `F_SETFL`). If one of them makes a
 /// non-blocking description blocking later, a read, write, accept, connect or splice that finds it not ready blocks the
 /// owner of the pages; [`send`](crate::operations::send) and [`receive`](crate::operations::receive) never do. So leave it as it is
@@ -24,14 +25,25 @@ pub struct Descriptor(Arc<Inner>);
 #[derive(Debug)]
 struct Inner {
     fd: OwnedFd,
-    /// What is known of it: 0, or a [`Kind`] plus one, and [`NON_BLOCKING`] or [`LIKELY`].
-    nature: AtomicU8,
+    /// A [`Nature`].
+    nature: AtomicU16,
 }
 
-const NON_BLOCKING: u8 = 1 << 7;
+/// What is known of a descriptor: 0, or a [`Kind`] plus one, the number of a [`FileSystem`], and flags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Nature(u16);
 
-/// The kind is that of other objects of its directory. The object was not asked.
-const LIKELY: u8 = 1 << 6;
+const KIND: u16 = 0xff;
+const NON_BLOCKING: u16 = 1 << 8;
+
+/// It is that of other objects of its directory. The object was not asked.
+const LIKELY: u16 = 1 << 9;
+
+/// A call was about it, and it was not asked.
+const USED: u16 = 1 << 10;
+
+/// The lowest bit of the file system's number.
+const FILE_SYSTEM: u32 = 12;
 
 const KINDS: [Kind; Kind::COUNT] = [
     Kind::Unknown,
@@ -51,17 +63,39 @@ const IN_MEMORY: [i64; 4] = [0x0102_1994, 0x8584_58f6, 0x6367_7270, 0x9584_58f6]
 /// debugfs (statfs(2)).
 const PSEUDO: [i64; 4] = [0x9fa0, 0x6265_6572, 0x7472_6163, 0x6462_6720];
 
+impl Nature {
+    fn new(kind: Kind, file_system: FileSystem, non_blocking: bool) -> Self {
+        let flag = if non_blocking { NON_BLOCKING } else { 0 };
+        Nature((u16::from(file_system.number()) << FILE_SYSTEM) | flag | (kind as u16 + 1))
+    }
+
+    /// Returns the kind of object.
+    pub(crate) fn kind(self) -> Kind {
+        match self.0 & KIND {
+            0 => Kind::Unknown,
+            known => KINDS[usize::from(known) - 1],
+        }
+    }
+
+    /// Returns the object of calls.
+    pub(crate) fn object(self) -> Object {
+        let number = (self.0 >> FILE_SYSTEM) as u8;
+        Object::new(self.kind(), FileSystem::from_number(number))
+    }
+}
+
 impl Descriptor {
     /// Takes over a file, socket or pipe.
     pub fn new(fd: impl Into<OwnedFd>) -> Self {
-        Descriptor(Arc::new(Inner { fd: fd.into(), nature: AtomicU8::new(0) }))
+        Descriptor::below(fd, Nature::default())
     }
 
-    /// Takes over a file that was opened at a path. Its kind is likely that of the directory, which suffices for the
-    /// choice of an executor.
-    pub(crate) fn below(fd: impl Into<OwnedFd>, directory: Kind) -> Self {
-        let likely = if directory == Kind::Unknown { 0 } else { (directory as u8 + 1) | LIKELY };
-        Descriptor(Arc::new(Inner { fd: fd.into(), nature: AtomicU8::new(likely) }))
+    /// Takes over a file that was opened at a path. Its kind and file system are likely those of the directory, which
+    /// suffices for the choice of an executor.
+    pub(crate) fn below(fd: impl Into<OwnedFd>, directory: Nature) -> Self {
+        let Nature(bits) = directory;
+        let likely = if bits & KIND == 0 { 0 } else { (bits & !(NON_BLOCKING | USED)) | LIKELY };
+        Descriptor(Arc::new(Inner { fd: fd.into(), nature: AtomicU16::new(likely) }))
     }
 
     /// Returns the number.
@@ -74,59 +108,71 @@ impl Descriptor {
         self.number() as usize
     }
 
-    /// Returns the kind of object, if a former call has asked for it, or its likely kind.
-    pub(crate) fn known_kind(&self) -> Kind {
-        match self.0.nature.load(Ordering::Relaxed) & !(NON_BLOCKING | LIKELY) {
-            0 => Kind::Unknown,
-            known => KINDS[usize::from(known) - 1],
+    /// Returns what is known, if a former call has asked, or what is likely.
+    pub(crate) fn known(&self) -> Nature {
+        Nature(self.0.nature.load(Ordering::Relaxed))
+    }
+
+    /// Returns the object that the next call is about. The second call asks, if nothing is known: many descriptors are
+    /// closed after one.
+    pub(crate) fn object(&self) -> Object {
+        let known = self.known();
+        match known.0 {
+            0 => self.0.nature.store(USED, Ordering::Relaxed),
+            USED => return self.nature().object(),
+            _ => {}
         }
+        known.object()
     }
 
     /// Returns the kind of object. The first time, this makes two or three system calls.
     pub fn kind(&self) -> Kind {
-        self.nature();
-        self.known_kind()
+        self.nature().kind()
     }
 
-    fn nature(&self) -> u8 {
-        match self.0.nature.load(Ordering::Relaxed) {
-            likely if likely == 0 || likely & LIKELY != 0 => {
-                let nature = self.look();
-                self.0.nature.store(nature, Ordering::Relaxed);
-                nature
-            }
-            known => known,
+    fn nature(&self) -> Nature {
+        let known = self.known();
+        if known.0 & KIND != 0 && known.0 & LIKELY == 0 {
+            return known;
         }
+        let nature = self.look();
+        self.0.nature.store(nature.0, Ordering::Relaxed);
+        nature
     }
 
     #[cold]
-    fn look(&self) -> u8 {
-        let kind = match fstat(&self.0.fd).map(|stat| FileType::from_raw_mode(stat.st_mode)) {
-            Ok(FileType::RegularFile | FileType::Directory | FileType::Symlink) => {
-                match fstatfs(&self.0.fd) {
+    fn look(&self) -> Nature {
+        let stat = fstat(&self.0.fd);
+        let file_type = stat.as_ref().ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let (kind, file_system) = match (file_type, stat) {
+            (Some(FileType::RegularFile | FileType::Directory | FileType::Symlink), Ok(stat)) => {
+                let kind = match fstatfs(&self.0.fd) {
                     Ok(stat) if IN_MEMORY.contains(&stat.f_type) => Kind::Memory,
                     Ok(stat) if PSEUDO.contains(&stat.f_type) => Kind::Pseudo,
                     _ => Kind::Disk,
-                }
+                };
+                (kind, FileSystem::of(stat.st_dev))
             }
-            Ok(FileType::Socket) => Kind::Socket,
-            Ok(FileType::Fifo) => Kind::Pipe,
-            Ok(FileType::CharacterDevice | FileType::BlockDevice) => Kind::Device,
-            _ => Kind::Other,
+            (Some(FileType::Socket), _) => (Kind::Socket, FileSystem::default()),
+            (Some(FileType::Fifo), _) => (Kind::Pipe, FileSystem::default()),
+            (Some(FileType::CharacterDevice | FileType::BlockDevice), _) => {
+                (Kind::Device, FileSystem::default())
+            }
+            _ => (Kind::Other, FileSystem::default()),
         };
         let non_blocking =
             fcntl_getfl(&self.0.fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        (kind as u8 + 1) | if non_blocking { NON_BLOCKING } else { 0 }
+        Nature::new(kind, file_system, non_blocking)
     }
 
     /// Returns what a call waits for that blocks if the descriptor does.
     pub(crate) fn stream(&self, direction: Direction) -> Waits {
-        let non_blocking = self.nature() & NON_BLOCKING != 0;
-        match self.known_kind() {
+        let nature = self.nature();
+        match nature.kind() {
             Kind::Disk | Kind::Memory => Waits::Bounded,
             // Not every such file reports readiness to epoll(7) or knows `O_NONBLOCK`.
             Kind::Pseudo => Waits::Indefinitely,
-            _ if non_blocking => Waits::Ready(self.number(), direction),
+            _ if nature.0 & NON_BLOCKING != 0 => Waits::Ready(self.number(), direction),
             _ => Waits::ReadyThenBlocks(self.number(), direction),
         }
     }
@@ -139,6 +185,14 @@ impl Descriptor {
     /// Gives up the descriptor, if no other clone and no call uses it.
     pub(crate) fn into_owned(self) -> Option<OwnedFd> {
         Arc::into_inner(self.0).map(|inner| inner.fd)
+    }
+}
+
+impl Call {
+    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. These are asked for by
+    /// the second call of a descriptor, so no call costs a system call more.
+    pub fn about(self, descriptor: &Descriptor) -> Self {
+        self.object(descriptor.object())
     }
 }
 

@@ -56,8 +56,9 @@
 //! Which of the four makes a bounded call ([`Waits::Bounded`]) is learnt from measured costs, for each number, kind of
 //! object and batch depth: calls begin in place, and from time to time one batch tries another
 //! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it. Costs do not choose for calls that
-//! may wait longer: typed sends, receives and accepts, reads and writes of pipes, sockets and devices. All file systems
-//! on disks are one [`Kind`]. A path has the kind of the directory of its
+//! may wait longer: typed sends, receives and accepts, reads and writes of pipes, sockets and devices. Files have the
+//! costs of their file system; a process tells 15 of them apart, and further ones by their [`Kind`]. The second call on a
+//! file asks for it (fstat(2)), for all that follow. A path has the file system of the directory of its
 //! [`PathAt`](operations::PathAt), and without one [`Kind::Unknown`]: costs of all such paths are learnt together.
 //! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
 //!
@@ -163,15 +164,25 @@ mod event_loop;
 mod future;
 #[cfg(feature = "green-threads")]
 pub mod green;
+/// This machine.
+mod host {
+    pub(crate) use shared_ring::Linux as Machine;
+
+    pub(crate) fn machine() -> Machine {
+        Machine::default()
+    }
+}
 mod interrupt;
 pub mod kernel;
 #[cfg(all(test, loom))]
 mod models;
 mod notifier;
+mod object;
 mod operation;
 pub mod operations;
 mod page;
 mod pages;
+mod processors;
 mod raw;
 mod readiness;
 mod ring;
@@ -181,12 +192,13 @@ mod simulated;
 mod sync;
 mod threads;
 
-pub use call::{Call, Direction, Executor, Kind, Waits};
+pub use call::{Call, Direction, Executor, Waits};
 pub use cores::Specialization;
 pub use descriptor::Descriptor;
 pub use error::{Busy, Error};
 pub use event_loop::{EventLoop, Refused};
 pub use future::{CallFuture, Runtime};
+pub use object::Kind;
 pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
 pub use shared_ring::SetupError;

@@ -3,6 +3,9 @@
 use std::io;
 use std::os::fd::RawFd;
 
+/// Owns an open file of this machine.
+pub(crate) use std::os::fd::OwnedFd as OwnedFile;
+
 /// Result of an interrupted or cancelled call (section 4.2).
 pub(crate) const INTERRUPTED: isize = -(libc::EINTR as isize);
 

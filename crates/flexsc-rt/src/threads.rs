@@ -19,6 +19,7 @@ use crate::cores::{Applied, Beats, Cores, Specialization};
 use crate::entry::Status;
 use crate::interrupt::{self, Serving};
 use crate::page::ENTRIES;
+use crate::processors;
 use crate::raw;
 use crate::shared::Shared;
 
@@ -420,7 +421,7 @@ impl Pool {
             work = waited.unwrap_or_else(PoisonError::into_inner).0;
             if self.cores.are_several() && beats.beat(work.active > 0) {
                 drop(work);
-                let decision = beats.end_window(&self.cores);
+                let decision = beats.end_window(&self.cores, processors::runnable);
                 work = self.lock();
                 if let Some(given) = decision {
                     self.set_given(&mut work, given);

@@ -2,8 +2,10 @@
 
 use std::cell::RefCell;
 use std::ffi::{CStr, CString};
+use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
@@ -13,7 +15,7 @@ use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
 use flexsc_rt::operations::*;
-use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Executor, Kind, Operation};
+use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Executor, Kind, Operation, Pages};
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size};
 
@@ -319,7 +321,7 @@ fn read_without_room_looked_like_the_end_of_the_stream() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         ours.write_all(b"bytes").unwrap();
         let theirs = Descriptor::new(theirs);
-        let file = Descriptor::new(std::fs::File::open("/proc/self/exe").unwrap());
+        let file = Descriptor::new(File::open("/proc/self/exe").unwrap());
         let full = || vec![7];
         for (read, buffer) in [
             run(events, receive(&theirs, full())),
@@ -338,7 +340,7 @@ fn read_without_room_looked_like_the_end_of_the_stream() {
 #[test]
 fn read_of_a_pseudo_file_blocked_the_owner() {
     for path in ["/proc/self/status", "/sys/kernel/mm/transparent_hugepage/enabled"] {
-        let Ok(file) = std::fs::File::open(path) else { continue };
+        let Ok(file) = File::open(path) else { continue };
         let file = Descriptor::new(file);
         assert_eq!(file.kind(), Kind::Pseudo, "{path}");
         each_executor(|events| {
@@ -349,4 +351,30 @@ fn read_of_a_pseudo_file_blocked_the_owner() {
         run(&mut events, read(&file, Vec::with_capacity(1))).0.unwrap();
         assert_eq!(events.counters().on_threads, 1);
     }
+}
+
+#[test]
+fn costs_are_learnt_for_each_file_system() {
+    let mut pages = Pages::register(&Config::with_entries(64)).unwrap();
+    let mut stat = |path: &str| {
+        let file = Descriptor::new(File::open(path).unwrap());
+        file.kind();
+        let mut result = [0_u8; 512];
+        let address = result.as_mut_ptr() as usize;
+        // SAFETY: file and memory outlive the call.
+        unsafe {
+            let args = [file.as_fd().as_raw_fd() as usize, address, 0, 0, 0, 0];
+            pages.post(&Call::bounded(libc::SYS_fstatfs, args).about(&file)).unwrap();
+        }
+        assert!(pages.wait(None).unwrap());
+        pages.next().unwrap().result.unwrap();
+        pages.counters().learnt_apart
+    };
+    // Both are pseudo file systems.
+    assert_eq!(
+        ["/proc", "/proc/self", "/sys", "/proc/version", "/sys/kernel"].map(&mut stat),
+        [1, 1, 2, 2, 2]
+    );
+    assert_eq!(stat("/dev/shm"), 3);
+    assert!(pages.counters().file_systems >= 3);
 }

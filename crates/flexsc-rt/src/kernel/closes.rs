@@ -1,10 +1,12 @@
 //! Files that nothing uses any more are closed by posted calls without a callback (section 4).
 
 use std::cell::{Cell, RefCell};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::rc::Rc;
 
 use shared_ring::{File, Socket};
+
+use super::super::raw::OwnedFile;
 
 /// Files that wait to be closed, or are being closed, at most; others are closed where they are dropped.
 pub(super) const CLOSES: u16 = 256;
@@ -13,14 +15,14 @@ pub(super) const CLOSES: u16 = 256;
 pub(super) struct Closes(Rc<Queue>);
 
 struct Queue {
-    waiting: RefCell<Vec<OwnedFd>>,
+    waiting: RefCell<Vec<OwnedFile>>,
     /// Places that are free.
     free: Cell<u16>,
 }
 
 /// Owns the descriptor of a file. Dropped with its last clone.
 struct Owner {
-    fd: Option<OwnedFd>,
+    fd: Option<OwnedFile>,
     queue: Rc<Queue>,
 }
 
@@ -31,19 +33,19 @@ impl Closes {
     }
 
     /// Returns an open file that is closed by a posted call.
-    pub(super) fn file(&self, fd: OwnedFd) -> File {
+    pub(super) fn file(&self, fd: OwnedFile) -> File {
         // SAFETY: the alias only names the descriptor; the owner closes it.
         let opened = unsafe { Socket::from_raw_fd(fd.as_raw_fd()) };
         File::of(opened, Owner { fd: Some(fd), queue: Rc::clone(&self.0) })
     }
 
     /// Closes a file that nothing uses, without an allocation.
-    pub(super) fn close(&self, fd: OwnedFd) {
+    pub(super) fn close(&self, fd: OwnedFile) {
         self.0.close(fd);
     }
 
     /// Returns a file to close. [`Closes::closed`] has to follow.
-    pub(super) fn next(&self) -> Option<OwnedFd> {
+    pub(super) fn next(&self) -> Option<OwnedFile> {
         self.0.waiting.borrow_mut().pop()
     }
 
@@ -61,7 +63,7 @@ impl Closes {
 
 impl Queue {
     /// Lets a file wait to be closed; without a place, closes it.
-    fn close(&self, fd: OwnedFd) {
+    fn close(&self, fd: OwnedFile) {
         if let Some(free) = self.free.get().checked_sub(1) {
             self.free.set(free);
             self.waiting.borrow_mut().push(fd);
@@ -80,15 +82,17 @@ impl Drop for Owner {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use std::io::Read;
+    use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
 
     use super::*;
 
     /// Returns a file and the peer that sees it close.
-    fn open() -> (OwnedFd, UnixStream) {
+    fn open() -> (OwnedFile, UnixStream) {
         let (file, peer) = UnixStream::pair().unwrap();
         peer.set_nonblocking(true).unwrap();
-        (file.into(), peer)
+        // SAFETY: the stream has given it up.
+        (unsafe { OwnedFile::from_raw_fd(file.into_raw_fd()) }, peer)
     }
 
     fn is_open(mut peer: &UnixStream) -> bool {

@@ -2,13 +2,14 @@
 //! syscall thread, if they would have to wait for the disk.
 
 use std::mem;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 
 use rustix::io::Errno;
 use shared_ring::author::{Entry, FileJob, System};
 use shared_ring::nonblocking::Blocking;
 use shared_ring::{Completion, Fd, FileOp, FileOutcome, Op, Outcome, RxBuf, Token};
 
+use super::super::raw::OwnedFile;
 use super::{FlexScKernel, Stage, calls};
 use crate::error::Busy;
 use crate::pages::EntryId;
@@ -98,7 +99,7 @@ impl FlexScKernel {
         let posted = match (stage, result) {
             (FileStage::Opening(_), Ok(fd)) => {
                 // SAFETY: the kernel has just opened it.
-                let file = unsafe { OwnedFd::from_raw_fd(fd as RawFd) };
+                let file = unsafe { OwnedFile::from_raw_fd(fd as RawFd) };
                 if end.is_none() {
                     return self.opened(token, file);
                 }
@@ -139,7 +140,7 @@ impl FlexScKernel {
 
     /// Ends an open or a query by the metadata of the file that its call has opened. fstat(2) does not wait, and the
     /// ring has no operation for it, so an entry of its own would only cost.
-    fn opened(&mut self, token: Token, file: OwnedFd) {
+    fn opened(&mut self, token: Token, file: OwnedFile) {
         self.operations.counters.system_calls += 1;
         // SAFETY: the file is open during the call.
         let fd = unsafe { Fd::lent(file.as_fd()) };

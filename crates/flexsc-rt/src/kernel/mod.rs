@@ -21,15 +21,15 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use shared_ring::author::{
-    DiscardBuffer, InFlightTable, Need, Offload, OffloadThreads, Operations, Process, ReadAhead,
-    System, WakeSignal,
+    DiscardBuffer, InFlightTable, Need, Offload, Operations, Process, ReadAhead, System, WakeSignal,
 };
 use shared_ring::{
     BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, File,
-    Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit, SubmitError,
+    Host, Kernel, KernelError, Op, OpKind, Outcome, RxBuf, Socket, Submit, SubmitError,
     SubmitErrorKind, Submitted, Token, Waker,
 };
 
+use super::host::{self, Machine};
 use crate::call::{Call, Direction};
 use crate::error::{Busy, Error};
 use crate::pages::{self, Config, EntryId, Pages};
@@ -56,8 +56,8 @@ pub struct FlexScKernel {
     owners: Box<[Token]>,
     in_flight: InFlightTable<State>,
     /// Receive buffers and counters; file operations.
-    operations: Operations<Linux, ()>,
-    offload: OffloadThreads,
+    operations: Operations<Machine, ()>,
+    offload: <Machine as System>::Offload,
     closes: Closes,
     read_ahead: ReadAhead,
     /// Each send that waits for the disk keeps it, too.
@@ -108,7 +108,7 @@ impl FlexScKernel {
     /// # Errors
     /// As [`Pages::register`].
     pub fn new(config: &EngineConfig) -> Result<Self, Error> {
-        let mut system = Linux::default();
+        let mut system = host::machine();
         let waker = system
             .waker(WakeSignal::Polled)
             .map_err(|error| Error::System("create an eventfd", error))?;
@@ -119,6 +119,7 @@ impl FlexScKernel {
         of_pages.sleep_in_ring = true;
         let pages = Pages::register(&of_pages)?;
         let offload = system.offload(waker.clone());
+        let now = system.clock();
         let pool = BufferPool::new(config.buffers, config.buffer_size);
         let mut kernel = FlexScKernel {
             owners: vec![WAKE; pages.entries()].into_boxed_slice(),
@@ -135,7 +136,7 @@ impl FlexScKernel {
             has_posted: false,
             done: VecDeque::new(),
             waker,
-            now: Instant::now(),
+            now,
             process: Process::current(),
         };
         kernel.wait_for_wakes();
@@ -247,7 +248,7 @@ impl FlexScKernel {
 // SAFETY: a call is made until the entry is done, and an operation ends after the last of its calls. Threads
 // that hang use only numbers of operations that are leaked.
 unsafe impl Submit for FlexScKernel {
-    type Host = Linux;
+    type Host = Machine;
 
     fn submit(&mut self, token: Token, mut op: Op) -> Result<Submitted, SubmitError> {
         match &mut op {
@@ -328,7 +329,7 @@ unsafe impl Submit for FlexScKernel {
     fn finish(&mut self) {
         self.closes.finish();
         let FlexScKernel { pages, owners, in_flight, operations, .. } = self;
-        let ended = pages.shut_down_with(|completion, _| {
+        let ended = pages.shut_down_once(|completion, _| {
             let Some(entry) = in_flight.get(owners[completion.id.index()]) else { return };
             let opens = matches!(
                 (&entry.op, &entry.state.stage),
@@ -352,11 +353,11 @@ unsafe impl Submit for FlexScKernel {
         self.operations.discard(self.done.drain(..));
     }
 
-    fn host(&self) -> &Linux {
+    fn host(&self) -> &Machine {
         &self.operations.system
     }
 
-    fn host_mut(&mut self) -> &mut Linux {
+    fn host_mut(&mut self) -> &mut Machine {
         &mut self.operations.system
     }
 
@@ -395,7 +396,7 @@ impl Kernel for FlexScKernel {
         self.post_closes();
         let timeout = match until {
             _ if !self.done.is_empty() => Some(Duration::ZERO),
-            until => until.map(|at| at.saturating_duration_since(Instant::now())),
+            until => until.map(|at| at.saturating_duration_since(self.host().clock())),
         };
         self.has_posted = false;
         self.pages.wait_and_look(timeout, 1).map_err(failed)?;
@@ -405,7 +406,7 @@ impl Kernel for FlexScKernel {
             self.pages.submit().map_err(failed)?;
             self.complete();
         }
-        self.now = Instant::now();
+        self.now = self.host().clock();
         Ok(())
     }
 
@@ -421,5 +422,31 @@ impl Kernel for FlexScKernel {
 impl Drop for FlexScKernel {
     fn drop(&mut self) {
         self.finish();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::io::Write as _;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    #[test]
+    fn drop_waited_again_for_a_call_that_a_stop_had_given_up() {
+        let mut kernel = FlexScKernel::new(&EngineConfig::new(4, 1, 64)).unwrap();
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        let byte: &mut [u8; 1] = Box::leak(Box::default());
+        let args = [ours.as_raw_fd() as usize, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+        // SAFETY: the memory is never freed, and the descriptor closed after the call has ended.
+        unsafe { kernel.pages.post(&Call::new(libc::SYS_read, args).uncancellable()) }.unwrap();
+        kernel.finish();
+        assert_eq!(kernel.pages.outstanding(), 1);
+        let sleeps = kernel.pages.counters().sleeps;
+        kernel.finish();
+        assert!(!kernel.pages.shut_down_once(|_, _| {}));
+        assert_eq!(kernel.pages.counters().sleeps, sleeps);
+        peer.write_all(b"x").unwrap();
+        assert!(kernel.pages.shut_down());
     }
 }

@@ -9,8 +9,9 @@ use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::buffer::Bytes;
 use super::{done, filled, number, room};
-use crate::call::{Call, Direction, Kind, Waits};
-use crate::descriptor::Descriptor;
+use crate::call::{Call, Direction, Waits};
+use crate::descriptor::{Descriptor, Nature};
+use crate::object::{Kind, Object};
 use crate::operation::{Operation, Owned};
 use crate::pages::Scratch;
 
@@ -22,10 +23,10 @@ pub struct PathAt {
 }
 
 impl PathAt {
-    /// Returns a path relative to a directory. The kind of the directory, which the choice of an executor depends on, is
-    /// queried the first time ([`Descriptor::kind`]), unless it was itself opened by such a path.
+    /// Returns a path relative to a directory. The kind and the file system of the directory, which the choice of an
+    /// executor depends on, are queried the first time ([`Descriptor::kind`]), unless it was itself opened by such a path.
     pub fn new(directory: &Descriptor, path: CString) -> Self {
-        if directory.known_kind() == Kind::Unknown {
+        if directory.known().kind() == Kind::Unknown {
             directory.kind();
         }
         PathAt { directory: Some(directory.clone()), path }
@@ -36,9 +37,13 @@ impl PathAt {
         (directory as usize, self.path.as_ptr() as usize)
     }
 
-    /// Returns the kind of objects of the directory, if there is one.
-    fn kind(&self) -> Kind {
-        self.directory.as_ref().map_or(Kind::Unknown, Descriptor::known_kind)
+    /// Returns what is known of the objects of the directory, if there is one.
+    fn nature(&self) -> Nature {
+        self.directory.as_ref().map_or(Nature::default(), Descriptor::known)
+    }
+
+    fn object(&self) -> Object {
+        self.nature().object()
     }
 }
 
@@ -67,7 +72,7 @@ fn on_path<O: 'static>(
     unsafe {
         let prepare = move |path: &mut PathAt, _: &mut Scratch| {
             let (directory, name) = path.args();
-            Call::bounded(call, [directory, name, c, d, 0, 0]).kind(path.kind())
+            Call::bounded(call, [directory, name, c, d, 0, 0]).object(path.object())
         };
         Owned::new(path.into(), prepare, finish)
     }
@@ -82,14 +87,14 @@ fn on_file(
     // SAFETY: the arguments are numbers.
     unsafe {
         let prepare = move |file: &mut Descriptor, _: &mut Scratch| {
-            Call::bounded(call, [file.arg(), b, c, d, 0, 0]).kind(file.known_kind())
+            Call::bounded(call, [file.arg(), b, c, d, 0, 0]).about(file)
         };
         Owned::new(file.clone(), prepare, done)
     }
 }
 
-/// Takes over a descriptor that a call has returned, in a directory of a kind.
-pub(super) fn opened(result: io::Result<usize>, directory: Kind) -> io::Result<Descriptor> {
+/// Takes over a descriptor that a call has returned, in a directory.
+pub(super) fn opened(result: io::Result<usize>, directory: Nature) -> io::Result<Descriptor> {
     // SAFETY: the kernel has just returned it to this call.
     result.map(|fd| Descriptor::below(unsafe { OwnedFd::from_raw_fd(fd as RawFd) }, directory))
 }
@@ -103,7 +108,7 @@ pub fn open(
 ) -> impl Operation<Output = io::Result<Descriptor>> {
     let flags = (flags | OFlags::CLOEXEC).bits() as usize;
     let args = [flags, mode.bits() as usize];
-    on_path(path, libc::SYS_openat, args, |path, result, _| opened(result, path.kind()))
+    on_path(path, libc::SYS_openat, args, |path, result, _| opened(result, path.nature()))
 }
 
 /// Closes a descriptor: close(2). If a clone is left, or a call is in flight, the last of them
@@ -159,7 +164,7 @@ pub fn stat(
             let (directory, name) = path.args();
             let result = scratch.as_mut_ptr() as usize;
             Call::bounded(libc::SYS_statx, [directory, name, flags, STATX_MASK, result, 0])
-                .kind(path.kind())
+                .object(path.object())
         };
         Owned::new(path.into(), prepare, |_, result, scratch: &Scratch| statx(result, scratch))
     }
@@ -173,7 +178,7 @@ pub fn stat_file(file: &Descriptor) -> impl Operation<Output = io::Result<libc::
             let (path, flags) = (c"".as_ptr() as usize, libc::AT_EMPTY_PATH as usize);
             let result = scratch.as_mut_ptr() as usize;
             Call::bounded(libc::SYS_statx, [file.arg(), path, flags, STATX_MASK, result, 0])
-                .kind(file.known_kind())
+                .about(file)
         };
         Owned::new(file.clone(), prepare, |_, result, scratch: &Scratch| statx(result, scratch))
     }
@@ -189,8 +194,7 @@ pub fn getdents(
     unsafe {
         let prepare = |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
             let (address, len) = room(buffer);
-            Call::bounded(libc::SYS_getdents64, [file.arg(), address, len, 0, 0, 0])
-                .kind(file.known_kind())
+            Call::bounded(libc::SYS_getdents64, [file.arg(), address, len, 0, 0, 0]).about(file)
         };
         Owned::new((directory.clone(), buffer), prepare, filled)
     }
@@ -231,7 +235,7 @@ pub fn rename(
     unsafe {
         let prepare = |(from, to): &mut (PathAt, PathAt), _: &mut Scratch| {
             let ((a, b), (c, d)) = (from.args(), to.args());
-            Call::bounded(libc::SYS_renameat2, [a, b, c, d, 0, 0]).kind(to.kind())
+            Call::bounded(libc::SYS_renameat2, [a, b, c, d, 0, 0]).object(to.object())
         };
         Owned::new((from.into(), to.into()), prepare, done)
     }
@@ -289,7 +293,7 @@ pub fn read_at(
         let prepare = move |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
             let (address, len) = room(buffer);
             Call::bounded(libc::SYS_pread64, [file.arg(), address, len, offset as usize, 0, 0])
-                .kind(file.known_kind())
+                .about(file)
         };
         Owned::new((file.clone(), buffer), prepare, filled)
     }
@@ -308,7 +312,7 @@ pub fn write_at<B: Bytes>(
             let bytes = bytes.bytes();
             let (address, len) = (bytes.as_ptr() as usize, bytes.len());
             Call::bounded(libc::SYS_pwrite64, [file.arg(), address, len, offset as usize, 0, 0])
-                .kind(file.known_kind())
+                .about(file)
         };
         let finish = |(_, bytes): (Descriptor, B), result, _: &Scratch| (result, bytes);
         Owned::new((file.clone(), bytes), prepare, finish)
@@ -326,7 +330,7 @@ pub fn read(
             let (address, len) = room(buffer);
             Call::new(libc::SYS_read, [file.arg(), address, len, 0, 0, 0])
                 .waits(file.stream(Direction::Read))
-                .kind(file.known_kind())
+                .about(file)
         };
         Owned::new((file.clone(), buffer), prepare, filled)
     }
@@ -344,7 +348,7 @@ pub fn write<B: Bytes>(
             let (address, len) = (bytes.as_ptr() as usize, bytes.len());
             Call::new(libc::SYS_write, [file.arg(), address, len, 0, 0, 0])
                 .waits(file.stream(Direction::Write))
-                .kind(file.known_kind())
+                .about(file)
         };
         let finish = |(_, bytes): (Descriptor, B), result, _: &Scratch| (result, bytes);
         Owned::new((file.clone(), bytes), prepare, finish)
@@ -360,8 +364,7 @@ pub fn copy_file_range(
     // SAFETY: the arguments are numbers, and null pointers.
     unsafe {
         let prepare = move |(from, to): &mut (Descriptor, Descriptor), _: &mut Scratch| {
-            Call::bounded(libc::SYS_copy_file_range, [from.arg(), 0, to.arg(), 0, len, 0])
-                .kind(to.known_kind())
+            Call::bounded(libc::SYS_copy_file_range, [from.arg(), 0, to.arg(), 0, len, 0]).about(to)
         };
         Owned::new((from.clone(), to.clone()), prepare, number)
     }
@@ -381,7 +384,7 @@ pub fn sendfile(
             let offset = scratch.as_mut_ptr() as usize;
             Call::new(libc::SYS_sendfile, [to.arg(), file.arg(), offset, len, 0, 0])
                 .waits(to.stream(Direction::Write))
-                .kind(to.known_kind())
+                .about(to)
         };
         Owned::new((to.clone(), file.clone()), prepare, number)
     }
@@ -414,7 +417,7 @@ pub fn splice(
             };
             let call = Call::new(libc::SYS_splice, [from.arg(), 0, to.arg(), 0, len, flags])
                 .waits(waits)
-                .kind(to.known_kind());
+                .about(to);
             // A file cannot be waited for.
             other.descriptor().map_or(call, |(fd, _)| call.other_end(fd))
         };
@@ -424,48 +427,73 @@ pub fn splice(
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use std::fs::File;
+
     use super::*;
 
-    fn kind_of(mut operation: impl Operation) -> Kind {
-        operation.prepare(&mut [0; 32]).kind
+    fn object_of(mut operation: impl Operation) -> Object {
+        operation.prepare(&mut [0; 32]).object
+    }
+
+    fn directory(path: &str) -> Descriptor {
+        let directory = Descriptor::new(File::open(path).unwrap());
+        directory.kind();
+        directory
     }
 
     #[test]
     fn calls_on_paths_and_opened_files_shared_costs_whatever_the_file_system() {
-        for (root, file, kind) in
-            [("/proc", c"version", Kind::Pseudo), ("/dev/shm", c".", Kind::Memory)]
-        {
-            let root = Descriptor::new(std::fs::File::open(root).unwrap());
+        for (root, file) in [("/proc", c"version"), ("/dev/shm", c".")] {
+            let root = directory(root);
+            let object = root.known().object();
             let path = || PathAt::new(&root, file.to_owned());
-            assert_eq!(kind_of(stat(path(), AtFlags::empty())), kind);
-            assert_eq!(kind_of(rename(path(), path())), kind);
+            assert_eq!(object_of(stat(path(), AtFlags::empty())), object);
+            assert_eq!(object_of(rename(path(), path())), object);
             let mut open = open(path(), OFlags::RDONLY, Mode::empty());
             let call = open.prepare(&mut [0; 32]);
-            assert_eq!(call.kind, kind);
+            assert_eq!(call.object, object);
             let [directory, path, flags, mode, ..] = call.args;
             // SAFETY: the path is that of the operation.
             let fd = unsafe { libc::syscall(call.number.into(), directory, path, flags, mode) };
             let opened = open.finish(Ok(fd as usize), &[0; 32]).unwrap();
-            assert_eq!(kind_of(read_at(&opened, 0, Vec::new())), kind);
-            assert_eq!(kind_of(fsync(&opened)), kind);
+            assert_eq!(object_of(read_at(&opened, 0, Vec::new())), object);
+            assert_eq!(object_of(fsync(&opened)), object);
             // A path below it, too, without a further question.
-            assert_eq!(
-                kind_of(stat(PathAt::new(&opened, c"x".to_owned()), AtFlags::empty())),
-                kind
-            );
+            let below = PathAt::new(&opened, c"x".to_owned());
+            assert_eq!(object_of(stat(below, AtFlags::empty())), object);
         }
     }
 
     #[test]
+    fn file_systems_of_one_kind_shared_costs() {
+        let [proc, same, sys, memory] = ["/proc", "/proc/self", "/sys", "/dev/shm"].map(directory);
+        assert_eq!(sys.kind(), proc.kind());
+        let [proc, same, sys, memory] = [proc, same, sys, memory].map(|d| d.known().object());
+        assert_eq!(proc, same);
+        assert_ne!(proc, sys);
+        assert_ne!(proc, memory);
+        assert_ne!(proc, Kind::Pseudo.into());
+    }
+
+    #[test]
+    fn second_call_on_a_file_asks_for_its_file_system() {
+        let file = Descriptor::new(File::open("/proc/version").unwrap());
+        assert_eq!(object_of(read_at(&file, 0, Vec::new())), Object::default());
+        assert_eq!(file.known().kind(), Kind::Unknown);
+        let object = directory("/proc").known().object();
+        assert_eq!(object_of(read_at(&file, 0, Vec::new())), object);
+        assert_eq!(Call::bounded(libc::SYS_fsync, [0; 6]).about(&file).object, object);
+    }
+
+    #[test]
     fn kind_of_the_directory_does_not_decide_what_a_read_waits_for() {
-        let root = Descriptor::new(std::fs::File::open("/dev").unwrap());
-        root.kind();
-        let null = std::fs::File::open("/dev/null").unwrap();
-        let opened = Descriptor::below(null, Kind::Memory);
-        assert_eq!(opened.known_kind(), Kind::Memory);
+        let memory = directory("/dev/shm").known();
+        let null = || File::open("/dev/null").unwrap();
+        let opened = Descriptor::below(null(), memory);
+        assert_eq!(opened.known().object(), memory.object());
         assert_eq!(opened.kind(), Kind::Device);
-        let opened = Descriptor::below(std::fs::File::open("/dev/null").unwrap(), Kind::Memory);
+        let opened = Descriptor::below(null(), memory);
         assert!(matches!(opened.stream(Direction::Read), Waits::ReadyThenBlocks(..)));
-        assert_eq!(opened.known_kind(), Kind::Device);
+        assert_eq!(opened.known().object(), Kind::Device.into());
     }
 }

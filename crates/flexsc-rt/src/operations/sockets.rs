@@ -9,8 +9,8 @@ use std::ptr;
 use super::buffer::Bytes;
 use super::files::opened;
 use super::{done, filled};
-use crate::call::{Call, Direction, Kind, Waits};
-use crate::descriptor::Descriptor;
+use crate::call::{Call, Direction, Waits};
+use crate::descriptor::{Descriptor, Nature};
 use crate::operation::{Operation, Owned};
 use crate::pages::Scratch;
 
@@ -26,7 +26,7 @@ pub fn socket(
             let kind = (socket_type | libc::SOCK_CLOEXEC) as usize;
             Call::bounded(libc::SYS_socket, [domain as usize, kind, protocol as usize, 0, 0, 0])
         };
-        Owned::new((), prepare, |(), result, _: &Scratch| opened(result, Kind::Unknown))
+        Owned::new((), prepare, |(), result, _: &Scratch| opened(result, Nature::default()))
     }
 }
 
@@ -39,10 +39,10 @@ pub fn accept(listener: &Descriptor) -> impl Operation<Output = io::Result<Descr
             let flags = libc::SOCK_CLOEXEC as usize;
             Call::new(libc::SYS_accept4, [listener.arg(), 0, 0, flags, 0, 0])
                 .waits(listener.stream(Direction::Read))
-                .kind(listener.known_kind())
+                .object(listener.known().object())
         };
         Owned::new(listener.clone(), prepare, |_, result, _: &Scratch| {
-            opened(result, Kind::Unknown)
+            opened(result, Nature::default())
         })
     }
 }
@@ -60,7 +60,9 @@ pub fn connect(
                 Waits::ReadyThenBlocks(..) => Waits::Indefinitely,
                 waits => waits,
             };
-            connect_call(socket.number(), address, scratch).waits(waits).kind(socket.known_kind())
+            connect_call(socket.number(), address, scratch)
+                .waits(waits)
+                .object(socket.known().object())
         };
         Owned::new(socket.clone(), prepare, done)
     }

@@ -89,7 +89,14 @@ impl Pages {
         self.shut_down_with(|_, _| {})
     }
 
-    /// The same; `ended` gets each completion with its scratch memory.
+    /// The same, unless this has waited in vain for the same calls before; `ended` gets each completion with its scratch
+    /// memory.
+    pub(crate) fn shut_down_once(&mut self, ended: impl FnMut(Completion, &Scratch)) -> bool {
+        let again = self.gave_up == Some(self.counters.posted) && self.outstanding() > 0;
+        !again && self.shut_down_with(ended)
+    }
+
+    /// Shuts down; `ended` gets each completion with its scratch memory.
     pub(crate) fn shut_down_with(&mut self, mut ended: impl FnMut(Completion, &Scratch)) -> bool {
         if !self.process.is_current() {
             // The parent's threads do not exist here.
@@ -111,6 +118,7 @@ impl Pages {
                 break;
             }
             if remaining.is_zero() || self.wait(Some(remaining)).is_err() {
+                self.gave_up = Some(self.counters.posted);
                 return false;
             }
         }
@@ -120,7 +128,7 @@ impl Pages {
 
 impl Drop for Pages {
     fn drop(&mut self) {
-        let ended = self.shut_down();
+        let ended = self.shut_down_once(|_, _| {});
         if !ended {
             mem::forget(self.scratch.take());
         }

@@ -1,6 +1,7 @@
 //! Counters: what happened on pages.
 
 use super::Pages;
+use crate::object::FileSystem;
 
 /// What happened on some pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +18,11 @@ pub struct Counters {
     /// Calls pinned to the ring, or given to it by the choice, that another executor made: the ring or
     /// the kernel has no operation for them, or there is no ring (see [`Pages::ring_error`]).
     pub ring_refused: u64,
+    /// Calls whose costs are learnt apart: by number, and by kind of object or file system. At most 254; all further ones
+    /// learn together.
+    pub learnt_apart: usize,
+    /// File systems that this process tells apart, of those of the files that posted calls were about: at most 15.
+    pub file_systems: usize,
     /// Times that a call began to wait for a descriptor.
     pub readiness_waits: u64,
     /// Calls of epoll(7).
@@ -49,6 +55,8 @@ impl Pages {
     /// Returns the counters. In a child of fork(2), those of syscall threads are 0.
     pub fn counters(&self) -> Counters {
         let mut counters = self.counters;
+        counters.learnt_apart = self.choices.rows();
+        counters.file_systems = FileSystem::count();
         counters.epoll_calls = self.readiness.calls();
         counters.ring_entries = self.ring.entered();
         // In a child, the lock of the threads may be that of one that does not exist.

@@ -178,6 +178,8 @@ pub struct Pages {
     /// Entries of such others that wait for a thread.
     ready: VecDeque<u32>,
     counters: Counters,
+    /// Calls that had been posted when the pages were shut down, of which some did not end.
+    gave_up: Option<u64>,
     process: Process,
     /// One thread owns the pages: calls about the calling thread have a meaning.
     _not_send: PhantomData<*mut ()>,
@@ -250,6 +252,7 @@ impl Pages {
             indefinite: 0,
             ready: VecDeque::with_capacity(entries),
             counters: Counters::default(),
+            gave_up: None,
             process: Process::current(),
             shared,
             _not_send: PhantomData,

@@ -1,0 +1,77 @@
+//! The kernel of posted system calls on a simulated machine: [`kernel`].
+//!
+//! The sources are those of `flexsc-rt`, pages and kernel included. Of its modules, those that touch the machine are
+//! others here: system calls, the clock, the bell, the epoll set, the ring and the syscall threads.
+
+#![allow(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "of the included modules, only the kernel is used"
+)]
+
+mod bell;
+#[path = "../../../crates/flexsc-rt/src/call.rs"]
+mod call;
+mod call_ring;
+#[path = "../../../crates/flexsc-rt/src/choice.rs"]
+mod choice;
+mod clock;
+#[path = "../../../crates/flexsc-rt/src/completions.rs"]
+mod completions;
+#[path = "../../../crates/flexsc-rt/src/cores.rs"]
+mod cores;
+#[path = "../../../crates/flexsc-rt/src/descriptor.rs"]
+mod descriptor;
+#[path = "../../../crates/flexsc-rt/src/entry.rs"]
+mod entry;
+mod epoll_set;
+#[path = "../../../crates/flexsc-rt/src/error.rs"]
+mod error;
+mod host;
+mod interrupt;
+#[path = "../../../crates/flexsc-rt/src/kernel/mod.rs"]
+mod kernel;
+mod machine;
+#[path = "../../../crates/flexsc-rt/src/object.rs"]
+mod object;
+#[path = "../../../crates/flexsc-rt/src/operation.rs"]
+mod operation;
+#[path = "../../../crates/flexsc-rt/src/operations/mod.rs"]
+mod operations;
+#[path = "../../../crates/flexsc-rt/src/page.rs"]
+mod page;
+#[path = "../../../crates/flexsc-rt/src/pages/mod.rs"]
+mod pages;
+#[path = "../../../crates/flexsc-rt/src/processors.rs"]
+mod processors;
+mod raw;
+#[path = "../../../crates/flexsc-rt/src/readiness.rs"]
+mod readiness;
+#[path = "../../../crates/flexsc-rt/src/ring.rs"]
+mod ring;
+#[path = "../../../crates/flexsc-rt/src/shared.rs"]
+mod shared;
+#[path = "../../../crates/flexsc-rt/src/sync.rs"]
+mod sync;
+mod threads;
+
+use evring_sim::{CheckedKernel, Machine};
+use shared_ring::EngineConfig;
+
+use kernel::FlexScKernel;
+
+/// Sets up the kernel on a machine, `with_ring` or as where io_uring is switched off. A thread has one at a time.
+///
+/// # Errors
+/// If no descriptor is free for the waker.
+pub fn kernel(
+    machine: &Machine,
+    config: &EngineConfig,
+    with_ring: bool,
+) -> std::io::Result<CheckedKernel<FlexScKernel>> {
+    host::set(machine);
+    machine::begin(machine, with_ring);
+    let kernel = FlexScKernel::new(config).map_err(std::io::Error::other)?;
+    Ok(CheckedKernel::over(kernel, machine))
+}

@@ -1,0 +1,430 @@
+//! System calls by number: those that kernels of posted calls make, and those in flight in their rings and threads.
+
+use std::collections::VecDeque;
+use std::ffi::CStr;
+use std::io::IoSlice;
+use std::os::fd::{AsRawFd, RawFd};
+use std::time::{Duration, Instant};
+
+use rustix::fs::ResolveFlags;
+use rustix::io::Errno;
+use shared_ring::author::{CallJob, System};
+use shared_ring::nonblocking::FileRange;
+use shared_ring::poller::Readiness;
+use shared_ring::{Fd, Host};
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::memory::MemoryHold;
+use crate::number;
+use crate::state::{DescriptorKind, Event, WaitOutcome, readiness};
+use crate::submission::{message, open_access, socket_address};
+
+/// Usual maximum time of a thread's file operation, in microseconds.
+const MAX_FILE_OP_MICROS: usize = 5_000;
+
+/// Size of a page of a file, at whose end a read of the page cache may stop.
+const PAGE_BYTES: u64 = 4096;
+
+/// What makes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallBy {
+    /// A ring: the call ends when it can be made, or at once with `EAGAIN` if it must not wait.
+    Ring,
+    /// A thread: the same, and what is read from files takes time.
+    Thread,
+}
+
+/// System calls in flight on a machine, each with a name. The machine checks their memory.
+pub struct SimCalls {
+    machine: Machine,
+    serial: u64,
+    in_flight: Vec<Flight>,
+    done: VecDeque<(u64, isize)>,
+    /// Some that could end were not looked at.
+    skipped: bool,
+}
+
+/// A call in flight.
+#[derive(Debug)]
+struct Flight {
+    name: u64,
+    work: Work,
+    by: CallBy,
+    holds: Vec<MemoryHold>,
+    serial: u64,
+    /// An event of the machine ends it.
+    is_timed: bool,
+    is_cancelled: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    Call(CallJob),
+    /// A wait until a descriptor is readable or writable.
+    Poll(Fd, Readiness),
+}
+
+impl SimCalls {
+    /// Creates an empty set.
+    pub fn new(machine: &Machine) -> Self {
+        let machine = machine.clone();
+        SimCalls {
+            machine,
+            serial: 0,
+            in_flight: Vec::new(),
+            done: VecDeque::new(),
+            skipped: false,
+        }
+    }
+
+    /// Begins a call.
+    ///
+    /// # Safety
+    /// The memory of the arguments is valid until the call has ended ([`SimCalls::take`]).
+    pub unsafe fn begin(&mut self, name: u64, job: CallJob, by: CallBy) {
+        // SAFETY: by the caller's promise.
+        let holds = unsafe { holds(&job) };
+        let is_timed = by == CallBy::Thread && reads_disk(&job);
+        self.push(name, Work::Call(job), by, holds);
+        if is_timed && let Some(flight) = self.in_flight.last_mut() {
+            flight.is_timed = true;
+            let completion = Event::Operation(flight.serial);
+            let used = number::fd(job.args[0] as RawFd);
+            self.machine.state().start_file_op(used, MAX_FILE_OP_MICROS, completion);
+        }
+    }
+
+    /// Begins to wait until a descriptor is readable or writable. The result is 1.
+    pub fn begin_poll(&mut self, name: u64, fd: RawFd, ready: Readiness) {
+        self.push(name, Work::Poll(number::fd(fd), ready), CallBy::Ring, Vec::new());
+    }
+
+    fn push(&mut self, name: u64, work: Work, by: CallBy, holds: Vec<MemoryHold>) {
+        if self.in_flight.iter().any(|flight| flight.name == name) {
+            self.machine.fail(format!("the call {name:#x} begins although it is in flight"));
+        }
+        self.serial += 1;
+        let serial = self.serial;
+        self.skipped = true;
+        self.in_flight.push(Flight {
+            name,
+            work,
+            by,
+            holds,
+            serial,
+            is_timed: false,
+            is_cancelled: false,
+        });
+    }
+
+    /// Cancels a call, unless it has ended. It ends with `ECANCELED` in a ring and `EINTR` on a thread, or with its
+    /// result if the cancellation comes too late.
+    pub fn cancel(&mut self, name: u64) {
+        let Some(at) = self.in_flight.iter().position(|flight| flight.name == name) else { return };
+        let Flight { serial, is_timed, .. } = self.in_flight[at];
+        let mut state = self.machine.state();
+        // The disk is waited for without interruption, except for some opens.
+        let is_too_late = match is_timed {
+            true => state.is_blocked(Event::Operation(serial)) || !state.rng.once_in(4),
+            false => state.rng.fault(Fault::CancelLoses),
+        };
+        drop(state);
+        self.in_flight[at].is_cancelled = true;
+        if !is_too_late {
+            self.end_cancelled(serial);
+        }
+    }
+
+    /// Lets calls go on, in any order, and not always all of them.
+    pub fn process(&mut self) {
+        let mut state = self.machine.state();
+        state.check_freed();
+        if state.failure().is_some() {
+            return;
+        }
+        let due = std::mem::take(&mut state.due);
+        while state.take_changed().is_some() {}
+        drop(state);
+        self.skipped = false;
+        for serial in due {
+            self.attempt(serial);
+        }
+        let waits = self.in_flight.iter().filter(|flight| !flight.is_timed);
+        let mut serials: Vec<_> = waits.map(|flight| flight.serial).collect();
+        while !serials.is_empty() {
+            let mut state = self.machine.state();
+            let (at, pauses) = (state.rng.below(serials.len()), state.rng.once_in(16));
+            drop(state);
+            if pauses {
+                self.skipped = true;
+                return;
+            }
+            self.attempt(serials.swap_remove(at));
+        }
+    }
+
+    /// Takes the name and the result of a call that has ended; an error is negative.
+    pub fn take(&mut self) -> Option<(u64, isize)> {
+        self.done.pop_front()
+    }
+
+    /// Returns the number of calls in flight that something makes.
+    pub fn in_flight(&self, by: CallBy) -> usize {
+        self.in_flight.iter().filter(|flight| flight.by == by).count()
+    }
+
+    /// Begins a system call of the program: a little time passes, and peers run. Fails once a rule was broken.
+    ///
+    /// # Errors
+    /// `ECANCELED` then.
+    pub fn enter(&mut self) -> Result<(), Errno> {
+        self.machine.state().enter();
+        self.check()
+    }
+
+    /// Waits until something happens, at most until a time. Returns whether something did.
+    ///
+    /// # Errors
+    /// `ECANCELED` once a rule was broken; one is that the program does not wait for ever.
+    pub fn wait(&mut self, until: Option<Instant>) -> Result<bool, Errno> {
+        if self.skipped {
+            return Ok(true);
+        }
+        let mut state = self.machine.state();
+        let now = state.instant();
+        let until: Option<Duration> =
+            until.map(|until| state.now + until.saturating_duration_since(now));
+        let outcome = state.wait(until);
+        drop(state);
+        self.check()?;
+        Ok(outcome == WaitOutcome::Event)
+    }
+
+    fn check(&self) -> Result<(), Errno> {
+        if self.machine.state().failure().is_some() { Err(Errno::CANCELED) } else { Ok(()) }
+    }
+
+    /// Returns for what a descriptor is ready.
+    pub fn readiness(&self, fd: RawFd) -> Readiness {
+        readiness(&mut self.machine.state(), number::fd(fd))
+    }
+
+    /// Returns whether a fault happens now, and counts it.
+    pub fn happens(&self, fault: Fault) -> bool {
+        self.machine.state().rng.fault(fault)
+    }
+
+    /// Returns a random number below `n`, which is not 0.
+    pub fn below(&self, n: usize) -> usize {
+        self.machine.state().rng.below(n)
+    }
+
+    /// Makes a call, or ends its wait, if that is possible now.
+    fn attempt(&mut self, serial: u64) {
+        let Some(at) = self.in_flight.iter().position(|flight| flight.serial == serial) else {
+            return;
+        };
+        let flight = &self.in_flight[at];
+        if flight.holds.iter().any(|hold| !hold.is_untouched()) {
+            let message = format!("{:?}: the program has changed its memory", flight.work);
+            return self.machine.fail(message);
+        }
+        let result = match flight.work {
+            Work::Poll(fd, ready) => {
+                let is_ready = readiness(&mut self.machine.state(), fd).intersects(ready);
+                if is_ready { Ok(1) } else { Err(Errno::AGAIN) }
+            }
+            Work::Call(job) => self.machine.clone().call(&job),
+        };
+        match result {
+            Err(Errno::AGAIN | Errno::INPROGRESS) if flight.waits() => {
+                if flight.is_cancelled {
+                    self.end_cancelled(serial);
+                }
+            }
+            // In flight, a call is repeated that a signal for another one interrupts.
+            Err(Errno::INTR) => self.skipped = true,
+            Ok(result) => self.end(at, result as isize),
+            Err(errno) => self.end(at, -(errno.raw_os_error() as isize)),
+        }
+    }
+
+    fn end_cancelled(&mut self, serial: u64) {
+        let Some(at) = self.in_flight.iter().position(|flight| flight.serial == serial) else {
+            return;
+        };
+        let errno = match self.in_flight[at].by {
+            CallBy::Ring => Errno::CANCELED,
+            CallBy::Thread => Errno::INTR,
+        };
+        self.end(at, -(errno.raw_os_error() as isize));
+    }
+
+    fn end(&mut self, at: usize, result: isize) {
+        let Flight { name, serial, is_timed, .. } = self.in_flight.swap_remove(at);
+        if is_timed {
+            self.machine.state().end_file_op(Event::Operation(serial));
+        }
+        self.machine.state().note(|| format!("the call {name:#x} ends: {result}"));
+        self.done.push_back((name, result));
+    }
+}
+
+impl Drop for SimCalls {
+    fn drop(&mut self) {
+        if self.machine.state().failure().is_some() {
+            return;
+        }
+        for Flight { name, work, serial, holds, .. } in self.in_flight.drain(..) {
+            if self.machine.state().is_blocked(Event::Operation(serial)) {
+                // If it ever ends, it writes to its memory.
+                self.machine.state().abandoned_memory.extend(holds);
+            } else {
+                self.machine.fail(format!("{work:?} ({name:#x}) is in flight at the end"));
+            }
+        }
+    }
+}
+
+impl Flight {
+    /// Returns whether it stays in flight until it can be made.
+    fn waits(&self) -> bool {
+        let Work::Call(CallJob { number, args }) = self.work else { return true };
+        let flags = match i64::from(number) {
+            libc::SYS_recvfrom | libc::SYS_sendto => args[3],
+            libc::SYS_sendmsg => args[2],
+            libc::SYS_openat2 | libc::SYS_preadv2 => return false,
+            _ => 0,
+        };
+        flags & libc::MSG_DONTWAIT as usize == 0
+    }
+}
+
+/// Returns whether a call waits for the disk.
+fn reads_disk(job: &CallJob) -> bool {
+    let disk = [libc::SYS_openat2, libc::SYS_preadv2, libc::SYS_pread64];
+    disk.contains(&i64::from(job.number))
+}
+
+/// Returns holds of the memory that a call passes to the kernel.
+///
+/// # Safety
+/// The memory is valid until they are released.
+unsafe fn holds(job: &CallJob) -> Vec<MemoryHold> {
+    let [_, b, c, d, ..] = job.args;
+    // SAFETY: by the caller's promise.
+    unsafe {
+        match i64::from(job.number) {
+            libc::SYS_recvfrom | libc::SYS_read => vec![MemoryHold::to_write(b as u64, c)],
+            libc::SYS_sendto | libc::SYS_connect => vec![MemoryHold::to_read(b as u64, c)],
+            libc::SYS_sendmsg => MemoryHold::of_message(b as u64),
+            libc::SYS_openat2 => {
+                let path = CStr::from_ptr(b as *const _).to_bytes_with_nul();
+                let path = MemoryHold::to_read(b as u64, path.len());
+                vec![path, MemoryHold::to_read(c as u64, d)]
+            }
+            libc::SYS_preadv2 => {
+                let piece = &*(b as *const libc::iovec);
+                let header = MemoryHold::to_read(b as u64, size_of::<libc::iovec>());
+                vec![header, MemoryHold::to_write(piece.iov_base as u64, piece.iov_len)]
+            }
+            // Sends that wait for the disk share the destination of their reads.
+            libc::SYS_pread64 => vec![MemoryHold::to_share(b as u64, c)],
+            _ => Vec::new(),
+        }
+    }
+}
+
+impl Machine {
+    /// Makes one of the system calls of a server, without waiting.
+    ///
+    /// # Safety
+    /// The memory of the arguments is valid.
+    pub(super) unsafe fn do_server_call(&self, job: &CallJob) -> Result<usize, Errno> {
+        let [a, b, c, d, _, f] = job.args;
+        let (fd, mut machine) = (number::fd(a as RawFd), self.clone());
+        // SAFETY: by the caller's promise, as that of a call with these arguments.
+        let memory =
+            |start: usize, len| unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
+        let number_of = |fd: RawFd| fd as usize;
+        match i64::from(job.number) {
+            libc::SYS_accept4 => {
+                let accepted = machine.accept(&number::socket(fd))?;
+                Ok(number_of(accepted.as_raw_fd()))
+            }
+            libc::SYS_recvfrom => machine.recv(fd, memory(b, c)),
+            libc::SYS_sendto => machine.send(fd, memory(b, c)),
+            libc::SYS_sendmsg => {
+                let header = message(memory(b, size_of::<libc::msghdr>()));
+                let pieces =
+                    memory(header.msg_iov as usize, header.msg_iovlen * size_of::<libc::iovec>());
+                let slices: Vec<_> = pieces
+                    .chunks_exact(size_of::<libc::iovec>())
+                    // SAFETY: any bytes are an `iovec`.
+                    .map(|piece| unsafe { piece.as_ptr().cast::<libc::iovec>().read_unaligned() })
+                    .map(|piece| IoSlice::new(memory(piece.iov_base as usize, piece.iov_len)))
+                    .collect();
+                machine.sendmsg(fd, &slices)
+            }
+            libc::SYS_sendfile => {
+                let place = memory(c, 8);
+                let offset = u64::from_ne_bytes(place.try_into().expect("eight bytes"));
+                let file = number::fd(b as RawFd);
+                let sent = machine.sendfile(fd, FileRange { file, offset, len: d as u32 })?;
+                place.copy_from_slice(&(offset + sent as u64).to_ne_bytes());
+                Ok(sent)
+            }
+            libc::SYS_connect => {
+                let state = match *self.state().kind(fd, "connect")? {
+                    DescriptorKind::Connecting(..) => return Err(Errno::ALREADY),
+                    DescriptorKind::Connected(_) => return Err(Errno::ISCONN),
+                    DescriptorKind::Refused(errno) => return Err(errno),
+                    _ => socket_address(memory(b, c)),
+                };
+                machine.connect(fd, state).map(|()| 0)
+            }
+            libc::SYS_close => {
+                self.state().close(fd);
+                Ok(0)
+            }
+            libc::SYS_openat2 => {
+                let how = memory(c, d);
+                let resolve = u64::from_ne_bytes(how[16..24].try_into().expect("eight bytes"));
+                if resolve & ResolveFlags::CACHED.bits() != 0 && self.is_cold_now(None) {
+                    return Err(Errno::AGAIN);
+                }
+                // SAFETY: by the caller's promise.
+                let path = unsafe { CStr::from_ptr(b as *const _) };
+                let opened = self.open(fd, path.to_bytes(), open_access(how))?;
+                Ok(number_of(opened.raw()))
+            }
+            libc::SYS_preadv2 => {
+                // SAFETY: as above.
+                let piece = unsafe { &*(b as *const libc::iovec) };
+                let part = FileRange { file: fd, offset: d as u64, len: piece.iov_len as u32 };
+                let bytes = if f & libc::RWF_NOWAIT as usize == 0 {
+                    self.read(part)?
+                } else if self.is_cold_now(Some(part)) {
+                    return Err(Errno::AGAIN);
+                } else {
+                    self.read_cached(part)?
+                };
+                memory(piece.iov_base as usize, bytes.len()).copy_from_slice(&bytes);
+                Ok(bytes.len())
+            }
+            _ => Err(Errno::NOSYS),
+        }
+    }
+
+    /// Reads from the page cache: up to the end of the file, or of a page.
+    fn read_cached(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut bytes = self.read_all(part)?;
+        let end = part.offset + bytes.len() as u64;
+        let whole_pages = (end / PAGE_BYTES * PAGE_BYTES).saturating_sub(part.offset) as usize;
+        if (1..bytes.len()).contains(&whole_pages) && self.state().rng.fault(Fault::ShortRead) {
+            bytes.truncate(whole_pages);
+        }
+        Ok(bytes)
+    }
+}
