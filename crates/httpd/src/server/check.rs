@@ -93,6 +93,15 @@ impl Builder {
         }) {
             return Some("no file is compressed: compress-min is above compress-max");
         }
+        #[cfg(feature = "tls")]
+        if self.tls.self_signed
+            && (!self.tls.certificates.is_empty()
+                || self.hosts.iter().any(|host| host.certificate.is_some()))
+        {
+            return Some(
+                "tls-self-signed makes a certificate, and tls-cert names another one; use one of both settings",
+            );
+        }
         if self.workers == 0 {
             return Some("a server without workers serves nobody; set `workers` to 1 or more");
         }
