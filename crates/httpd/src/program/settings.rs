@@ -58,8 +58,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, SettingsError> 
             check_files(setting, root.map(Path::new)).map_err(error)?;
         }
     }
-    arguments.positions =
-        Positions::new(file, &text, settings.iter().chain(hosts.iter().flatten()));
+    arguments.positions = Positions::new(file, &text, [&settings].into_iter().chain(&hosts));
     let hosts = hosts.iter().map(|settings| hosts::options(settings, &matches));
     arguments.set_hosts(hosts.collect::<Result<_, _>>().map_err(whole)?);
     Ok(arguments)

@@ -26,7 +26,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Returns its name, unless it has no value.
+    /// Returns its name, unless it is an empty list.
     pub(crate) fn name(&self) -> Option<&str> {
         self.flags.first()?.strip_prefix("--")?.split('=').next()
     }
