@@ -7,6 +7,7 @@ mod floors;
 mod goals;
 mod overview;
 mod peers;
+mod slow_clients;
 
 use std::fs;
 use std::path::Path;
@@ -30,11 +31,12 @@ const END: &str = "<!-- end of table -->";
 type Table = fn(&[Outcome]) -> String;
 
 /// Every table, by name.
-const TABLES: [(&str, Table); 5] = [
+const TABLES: [(&str, Table); 6] = [
     ("overview", overview::table),
     ("goals", goals::table),
     ("floors", floors::table),
     ("peers", peers::table),
+    ("slow-clients", slow_clients::table),
     ("sources", sources),
 ];
 

@@ -15,5 +15,6 @@ mod tls;
 mod tls_downloads;
 mod tls_settings;
 mod upgrade;
+mod upgrade_whole;
 mod user;
 mod wrong_settings;

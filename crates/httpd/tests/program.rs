@@ -615,6 +615,35 @@ fn status_json_has_the_metrics() {
 }
 
 #[test]
+fn status_json_had_only_the_worker_that_answers_as_it_is() {
+    const CLIENTS: u64 = 16;
+    for backend in available() {
+        let serving = Serving::start(&["-p", "0", "--backend", backend, "--workers", "3"]);
+        // The workers copied their figures with the first request of a second.
+        let connect = |_| {
+            let mut client = serving.connect();
+            assert_eq!(client.get("/").status, 200);
+            client
+        };
+        let mut clients: Vec<_> = (0..CLIENTS).map(connect).collect();
+        let response = clients[0].get("/.httpd/status.json");
+        assert_eq!(response.field("content-type"), Some("application/json"));
+        assert_eq!(response.field("cache-control"), Some("no-store"));
+        let counts: Value = serde_json::from_slice(&response.body).unwrap();
+        assert_eq!(counts["backend"], backend);
+        assert_eq!((&counts["workers"], &counts["responses_2xx"]), (&3.into(), &CLIENTS.into()));
+        assert_eq!(counts["connections_accepted"], CLIENTS, "{backend}");
+        // It waits in its turn, and other requests of the connection after it.
+        clients[1].send(
+            b"GET /.httpd/status.json HTTP/1.1\r\nHost: a\r\n\r\nGET /none HTTP/1.1\r\nHost: a\r\n\r\n",
+        );
+        assert_eq!([(); 2].map(|()| clients[1].response(true).status), [200, 404]);
+        let head = clients[2].request("HEAD /.httpd/status.json", "");
+        assert!(head.status == 200 && head.body.is_empty());
+    }
+}
+
+#[test]
 fn requests_sent_before_sigterm_were_reset() {
     const CLIENTS: usize = 100;
     let root = tempfile::tempdir().unwrap();

@@ -65,7 +65,30 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "access-log = '/tmp/a.log'\n[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/tmp/a.log'\n\
              log-format = 'json'",
-            "DIR/httpd.toml:6:14: `log-format`: two access logs have one destination and two values of log-format;",
+            "DIR/httpd.toml:6:14: `log-format`, with `access-log` at 5:14: access-log is that of others, and \
+             log-format is not;",
+        ),
+        // Those of another host were said to be the cause.
+        (
+            "compress = 'gzip'\n[[host]]\nname = 'a'\nroot = '/'\ncompress-max = 1\n\
+             [[host]]\nname = 'b'\nroot = '/'\ncompress-max = 1000000\ncompress-min = 2",
+            "DIR/httpd.toml:5:16: `compress-max`: no file is compressed: compress-min is above",
+        ),
+        (
+            "[[host]]\nname = 'a'\nroot = 'DIR'\nfallback = 'f.html'\nredirect = ['/x=/']\n\
+             [[host]]\nname = ['b', 'c']\nroot = 'DIR'\nredirect = ['/f=/x', '/f.html=/x']\n\
+             fallback = 'f.html'",
+            "DIR/httpd.toml:10:12: `fallback`, with `redirect` at 9:12: fallback is a page that a redirect",
+        ),
+        // One of the host and one that it has from the server.
+        (
+            "compress = 'gzip'\ncompress-min = 5000\n[[host]]\nname = 'a'\nroot = '/'\ncompress-max = 4000\n",
+            "DIR/httpd.toml:6:16: `compress-max`, with `compress-min` at 2:16: no file is compressed:",
+        ),
+        (
+            "access-log = '/tmp/a.log'\n[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/tmp/b.log'\n\
+             log-format = 'json'\n[[host]]\nname = 'b'\nroot = '/'\naccess-log = '/tmp/b.log'",
+            "DIR/httpd.toml:10:14: `access-log`: access-log is that of others, and log-format is not;",
         ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
@@ -73,7 +96,7 @@ fn check_accepted_what_no_server_starts_with() {
         ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),
         (
             "compress = 'gzip'\ncompress-min = 2\ncompress-max = 1",
-            "DIR/httpd.toml:3:16: `compress-max`: no file is compressed: compress-min is above compress-max",
+            "DIR/httpd.toml:3:16: `compress-max`, with `compress-min` at 2:16: no file is compressed: compress-min",
         ),
         ("pid-file = '/'", "DIR/httpd.toml:1:12: `pid-file`: cannot write the pid file /: "),
         (
@@ -82,7 +105,7 @@ fn check_accepted_what_no_server_starts_with() {
         ),
         (
             "root = 'DIR'\nfallback = 'f.html'\nredirect = ['/f.html=/x']",
-            "DIR/httpd.toml:2:12: `fallback`: the fallback page is redirected",
+            "DIR/httpd.toml:3:12: `redirect`, with `fallback` at 2:12: fallback is a page that a redirect",
         ),
         (
             "error-page = ['404=/e.html']",
@@ -132,6 +155,10 @@ fn errors_of_certificates_had_no_line() {
         (
             format!("[[host]]\nname = 'b'\nroot = '/'\ntls-cert = {a:?}\ntls-key = {b_key:?}"),
             "DIR/httpd.toml:5:11: `tls-key`: the key DIR/b.test.key cannot be used with",
+        ),
+        (
+            format!("tls-self-signed = true\ntls-cert = {a:?}\ntls-key = {a_key:?}"),
+            "DIR/httpd.toml:2:12: `tls-cert`, with `tls-self-signed` at 1:19: tls-self-signed makes a",
         ),
         (
             "tls-redirect = [':1']".to_owned(),

@@ -36,14 +36,14 @@ const CLIENTS: usize = 1_000;
 
 /// Time after the last connect at which a client counts as left: a response that is in the socket's buffer is watched
 /// from the first time-out to the second.
-const DEADLINE: Duration = Duration::from_millis(5_500);
+const DEADLINE: Duration = Duration::from_millis(7_500);
 
 /// Slow clients that connect at a time, and the time between.
 const CONNECTS: usize = 10;
 const TICK: Duration = Duration::from_millis(20);
 
 /// The number of ticks between two bytes of a slow client.
-const TICKS_PER_BYTE: u32 = 5;
+const TICKS_PER_BYTE: u32 = 10;
 
 /// Time between the requests of the other client.
 const PROBE_STEP: Duration = Duration::from_millis(5);
@@ -53,22 +53,27 @@ const QUICK: [&str; 2] = [DEFAULT, "epoll"];
 const ROUNDS: usize = 5;
 
 const NOTES: [&str; 3] = [
-    "One worker on core 0; the slow clients and the other one are on core 1. The server has time-outs of 2.5 s, and 4 KiB/s \
-     as the minimum rate. Each slow client moves a byte each 100 ms.",
-    "The slow clients connect within two seconds. The other client connects every 5 ms, with TLS for the slow handshakes, \
-     and makes one request; its time counts from the moment it was due. It begins before the slow clients connect.",
-    "A slow client is gone when its connection has ended. The time is that from the connect of the last one until all are \
-     gone; those that are there after 5.5 s count as left.",
+    "Two servers of one mechanism, without TLS and with it, each with one worker, on core 0; the clients are on core 1. The \
+     servers have time-outs of 2.5 s, and 4 KiB/s as the minimum rate. There are 1,000 slow clients of each kind at \
+     once, those that shake hands at the server with TLS. Each moves a byte each 200 ms.",
+    "The slow clients connect within two seconds. One other client of each server connects every 5 ms and makes one \
+     request; its time counts from the moment it was due. It begins before the slow clients connect.",
+    "A slow client is gone when its connection has ended. The time is that from the connect of the last one of its kind \
+     until all are gone; those that are there after 7.5 s count as left.",
 ];
 
-/// What one attack on one mechanism showed, one value per round.
+/// The other clients, by their servers.
+const PROBES: [&str; 2] = ["without TLS", "with TLS"];
+
+/// What the attacks on one mechanism showed, one value per round.
 #[derive(Default)]
 struct Observed {
     mechanism: &'static str,
-    attack: Attack,
-    p99_ms: Vec<f64>,
-    left: Vec<f64>,
-    seconds: Vec<f64>,
+    /// As [`PROBES`].
+    p99_ms: [Vec<f64>; PROBES.len()],
+    /// As [`Attack::ALL`].
+    left: [Vec<f64>; Attack::ALL.len()],
+    seconds: [Vec<f64>; Attack::ALL.len()],
 }
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -83,16 +88,13 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     } else {
         backends().iter().filter(|b| b.available.is_ok()).map(|b| b.name).collect()
     };
-    let mut all: Vec<_> = mechanisms
-        .iter()
-        .flat_map(|mechanism| Attack::ALL.map(|attack| (mechanism, attack)))
-        .map(|(mechanism, attack)| Observed { mechanism, attack, ..Observed::default() })
-        .collect();
+    let mut all: Vec<_> =
+        mechanisms.iter().map(|mechanism| Observed { mechanism, ..Observed::default() }).collect();
     let rounds = if cx.quick { 1 } else { ROUNDS };
     cx.progress.set_length((rounds * all.len()) as u64);
     for mut round in cx.rounds(rounds) {
         for i in round.order(all.len()) {
-            cx.progress.set_message(format!("{}, {}", all[i].mechanism, all[i].attack.name()));
+            cx.progress.set_message(all[i].mechanism);
             observe(&mut all[i], &site, &config)?;
             cx.progress.inc(1);
         }
@@ -103,32 +105,40 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     Ok(outcome)
 }
 
-/// Runs an attack once.
+/// Runs all attacks on a mechanism once.
 fn observe(
     observed: &mut Observed,
     site: &Site,
     config: &Arc<ClientConfig>,
 ) -> Result<(), Failure> {
-    let attack = observed.attack;
-    let setting = if attack == Attack::Handshake { "slow-tls" } else { "slow" };
-    let server = start(ServerKind::Variant, &format!("{}/{setting}", observed.mechanism), site)?;
-    let (to, tls) = (server.address(), (attack == Attack::Handshake).then_some(config));
+    let server =
+        |setting| start(ServerKind::Variant, &format!("{}/{setting}", observed.mechanism), site);
+    let (plain, with_tls) = (server("slow")?, server("slow-tls")?);
+    let servers = [(plain.address(), None), (with_tls.address(), Some(config))];
     let is_over = AtomicBool::new(false);
-    let (times, left, time) = thread::scope(|scope| {
-        let probe = scope.spawn(|| probe(to, tls, &is_over));
-        let attacked = slow_clients(to, attack, config);
+    let panicked = |_| Failure::Run("a client panicked".to_owned());
+    thread::scope(|scope| {
+        let is_over = &is_over;
+        let probes = servers.map(|(to, tls)| scope.spawn(move || probe(to, tls, is_over)));
+        let attacks = Attack::ALL.map(|attack| {
+            let (to, _) = servers[usize::from(attack == Attack::Handshake)];
+            scope.spawn(move || slow_clients(to, attack, config))
+        });
+        let attacked = attacks.map(|attack| attack.join().map_err(panicked)?);
         is_over.store(true, Ordering::Relaxed);
-        let times = probe.join().map_err(|_| Failure::Run("the client panicked".to_owned()))?;
-        let (left, time) = attacked?;
-        Ok::<_, Failure>((times, left, time))
-    })?;
-    observed.p99_ms.push(percentile_99(times));
-    observed.left.push(left as f64);
-    observed.seconds.push(time.as_secs_f64());
-    Ok(())
+        for (p99_ms, probe) in observed.p99_ms.iter_mut().zip(probes) {
+            p99_ms.push(percentile_99(probe.join().map_err(panicked)?));
+        }
+        for (n, attacked) in attacked.into_iter().enumerate() {
+            let (left, time) = attacked?;
+            observed.left[n].push(left as f64);
+            observed.seconds[n].push(time.as_secs_f64());
+        }
+        Ok(())
+    })
 }
 
-/// Runs the slow clients until they have gone. Returns how many are left, and the time.
+/// Runs the slow clients of one kind until they have gone. Returns how many are left, and the time.
 fn slow_clients(
     to: SocketAddr,
     attack: Attack,
@@ -182,24 +192,26 @@ fn percentile_99(mut times: Vec<f64>) -> f64 {
 }
 
 fn report(all: &[Observed], outcome: &mut Outcome) {
+    let attacks = Attack::ALL.map(Attack::name);
     for observed in all {
         let x = X::Name(observed.mechanism.to_owned());
-        let attack = observed.attack.name();
-        for (figure, unit, values) in [
-            ("99th percentile of another client", "ms", &observed.p99_ms),
-            ("Slow clients left", "", &observed.left),
-            ("Time until the last slow client is gone", "s", &observed.seconds),
+        for (figure, unit, names, values) in [
+            ("99th percentile of another client", "ms", &PROBES[..], &observed.p99_ms[..]),
+            ("Slow clients left", "", &attacks, &observed.left),
+            ("Time until the last slow client is gone", "s", &attacks, &observed.seconds),
         ] {
-            if let Some(y) = spread(values) {
-                outcome.point(figure, unit, attack, x.clone(), y);
+            for (name, values) in names.iter().zip(values) {
+                if let Some(y) = spread(values) {
+                    outcome.point(figure, unit, name, x.clone(), y);
+                }
             }
         }
     }
-    // A round stands for the worst of all mechanisms and attacks.
-    let worst = |of: fn(&Observed) -> &[f64]| {
-        let rounds = all.iter().map(|observed| of(observed).len()).min().unwrap_or(0);
-        let in_round = |n: usize| all.iter().map(|observed| of(observed)[n]).fold(0.0, f64::max);
-        (0..rounds).map(in_round).collect()
+    // A round stands for the worst of all mechanisms, and for those that are left of any kind.
+    let worst = |of: fn(&Observed) -> &[Vec<f64>]| {
+        let values = || all.iter().flat_map(of);
+        let rounds = values().map(Vec::len).min().unwrap_or(0);
+        (0..rounds).map(|n| values().map(|of| of[n]).fold(0.0, f64::max)).collect()
     };
     outcome.ratio("probe_p99_ms_worst", "every mechanism", worst(|o| &o.p99_ms));
     outcome.ratio("attackers_left", "every mechanism", worst(|o| &o.left));

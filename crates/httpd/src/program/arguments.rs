@@ -46,8 +46,8 @@ pub(crate) struct Arguments {
     port: Option<u16>,
 
     /// File of settings, in TOML: the names of flags without `--`, and their values. Flags and environment variables
-    /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence; a variable that is `false` turns off what the file turns
-    /// on
+    /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence: `--listing=false` turns off what a variable or the file
+    /// turns on
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

@@ -9,7 +9,7 @@ use evring_httpd::{AccessLog, BasicAuth, FileOptions, HostName, HostOptions, Opt
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use crate::table::{NOT_SETTINGS, Setting, is_given, read_table, reason};
+use crate::table::{NOT_SETTINGS, Setting, is_given, read_table, reason, with_value};
 
 /// The settings of a virtual host. Those for files, and those of [`command`], are as for the whole server, unless the
 /// host has its own.
@@ -45,7 +45,7 @@ fn command() -> Command {
     let server = Options::augment_args(Command::new("server"));
     let shared = [BASIC_AUTH, ACCESS_LOG, LOG_FORMAT];
     let shared = server.get_arguments().filter(|arg| shared.contains(&arg.get_id().as_str()));
-    HostArguments::command().args(shared.cloned().collect::<Vec<_>>())
+    HostArguments::command().args(shared.cloned().collect::<Vec<_>>()).mut_args(with_value)
 }
 
 /// Parses the settings of a host.
@@ -137,11 +137,6 @@ pub(crate) fn options(
         // Pages are below a root.
         let is_page = matches!(id, "fallback" | "error_pages");
         if has(id) || !is_given(server, id) || is_page && !has("root") {
-            continue;
-        }
-        if !arg.get_action().takes_values() {
-            // A variable can also say that it is off.
-            flags.extend(server.get_flag(id).then(|| format!("--{long}")));
             continue;
         }
         for value in server.get_raw(id).into_iter().flatten() {

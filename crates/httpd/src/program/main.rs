@@ -221,8 +221,8 @@ fn upgrade_at_signal(
                 Err(error) => error!("no upgrade, this process continues: {error}"),
             }
         }
-        info!("another process serves; finishing the responses in progress");
         handle.retire();
+        info!("another process serves; finishing the responses in progress");
     })?;
     Ok(())
 }

@@ -1,88 +1,119 @@
 //! Where in the file of settings an error of the server comes from.
 
-use std::collections::HashSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use evring_httpd::Error;
 use evring_httpd::evring::StartError;
 use evring_httpd::evring_tls::CertificateError;
+use evring_httpd::{Error, HostName};
 
 use crate::table::{FileError, Setting, position};
+
+/// Line and column.
+type Position = (usize, usize);
+
+/// A setting's name, and where it is.
+type Found<'a> = (&'a str, Position);
 
 /// The settings of a file with their positions; empty without a file.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Positions {
     path: PathBuf,
-    /// Flags, such as `--root=/srv`, with line and column.
-    flags: Vec<(String, (usize, usize))>,
+    /// Flags of each table, such as `--root=/srv`: those of the server, then those of each virtual host.
+    tables: Vec<Vec<(String, Position)>>,
 }
 
 impl Positions {
     pub(crate) fn new<'a>(
         path: &Path,
         text: &str,
-        settings: impl Iterator<Item = &'a Setting>,
+        tables: impl Iterator<Item = &'a Vec<Setting>>,
     ) -> Self {
-        let flags = settings.flat_map(|setting| {
-            let at = position(text, &setting.span);
-            setting.flags.iter().map(move |flag| (flag.clone(), at))
-        });
-        Positions { path: path.to_owned(), flags: flags.collect() }
+        let flags = |table: &'a Vec<Setting>| {
+            let flags = table.iter().flat_map(|setting| {
+                let at = position(text, &setting.span);
+                setting.flags.iter().map(move |flag| (flag.clone(), at))
+            });
+            flags.collect()
+        };
+        Positions { path: path.to_owned(), tables: tables.map(flags).collect() }
     }
 
-    /// Adds file, line, column and name of the setting that causes an error to its message, if the file has it.
+    /// Returns the names and values of all settings.
+    fn all(&self) -> impl Iterator<Item = (&str, &str, Position)> {
+        self.tables.iter().flatten().filter_map(named)
+    }
+
+    /// Adds file, line, column and name of the setting that causes an error to its message, if the file has it. Settings
+    /// that contradict each other are all named; the position is that of the last.
     pub(crate) fn locate(&self, error: &Error, message: String) -> String {
-        match self.find(error) {
-            None => message,
-            Some((name, at)) => {
-                let reason = format!("`{name}`: {message}");
-                FileError { path: self.path.clone(), at: Some(at), reason }.to_string()
+        let (found, message) = match error {
+            Error::Conflict(reason) => (self.find_conflict(None, reason), message),
+            Error::HostConflict(host, reason) => {
+                let found = self.find_conflict(Some(host), reason);
+                let message = if found.is_empty() { message } else { (*reason).to_owned() };
+                (found, message)
             }
+            _ => (self.find(error).into_iter().collect(), message),
+        };
+        let Some(((name, at), others)) = found.split_last() else { return message };
+        let mut reason = format!("`{name}`");
+        for (n, (name, (line, column))) in others.iter().enumerate() {
+            let joint = if n == 0 { ", with" } else { " and" };
+            reason += &format!("{joint} `{name}` at {line}:{column}");
         }
+        self.message_at(*at, format!("{reason}: {message}"))
     }
 
     /// Adds file, line, column and name of a setting to a message about it, if the file has it.
     pub(crate) fn locate_setting(&self, name: &str, message: impl fmt::Display) -> String {
-        let prefix = format!("--{name}=");
-        match self.flags.iter().find(|(flag, _)| flag.starts_with(&prefix)) {
+        match self.all().find(|(of_flag, ..)| *of_flag == name) {
             None => message.to_string(),
-            Some((_, at)) => {
-                let reason = format!("`{name}`: {message}");
-                FileError { path: self.path.clone(), at: Some(*at), reason }.to_string()
-            }
+            Some((.., at)) => self.message_at(at, format!("`{name}`: {message}")),
         }
     }
 
-    /// Returns name and position of the last setting that the reason of a conflict names, if the file has each once.
-    fn find_conflict(&self, reason: &str) -> Option<(&str, (usize, usize))> {
-        let words = || reason.split(|c: char| !c.is_ascii_alphabetic() && c != '-');
-        let named = self.flags.iter().filter_map(|(flag, at)| {
-            let name = flag.strip_prefix("--")?.split('=').next()?;
-            words().any(|word| word == name).then_some((name, *at))
-        });
-        let mut found: Vec<_> = named.collect();
-        let names: HashSet<_> = found.iter().map(|(name, _)| *name).collect();
-        if names.len() < found.len() {
-            return None;
+    fn message_at(&self, at: Position, reason: String) -> String {
+        FileError { path: self.path.clone(), at: Some(at), reason }.to_string()
+    }
+
+    /// Returns the settings that the reason of a conflict names, in the order of the file: those of the host, and those
+    /// of the server that the host does not have.
+    fn find_conflict(&self, host: Option<&HostName>, reason: &str) -> Vec<Found<'_>> {
+        let is_named = |name: &str| {
+            let words = reason.split(|c: char| !c.is_ascii_alphabetic() && c != '-');
+            words.into_iter().any(|word| word == name)
+        };
+        let is_of_host = |table: &&Vec<(String, Position)>| {
+            let mut settings = table.iter().filter_map(named);
+            settings.any(|(name, value, _)| {
+                name == "name" && host.is_some_and(|host| value.parse().as_ref() == Ok(host))
+            })
+        };
+        let (of_server, of_hosts) = self.tables.split_at(1.min(self.tables.len()));
+        let mut found: Vec<Found<'_>> = Vec::new();
+        for table in of_hosts.iter().find(is_of_host).into_iter().chain(of_server) {
+            let own = table.iter().filter_map(named).filter(|(name, ..)| is_named(name));
+            for (name, _, at) in own {
+                // A list is one setting.
+                if !found.iter().any(|(other, _)| *other == name) {
+                    found.push((name, at));
+                }
+            }
         }
-        found.pop()
+        found.sort_by_key(|(_, at)| *at);
+        found
     }
 
     /// Returns name and position of the setting that causes an error. None is better than a wrong one: if several have
     /// the same value, only one of them may be the cause.
-    fn find(&self, error: &Error) -> Option<(&str, (usize, usize))> {
-        if let Error::Conflict(reason) = error {
-            return self.find_conflict(reason);
-        }
+    fn find(&self, error: &Error) -> Option<Found<'_>> {
         let (names, value) = cause(error);
         let named = |is_cause: &dyn Fn(&str) -> bool| -> Vec<_> {
-            let flags = self.flags.iter().filter_map(|(flag, at)| {
-                let (name, of_flag) = flag.strip_prefix("--")?.split_once('=')?;
-                (names.contains(&name) && is_cause(of_flag)).then_some((name, *at))
-            });
-            flags.collect()
+            let causes =
+                self.all().filter(|(name, value, _)| names.contains(name) && is_cause(value));
+            causes.map(|(name, _, at)| (name, at)).collect()
         };
         let is_value = |of_flag: &str| {
             let rest = of_flag.strip_prefix(&*value);
@@ -102,6 +133,12 @@ impl Positions {
         }
         found.pop()
     }
+}
+
+/// Returns name and value of a flag with its position.
+fn named((flag, at): &(String, Position)) -> Option<(&str, &str, Position)> {
+    let (name, value) = flag.strip_prefix("--")?.split_once('=')?;
+    Some((name, value, *at))
 }
 
 /// Returns whether a value ends with that of a flag: a page is below the root, and an address may be short.
@@ -161,11 +198,9 @@ mod tests {
     fn another_setting_was_named_as_the_cause() {
         let flags = |all: &[&str]| Positions {
             path: PathBuf::from("FILE"),
-            flags: all
-                .iter()
-                .zip(1..)
-                .map(|(flag, line)| ((*flag).to_owned(), (line, 1)))
-                .collect(),
+            tables: vec![
+                all.iter().zip(1..).map(|(flag, line)| ((*flag).to_owned(), (line, 1))).collect(),
+            ],
         };
         let in_use = |at: &str| {
             let error = std::io::Error::from(std::io::ErrorKind::AddrInUse);

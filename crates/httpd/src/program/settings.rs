@@ -23,6 +23,7 @@ use crate::arguments::Arguments;
 use crate::positions::Positions;
 use crate::table::{
     FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason, reason_of_feature,
+    with_value,
 };
 use crate::{hosts, upgrade};
 
@@ -57,8 +58,7 @@ pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, SettingsError> 
             check_files(setting, root.map(Path::new)).map_err(error)?;
         }
     }
-    arguments.positions =
-        Positions::new(file, &text, settings.iter().chain(hosts.iter().flatten()));
+    arguments.positions = Positions::new(file, &text, [&settings].into_iter().chain(&hosts));
     let hosts = hosts.iter().map(|settings| hosts::options(settings, &matches));
     arguments.set_hosts(hosts.collect::<Result<_, _>>().map_err(whole)?);
     Ok(arguments)
@@ -83,7 +83,7 @@ impl SettingsError {
             name.as_deref().and_then(|name| name.strip_prefix("--")?.split([' ', '=']).next());
         let variable = long.map(variable).filter(|name| std::env::var_os(name).is_some());
         // The same error without variables is one of the command line.
-        let without = Arguments::command().try_get_matches_from(arguments);
+        let without = definitions().try_get_matches_from(arguments);
         let is_of_flags = without.is_err_and(|other| reason(&other) == reason(&error));
         let unexpected = name.filter(|_| error.kind() == ErrorKind::UnknownArgument);
         let advice = unexpected.and_then(|name| advice_for_unexpected(&name, arguments));
@@ -208,6 +208,11 @@ pub(crate) fn warn_of_variables() {
     }
 }
 
+/// Returns the definitions of all flags, without environment variables.
+fn definitions() -> Command {
+    Arguments::command().mut_args(with_value)
+}
+
 /// Returns the definitions of all flags, with their environment variables.
 pub(crate) fn command() -> Command {
     with_variables(|_| true)
@@ -216,12 +221,12 @@ pub(crate) fn command() -> Command {
 /// Returns the definitions of all flags for a command line, with the environment variables that it does not replace.
 fn command_for(arguments: &[OsString]) -> Command {
     // What is wrong is found when the definitions are used.
-    let flags = Arguments::command().ignore_errors(true).try_get_matches_from(arguments);
+    let flags = definitions().ignore_errors(true).try_get_matches_from(arguments);
     with_variables(|arg| flags.as_ref().map_or(true, |flags| !is_replaced(arg, flags)))
 }
 
 fn with_variables(has_variable: impl Fn(&str) -> bool) -> Command {
-    Arguments::command().mut_args(|arg| match arg.get_long() {
+    definitions().mut_args(|arg| match arg.get_long() {
         Some(long)
             if long == "config"
                 || !NOT_SETTINGS.contains(&long) && has_variable(arg.get_id().as_str()) =>
@@ -317,6 +322,10 @@ mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};
 
     use super::*;
+    use crate::table::is_boolean;
+
+    /// Options that are true or false, and that only libraries set.
+    const OF_LIBRARIES: usize = 1;
 
     fn file(text: &str) -> tempfile::NamedTempFile {
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -367,6 +376,78 @@ mod tests {
         assert_eq!(options.listen[0].to_string(), "127.0.0.1:4");
     }
 
+    /// Returns the settings that are true or false.
+    fn booleans() -> Vec<Arg> {
+        settings().into_iter().filter(is_boolean).collect()
+    }
+
+    /// In a process with the variable, prints the settings that a command line gives.
+    #[test]
+    #[ignore = "a part of `no_flag_turned_off_what_the_file_or_a_variable_turns_on`"]
+    fn options_of_a_process() {
+        let arguments = std::env::var("ARGUMENTS").unwrap();
+        let arguments: Vec<_> = arguments.split(' ').map(OsString::from).collect();
+        println!("{:?}", parse(&arguments).unwrap().into_options());
+    }
+
+    /// Returns the settings of a process with a variable.
+    fn options_with(name: &str, value: &str, arguments: &str) -> String {
+        let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+        process.args(["--ignored", "--nocapture", "options_of_a_process"]);
+        process.env("ARGUMENTS", format!("httpd{arguments}")).env(variable(name), value);
+        let output = String::from_utf8(process.output().unwrap().stdout).unwrap();
+        let options = output.lines().find(|line| line.contains("Options {"));
+        let options = options.unwrap_or_else(|| panic!("{name} {arguments}: {output}"));
+        options[options.find("Options {").unwrap()..].to_owned()
+    }
+
+    #[test]
+    fn no_flag_turned_off_what_the_file_or_a_variable_turns_on() {
+        let options = |text: &str, flags: &[&str]| {
+            format!("{:?}", parsed(text, flags).unwrap().into_options())
+        };
+        let off = options("", &[]);
+        let found = off.matches(": false").count();
+        assert_eq!(booleans().len() + OF_LIBRARIES, found, "each is a flag: {off}");
+        for arg in booleans() {
+            let name = arg.get_long().unwrap();
+            let (of_true, of_false) = (format!("--{name}=true"), format!("--{name}=false"));
+            let [file_on, file_off] = ["true", "false"].map(|value| format!("{name} = {value}"));
+            let on = options(&file_on, &[]);
+            assert_ne!(on, off, "{name}");
+            assert_eq!(options(&file_off, &[]), off, "{name}");
+            assert_eq!(options(&file_on, &[&of_false]), off, "{name}");
+            for flag in [format!("--{name}"), of_true] {
+                assert_eq!(options("", &[&flag]), on, "{flag}");
+                assert_eq!(options(&file_off, &[&flag]), on, "{flag}");
+            }
+            assert_eq!(options_with(name, "true", ""), on, "{name}");
+            assert_eq!(options_with(name, "true", &format!(" {of_false}")), off, "{name}");
+            assert_eq!(options_with(name, "false", &format!(" --{name}")), on, "{name}");
+        }
+    }
+
+    #[test]
+    fn flag_without_a_value_leaves_the_next_argument() {
+        for arg in booleans() {
+            let flag = format!("--{}", arg.get_long().unwrap());
+            let options = parsed("", &[&flag, "/dir"]).unwrap().into_options();
+            assert_eq!(options.root.as_deref(), Some(Path::new("/dir")), "{flag}");
+        }
+    }
+
+    #[test]
+    fn self_signed_certificate_that_is_off_excluded_others() {
+        let files = "tls-cert = '/dev/null'\ntls-key = '/dev/null'\n";
+        let tls = |text: &str, flags: &[&str]| parsed(text, flags).unwrap().into_options().tls;
+        let on = format!("tls-self-signed = true\n{files}");
+        let of_files = tls(&on, &["--tls-self-signed=false"]);
+        assert!(!of_files.self_signed && of_files.certificates.len() == 1);
+        let flags = ["--tls-self-signed=false", "--tls-cert", "a", "--tls-key", "b"];
+        let of_flags = tls("tls-self-signed = true", &flags);
+        assert!(!of_flags.self_signed && of_flags.certificates == [Path::new("a")]);
+    }
+
     #[test]
     fn errors_name_line_column_and_reason() {
         let cases = [
@@ -387,10 +468,6 @@ mod tests {
             ("workers = ", "FILE:1:11: "),
             ("workers = 1\nworkers = 2", "FILE:2:1: duplicate key"),
             ("workers = 1\ntls-cert = 'a'", "FILE:2:12: a setting is missing: --tls-key <FILE>"),
-            (
-                "tls-self-signed = true\ntls-cert = 'a'\ntls-key = 'b'",
-                "FILE:1:19: the argument '--tls-self-signed' cannot be used with '--tls-cert <FILE>'",
-            ),
             (
                 "header = [\"X: a\\nY: b\"]",
                 "FILE:1:10: `header`: invalid value 'X: a Y: b' for '--header <[PATH ]NAME: VALUE>': ",
@@ -476,7 +553,7 @@ mod tests {
         let defaults: Vec<_> =
             arg.get_default_values().iter().map(|value| value.to_str().unwrap()).collect();
         let value = match (arg.get_action(), &defaults[..]) {
-            (ArgAction::SetTrue, _) => "false".to_owned(),
+            (_, ["false"]) => "false".to_owned(),
             (ArgAction::Append, []) => "[]".to_owned(),
             (ArgAction::Append, values) => format!("{values:?}"),
             (_, [value]) if value.parse::<f64>().is_ok() => (*value).to_owned(),

@@ -1,5 +1,6 @@
 //! Tables of a file of settings: each setting is a flag of the program.
 
+use std::any::TypeId;
 use std::fmt;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -25,7 +26,7 @@ pub(crate) struct Setting {
 }
 
 impl Setting {
-    /// Returns its name, unless it has no value.
+    /// Returns its name, unless it is an empty list.
     pub(crate) fn name(&self) -> Option<&str> {
         self.flags.first()?.strip_prefix("--")?.split('=').next()
     }
@@ -52,6 +53,23 @@ pub(crate) fn read_table(
         settings.push(Setting { id: arg.get_id().to_string(), flags, span: value.span() });
     }
     Ok(settings)
+}
+
+/// Returns whether a flag is true or false.
+pub(crate) fn is_boolean(arg: &Arg) -> bool {
+    arg.get_value_parser().type_id() == TypeId::of::<bool>()
+}
+
+/// Lets a setting that is true or false have a value, so that `--listing=false` turns off what a variable or the file
+/// turns on. `--listing` is `--listing=true`.
+pub(crate) fn with_value(arg: Arg) -> Arg {
+    let is_setting = arg.get_long().is_some_and(|long| !NOT_SETTINGS.contains(&long));
+    if !(is_setting && is_boolean(&arg)) {
+        return arg;
+    }
+    let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).value_name("BOOL");
+    let arg = arg.default_value("false").default_missing_value("true");
+    arg.hide_default_value(true).hide_possible_values(true)
 }
 
 /// Returns whether a flag or its variable was given.
@@ -93,13 +111,10 @@ fn unknown(name: &str, command: &Command) -> String {
 
 /// Returns a setting as flags.
 fn flags(arg: &Arg, name: &str, value: &DeValue<'_>) -> Result<Vec<String>, String> {
-    let is_switch = matches!(arg.get_action(), ArgAction::SetTrue);
     let flag = |text: String| format!("--{name}={text}");
     match value {
-        DeValue::Boolean(on) if is_switch => {
-            Ok(on.then(|| format!("--{name}")).into_iter().collect())
-        }
-        _ if is_switch => Err(format!("`{name}` is true or false")),
+        DeValue::Boolean(on) if is_boolean(arg) => Ok(vec![flag(on.to_string())]),
+        _ if is_boolean(arg) => Err(format!("`{name}` is true or false")),
         DeValue::Array(values) if matches!(arg.get_action(), ArgAction::Append) => {
             values.iter().map(|value| scalar(name, value.get_ref()).map(flag)).collect()
         }

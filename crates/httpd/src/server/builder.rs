@@ -33,6 +33,7 @@ use crate::site::into_response::IntoResponse;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
 use crate::site::middleware::{Around, Next};
+use crate::site::pool::Pool;
 use crate::site::request_body::RequestBody;
 use crate::site::routes::Routes;
 #[cfg(feature = "sandbox")]
@@ -73,6 +74,8 @@ pub struct Builder {
     /// The pages of errors by host, once the server starts.
     pub(super) loaded_error_pages: Vec<(HostIndex, LoadedPage)>,
     pub(super) status: Option<bool>,
+    /// The thread that waits for the metrics of several workers, once the server starts.
+    pub(super) status_thread: Option<Pool>,
     pub(super) log: Option<AccessLog>,
     #[cfg(feature = "metrics")]
     pub(super) metrics_listen: Option<Vec<SocketAddr>>,
@@ -124,6 +127,7 @@ impl From<Options> for Builder {
             hosts: options.hosts,
             loaded_error_pages: Vec::new(),
             status: options.status.then_some(true),
+            status_thread: None,
             log: options
                 .access_log
                 .and_then(|path| AccessLog::from_setting(path, options.log_format)),

@@ -21,6 +21,7 @@ use crate::compression::Compression;
 use crate::decision::options::HostIndex;
 use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
+use crate::host_options::HostOptions;
 use crate::page_path::open_page;
 use crate::redirect::Redirect;
 use crate::server::builder::Builder;
@@ -73,38 +74,48 @@ impl Builder {
         all.filter(Compression::is_enabled).map(|enabled| enabled.max_bytes as usize).max()
     }
 
-    /// Returns why the settings exclude each other, if they do.
-    pub(super) fn conflict(&self) -> Option<&'static str> {
-        // The cache is read before the server changes its user, and again at a reload.
-        #[cfg(all(feature = "sandbox", feature = "user"))]
-        if self.user.is_some() && self.handler_cache.is_some() {
-            return Some(
-                "handler-cache keeps compiled handlers for one user; use no other user, or no cache",
-            );
-        }
-        if self.has_log_of_two_formats() {
-            return Some(
-                "two access logs have one destination and two values of log-format; use one format, or two files",
-            );
-        }
-        #[cfg(feature = "compression")]
-        if self.pages().any(|(_, FileOptions { compression: c, .. })| {
-            c.is_enabled() && c.min_bytes > c.max_bytes.into()
-        }) {
-            return Some("no file is compressed: compress-min is above compress-max");
-        }
-        if self.workers == 0 {
-            return Some("a server without workers serves nobody; set `workers` to 1 or more");
-        }
-        self.conflict
-    }
-
     /// Checks the settings that are wrong whatever the files have.
     pub(super) fn check_values(&self) -> Result<(), Error> {
         if let Some((path, reason)) = &self.wrong_route {
             return Err(Error::Route(path.clone(), reason));
         }
-        self.conflict().map_or(Ok(()), |conflict| Err(Error::Conflict(conflict)))
+        // The cache is read before the server changes its user, and again at a reload.
+        #[cfg(all(feature = "sandbox", feature = "user"))]
+        if self.user.is_some() && self.handler_cache.is_some() {
+            return Err(Error::Conflict(
+                "handler-cache keeps compiled handlers for one user; use no other user, or no cache",
+            ));
+        }
+        if let Some(host) = self.host_of_another_format() {
+            return Err(conflict_of(
+                Some(host),
+                "access-log is that of others, and log-format is not; use one format, or two files",
+            ));
+        }
+        #[cfg(feature = "compression")]
+        for (host, files) in self.hosts_and_files() {
+            let c = &files.compression;
+            if c.is_enabled() && c.min_bytes > c.max_bytes.into() {
+                let reason = "no file is compressed: compress-min is above compress-max";
+                return Err(conflict_of(host, reason));
+            }
+        }
+        #[cfg(feature = "tls")]
+        if self.tls.self_signed {
+            let reason = "tls-self-signed makes a certificate, and tls-cert names another; use one of both settings";
+            if !self.tls.certificates.is_empty() {
+                return Err(Error::Conflict(reason));
+            }
+            if let Some(host) = self.hosts.iter().find(|host| host.certificate.is_some()) {
+                return Err(conflict_of(Some(host), reason));
+            }
+        }
+        if self.workers == 0 {
+            return Err(Error::Conflict(
+                "a server without workers serves nobody; set `workers` to 1 or more",
+            ));
+        }
+        self.conflict.map_or(Ok(()), |reason| Err(Error::Conflict(reason)))
     }
 
     /// Checks the settings, and the files that they name, without starting the server. Warns of certificates that
@@ -167,24 +178,26 @@ impl Builder {
                 return Err(Error::Conflict("each virtual host needs names of its own"));
             }
         }
-        if self.hosts.iter().any(|host| host.root.is_none() && host.files.redirects.is_empty()) {
-            return Err(Error::Conflict("each virtual host needs a directory, or redirects"));
+        let is_empty = |host: &&HostOptions| host.root.is_none() && host.files.redirects.is_empty();
+        if let Some(host) = self.hosts.iter().find(is_empty) {
+            return Err(conflict_of(Some(host), "it needs a directory, or redirects"));
         }
         if self.hosts.len() >= usize::from(u16::MAX) {
             return Err(Error::Conflict("a server has fewer than 65535 virtual hosts"));
         }
         self.load_error_pages()?;
-        for (root, files) in self.pages() {
+        for (host, files) in self.hosts_and_files() {
             let FileOptions { fallback, redirects, .. } = files;
             if let Some(redirect) = Redirect::find_loop(redirects) {
                 return Err(Error::RedirectLoop(redirect.to_string()));
             }
             let Some(page) = fallback else { continue };
             if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
-                let reason = "the fallback page is redirected; exclude it or move it";
-                return Err(Error::Conflict(reason));
+                let reason =
+                    "fallback is a page that a redirect leads elsewhere; exclude it or move it";
+                return Err(conflict_of(host, reason));
             }
-            let root = root.ok_or(NO_ROOT)?;
+            let root = self.root_of(host)?;
             let path = root.join(page.path());
             self.check_page(root, &path).map_err(|error| Error::Page(path, error))?;
         }
@@ -205,17 +218,34 @@ impl Builder {
 
     /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
     pub(super) fn pages(&self) -> impl Iterator<Item = (Option<&Path>, &FileOptions)> {
-        let first = self.config.roots.first().map(PathBuf::as_path);
-        let others = self.hosts.iter().map(|host| (host.root.as_deref(), &host.files));
-        [(first, &self.file_options)].into_iter().chain(others)
+        self.hosts_and_files().map(|(host, files)| (self.root(host), files))
+    }
+
+    /// Returns the virtual hosts with their settings for files; the first host is `None`.
+    fn hosts_and_files(&self) -> impl Iterator<Item = (Option<&HostOptions>, &FileOptions)> {
+        let others = self.hosts.iter().map(|host| (Some(host), &host.files));
+        [(None, &self.file_options)].into_iter().chain(others)
+    }
+
+    fn root<'a>(&'a self, host: Option<&'a HostOptions>) -> Option<&'a Path> {
+        match host {
+            None => self.config.roots.first().map(PathBuf::as_path),
+            Some(host) => host.root.as_deref(),
+        }
+    }
+
+    /// Returns the directory of a host that has pages.
+    fn root_of<'a>(&'a self, host: Option<&'a HostOptions>) -> Result<&'a Path, Error> {
+        let reason = "fallback and error-page need a directory of files";
+        self.root(host).ok_or_else(|| conflict_of(host, reason))
     }
 
     /// Reads the pages of errors.
     pub(super) fn load_error_pages(&self) -> Result<Vec<(HostIndex, LoadedPage)>, Error> {
         let mut all = Vec::new();
-        for (index, (root, files)) in self.pages().enumerate() {
+        for (index, (host, files)) in self.hosts_and_files().enumerate() {
             for error_page in &files.error_pages {
-                let root = root.ok_or(NO_ROOT)?;
+                let root = self.root_of(host)?;
                 let page = error_page.load(root, &files.mime_types);
                 let page =
                     page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))?;
@@ -226,5 +256,10 @@ impl Builder {
     }
 }
 
-/// The error of pages of a host without files.
-const NO_ROOT: Error = Error::Conflict("fallback and error-page need a directory of files");
+/// Returns the error of settings of a host that contradict each other.
+fn conflict_of(host: Option<&HostOptions>, reason: &'static str) -> Error {
+    match host.and_then(|host| host.names.first()) {
+        None => Error::Conflict(reason),
+        Some(name) => Error::HostConflict(name.clone(), reason),
+    }
+}

@@ -11,6 +11,7 @@ use evring::{KernelError, StartError};
 #[cfg(feature = "tls")]
 use evring_tls::CertificateError;
 
+use crate::host_options::HostName;
 #[cfg(feature = "user")]
 use crate::server::user::User;
 
@@ -35,6 +36,8 @@ pub enum Error {
     Thread(io::Error),
     /// Two settings contradict each other.
     Conflict(&'static str),
+    /// Two settings of a virtual host contradict each other; one of them may be that of all hosts.
+    HostConflict(HostName, &'static str),
     /// A path is that of no route, and why.
     Route(String, &'static str),
     /// Redirects form a loop, of which this is one.
@@ -90,6 +93,7 @@ impl fmt::Display for Error {
             Error::Panic => f.write_str("a worker panicked"),
             Error::Thread(error) => write!(f, "cannot start a thread: {error}"),
             Error::Conflict(reason) => f.write_str(reason),
+            Error::HostConflict(name, reason) => write!(f, "the virtual host {name}: {reason}"),
             Error::Route(path, reason) => write!(f, "the route {path}: {reason}"),
             Error::RedirectLoop(redirect) => write!(
                 f,
@@ -138,6 +142,7 @@ impl std::error::Error for Error {
             Error::Kernel(error) => error.source(),
             Error::Panic
             | Error::Conflict(_)
+            | Error::HostConflict(..)
             | Error::Route(..)
             | Error::RedirectLoop(_)
             | Error::Duplicate(_)

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::iter;
 
 use crate::access_log::AccessLog;
+use crate::host_options::HostOptions;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::site::host_logs::{HostLogs, LogIndex};
@@ -29,11 +30,14 @@ impl Builder {
         self.hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref())
     }
 
-    /// Returns whether two logs have one destination and two formats.
-    pub(super) fn has_log_of_two_formats(&self) -> bool {
-        let mut formats = HashMap::new();
-        let mut all = self.log.iter().chain(self.own_logs());
-        all.any(|log| *formats.entry(&log.path).or_insert(log.format) != log.format)
+    /// Returns a host whose log has the destination of another one, and another format.
+    pub(super) fn host_of_another_format(&self) -> Option<&HostOptions> {
+        let mut formats: HashMap<_, _> =
+            self.log.iter().map(|log| (&log.path, log.format)).collect();
+        self.hosts.iter().find(|host| {
+            let own = host.access_log.iter().flatten().next();
+            own.is_some_and(|log| *formats.entry(&log.path).or_insert(log.format) != log.format)
+        })
     }
 
     /// Returns whether a host has a log of its own, or none.
@@ -89,7 +93,6 @@ impl Builder {
 mod tests {
     use super::*;
     use crate::access_log::LogFormat;
-    use crate::host_options::HostOptions;
     use crate::server::running::Server;
 
     /// Returns a host with a log of its own, none, or that of the server.
@@ -111,10 +114,18 @@ mod tests {
             server.host(host("a", a)).host(host("b", b))
         };
         let other = log("/tmp/b.log", LogFormat::Json);
-        assert!(server(&combined, [&json, &other]).conflict().is_some());
-        assert!(server(&other, [&json, &combined]).conflict().is_some());
-        assert!(server(&json, [&json, &other]).conflict().is_none());
-        assert!(server(&combined, [&other, &other]).conflict().is_none());
+        for (of_server, of_hosts, wrong) in [
+            (&combined, [&json, &other], Some("a")),
+            (&other, [&json, &combined], Some("b")),
+            (&json, [&json, &other], None),
+            (&combined, [&other, &other], None),
+        ] {
+            let host = match server(of_server, of_hosts).check_values() {
+                Err(Error::HostConflict(name, _)) => Some(name.to_string()),
+                outcome => outcome.map(|()| None).unwrap(),
+            };
+            assert_eq!(host.as_deref(), wrong, "{of_server:?} {of_hosts:?}");
+        }
     }
 
     #[test]

@@ -19,6 +19,7 @@ pub(crate) mod running;
 mod signals;
 mod sockets;
 mod start;
+mod status;
 #[cfg(feature = "tls")]
 pub(crate) mod tls;
 #[cfg(feature = "user")]

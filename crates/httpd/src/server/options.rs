@@ -107,7 +107,7 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "ADDR:PORT"))]
     pub metrics_listen: Option<Addresses>,
 
-    /// Serve metrics at /.httpd/status.json of the first host; always enabled without --root and virtual hosts
+    /// Serve metrics of all workers at /.httpd/status.json of the first host; always enabled without --root and virtual hosts
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long))]
     pub status: bool,
 

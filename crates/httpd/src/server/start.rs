@@ -117,6 +117,7 @@ impl Builder {
                 self.login_threads = Some(threads.map_err(Error::Thread)?);
             }
         }
+        self.status_thread = self.start_status()?;
         let mut generation = Generation {
             workers: Vec::new(),
             addresses: Vec::new(),

@@ -29,15 +29,7 @@ const REPLY_TO_PLAIN: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
 pub struct TlsOptions {
     /// File of a certificate chain, in PEM, the server's certificate first; can be repeated, a client gets one for the
     /// name that it asks for, or else any, the first that it can verify. SIGHUP reads the files again
-    #[cfg_attr(
-        feature = "cli",
-        arg(
-            long = "tls-cert",
-            value_name = "FILE",
-            requires = "keys",
-            conflicts_with = "self_signed"
-        )
-    )]
+    #[cfg_attr(feature = "cli", arg(long = "tls-cert", value_name = "FILE", requires = "keys"))]
     pub certificates: Vec<PathBuf>,
 
     /// File of the private key of each --tls-cert, in PEM and in the same order
@@ -103,9 +95,6 @@ impl TlsOptions {
                 true => Err(CertificateError::None.into()),
                 false => Ok(None),
             };
-        }
-        if self.self_signed && !self.certificates.is_empty() {
-            return Err(Error::Conflict("a self-signed certificate is made, and others are given"));
         }
         let certificates = if let Some(made) = made.filter(|_| self.self_signed) {
             made

@@ -11,6 +11,7 @@ use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::generation::Worker;
 use crate::server::running::Handle;
+use crate::server::status;
 #[cfg(feature = "tls")]
 use crate::server::tls;
 use crate::site::Site;
@@ -54,6 +55,7 @@ impl Builder {
         #[cfg(feature = "tls")]
         let tls = self.loaded_tls.clone();
         let (status, error_pages) = (self.status, self.loaded_error_pages.clone());
+        let status_thread = self.status_thread.clone();
         #[cfg(feature = "metrics")]
         let measures = self.metrics_listen.is_some();
         #[cfg(not(feature = "metrics"))]
@@ -99,8 +101,13 @@ impl Builder {
             site.context.responder.fields = site.files.hosts.fields_of_errors();
             site.handlers.routes = routes;
             let (own, remote) = (metrics.clone(), mechanism.remote());
-            (site.context.metrics, site.context.log) = (metrics, log);
             site.status = status;
+            if let Some(thread) = status_thread {
+                site.status = Some(true);
+                let handler = status::handler(&thread, metrics.clone(), mechanism.name());
+                site.handlers.routes.set_status(Arc::new(handler));
+            }
+            (site.context.metrics, site.context.log) = (metrics, log);
             site.context.responder.error_pages = error_pages;
             #[cfg(feature = "sandbox")]
             {

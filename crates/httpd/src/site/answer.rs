@@ -113,7 +113,7 @@ impl Site {
         }
         let is_first_host = options.host == HostIndex::default();
         if is_first_host && *name == *STATUS.as_bytes() && self.shows_status() {
-            return self.show_status(x, options);
+            return self.show_status(x, request, options);
         }
         let lookup = match FileLookup::open(&name, query, options) {
             Ok(lookup) => lookup,
@@ -166,11 +166,17 @@ impl Site {
         proceed
     }
 
+    /// Answers with the metrics: a handler's, or those that the workers have copied.
     fn show_status(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
+        request: &Request<'_>,
         options: ResponseOptions,
     ) -> bool {
+        if let Some(route) = self.handlers.routes.status() {
+            let body = (Body::default(), options);
+            return self.handlers.call(&mut self.context, x, request, body, route);
+        }
         let Context { metrics, responder, .. } = &self.context;
         metrics.own().copy_stats(&x.io.stats());
         let text = metrics.json(&self.backend, x.io.now());

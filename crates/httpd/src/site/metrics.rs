@@ -337,7 +337,6 @@ struct Registry {
 pub(crate) const COPY_TAG: u64 = u64::from_be_bytes(*b"counters");
 
 /// Maximum time that a scrape waits for workers, which may be busy in handlers.
-#[cfg(feature = "metrics")]
 const COPY_TIMEOUT: Duration = Duration::from_millis(100);
 
 impl Default for Metrics {
@@ -388,7 +387,6 @@ impl Metrics {
 
     /// Makes the workers copy their statistics, which an idle one has not done since its last event. The last copy of a
     /// worker that has not answered an earlier scrape is used at once.
-    #[cfg(feature = "metrics")]
     pub(crate) fn refresh(&self) {
         let threads = self.all.living();
         let wake = |thread: &Arc<WorkerMetrics>| {
@@ -445,7 +443,7 @@ impl Metrics {
         (pairs, sum(|times, _| times.sum_us.get(), 0) as f64 / 1e6)
     }
 
-    /// Returns the sums over all workers as JSON, with the backend, version and uptime.
+    /// Returns the sums over all threads as JSON, with the backend, version and uptime.
     pub(crate) fn json(&self, backend: &str, now: Instant) -> String {
         let started = self.all.started.get().copied().unwrap_or(now);
         let uptime_ms = now.saturating_duration_since(started).as_millis();
@@ -485,7 +483,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "metrics")]
     fn scrapes_filled_the_queue_of_a_busy_worker() {
         use std::io::{Read, Write};
         use std::net::TcpStream;

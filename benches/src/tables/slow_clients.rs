@@ -1,0 +1,63 @@
+//! What slow clients do to another client of the web server, by mechanism.
+
+use super::cells::{median, names, of, row, rule, short};
+use crate::outcome::Outcome;
+
+const LATENCY: &str = "99th percentile of another client";
+const LEFT: &str = "Slow clients left";
+const GONE: &str = "Time until the last slow client is gone";
+/// What the slow clients do slowly.
+const KINDS: [&str; 4] = ["head", "body", "response", "handshake"];
+
+pub(super) fn table(results: &[Outcome]) -> String {
+    let Some(run) = of(results, "slow-clients") else { return String::new() };
+    let heads = ["mechanism", "another client, p99, ms", "slow clients left"];
+    let kinds = KINDS.map(|kind| format!("{kind}: gone after, s"));
+    let heads: Vec<_> = heads.into_iter().chain(kinds.iter().map(String::as_str)).collect();
+    let mut text = row(&heads) + &rule(heads.len());
+    for mechanism in names(run, LATENCY) {
+        let all = |figure: &str| {
+            let series = run.series.iter().filter(|s| s.figure == figure);
+            let values: Vec<_> =
+                series.filter_map(|s| median(run, figure, &s.name, &mechanism)).collect();
+            values
+        };
+        let worst = all(LATENCY).into_iter().fold(0.0, f64::max);
+        let left: f64 = all(LEFT).into_iter().sum();
+        let mut cells = vec![format!("`{mechanism}`"), short(worst), format!("{left}")];
+        cells.extend(
+            KINDS.map(|kind| median(run, GONE, kind, &mechanism).map_or(String::new(), short)),
+        );
+        text += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::X;
+    use crate::statistics::spread;
+
+    #[test]
+    fn row_has_the_worst_latency_and_all_that_are_left() {
+        let mut run = Outcome::new("slow-clients");
+        for (figure, series, value) in [
+            (LATENCY, "without TLS", 3.0),
+            (LATENCY, "with TLS", 4.5),
+            (LEFT, "head", 1.0),
+            (LEFT, "response", 2.0),
+            (GONE, "head", 2.5),
+            (GONE, "handshake", 5.0),
+        ] {
+            let x = X::Name("epoll".to_owned());
+            run.point(figure, "", series, x, spread(&[value]).unwrap());
+        }
+        let table = table(&[run]);
+        assert_eq!(
+            table.lines().last(),
+            Some("| `epoll` | 4.50 | 3 | 2.50 |  |  | 5.00 |"),
+            "{table}"
+        );
+    }
+}
