@@ -94,7 +94,7 @@ fn the_checksum_of_an_ip_header_is_the_one_in_it() {
 
 #[test]
 fn the_checksum_is_the_sum_of_words_for_long_messages_too() {
-    // All ones add up to the most that accumulators have to hold; 3 MiB is beyond one run of blocks.
+    // All ones add up to the most that accumulators have to hold; 3 MiB is beyond one piece of a kernel.
     for (byte, len) in [(0xff, 3 << 20), (0x80, (1 << 20) + 7), (0x00, 5000), (0x7f, 4095)] {
         let message = vec![byte; len];
         let words = message.chunks(2).map(|word| match *word {
@@ -233,6 +233,35 @@ fn the_first_such_byte_is_found_wherever_it_is() {
         );
         let expected = if place == len { search::NOT_FOUND } else { place as u64 };
         assert_eq!(found, expected);
+    }
+}
+
+/// Kernels take messages in pieces of half a megabyte.
+#[test]
+fn pieces_of_a_long_message_are_one_message() {
+    const PIECE: usize = 512 << 10;
+    for len in [PIECE, PIECE + 1, 2 * PIECE + 13] {
+        let mut message = vec![b'-'; len];
+        message[len - 1] = b'\n';
+        let found = agreed(
+            || search::pipe(b'\n'),
+            &message,
+            |state, id| state.import(id, search::FOUND).unwrap(),
+        );
+        assert_eq!(found, len as u64 - 1);
+        let counted =
+            agreed(count::pipe, &message, |state, id| state.import(id, count::BYTES).unwrap());
+        assert_eq!(counted, len as u64);
+        let ascending: Vec<u8> = (0..len).map(|byte| byte as u8).collect();
+        each(
+            || byte_swap::pipe(Gauge::Bits16),
+            &ascending,
+            |_, _| {},
+            |written, _, _| {
+                let swapped = |byte: usize| ascending.get(byte ^ 1).unwrap_or(&ascending[byte]);
+                assert!((0..len).all(|byte| written[byte] == *swapped(byte)), "{len} bytes");
+            },
+        );
     }
 }
 

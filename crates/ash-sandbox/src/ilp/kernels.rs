@@ -18,7 +18,7 @@ use std::fmt;
 
 use super::program::Program;
 use shape::Shape;
-use vector::{Function, Registers, Slots};
+use vector::{Function, PIECE_BYTES, Registers, Slots};
 
 /// What the processor has to have for a kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,14 +92,44 @@ impl Kernel {
         len: usize,
         keystream: &[u8],
     ) {
-        // SAFETY: the caller's promise; the tier was detected when the kernel was selected.
+        // SAFETY: the caller's promise; the tier was detected when the kernel was selected. Longer messages go
+        // through the same loop in pieces.
         unsafe {
-            let slots = &self.slots;
             let all = Registers(registers.as_mut_ptr());
-            (self.function)(slots, all, source, destination, len, keystream.as_ptr());
+            if len > PIECE_BYTES {
+                self.run_pieces(all, source, destination, len, keystream);
+            } else {
+                (self.function)(&self.slots, all, source, destination, len, keystream.as_ptr());
+            }
         }
         for count in &self.counts {
             registers[*count] = registers[*count].wrapping_add(len as u64);
+        }
+    }
+
+    /// Runs the loop over one piece after another: the registers have all that one leaves to the next.
+    ///
+    /// # Safety
+    ///
+    /// As for [`run`](Kernel::run).
+    #[cold]
+    unsafe fn run_pieces(
+        &self,
+        registers: Registers,
+        source: *const u8,
+        destination: *mut u8,
+        len: usize,
+        keystream: &[u8],
+    ) {
+        for at in (0..len).step_by(PIECE_BYTES) {
+            let piece = PIECE_BYTES.min(len - at);
+            let keystream = keystream.as_ptr().wrapping_add(at);
+            // SAFETY: the caller's promise, for each part of the message; there may be no destination and no
+            // keystream.
+            unsafe {
+                let (source, destination) = (source.add(at), destination.wrapping_add(at));
+                (self.function)(&self.slots, registers, source, destination, piece, keystream);
+            }
         }
     }
 }

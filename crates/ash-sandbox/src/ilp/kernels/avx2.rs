@@ -6,9 +6,8 @@ use std::marker::PhantomData;
 use super::fused::fused;
 use super::instances::Instances;
 use super::vector::{
-    BLOCK_VECTORS, Crc, Function, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector,
+    BLOCK_VECTORS, Crc, Function, Registers, Slots, Stage, Sum, Swapped, VECTOR_BYTES, Vector,
 };
-use crate::ilp::Gauge;
 use crate::ilp::castagnoli::power_of_x;
 
 // SAFETY, for all of this file: the functions are unsafe as they need AVX2, SSE 4.2 and PCLMULQDQ, those
@@ -61,25 +60,9 @@ impl<S: Sum<Avx2<S>>> Vector for Avx2<S> {
         Avx2::new(unsafe { _mm256_xor_si256(self.0, other.0) })
     }
     #[inline(always)]
-    unsafe fn order(gauge: Gauge) -> __m256i {
-        // Byte `place` of a lane comes from the mirrored place within its word.
-        static ORDERS: [[u8; 16]; 4] = {
-            let mut orders = [[0; 16]; 4];
-            let mut number = 0;
-            while number < 4 {
-                let mut place = 0;
-                while place < 16 {
-                    orders[number][place] = (place ^ ((1 << number) - 1)) as u8;
-                    place += 1;
-                }
-                number += 1;
-            }
-            orders
-        };
+    unsafe fn order(swapped: &Swapped) -> __m256i {
         // SAFETY: see above; an order has 16 bytes.
-        unsafe {
-            _mm256_broadcastsi128_si256(_mm_loadu_si128(ORDERS[gauge as usize].as_ptr().cast()))
-        }
+        unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(swapped.order.as_ptr().cast())) }
     }
     #[inline(always)]
     unsafe fn swap(self, order: __m256i) -> Avx2<S> {
@@ -125,20 +108,19 @@ impl Sum<Avx2<WideSum>> for WideSum {
         }
     }
     #[inline(always)]
-    unsafe fn take(&mut self, _: u64) -> u64 {
+    unsafe fn total(self, _: usize) -> u64 {
         // SAFETY: see above.
         unsafe {
             let words = _mm256_add_epi64(self.words[0], self.words[1]);
             let upper = _mm256_add_epi64(self.upper[0], self.upper[1]);
             let lower = _mm256_sub_epi64(words, _mm256_slli_epi64::<32>(upper));
-            *self = WideSum::new();
             sum_of_lanes(_mm256_add_epi64(lower, upper)) as u64
         }
     }
 }
 
 /// Sums of signed words, 32 bits each, by dot products of AVX-VNNI. Words are made signed by
-/// subtracting 2^15, which `take` adds again; so a pair is within 2^16, and 2^15 vectors fit.
+/// subtracting 2^15, which `total` adds again; so a pair is within 2^16, and 2^15 vectors fit.
 pub(crate) struct DotSum([__m256i; BLOCK_VECTORS]);
 
 impl Sum<Avx2<DotSum>> for DotSum {
@@ -157,20 +139,18 @@ impl Sum<Avx2<DotSum>> for DotSum {
         }
     }
     #[inline(always)]
-    unsafe fn take(&mut self, vectors: u64) -> u64 {
+    unsafe fn total(self, vectors: usize) -> u64 {
         let [a, b, c, d] = self.0;
         // SAFETY: see above.
         unsafe {
-            *self = DotSum::new();
-            // Each lane is at most 2^16 times MAX_BLOCKS * BLOCK_VECTORS and three: less than 2^31.
+            // Each lane is at most 2^16 times the vectors of a piece: at most 2^30.
             let lanes = _mm256_add_epi32(_mm256_add_epi32(a, b), _mm256_add_epi32(c, d));
             // Made unsigned by adding 2^31, they can be widened without crossing lanes.
             let lanes = _mm256_xor_si256(lanes, _mm256_set1_epi32(i32::MIN));
             let low = _mm256_and_si256(lanes, _mm256_set1_epi64x(0xffff_ffff));
-            let high = _mm256_srli_epi64::<32>(lanes);
-            let sum = sum_of_lanes(_mm256_add_epi64(low, high)) - (8 << 31);
-            let words = vectors * (VECTOR_BYTES / 2) as u64;
-            (sum as u64).wrapping_add(words << 15)
+            let sum = sum_of_lanes(_mm256_add_epi64(low, _mm256_srli_epi64::<32>(lanes)));
+            let words = vectors * (VECTOR_BYTES / 2);
+            (sum - (8 << 31) + ((words as i64) << 15)) as u64
         }
     }
 }

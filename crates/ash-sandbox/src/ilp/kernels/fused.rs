@@ -1,6 +1,5 @@
-use super::vector::{BLOCK_VECTORS, MAX_BLOCKS, Registers, Slots, Stage, VECTOR_BYTES, Vector};
+use super::vector::{BLOCK_BYTES, Registers, Slots, Stage, VECTOR_BYTES, Vector};
 
-const BLOCK_BYTES: usize = BLOCK_VECTORS * VECTOR_BYTES;
 const WORD_BYTES: usize = size_of::<u64>();
 
 /// The loop: blocks of four vectors, then vectors, words, and the last bytes. Everything passes
@@ -12,7 +11,7 @@ const WORD_BYTES: usize = size_of::<u64>();
 ///
 /// `len` bytes can be read at `source` and, if `WRITE`, written at `destination`, which is `source` or
 /// does not overlap it; there are as many of the keystream if a stage takes it, and the registers that the
-/// slots name. The processor has what the tier needs.
+/// slots name. `len` is at most [`PIECE_BYTES`](super::vector::PIECE_BYTES). The processor has what the tier needs.
 #[inline(always)]
 pub(crate) unsafe fn fused<V, A, M, B, const WRITE: bool>(
     slots: &Slots,
@@ -28,78 +27,65 @@ pub(crate) unsafe fn fused<V, A, M, B, const WRITE: bool>(
     B: Stage<V>,
 {
     // SAFETY: the stages take as much of the keystream as they see of the message. Each load and
-    // store is of bytes below `len`, as `blocks`, `vectors`, `words` and `bytes` add up to it, and the
+    // store is of bytes below `len`, as blocks, vectors, words and `bytes` add up to it, and the
     // pointers move by what was loaded.
     unsafe {
         let mut before = A::begin(slots, registers, keystream);
         let mut change = M::begin(slots, registers, keystream);
         let mut after = B::begin(slots, registers, keystream);
-        let mut blocks = len / BLOCK_BYTES;
-        let vectors = len % BLOCK_BYTES / VECTOR_BYTES;
-        let words = len % VECTOR_BYTES / WORD_BYTES;
-        let bytes = len % WORD_BYTES;
-        let mut passed = 0;
-        if blocks > 0 {
-            loop {
-                let run = blocks.min(MAX_BLOCKS);
-                for _ in 0..run {
-                    let mut block = [
-                        V::load(source),
-                        V::load(source.add(VECTOR_BYTES)),
-                        V::load(source.add(2 * VECTOR_BYTES)),
-                        V::load(source.add(3 * VECTOR_BYTES)),
-                    ];
-                    before.block(&mut block);
-                    change.block(&mut block);
-                    after.block(&mut block);
-                    source = source.add(BLOCK_BYTES);
-                    if WRITE {
-                        block[0].store(destination);
-                        block[1].store(destination.add(VECTOR_BYTES));
-                        block[2].store(destination.add(2 * VECTOR_BYTES));
-                        block[3].store(destination.add(3 * VECTOR_BYTES));
-                        destination = destination.add(BLOCK_BYTES);
-                    }
-                }
-                blocks -= run;
-                passed = (run * BLOCK_VECTORS) as u64;
-                if blocks == 0 {
-                    break;
-                }
-                before.flush(passed);
-                after.flush(passed);
+        let blocks = len / BLOCK_BYTES;
+        for _ in 0..blocks {
+            let mut block = [
+                V::load(source),
+                V::load(source.add(VECTOR_BYTES)),
+                V::load(source.add(2 * VECTOR_BYTES)),
+                V::load(source.add(3 * VECTOR_BYTES)),
+            ];
+            before.block(&mut block);
+            change.block(&mut block);
+            after.block(&mut block);
+            source = source.add(BLOCK_BYTES);
+            if WRITE {
+                block[0].store(destination);
+                block[1].store(destination.add(VECTOR_BYTES));
+                block[2].store(destination.add(2 * VECTOR_BYTES));
+                block[3].store(destination.add(3 * VECTOR_BYTES));
+                destination = destination.add(BLOCK_BYTES);
             }
+        }
+        if blocks > 0 {
             before.end_blocks();
             after.end_blocks();
         }
-        for _ in 0..vectors {
-            let vector = before.vector(V::load(source), 0);
-            let vector = after.vector(change.vector(vector, 0), 0);
-            source = source.add(VECTOR_BYTES);
-            if WRITE {
-                vector.store(destination);
-                destination = destination.add(VECTOR_BYTES);
+        let rest = len % BLOCK_BYTES;
+        // One look for all that a message of whole blocks does not have.
+        if rest > 0 {
+            for _ in 0..rest / VECTOR_BYTES {
+                let vector = before.vector(V::load(source), 0);
+                let vector = after.vector(change.vector(vector, 0), 0);
+                source = source.add(VECTOR_BYTES);
+                if WRITE {
+                    vector.store(destination);
+                    destination = destination.add(VECTOR_BYTES);
+                }
             }
-        }
-        passed += vectors as u64;
-        if passed > 0 {
-            before.flush(passed);
-            after.flush(passed);
-        }
-        for _ in 0..words {
-            let word = before.word(u64::from_le(source.cast::<u64>().read_unaligned()));
-            let word = after.word(change.word(word));
-            source = source.add(WORD_BYTES);
-            if WRITE {
-                destination.cast::<u64>().write_unaligned(word.to_le());
-                destination = destination.add(WORD_BYTES);
+            for _ in 0..rest % VECTOR_BYTES / WORD_BYTES {
+                let word = before.word(u64::from_le(source.cast::<u64>().read_unaligned()));
+                let word = after.word(change.word(word));
+                source = source.add(WORD_BYTES);
+                if WRITE {
+                    destination.cast::<u64>().write_unaligned(word.to_le());
+                    destination = destination.add(WORD_BYTES);
+                }
             }
-        }
-        if bytes > 0 {
-            let word = before.tail(load_tail(source, bytes), bytes);
-            let word = after.tail(change.tail(word, bytes), bytes);
-            if WRITE {
-                store_tail(word, destination, bytes);
+            let bytes = rest % WORD_BYTES;
+            if bytes > 0 {
+                let word = before.tail(slots, load_tail(source, bytes), bytes);
+                let word = change.tail(slots, word, bytes);
+                let word = after.tail(slots, word, bytes);
+                if WRITE {
+                    store_tail(word, destination, bytes);
+                }
             }
         }
         before.end(slots, registers, len);

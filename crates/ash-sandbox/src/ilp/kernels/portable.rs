@@ -4,7 +4,7 @@ use super::fused::fused;
 use super::instances::Instances;
 use super::stages::swap_word;
 use super::vector::{
-    BLOCK_VECTORS, Crc, Function, Registers, Slots, Stage, Sum, VECTOR_BYTES, Vector,
+    BLOCK_VECTORS, Crc, Function, Registers, Slots, Stage, Sum, Swapped, VECTOR_BYTES, Vector,
 };
 use crate::ilp::Gauge;
 use crate::ilp::castagnoli::{update_byte, update_word_by_tables};
@@ -47,8 +47,8 @@ impl Vector for Portable {
         Portable([a ^ e, b ^ f, c ^ g, d ^ h])
     }
     #[inline(always)]
-    unsafe fn order(gauge: Gauge) -> Gauge {
-        gauge
+    unsafe fn order(swapped: &Swapped) -> Gauge {
+        swapped.gauge
     }
     #[inline(always)]
     unsafe fn swap(self, gauge: Gauge) -> Portable {
@@ -84,8 +84,8 @@ impl Sum<Portable> for PortableSum {
         }
     }
     #[inline(always)]
-    unsafe fn take(&mut self, _: u64) -> u64 {
-        std::mem::take(&mut self.0).iter().sum()
+    unsafe fn total(self, _: usize) -> u64 {
+        self.0.iter().sum()
     }
 }
 

@@ -1,7 +1,7 @@
 //! What a list comes to, as far as kernels are concerned: pipes that read, then at most two that
 //! modify, then others that read.
 
-use super::vector::Slots;
+use super::vector::{Slots, Swapped};
 use crate::ilp::pipe::Kind;
 use crate::ilp::program::Program;
 use crate::ilp::{Gauge, Mode};
@@ -72,7 +72,7 @@ impl Shape {
                         Change::Xor => Change::XorSwap,
                         _ => return None,
                     };
-                    slots.swap = gauge;
+                    slots.swap = Swapped::new(gauge);
                     continue;
                 }
                 Kind::Xor => {

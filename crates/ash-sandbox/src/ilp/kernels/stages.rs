@@ -25,7 +25,7 @@ impl<V: Vector> Stage<V> for Nothing {
         word
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, _: usize) -> u64 {
+    unsafe fn tail(&mut self, _: &Slots, word: u64, _: usize) -> u64 {
         word
     }
 }
@@ -59,22 +59,14 @@ impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
         }
     }
     #[inline(always)]
-    unsafe fn flush(&mut self, vectors: u64) {
-        // SAFETY: see above.
-        unsafe {
-            self.0.flush(vectors);
-            self.1.flush(vectors);
-        }
-    }
-    #[inline(always)]
     unsafe fn word(&mut self, word: u64) -> u64 {
         // SAFETY: see above.
         unsafe { self.1.word(self.0.word(word)) }
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+    unsafe fn tail(&mut self, slots: &Slots, word: u64, bytes: usize) -> u64 {
         // SAFETY: see above.
-        unsafe { self.1.tail(self.0.tail(word, bytes), bytes) }
+        unsafe { self.1.tail(slots, self.0.tail(slots, word, bytes), bytes) }
     }
     #[inline(always)]
     unsafe fn end(self, slots: &Slots, registers: Registers, len: usize) {
@@ -88,8 +80,8 @@ impl<V: Vector, A: Stage<V>, B: Stage<V>> Stage<V> for (A, B) {
 
 /// The pipe `checksum`.
 pub(crate) struct Checksum<V: Vector> {
-    /// The sum but for what is in `vectors`. It cannot overflow: it begins below 2^34, and a flush of
-    /// half a megabyte, and each word, add less than that.
+    /// The sum but for what is in `vectors`. It cannot overflow: it begins below 2^33, four words and `vectors` add
+    /// less than 2^57.
     words: u64,
     vectors: V::Sum,
 }
@@ -108,25 +100,24 @@ impl<V: Vector> Stage<V> for Checksum<V> {
         vector
     }
     #[inline(always)]
-    unsafe fn flush(&mut self, vectors: u64) {
-        // SAFETY: see above.
-        let sum = unsafe { self.vectors.take(vectors) };
-        self.words += (sum & 0xffff_ffff) + (sum >> 32);
-    }
-    #[inline(always)]
     unsafe fn word(&mut self, word: u64) -> u64 {
         self.words += (word & 0xffff_ffff) + (word >> 32);
         word
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, _: usize) -> u64 {
+    unsafe fn tail(&mut self, _: &Slots, word: u64, _: usize) -> u64 {
         self.words += (word & 0xffff_ffff) + (word >> 32);
         word
     }
     #[inline(always)]
-    unsafe fn end(self, slots: &Slots, registers: Registers, _: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { registers.set(slots.sum, self.words) };
+    unsafe fn end(mut self, slots: &Slots, registers: Registers, len: usize) {
+        // SAFETY: see above, and the caller's promise.
+        unsafe {
+            if len >= VECTOR_BYTES {
+                self.words += self.vectors.total(len / VECTOR_BYTES);
+            }
+            registers.set(slots.sum, self.words);
+        }
     }
 }
 
@@ -164,7 +155,7 @@ impl<V: Vector> Stage<V> for Crc32c<V> {
         word
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+    unsafe fn tail(&mut self, _: &Slots, word: u64, bytes: usize) -> u64 {
         for place in 0..bytes {
             // SAFETY: see above.
             unsafe { self.crc.add_byte((word >> (place * 8)) as u8) };
@@ -241,7 +232,7 @@ impl<V: Vector> Stage<V> for Search<V> {
         word
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+    unsafe fn tail(&mut self, _: &Slots, word: u64, bytes: usize) -> u64 {
         // The pipe compares the last bytes with the lowest one of its register.
         for byte in &word.to_le_bytes()[..bytes] {
             if self.found == NOT_FOUND && *byte == self.byte as u8 {
@@ -263,7 +254,6 @@ impl<V: Vector> Stage<V> for Search<V> {
 
 /// The pipe `byte_swap`, of 16, 32 or 64 bits.
 pub(crate) struct Swap<V: Vector> {
-    gauge: Gauge,
     order: V::Order,
 }
 
@@ -271,7 +261,7 @@ impl<V: Vector> Stage<V> for Swap<V> {
     #[inline(always)]
     unsafe fn begin(slots: &Slots, _: Registers, _: *const u8) -> Self {
         // SAFETY: see above.
-        Swap { gauge: slots.swap, order: unsafe { V::order(slots.swap) } }
+        Swap { order: unsafe { V::order(&slots.swap) } }
     }
     #[inline(always)]
     unsafe fn vector(&mut self, vector: V, _: usize) -> V {
@@ -284,9 +274,9 @@ impl<V: Vector> Stage<V> for Swap<V> {
         unsafe { V::swap_word(word, self.order) }
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+    unsafe fn tail(&mut self, slots: &Slots, word: u64, bytes: usize) -> u64 {
         // Words that are complete are swapped, the bytes behind them stay.
-        let complete = tail_mask(bytes - bytes % self.gauge.bytes());
+        let complete = tail_mask(bytes - bytes % slots.swap.gauge.bytes());
         // SAFETY: see above.
         unsafe { V::swap_word(word, self.order) & complete | word & !complete }
     }
@@ -331,7 +321,7 @@ impl<V: Vector> Stage<V> for Xor<V> {
         word ^ self.stream
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64 {
+    unsafe fn tail(&mut self, _: &Slots, word: u64, bytes: usize) -> u64 {
         (word ^ self.stream) & tail_mask(bytes)
     }
 }
@@ -365,7 +355,7 @@ impl<V: Vector> Stage<V> for Keystream {
         }
     }
     #[inline(always)]
-    unsafe fn tail(&mut self, mut word: u64, bytes: usize) -> u64 {
+    unsafe fn tail(&mut self, _: &Slots, mut word: u64, bytes: usize) -> u64 {
         for place in 0..bytes {
             // SAFETY: `begin` was promised as many bytes as pass.
             word ^= u64::from(unsafe { self.next.add(place).read() }) << (place * 8);

@@ -1,13 +1,17 @@
 //! What a kernel is made of: vectors, and stages through which they pass.
 
+use std::array::from_fn;
+
 use crate::ilp::Gauge;
 
 /// The bytes of a vector, on every tier.
 pub(crate) const VECTOR_BYTES: usize = 32;
 /// The vectors of a block.
 pub(crate) const BLOCK_VECTORS: usize = 4;
-/// So many blocks at most pass between two flushes: what sums can hold.
-pub(crate) const MAX_BLOCKS: usize = 4096;
+/// The bytes of a block.
+pub(crate) const BLOCK_BYTES: usize = BLOCK_VECTORS * VECTOR_BYTES;
+/// So many bytes at most are given to a loop: what sums can hold.
+pub(crate) const PIECE_BYTES: usize = 4096 * BLOCK_BYTES;
 
 /// Where a list has the registers of its pipes, by their numbers.
 #[derive(Clone, Copy, Debug)]
@@ -16,16 +20,31 @@ pub(crate) struct Slots {
     pub(crate) crc: usize,
     pub(crate) search: usize,
     pub(crate) xor: usize,
-    pub(crate) swap: Gauge,
+    pub(crate) swap: Swapped,
 }
 
 impl Default for Slots {
     fn default() -> Slots {
-        Slots { sum: 0, crc: 0, search: 0, xor: 0, swap: Gauge::Bits64 }
+        Slots { sum: 0, crc: 0, search: 0, xor: 0, swap: Swapped::new(Gauge::Bits64) }
     }
 }
 
-/// A loop over a message: slots, registers, source, destination, length, keystream.
+/// The words whose bytes are swapped.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Swapped {
+    pub(crate) gauge: Gauge,
+    /// Byte `place` of 16 comes from the mirrored place within its word.
+    pub(crate) order: [u8; 16],
+}
+
+impl Swapped {
+    pub(crate) fn new(gauge: Gauge) -> Swapped {
+        Swapped { gauge, order: from_fn(|place| (place ^ (gauge.bytes() - 1)) as u8) }
+    }
+}
+
+/// A loop over a message: slots, registers, source, destination, length, keystream. The length is at most
+/// [`PIECE_BYTES`].
 pub(crate) type Function = unsafe fn(&Slots, Registers, *const u8, *mut u8, usize, *const u8);
 
 /// The registers of a list, which has all those that its [`Slots`] name: they are not checked for each message.
@@ -75,7 +94,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn store(self, to: *mut u8);
     unsafe fn splat(word: u64) -> Self;
     unsafe fn xor(self, other: Self) -> Self;
-    unsafe fn order(gauge: Gauge) -> Self::Order;
+    unsafe fn order(swapped: &Swapped) -> Self::Order;
     unsafe fn swap(self, order: Self::Order) -> Self;
     /// The same for a word.
     unsafe fn swap_word(word: u64, order: Self::Order) -> u64;
@@ -83,7 +102,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn first_equal(self, other: Self) -> Option<u32>;
 }
 
-/// Adds 16-bit words. What it gives is right modulo 65,535, and 0 only if all words were 0.
+/// Adds the 16-bit words of a piece. What it gives is right modulo 65,535, 0 only if all words were 0, and less
+/// than 2^56.
 ///
 /// # Safety
 ///
@@ -92,8 +112,8 @@ pub(crate) trait Sum<V> {
     unsafe fn new() -> Self;
     /// Adds a vector; `place` is its number in a block.
     unsafe fn add(&mut self, vector: V, place: usize);
-    /// The sum of the vectors that were added since the last time, of which there were so many.
-    unsafe fn take(&mut self, vectors: u64) -> u64;
+    /// The sum of the vectors that were added, of which there were so many.
+    unsafe fn total(self, vectors: usize) -> u64;
 }
 
 /// Computes a CRC32C.
@@ -104,7 +124,7 @@ pub(crate) trait Sum<V> {
 pub(crate) trait Crc<V> {
     unsafe fn new(crc: u32) -> Self;
     unsafe fn add_block(&mut self, block: &[V; BLOCK_VECTORS]);
-    /// Ends a run of blocks; vectors and words may follow.
+    /// Ends the blocks; vectors and words may follow.
     unsafe fn end_blocks(&mut self);
     unsafe fn add(&mut self, vector: V);
     unsafe fn add_word(&mut self, word: u64);
@@ -135,15 +155,12 @@ pub(crate) trait Stage<V: Vector>: Sized {
             block[3] = self.vector(block[3], 3);
         }
     }
-    /// Ends a run of blocks; vectors and words may follow.
+    /// Ends the blocks; vectors and words may follow.
     #[inline(always)]
     unsafe fn end_blocks(&mut self) {}
-    /// Ends a run of so many vectors, those of blocks included.
-    #[inline(always)]
-    unsafe fn flush(&mut self, _vectors: u64) {}
     unsafe fn word(&mut self, word: u64) -> u64;
     /// The last 1 to 7 bytes, with zeros above them; what is returned has zeros there, too.
-    unsafe fn tail(&mut self, word: u64, bytes: usize) -> u64;
+    unsafe fn tail(&mut self, slots: &Slots, word: u64, bytes: usize) -> u64;
     /// Puts the registers back, after `len` bytes.
     ///
     /// # Safety
