@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::{BufferError, BufferGroup};
+use shared_ring::buffers::{BufferError, BufferGroup};
 
 use crate::{BindError, ConnId, Listener, Tenant};
 
@@ -15,7 +15,7 @@ use crate::{BindError, ConnId, Listener, Tenant};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Binding {
-    /// The connections that a listener accepts from now on, unless [`Landing::choosing`](crate::Landing::choosing)
+    /// The connections that a listener accepts from now on, unless [`Landing::choosing`](crate::hooks::Landing::choosing)
     /// chooses a handler for them. Their messages land in the memory of the handler.
     Listener(Listener),
     /// The messages of a connection. They are copied to the handler, unless they land in its memory.
@@ -35,9 +35,9 @@ pub enum Binding {
     },
 }
 
-/// Binds the handlers of a [`Landing`](crate::Landing) from any thread, while the server runs.
+/// Binds the handlers of a [`Landing`](crate::hooks::Landing) from any thread, while the server runs.
 ///
-/// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::Landing::bind) has returned. The landing takes
+/// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::hooks::Landing::bind) has returned. The landing takes
 /// changes with its next message, and never waits for a thread that makes one. A change costs the same however many
 /// bindings exist. All that a landing has not taken need no more memory than the bindings, or a few kilobytes.
 #[derive(Clone, Debug, Default)]
@@ -112,7 +112,7 @@ impl Bindings {
         self.change((from, None));
     }
 
-    /// Gives another handler to the landing while the server runs, as [`Landing::bind`](crate::Landing::bind) does before.
+    /// Gives another handler to the landing while the server runs, as [`Landing::bind`](crate::hooks::Landing::bind) does before.
     /// The landing takes it with its next message or connection, and then the receiver gets its tenant, to which nothing is
     /// bound yet. To replace a handler, bind [what lands](Binding::Landed) for the old one, and its listeners and
     /// filters, to the new one. The memory of the old one stays, as connections receive into it, and so does its group: a

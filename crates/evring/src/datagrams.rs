@@ -13,11 +13,12 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::{
-    Datagram, EngineConfig, Host, Kernel, KernelError, Linux, PortableKernel, Socket, Waker, poller,
-};
+use shared_ring::sockets::Datagram;
 #[cfg(feature = "io-uring")]
-use shared_ring::{Mode, UringConfig, UringKernel};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
+use shared_ring::{
+    EngineConfig, Host, Kernel, KernelError, Linux, PortableKernel, Socket, Waker, poller,
+};
 
 use crate::{BindError, SendError, StartError, Tenant, Unavailable};
 use server::Server;
@@ -96,7 +97,7 @@ pub enum DatagramNotification {
 /// use std::net::UdpSocket;
 ///
 /// use ash_sandbox::sandbox::{Policy, Sandboxer};
-/// use evring::{DatagramConfig, DatagramNotification, DatagramThread};
+/// use evring::datagrams::{DatagramConfig, DatagramNotification, DatagramThread};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let ash = Sandboxer::new(Policy::default())?.load(&std::fs::read("handler.wasm")?)?;

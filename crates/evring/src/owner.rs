@@ -1,5 +1,7 @@
 //! A thread that owns the ring, and the notification ring of its application (ASH, figure 5-2).
 
+pub use crate::scheduling::{Scheduling, SchedulingError};
+
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -15,8 +17,7 @@ use shared_ring::KernelError;
 
 use crate::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, HIGH_WATER, Hooked,
-    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, Scheduling, SchedulingError, SendError, Sender,
-    StartError, Stats,
+    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, SendError, Sender, StartError, Stats,
 };
 
 /// Time after which a wake-up that failed is tried again.

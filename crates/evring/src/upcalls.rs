@@ -26,14 +26,15 @@ const DISCARDED: i32 = 2;
 /// application has paused.
 ///
 /// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, except for messages that
-/// arrive during an upcall, and may [choose](crate::Landing::starting_upcalls) the messages that the process gets.
+/// arrive during an upcall, and may [choose](crate::hooks::Landing::starting_upcalls) the messages that the process gets.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
 /// use std::os::unix::net::UnixStream;
 /// use std::process::Command;
 /// use ash_sandbox::upcall::{Channel, Policy};
-/// use evring::{AnyMechanism, Config, Hooked, Upcalls};
+/// use evring::hooks::{Hooked, Upcalls};
+/// use evring::{AnyMechanism, Config};
 /// # use evring::{Application, Commands, Cx, Rx};
 /// # struct Site;
 /// # impl Application for Site {

@@ -7,10 +7,12 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
 
-use evring::{
-    AnyMechanism, Chunk, Commands, Config, ConnId, Notification, NotificationRing, Notifier,
-    OwnerError, OwnerThread, ReceiveHook, Rx, Scheduling, SendError,
+use evring::hooks::ReceiveHook;
+use evring::mailbox::SendError;
+use evring::owner::{
+    Notification, NotificationRing, Notifier, OwnerError, OwnerThread, Scheduling,
 };
+use evring::{AnyMechanism, Chunk, Commands, Config, ConnId, Rx};
 
 use crate::server;
 

@@ -146,7 +146,8 @@ mod bell;
 mod call;
 /// The rings of this machine.
 mod call_ring {
-    pub(crate) use shared_ring::author::{CallJob, CallRing, Pushed};
+    pub(crate) use shared_ring::author::CallJob;
+    pub(crate) use shared_ring::uring::{CallRing, Pushed};
 }
 mod choice;
 /// The clock of this machine.
@@ -189,7 +190,7 @@ pub use event_loop::{EventLoop, Refused};
 pub use future::{CallFuture, Runtime};
 pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
-pub use shared_ring::SetupError;
+pub use shared_ring::uring::SetupError;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use shared_ring::{Mode, SetupError};
+use shared_ring::uring::{Mode, SetupError};
 
 use super::call_ring::{CallJob, CallRing, Pushed};
 use crate::call::Direction;

@@ -12,8 +12,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::ListeningSocket;
-use evring_httpd::{Builder, Config, Error, Limits, Request, Responder, Server};
+use evring_httpd::evring::sockets::ListeningSocket;
+use evring_httpd::handlers::Responder;
+use evring_httpd::options::Limits;
+use evring_httpd::{Builder, Config, Error, Request, Server};
 use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.

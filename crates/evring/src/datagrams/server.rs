@@ -11,9 +11,10 @@ use std::time::Instant;
 
 use ash_sandbox::sandbox::Handler;
 use bytes::Bytes;
+use shared_ring::buffers::GatherList;
+use shared_ring::sockets::{Datagram, Transmit};
 use shared_ring::{
-    Datagram, Errno, Fd, GatherList, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket,
-    Submitted, Token, Transmit,
+    Errno, Fd, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket, Submitted, Token,
 };
 
 use super::{Command, DatagramConfig, DatagramNotification, Shared};
@@ -334,7 +335,8 @@ mod tests {
 
     use ash_sandbox::sandbox::{HandlerMemory, Policy, Sandboxer};
     use evring_sim::{CheckedKernel, Fault, Faults, Machine, Plan, SimKernel, SimPoller};
-    use shared_ring::{EngineConfig, Mode, Submit, UringConfig};
+    use shared_ring::uring::{Mode, UringConfig};
+    use shared_ring::{EngineConfig, Submit};
 
     use super::*;
 

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::rc::Rc;
 
-use shared_ring::{File, Socket};
+use shared_ring::Socket;
+use shared_ring::files::File;
 
 /// Files that wait to be closed, or are being closed, at most; others are closed where they are dropped.
 pub(super) const CLOSES: u16 = 256;

@@ -6,8 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use rustix::io::Errno;
 use shared_ring::author::{Entry, FileJob, System};
+use shared_ring::buffers::RxBuf;
+use shared_ring::files::{FileOp, FileOutcome};
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Completion, Fd, FileOp, FileOutcome, Op, Outcome, RxBuf, Token};
+use shared_ring::{Completion, Fd, Op, Outcome, Token};
 
 use super::{FlexScKernel, Stage, calls};
 use crate::error::Busy;

@@ -24,10 +24,12 @@ use shared_ring::author::{
     DiscardBuffer, InFlightTable, Need, Offload, OffloadThreads, Operations, Process, ReadAhead,
     System, WakeSignal,
 };
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
+use shared_ring::calls::Executor as By;
+use shared_ring::files::File;
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, File,
-    Host, Kernel, KernelError, Linux, Op, OpKind, Outcome, RxBuf, Socket, Submit, SubmitError,
-    SubmitErrorKind, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Host, Kernel, KernelError, Linux, Op, OpKind, Outcome,
+    Socket, Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
 };
 
 use crate::call::{Call, Direction};

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use evring::Metadata;
+use evring::files::Metadata;
 
 use crate::decision::coding::Coding;
 use crate::message::request::Request;
@@ -27,7 +27,7 @@ use crate::message::request::Request;
 /// also has the entity tag, which clients must prefer. A range is resumed by date only if that
 /// second is over and the file has not changed since.
 ///
-/// A response from memory is at most [`Limits::cache_ttl`](crate::Limits::cache_ttl) old, as for a
+/// A response from memory is at most [`Limits::cache_ttl`](crate::options::Limits::cache_ttl) old, as for a
 /// request without conditions. A file may change after it is opened, while it is read or sent, so
 /// If-Range makes the server stat the file again. Two things remain undetected: a write in place
 /// while the file is sent, and writes to mapped memory that the kernel has not noticed yet.

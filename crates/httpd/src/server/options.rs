@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
+use evring::files::SymlinkPolicy;
+use evring::{Admission, Config, FileDelivery, Order};
 
 use crate::access_log::LogFormat;
 #[cfg(feature = "basic-auth")]

@@ -7,7 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring::{ListeningSocket, RemoteHandle, Stats};
+use evring::sockets::ListeningSocket;
+use evring::{RemoteHandle, Stats};
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
 

@@ -7,7 +7,7 @@ use std::time::Instant;
 
 #[cfg(feature = "metrics")]
 use evring::Config;
-use evring::ListeningSocket;
+use evring::sockets::ListeningSocket;
 #[cfg(feature = "tls")]
 use tracing::warn;
 
@@ -175,7 +175,7 @@ impl Builder {
         mut given: Vec<ListeningSocket>,
     ) -> Result<Option<Monitor>, Error> {
         let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
-        let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        let backend = if evring::mechanisms::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
         given.retain(|socket| addresses.contains(&socket.address()));
         let mut config = Config::default().with(|c| c.listen = addresses);
         config.max_connections = 64;

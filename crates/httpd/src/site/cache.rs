@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use evring::{FilePath, Metadata};
+use evring::files::{FilePath, Metadata};
 use foldhash::fast::FixedState;
 
 use crate::decision::coding::{Coding, Codings};

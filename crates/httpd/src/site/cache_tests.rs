@@ -1,4 +1,4 @@
-use evring::FileKind;
+use evring::files::FileKind;
 
 use super::*;
 use crate::decision::representation::RepresentationHeaders;

@@ -6,7 +6,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evring::{Access, Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
+use evring::files::{Access, File, FileKind, FileOp, FileOutcome, Metadata};
+use evring::{Commands, Cx, Root};
 use tracing::error;
 
 use crate::decision::accept::{is_navigation, prefers_json};

@@ -7,7 +7,8 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evring::{Commands, ConnId, Cx, Mailbox, Others, RemoteHandle, Sender};
+use evring::mailbox::{Mailbox, Sender};
+use evring::{Commands, ConnId, Cx, Others, RemoteHandle};
 
 use crate::basic_auth::{BasicAuth, Credentials, Realm};
 use crate::decision::options::{HostIndex, ResponseOptions};

@@ -40,7 +40,9 @@ use crate::site::stream::StreamedBody;
 /// If `protocol` is no value of a header field.
 ///
 /// ```
-/// use evring_httpd::{Body, Request, Response, Server, upgrade};
+/// use evring_httpd::body::Body;
+/// use evring_httpd::handlers::upgrade;
+/// use evring_httpd::{Request, Response, Server};
 ///
 /// let echo = |_: Request| -> Response {
 ///     upgrade("echo", |mut connection| async move {
@@ -117,7 +119,7 @@ impl fmt::Debug for Protocol {
 /// At most 64 KiB wait in each direction: the server stops receiving until they are read, and
 /// [`Upgraded::write`] waits until the client has received them. There is no time limit, so a protocol should notice
 /// clients that have gone silent. After the client has shut down its sending side, or the server stops, `read` returns
-/// `None`; then the protocol has [`Limits::handler_timeout`](crate::Limits::handler_timeout) to end.
+/// `None`; then the protocol has [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) to end.
 ///
 /// With the feature `futures-io` it implements `AsyncRead` and `AsyncWrite` of `futures-io`.
 #[derive(Debug)]
