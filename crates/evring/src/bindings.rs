@@ -51,11 +51,11 @@ pub(crate) struct BindingsId(Weak<Shared>);
 struct Shared {
     /// The landing has not taken all changes.
     has_changes: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BindingsState>,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BindingsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,9 +70,9 @@ pub(crate) struct NewHandler {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BindingsState {
     /// All bindings.
-    table: Table,
+    table: TenantTable,
     /// A landing exists, which takes handlers.
     takes_handlers: bool,
     /// Handlers that the landing has not taken, oldest first.
@@ -147,7 +147,7 @@ impl Bindings {
 
     fn change(&self, change: Change) {
         let mut state = self.0.state();
-        let State { table, changes, filter_bytes, has_overflowed, .. } = &mut *state;
+        let BindingsState { table, changes, filter_bytes, has_overflowed, .. } = &mut *state;
         table.set(change.clone());
         if !*has_overflowed {
             if let (Binding::Filter { bytes, .. }, _) = &change {
@@ -172,7 +172,7 @@ impl BindingsId {
 
 /// The tenants of all bindings, by their buffer groups.
 #[derive(Clone, Debug, Default)]
-struct Table {
+struct TenantTable {
     /// By number of the listener.
     listeners: Vec<Option<BufferGroup>>,
     /// By slot of the connection, whose successors in the slot have no binding.
@@ -184,7 +184,7 @@ struct Table {
     filter_bytes: usize,
 }
 
-impl Table {
+impl TenantTable {
     /// Returns the number of bindings that it has room for.
     fn len(&self) -> usize {
         self.listeners.len() + self.connections.len() + self.landed.len() + self.filters.len()
@@ -237,7 +237,7 @@ fn at<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 #[derive(Debug)]
 pub(crate) struct BindingReader {
     bindings: Bindings,
-    table: Table,
+    table: TenantTable,
     handlers: VecDeque<NewHandler>,
 }
 
@@ -245,7 +245,7 @@ impl Default for BindingReader {
     fn default() -> Self {
         let bindings = Bindings::default();
         bindings.0.state().takes_handlers = true;
-        BindingReader { bindings, table: Table::default(), handlers: VecDeque::new() }
+        BindingReader { bindings, table: TenantTable::default(), handlers: VecDeque::new() }
     }
 }
 
@@ -343,9 +343,9 @@ mod tests {
 
     #[test]
     fn late_binding_of_a_closed_connection_replaced_that_of_its_successor() {
-        let (mut table, group) = (Table::default(), Some(BufferGroup::DEFAULT));
+        let (mut table, group) = (TenantTable::default(), Some(BufferGroup::DEFAULT));
         let connection = |generation| Binding::Connection(ConnId::new(5, generation));
-        let bound = |table: &Table| table.connections[5].map(|(id, _)| id.generation());
+        let bound = |table: &TenantTable| table.connections[5].map(|(id, _)| id.generation());
         table.set((connection(2), group));
         table.set((connection(1), group));
         table.set((connection(1), None));

@@ -21,7 +21,7 @@ use shared_ring::{
 };
 
 use crate::{BindError, SendError, StartError, Tenant, Unavailable};
-use server::Server;
+use server::DatagramServer;
 
 /// Limits of a [`DatagramThread`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -392,7 +392,8 @@ fn serve<K: Kernel, E>(
     channels: (SyncSender<DatagramNotification>, Receiver<Command>),
     started: &SyncSender<Started<E>>,
 ) -> Result<(), KernelError> {
-    let (mut server, tenant) = match Server::new(kernel, socket, handler, config, channels) {
+    let (mut server, tenant) = match DatagramServer::new(kernel, socket, handler, config, channels)
+    {
         Ok(server) => server,
         Err(error) => {
             let _ = started.send(Err(DatagramError::Bind(error)));

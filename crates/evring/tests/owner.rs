@@ -10,7 +10,7 @@ use std::thread;
 use evring::hooks::ReceiveHook;
 use evring::mailbox::SendError;
 use evring::owner::{
-    Notification, NotificationRing, Notifier, OwnerError, OwnerThread, Scheduling,
+    Notification, NotificationRing, NotificationSender, OwnerError, OwnerThread, Scheduling,
 };
 use evring::{AnyMechanism, Chunk, Commands, Config, ConnId, Rx};
 
@@ -24,7 +24,7 @@ const CAPACITY: usize = 4;
 const LEN: usize = 16;
 
 /// Answers messages that begin with `h`, and posts an event for each of them: an upcall in process.
-struct Upcall(Notifier);
+struct Upcall(NotificationSender);
 
 impl ReceiveHook for Upcall {
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {

@@ -93,7 +93,7 @@
 pub use crate::call::CallJob;
 pub use crate::discard::DiscardBuffer;
 pub use crate::file_op::{FileJob, FileJobOutcome};
-pub use crate::inflight::{Entry, InFlightTable};
+pub use crate::inflight::{InFlight, InFlightTable};
 pub use crate::interest::edges::HintSource;
 pub use crate::job::{Job, JobOutcome};
 pub use crate::offload::OffloadThreads;

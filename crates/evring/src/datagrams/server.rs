@@ -32,7 +32,7 @@ const HEADERS: usize = 20 + 8;
 const MAX_COMMANDS: usize = 64;
 
 /// A socket, its handler, and what they share with the application.
-pub(super) struct Server<K: Kernel> {
+pub(super) struct DatagramServer<K: Kernel> {
     kernel: K,
     /// Closed when the value is dropped, after the kernel has finished.
     socket: Option<Socket>,
@@ -103,7 +103,7 @@ impl Outbox {
     }
 }
 
-impl<K: Kernel> Server<K> {
+impl<K: Kernel> DatagramServer<K> {
     /// Binds the handler, and begins to receive.
     ///
     /// # Errors
@@ -132,7 +132,7 @@ impl<K: Kernel> Server<K> {
         let slots = 0..u32::from(config.max_in_flight);
         // SAFETY: the socket is closed when the value is dropped, after `Submit::finish` has returned; no turn follows.
         let fd = unsafe { socket.fd() };
-        let mut server = Server {
+        let mut server = DatagramServer {
             shared: Shared::new(kernel.waker()),
             kernel,
             socket: Some(socket),
@@ -234,7 +234,7 @@ impl<K: Kernel> Server<K> {
         let (number, is_overloaded) = (self.numbers.hash_one(source), self.load.is_overloaded());
         match self.bound.handle(&buffer, landed_at, number, is_overloaded, now) {
             Verdict::Handled(message) => {
-                let Server { kernel, bound, outbox, shared, .. } = self;
+                let DatagramServer { kernel, bound, outbox, shared, .. } = self;
                 let max = self.max_amplification;
                 let mut left = max.map_or(usize::MAX, |max| {
                     sent_len.saturating_add(HEADERS).saturating_mul(max as usize)
@@ -318,7 +318,7 @@ fn failed(errno: Errno) -> KernelError {
     KernelError::new("receiving datagrams", errno)
 }
 
-impl<K: Kernel> Drop for Server<K> {
+impl<K: Kernel> Drop for DatagramServer<K> {
     fn drop(&mut self) {
         // Until this returns, the kernel may receive into the memory of the handler.
         self.kernel.finish();
@@ -355,7 +355,7 @@ mod tests {
 
     /// A server, its socket, and the other ends of its channels.
     struct Started<K: Kernel> {
-        server: Server<K>,
+        server: DatagramServer<K>,
         fd: Fd,
         tenant: Tenant,
         memory: Weak<HandlerMemory>,
@@ -380,7 +380,7 @@ mod tests {
         let config = config.with(|c| c.max_queue_delay = None);
         let (notifier, ring) = mpsc::sync_channel(notifications);
         let (sender, commands) = mpsc::sync_channel(commands);
-        let server = Server::new(kernel, socket, handler, &config, (notifier, commands));
+        let server = DatagramServer::new(kernel, socket, handler, &config, (notifier, commands));
         let (server, tenant) = server.unwrap();
         Started { server, fd, tenant, memory, ring, sender }
     }
@@ -397,7 +397,7 @@ mod tests {
         let Started { mut server, fd, tenant, memory, ring, sender } =
             start(machine, kernel, config, (1, 4));
         let (mut arrived, mut replies, mut passed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut turn = |server: &mut Server<K>| {
+        let mut turn = |server: &mut DatagramServer<K>| {
             server.turn(Some(server.kernel.now())).unwrap();
             replies.append(&mut machine.take_sent_datagrams(fd));
             passed.extend(ring.try_iter());
@@ -413,7 +413,7 @@ mod tests {
             }
         }
         let shared = server.shared();
-        let is_done = |server: &Server<K>| {
+        let is_done = |server: &DatagramServer<K>| {
             get(&shared.received) == arrived.len() as u64
                 && server.outbox.idle.len() == usize::from(IN_FLIGHT)
         };

@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 use evring::files::Metadata;
 
 use crate::decision::coding::Coding;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// Validators of a file: they identify one state of it as precisely as its metadata allows.
 ///
@@ -101,7 +101,7 @@ impl Validators {
     }
 
     /// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.
-    pub(crate) fn evaluate(&self, request: &Request<'_>) -> PreconditionResult {
+    pub(crate) fn evaluate(&self, request: &RequestHead<'_>) -> PreconditionResult {
         if request.has("if-match") {
             if !self.is_listed(request.all("if-match"), false) {
                 return PreconditionResult::Failed;
@@ -124,7 +124,7 @@ impl Validators {
     }
 
     /// Returns the Range field, unless If-Range disables it.
-    pub(crate) fn range<'a>(&self, request: &Request<'a>) -> Option<&'a [u8]> {
+    pub(crate) fn range<'a>(&self, request: &RequestHead<'a>) -> Option<&'a [u8]> {
         let range = request.one("range")?;
         if !request.has("if-range") {
             return Some(range);

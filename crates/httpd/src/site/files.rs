@@ -17,10 +17,10 @@ use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::representation::RepresentationHeaders;
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
-use crate::message::request::{KeptHead, Request};
+use crate::message::request::{KeptHead, RequestHead};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
-use crate::site::cache::{Cache, CacheLookup, Source, put_key};
+use crate::site::cache::{Cache, CacheLookup, CachedFile, put_key};
 #[cfg(feature = "compression")]
 use crate::site::compressor::Compressor;
 use crate::site::context::Context;
@@ -93,7 +93,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Option<bool> {
         let found = match options.host {
@@ -128,7 +128,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
         (name, codings): (&[u8], Codings),
     ) -> Option<bool> {
@@ -160,7 +160,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         mut lookup: FileLookup,
     ) -> bool {
         let precompressed = !self.options(&lookup).no_precompressed;
@@ -187,7 +187,7 @@ impl Files {
         &mut self,
         context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         lookup: FileLookup,
     ) {
         x.io.set_receiving(x.id, false);
@@ -274,13 +274,13 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         outcome: io::Result<FileOutcome>,
     ) -> LookupResult {
         match (std::mem::take(&mut file.step), outcome) {
             (LookupStep::Revalidate, outcome) => {
                 let meta = metadata(&outcome);
-                let same = |source: &Source| source.is_dated && Some(source.meta) == meta;
+                let same = |source: &CachedFile| source.is_dated && Some(source.meta) == meta;
                 file.put_key(&mut self.key);
                 let is_same = self.cache.revalidate(&self.key, same, x.io.now());
                 let check_siblings = !self.options(file).no_precompressed && file.coding.is_none();
@@ -300,7 +300,7 @@ impl Files {
                     return LookupResult::NextStep;
                 }
                 let codings = file.codings;
-                let same = |source: &Source| source.codings.precompressed() == codings;
+                let same = |source: &CachedFile| source.codings.precompressed() == codings;
                 file.put_key(&mut self.key);
                 if revalidates && self.cache.revalidate(&self.key, same, x.io.now()) {
                     return self.answer_revalidated(context, x, file, request);
@@ -418,7 +418,7 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         status: Status,
     ) -> LookupResult {
         let fallback =
@@ -452,7 +452,7 @@ impl Files {
         validators: &Validators,
     ) -> bool {
         let (codings, is_dated) = (file.codings_beside(), validators.is_dated);
-        let same = |source: &Source| {
+        let same = |source: &CachedFile| {
             (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
         };
         file.put_key(&mut self.key);
@@ -477,7 +477,7 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
     ) -> LookupResult {
         file.put_key(&mut self.key);
         let Some((prepared, codings)) = self.cache.get(&self.key) else {
@@ -501,7 +501,7 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         coding: Coding,
     ) -> LookupResult {
         file.coding = Some(coding);
@@ -523,7 +523,7 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         (meta, validators): (Metadata, Validators),
         content: FileContent<'_>,
     ) -> LookupResult {
@@ -586,7 +586,7 @@ impl Files {
     ) {
         let codings = file.codings_beside();
         file.put_key(&mut self.key);
-        let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
+        let source = CachedFile { paths: Arc::clone(&file.paths), meta, codings, is_dated };
         self.cache.insert(&self.key, prepared, Some(source), now);
     }
 }
@@ -594,7 +594,7 @@ impl Files {
 /// Returns the preferred coding of a file, unless a coded file is being looked up.
 fn choose_unless_coded(
     file: &FileLookup,
-    request: &Request<'_>,
+    request: &RequestHead<'_>,
     codings: Codings,
 ) -> Option<Coding> {
     if file.coding.is_none() && !file.only_plain { choose(request, codings) } else { None }

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tracing::error;
 
 use crate::limits::Limits;
-use crate::message::body::{Body, BodyPiece};
+use crate::message::body::{BodyDecoder, BodyPiece};
 use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::KeptHead;
 use crate::message::status::Status;
@@ -18,7 +18,7 @@ use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, WaitsFor};
 use crate::site::guard::guard;
 use crate::site::log::LoggedRequest;
-use crate::site::responses::{self, Outcome};
+use crate::site::responses::{self, SendProgress};
 use crate::site::state::{PendingWork, State};
 use crate::site::stream::Streamed;
 
@@ -89,9 +89,9 @@ fn poll(
                         let is_last = exchange.open_upload().is_some() || x.io.is_stopping();
                         let options = exchange.options.ending_if(is_last);
                         match responses::send(context, conversion, x, response, options) {
-                            Outcome::Sent(proceed) => return Progress::Ended(proceed),
-                            Outcome::Streams(body) => exchange.stage = Stage::Body(body),
-                            Outcome::Upgrades(protocol) => {
+                            SendProgress::Sent(proceed) => return Progress::Ended(proceed),
+                            SendProgress::Streams(body) => exchange.stage = Stage::Body(body),
+                            SendProgress::Upgrades(protocol) => {
                                 let memory = BodyMemory::new(&context.bodies);
                                 let Ok((sent, upload)) = protocol.start(options, memory) else {
                                     x.io.close(x.id, Close::Reset);
@@ -355,7 +355,7 @@ pub(crate) fn end_input(
     exchange.suppress_wakeups();
     if let Some(upload) = exchange.open_upload() {
         upload.writer.end(Ok(HeaderMap::new()));
-        upload.body = Body::default();
+        upload.body = BodyDecoder::default();
     }
     if let Progress::Ended(proceed) = proceed(context, conversion, x) {
         return proceed;

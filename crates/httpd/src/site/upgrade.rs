@@ -17,7 +17,7 @@ use http::StatusCode;
 use http::header::{HeaderValue, UPGRADE};
 
 use crate::decision::options::ResponseOptions;
-use crate::message::body::Body;
+use crate::message::body::BodyDecoder;
 use crate::message::status::Status;
 use crate::site::body_memory::BodyMemory;
 use crate::site::exchange::Upload;
@@ -103,7 +103,7 @@ impl Protocol {
         };
         let pieces = Pieces { next: Box::new(next), waits: true };
         let sent = StreamedBody::new(pieces, None, false, options.ending());
-        let body = Body::unframed();
+        let body = BodyDecoder::unframed();
         Ok((sent, Upload { body, writer: input, received: 0, memory, expects_continue: false }))
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     StartError, Stats, Unavailable,
 };
 use submit::{TokioSubmit, system_error};
-use tasks::Server;
+use tasks::TokioServer;
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
@@ -89,7 +89,7 @@ impl Multiplexer for Tokio {
     }
 
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        let server = Server::new(Driver::new(app, self.io, self.remote));
+        let server = TokioServer::new(Driver::new(app, self.io, self.remote));
         let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);
