@@ -1,4 +1,5 @@
 //! Basic authentication, on every mechanism.
+#![cfg(feature = "basic-auth")]
 
 use crate::serving;
 

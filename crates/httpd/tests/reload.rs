@@ -2,8 +2,6 @@
 
 use crate::serving;
 
-use std::fs;
-use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
@@ -346,6 +344,8 @@ fn metrics_count_all_generations() {
 
 #[cfg(feature = "cli")]
 mod program {
+    use std::fs;
+    use std::io::{BufRead, Read};
     use std::process::Command;
 
     use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
