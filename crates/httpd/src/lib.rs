@@ -27,7 +27,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `uring`, `epoll`, `epoll-edge`, `poll`, `select`, `devpoll`, `rtsig`, `interest`, `flexsc`, `send`, `send-ps1`, `send-ps2`, `tokio` | a mechanism each; `mechanisms` has all of them |
+//! | `uring`, `epoll` and so on | the mechanism of this name in [`evring::mechanisms`]; `mechanisms` has all of them |
 //! | `tokio` | also `Builder::tokio`: handlers that use timers, sockets and tasks of tokio, on any mechanism |
 //! | `tower` | handlers that are services of tower, such as a router of axum |
 //! | `json` | bodies in JSON: `Json`, `from_json` |
