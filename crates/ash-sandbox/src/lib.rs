@@ -1,8 +1,7 @@
 //! Application-specific safe handlers (ASHs): code of an application that runs where a message arrives, in
-//! a sandbox (the module `sandbox`), or in another process (`upcall`); a model of when that is the fastest way
-//! to handle a message ([`model`]); and dynamic integrated layer processing ([`ilp`]): what several layers do with each byte
-//! of a message (checksum it, swap its bytes, decrypt it, copy it) is composed at run time and done in one
-//! loop.
+//! a sandbox (the module `sandbox`), or in another process (`upcall`). A model ([`model`]) computes when that is the
+//! fastest way to handle a message. Dynamic integrated layer processing ([`ilp`]) composes what several layers do with
+//! each byte of a message (checksum it, swap its bytes, decrypt it, copy it) at run time, in one loop.
 //!
 //! ```
 //! use ash_sandbox::ilp::{Gauge, Mode, PipeList, byte_swap, checksum};

@@ -185,7 +185,7 @@ fn idle_connection_kept_the_workers_before_a_reload() {
         let (mut idle, mut active) = (connect(address), connect(address));
         assert_eq!((idle.get("/").body, active.get("/").body), (b"0".to_vec(), b"0".to_vec()));
         handle.reload(version(backend, 1, 1)).unwrap();
-        // A request that was sent is answered, whatever the worker has heard of.
+        // A request that was sent is answered, whether or not the worker has received it.
         assert_eq!(active.get("/").body, b"0", "{backend}");
         idle.expect_end();
         active.expect_end();

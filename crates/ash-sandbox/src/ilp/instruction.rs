@@ -1,4 +1,4 @@
-//! The instructions of which pipes are made: register to register, in the manner of VCODE (3.2.2).
+//! The instructions of which pipes are made: register to register, as in VCODE (3.2.2).
 //!
 //! There are no branches, loops, divisions, loads and stores, so a pipe always ends, cannot trap,
 //! and touches no memory but its words of the message.

@@ -15,7 +15,7 @@ use crate::message::request::RequestHead;
 /// also lead to another file later, which the inode shows.
 ///
 /// If the change time of a file was at least a tick ago when the file was opened, before it is read,
-/// its entity tag identifies one state: the bytes read are either of the last state with that change
+/// its entity tag identifies one state. The bytes read are either of the last state with that change
 /// time, or of a later state with another one. Otherwise the tag is unique to one response and never
 /// equals a later one.
 ///

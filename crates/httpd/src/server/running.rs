@@ -116,8 +116,8 @@ impl ServerState {
             thread::sleep(Duration::from_millis(1));
         }
         let state = self.lock();
-        // If the server ends since, the generation still serves those who wait in the queues of its sockets; its end is
-        // no reason to stop the others.
+        // If the server ends since, the generation still serves the clients that wait in the queues of its sockets.
+        // Its end is no reason to stop the others.
         if let Some(generation) = state.generations.back() {
             generation.start(!state.ends);
         }

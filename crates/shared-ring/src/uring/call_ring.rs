@@ -43,7 +43,7 @@ impl CallRing {
     /// Sets up a ring for about `calls` in flight. With more it costs memory of the kernel.
     ///
     /// With [`Mode::Deferred`], work of the kernel's workers does not make the descriptor readable: that mode is for
-    /// an author who waits in [`CallRing::enter`].
+    /// an author that waits in [`CallRing::enter`].
     ///
     /// # Errors
     /// The missing feature.
