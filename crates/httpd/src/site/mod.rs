@@ -31,6 +31,7 @@ pub(crate) mod log;
 #[cfg(feature = "basic-auth")]
 pub(crate) mod login;
 pub(crate) mod lookup;
+mod lookup_steps;
 pub(crate) mod marked;
 pub(crate) mod methods;
 pub(crate) mod metrics;
