@@ -9,7 +9,8 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use evring::{AnyMechanism, Config, RemoteHandle, backends};
+use evring::mechanisms::backends;
+use evring::{AnyMechanism, Config, RemoteHandle};
 
 const BYTES: [u8; 64] = [b'd'; 64];
 

@@ -8,10 +8,11 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
+use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::poller::Epoll;
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    BufferGroup, Engine, EngineConfig, Fd, GatherList, Kernel, Mode, Op, OpKind, Outcome, Socket,
-    Submitted, Token, UringConfig, UringKernel,
+    Engine, EngineConfig, Fd, Kernel, Op, OpKind, Outcome, Socket, Submitted, Token,
 };
 
 const BYTES: &[u8] = &[b'r'; 64];

@@ -3,10 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evring::{
-    Application, Chunk, Close, Commands, Cx, HIGH_WATER, Mailbox, Others, RemoteHandle, Rx,
-    SendError, Sender,
-};
+use evring::mailbox::{Mailbox, SendError, Sender};
+use evring::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Others, RemoteHandle, Rx};
 
 /// Interval of the [`Chat`]'s own lines.
 const TICK: Duration = Duration::from_secs(60);

@@ -9,13 +9,15 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use evring::{Config, Family, Mechanism, StartError};
+use evring::mechanisms::{Family, Mechanism};
+use evring::{Config, StartError};
 use shared_ring::author::{
     Need, Offload, OffloadThreads, Operations, Process, Read, System, WakeSignal,
 };
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Kernel,
-    KernelError, Linux, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Errno, Fd, Kernel, KernelError, Linux, Op, OpKind, Outcome,
+    Submit, SubmitError, Submitted, Token, Waker,
 };
 
 /// A mechanism over [`PollKernel`].

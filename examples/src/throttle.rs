@@ -3,10 +3,8 @@
 use std::io;
 use std::time::{Duration, Instant};
 
-use evring::{
-    Access, Application, Chunk, Close, Commands, Cx, File, FileKind, FileOp, FileOutcome, FilePath,
-    Root, Rx,
-};
+use evring::files::{Access, File, FileKind, FileOp, FileOutcome, FilePath};
+use evring::{Application, Chunk, Close, Commands, Cx, Root, Rx};
 
 /// Streams a file to each client that sends an HTTP request of any kind, at a limited rate.
 ///
@@ -63,7 +61,7 @@ impl Throttle {
     }
 
     /// Sends a piece, and sets the time of the next one.
-    fn send(&self, x: &mut Cx<'_, impl Commands, Stream>, bytes: evring::RxBuf) {
+    fn send(&self, x: &mut Cx<'_, impl Commands, Stream>, bytes: evring::buffers::RxBuf) {
         let now = x.io.now();
         let n = bytes.len() as u32;
         // A client that was slower than the rate does not get more afterwards.

@@ -8,9 +8,10 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring::mechanisms::{Multiplexer as _, Tokio};
 use evring::{
-    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Cx, Listener,
-    Multiplexer as _, Others, RemoteHandle, Rx, Tokio,
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Cx, Listener, Others,
+    RemoteHandle, Rx,
 };
 use examples::Echo;
 use support::client::{Client, End};

@@ -7,10 +7,10 @@ use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 
-use evring::{
-    Access, Chunk, Close, Config, FileKind, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES, Root,
-    SymlinkPolicy, WriteAt,
+use evring::files::{
+    Access, FileKind, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES, SymlinkPolicy, WriteAt,
 };
+use evring::{Chunk, Close, Config, Root};
 use support::client::{Client, End};
 use support::script::{Ended, Event, Outcome, script};
 use support::{Server, config, on_each, pattern, tiny};

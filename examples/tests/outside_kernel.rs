@@ -8,12 +8,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 
-use evring::{Application, Config, MechanismLoop, Multiplexer, RemoteHandle, Root, Stats};
+use evring::mechanisms::{MechanismLoop, Multiplexer};
+use evring::{Application, Config, RemoteHandle, Root, Stats};
 use evring_httpd::Site;
 use examples::{Echo, OwnPoll, PollKernel};
+use shared_ring::calls::{Call, Executor};
 use shared_ring::{
-    Call, EngineConfig, Errno, Executor, Fd, Host, Kernel, Op, OpKind, Outcome, Socket, Submit,
-    Submitted, Token,
+    EngineConfig, Errno, Fd, Host, Kernel, Op, OpKind, Outcome, Socket, Submit, Submitted, Token,
 };
 use support::client::{Client, End};
 use support::{TIMEOUT, config, pattern, tiny};

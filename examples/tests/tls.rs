@@ -7,7 +7,8 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evring::{Access, Application, Chunk, Close, Commands, Cx, FileOp, FileOutcome, Root, Rx};
+use evring::files::{Access, FileOp, FileOutcome};
+use evring::{Application, Chunk, Close, Commands, Cx, Root, Rx};
 use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
 use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;

@@ -8,7 +8,8 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::{fs, process};
 
-use evring_httpd::{Limits, Request, Root, Site};
+use evring_httpd::options::Limits;
+use evring_httpd::{Request, Root, Site};
 use libfuzzer_sys::fuzz_target;
 use stage::Stage;
 

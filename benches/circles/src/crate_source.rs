@@ -150,9 +150,9 @@ impl CrateSource {
             let glob = joined(&self.absolute(&here, glob)?, name);
             let (_, module) = self.modules.get(&glob[..glob.len() - 1])?;
             let has = module.items.contains(name) || module.imports.contains_key(name);
-            has.then(|| self.file(&glob, depth + 1)).flatten()
+            has.then(|| self.file(&glob, depth + 1))
         });
-        in_glob.or(Some(file))
+        in_glob.unwrap_or(Some(file))
     }
 }
 

@@ -76,3 +76,12 @@ fn files_of_inner_modules_and_of_paths_are_read() {
     ];
     assert_eq!(found(&files), [["x/b.rs", "x/mod.rs"]]);
 }
+
+#[test]
+fn items_of_other_crates_that_a_module_re_exports_are_of_no_file() {
+    let files = [
+        ("lib.rs", "mod a; pub mod both { pub use crate::a::A; pub use other::B; } use both::*;"),
+        ("a.rs", "use crate::B; pub struct A(B);"),
+    ];
+    assert!(found(&files).is_empty());
+}

@@ -8,9 +8,10 @@ use std::time::Duration;
 use evring_sim::{CallBy, Fault};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-pub(crate) use shared_ring::author::{CallJob, Pushed};
+pub(crate) use shared_ring::author::CallJob;
 use shared_ring::poller::Readiness;
-use shared_ring::{Mode, SetupError};
+pub(crate) use shared_ring::uring::Pushed;
+use shared_ring::uring::{Mode, SetupError};
 
 use crate::bell::BELL;
 use crate::machine;

@@ -13,7 +13,8 @@ use load_generator::{
     Arrivals, Generator, LoadModel, Plan, Request, RequestError, RunEvent, Session, SlowClients,
     Stats, StopReason,
 };
-use shared_ring::{EngineConfig, Kernel, Mode, UringConfig};
+use shared_ring::uring::{Mode, UringConfig};
+use shared_ring::{EngineConfig, Kernel};
 
 #[global_allocator]
 static ALLOCATOR: WatchingAllocator<std::alloc::System> = WatchingAllocator(std::alloc::System);

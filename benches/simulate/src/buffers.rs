@@ -3,7 +3,9 @@
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 
-use evring::{BufferGroup, BufferMemory, BufferPool, Config, EventLoop, Listener};
+use evring::buffers::{BufferGroup, BufferMemory, BufferPool};
+use evring::mechanisms::EventLoop;
+use evring::{Config, Listener};
 use shared_ring::Kernel;
 
 /// Adds a group like the default one, and chooses it for the listener.

@@ -4,9 +4,11 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use evring::buffers::BufferGroup;
+use evring::files::{FileOp, FileOutcome};
+use evring::layers::Forward;
 use evring::{
-    Application, BufferGroup, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileOp, FileOutcome,
-    Forward, HIGH_WATER, Listener, Others, Rx,
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Others, Rx,
 };
 use evring_sim::Machine;
 

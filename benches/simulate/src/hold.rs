@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use evring::{ConnId, SendPolicy, SendResult, SendState, SendStep};
+use evring::ConnId;
+use evring::send_policy::{SendPolicy, SendResult, SendState, SendStep};
 
 /// Waits for room after each send, and sends small pieces of files. It sends a piece that is not in the page cache when
 /// it is asked for the second time.

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::task::{Context, Poll};
 
-use evring_httpd::{Body, BodyError, Limits, Request, RequestBody, Response, Site};
+use evring_httpd::body::{Body, BodyError, RequestBody};
+use evring_httpd::options::Limits;
+use evring_httpd::{Request, Response, Site};
 use evring_sim::{Fault, Net, PeerConn, is_of_file};
 
 use super::pattern::PATTERN;

@@ -3,10 +3,12 @@
 use std::fmt::Display;
 use std::str::FromStr;
 
-use evring::{Config, KernelError, StartError, Stats, Unavailable};
+use evring::mechanisms::Unavailable;
+use evring::{Config, KernelError, StartError, Stats};
 use evring_sim::{CheckedKernel, Machine, SimEngine, SimKernel, SimRing};
 use send_core::kernel::{Capacity, Delivery, SendKernel};
-use shared_ring::{Kernel, Mode, UringKernel};
+use shared_ring::Kernel;
+use shared_ring::uring::{Mode, UringKernel};
 
 /// Enumerations whose values have names.
 macro_rules! names {

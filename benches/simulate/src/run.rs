@@ -6,10 +6,9 @@ use std::panic::{self, AssertUnwindSafe};
 use std::sync::Once;
 use std::time::Duration;
 
-use evring::{
-    Admission, Application, BufferGroup, Config, EventLoop, FileDelivery, Order, RemoteHandle,
-    Stats,
-};
+use evring::buffers::BufferGroup;
+use evring::mechanisms::EventLoop;
+use evring::{Admission, Application, Config, FileDelivery, Order, RemoteHandle, Stats};
 use evring_httpd::{Root, Site};
 use evring_sim::{Machine, RunReport};
 use examples::{Echo, Proxy, Timeouts};

@@ -6,9 +6,10 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use bytes::Bytes;
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath, WriteAt};
 use evring::{
-    AcceptPolicy, Access, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, File,
-    FileOp, FileOutcome, FilePath, HIGH_WATER, Listener, Root, Rx, WriteAt,
+    AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER,
+    Listener, Root, Rx,
 };
 use evring_sim::{Fault, Net, PeerConn};
 

@@ -1,6 +1,6 @@
 //! The servers that experiments compare.
 
-use evring::backends;
+use evring::mechanisms::backends;
 
 use super::Context;
 use crate::failure::Failure;

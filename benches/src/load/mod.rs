@@ -14,9 +14,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use indicatif::{ProgressBar, ProgressStyle};
 use load_generator::{Generator, LoadModel, Plan, RunEvent, Stats, StopReason};
 use shared_ring::poller::Epoll;
-use shared_ring::{
-    EngineConfig, Host, Kernel, Linux, Mode, PortableKernel, UringConfig, UringKernel,
-};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
+use shared_ring::{EngineConfig, Host, Kernel, Linux, PortableKernel};
 
 pub(crate) use observation::{Interval, Observation};
 pub(crate) use options::Load;

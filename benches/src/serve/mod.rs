@@ -20,10 +20,11 @@ use std::time::Duration;
 use std::{fs, process};
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
-use evring::{
-    Admission, AnyMechanism, Application, BufferSizes, Config, FileDelivery, Root, Stats,
-};
-use evring_httpd::{Builder, Compression, Head, Limits, SandboxedHandler, TlsOptions};
+use evring::sockets::BufferSizes;
+use evring::{Admission, AnyMechanism, Application, Config, FileDelivery, Root, Stats};
+use evring_httpd::handlers::SandboxedHandler;
+use evring_httpd::options::{Compression, Limits, TlsOptions};
+use evring_httpd::{Builder, Head};
 use examples::{Proxy, Timeouts};
 use rustix::net::{Shutdown, shutdown, sockopt};
 use rustix::process::{Signal, set_parent_process_death_signal};

@@ -1,8 +1,7 @@
 //! Application-specific safe handlers (ASHs): code of an application that runs where a message arrives, in
-//! a sandbox (the module `sandbox`), or in another process (`upcall`); a model of when that is the fastest way
-//! to handle a message ([`model`]); and dynamic integrated layer processing ([`ilp`]): what several layers do with each byte
-//! of a message (checksum it, swap its bytes, decrypt it, copy it) is composed at run time and done in one
-//! loop.
+//! a sandbox (the module `sandbox`), or in another process (`upcall`). A model ([`model`]) computes when that is the
+//! fastest way to handle a message. Dynamic integrated layer processing ([`ilp`]) composes what several layers do with
+//! each byte of a message (checksum it, swap its bytes, decrypt it, copy it) at run time, in one loop.
 //!
 //! ```
 //! use ash_sandbox::ilp::{Gauge, Mode, PipeList, byte_swap, checksum};
@@ -56,26 +55,26 @@
 //! |---|---|---|---|
 //! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
 //! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
-//! | demultiplexing | 3.1 | `evring::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; what it chooses was received elsewhere, and is copied once |
-//! | the identifier that downloading returns | 3.1, 5.5 | `evring::Tenant`, `evring::Bindings` | names the handler when it is bound again, from any thread; another handler takes its place while the server runs |
+//! | demultiplexing | 3.1 | `evring::hooks::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; what it chooses was received elsewhere, and is copied once |
+//! | the identifier that downloading returns | 3.1, 5.5 | `evring::hooks::Tenant`, `evring::hooks::Bindings` | names the handler when it is bound again, from any thread; another handler takes its place while the server runs |
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
-//! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
+//! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::hooks::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
 //! | sends from memory of the handler | table 5-1 | the call `reply`, `sandbox::Policy::reply_slots` | an addition: a slot is the handler's until it is sent, and again when the reply has left; the rest of its memory is copied |
 //! | data of handler and application; a handler aborts instead of waiting | 5.4.1 | `sandbox::SharedTable` | the application writes it, handlers can only read it; marks in it take the place of locks |
 //! | data that both change, by locks that are the programmer's duty | 5.4.1 | `sandbox::SharedTable::with_sections` | the host has the locks, and writes what a handler stores when it has handled the message: an abort after taking a lock changes nothing and releases it |
-//! | notification ring, virtualised | figure 5-2 | `evring::OwnerThread`, `evring::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
-//! | scheduling of the process | 6.3.3, figure 6-2 | `evring::Scheduling` | of the thread that owns the ring: inherited, normal, a short slice, real-time; a policy that is not permitted is an error |
-//! | datagrams | 5.4, table 6-1 | `evring::DatagramThread`, `evring::DatagramRing` | UDP: a number for the source takes the place of the circuit, replies are bounded as sources can be forged, and a full ring loses datagrams |
-//! | upcall in process | 5.6 | `evring::ReceiveHook` | native code, run for each message instead of a batch |
-//! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server handles other connections |
+//! | notification ring, virtualised | figure 5-2 | `evring::owner::OwnerThread`, `evring::owner::NotificationRing` | a bounded queue in the process; while it is full, its connections are not received from |
+//! | scheduling of the process | 6.3.3, figure 6-2 | `evring::owner::Scheduling` | of the thread that owns the ring: inherited, normal, a short slice, real-time; a policy that is not permitted is an error |
+//! | datagrams | 5.4, table 6-1 | `evring::datagrams::DatagramThread`, `evring::datagrams::DatagramRing` | UDP: a number for the source takes the place of the circuit, replies are bounded as sources can be forged, and a full ring loses datagrams |
+//! | upcall in process | 5.6 | `evring::hooks::ReceiveHook` | native code, run for each message instead of a batch |
+//! | upcall across a protection boundary | 5.6 | `upcall::Channel`, `upcall::Peer`, `evring::hooks::Upcalls` | another process with a shared ring; messages are copied to it once; while it runs, the server handles other connections |
 //! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
-//! | ASHs are tested first | 5.6.2 | the hook `(evring::Landing, evring::Upcalls)` | |
-//! | handler of a web server | 6.4.3 | `evring_httpd::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with a copy of its head; HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there |
+//! | ASHs are tested first | 5.6.2 | the hook `(evring::hooks::Landing, evring::hooks::Upcalls)` | |
+//! | handler of a web server | 6.4.3 | `evring_httpd::handlers::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with a copy of its head; HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch, memory and accounting of a handler |
 //! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply`, `table`, `lock` and `store` are additions |
 //! | the call that gives receive buffers back | table 5-1 | | not needed: a buffer goes back when its message is consumed and its last reply has left; nothing is received before the handler returns, so it would gain nothing by giving it back earlier |
-//! | a handler starts an upcall | 2.1 | the call `upcall`, `evring::Landing::starting_upcalls` | the upcall gets the message, which the handler passes on |
+//! | a handler starts an upcall | 2.1 | the call `upcall`, `evring::hooks::Landing::starting_upcalls` | the upcall gets the message, which the handler passes on |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
 //! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
 //! | `supports` | 5.5 | | not needed: indirect calls stay in the module's table |
@@ -83,9 +82,9 @@
 //! | voluntary and involuntary abort | 3.3 | `sandbox::Pass`, `sandbox::Abort` | counted; a few involuntary ones disable the handler |
 //! | sandboxing of floating point | 4.1 | `sandbox::Policy::floats` | off by default |
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
-//! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::Landing`, `evring::Upcalls` and `httpd` then pass all messages to the application |
+//! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::hooks::Landing`, `evring::hooks::Upcalls` and `httpd` then pass all messages to the application |
 //! | data after an abort | 5.4.1 | | the memory is as the handler left it; mutable globals, such as the pointer to the stack, are as before the message |
-//! | turning handlers off and on | 6.4.2 | `evring::Tenant::set_on` | one store, from any thread; a `Tenant` also says whether the handler is disabled, which strategy its governor prefers, and what was counted |
+//! | turning handlers off and on | 6.4.2 | `evring::hooks::Tenant::set_on` | one store, from any thread; a `Tenant` also says whether the handler is disabled, which strategy its governor prefers, and what was counted |
 //!
 //! The model, in the module [`model`]:
 //!
@@ -97,10 +96,10 @@
 //! | parameters of application and workload | table 7-3 | [`model::Workload`] | |
 //! | outputs | table 7-4, equations 7.1 to 7.14 | [`model::Machine::time_us`] | `None` for the three that are not meaningful |
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | `lab recommend` measures a handler, too |
-//! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::Landing`, messages move to the application, or to upcalls behind it |
+//! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::hooks::Landing`, messages move to the application, or to upcalls behind it |
 //!
-//! What this crate does not do: it receives no messages, as `evring::Landing`, `evring::DatagramThread` and
-//! `evring::Upcalls` do. It does
+//! What this crate does not do: it receives no messages, as `evring::hooks::Landing`, `evring::datagrams::DatagramThread` and
+//! `evring::hooks::Upcalls` do. It does
 //! not compose protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;

@@ -4,10 +4,12 @@ use std::collections::HashMap;
 use std::time::Instant;
 
 use foldhash::fast::FixedState;
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList};
+use shared_ring::calls::Executor;
+use shared_ring::files::FileOp;
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, Errno, Executor, Fd, FileOp,
-    GatherList, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token,
-    Waker,
+    Completion, Counters, Errno, Fd, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError,
+    Submitted, Token, Waker,
 };
 
 use crate::machine::Machine;

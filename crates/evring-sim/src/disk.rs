@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use shared_ring::{Access, FileKind, Listing, Metadata, WriteAt};
+use shared_ring::files::{Access, FileKind, Listing, Metadata, WriteAt};
 
 use crate::rng::SimRng;
 

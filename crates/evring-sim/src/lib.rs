@@ -2,7 +2,7 @@
 //! event.
 //!
 //! The code above the system calls is the real one: [`UringKernel`] with its tables, queues and
-//! buffers over a simulated [`Ring`](shared_ring::author::Ring), and [`Engine`] over a simulated
+//! buffers over a simulated [`Ring`](shared_ring::uring::Ring), and [`Engine`] over a simulated
 //! [`Poller`]. The [`Machine`] below has descriptors, bounded streams, files in memory and virtual time.
 //! [`Peer`]s are the other side of the network. Each system call of the program runs peers and the network
 //! in random order and injects [faults](Fault). The same [`Plan`] repeats a run exactly.
@@ -24,7 +24,8 @@
 //! ```
 //! use std::time::Duration;
 //!
-//! use evring::{Application, Chunk, Close, Commands, Config, Cx, EventLoop, Mode, Rx};
+//! use evring::mechanisms::{EventLoop, Mode};
+//! use evring::{Application, Chunk, Close, Commands, Config, Cx, Rx};
 //! use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 //! # struct Echo;
 //! # impl Application for Echo {
@@ -100,7 +101,7 @@
 //! # A kernel
 //!
 //! A kernel of one's own that makes its system calls through [`System`](shared_ring::author::System), or
-//! uses a [`Ring`](shared_ring::author::Ring), runs on a machine unchanged: [`Machine`] implements the first,
+//! uses a [`Ring`](shared_ring::uring::Ring), runs on a machine unchanged: [`Machine`] implements the first,
 //! [`SimRing`] the second. [`CheckedKernel::over`] adds the checks. [`Machine::manual_peer`] gives a test
 //! the other end of the network without a [`Peer`].
 //!
@@ -147,7 +148,8 @@ pub use signals::{SimRtSig, SimSignals};
 pub use state::MachineUsage;
 
 use shared_ring::poller::Poller;
-use shared_ring::{Engine, EngineConfig, SetupError, UringConfig, UringKernel};
+use shared_ring::uring::{SetupError, UringConfig, UringKernel};
+use shared_ring::{Engine, EngineConfig};
 
 /// The io_uring kernel on a simulated machine.
 pub type SimKernel = CheckedKernel<UringKernel<SimRing>>;

@@ -11,12 +11,11 @@ use std::time::{Duration, Instant, SystemTime};
 
 use rustix::io::Errno;
 use shared_ring::author::{CallJob, EventCounter, FileJob, System, WakeSignal};
+use shared_ring::files::{Access, File, FileOp, FileOutcome, Metadata, PathAt, WriteAt};
 use shared_ring::nonblocking::FileRange;
 use shared_ring::poller::Readiness;
-use shared_ring::{
-    Access, BufferSizes, Fd, File, FileOp, FileOutcome, Host, ListenOptions, Metadata, PathAt,
-    Socket, Waker, WriteAt,
-};
+use shared_ring::sockets::{BufferSizes, ListenOptions};
+use shared_ring::{Fd, Host, Socket, Waker};
 
 use crate::disk::ROOT;
 use crate::fault::Fault;

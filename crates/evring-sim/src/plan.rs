@@ -1,6 +1,6 @@
 //! The parameters of a run.
 
-use shared_ring::author::Feature;
+use shared_ring::uring::Feature;
 
 use crate::fault::Faults;
 

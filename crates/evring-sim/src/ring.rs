@@ -10,9 +10,11 @@ use std::time::Duration;
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
 use rustix::io::Errno;
-use shared_ring::author::{Cqe, Entries, Feature, Ring};
+use shared_ring::Token;
 use shared_ring::nonblocking::FileRange;
-use shared_ring::{Datagram, Mode, Token};
+use shared_ring::sockets::Datagram;
+use shared_ring::uring::Mode;
+use shared_ring::uring::{Cqe, Entries, Feature, Ring};
 
 use crate::fault::Fault;
 use crate::machine::Machine;

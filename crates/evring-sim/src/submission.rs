@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
-use shared_ring::{Access, OpKind, Token, WriteAt};
+use shared_ring::files::{Access, WriteAt};
+use shared_ring::{OpKind, Token};
 
 use crate::memory::MemoryHold;
 

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use shared_ring::author::{FileJob, Job, JobOutcome, Offload, OffloadThreads};
-use shared_ring::{Errno, Fd, FileOp, Token};
+use shared_ring::files::FileOp;
+use shared_ring::{Errno, Fd, Token};
 
 use crate::machine::Machine;
 use crate::state::Event;

@@ -9,9 +9,10 @@ use std::io::{self, Write};
 use std::mem;
 use std::time::Duration;
 
+use evring::files::FileOutcome;
 use evring::{
-    Application, Close, CloseReason, Commands, Config, ConnId, Cx, FileOutcome, HIGH_WATER,
-    LOW_WATER, Listener, Others, Rx,
+    Application, Close, CloseReason, Commands, Config, ConnId, Cx, HIGH_WATER, LOW_WATER, Listener,
+    Others, Rx,
 };
 
 pub use transform::Transform;

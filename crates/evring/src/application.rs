@@ -2,7 +2,7 @@
 
 use std::io;
 
-use shared_ring::FileOutcome;
+use shared_ring::files::FileOutcome;
 
 use crate::{Close, Commands, ConnId, Listener, Others, Rx};
 
@@ -62,7 +62,7 @@ pub trait Application: Sized {
     fn connected(&mut self, x: Cx<'_, impl Commands, Self::State>, result: io::Result<()>) {}
 
     /// Bytes arrived, as one receive returned them. What this consumes, [`received`](Self::received) does not
-    /// get. Not called while there are unconsumed bytes. [`Hooked`](crate::Hooked) uses this.
+    /// get. Not called while there are unconsumed bytes. [`Hooked`](crate::hooks::Hooked) uses this.
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {}
 
     /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), or receiving was resumed.

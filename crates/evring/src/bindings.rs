@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::{BufferError, BufferGroup};
+use shared_ring::buffers::{BufferError, BufferGroup};
 
 use crate::{BindError, ConnId, Listener, Tenant};
 
@@ -15,7 +15,7 @@ use crate::{BindError, ConnId, Listener, Tenant};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Binding {
-    /// The connections that a listener accepts from now on, unless [`Landing::choosing`](crate::Landing::choosing)
+    /// The connections that a listener accepts from now on, unless [`Landing::choosing`](crate::hooks::Landing::choosing)
     /// chooses a handler for them. Their messages land in the memory of the handler.
     Listener(Listener),
     /// The messages of a connection. They are copied to the handler, unless they land in its memory.
@@ -35,9 +35,9 @@ pub enum Binding {
     },
 }
 
-/// Binds the handlers of a [`Landing`](crate::Landing) from any thread, while the server runs.
+/// Binds the handlers of a [`Landing`](crate::hooks::Landing) from any thread, while the server runs.
 ///
-/// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::Landing::bind) has returned. The landing takes
+/// A handler is named by the [`Tenant`] that [`Landing::bind`](crate::hooks::Landing::bind) has returned. The landing takes
 /// changes with its next message, and never waits for a thread that makes one. A change costs the same however many
 /// bindings exist. All that a landing has not taken need no more memory than the bindings, or a few kilobytes.
 #[derive(Clone, Debug, Default)]
@@ -51,11 +51,11 @@ pub(crate) struct BindingsId(Weak<Shared>);
 struct Shared {
     /// The landing has not taken all changes.
     has_changes: AtomicBool,
-    state: Mutex<State>,
+    state: Mutex<BindingsState>,
 }
 
 impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BindingsState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -70,9 +70,9 @@ pub(crate) struct NewHandler {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BindingsState {
     /// All bindings.
-    table: Table,
+    table: TenantTable,
     /// A landing exists, which takes handlers.
     takes_handlers: bool,
     /// Handlers that the landing has not taken, oldest first.
@@ -112,7 +112,7 @@ impl Bindings {
         self.change((from, None));
     }
 
-    /// Gives another handler to the landing while the server runs, as [`Landing::bind`](crate::Landing::bind) does before.
+    /// Gives another handler to the landing while the server runs, as [`Landing::bind`](crate::hooks::Landing::bind) does before.
     /// The landing takes it with its next message or connection, and then the receiver gets its tenant, to which nothing is
     /// bound yet. To replace a handler, bind [what lands](Binding::Landed) for the old one, and its listeners and
     /// filters, to the new one. The memory of the old one stays, as connections receive into it, and so does its group: a
@@ -147,7 +147,7 @@ impl Bindings {
 
     fn change(&self, change: Change) {
         let mut state = self.0.state();
-        let State { table, changes, filter_bytes, has_overflowed, .. } = &mut *state;
+        let BindingsState { table, changes, filter_bytes, has_overflowed, .. } = &mut *state;
         table.set(change.clone());
         if !*has_overflowed {
             if let (Binding::Filter { bytes, .. }, _) = &change {
@@ -172,7 +172,7 @@ impl BindingsId {
 
 /// The tenants of all bindings, by their buffer groups.
 #[derive(Clone, Debug, Default)]
-struct Table {
+struct TenantTable {
     /// By number of the listener.
     listeners: Vec<Option<BufferGroup>>,
     /// By slot of the connection, whose successors in the slot have no binding.
@@ -184,7 +184,7 @@ struct Table {
     filter_bytes: usize,
 }
 
-impl Table {
+impl TenantTable {
     /// Returns the number of bindings that it has room for.
     fn len(&self) -> usize {
         self.listeners.len() + self.connections.len() + self.landed.len() + self.filters.len()
@@ -237,7 +237,7 @@ fn at<T>(list: &mut Vec<Option<T>>, index: usize) -> &mut Option<T> {
 #[derive(Debug)]
 pub(crate) struct BindingReader {
     bindings: Bindings,
-    table: Table,
+    table: TenantTable,
     handlers: VecDeque<NewHandler>,
 }
 
@@ -245,7 +245,7 @@ impl Default for BindingReader {
     fn default() -> Self {
         let bindings = Bindings::default();
         bindings.0.state().takes_handlers = true;
-        BindingReader { bindings, table: Table::default(), handlers: VecDeque::new() }
+        BindingReader { bindings, table: TenantTable::default(), handlers: VecDeque::new() }
     }
 }
 
@@ -343,9 +343,9 @@ mod tests {
 
     #[test]
     fn late_binding_of_a_closed_connection_replaced_that_of_its_successor() {
-        let (mut table, group) = (Table::default(), Some(BufferGroup::DEFAULT));
+        let (mut table, group) = (TenantTable::default(), Some(BufferGroup::DEFAULT));
         let connection = |generation| Binding::Connection(ConnId::new(5, generation));
-        let bound = |table: &Table| table.connections[5].map(|(id, _)| id.generation());
+        let bound = |table: &TenantTable| table.connections[5].map(|(id, _)| id.generation());
         table.set((connection(2), group));
         table.set((connection(1), group));
         table.set((connection(1), None));

@@ -7,7 +7,8 @@ use std::ops::Range;
 use std::time::{Instant, SystemTime};
 
 use bytes::Bytes;
-use shared_ring::{BufferError, BufferGroup, BufferPool, File, RxBuf};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
+use shared_ring::files::File;
 
 use crate::{ConnId, FileOp, Lateness, Listener, Stats};
 
@@ -37,7 +38,7 @@ pub enum Chunk<'a> {
     Received(RxBuf),
     /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
     /// with [`CloseReason::Truncated`](crate::CloseReason::Truncated). It does the same if the contents have changed
-    /// before it sends the next [`File::BLOCK_BYTES`], for a file that a [`FileOp::Open`](crate::FileOp::Open) has
+    /// before it sends the next [`File::BLOCK_BYTES`], for a file that a [`FileOp::Open`](crate::files::FileOp::Open) has
     /// opened.
     File(File, Range<u64>),
 }
@@ -109,7 +110,7 @@ pub trait Commands {
     /// called, with the unconsumed bytes.
     fn set_receiving(&mut self, id: ConnId, on: bool);
 
-    /// Holds the bytes that a connection has received for a [`ReceiveHook`](crate::ReceiveHook), or ends this.
+    /// Holds the bytes that a connection has received for a [`ReceiveHook`](crate::hooks::ReceiveHook), or ends this.
     /// Afterwards `received` is called as after a resume, unless the application has paused the connection.
     fn hold(&mut self, id: ConnId, on: bool);
 

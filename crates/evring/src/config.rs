@@ -6,7 +6,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use shared_ring::{BufferSizes, ListeningSocket, SymlinkPolicy};
+use shared_ring::files::SymlinkPolicy;
+use shared_ring::sockets::{BufferSizes, ListeningSocket};
 
 use crate::{Admission, Root, SendPolicy};
 
@@ -54,10 +55,10 @@ pub struct Config {
     /// references to shared bytes. A connection that exceeds it ends with
     /// [`CloseReason::Overrun`](crate::CloseReason::Overrun), unless it holds at most 1 KiB.
     pub max_buffered_bytes: usize,
-    /// Makes the send policy of a worker; `None`, the default, for [`DefaultSendPolicy`](crate::DefaultSendPolicy).
+    /// Makes the send policy of a worker; `None`, the default, for [`DefaultSendPolicy`](crate::send_policy::DefaultSendPolicy).
     pub send_policy: Option<fn() -> Box<dyn SendPolicy>>,
     /// Maximum time that the driver holds back a read of the application; see
-    /// [`SendPolicy::defers_reads`](crate::SendPolicy::defers_reads).
+    /// [`SendPolicy::defers_reads`](crate::send_policy::SendPolicy::defers_reads).
     pub max_read_delay: Duration,
     /// Maximum number of file operations in flight, from 1 to 256; others are deferred. Each may hold one
     /// open file; listing a directory may briefly hold a second one.

@@ -13,14 +13,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::{
-    Datagram, EngineConfig, Host, Kernel, KernelError, Linux, PortableKernel, Socket, Waker, poller,
-};
+use shared_ring::sockets::Datagram;
 #[cfg(feature = "io-uring")]
-use shared_ring::{Mode, UringConfig, UringKernel};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
+use shared_ring::{
+    EngineConfig, Host, Kernel, KernelError, Linux, PortableKernel, Socket, Waker, poller,
+};
 
 use crate::{BindError, SendError, StartError, Tenant, Unavailable};
-use server::Server;
+use server::DatagramServer;
 
 /// Limits of a [`DatagramThread`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +97,7 @@ pub enum DatagramNotification {
 /// use std::net::UdpSocket;
 ///
 /// use ash_sandbox::sandbox::{Policy, Sandboxer};
-/// use evring::{DatagramConfig, DatagramNotification, DatagramThread};
+/// use evring::datagrams::{DatagramConfig, DatagramNotification, DatagramThread};
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let ash = Sandboxer::new(Policy::default())?.load(&std::fs::read("handler.wasm")?)?;
@@ -391,7 +392,8 @@ fn serve<K: Kernel, E>(
     channels: (SyncSender<DatagramNotification>, Receiver<Command>),
     started: &SyncSender<Started<E>>,
 ) -> Result<(), KernelError> {
-    let (mut server, tenant) = match Server::new(kernel, socket, handler, config, channels) {
+    let (mut server, tenant) = match DatagramServer::new(kernel, socket, handler, config, channels)
+    {
         Ok(server) => server,
         Err(error) => {
             let _ = started.send(Err(DatagramError::Bind(error)));

@@ -2,9 +2,10 @@
 
 use std::net::SocketAddr;
 
-use shared_ring::{BufferError, BufferGroup, BufferPool, EngineConfig, Kernel, KernelError};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 #[cfg(feature = "io-uring")]
-use shared_ring::{Mode, UringConfig};
+use shared_ring::uring::{Mode, UringConfig};
+use shared_ring::{EngineConfig, Kernel, KernelError};
 
 use crate::driver::{Io, Usage, drive, open_listeners, open_roots, operations};
 use crate::{
@@ -156,7 +157,7 @@ impl Config {
         Ok(EngineConfig::new(operations(self), self.buffers, self.buffer_size))
     }
 
-    /// Returns the configuration of a [`UringKernel`](shared_ring::UringKernel).
+    /// Returns the configuration of a [`UringKernel`](shared_ring::uring::UringKernel).
     ///
     /// # Errors
     /// Fails if the configuration is invalid.

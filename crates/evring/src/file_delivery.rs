@@ -17,8 +17,8 @@
 //! read before, and sent from the page cache, too.
 //!
 //! The policies leave `TCP_NOTSENT_LOWAT` alone. With a send buffer that the kernel sizes, and a client that takes
-//! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte; with a limit of 16 KiB 16.5 times, with 128 KiB 10.9
-//! times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the limit made no difference.
+//! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte. With a limit of 16 KiB it waited 16.5 times, with 128 KiB
+//! 10.9 times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the limit made no difference.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;

@@ -34,7 +34,7 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
 }
 
 /// A file operation. It never blocks other connections. One read returns at most
-/// [`MAX_READ_BYTES`](crate::MAX_READ_BYTES); one write has at most
-/// [`MAX_WRITE_BYTES`](crate::MAX_WRITE_BYTES), else it fails with `EMSGSIZE`. Opening a file for writing fails
+/// [`MAX_READ_BYTES`](crate::files::MAX_READ_BYTES); one write has at most
+/// [`MAX_WRITE_BYTES`](crate::files::MAX_WRITE_BYTES), else it fails with `EMSGSIZE`. Opening a file for writing fails
 /// with `EROFS` under a root that is not in [`Config::writable_roots`](crate::Config::writable_roots).
-pub type FileOp = shared_ring::FileOp<(Root, FilePath)>;
+pub type FileOp = shared_ring::files::FileOp<(Root, FilePath)>;

@@ -4,7 +4,7 @@ use std::any::Any;
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use shared_ring::{BufferError, BufferGroup, BufferPool};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
 use crate::{
     AcceptPolicy, Chunk, Close, Commands, ConnId, FileOp, Lateness, Listener, NoTimer, Stats,
@@ -20,7 +20,8 @@ macro_rules! forward {
         /// [`Commands`] by its methods, which forward the commands that it does not override.
         ///
         /// ```
-        /// use evring::{Chunk, Commands, ConnId, Forward};
+        /// use evring::layers::Forward;
+        /// use evring::{Chunk, Commands, ConnId};
         ///
         /// /// Counts the calls of `send`.
         /// struct Counting<'a, C> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::{BufferError, BufferGroup, BufferPool};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
 use crate::bindings::{BindingReader, NewHandler};
 use crate::tenant::{BindError, Bound, Lends, Reply, Tenant, Verdict};
@@ -14,7 +14,7 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// The kernel receives into the memory of the handler (ASH, section 5.4), by a group of buffers over its
 /// message area. A tenant is a listener or a connection, as a buffer is chosen before a byte is read. What
 /// the handler sends of the message, or of a reply slot, leaves from there without a copy; the driver copies
-/// replies that are shorter than a slice is worth ([`GatherList::keeps`](shared_ring::GatherList::keeps)).
+/// replies that are shorter than a slice is worth ([`GatherList::keeps`](shared_ring::buffers::GatherList::keeps)).
 ///
 /// While a connection has [`HIGH_WATER`] bytes of replies that its client does not read, nothing is received from it.
 ///
@@ -31,7 +31,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 ///
 /// ```no_run
 /// use ash_sandbox::sandbox::{Policy, Sandboxer};
-/// use evring::{AnyMechanism, Config, Hooked, Landing, Listener};
+/// use evring::hooks::{Hooked, Landing};
+/// use evring::{AnyMechanism, Config, Listener};
 /// # use evring::{Application, Commands, Cx, Rx};
 /// # struct Site;
 /// # impl Application for Site {
@@ -93,7 +94,7 @@ impl Landing {
 
     /// Binds a handler to a new tenant, with `count` receive buffers of `size` bytes in the message area of
     /// the handler; messages that land elsewhere are copied to the rest of it. `add` adds them to the mechanism: by
-    /// [`Multiplexer::add_buffers`](crate::Multiplexer::add_buffers) or [`Commands::add_buffers`].
+    /// [`Multiplexer::add_buffers`](crate::mechanisms::Multiplexer::add_buffers) or [`Commands::add_buffers`].
     ///
     /// # Errors
     /// If the handler is bound, the buffers do not fit its message area, or `add` fails.
@@ -189,7 +190,7 @@ impl Landing {
         }
     }
 
-    /// Lets handlers choose the messages that the next hook gets, such as [`Upcalls`](crate::Upcalls): those with
+    /// Lets handlers choose the messages that the next hook gets, such as [`Upcalls`](crate::hooks::Upcalls): those with
     /// which they start an upcall. Without it, the next hook gets all that they leave. It always gets the messages for
     /// which no handler is bound.
     #[must_use]

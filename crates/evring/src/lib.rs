@@ -30,7 +30,21 @@
 //! ```
 //!
 //! [`AnyMechanism`] selects a mechanism by name. To fix the mechanism, use
-//! `MechanismLoop` with its type, such as `Uring` or `Epoll`; each has a cargo feature of the same name.
+//! [`mechanisms::MechanismLoop`] with its type, such as `mechanisms::Epoll`; each has a cargo feature of the same name.
+//!
+//! | module | for |
+//! |---|---|
+//! | [`mechanisms`] | the mechanisms, the choice among them, and the traits for one of your own |
+//! | [`files`] | files that an application reads, sends and writes |
+//! | [`buffers`] | received bytes, and receive buffers over memory of your own |
+//! | [`sockets`] | listening sockets that several workers, or a process and its successor, use |
+//! | [`mailbox`] | values for an application from other threads |
+//! | [`layers`] | applications around other applications, such as TLS |
+//! | [`send_policy`] | how much of a connection's queue leaves at once, and when |
+//! | [`hooks`] | code that sees messages before the application: native, in a sandbox, in another process |
+//! | [`owner`] | a thread that owns the ring, and notifies the application's thread |
+//! | `datagrams` | such a thread for a UDP socket, with the feature `sandbox` |
+//! | `interest` | declared interests and hints, as functions, with the feature `interest` |
 //!
 //! This crate does not run workers in threads (run one mechanism in each, with
 //! [`Config::reuse_port`]), TLS (wrap the application), protocols (write the application).
@@ -47,7 +61,7 @@ mod bindings;
 mod commands;
 mod config;
 #[cfg(feature = "sandbox")]
-mod datagrams;
+pub mod datagrams;
 mod driver;
 mod event_loop;
 mod file_delivery;
@@ -57,14 +71,14 @@ mod hook;
 mod ids;
 #[cfg(feature = "sandbox")]
 mod landing;
-mod mailbox;
-mod mechanisms;
+pub mod mailbox;
+pub mod mechanisms;
 mod multiplexer;
 mod others;
-mod owner;
+pub mod owner;
 mod rx;
 mod scheduling;
-mod send_policy;
+pub mod send_policy;
 mod stats;
 mod tail;
 #[cfg(feature = "sandbox")]
@@ -73,51 +87,68 @@ mod tenant;
 mod upcalls;
 mod wheel;
 
+/// Received bytes, and groups of receive buffers over memory of the caller.
+pub mod buffers {
+    pub use shared_ring::buffers::{
+        BufferError, BufferGroup, BufferMemory, BufferPool, Place, RxBuf,
+    };
+}
+
+/// Files that an application reads, sends and writes, by commands.
+pub mod files {
+    pub use crate::commands::{MAX_READ_BYTES, MAX_WRITE_BYTES};
+    pub use crate::file_path::{FileOp, FilePath};
+    pub use shared_ring::files::{
+        Access, File, FileKind, FileOutcome, FileWrite, Listing, Metadata, SymlinkPolicy, WriteAt,
+    };
+}
+
+/// Code that sees a message before the application: native hooks and, with the feature `sandbox`, handlers and
+/// upcalls.
+pub mod hooks {
+    #[cfg(feature = "sandbox")]
+    pub use crate::bindings::{Binding, Bindings};
+    pub use crate::hook::{Hooked, ReceiveHook};
+    #[cfg(feature = "sandbox")]
+    pub use crate::landing::Landing;
+    #[cfg(feature = "sandbox")]
+    pub use crate::tenant::{BindError, LandingCounters, Tenant};
+    #[cfg(feature = "sandbox")]
+    pub use crate::upcalls::{UpcallCounters, UpcallHandle, Upcalls};
+}
+
+/// Parts of an application around another application.
+pub mod layers {
+    pub use crate::forward::Forward;
+    pub use crate::tail::Tail;
+}
+
+/// Listening sockets that several workers, or a process and its successor, use.
+pub mod sockets {
+    pub use shared_ring::sockets::{BufferSizes, ListenOptions, ListeningSocket};
+}
+
 pub use admission::{Admission, Lateness, Order};
 pub use application::{Application, CloseReason, Cx};
-#[cfg(feature = "sandbox")]
-pub use bindings::{Binding, Bindings};
-pub use commands::{
-    AcceptPolicy, Chunk, Close, Commands, HIGH_WATER, LOW_WATER, MAX_READ_BYTES, MAX_WRITE_BYTES,
-    NoTimer,
-};
-pub use config::{Config, StartError, Unavailable};
-#[cfg(feature = "sandbox")]
-pub use datagrams::{
-    DatagramConfig, DatagramCounters, DatagramError, DatagramNotification, DatagramRing,
-    DatagramThread,
-};
-pub use event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use commands::{AcceptPolicy, Chunk, Close, Commands, HIGH_WATER, LOW_WATER, NoTimer};
+pub use config::{Config, StartError};
 pub use file_delivery::FileDelivery;
-pub use file_path::{FileOp, FilePath};
-pub use forward::Forward;
-pub use hook::{Hooked, ReceiveHook};
 pub use ids::{ConnId, Listener, Root};
-#[cfg(feature = "sandbox")]
-pub use landing::Landing;
-pub use mailbox::{Mailbox, SendError, Sender};
-pub use mechanisms::*;
-pub use multiplexer::{Family, Multiplexer, RemoteHandle};
+pub use mechanisms::AnyMechanism;
+pub use multiplexer::RemoteHandle;
 pub use others::Others;
-pub use owner::{Notification, NotificationRing, Notifier, OwnerError, OwnerThread};
 pub use rx::Rx;
-pub use scheduling::{Scheduling, SchedulingError};
-pub use send_policy::{DefaultSendPolicy, SendPolicy, SendResult, SendState, SendStep};
-#[cfg(feature = "io-uring")]
-pub use shared_ring::Mode;
+pub use shared_ring::KernelError;
 #[cfg(feature = "interest")]
 pub use shared_ring::interest;
-pub use shared_ring::{
-    Access, BufferError, BufferGroup, BufferMemory, BufferPool, BufferSizes, Counters, File,
-    FileKind, FileOutcome, FileWrite, KernelError, ListenOptions, ListeningSocket, Listing,
-    Metadata, Place, RxBuf, SymlinkPolicy, WriteAt,
-};
 pub use stats::Stats;
-pub use tail::Tail;
-#[cfg(feature = "sandbox")]
-pub use tenant::{BindError, LandingCounters, Tenant};
-#[cfg(feature = "sandbox")]
-pub use upcalls::{UpcallCounters, UpcallHandle, Upcalls};
+
+use files::*;
+use hooks::*;
+use layers::*;
+use mailbox::*;
+use mechanisms::*;
+use send_policy::*;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

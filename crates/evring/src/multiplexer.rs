@@ -5,8 +5,9 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::sync::PoisonError;
 
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::sync::{Arc, AtomicBool, Mutex, Ordering};
-use shared_ring::{BufferError, BufferGroup, BufferPool, KernelError, Waker};
+use shared_ring::{KernelError, Waker};
 
 use crate::{Application, Config, Listener, StartError, Stats, Unavailable};
 

@@ -1,5 +1,7 @@
 //! A thread that owns the ring, and the notification ring of its application (ASH, figure 5-2).
 
+pub use crate::scheduling::{Scheduling, SchedulingError};
+
 use std::cell::Cell;
 use std::fmt;
 use std::io;
@@ -15,8 +17,7 @@ use shared_ring::KernelError;
 
 use crate::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, HIGH_WATER, Hooked,
-    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, Scheduling, SchedulingError, SendError, Sender,
-    StartError, Stats,
+    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, SendError, Sender, StartError, Stats,
 };
 
 /// Time after which a wake-up that failed is tried again.
@@ -76,9 +77,9 @@ pub struct NotificationRing {
 
 /// Posts events to a [`NotificationRing`], for the hook.
 #[derive(Clone, Debug)]
-pub struct Notifier(SyncSender<Notification>);
+pub struct NotificationSender(SyncSender<Notification>);
 
-impl Notifier {
+impl NotificationSender {
     /// Posts an event. Returns whether the ring had room; if not, the event is dropped.
     pub fn post(&self, id: ConnId, kind: u64, value: u64) -> bool {
         self.0.try_send(Notification::Event(id, kind, value)).is_ok()
@@ -136,7 +137,7 @@ impl OwnerThread {
         config: &Config,
         scheduling: Scheduling,
         capacity: usize,
-        hook: impl FnOnce(&mut AnyMechanism, Notifier) -> Result<H, E> + Send + 'static,
+        hook: impl FnOnce(&mut AnyMechanism, NotificationSender) -> Result<H, E> + Send + 'static,
     ) -> Result<(Self, NotificationRing), OwnerError<E>> {
         let (notifier, ring) = mpsc::sync_channel(capacity.max(1));
         let (started, result) = mpsc::sync_channel(1);
@@ -148,7 +149,7 @@ impl OwnerThread {
                 scheduling.apply().map_err(OwnerError::Scheduling)?;
                 let mut server =
                     AnyMechanism::new(&mechanism, &config).map_err(OwnerError::Start)?;
-                let hook = hook(&mut server, Notifier(notifier.clone()));
+                let hook = hook(&mut server, NotificationSender(notifier.clone()));
                 Ok((server, hook.map_err(OwnerError::Hook)?))
             };
             let (server, hook) = match prepare() {
@@ -303,7 +304,7 @@ struct Rest {
 }
 
 #[derive(Debug, Default)]
-struct Connection {
+struct HookedConnection {
     /// Messages and ends in the ring when the last one of this connection was put there; 0 if none was.
     last_put: u64,
     /// The hook gets nothing: the application has a message.
@@ -363,7 +364,12 @@ fn is_counted(notification: &Notification) -> bool {
 struct Gone;
 
 /// Sends bytes of the application, and receives nothing more from a client that does not read them.
-fn send(io: &mut impl Commands, all: &mut Others<'_, Connection>, id: ConnId, bytes: Vec<u8>) {
+fn send(
+    io: &mut impl Commands,
+    all: &mut Others<'_, HookedConnection>,
+    id: ConnId,
+    bytes: Vec<u8>,
+) {
     let load = io.send(id, Chunk::Shared(Bytes::from(bytes)));
     if load >= HIGH_WATER
         && let Some(connection) = all.get(io, id)
@@ -374,10 +380,10 @@ fn send(io: &mut impl Commands, all: &mut Others<'_, Connection>, id: ConnId, by
 }
 
 impl Application for Rest {
-    type State = Connection;
+    type State = HookedConnection;
     const MAX_UNCONSUMED: usize = MAX_MESSAGE;
 
-    fn received(&mut self, x: Cx<'_, impl Commands, Connection>, rx: &mut Rx<'_>) {
+    fn received(&mut self, x: Cx<'_, impl Commands, HookedConnection>, rx: &mut Rx<'_>) {
         let mut put = Ok(true);
         if !rx.bytes().is_empty() {
             x.state.has_message = true;
@@ -406,13 +412,13 @@ impl Application for Rest {
         }
     }
 
-    fn drained(&mut self, x: Cx<'_, impl Commands, Connection>) {
+    fn drained(&mut self, x: Cx<'_, impl Commands, HookedConnection>) {
         if std::mem::take(&mut x.state.is_backlogged) && !x.state.is_stalled {
             x.io.set_receiving(x.id, true);
         }
     }
 
-    fn closed(&mut self, x: Cx<'_, impl Commands, Connection>, _: crate::CloseReason) {
+    fn closed(&mut self, x: Cx<'_, impl Commands, HookedConnection>, _: crate::CloseReason) {
         if x.state.is_stalled {
             self.stalled.retain(|id| *id != x.id);
         }
@@ -422,11 +428,11 @@ impl Application for Rest {
         }
     }
 
-    fn has_message(&self, _: ConnId, state: &Connection) -> bool {
+    fn has_message(&self, _: ConnId, state: &HookedConnection) -> bool {
         state.has_message
     }
 
-    fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, Connection>, tag: u64) {
+    fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, HookedConnection>, tag: u64) {
         if tag == RESUME {
             // Those that closed meanwhile first: if the ring is full again, the next wake-up continues.
             let _ = self.put_closed();

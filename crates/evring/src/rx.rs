@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem;
 
-use shared_ring::{Place, RxBuf};
+use shared_ring::buffers::{Place, RxBuf};
 
 /// Received and unconsumed bytes in one piece, to parse or modify in place.
 pub struct Rx<'a> {

@@ -37,9 +37,9 @@ pub struct Stats {
     pub idle_closed: u64,
     /// Connections that ended with [`CloseReason::Overrun`](crate::CloseReason::Overrun).
     pub overruns: u64,
-    /// Reads of the application that were held back ([`SendPolicy::defers_reads`](crate::SendPolicy::defers_reads)).
+    /// Reads of the application that were held back ([`SendPolicy::defers_reads`](crate::send_policy::SendPolicy::defers_reads)).
     pub deferred_reads: u64,
-    /// Pieces of files read into memory to be sent ([`SendStep::Read`](crate::SendStep::Read)).
+    /// Pieces of files read into memory to be sent ([`SendStep::Read`](crate::send_policy::SendStep::Read)).
     pub read_ahead: u64,
     /// Completions for closed connections.
     pub stale_completions: u64,

@@ -10,12 +10,12 @@ use std::time::Instant;
 
 use ash_sandbox::model::{ProcessState, Strategy};
 use ash_sandbox::sandbox::{Area, COUNTERS, Handler, Outcome, Pass, SLOT_GAP};
-use shared_ring::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
 
 use crate::Bindings;
 use crate::bindings::BindingsId;
 
-/// Names a handler that is bound, by a [`Landing`](crate::Landing) or a [`DatagramThread`](crate::DatagramThread), and
+/// Names a handler that is bound, by a [`Landing`](crate::hooks::Landing) or a [`DatagramThread`](crate::datagrams::DatagramThread), and
 /// switches it, from any thread.
 #[derive(Clone, Debug)]
 pub struct Tenant {
@@ -31,7 +31,7 @@ pub struct Tenant {
 pub struct LandingCounters {
     /// Messages that the kernel received into the memory of the handler.
     pub landed: u64,
-    /// Messages that arrived elsewhere and for which a [`Binding`](crate::Binding) chose the handler.
+    /// Messages that arrived elsewhere and for which a [`Binding`](crate::hooks::Binding) chose the handler.
     pub copied: u64,
     /// Messages that the handler has handled.
     pub handled: u64,
@@ -145,7 +145,7 @@ impl Tenant {
         Tenant { bindings: bindings.id(), ..self }
     }
 
-    /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::Multiplexer::set_listener_group)
+    /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::mechanisms::Multiplexer::set_listener_group)
     /// and [`Commands::set_receive_group`](crate::Commands::set_receive_group).
     pub fn group(&self) -> BufferGroup {
         self.group

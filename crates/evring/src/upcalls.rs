@@ -26,14 +26,15 @@ const DISCARDED: i32 = 2;
 /// application has paused.
 ///
 /// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, except for messages that
-/// arrive during an upcall, and may [choose](crate::Landing::starting_upcalls) the messages that the process gets.
+/// arrive during an upcall, and may [choose](crate::hooks::Landing::starting_upcalls) the messages that the process gets.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
 /// use std::os::unix::net::UnixStream;
 /// use std::process::Command;
 /// use ash_sandbox::upcall::{Channel, Policy};
-/// use evring::{AnyMechanism, Config, Hooked, Upcalls};
+/// use evring::hooks::{Hooked, Upcalls};
+/// use evring::{AnyMechanism, Config};
 /// # use evring::{Application, Commands, Cx, Rx};
 /// # struct Site;
 /// # impl Application for Site {
@@ -62,7 +63,7 @@ pub struct Upcalls {
     /// The connections whose messages are in the places, with the lengths of the messages.
     owners: [Option<(ConnId, usize)>; MAX_PLACES],
     /// By slot of the connection.
-    connections: Vec<Connection>,
+    connections: Vec<UpcallConnection>,
     choose: Option<Box<Choose>>,
     post: Option<Box<Post>>,
     watch: Watch,
@@ -73,7 +74,7 @@ type Choose = dyn FnMut(ConnId, Listener) -> bool;
 type Post = dyn FnMut(ConnId, u64, u64);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Connection {
+struct UpcallConnection {
     /// The process gets its messages.
     is_bound: bool,
     message: Message,
@@ -270,10 +271,10 @@ impl Upcalls {
         self
     }
 
-    fn connection(&mut self, id: ConnId) -> &mut Connection {
+    fn connection(&mut self, id: ConnId) -> &mut UpcallConnection {
         let slot = id.slot() as usize;
         if slot >= self.connections.len() {
-            self.connections.resize(slot + 1, Connection::default());
+            self.connections.resize(slot + 1, UpcallConnection::default());
         }
         &mut self.connections[slot]
     }
@@ -331,7 +332,7 @@ impl Upcalls {
 impl ReceiveHook for Upcalls {
     fn accepted(&mut self, _: &mut impl Commands, id: ConnId, at: Listener) {
         let is_bound = self.choose.as_mut().is_none_or(|choose| choose(id, at));
-        *self.connection(id) = Connection { is_bound, ..Connection::default() };
+        *self.connection(id) = UpcallConnection { is_bound, ..UpcallConnection::default() };
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
@@ -423,6 +424,6 @@ impl ReceiveHook for Upcalls {
             self.channel.abandon(place);
             self.owners[place] = None;
         }
-        *self.connection(id) = Connection::default();
+        *self.connection(id) = UpcallConnection::default();
     }
 }

@@ -7,9 +7,8 @@ use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::sync::mpsc::{self, Receiver, Sender};
 
-use evring::{
-    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, Rx, Stats,
-};
+use evring::sockets::BufferSizes;
+use evring::{Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, Rx, Stats};
 use shared_ring::author::System;
 use shared_ring::{Fd, Host, Linux};
 

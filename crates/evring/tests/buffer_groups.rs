@@ -4,10 +4,9 @@
 use crate::mapped;
 use crate::server;
 
-use evring::{
-    Application, BufferError, BufferGroup, BufferPool, Chunk, Close, Commands, ConnId, Cx, Hooked,
-    Listener, ReceiveHook, Rx,
-};
+use evring::buffers::{BufferError, BufferGroup, BufferPool};
+use evring::hooks::{Hooked, ReceiveHook};
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Listener, Rx};
 use mapped::{View, mapped};
 use server::{Server, ask, listening, one_by_one};
 

@@ -8,7 +8,8 @@ use std::io::{Read, Write};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime};
 
-use evring::{Application, BufferSizes, Chunk, Close, CloseReason, Commands, FileDelivery};
+use evring::sockets::BufferSizes;
+use evring::{Application, Chunk, Close, CloseReason, Commands, FileDelivery};
 use server::{Server, TIMEOUT, listening, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;

@@ -8,9 +8,11 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
+use evring::mechanisms::{EventLoop, Mode};
+use evring::send_policy::{SendPolicy, SendState, SendStep};
 use evring::{
-    Access, Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, EventLoop, File,
-    FileDelivery, FileOp, FileOutcome, FilePath, Mode, Root, Rx, SendPolicy, SendState, SendStep,
+    Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx,
     Stats,
 };
 use evring_sim::{

@@ -12,10 +12,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{HandlerMemory, Policy, Sandboxer};
-use evring::{
-    BindError, BufferError, DatagramConfig, DatagramError, DatagramNotification, DatagramRing,
-    DatagramThread, LandingCounters, SendError,
+use evring::buffers::BufferError;
+use evring::datagrams::{
+    DatagramConfig, DatagramError, DatagramNotification, DatagramRing, DatagramThread,
 };
+use evring::hooks::{BindError, LandingCounters};
+use evring::mailbox::SendError;
 
 /// Longer than any step takes on a busy machine.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -196,7 +198,9 @@ fn datagram(what: u8, len: usize) -> Vec<u8> {
 fn on_each(test: impl Fn(&str)) {
     for mechanism in ["uring", "epoll"] {
         if mechanism == "uring"
-            && !evring::backends().iter().any(|b| b.name == "uring" && b.available.is_ok())
+            && !evring::mechanisms::backends()
+                .iter()
+                .any(|b| b.name == "uring" && b.available.is_ok())
         {
             println!("io_uring is not available");
             continue;

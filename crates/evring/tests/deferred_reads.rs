@@ -8,10 +8,10 @@ use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use evring::{
-    Access, Application, BufferSizes, Chunk, Close, Commands, Config, Cx, File, FileDelivery,
-    FileOp, FileOutcome, FilePath, MAX_READ_BYTES, Root, Rx, RxBuf,
-};
+use evring::buffers::RxBuf;
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath, MAX_READ_BYTES};
+use evring::sockets::BufferSizes;
+use evring::{Application, Chunk, Close, Commands, Config, Cx, FileDelivery, Root, Rx};
 
 use server::{Server, TIMEOUT, listening, side_by_side};
 

@@ -12,10 +12,10 @@ use std::ptr::null_mut;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use evring::{
-    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, Cx, EventLoop, File,
-    FileDelivery, Mode, Rx,
-};
+use evring::files::File;
+use evring::mechanisms::{EventLoop, Mode};
+use evring::sockets::BufferSizes;
+use evring::{Application, Chunk, Close, CloseReason, Commands, Config, Cx, FileDelivery, Rx};
 use evring_sim::{
     Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel,
 };

@@ -10,9 +10,10 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
+use evring::mechanisms::{EventLoop, Mode};
 use evring::{
-    Access, Application, Chunk, Commands, Config, ConnId, Cx, EventLoop, File, FileDelivery,
-    FileOp, FileOutcome, FilePath, HIGH_WATER, Mode, Root, Rx,
+    Application, Chunk, Commands, Config, ConnId, Cx, FileDelivery, HIGH_WATER, Root, Rx,
 };
 use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 

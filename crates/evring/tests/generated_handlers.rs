@@ -15,7 +15,8 @@ use std::time::Instant;
 use arbitrary::Unstructured;
 use ash_sandbox::ilp::{Mode, PipeList, chacha20, checksum};
 use ash_sandbox::sandbox::{Ash, HandlerMemory, Outcome, Policy, Sandboxer};
-use evring::{AnyMechanism, Application, Commands, Config, Cx, Hooked, Landing, Listener, Rx};
+use evring::hooks::{Hooked, Landing};
+use evring::{AnyMechanism, Application, Commands, Config, Cx, Listener, Rx};
 use server::{TIMEOUT, side_by_side};
 use wasm_smith::Module;
 

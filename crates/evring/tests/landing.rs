@@ -16,10 +16,11 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::model::{Governor, Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{Ash, Handler, HandlerMemory, Outcome, Pass, Policy, Sandboxer};
+use evring::buffers::{BufferError, BufferGroup};
+use evring::hooks::{BindError, Binding, Bindings, Hooked, Landing, LandingCounters, Tenant};
 use evring::{
-    Admission, AnyMechanism, Application, BindError, Binding, Bindings, BufferError, BufferGroup,
-    Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing, LandingCounters, Listener,
-    RemoteHandle, Rx, Tenant,
+    Admission, AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Listener,
+    RemoteHandle, Rx,
 };
 use server::{TIMEOUT, echo_to_a_late_reader, side_by_side, small_queues};
 
@@ -554,7 +555,7 @@ mod simulated {
     use std::cell::RefCell;
     use std::rc::Rc;
 
-    use evring::{EventLoop, Mode};
+    use evring::mechanisms::{EventLoop, Mode};
     use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
     use super::*;

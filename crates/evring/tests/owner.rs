@@ -7,10 +7,12 @@ use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
 
-use evring::{
-    AnyMechanism, Chunk, Commands, Config, ConnId, Notification, NotificationRing, Notifier,
-    OwnerError, OwnerThread, ReceiveHook, Rx, Scheduling, SendError,
+use evring::hooks::ReceiveHook;
+use evring::mailbox::SendError;
+use evring::owner::{
+    Notification, NotificationRing, NotificationSender, OwnerError, OwnerThread, Scheduling,
 };
+use evring::{AnyMechanism, Chunk, Commands, Config, ConnId, Rx};
 
 use crate::server;
 
@@ -22,7 +24,7 @@ const CAPACITY: usize = 4;
 const LEN: usize = 16;
 
 /// Answers messages that begin with `h`, and posts an event for each of them: an upcall in process.
-struct Upcall(Notifier);
+struct Upcall(NotificationSender);
 
 impl ReceiveHook for Upcall {
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {

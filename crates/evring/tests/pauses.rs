@@ -7,9 +7,9 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use evring::{
-    Chunk, Close, Commands, Config, ConnId, EventLoop, Mode, SendPolicy, SendState, SendStep,
-};
+use evring::mechanisms::{EventLoop, Mode};
+use evring::send_policy::{SendPolicy, SendState, SendStep};
+use evring::{Chunk, Close, Commands, Config, ConnId};
 use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
 const CLIENTS: usize = 64;

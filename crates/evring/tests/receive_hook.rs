@@ -4,7 +4,8 @@ use crate::server;
 
 use std::io::{Read, Write};
 
-use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Hooked, Listener, ReceiveHook, Rx};
+use evring::hooks::{Hooked, ReceiveHook};
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Listener, Rx};
 use server::{Server, ask, listening, one_by_one};
 
 /// Answers messages that are complete.
@@ -121,7 +122,8 @@ fn hook_of_an_application_behind_a_hook_got_messages_that_were_not_for_it() {
 mod simulated {
     use std::time::Duration;
 
-    use evring::{Config, EventLoop, Mode};
+    use evring::Config;
+    use evring::mechanisms::{EventLoop, Mode};
     use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
     const QUESTION: &[u8] = b"ping\nhello\nping\nworld\n";
@@ -209,10 +211,9 @@ mod holds {
     use std::rc::Rc;
     use std::time::Duration;
 
-    use evring::{
-        Application, Chunk, Close, Commands, Config, ConnId, Cx, EventLoop, Hooked, Listener, Mode,
-        Others, ReceiveHook, Rx,
-    };
+    use evring::hooks::{Hooked, ReceiveHook};
+    use evring::mechanisms::{EventLoop, Mode};
+    use evring::{Application, Chunk, Close, Commands, Config, ConnId, Cx, Listener, Others, Rx};
     use evring_sim::{
         Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
     };

@@ -11,16 +11,20 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath, WriteAt};
+use evring::mechanisms::EventLoop;
+use evring::sockets::{BufferSizes, ListenOptions, ListeningSocket};
 use evring::{
-    AcceptPolicy, Access, AnyMechanism, Application, BufferSizes, Chunk, Close, CloseReason,
-    Commands, Config, ConnId, Cx, EventLoop, File, FileOp, FileOutcome, FilePath, ListenOptions,
-    Listener, ListeningSocket, Others, RemoteHandle, Root, Rx, StartError, WriteAt,
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, CloseReason, Commands, Config, ConnId,
+    Cx, Listener, Others, RemoteHandle, Root, Rx, StartError,
 };
 use shared_ring::author::System;
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::poller::Epoll;
+use shared_ring::uring::{Mode, UringKernel};
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, Host, Kernel, KernelError, Linux,
-    Mode, Op, Outcome, PortableKernel, Submit, SubmitError, Submitted, Token, UringKernel, Waker,
+    Completion, Counters, Host, Kernel, KernelError, Linux, Op, Outcome, PortableKernel, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
 use listener::{full_listener, into_owned_fd};

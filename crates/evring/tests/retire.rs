@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
-use evring::{Application, Chunk, Close, Commands, Config, Cx, ListenOptions, ListeningSocket, Rx};
+use evring::sockets::{ListenOptions, ListeningSocket};
+use evring::{Application, Chunk, Close, Commands, Config, Cx, Rx};
 
 use server::{Server, listening, side_by_side};
 

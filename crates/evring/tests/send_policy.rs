@@ -9,10 +9,9 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 
-use evring::{
-    Application, BufferSizes, Chunk, Close, CloseReason, Commands, Config, ConnId, SendPolicy,
-    SendResult, SendState, SendStep,
-};
+use evring::send_policy::{SendPolicy, SendResult, SendState, SendStep};
+use evring::sockets::BufferSizes;
+use evring::{Application, Chunk, Close, CloseReason, Commands, Config, ConnId};
 
 use server::{Server, TIMEOUT, listening, side_by_side};
 

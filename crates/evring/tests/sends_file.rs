@@ -2,10 +2,8 @@
 
 use std::io;
 
-use evring::{
-    Access, Application, Close, CloseReason, Commands, ConnId, Cx, File, FileOp, FileOutcome,
-    FilePath, Root, Rx,
-};
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
+use evring::{Application, Close, CloseReason, Commands, ConnId, Cx, Root, Rx};
 
 /// Opens `file` for each client that sends something.
 pub(crate) struct SendsFile<S, C> {

@@ -9,9 +9,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use evring::__private::Usage;
-use evring::{
-    Application, Chunk, Close, CloseReason, Commands, Config, EventLoop, FileDelivery, Mode,
-};
+use evring::mechanisms::{EventLoop, Mode};
+use evring::{Application, Chunk, Close, CloseReason, Commands, Config, FileDelivery};
 use evring_sim::{
     Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
 };

@@ -5,9 +5,8 @@ use crate::server;
 use std::sync::mpsc::{self, Receiver, Sender as Reports};
 use std::time::{Duration, Instant};
 
-use evring::{
-    AnyMechanism, Application, Chunk, Commands, Cx, Mailbox, NoTimer, Others, Rx, SendError, Sender,
-};
+use evring::mailbox::{Mailbox, SendError, Sender};
+use evring::{AnyMechanism, Application, Chunk, Commands, Cx, NoTimer, Others, Rx};
 use server::{Server, TIMEOUT, ask, listening, one_by_one};
 
 const SET: u64 = 1;

@@ -18,9 +18,10 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Handler, Sandboxer};
 use ash_sandbox::upcall::{Channel, Peer, Policy};
+use evring::hooks::{Hooked, Landing, ReceiveHook, UpcallHandle, Upcalls};
 use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Hooked, Landing,
-    Listener, Others, ReceiveHook, RemoteHandle, Rx, UpcallHandle, Upcalls,
+    AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Listener, Others,
+    RemoteHandle, Rx,
 };
 use server::{TIMEOUT, ask, echo_to_a_late_reader, listening, side_by_side, small_queues};
 

@@ -34,8 +34,8 @@ pub enum Waits {
     /// for. The number and a pin have no effect.
     UntilReady(RawFd, Direction),
     /// For a descriptor to be ready, but the call itself blocks, so a syscall thread makes it once
-    /// the descriptor is ready: one call at a time for each descriptor and direction, and as many in all as may wait
-    /// indefinitely.
+    /// the descriptor is ready. It makes one call at a time for each descriptor and direction, and as many in all as may
+    /// wait indefinitely.
     ReadyThenBlocks(RawFd, Direction),
     /// For anything, without limit. A syscall thread makes the call and waits.
     Indefinitely,

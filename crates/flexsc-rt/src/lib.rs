@@ -49,9 +49,9 @@
 //! - **Shared** ([`Executor::Shared`]): owner and syscall threads make the calls of a batch at a time, each from
 //!   pages of its own; the owner takes back what no thread has begun. So one user thread keeps several cores
 //!   busy, if these have nothing else to do.
-//! - Calls that wait for a descriptor need no thread meanwhile: they wait in an epoll set, and are made in
-//!   place when it is ready, or by a syscall thread if the descriptor is in blocking mode; or in the ring ([`Config::sleep_in_ring`]), where one entry into the kernel submits a
-//!   batch, waits and takes completions. So 10,000 reads of idle sockets occupy no thread.
+//! - Calls that wait for a descriptor need no thread meanwhile. They wait in an epoll set, and are made in
+//!   place when it is ready, or by a syscall thread if the descriptor is in blocking mode. Or they wait in the ring
+//!   ([`Config::sleep_in_ring`]), where one entry into the kernel submits a batch, waits and takes completions. So 10,000 reads of idle sockets occupy no thread.
 //!
 //! Which of the four makes a bounded call ([`Waits::Bounded`]) is learnt from measured costs, for each number, kind of
 //! object and batch depth: calls begin in place, and from time to time one batch tries another
@@ -79,7 +79,7 @@
 //! | batches of 64 calls without work | 1.2 to 1.3 times the time of the calls |
 //! | batches of 64 opens and closes; of sends and receives | 1.04 times the time of the calls; 1.08 times |
 //!
-//! Batches gain where it costs more to enter the kernel: on a processor on which getppid(2) took 170 ns, those of 64 opens
+//! Batches gain where it costs more to enter the kernel. On a processor on which getppid(2) took 170 ns, those of 64 opens
 //! and closes took 0.67 times the time of the calls, and those of sends and receives 0.83 times.
 //!
 //! # Ownership
@@ -147,7 +147,8 @@ mod bell;
 mod call;
 /// The rings of this machine.
 mod call_ring {
-    pub(crate) use shared_ring::author::{CallJob, CallRing, Pushed};
+    pub(crate) use shared_ring::author::CallJob;
+    pub(crate) use shared_ring::uring::{CallRing, Pushed};
 }
 mod choice;
 /// The clock of this machine.
@@ -201,7 +202,7 @@ pub use future::{CallFuture, Runtime};
 pub use object::Kind;
 pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
-pub use shared_ring::SetupError;
+pub use shared_ring::uring::SetupError;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

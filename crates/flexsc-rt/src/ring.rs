@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::event::PollFlags;
 use rustix::io::Errno;
-use shared_ring::{Mode, SetupError};
+use shared_ring::uring::{Mode, SetupError};
 
 use super::call_ring::{CallJob, CallRing, Pushed};
 use crate::call::Direction;
@@ -30,13 +30,13 @@ pub(crate) struct Ring {
     cancels: VecDeque<u64>,
     in_flight: usize,
     /// The owner's bell, if the owner sleeps in the ring.
-    bell: Option<Bell>,
+    bell: Option<BellWatch>,
     entered: u64,
 }
 
 /// The descriptor that ends the owner's sleep.
 #[derive(Debug)]
-struct Bell {
+struct BellWatch {
     fd: RawFd,
     /// The ring waits for it.
     is_watched: bool,
@@ -70,7 +70,8 @@ impl Ring {
         let has_all = calls.iter().all(has);
         if has_all {
             self.calls = Some(Ok(ring));
-            self.bell = Some(Bell { fd: bell.as_raw_fd(), is_watched: false, has_rung: false });
+            self.bell =
+                Some(BellWatch { fd: bell.as_raw_fd(), is_watched: false, has_rung: false });
         }
         has_all
     }

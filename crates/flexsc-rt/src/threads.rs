@@ -56,7 +56,7 @@ struct Thread {
 
 /// A call of a syscall thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Call {
+struct ThreadCall {
     /// Number of calls that the thread had made before.
     served: u64,
     /// The entry, unless the thread makes no call.
@@ -64,9 +64,9 @@ struct Call {
 }
 
 impl Thread {
-    fn call(&self) -> Call {
+    fn call(&self) -> ThreadCall {
         let entry = self.serving.entry();
-        Call { served: self.served.load(Ordering::Relaxed), entry }
+        ThreadCall { served: self.served.load(Ordering::Relaxed), entry }
     }
 }
 
@@ -395,7 +395,7 @@ impl Pool {
 
     /// The body of the heartbeat.
     fn heartbeat(self: Arc<Self>) {
-        let mut seen = vec![Call::default(); self.threads.len()];
+        let mut seen = vec![ThreadCall::default(); self.threads.len()];
         let (mut idle_beats, mut beats) = (0, Beats::default());
         let mut until_check = BEATS_OF_CHECK;
         let mut work = self.lock();
@@ -446,7 +446,7 @@ impl Pool {
 
     /// Looks at the threads: interrupts calls that are cancelled, and takes pages over from threads in the calls in
     /// which they were seen before. Returns whether there is a call to interrupt.
-    fn beat(&self, work: &mut Work, seen: &mut [Call]) -> bool {
+    fn beat(&self, work: &mut Work, seen: &mut [ThreadCall]) -> bool {
         let mut cancelling = false;
         for (number, seen) in seen.iter_mut().enumerate() {
             let thread = &self.threads[number];
@@ -516,7 +516,7 @@ impl Pool {
     }
 
     /// Counts a thread as blocked, and frees its page for another one, unless it computes or waits for a core.
-    fn take_over(&self, work: &mut Work, number: u16, call: Call) {
+    fn take_over(&self, work: &mut Work, number: u16, call: ThreadCall) {
         let Some(page) = call.entry.map(|entry| entry / ENTRIES as u32) else { return };
         let thread = &self.threads[usize::from(number)];
         // A thread whose call has ended waits for the lock, so it does not run either.

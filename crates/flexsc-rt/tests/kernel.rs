@@ -9,10 +9,13 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
 use flexsc_rt::kernel::FlexScKernel;
+use shared_ring::buffers::{BufferGroup, GatherList};
+use shared_ring::calls::{Arg, Call, Executor};
+use shared_ring::files::{Access, File, FileOp, FileOutcome, PathAt, SymlinkPolicy};
+use shared_ring::sockets::ListenOptions;
 use shared_ring::{
-    Access, Arg, BufferGroup, Call, Completion, EngineConfig, Errno, Executor, Fd, File, FileOp,
-    FileOutcome, GatherList, Host, Kernel, ListenOptions, Op, OpKind, Outcome, PathAt, Socket,
-    Submit, Submitted, SymlinkPolicy, Token, WhenCold,
+    Completion, EngineConfig, Errno, Fd, Host, Kernel, Op, OpKind, Outcome, Socket, Submit,
+    Submitted, Token, WhenCold,
 };
 
 const CALL: Token = Token::new(OpKind::Call, 0, 0);
@@ -310,7 +313,7 @@ fn dropped_files_are_closed_by_posted_calls() {
             outcome => panic!("{outcome:?}"),
         }
     };
-    let number = |file: &shared_ring::File| std::os::fd::AsRawFd::as_raw_fd(file);
+    let number = |file: &shared_ring::files::File| std::os::fd::AsRawFd::as_raw_fd(file);
     let is_open = |fd: i32| {
         std::fs::read_link(format!("/proc/self/fd/{fd}")).is_ok_and(|to| to.ends_with("dropped"))
     };

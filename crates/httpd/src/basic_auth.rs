@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
 
 use crate::message::path;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// Paths for which clients need a name and a password: `FILE`, `FILE,path=/prefix` or `FILE,realm=name`.
 ///
@@ -131,7 +131,7 @@ impl Realm {
     pub(crate) fn find(
         realms: &[Realm],
         numbers: &[usize],
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
     ) -> Option<usize> {
         if numbers.is_empty() {
             return None;
@@ -160,7 +160,7 @@ impl Credentials {
     pub(crate) const MAX_BYTES: usize = 1024;
 
     /// Returns the credentials of a request, if it has valid ones.
-    pub(crate) fn of(request: &Request<'_>) -> Option<Self> {
+    pub(crate) fn of(request: &RequestHead<'_>) -> Option<Self> {
         let value = request.one("authorization")?;
         let (scheme, rest) = value.split_at_checked("Basic ".len())?;
         let rest = rest.trim_ascii();

@@ -5,7 +5,7 @@ use evring::Rx;
 use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
 use crate::limits::Limits;
-use crate::message::body::{Body, BodyPiece};
+use crate::message::body::{BodyDecoder, BodyPiece};
 use crate::message::head_errors::NoRequest;
 use crate::message::path;
 use crate::message::range::{self, RangeRequest};
@@ -63,7 +63,7 @@ pub(crate) fn decode(
     ends: impl Iterator<Item = usize>,
     limits: &Limits,
 ) -> Decoded {
-    let mut body = Body::new(framing, limits).map_err(|status| status.0)?;
+    let mut body = BodyDecoder::new(framing, limits).map_err(|status| status.0)?;
     let (mut tail, mut content, mut fed) = (Vec::new(), Vec::new(), 0);
     for end in ends.chain([input.len()]) {
         let end = end.clamp(fed, input.len());

@@ -47,7 +47,7 @@ impl HostOptions {
 /// The name of a virtual host, such as `example.org`; `*.example.org` stands for all names below `example.org`.
 ///
 /// ```
-/// let name: evring_httpd::HostName = "*.Example.org".parse()?;
+/// let name: evring_httpd::options::HostName = "*.Example.org".parse()?;
 /// assert_eq!(name.to_string(), "*.example.org");
 /// # Ok::<(), String>(())
 /// ```

@@ -11,6 +11,12 @@
 //! [`Server`] runs a [`Site`], which is an [`Application`](evring::Application) of [`evring`]. The
 //! crate re-exports [`evring`] with all mechanisms.
 //!
+//! | module | for |
+//! |---|---|
+//! | [`handlers`] | functions that answer requests: their parameters, middleware, pools of threads, upgrades |
+//! | [`body`] | bodies of requests and responses, whole or in parts |
+//! | [`options`] | settings: of the server, its limits, its hosts and their files |
+//!
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and precompressed files. Malformed requests are rejected.
 //!
@@ -21,7 +27,7 @@
 //!
 //! | feature | adds |
 //! |---|---|
-//! | `uring`, `epoll`, `epoll-edge`, `poll`, `select`, `devpoll`, `rtsig`, `interest`, `flexsc`, `send`, `send-ps1`, `send-ps2`, `tokio` | a mechanism each; `mechanisms` has all of them |
+//! | `uring`, `epoll` and so on | the mechanism of this name in [`evring::mechanisms`]; `mechanisms` has all of them |
 //! | `tokio` | also `Builder::tokio`: handlers that use timers, sockets and tasks of tokio, on any mechanism |
 //! | `tower` | handlers that are services of tower, such as a router of axum |
 //! | `json` | bodies in JSON: `Json`, `from_json` |
@@ -58,62 +64,76 @@ mod response;
 mod server;
 mod site;
 
-pub use access_log::{AccessLog, LogFormat};
+/// Bodies of requests and responses, whole or in parts.
+pub mod body {
+    pub use crate::site::handler::BodySink;
+    pub use crate::site::request_body::{BodyError, RequestBody};
+    pub use crate::site::response_body::{Body, BodySender, Disconnected};
+}
+
+/// Functions that answer requests, and what they use: parameters, middleware, pools of threads, upgrades.
+pub mod handlers {
+    pub use crate::site::client_info::{ClientAddr, with_client_info};
+    pub use crate::site::constant::constant;
+    pub use crate::site::deferred::Responder;
+    pub use crate::site::handler::{Answer, Handler, Wait};
+    pub use crate::site::into_handler::{IntoHandler, kind};
+    #[cfg(feature = "json")]
+    pub use crate::site::json::{Json, JsonError, from_json};
+    pub use crate::site::middleware::{Next, wrap};
+    pub use crate::site::params::{PathParams, param};
+    pub use crate::site::pool::{Pool, PoolError};
+    #[cfg(feature = "sandbox")]
+    pub use crate::site::sandbox::SandboxedHandler;
+    #[cfg(feature = "tower")]
+    pub use crate::site::service::ServiceKind;
+    pub use crate::site::shed::shed_if_late;
+    pub use crate::site::upgrade::{Upgraded, upgrade};
+}
+
+/// Settings: of the server, its limits, its hosts and their files.
+pub mod options {
+    pub use crate::access_log::{AccessLog, LogFormat};
+    #[cfg(feature = "basic-auth")]
+    pub use crate::basic_auth::BasicAuth;
+    #[cfg(feature = "compression")]
+    pub use crate::compression::{Compression, CompressionLevels};
+    pub use crate::error_page::ErrorPage;
+    pub use crate::file_options::FileOptions;
+    pub use crate::header_rule::HeaderRule;
+    pub use crate::host_options::{HostName, HostOptions};
+    pub use crate::limits::Limits;
+    pub use crate::mime_type::MimeType;
+    pub use crate::page_path::PagePath;
+    pub use crate::redirect::Redirect;
+    pub use crate::server::addresses::Addresses;
+    pub use crate::server::options::{ConnectionLimits, Options};
+    #[cfg(feature = "sandbox")]
+    pub use crate::server::options::{HandlerModule, HandlerTenant};
+    #[cfg(feature = "tls")]
+    pub use crate::server::tls::TlsOptions;
+    #[cfg(feature = "user")]
+    pub use crate::server::user::User;
+}
+
 #[cfg(feature = "sandbox")]
 pub use ash_sandbox::sandbox;
-#[cfg(feature = "basic-auth")]
-pub use basic_auth::BasicAuth;
 pub use bytes;
-#[cfg(feature = "compression")]
-pub use compression::{Compression, CompressionLevels};
-pub use error_page::ErrorPage;
 pub use evring;
 pub use evring::{Config, Root};
 #[cfg(feature = "tls")]
 pub use evring_tls::{self, TlsInfo};
-pub use file_options::FileOptions;
-pub use header_rule::HeaderRule;
-pub use host_options::{HostName, HostOptions};
 pub use http;
-pub use limits::Limits;
-pub use mime_type::MimeType;
-pub use page_path::PagePath;
-pub use redirect::Redirect;
-pub use server::addresses::Addresses;
 pub use server::builder::Builder;
 pub use server::error::Error;
-pub use server::options::{ConnectionLimits, Options};
-#[cfg(feature = "sandbox")]
-pub use server::options::{HandlerModule, HandlerTenant};
 pub use server::running::{Handle, Server};
-#[cfg(feature = "tls")]
-pub use server::tls::TlsOptions;
-#[cfg(feature = "user")]
-pub use server::user::User;
 pub use site::Site;
-pub use site::client_info::{ClientAddr, with_client_info};
-pub use site::constant::constant;
-pub use site::deferred::Responder;
-pub use site::handler::{Answer, BodySink, Handler, Request, Wait};
+pub use site::handler::Request;
 pub use site::head::Head;
-pub use site::into_handler::{IntoHandler, kind};
 pub use site::into_response::IntoResponse;
-#[cfg(feature = "json")]
-pub use site::json::{Json, JsonError, from_json};
 pub use site::methods::{Methods, delete, get, patch, post, put};
-pub use site::middleware::{Next, wrap};
-pub use site::params::{PathParams, param};
-pub use site::pool::{Pool, PoolError};
 pub use site::reply::{Reply, Response};
-pub use site::request_body::{BodyError, RequestBody};
-pub use site::response_body::{Body, BodySender, Disconnected};
-#[cfg(feature = "sandbox")]
-pub use site::sandbox::SandboxedHandler;
-#[cfg(feature = "tower")]
-pub use site::service::ServiceKind;
-pub use site::shed::shed_if_late;
 pub use site::state::State;
-pub use site::upgrade::{Upgraded, upgrade};
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use evring::{HIGH_WATER, MAX_READ_BYTES};
+use evring::HIGH_WATER;
+use evring::files::MAX_READ_BYTES;
 
 #[cfg(feature = "cli")]
 use crate::flags;
@@ -10,7 +11,7 @@ use crate::flags;
 /// Limits per client and for the server's memory. Every resource is bounded.
 ///
 /// ```
-/// let mut limits = evring_httpd::Limits::default();
+/// let mut limits = evring_httpd::options::Limits::default();
 /// limits.max_body_bytes = 8 << 20;
 /// let server = evring_httpd::Server::builder().limits(limits);
 /// ```

@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The media type of files with an extension, such as `wasm=application/wasm`.
 ///
 /// ```
-/// let mime_type: evring_httpd::MimeType = "gltf=model/gltf+json".parse()?;
+/// let mime_type: evring_httpd::options::MimeType = "gltf=model/gltf+json".parse()?;
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::message::path;
 /// `errors/404.html` there.
 ///
 /// ```
-/// let page: evring_httpd::PagePath = "app.html".parse()?;
+/// let page: evring_httpd::options::PagePath = "app.html".parse()?;
 /// assert_eq!(page.to_string(), "/app.html");
 /// # Ok::<(), String>(())
 /// ```

@@ -10,7 +10,9 @@ use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evring_httpd::{Config, Head, Limits, Request, Site, constant};
+use evring_httpd::handlers::constant;
+use evring_httpd::options::Limits;
+use evring_httpd::{Config, Head, Request, Site};
 use serving::{Server, on_every_backend};
 use stage::Stage;
 use tempfile::TempDir;

@@ -10,8 +10,9 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bad::{Bad, bad};
-use evring_httpd::evring::BufferSizes;
-use evring_httpd::{Config, Limits};
+use evring_httpd::Config;
+use evring_httpd::evring::sockets::BufferSizes;
+use evring_httpd::options::Limits;
 use serving::{Client, Server, on_every_backend, on_every_backend_at_once};
 use tempfile::TempDir;
 
@@ -218,7 +219,7 @@ fn changed_file_is_served_with_a_zero_ttl() {
 #[test]
 fn changed_file_is_served_after_the_default_ttl() {
     let root = site(&[12]);
-    let backend = evring_httpd::evring::auto().unwrap().name;
+    let backend = evring_httpd::evring::mechanisms::auto().unwrap().name;
     let server = serve(backend, &root);
     let mut client = server.connect();
     assert!(client.get("/12.bin").body == contents(12));

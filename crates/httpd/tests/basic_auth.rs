@@ -1,4 +1,5 @@
 //! Basic authentication, on every mechanism.
+#![cfg(feature = "basic-auth")]
 
 use crate::serving;
 
@@ -7,7 +8,8 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use evring_httpd::{AccessLog, BasicAuth, Builder, Error, Request, Server};
+use evring_httpd::options::{AccessLog, BasicAuth};
+use evring_httpd::{Builder, Error, Request, Server};
 use serving::{Client, connect, on_every_backend};
 use tempfile::TempDir;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring_httpd::Limits;
+use evring_httpd::options::Limits;
 use rustix::net::{self, AddressFamily, SocketType};
 use serving::program::Serving;
 use serving::{Client, available};
@@ -262,7 +262,10 @@ fn memory_at_full_load_scales_with_workers_and_saturates() {
     #[cfg(feature = "basic-auth")]
     {
         let server = evring_httpd::Server::builder().basic_auth("users".parse().unwrap());
-        assert!(server.memory_at_full_load() > default + evring_httpd::BasicAuth::MAX_FILE_BYTES);
+        assert!(
+            server.memory_at_full_load()
+                > default + evring_httpd::options::BasicAuth::MAX_FILE_BYTES
+        );
     }
 }
 

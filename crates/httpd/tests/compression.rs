@@ -10,7 +10,8 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::Duration;
 
-use evring_httpd::{Compression, Limits, Server};
+use evring_httpd::Server;
+use evring_httpd::options::{Compression, Limits};
 use serving::{Client, ParsedResponse, connect, on_every_backend};
 
 const HTML_BYTES: usize = 20_000;

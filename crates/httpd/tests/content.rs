@@ -6,7 +6,8 @@ use crate::serving;
 use std::fs;
 use std::path::Path;
 
-use evring_httpd::{Error, ErrorPage, FileOptions, Server};
+use evring_httpd::options::{ErrorPage, FileOptions};
+use evring_httpd::{Error, Server};
 use serving::{connect, on_every_backend};
 use tempfile::TempDir;
 

@@ -9,8 +9,9 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evring_httpd::evring::SymlinkPolicy;
-use evring_httpd::{Config, Limits, Root, Site};
+use evring_httpd::evring::files::SymlinkPolicy;
+use evring_httpd::options::Limits;
+use evring_httpd::{Config, Root, Site};
 use serving::{Server, on_every_backend};
 use stage::{ParsedResponse, Stage, response};
 use tempfile::TempDir;

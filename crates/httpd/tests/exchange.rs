@@ -6,7 +6,8 @@ use std::fs;
 use std::time::{Duration, SystemTime};
 
 use evring_httpd::evring::{Close, HIGH_WATER};
-use evring_httpd::{Limits, Site, State};
+use evring_httpd::options::Limits;
+use evring_httpd::{Site, State};
 use stage::bad::{Bad, bad};
 use stage::{ParsedResponse, Stage, response, responses};
 use tempfile::TempDir;

@@ -8,8 +8,10 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::{BufferSizes, FileDelivery, Stats};
-use evring_httpd::{Config, Limits};
+use evring_httpd::Config;
+use evring_httpd::evring::sockets::BufferSizes;
+use evring_httpd::options::Limits;
+use evring_httpd::{evring::FileDelivery, evring::Stats};
 use rustix::net::sockopt::set_socket_recv_buffer_size;
 
 fn start(policy: FileDelivery, backend: &'static str, root: &Path) -> Server {

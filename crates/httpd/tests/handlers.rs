@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use evring_httpd::body::{Body, BodySink};
 use evring_httpd::bytes::Bytes;
 use evring_httpd::evring::{Close, HIGH_WATER, Lateness};
+use evring_httpd::handlers::{Answer, Handler, constant, shed_if_late};
 use evring_httpd::http::request::Parts;
 use evring_httpd::http::{HeaderMap, Method, StatusCode, Version};
-use evring_httpd::{
-    Answer, Body, BodySink, Handler, Head, Limits, Request, Response, Site, constant, get,
-    shed_if_late,
-};
+use evring_httpd::options::Limits;
+use evring_httpd::{Head, Request, Response, Site, get};
 use stage::{Stage, response};
 
 fn stage(site: Site) -> Stage {

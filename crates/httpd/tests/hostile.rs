@@ -12,7 +12,8 @@ use std::time::Duration;
 use std::{env, fs};
 
 use cases::{CHUNKED, LLHTTP, PICO, PICO_CHUNKS};
-use evring_httpd::{Config, Limits};
+use evring_httpd::Config;
+use evring_httpd::options::Limits;
 use serving::random::Random;
 use serving::{Server, available, refuse_io_uring};
 use stage::Stage;

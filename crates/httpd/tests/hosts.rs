@@ -6,7 +6,8 @@ use std::fs;
 use std::net::TcpStream;
 use std::path::Path;
 
-use evring_httpd::{AccessLog, FileOptions, HostName, HostOptions, Limits, LogFormat, Server};
+use evring_httpd::Server;
+use evring_httpd::options::{AccessLog, FileOptions, HostName, HostOptions, Limits, LogFormat};
 use serving::{Client, ParsedResponse, on_every_backend};
 
 const LARGE: usize = 200_000;
@@ -204,7 +205,7 @@ fn host_has_users_of_its_own_or_those_of_the_server() {
     let dir = files();
     let ann = write_user(&dir.path().join("ann"), "ann");
     let bob = write_user(&dir.path().join("bob"), "bob");
-    let auth = |text: String| text.parse::<evring_httpd::BasicAuth>().unwrap();
+    let auth = |text: String| text.parse::<evring_httpd::options::BasicAuth>().unwrap();
     on_every_backend(|backend| {
         let root = |name: &str| dir.path().join(name);
         let mut one = host(&root("one"), &["one.test"], |files| {
@@ -256,7 +257,7 @@ fn hosts_with_the_users_of_the_server_need_no_memory_for_them() {
     assert_eq!(builder().host(same()).memory_at_full_load(), builder().memory_at_full_load());
     let mut other = same();
     other.basic_auth = Some(vec!["others".parse().unwrap()]);
-    let max = evring_httpd::BasicAuth::MAX_FILE_BYTES;
+    let max = evring_httpd::options::BasicAuth::MAX_FILE_BYTES;
     let grown = builder().host(other).memory_at_full_load() - builder().memory_at_full_load();
     assert!(grown > max, "{grown}");
 }
@@ -264,7 +265,8 @@ fn hosts_with_the_users_of_the_server_need_no_memory_for_them() {
 #[cfg(feature = "compression")]
 #[test]
 fn host_compresses_files_or_not() {
-    use evring_httpd::{Builder, Compression};
+    use evring_httpd::Builder;
+    use evring_httpd::options::Compression;
 
     let dir = files();
     for host in ["d", "one", "two"] {

@@ -6,7 +6,9 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use evring_httpd::{Body, Builder, Config, Limits, Request, Response, Server};
+use evring_httpd::body::Body;
+use evring_httpd::options::Limits;
+use evring_httpd::{Builder, Config, Request, Response, Server};
 use serving::{connect, on_every_backend};
 
 #[test]

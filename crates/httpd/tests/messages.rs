@@ -1,4 +1,4 @@
-//! What the program says to the person who runs it: each line leads to what to do.
+//! What the program says to the operator: each line leads to what to do.
 #![cfg(feature = "cli")]
 
 use crate::serving;

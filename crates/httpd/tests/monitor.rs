@@ -10,7 +10,10 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use evring_httpd::{AccessLog, Body, Request, Responder, Response, Server};
+use evring_httpd::body::Body;
+use evring_httpd::handlers::Responder;
+use evring_httpd::options::AccessLog;
+use evring_httpd::{Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
 
 /// Returns the samples of a scrape as OpenMetrics, by their names with labels.

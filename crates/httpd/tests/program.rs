@@ -10,7 +10,7 @@ use std::process::Output;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::backends;
+use evring_httpd::evring::mechanisms::backends;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use serving::program::{Serving, httpd, limited};

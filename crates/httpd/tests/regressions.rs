@@ -12,8 +12,10 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use evring_httpd::body::RequestBody;
 use evring_httpd::evring::AnyMechanism;
-use evring_httpd::{Config, Limits, Request, RequestBody, Root, Site};
+use evring_httpd::options::Limits;
+use evring_httpd::{Config, Request, Root, Site};
 use proptest::prelude::*;
 use rustix::process::Signal;
 use serving::program::{Serving, httpd, limited};

@@ -2,8 +2,6 @@
 
 use crate::serving;
 
-use std::fs;
-use std::io::{BufRead, Read};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
@@ -12,8 +10,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::ListeningSocket;
-use evring_httpd::{Builder, Config, Error, Limits, Request, Responder, Server};
+use evring_httpd::evring::sockets::ListeningSocket;
+use evring_httpd::handlers::Responder;
+use evring_httpd::options::Limits;
+use evring_httpd::{Builder, Config, Error, Request, Server};
 use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
@@ -185,7 +185,7 @@ fn idle_connection_kept_the_workers_before_a_reload() {
         let (mut idle, mut active) = (connect(address), connect(address));
         assert_eq!((idle.get("/").body, active.get("/").body), (b"0".to_vec(), b"0".to_vec()));
         handle.reload(version(backend, 1, 1)).unwrap();
-        // A request that was sent is answered, whatever the worker has heard of.
+        // A request that was sent is answered, whether or not the worker has received it.
         assert_eq!(active.get("/").body, b"0", "{backend}");
         idle.expect_end();
         active.expect_end();
@@ -344,6 +344,8 @@ fn metrics_count_all_generations() {
 
 #[cfg(feature = "cli")]
 mod program {
+    use std::fs;
+    use std::io::{BufRead, Read};
     use std::process::Command;
 
     use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};

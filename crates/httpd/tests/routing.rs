@@ -7,12 +7,12 @@ use std::io::ErrorKind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+use evring_httpd::body::{BodySink, RequestBody};
+use evring_httpd::handlers::{Answer, Handler, Next, Responder, param, shed_if_late, wrap};
 use evring_httpd::http::request::Parts;
 use evring_httpd::http::{HeaderMap, HeaderValue, StatusCode};
-use evring_httpd::{
-    Answer, BodySink, Config, Error, Handler, Limits, Next, Request, RequestBody, Responder,
-    Response, Server, get, param, put, shed_if_late, wrap,
-};
+use evring_httpd::options::Limits;
+use evring_httpd::{Config, Error, Request, Response, Server, get, put};
 use serving::{Client, ParsedResponse, connect, on_every_backend};
 
 fn builder() -> evring_httpd::Builder {

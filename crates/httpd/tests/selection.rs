@@ -5,7 +5,8 @@ use crate::stage;
 use std::fs;
 use std::time::Duration;
 
-use evring_httpd::{Limits, Root, Site};
+use evring_httpd::options::Limits;
+use evring_httpd::{Root, Site};
 use stage::{ParsedResponse, Stage, response};
 use tempfile::TempDir;
 

@@ -11,7 +11,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use evring_httpd::{AccessLog, Body, Builder, Request, Response, Server, TlsOptions};
+use evring_httpd::body::Body;
+use evring_httpd::options::{AccessLog, TlsOptions};
+use evring_httpd::{Builder, Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
 use tls::{Authority, BOTH};
 

@@ -7,11 +7,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use evring_httpd::body::{Body, BodySender, BodySink};
+use evring_httpd::handlers::{Answer, Handler};
 use evring_httpd::http::HeaderMap;
 use evring_httpd::http::request::Parts;
-use evring_httpd::{
-    Answer, Body, BodySender, BodySink, Builder, Handler, Limits, Request, Response, Server,
-};
+use evring_httpd::options::Limits;
+use evring_httpd::{Builder, Request, Response, Server};
 use serving::{connect, on_every_backend, on_every_backend_at_once};
 
 /// Longer than any wait on the slowest machine.

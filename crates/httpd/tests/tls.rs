@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 
 use evring_httpd::evring::Config;
 use evring_httpd::evring_tls::{ServerSession, rustls};
-use evring_httpd::{HostOptions, Limits, Request, Server, TlsInfo, TlsOptions, with_client_info};
+use evring_httpd::handlers::with_client_info;
+use evring_httpd::options::{HostOptions, Limits, TlsOptions};
+use evring_httpd::{Request, Server, TlsInfo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{

@@ -6,8 +6,10 @@ use crate::tls::{Authority, BOTH, connect};
 
 use std::sync::Arc;
 
-use evring_httpd::evring::{BufferSizes, Config};
-use evring_httpd::{Limits, Server};
+use evring_httpd::Server;
+use evring_httpd::evring::Config;
+use evring_httpd::evring::sockets::BufferSizes;
+use evring_httpd::options::Limits;
 
 #[test]
 fn random_downloads_with_tls_are_exact_on_every_policy_and_mechanism() {

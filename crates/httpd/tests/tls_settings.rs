@@ -7,9 +7,10 @@ use crate::tls::{Authority, BOTH, body, connect, get, start, tcp};
 use std::fs;
 use std::sync::Arc;
 
+use evring_httpd::Server;
 use evring_httpd::evring_tls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
 use evring_httpd::evring_tls::rustls::{ClientConfig, SignatureScheme};
-use evring_httpd::{FileOptions, Server, TlsOptions};
+use evring_httpd::options::{FileOptions, TlsOptions};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P384_SHA384};
 use serving::{Client, on_every_backend};
 

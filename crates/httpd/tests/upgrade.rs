@@ -326,7 +326,7 @@ fn sockets_of_the_process_before_were_taken_for_those_of_a_service_manager() {
     serving.errors.read_to_string(&mut String::new()).unwrap();
 }
 
-/// Makes a pipe with a name, which blocks who opens it until the other side is open, too.
+/// Makes a pipe with a name, which blocks a program that opens it until the other side is open, too.
 fn make_pipe(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::RWXU, 0).unwrap();
 }

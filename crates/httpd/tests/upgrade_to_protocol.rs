@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use evring_httpd::{Limits, Request, Responder, Response, Server, Upgraded, upgrade};
+use evring_httpd::handlers::{Responder, Upgraded, upgrade};
+use evring_httpd::options::Limits;
+use evring_httpd::{Request, Response, Server};
 use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 const HEAD: &str =

@@ -10,12 +10,12 @@ use std::task::{Poll, Waker};
 use std::thread;
 use std::time::Duration;
 
+use evring_httpd::body::{Body, BodyError, RequestBody};
 use evring_httpd::bytes::Bytes;
+use evring_httpd::handlers::{ClientAddr, Pool, Responder};
 use evring_httpd::http::StatusCode;
-use evring_httpd::{
-    Body, BodyError, Builder, ClientAddr, Limits, Pool, Request, RequestBody, Responder, Response,
-    Server,
-};
+use evring_httpd::options::Limits;
+use evring_httpd::{Builder, Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
 
 /// Longer than any wait on the slowest machine.

@@ -11,11 +11,13 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
-use shared_ring::author::{LinuxRing, Ring, System};
+use shared_ring::author::System;
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
+use shared_ring::uring::{LinuxRing, Ring};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, Fd, Host, Kernel, KernelError,
-    Mode, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token, UringConfig, UringKernel,
-    Waker,
+    Completion, Counters, Fd, Host, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError,
+    Submitted, Token, Waker,
 };
 
 use crate::control_block::{Counts, Events, Handler};

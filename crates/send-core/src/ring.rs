@@ -3,8 +3,9 @@
 use std::fmt;
 use std::time::Instant;
 
-use shared_ring::author::{LinuxRing, RawCompletion, Ring};
-use shared_ring::{Kernel, KernelError, OpKind, SetupError, Submit, UringKernel, Waker};
+use shared_ring::uring::{LinuxRing, RawCompletion, Ring};
+use shared_ring::uring::{SetupError, UringKernel};
+use shared_ring::{Kernel, KernelError, OpKind, Submit, Waker};
 
 use crate::control_block::{EventSink, Source};
 use crate::{Error, Event, EventType};

@@ -16,7 +16,9 @@ use send_core::control_block::{Actions, ControlBlock, Group, Groups, SetFlag, Tr
 use send_core::kernel::{Delivery, SendKernel};
 use send_core::sockets::{SocketConfig, SocketId, Sockets};
 use send_core::{Action, EventType};
-use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
+use shared_ring::sockets::ListenOptions;
+use shared_ring::uring::UringConfig;
+use shared_ring::{Host, Kernel, Op, OpKind, Outcome, Submit, Token};
 
 /// Number of instructions after which the event arrives, and number executed.
 static ARRIVE_AT: AtomicU64 = AtomicU64::new(0);

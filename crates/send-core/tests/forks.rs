@@ -13,7 +13,9 @@ use send_core::control_block::{Actions, ControlBlock, Group, Groups, Trigger};
 use send_core::kernel::{Delivery, SendKernel};
 use send_core::sockets::{SocketConfig, SocketId, Sockets};
 use send_core::{Action, Error, EventType, PostError};
-use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig};
+use shared_ring::sockets::ListenOptions;
+use shared_ring::uring::UringConfig;
+use shared_ring::{Host, Kernel, Op, OpKind, Outcome, Submit, Token};
 
 /// Runs a child for at most ten seconds. Returns its status in the format of wait(2).
 fn fork(child: impl FnOnce()) -> i32 {

@@ -4,9 +4,9 @@ use std::net::TcpStream;
 use std::time::Instant;
 
 use send_core::kernel::{Capacity, Delivery, SendKernel};
-use shared_ring::{
-    Host, Kernel, ListenOptions, Op, OpKind, Outcome, Submit, Token, UringConfig, UringKernel,
-};
+use shared_ring::sockets::ListenOptions;
+use shared_ring::uring::{UringConfig, UringKernel};
+use shared_ring::{Host, Kernel, Op, OpKind, Outcome, Submit, Token};
 
 /// Notification is lowered while more new connections than this are queued.
 const BATCH_ABOVE: usize = 32;

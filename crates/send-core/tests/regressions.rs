@@ -10,7 +10,9 @@ use std::{mem, ptr, thread};
 use send_core::control_block::{ControlBlock, Events, Group, Groups, Handler, SetFlag, Trigger};
 use send_core::kernel::{Delivery, SendKernel};
 use send_core::{EventType, Poster};
-use shared_ring::{Host, Kernel, ListenOptions, Op, OpKind, Submit, Token, UringConfig};
+use shared_ring::sockets::ListenOptions;
+use shared_ring::uring::UringConfig;
+use shared_ring::{Host, Kernel, Op, OpKind, Submit, Token};
 
 const USER: EventType = EventType::USER;
 

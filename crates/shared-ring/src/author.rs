@@ -1,6 +1,6 @@
 //! For authors of kernels: the parts of which the kernels of this crate are made.
 //!
-//! A kernel implements [`Submit`] and [`Kernel`]. With `evring::Mechanism` it runs every server of the
+//! A kernel implements [`Submit`] and [`Kernel`]. With `evring::mechanisms::Mechanism` it runs every server of the
 //! crates `evring` and `evring-httpd`. `examples/src/poll_kernel.rs` of the repository is a kernel over
 //! poll(2) that uses only this module and the rest of the public interface.
 //!
@@ -13,14 +13,14 @@
 //! | [`ReadAhead`] | for which sockets Linux reads ahead in the files that they are sent |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
 //! | [`BufferPool`], [`GatherList`] | memory to receive into, and to send from |
-//! | [`BufferMemory`](crate::BufferMemory), [`BufferGroup`](crate::BufferGroup) | memory of the caller, as a group of receive buffers |
+//! | [`BufferMemory`](crate::buffers::BufferMemory), [`BufferGroup`](crate::buffers::BufferGroup) | memory of the caller, as a group of receive buffers |
 //! | [`Token`], [`Completion`], [`Op::fail`], [`Op::executed`] | names and results of operations |
 //! | [`Waker`], [`EventCounter`] | ends a wait of the kernel from another thread |
 //! | [`System`], [`Host`], [`Linux`] | the system calls of a machine, which a simulation replaces |
 //! | [`Poller`] | an interest set and a wait; [`Engine`] makes a kernel of it |
 //! | [`PollNow`], [`HintSource`], [`SignalSource`] | the system calls under the pollers `DevPoll`, `InterestPoller` and `RtSig` |
-//! | `CallRing`, `Pushed` | a ring that makes system calls, for which the author keeps the memory |
-//! | [`Ring`], `UringKernel` | the queues of io_uring, and the kernel over them |
+//! | `uring::CallRing` | a ring that makes system calls, for which the author keeps the memory |
+//! | `uring::Ring`, `uring::UringKernel` | the queues of io_uring, and the kernel over them |
 //! | [`Process`] | detects a child of fork(2), which must not use its parent's descriptors |
 //!
 //! # System calls
@@ -46,13 +46,14 @@
 //!   live until the job is done. An [`InFlightTable`] keeps it, and a kernel that is dropped while a job
 //!   hangs leaks it.
 //! - [`Operations::offloaded`] is unsafe: the thread must have finished the job.
-//! - [`Ring::push`] is unsafe: the memory of the submission must live until its last completion.
+//! - `uring::Ring::push` is unsafe: the memory of the submission must live until its last completion.
 //!
 //! # Example
 //!
 //! ```
 //! use shared_ring::author::InFlightTable;
-//! use shared_ring::{Call, Completion, Errno, Executor, Op, OpKind, Outcome, Token};
+//! use shared_ring::calls::{Call, Executor};
+//! use shared_ring::{Completion, Errno, Op, OpKind, Outcome, Token};
 //!
 //! // Operations in flight, each with the time of its submission.
 //! let mut table = InFlightTable::new(16);
@@ -67,13 +68,13 @@
 //! assert!(matches!(completion.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
 //! ```
 //!
-//! [`BufferPool`]: crate::BufferPool
-//! [`Call`]: crate::Call
-//! [`Call::job`]: crate::Call::job
+//! [`BufferPool`]: crate::buffers::BufferPool
+//! [`Call`]: crate::calls::Call
+//! [`Call::job`]: crate::calls::Call::job
 //! [`Completion`]: crate::Completion
 //! [`Engine`]: crate::Engine
-//! [`FileOp::job`]: crate::FileOp::job
-//! [`GatherList`]: crate::GatherList
+//! [`FileOp::job`]: crate::files::FileOp::job
+//! [`GatherList`]: crate::buffers::GatherList
 //! [`Host`]: crate::Host
 //! [`Kernel`]: crate::Kernel
 //! [`Linux`]: crate::Linux
@@ -92,7 +93,7 @@
 pub use crate::call::CallJob;
 pub use crate::discard::DiscardBuffer;
 pub use crate::file_op::{FileJob, FileJobOutcome};
-pub use crate::inflight::{Entry, InFlightTable};
+pub use crate::inflight::{InFlight, InFlightTable};
 pub use crate::interest::edges::HintSource;
 pub use crate::job::{Job, JobOutcome};
 pub use crate::offload::OffloadThreads;
@@ -101,6 +102,4 @@ pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::process::Process;
 pub use crate::read_ahead::ReadAhead;
 pub use crate::system::{Offload, System, WakeSignal};
-#[cfg(feature = "uring")]
-pub use crate::uring::{CallRing, Cqe, Entries, Feature, LinuxRing, Pushed, RawCompletion, Ring};
 pub use crate::waker::EventCounter;

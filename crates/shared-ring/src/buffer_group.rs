@@ -31,8 +31,8 @@ impl BufferGroup {
 
 /// Memory for receive buffers that the caller provides, such as a mapped file.
 ///
-/// A [`BufferPool`](crate::BufferPool) owns the value. It drops the value when no operation can write
-/// to the memory and no [`RxBuf`](crate::RxBuf) over it is left; if the kernel may still write, never.
+/// A [`BufferPool`](crate::buffers::BufferPool) owns the value. It drops the value when no operation can write
+/// to the memory and no [`RxBuf`](crate::buffers::RxBuf) over it is left; if the kernel may still write, never.
 ///
 /// # Safety
 /// - `bytes` always returns the same memory. It stays mapped, readable and writable, until the value

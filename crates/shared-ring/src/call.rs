@@ -16,7 +16,7 @@ use crate::Fd;
 /// of safe code fails with `EFAULT`; a call of any number needs unsafe code:
 ///
 /// ```compile_fail,E0133
-/// use shared_ring::{Arg, Call};
+/// use shared_ring::calls::{Arg, Call};
 ///
 /// let read = Call::new(0, [Arg::Value(0), Arg::Value(0xdead), Arg::Value(8)]);
 /// ```

@@ -129,8 +129,8 @@ impl Fd {
     /// - An operation releases it with its last completion, when it is rejected, or when
     ///   [`Submit::finish`](crate::Submit::finish) has returned and its kernel runs no further turn.
     /// - A poller releases it on [`forget`](crate::poller::Poller::forget), or when dropped.
-    /// - A submission of [`UringKernel::begin`](crate::UringKernel::begin) releases it when
-    ///   [`UringKernel::end`](crate::UringKernel::end) returns that the kernel has the cancellation,
+    /// - A submission of [`UringKernel::begin`](crate::uring::UringKernel::begin) releases it when
+    ///   [`UringKernel::end`](crate::uring::UringKernel::end) returns that the kernel has the cancellation,
     ///   or when the kernel is dropped.
     /// - A call that completes at once, such as a system call, releases it on return.
     pub unsafe fn lent(fd: BorrowedFd<'_>) -> Self {

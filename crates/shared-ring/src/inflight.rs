@@ -6,7 +6,7 @@ use crate::{Op, SubmitError, SubmitErrorKind, Token};
 
 /// An operation in flight and its kernel's state for it.
 #[derive(Debug)]
-pub struct Entry<N> {
+pub struct InFlight<N> {
     /// Identifies it.
     pub token: Token,
     /// The operation, with its memory.
@@ -18,7 +18,7 @@ pub struct Entry<N> {
 /// Operations in flight by token, up to a maximum number.
 #[derive(Debug)]
 pub struct InFlightTable<N> {
-    entries: Table<Option<Entry<N>>>,
+    entries: Table<Option<InFlight<N>>>,
     vacant: Vec<u32>,
     /// For each kind and slot, the entry's index plus one.
     places: [Table<u32>; OpKind::COUNT],
@@ -52,7 +52,12 @@ impl<N> InFlightTable<N> {
     /// the slot.
     // An operation is large: inlined, it is written once.
     #[inline(always)]
-    pub fn insert(&mut self, token: Token, op: Op, state: N) -> Result<&mut Entry<N>, SubmitError> {
+    pub fn insert(
+        &mut self,
+        token: Token,
+        op: Op,
+        state: N,
+    ) -> Result<&mut InFlight<N>, SubmitError> {
         let place = self.places[token.kind() as usize].at(token.slot() as usize);
         if *place != 0 {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
@@ -62,7 +67,7 @@ impl<N> InFlightTable<N> {
         };
         *place = at + 1;
         let entry = self.entries.at(at as usize);
-        Ok(entry.insert(Entry { token, op, state }))
+        Ok(entry.insert(InFlight { token, op, state }))
     }
 
     fn place(&self, token: Token) -> Option<usize> {
@@ -72,14 +77,14 @@ impl<N> InFlightTable<N> {
 
     /// Returns the operation of `token`; `None` for a stale token.
     #[inline]
-    pub fn get(&mut self, token: Token) -> Option<&mut Entry<N>> {
+    pub fn get(&mut self, token: Token) -> Option<&mut InFlight<N>> {
         let place = self.place(token)?;
         self.entries[place].as_mut().filter(|e| e.token == token)
     }
 
     /// Removes the operation of `token` and returns it with its memory.
     #[inline]
-    pub fn remove(&mut self, token: Token) -> Option<Entry<N>> {
+    pub fn remove(&mut self, token: Token) -> Option<InFlight<N>> {
         self.remove_if(token, |_| true)
     }
 
@@ -89,7 +94,7 @@ impl<N> InFlightTable<N> {
         &mut self,
         token: Token,
         ends: impl FnOnce(&Op) -> bool,
-    ) -> Option<Entry<N>> {
+    ) -> Option<InFlight<N>> {
         let place = self.place(token)?;
         let entry = self.entries[place].take_if(|e| e.token == token && ends(&e.op))?;
         self.places[token.kind() as usize][token.slot() as usize] = 0;
@@ -98,7 +103,7 @@ impl<N> InFlightTable<N> {
     }
 
     /// Ends the operations for which `keep` returns false.
-    pub fn retain(&mut self, keep: impl Fn(&Entry<N>) -> bool) {
+    pub fn retain(&mut self, keep: impl Fn(&InFlight<N>) -> bool) {
         let ended: Vec<Token> =
             self.entries.iter().flatten().filter(|e| !keep(e)).map(|e| e.token).collect();
         for token in ended {
@@ -107,7 +112,7 @@ impl<N> InFlightTable<N> {
     }
 
     /// Ends all operations.
-    pub fn drain(&mut self) -> impl Iterator<Item = Entry<N>> {
+    pub fn drain(&mut self) -> impl Iterator<Item = InFlight<N>> {
         self.tokens().into_iter().filter_map(|token| self.remove(token))
     }
 

@@ -5,18 +5,27 @@
 //! kernel may access, until its last completion. A [`Token`] identifies the operation by kind,
 //! slot and generation. There are two kernels:
 //!
-//! - [`UringKernel`] uses io_uring (feature `uring`, on by default). One system call per turn submits, waits and reaps; a
+//! - `UringKernel`, in the module `uring`, uses io_uring (feature `uring`, on by default). One system call per turn submits, waits and reaps; a
 //!   lone send is one of its own.
 //! - [`Engine`] uses non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
 //!   select. Offload threads do file operations that would block. [`PortableKernel`] is the engine
 //!   over epoll, for machines without io_uring.
 //!
-//! Both make the system calls of a [`System`]; [`UringKernel`] also uses the queues of a
-//! [`Ring`](author::Ring).
+//! Both make the system calls of a [`System`]; `UringKernel` also uses the queues of a `Ring`.
 //! These belong to this machine ([`Linux`]) or, in tests, to the simulated machine of the crate
 //! `evring-sim`, which injects faults.
 //!
-//! [`author`] has the parts for kernels of one's own.
+//! | module | for |
+//! |---|---|
+//! | [`buffers`] | memory to receive into, and to send from |
+//! | [`files`] | file operations, open files, metadata |
+//! | [`sockets`] | listening sockets and datagrams |
+//! | [`calls`] | system calls by number |
+//! | `uring` | the kernel over io_uring, and its queues |
+//! | [`poller`] | the pollers of the engine |
+//! | [`interest`] | declared interests and hints, as functions |
+//! | [`nonblocking`] | single attempts without a kernel |
+//! | [`author`] | the parts for kernels of one's own |
 //!
 //! This crate does not handle connections, protocols or deadlines; the crate `evring` builds
 //! servers on it. It has no futures, and threads do not share a ring.
@@ -60,28 +69,49 @@ mod system;
 mod table;
 mod token;
 #[cfg(feature = "uring")]
-mod uring;
+pub mod uring;
 mod waker;
 
-pub use buffer::{BufferPool, RxBuf};
-pub use buffer_group::{BufferError, BufferGroup, BufferMemory, Place};
-pub use call::{Arg, Call, Executor};
-pub use datagram::{Datagram, Transmit};
+/// Memory that a kernel receives into, and memory to send from.
+pub mod buffers {
+    pub use crate::buffer::{BufferPool, RxBuf};
+    pub use crate::buffer_group::{BufferError, BufferGroup, BufferMemory, Place};
+    pub use crate::gather::GatherList;
+}
+
+/// System calls by number, and the executors that can make them.
+pub mod calls {
+    pub use crate::call::{Arg, Call, Executor};
+}
+
+/// File operations, open files and their metadata.
+pub mod files {
+    pub use crate::file::{File, FileKind, Listing, Metadata};
+    pub use crate::file_op::{
+        Access, FileOp, FileOutcome, FileWrite, PathAt, SymlinkPolicy, WriteAt,
+    };
+}
+
+/// Listening sockets, and datagrams.
+pub mod sockets {
+    pub use crate::datagram::{Datagram, Transmit};
+    pub use crate::listening::{BufferSizes, ListenOptions, ListeningSocket};
+}
+
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
-pub use file::{File, FileKind, Listing, Metadata};
-pub use file_op::{Access, FileOp, FileOutcome, FileWrite, PathAt, SymlinkPolicy, WriteAt};
-pub use gather::GatherList;
 pub use kernel::{Counters, Host, Kernel, Submit};
 pub use kernel_error::KernelError;
 pub use linux::Linux;
-pub use listening::{BufferSizes, ListenOptions, ListeningSocket};
 pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, WhenCold};
 pub use rustix::io::Errno;
 pub use token::{OpKind, Token};
-#[cfg(feature = "uring")]
-pub use uring::{Mode, SetupError, UringConfig, UringKernel};
 pub use waker::Waker;
+
+use buffers::*;
+use calls::*;
+use files::*;
+use sockets::*;
 
 pub(crate) use call::CallJob;
 pub(crate) use file_op::{Blocking, FileJob, FileJobOutcome, FileRange};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use rustix::io::{Errno, retry_on_intr};
 
-use crate::inflight::{Entry, InFlightTable};
+use crate::inflight::{InFlight, InFlightTable};
 use crate::nonblocking::{self, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit};
 use crate::read_ahead::ReadAhead;
 use crate::table::Table;
@@ -322,7 +322,7 @@ impl<S: System, N: Default> Operations<S, N> {
         token: Token,
         result: Result<JobOutcome, Errno>,
     ) -> Option<Submitted> {
-        let Entry { op, state, .. } = self.in_flight.remove(token)?;
+        let InFlight { op, state, .. } = self.in_flight.remove(token)?;
         let cancelled = matches!(state, Pending::Thread { cancelled: true });
         Some(match op {
             // It may have had an effect, so its result counts.
@@ -355,7 +355,7 @@ impl<S: System, N: Default> Operations<S, N> {
     /// Tries a system call again whose descriptor is readable.
     #[cold]
     fn call_again(&mut self, fd: Fd, token: Token) -> Read {
-        let Some(Entry { op: Op::Call(call, _), .. }) = self.in_flight.get(token) else {
+        let Some(InFlight { op: Op::Call(call, _), .. }) = self.in_flight.get(token) else {
             return Read::Empty;
         };
         // SAFETY: the call is accessed again after the job is done.
@@ -453,7 +453,7 @@ impl<S: System, N: Default> Operations<S, N> {
     /// Cancels an operation. Returns its completion, unless it is not in flight, or another thread runs its
     /// job, whose end is its completion. If it has a job, `withdraw` returns whether no thread will run it.
     pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
-        let Entry { op, state, .. } = self.in_flight.get(token)?;
+        let InFlight { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
         if let Pending::Thread { cancelled } = state {
             if !withdraw() {

@@ -1,6 +1,6 @@
 //! Which files the Linux kernel reads ahead of the sockets that they are sent to.
 //!
-//! Linux reads ahead of a reader that goes through a file in order, in growing windows: it fills large folios by large
+//! Linux reads ahead of a reader that goes through a file in order, in growing windows. It fills large folios by large
 //! requests, for a fraction of the CPU time of hints (`POSIX_FADV_WILLNEED`), which fill the page cache page by page. But it
 //! goes up to twice the read-ahead of the device ahead of each reader, however slow, and of any number of them. So it reads
 //! ahead for a number of sockets; what others send is read in small parts, as they are needed.

@@ -45,7 +45,7 @@ pub trait System: Host {
     /// Those of sendmsg(2).
     fn sendmsg(&mut self, fd: Fd, slices: &[IoSlice<'_>]) -> Result<usize, Errno>;
 
-    /// Receives a datagram, with a [header](crate::Datagram) in front of it. Returns the number of bytes of both, which
+    /// Receives a datagram, with a [header](crate::sockets::Datagram) in front of it. Returns the number of bytes of both, which
     /// are cut to the length of `into`.
     ///
     /// # Errors

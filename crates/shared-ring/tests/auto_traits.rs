@@ -1,10 +1,12 @@
 //! Checks at compile time which types are `Send`, `Sync` and `Clone`.
 
-use shared_ring::author::{FileJob, LinuxRing, OffloadThreads};
+use shared_ring::buffers::{BufferPool, GatherList, RxBuf};
+use shared_ring::files::File;
 use shared_ring::poller::{Epoll, RtSig};
-use shared_ring::{
-    BufferPool, Engine, Fd, File, GatherList, Linux, Op, Outcome, RxBuf, Socket, UringKernel, Waker,
-};
+use shared_ring::uring::LinuxRing;
+use shared_ring::uring::UringKernel;
+use shared_ring::{Engine, Fd, Linux, Op, Outcome, Socket, Waker};
+use shared_ring::{author::FileJob, author::OffloadThreads};
 
 macro_rules! is {
     ($($type:ty: $trait:ident),* $(,)?) => {

@@ -13,7 +13,7 @@ use shared_ring::nonblocking::{self, SendFileError};
 use shared_ring::{Fd, Linux};
 
 /// Length of a block, which a file remembers.
-const LEN: usize = shared_ring::File::BLOCK_BYTES as usize;
+const LEN: usize = shared_ring::files::File::BLOCK_BYTES as usize;
 const PAGE: usize = 4096;
 
 /// Returns a directory on a disk: one in memory would keep its files cached.
@@ -53,7 +53,7 @@ fn send(file: &File) -> Result<u32, SendFileError> {
 fn send_part(file: &File, offset: usize, len: usize) -> Result<u32, SendFileError> {
     let (sender, _receiver) = UnixStream::pair().unwrap();
     sender.set_nonblocking(true).unwrap();
-    let file = shared_ring::File::from(OwnedFd::from(file.try_clone().unwrap()));
+    let file = shared_ring::files::File::from(OwnedFd::from(file.try_clone().unwrap()));
     // SAFETY: the socket is open during the send.
     let to = unsafe { Fd::lent(sender.as_fd()) };
     let part = (&file, offset as u64, &mut (len as u32));

@@ -9,10 +9,11 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use shared_ring::calls::{Arg, Call, Executor};
 use shared_ring::poller::Epoll;
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    Arg, Call, Engine, EngineConfig, Errno, Executor, Kernel, Mode, Op, OpKind, Outcome, Submit,
-    Submitted, Token, UringConfig, UringKernel,
+    Engine, EngineConfig, Errno, Kernel, Op, OpKind, Outcome, Submit, Submitted, Token,
 };
 use turns::{Batch, TurnInto};
 

@@ -9,12 +9,15 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::Duration;
 
 use number::number;
+use shared_ring::buffers::{BufferGroup, GatherList};
+use shared_ring::files::File;
 use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    BufferGroup, Engine, EngineConfig, File, GatherList, Host, Kernel, Linux, Mode, Op, OpKind,
-    Outcome, Socket, Submit, Submitted, Token, UringConfig, UringKernel, WhenCold,
+    Engine, EngineConfig, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit, Submitted,
+    Token, WhenCold,
 };
 use turns::{Batch, TurnInto};
 

@@ -5,9 +5,10 @@ mod turns;
 
 use evring_sim::{CheckedKernel, Fault, Faults, Machine, Plan, SimKernel, SimPoller};
 use number::number;
+use shared_ring::sockets::Transmit;
+use shared_ring::uring::{Mode, UringConfig};
 use shared_ring::{
-    Completion, EngineConfig, Errno, Host, Kernel, Mode, Op, OpKind, Outcome, Submitted, Token,
-    Transmit, UringConfig,
+    Completion, EngineConfig, Errno, Host, Kernel, Op, OpKind, Outcome, Submitted, Token,
 };
 use turns::{Batch, TurnInto};
 

@@ -10,11 +10,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use number::number;
+use shared_ring::buffers::BufferGroup;
+use shared_ring::files::{FileOp, FileOutcome, PathAt, SymlinkPolicy};
 use shared_ring::poller::{Poller, Readiness, RtSig};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    BufferGroup, Completion, Engine, EngineConfig, Errno, FileOp, FileOutcome, Host, Kernel, Mode,
-    Op, OpKind, Outcome, PathAt, PortableKernel, Socket, Submit, SymlinkPolicy, Token, UringConfig,
-    UringKernel, poller::Epoll,
+    Completion, Engine, EngineConfig, Errno, Host, Kernel, Op, OpKind, Outcome, PortableKernel,
+    Socket, Submit, Token, poller::Epoll,
 };
 
 /// Runs `child` in a forked process of at most ten seconds. Returns its status in wait(2)'s format.

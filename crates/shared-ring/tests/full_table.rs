@@ -12,9 +12,10 @@ use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::author::System;
 use shared_ring::poller::{Epoll, EpollEdge, Poll, Select};
+use shared_ring::sockets::{BufferSizes, ListenOptions};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    BufferSizes, Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux, ListenOptions, Mode,
-    Op, OpKind, Outcome, Token, UringConfig, UringKernel,
+    Completion, Engine, EngineConfig, Errno, Host, Kernel, Linux, Op, OpKind, Outcome, Token,
 };
 use turns::{Batch, TurnInto};
 

@@ -23,13 +23,17 @@ use far::simulated::SimulatedMachine;
 use far::{DatagramPeer, Far, LocalMachine, Stream};
 use mapped::{View, mapped};
 use number::number;
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList};
+use shared_ring::calls::{Arg, Call, Executor};
+use shared_ring::files::{
+    Access, File, FileKind, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt,
+};
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
+use shared_ring::sockets::{BufferSizes, Datagram, ListenOptions, Transmit};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    Access, Arg, BufferError, BufferGroup, BufferPool, BufferSizes, Call, Completion, Counters,
-    Datagram, Engine, EngineConfig, Errno, Executor, Fd, File, FileKind, FileOp, FileOutcome,
-    GatherList, Host, Kernel, KernelError, ListenOptions, Mode, Op, OpKind, Outcome, PathAt,
-    Socket, Submit, SubmitError, SubmitErrorKind, Submitted, SymlinkPolicy, Token, Transmit,
-    UringConfig, UringKernel, Waker, WhenCold, WriteAt,
+    Completion, Counters, Engine, EngineConfig, Errno, Fd, Host, Kernel, KernelError, Op, OpKind,
+    Outcome, Socket, Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker, WhenCold,
 };
 use turns::{Batch, TurnInto};
 

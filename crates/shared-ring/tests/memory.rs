@@ -12,11 +12,13 @@ use std::time::Instant;
 
 use held::held;
 use number::number;
+use shared_ring::buffers::{BufferGroup, GatherList};
+use shared_ring::files::{File, FileOp, PathAt, SymlinkPolicy};
 use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    BufferGroup, Engine, EngineConfig, File, FileOp, GatherList, Host, Kernel, Linux, Mode, Op,
-    OpKind, Outcome, PathAt, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig,
-    UringKernel, WhenCold, nonblocking,
+    Engine, EngineConfig, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit, Submitted,
+    Token, WhenCold, nonblocking,
 };
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];

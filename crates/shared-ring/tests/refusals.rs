@@ -4,11 +4,11 @@ mod number;
 
 use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
-use shared_ring::author::Feature;
-use shared_ring::{
-    BufferGroup, Host, Kernel, ListenOptions, Mode, Op, OpKind, Outcome, SetupError, Submit, Token,
-    UringConfig,
-};
+use shared_ring::buffers::BufferGroup;
+use shared_ring::sockets::ListenOptions;
+use shared_ring::uring::Feature;
+use shared_ring::uring::{Mode, SetupError, UringConfig};
+use shared_ring::{Host, Kernel, Op, OpKind, Outcome, Submit, Token};
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 

@@ -16,14 +16,17 @@ use std::time::{Duration, Instant};
 use held::held;
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use shared_ring::buffers::{BufferGroup, GatherList};
+use shared_ring::calls::{Call, Executor};
+use shared_ring::files::{Access, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt};
 use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
+use shared_ring::sockets::ListenOptions;
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    Access, BufferGroup, Call, Completion, Engine, EngineConfig, Errno, Executor, Fd, FileOp,
-    FileOutcome, GatherList, Host, Kernel, Linux, ListenOptions, Mode, Op, OpKind, Outcome, PathAt,
-    PortableKernel, Socket, Submit, Submitted, SymlinkPolicy, Token, UringConfig, UringKernel,
-    WhenCold, WriteAt,
+    Completion, Engine, EngineConfig, Errno, Fd, Host, Kernel, Linux, Op, OpKind, Outcome,
+    PortableKernel, Socket, Submit, Submitted, Token, WhenCold,
 };
 use turns::{Batch, TurnInto};
 
@@ -172,7 +175,8 @@ fn list_is_started_while_partly_sent() {
 #[test]
 fn a_short_read_was_taken_for_the_end_of_the_file() {
     use evring_sim::{Fault, Faults, Machine, Plan, SimKernel};
-    use shared_ring::{Submit, SymlinkPolicy};
+    use shared_ring::Submit;
+    use shared_ring::files::SymlinkPolicy;
     use std::path::Path;
 
     let contents: Vec<u8> = (0..5_000u32).map(|at| at as u8).collect();
@@ -212,7 +216,8 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
 #[test]
 fn without_multishot_a_second_listener_failed() {
     use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
-    use shared_ring::{ListenOptions, Submit};
+    use shared_ring::Submit;
+    use shared_ring::sockets::ListenOptions;
 
     let unsupported = Some(Unsupported::Multishot);
     let machine = Machine::new(
@@ -277,7 +282,7 @@ fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     let config = EngineConfig::new(8, 1, 64);
     let mut kernel = PortableKernel::new(Epoll::new().unwrap(), &config).unwrap();
     // The pipe is full, so the thread waits for its reader.
-    let op = Op::File(FileOp::write(shared_ring::File::from(write), WriteAt::End, "x"));
+    let op = Op::File(FileOp::write(shared_ring::files::File::from(write), WriteAt::End, "x"));
     let token = Token::new(OpKind::File, 0, 0);
     assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
     // Once a job that was posted later is done, a thread has begun this one.

@@ -6,7 +6,8 @@ use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
 use ash_sandbox::sandbox::{Ash, MAX_TABLE_BYTES, Policy, Sandboxer, SharedTable};
-use evring::{AnyMechanism, Binding, Hooked, Landing, Tenant};
+use evring::AnyMechanism;
+use evring::hooks::{Binding, Hooked, Landing, Tenant};
 
 use crate::{Database, Kv, Mirror, MirrorMemory};
 

@@ -17,7 +17,9 @@ use options::Options;
 fn main() -> Result<(), Box<dyn Error>> {
     let options = Options::parse();
     if options.list_backends {
-        for backend in evring::backends().iter().filter(|backend| backend.available.is_ok()) {
+        for backend in
+            evring::mechanisms::backends().iter().filter(|backend| backend.available.is_ok())
+        {
             println!("{}", backend.name);
         }
         return Ok(());

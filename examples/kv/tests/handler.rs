@@ -11,7 +11,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring::{AnyMechanism, RemoteHandle, Tenant};
+use evring::hooks::Tenant;
+use evring::{AnyMechanism, RemoteHandle};
 use kv::model::Model;
 use kv::{Database, GetHandler, Kv, Limits};
 use support::client::Client;

@@ -13,7 +13,8 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use evring::{AnyMechanism, Application, BufferSizes, Config, RemoteHandle, Stats};
+use evring::sockets::BufferSizes;
+use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats};
 
 /// Longer than any step takes on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -21,7 +22,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Runs a test on every available mechanism, and prints the others with the reasons.
 pub fn on_each(test: impl Fn(&'static str)) {
     static REPORT: Once = Once::new();
-    let backends = evring::backends();
+    let backends = evring::mechanisms::backends();
     REPORT.call_once(|| {
         for backend in &backends {
             if let Err(reason) = &backend.available {

@@ -3,7 +3,8 @@
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use evring::{Application, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Others, Rx};
+use evring::files::FileOutcome;
+use evring::{Application, CloseReason, Commands, ConnId, Cx, Listener, Others, Rx};
 
 use super::TIMEOUT;
 
@@ -25,7 +26,7 @@ pub enum Event {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Opened(u64),
-    Stat((evring::FileKind, u64)),
+    Stat((evring::files::FileKind, u64)),
     Listed(Vec<std::ffi::OsString>),
     Read(Vec<u8>),
     Written,
@@ -61,7 +62,7 @@ pub struct Turn<'a, 'r> {
     pub event: Event,
     pub rx: Option<&'a mut Rx<'r>>,
     /// The opened file.
-    pub file: Option<evring::File>,
+    pub file: Option<evring::files::File>,
 }
 
 impl Turn<'_, '_> {

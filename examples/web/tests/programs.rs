@@ -5,7 +5,7 @@ mod program;
 use std::io::{BufRead, BufReader, Write};
 use std::thread;
 
-use evring_httpd::evring::backends;
+use evring_httpd::evring::mechanisms::backends;
 use program::Program;
 use tungstenite::Message;
 

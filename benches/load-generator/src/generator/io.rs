@@ -1,9 +1,8 @@
 //! Connections: establishes them, receives, sends and closes.
 
-use shared_ring::{
-    BufferGroup, BufferSizes, Completion, Errno, GatherList, Host, Kernel, Op, OpKind, Outcome,
-    RxBuf, Submitted, Token,
-};
+use shared_ring::buffers::{BufferGroup, GatherList, RxBuf};
+use shared_ring::sockets::BufferSizes;
+use shared_ring::{Completion, Errno, Host, Kernel, Op, OpKind, Outcome, Submitted, Token};
 
 use super::{CLOSE_DEADLINE, Generator, cleared, connection_token, error_of, is_obsolete};
 use crate::connection::{Connection, PendingRequest, Phase, Role};

@@ -8,9 +8,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::{Duration, Instant};
 
-use shared_ring::{
-    Completion, Errno, GatherList, Host, Kernel, KernelError, OpKind, Outcome, Token,
-};
+use shared_ring::buffers::GatherList;
+use shared_ring::{Completion, Errno, Host, Kernel, KernelError, OpKind, Outcome, Token};
 
 use crate::arrivals::ArrivalTimes;
 use crate::connection::{Connection, Phase, Role};

@@ -3,7 +3,8 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use shared_ring::{Call, Executor, Kernel, Op, OpKind};
+use shared_ring::calls::{Call, Executor};
+use shared_ring::{Kernel, Op, OpKind};
 
 use super::{Generator, RETRY_DELAY, Timer, connection_token};
 use crate::connection::{Phase, Role};

@@ -3,7 +3,7 @@
 use std::net::UdpSocket;
 use std::thread::{self, JoinHandle};
 
-use evring::{DatagramConfig, DatagramThread};
+use evring::datagrams::{DatagramConfig, DatagramThread};
 
 use super::client::{BYTES, TIMEOUT};
 use super::scheduling::Policy;

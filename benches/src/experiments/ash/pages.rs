@@ -8,9 +8,9 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use evring::hooks::{Hooked, Landing, Tenant};
 use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Hooked, Landing, Listener,
-    RemoteHandle, Rx, Tenant,
+    AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener, RemoteHandle, Rx,
 };
 
 use super::super::{Context, DEFAULT};

@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
 
-use evring::Scheduling;
+use evring::owner::Scheduling;
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::failure::Failure;

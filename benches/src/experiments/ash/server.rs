@@ -13,9 +13,11 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{self, Handler, Sandboxer};
 use ash_sandbox::upcall::{self, Channel, Peer, Upcall};
+use evring::hooks::{Hooked, Landing, ReceiveHook, Upcalls};
+use evring::mailbox::Mailbox;
 use evring::{
-    AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Hooked, Landing, Listener,
-    Mailbox, Others, ReceiveHook, RemoteHandle, Rx, Upcalls,
+    AnyMechanism, Application, Chunk, Commands, Config, ConnId, Cx, Listener, Others, RemoteHandle,
+    Rx,
 };
 
 use super::super::DEFAULT;

@@ -15,10 +15,10 @@ use rustix::io::Errno;
 use rustix::net::sockopt::set_socket_send_buffer_size;
 use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 use rustix::time::{ClockId, clock_gettime};
-use shared_ring::{
-    Fd, FileOp, FileOutcome, GatherList, Kernel, Mode, Op, OpKind, Outcome, Submit, Submitted,
-    Token, UringConfig, UringKernel,
-};
+use shared_ring::buffers::GatherList;
+use shared_ring::files::{FileOp, FileOutcome};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
+use shared_ring::{Fd, Kernel, Op, OpKind, Outcome, Submit, Submitted, Token};
 
 use super::super::Context;
 use super::{Cache, SEND_BUFFER};
@@ -193,7 +193,7 @@ impl Sender {
     }
 
     fn by_ring(&mut self, file: &File, len: usize) -> Result<(), Failure> {
-        let file = shared_ring::File::from(OwnedFd::from(file.try_clone()?));
+        let file = shared_ring::files::File::from(OwnedFd::from(file.try_clone()?));
         // SAFETY: the socket is open as long as `self`, which waits for each operation.
         let fd = unsafe { Fd::lent(self.socket.as_fd()) };
         let mut at = 0;

@@ -1,6 +1,6 @@
 //! The memory of an idle connection.
 
-use evring::backends;
+use evring::mechanisms::backends;
 
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;

@@ -3,7 +3,7 @@
 mod case;
 mod idle;
 
-use evring::backends;
+use evring::mechanisms::backends;
 
 use case::{Case, Measured};
 

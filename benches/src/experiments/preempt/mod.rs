@@ -10,7 +10,8 @@ use std::time::{Duration, Instant};
 
 use send_core::kernel::{Delivery, SendKernel};
 use shared_ring::poller::Epoll;
-use shared_ring::{EngineConfig, Kernel, Mode, PortableKernel, UringConfig, UringKernel};
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
+use shared_ring::{EngineConfig, Kernel, PortableKernel};
 
 use super::{Context, Experiment};
 use crate::failure::Failure;

@@ -6,9 +6,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use shared_ring::{
-    Counters, Errno, Host, Kernel, KernelError, ListenOptions, Op, OpKind, Outcome, Socket, Token,
-};
+use shared_ring::sockets::ListenOptions;
+use shared_ring::{Counters, Errno, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket, Token};
 
 use super::client::RUNNING;
 use crate::failure::Failure;

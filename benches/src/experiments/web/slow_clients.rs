@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring::backends;
+use evring::mechanisms::backends;
 use evring_httpd::evring_tls::rustls::ClientConfig;
 
 use super::super::{Context, DEFAULT, Experiment, servers};

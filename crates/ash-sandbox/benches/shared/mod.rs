@@ -76,8 +76,8 @@ impl Separate {
     }
 }
 
-/// Copies, adds 16-bit words and, if `SWAP`, swaps the bytes of 32-bit words, as somebody writes it who
-/// wants just this: AVX2, sums of 32-bit words in lanes of 64 bits, two vectors at a time.
+/// Copies, adds 16-bit words and, if `SWAP`, swaps the bytes of 32-bit words, written by hand
+/// for just this: AVX2, sums of 32-bit words in lanes of 64 bits, two vectors at a time.
 ///
 /// # Safety
 ///

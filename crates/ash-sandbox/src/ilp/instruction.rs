@@ -1,4 +1,4 @@
-//! The instructions of which pipes are made: register to register, in the manner of VCODE (3.2.2).
+//! The instructions of which pipes are made: register to register, as in VCODE (3.2.2).
 //!
 //! There are no branches, loops, divisions, loads and stores, so a pipe always ends, cannot trap,
 //! and touches no memory but its words of the message.
@@ -76,7 +76,7 @@ impl Unary {
         [Unary::Move, Unary::Not, Unary::SwapBytes, Unary::CountOnes, Unary::TrailingZeros];
 
     /// What the operation gives at a gauge.
-    pub fn eval(self, gauge: Gauge, word: u64) -> u64 {
+    pub(crate) fn eval(self, gauge: Gauge, word: u64) -> u64 {
         let word = word & gauge.mask();
         match self {
             Unary::Move => word,
@@ -135,7 +135,7 @@ impl Binary {
     ];
 
     /// What the operation gives at a gauge.
-    pub fn eval(self, gauge: Gauge, left: u64, right: u64) -> u64 {
+    pub(crate) fn eval(self, gauge: Gauge, left: u64, right: u64) -> u64 {
         let (left, right) = (left & gauge.mask(), right & gauge.mask());
         let shift = right as u32 % gauge.bits();
         let result = match self {

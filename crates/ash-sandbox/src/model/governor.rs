@@ -56,7 +56,7 @@ impl Governor {
     }
 
     /// Adds upcalls to the strategies: the handler also has a native form in another process. In
-    /// `evring::Landing`, the next hook gets the messages for which the model prefers them, so put `evring::Upcalls` there.
+    /// `evring::hooks::Landing`, the next hook gets the messages for which the model prefers them, so put `evring::hooks::Upcalls` there.
     #[must_use]
     pub fn with_upcalls(mut self) -> Self {
         if !self.strategies.contains(&Strategy::Upcall) {

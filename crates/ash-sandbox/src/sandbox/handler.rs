@@ -159,34 +159,34 @@ impl Instance {
 }
 
 /// What runs when a message arrives.
-pub(crate) enum Code {
+pub(crate) enum HandlerCode {
     /// An instance of a module, in the sandbox.
     Module(Instance),
     /// An unsafe handler.
     Native { host: Box<Host>, entry: Box<NativeEntry> },
 }
 
-impl Code {
+impl HandlerCode {
     #[inline]
     fn host(&self) -> &Host {
         match self {
-            Code::Module(instance) => instance.store.data(),
-            Code::Native { host, .. } => host,
+            HandlerCode::Module(instance) => instance.store.data(),
+            HandlerCode::Native { host, .. } => host,
         }
     }
 
     #[inline]
     fn host_mut(&mut self) -> &mut Host {
         match self {
-            Code::Module(instance) => instance.store.data_mut(),
-            Code::Native { host, .. } => host,
+            HandlerCode::Module(instance) => instance.store.data_mut(),
+            HandlerCode::Native { host, .. } => host,
         }
     }
 }
 
 /// An instance of a handler. It belongs to one thread at a time.
 pub struct Handler {
-    code: Code,
+    code: HandlerCode,
     memory: Arc<HandlerMemory>,
     policy: Arc<Policy>,
     bound: Bound,
@@ -216,7 +216,7 @@ impl fmt::Debug for Handler {
 
 impl Handler {
     pub(crate) fn new(
-        mut code: Code,
+        mut code: HandlerCode,
         memory: Arc<HandlerMemory>,
         policy: Arc<Policy>,
         budget: Arc<Budget>,
@@ -394,8 +394,12 @@ impl Handler {
         self.code.host_mut().begin(message, fuel.saturating_sub(of_path));
         let clock = self.arm(fuel);
         let result = match &mut self.code {
-            Code::Module(instance) => instance.call((offset, len, connection as i64, slot as i32)),
-            Code::Native { host, entry } => Ok(entry(&mut NativeCalls { host, connection, slot })),
+            HandlerCode::Module(instance) => {
+                instance.call((offset, len, connection as i64, slot as i32))
+            }
+            HandlerCode::Native { host, entry } => {
+                Ok(entry(&mut NativeCalls { host, connection, slot }))
+            }
         };
         let used = self.used(fuel, clock);
         self.counters.operations += used;
@@ -471,8 +475,8 @@ impl Handler {
     /// Returns the engine's state of a module.
     fn module(&mut self) -> Option<&mut Store<Host>> {
         match &mut self.code {
-            Code::Module(instance) => Some(&mut instance.store),
-            Code::Native { .. } => None,
+            HandlerCode::Module(instance) => Some(&mut instance.store),
+            HandlerCode::Native { .. } => None,
         }
     }
 
@@ -550,7 +554,9 @@ mod tests {
         );
         let sandboxer = Sandboxer::new(Policy::default()).unwrap();
         let handler = sandboxer.load(&wat::parse_str(text).unwrap()).unwrap().instantiate(1);
-        let Code::Module(instance) = &handler.unwrap().code else { panic!("it is a module") };
+        let HandlerCode::Module(instance) = &handler.unwrap().code else {
+            panic!("it is a module")
+        };
         assert!(instance.globals.is_empty(), "{} globals", instance.globals.len());
     }
 }

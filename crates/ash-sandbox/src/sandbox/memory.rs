@@ -1,6 +1,6 @@
-//! The memory of a handler: a memfd that is mapped twice. The module's own memory is followed by the message
-//! area, which can only be read in the handler's mapping, by the reply area, and by a table of the application, if
-//! it shares one, which can only be read there, too; the other mapping is that of the host and of the kernel.
+//! The memory of a handler: a memfd that is mapped twice. The message area, the reply area and,
+//! if the application shares one, its table follow the module's own memory. In the handler's mapping, the message area and
+//! the table are read-only. The other mapping is that of the host and of the kernel.
 //!
 //! For wasmtime, the memory ends with the module's own. The areas are in the range behind it, which wasmtime
 //! reserves and does not check, as accesses there fault. So loads from the areas succeed, and stores to the

@@ -32,9 +32,9 @@ pub struct Policy {
     /// [`max_operations`](Self::max_operations) by one body at most, which is not charged.
     pub max_body_operations: u64,
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
-    /// threads. Beyond it, messages are passed to the application: a handler with loops or recursion, or with calls that
+    /// threads. Beyond it, messages are passed to the application. A handler with loops or recursion, or with calls that
     /// are charged by their bytes, is invoked only while [`max_operations`](Self::max_operations) are left, or all of a
-    /// second if these are fewer; another one while its longest path is left.
+    /// second if these are fewer. Any other handler is invoked while its longest path is left.
     pub operations_per_second: u64,
     /// Maximum number of messages that a handler sends in one invocation.
     pub max_sends: usize,

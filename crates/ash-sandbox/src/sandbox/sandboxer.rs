@@ -14,7 +14,7 @@ use super::analysis::{Analysis, MAX_GLOBALS, analyse};
 use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
-use super::handler::{Code, Handler, Instance};
+use super::handler::{Handler, HandlerCode, Instance};
 use super::host::{self, Charging, Host};
 use super::memory::{Areas, Creator, Memories};
 use super::rewrite::{global_name, rewrite};
@@ -218,7 +218,7 @@ impl Sandboxer {
         let memory = HandlerMemory::new(memory_bytes, areas, None, reserved);
         let memory = memory.map_err(|e| Rejection::new(Reason::Memory(e.to_string())))?;
         let host = Box::new(Host::new(tenant, Charging::Calls, &self.policy));
-        let code = Code::Native { host, entry: Box::new(entry) };
+        let code = HandlerCode::Native { host, entry: Box::new(entry) };
         let (memory, policy) = (Arc::new(memory), Arc::clone(&self.policy));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
         Ok(Handler::new(code, memory, policy, budget, (Bound::Acyclic(1), true), None))
@@ -302,7 +302,7 @@ impl Ash {
         let globals: Vec<_> = globals.collect();
         let is_mutable = |global: &Global| global.ty(&store).mutability() == Mutability::Var;
         let globals = globals.into_iter().filter(is_mutable).collect();
-        let code = Code::Module(Instance::new(store, entry, globals));
+        let code = HandlerCode::Module(Instance::new(store, entry, globals));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
         let Analysis { bound, is_by_bytes, .. } = self.analysis;
         let clock = self.clock.clone();

@@ -8,7 +8,7 @@
 //! delay, after which they go to the application. One that wakes the server without answers costs a thread of the server 100
 //! wake-ups a second.
 //!
-//! The server's side is [`Channel`], which `evring::Upcalls` drives; the other side is [`Peer`]:
+//! The server's side is [`Channel`], which `evring::hooks::Upcalls` drives; the other side is [`Peer`]:
 //!
 //! ```
 //! use std::os::unix::net::UnixStream;

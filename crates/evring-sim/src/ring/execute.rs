@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 use shared_ring::author::System;
-use shared_ring::{Datagram, Fd, Token};
+use shared_ring::sockets::Datagram;
+use shared_ring::{Fd, Token};
 
 use super::SimRing;
 use super::task::{RingOp, Task};

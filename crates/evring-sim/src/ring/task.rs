@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
+use shared_ring::Fd;
+use shared_ring::files::{Access, WriteAt};
 use shared_ring::nonblocking::FileRange;
-use shared_ring::{Access, Fd, WriteAt};
 
 use crate::memory::MemoryHold;
 

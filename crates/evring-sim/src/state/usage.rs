@@ -3,7 +3,8 @@
 use std::net::{IpAddr, SocketAddr};
 use std::rc::{Rc, Weak};
 
-use shared_ring::{__private, BufferPool, Fd, GatherList, RxBuf};
+use shared_ring::buffers::{BufferPool, GatherList, RxBuf};
+use shared_ring::{__private, Fd};
 
 /// The program's use of a machine at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

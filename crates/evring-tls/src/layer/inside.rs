@@ -3,7 +3,8 @@
 use std::any::Any;
 use std::time::Instant;
 
-use evring::{Chunk, Close, Commands, ConnId, Forward};
+use evring::layers::Forward;
+use evring::{Chunk, Close, Commands, ConnId};
 
 use super::session::Session;
 use super::transform::Transform;

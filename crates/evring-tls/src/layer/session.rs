@@ -7,7 +7,8 @@ use std::io::ErrorKind;
 use std::mem;
 use std::time::Duration;
 
-use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx, Tail};
+use evring::layers::Tail;
+use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx};
 
 use super::order::abruptness;
 use super::transform::Transform;

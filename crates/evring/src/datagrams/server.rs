@@ -11,9 +11,10 @@ use std::time::Instant;
 
 use ash_sandbox::sandbox::Handler;
 use bytes::Bytes;
+use shared_ring::buffers::GatherList;
+use shared_ring::sockets::{Datagram, Transmit};
 use shared_ring::{
-    Datagram, Errno, Fd, GatherList, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket,
-    Submitted, Token, Transmit,
+    Errno, Fd, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket, Submitted, Token,
 };
 
 use super::{Command, DatagramConfig, DatagramNotification, Shared};
@@ -31,7 +32,7 @@ const HEADERS: usize = 20 + 8;
 const MAX_COMMANDS: usize = 64;
 
 /// A socket, its handler, and what they share with the application.
-pub(super) struct Server<K: Kernel> {
+pub(super) struct DatagramServer<K: Kernel> {
     kernel: K,
     /// Closed when the value is dropped, after the kernel has finished.
     socket: Option<Socket>,
@@ -102,7 +103,7 @@ impl Outbox {
     }
 }
 
-impl<K: Kernel> Server<K> {
+impl<K: Kernel> DatagramServer<K> {
     /// Binds the handler, and begins to receive.
     ///
     /// # Errors
@@ -131,7 +132,7 @@ impl<K: Kernel> Server<K> {
         let slots = 0..u32::from(config.max_in_flight);
         // SAFETY: the socket is closed when the value is dropped, after `Submit::finish` has returned; no turn follows.
         let fd = unsafe { socket.fd() };
-        let mut server = Server {
+        let mut server = DatagramServer {
             shared: Shared::new(kernel.waker()),
             kernel,
             socket: Some(socket),
@@ -233,7 +234,7 @@ impl<K: Kernel> Server<K> {
         let (number, is_overloaded) = (self.numbers.hash_one(source), self.load.is_overloaded());
         match self.bound.handle(&buffer, landed_at, number, is_overloaded, now) {
             Verdict::Handled(message) => {
-                let Server { kernel, bound, outbox, shared, .. } = self;
+                let DatagramServer { kernel, bound, outbox, shared, .. } = self;
                 let max = self.max_amplification;
                 let mut left = max.map_or(usize::MAX, |max| {
                     sent_len.saturating_add(HEADERS).saturating_mul(max as usize)
@@ -317,7 +318,7 @@ fn failed(errno: Errno) -> KernelError {
     KernelError::new("receiving datagrams", errno)
 }
 
-impl<K: Kernel> Drop for Server<K> {
+impl<K: Kernel> Drop for DatagramServer<K> {
     fn drop(&mut self) {
         // Until this returns, the kernel may receive into the memory of the handler.
         self.kernel.finish();
@@ -334,7 +335,8 @@ mod tests {
 
     use ash_sandbox::sandbox::{HandlerMemory, Policy, Sandboxer};
     use evring_sim::{CheckedKernel, Fault, Faults, Machine, Plan, SimKernel, SimPoller};
-    use shared_ring::{EngineConfig, Mode, Submit, UringConfig};
+    use shared_ring::uring::{Mode, UringConfig};
+    use shared_ring::{EngineConfig, Submit};
 
     use super::*;
 
@@ -353,7 +355,7 @@ mod tests {
 
     /// A server, its socket, and the other ends of its channels.
     struct Started<K: Kernel> {
-        server: Server<K>,
+        server: DatagramServer<K>,
         fd: Fd,
         tenant: Tenant,
         memory: Weak<HandlerMemory>,
@@ -378,7 +380,7 @@ mod tests {
         let config = config.with(|c| c.max_queue_delay = None);
         let (notifier, ring) = mpsc::sync_channel(notifications);
         let (sender, commands) = mpsc::sync_channel(commands);
-        let server = Server::new(kernel, socket, handler, &config, (notifier, commands));
+        let server = DatagramServer::new(kernel, socket, handler, &config, (notifier, commands));
         let (server, tenant) = server.unwrap();
         Started { server, fd, tenant, memory, ring, sender }
     }
@@ -395,7 +397,7 @@ mod tests {
         let Started { mut server, fd, tenant, memory, ring, sender } =
             start(machine, kernel, config, (1, 4));
         let (mut arrived, mut replies, mut passed) = (Vec::new(), Vec::new(), Vec::new());
-        let mut turn = |server: &mut Server<K>| {
+        let mut turn = |server: &mut DatagramServer<K>| {
             server.turn(Some(server.kernel.now())).unwrap();
             replies.append(&mut machine.take_sent_datagrams(fd));
             passed.extend(ring.try_iter());
@@ -411,7 +413,7 @@ mod tests {
             }
         }
         let shared = server.shared();
-        let is_done = |server: &Server<K>| {
+        let is_done = |server: &DatagramServer<K>| {
             get(&shared.received) == arrived.len() as u64
                 && server.outbox.idle.len() == usize::from(IN_FLIGHT)
         };

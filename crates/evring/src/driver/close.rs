@@ -3,7 +3,8 @@
 use std::mem;
 use std::time::Duration;
 
-use shared_ring::{Errno, GatherList, OpKind, Submit};
+use shared_ring::buffers::GatherList;
+use shared_ring::{Errno, OpKind, Submit};
 
 use super::Driver;
 use super::close_socket::close;

@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use bitflags::bitflags;
-use shared_ring::{BufferGroup, Fd, File, GatherList, Socket};
+use shared_ring::buffers::{BufferGroup, GatherList};
+use shared_ring::files::File;
+use shared_ring::{Fd, Socket};
 
 use super::shares::Source;
 use crate::{Close, CloseReason, ConnId, HIGH_WATER, Tail};

@@ -1,7 +1,8 @@
 //! Deferred delivery of what the application reads from files (ECEM, section 3.2).
 
 use ecem::{Delivery, Readiness};
-use shared_ring::{FileOutcome, Outcome, Submit};
+use shared_ring::files::FileOutcome;
+use shared_ring::{Outcome, Submit};
 
 use super::deferred_reads::{MAX_DEFERRED_READS, Object, pair_of};
 use super::io::file_requests::FileRequest;

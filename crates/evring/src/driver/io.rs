@@ -9,9 +9,9 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use shared_ring::__private::Table;
-use shared_ring::{
-    BufferError, BufferGroup, File, GatherList, Host, OpKind, Socket, Submit, Token,
-};
+use shared_ring::buffers::{BufferError, BufferGroup, GatherList};
+use shared_ring::files::File;
+use shared_ring::{Host, OpKind, Socket, Submit, Token};
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::deferred_reads::{DeferredReads, deferred_reads};

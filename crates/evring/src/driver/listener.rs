@@ -3,7 +3,8 @@
 use std::num::NonZeroU16;
 use std::time::{Duration, Instant};
 
-use shared_ring::{BufferGroup, Fd, Host, Op, OpKind, Socket, Submit, Token};
+use shared_ring::buffers::BufferGroup;
+use shared_ring::{Fd, Host, Op, OpKind, Socket, Submit, Token};
 
 use super::close_socket::close;
 use crate::AcceptPolicy;
@@ -248,7 +249,8 @@ impl ListenerState {
 #[cfg(test)]
 mod tests {
     use shared_ring::poller::Poll;
-    use shared_ring::{Engine, EngineConfig, ListenOptions};
+    use shared_ring::sockets::ListenOptions;
+    use shared_ring::{Engine, EngineConfig};
 
     use super::*;
 

@@ -1,6 +1,7 @@
 //! The memory that a server holds at most.
 
-use shared_ring::{GatherList, Listing};
+use shared_ring::buffers::GatherList;
+use shared_ring::files::Listing;
 
 use super::connection::Connection;
 use super::deferred_reads::MAX_DEFERRED_READS;

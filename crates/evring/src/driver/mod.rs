@@ -37,9 +37,8 @@ pub(crate) use run::{drive, open_listeners, open_roots};
 
 use std::time::Duration;
 
-use shared_ring::{
-    Completion, Errno, FileOutcome, Host, KernelError, OpKind, Outcome, Socket, Submit, Token,
-};
+use shared_ring::files::FileOutcome;
+use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
 
 use crate::others::States;
 use crate::{
@@ -473,7 +472,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 mod tests {
     use std::time::{Duration, Instant};
 
-    use shared_ring::GatherList;
+    use shared_ring::buffers::GatherList;
 
     use super::*;
     use crate::{Config, Tail};

@@ -2,7 +2,8 @@
 
 use std::mem;
 
-use shared_ring::{Errno, Op, OpKind, RxBuf, Submit};
+use shared_ring::buffers::RxBuf;
+use shared_ring::{Errno, Op, OpKind, Submit};
 
 use super::Driver;
 use super::connection::{ConnFlags, Phase};

@@ -3,7 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use shared_ring::{File, Host, Kernel, KernelError, ListenOptions, Submit};
+use shared_ring::files::File;
+use shared_ring::sockets::ListenOptions;
+use shared_ring::{Host, Kernel, KernelError, Submit};
 
 use super::io::after;
 use super::{Driver, Io, ListenerState};

@@ -1,9 +1,8 @@
 //! Sending of queued bytes.
 
-use shared_ring::{
-    Errno, Fd, File, FileOutcome, GatherList, Host, Op, OpKind, Outcome, Submit, Submitted, Token,
-    WhenCold,
-};
+use shared_ring::buffers::GatherList;
+use shared_ring::files::{File, FileOutcome};
+use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold};
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::{Driver, Io};

@@ -5,7 +5,7 @@ use send_core::kernel::{Delivery, SendKernel};
 use shared_ring::Engine;
 use shared_ring::poller::Poller;
 #[cfg(feature = "io-uring")]
-use shared_ring::{Mode, UringKernel};
+use shared_ring::uring::{Mode, UringKernel};
 
 use crate::{Config, StartError, Unavailable};
 

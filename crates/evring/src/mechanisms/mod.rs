@@ -28,14 +28,18 @@ mod tokio;
 #[cfg(feature = "uring")]
 mod uring;
 
+pub use crate::config::Unavailable;
+pub use crate::event_loop::{EventLoop, Mechanism, MechanismLoop};
+pub use crate::multiplexer::{Family, Multiplexer};
+pub use shared_ring::Counters;
+#[cfg(feature = "io-uring")]
+pub use shared_ring::uring::Mode;
+
 use std::net::SocketAddr;
 
-use shared_ring::{BufferError, BufferGroup, BufferPool, KernelError};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
-use crate::{
-    Application, Config, Family, Listener, MechanismLoop, Multiplexer, RemoteHandle, StartError,
-    Stats, Unavailable,
-};
+use crate::{Application, Config, KernelError, Listener, RemoteHandle, StartError, Stats};
 
 /// The mechanisms that [`auto`] prefers, best first.
 const PREFERRED: [&str; 2] = ["uring", "epoll"];

@@ -1,7 +1,7 @@
 //! io_uring: operations are submitted through a ring shared with the kernel, completions are taken from
 //! another. One system call per turn submits, waits and reaps; a lone send is one of its own.
 
-use shared_ring::{Mode, UringKernel};
+use shared_ring::uring::{Mode, UringKernel};
 
 use super::kernels::{uring, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};

@@ -5,7 +5,8 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::time::Duration;
 
-use shared_ring::{Host, Linux, ListenOptions, Socket};
+use shared_ring::sockets::ListenOptions;
+use shared_ring::{Host, Linux, Socket};
 
 /// Takes a socket from its wrapper.
 pub(crate) fn into_owned_fd(socket: Socket) -> OwnedFd {

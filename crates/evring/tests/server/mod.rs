@@ -8,7 +8,9 @@ use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evring::{AnyMechanism, Application, BufferSizes, Config, RemoteHandle, Stats, backends};
+use evring::mechanisms::backends;
+use evring::sockets::BufferSizes;
+use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats};
 
 /// Longer than any step takes on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);

@@ -5,9 +5,11 @@ use std::ffi::c_char;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
 
+use shared_ring::Op;
 use shared_ring::author::DiscardBuffer;
+use shared_ring::buffers::{GatherList, RxBuf};
+use shared_ring::calls::Executor as By;
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Executor as By, GatherList, Op, RxBuf};
 
 use crate::call::{Call, Direction, Executor, Waits};
 use crate::operations;
@@ -35,7 +37,7 @@ pub(super) fn first(op: &mut Op, scratch: &mut Scratch) -> Call {
 }
 
 /// A system call, by the executor that its submitter has chosen.
-fn raw(call: &mut shared_ring::Call, by: By) -> Call {
+fn raw(call: &mut shared_ring::calls::Call, by: By) -> Call {
     let fd = call.fd().map(shared_ring::Fd::raw);
     // SAFETY: the call stays in the table, and is not accessed, until the posted one has ended.
     let job = unsafe { call.job() };

@@ -4,7 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::rc::Rc;
 
-use shared_ring::{File, Socket};
+use shared_ring::Socket;
+use shared_ring::files::File;
 
 use super::super::raw::OwnedFile;
 

@@ -5,9 +5,11 @@ use std::mem;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, RawFd};
 
 use rustix::io::Errno;
-use shared_ring::author::{Entry, FileJob, System};
+use shared_ring::author::{FileJob, InFlight, System};
+use shared_ring::buffers::RxBuf;
+use shared_ring::files::{FileOp, FileOutcome};
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Completion, Fd, FileOp, FileOutcome, Op, Outcome, RxBuf, Token};
+use shared_ring::{Completion, Fd, Op, Outcome, Token};
 
 use super::super::raw::OwnedFile;
 use super::{FlexScKernel, Stage, calls};
@@ -31,7 +33,7 @@ impl FlexScKernel {
     /// Posts the first call of a file operation in the table.
     pub(super) fn post_file(&mut self, token: Token) -> Result<(), Busy> {
         match self.in_flight.get(token) {
-            Some(Entry { op: Op::File(FileOp::Read(_, range)), .. }) => {
+            Some(InFlight { op: Op::File(FileOp::Read(_, range)), .. }) => {
                 let len = range.end.saturating_sub(range.start);
                 let bytes = vec![0; u32::try_from(len).unwrap_or(u32::MAX) as usize];
                 self.read(token, bytes, 0, Blocking::NoBlock)
@@ -41,7 +43,9 @@ impl FlexScKernel {
     }
 
     fn open(&mut self, token: Token, disk: Blocking) -> Result<(), Busy> {
-        let Some(Entry { op: Op::File(op), .. }) = self.in_flight.get(token) else { return Ok(()) };
+        let Some(InFlight { op: Op::File(op), .. }) = self.in_flight.get(token) else {
+            return Ok(());
+        };
         let (at, access) = match op {
             FileOp::Open(at, access) => (at, Some(*access)),
             FileOp::Stat(at) => (at, None),
@@ -63,7 +67,8 @@ impl FlexScKernel {
         filled: usize,
         disk: Blocking,
     ) -> Result<(), Busy> {
-        let Some(Entry { op: Op::File(FileOp::Read(file, range)), .. }) = self.in_flight.get(token)
+        let Some(InFlight { op: Op::File(FileOp::Read(file, range)), .. }) =
+            self.in_flight.get(token)
         else {
             return Ok(());
         };
@@ -85,14 +90,14 @@ impl FlexScKernel {
         self.operations.counters.offloaded_file_ops += u64::from(on_thread);
         self.has_posted |= !on_thread;
         self.owners[id.index()] = token;
-        if let Some(Entry { state, .. }) = self.in_flight.get(token) {
+        if let Some(InFlight { state, .. }) = self.in_flight.get(token) {
             state.stage = Stage::File(id, stage);
         }
     }
 
     /// Goes on with a file operation whose call has ended.
     pub(super) fn file_called(&mut self, token: Token, result: Result<usize, Errno>) {
-        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
+        let Some(InFlight { op, state, .. }) = self.in_flight.get(token) else { return };
         let end = state.end;
         let start = if let Op::File(FileOp::Read(_, range)) = op { range.start } else { 0 };
         let Stage::File(_, stage) = mem::replace(&mut state.stage, Stage::Idle) else { return };
@@ -162,7 +167,7 @@ impl FlexScKernel {
     /// Lets a thread open a path component by component.
     #[cold]
     fn open_without_openat2(&mut self, token: Token) {
-        let Some(Entry { op, .. }) = self.in_flight.remove(token) else { return };
+        let Some(InFlight { op, .. }) = self.in_flight.remove(token) else { return };
         match self.submit_to_offload(token, op) {
             Ok(submitted) => self.provide(token, submitted),
             Err(refused) => {

@@ -23,10 +23,12 @@ use rustix::io::Errno;
 use shared_ring::author::{
     DiscardBuffer, InFlightTable, Need, Offload, Operations, Process, ReadAhead, System, WakeSignal,
 };
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
+use shared_ring::calls::Executor as By;
+use shared_ring::files::File;
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Executor as By, File,
-    Host, Kernel, KernelError, Op, OpKind, Outcome, RxBuf, Socket, Submit, SubmitError,
-    SubmitErrorKind, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket,
+    Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
 };
 
 use super::host::{self, Machine};

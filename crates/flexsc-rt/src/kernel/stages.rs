@@ -5,7 +5,7 @@ use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::rc::Rc;
 
 use rustix::io::Errno;
-use shared_ring::author::Entry;
+use shared_ring::author::InFlight;
 use shared_ring::nonblocking::{self, is_aborted_accept, is_fd_limit};
 use shared_ring::{Completion, Op, Outcome, Socket, Token, WhenCold};
 
@@ -18,7 +18,7 @@ type CallResult = Result<usize, Errno>;
 impl FlexScKernel {
     /// Posts the first call of an operation in the table, or posts it again.
     pub(super) fn post(&mut self, token: Token) -> Result<(), Busy> {
-        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return Ok(()) };
+        let Some(InFlight { op, state, .. }) = self.in_flight.get(token) else { return Ok(()) };
         // SAFETY: the table owns the memory until the call has ended, or leaks it. The descriptors are
         // open until the operation has ended.
         let id = unsafe { self.pages.post_with(|scratch| calls::first(op, scratch)) }?;
@@ -41,7 +41,7 @@ impl FlexScKernel {
 
     /// Posts a send of a part of a file, which `was_read`, or the read that must precede it.
     pub(super) fn send_file(&mut self, token: Token, was_read: bool) -> Result<(), Busy> {
-        let Some(Entry {
+        let Some(InFlight {
             op: Op::SendFile { fd, file, offset, len, when_cold, .. }, state, ..
         }) = self.in_flight.get(token)
         else {
@@ -71,7 +71,7 @@ impl FlexScKernel {
 
     /// Continues a send of a file, one of whose calls has ended.
     fn file_send_called(&mut self, token: Token, result: CallResult) {
-        let Some(Entry { op: Op::SendFile { fd, len, is_last, .. }, state, .. }) =
+        let Some(InFlight { op: Op::SendFile { fd, len, is_last, .. }, state, .. }) =
             self.in_flight.get(token)
         else {
             return;
@@ -104,7 +104,7 @@ impl FlexScKernel {
 
     /// Posts an entry that waits until the socket of a send of a file has room. What is cached then is looked at again.
     fn wait_for_room(&mut self, token: Token) -> Result<(), Busy> {
-        let Some(Entry { op: Op::SendFile { fd, .. }, state, .. }) = self.in_flight.get(token)
+        let Some(InFlight { op: Op::SendFile { fd, .. }, state, .. }) = self.in_flight.get(token)
         else {
             return Ok(());
         };
@@ -117,7 +117,7 @@ impl FlexScKernel {
 
     /// Posts the call that receives into a buffer. Returns false if no buffer is free.
     pub(super) fn receive(&mut self, token: Token) -> bool {
-        let Some(Entry { op: Op::Receive { fd, group }, state, .. }) = self.in_flight.get(token)
+        let Some(InFlight { op: Op::Receive { fd, group }, state, .. }) = self.in_flight.get(token)
         else {
             return true;
         };
@@ -137,7 +137,7 @@ impl FlexScKernel {
     /// Receives, or waits for a buffer.
     fn receive_or_starve(&mut self, token: Token) {
         if !self.receive(token)
-            && let Some(Entry { op: Op::Receive { group, .. }, .. }) = self.in_flight.get(token)
+            && let Some(InFlight { op: Op::Receive { group, .. }, .. }) = self.in_flight.get(token)
         {
             self.operations.counters.buffer_shortages += 1;
             self.starved[group.index()].push_back(token);
@@ -146,7 +146,7 @@ impl FlexScKernel {
 
     /// Goes on with an operation, one of whose calls has ended.
     pub(super) fn proceed(&mut self, token: Token, id: EntryId, result: CallResult) {
-        let Some(Entry { op, .. }) = self.in_flight.get(token) else { return };
+        let Some(InFlight { op, .. }) = self.in_flight.get(token) else { return };
         match op {
             Op::Accept { .. } => self.accepted(token, id, result),
             Op::Receive { .. } => self.received(token, result),
@@ -157,7 +157,7 @@ impl FlexScKernel {
     }
 
     fn accepted(&mut self, token: Token, id: EntryId, result: CallResult) {
-        let Some(Entry { state, .. }) = self.in_flight.get(token) else { return };
+        let Some(InFlight { state, .. }) = self.in_flight.get(token) else { return };
         let Stage::Accepting(ids, _) = &mut state.stage else { return };
         ids.retain(|other| *other != id);
         let (end, none_left) = (state.end, ids.is_empty());
@@ -183,7 +183,7 @@ impl FlexScKernel {
     }
 
     fn received(&mut self, token: Token, result: CallResult) {
-        let Some(Entry { state, .. }) = self.in_flight.get(token) else { return };
+        let Some(InFlight { state, .. }) = self.in_flight.get(token) else { return };
         let (stage, end) = (mem::replace(&mut state.stage, Stage::Idle), state.end);
         match (stage, result) {
             (Stage::Waiting(_), Ok(_)) if end.is_none() => self.receive_or_starve(token),
@@ -207,7 +207,7 @@ impl FlexScKernel {
     }
 
     fn called(&mut self, token: Token, result: CallResult) {
-        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
+        let Some(InFlight { op, state, .. }) = self.in_flight.get(token) else { return };
         let end = state.end;
         let is_interrupted = result == Err(Errno::INTR) && !matches!(op, Op::Call(..));
         if end.is_none() && is_interrupted {
@@ -218,7 +218,7 @@ impl FlexScKernel {
             result => result,
         };
         let counters = &mut self.operations.counters;
-        let Some(Entry { op, .. }) = self.in_flight.remove(token) else { return };
+        let Some(InFlight { op, .. }) = self.in_flight.remove(token) else { return };
         let outcome = match (op, result) {
             (Op::Send { mut data, .. }, Ok(len)) => {
                 data.advance(len);
@@ -236,7 +236,7 @@ impl FlexScKernel {
 
     /// Ends an operation with an error, once its calls have ended.
     pub(super) fn end_with(&mut self, token: Token, errno: Errno) {
-        let Some(Entry { op, state, .. }) = self.in_flight.get(token) else { return };
+        let Some(InFlight { op, state, .. }) = self.in_flight.get(token) else { return };
         state.end = Some(errno);
         match &state.stage {
             Stage::Accepting(ids, _) if !ids.is_empty() => {
@@ -259,7 +259,7 @@ impl FlexScKernel {
     }
 
     pub(super) fn end(&mut self, token: Token, outcome: impl FnOnce(Op) -> Outcome) {
-        if let Some(Entry { op, state, .. }) = self.in_flight.remove(token) {
+        if let Some(InFlight { op, state, .. }) = self.in_flight.remove(token) {
             if let Stage::Accepting(_, accepts) = state.stage {
                 self.more_accepts -= accepts - 1;
                 // The next operation of the listener has the same token.

@@ -18,8 +18,8 @@ use std::marker::PhantomData;
 use std::os::fd::{AsFd, RawFd};
 use std::sync::Arc;
 
-use shared_ring::SetupError;
 use shared_ring::author::Process;
+use shared_ring::uring::SetupError;
 
 // A simulated machine includes this file with modules of its own.
 use super::clock::Instant;

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-pub(crate) use shared_ring::author::{CallJob, Pushed};
-use shared_ring::{Mode, SetupError};
+pub(crate) use shared_ring::author::CallJob;
+pub(crate) use shared_ring::uring::Pushed;
+use shared_ring::uring::{Mode, SetupError};
 
 use super::machine::{CLOSED, Machine, NOT_OPEN, STANDSTILL, machine};
 use crate::call::Direction;
@@ -132,7 +133,7 @@ pub(super) fn is_readable(fd: RawFd) -> bool {
     poll(&mut [PollFd::new(&bell, PollFlags::IN)], Some(&now)) == Ok(1)
 }
 
-/// As `shared_ring::author::CallRing`.
+/// As `shared_ring::uring::CallRing`.
 #[derive(Debug)]
 pub(crate) struct CallRing;
 

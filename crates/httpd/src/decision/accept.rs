@@ -1,17 +1,17 @@
 //! Content negotiation: the media type that a client prefers (RFC 9110, section 12.5.1).
 
 use crate::decision::coding::weight;
-use crate::message::request::{Method, Request};
+use crate::message::request::{Method, RequestHead};
 
 /// Returns whether the client prefers JSON to HTML.
-pub(crate) fn prefers_json(request: &Request<'_>) -> bool {
+pub(crate) fn prefers_json(request: &RequestHead<'_>) -> bool {
     let weight = |name| weight_of(request.all("accept"), name).1;
     weight("application/json") > weight("text/html")
 }
 
 /// Returns whether a request is a navigation: a GET or HEAD of a client that names HTML as a type that it accepts.
 /// Browsers do so for pages, and not for scripts, images and data.
-pub(crate) fn is_navigation(request: &Request<'_>) -> bool {
+pub(crate) fn is_navigation(request: &RequestHead<'_>) -> bool {
     let (precision, weight) = weight_of(request.all("accept"), "text/html");
     let is_read = matches!(request.method, Method::Get | Method::Head);
     is_read && precision == Some(Precision::Exact) && weight > 0

@@ -1,6 +1,6 @@
 //! Content negotiation: the coding of a file (RFC 9110, section 12.5.3).
 
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// A coding of files: of precompressed ones, such as `style.css.gz` next to `style.css`, and of those that the
 /// server compresses.
@@ -89,7 +89,7 @@ struct Weights {
 
 /// Chooses a coding for a request among the available ones. `None` selects the plain file, even if
 /// the client rejects it.
-pub(crate) fn choose(request: &Request<'_>, available: Codings) -> Option<Coding> {
+pub(crate) fn choose(request: &RequestHead<'_>, available: Codings) -> Option<Coding> {
     if available.is_empty() || !request.has_accept_encoding {
         return None;
     }

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, SystemTime};
 
-use evring::Metadata;
+use evring::files::Metadata;
 
 use crate::decision::coding::Coding;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// Validators of a file: they identify one state of it as precisely as its metadata allows.
 ///
@@ -15,7 +15,7 @@ use crate::message::request::Request;
 /// also lead to another file later, which the inode shows.
 ///
 /// If the change time of a file was at least a tick ago when the file was opened, before it is read,
-/// its entity tag identifies one state: the bytes read are either of the last state with that change
+/// its entity tag identifies one state. The bytes read are either of the last state with that change
 /// time, or of a later state with another one. Otherwise the tag is unique to one response and never
 /// equals a later one.
 ///
@@ -27,7 +27,7 @@ use crate::message::request::Request;
 /// also has the entity tag, which clients must prefer. A range is resumed by date only if that
 /// second is over and the file has not changed since.
 ///
-/// A response from memory is at most [`Limits::cache_ttl`](crate::Limits::cache_ttl) old, as for a
+/// A response from memory is at most [`Limits::cache_ttl`](crate::options::Limits::cache_ttl) old, as for a
 /// request without conditions. A file may change after it is opened, while it is read or sent, so
 /// If-Range makes the server stat the file again. Two things remain undetected: a write in place
 /// while the file is sent, and writes to mapped memory that the kernel has not noticed yet.
@@ -101,7 +101,7 @@ impl Validators {
     }
 
     /// Evaluates the preconditions of a GET or HEAD, in the order of RFC 9110, section 13.2.2.
-    pub(crate) fn evaluate(&self, request: &Request<'_>) -> PreconditionResult {
+    pub(crate) fn evaluate(&self, request: &RequestHead<'_>) -> PreconditionResult {
         if request.has("if-match") {
             if !self.is_listed(request.all("if-match"), false) {
                 return PreconditionResult::Failed;
@@ -124,7 +124,7 @@ impl Validators {
     }
 
     /// Returns the Range field, unless If-Range disables it.
-    pub(crate) fn range<'a>(&self, request: &Request<'a>) -> Option<&'a [u8]> {
+    pub(crate) fn range<'a>(&self, request: &RequestHead<'a>) -> Option<&'a [u8]> {
         let range = request.one("range")?;
         if !request.has("if-range") {
             return Some(range);

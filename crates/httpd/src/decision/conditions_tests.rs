@@ -1,4 +1,4 @@
-use evring::FileKind;
+use evring::files::FileKind;
 
 use super::*;
 use crate::limits::Limits;
@@ -20,7 +20,7 @@ fn file() -> Validators {
     }
 }
 
-fn with<T>(fields: &str, inspect: impl FnOnce(&Request<'_>) -> T) -> T {
+fn with<T>(fields: &str, inspect: impl FnOnce(&RequestHead<'_>) -> T) -> T {
     let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", fields.replace('|', "\r\n"));
     inspect(&parse(head.as_bytes(), &mut HeadMemory::new(), &Limits::default()).unwrap())
 }

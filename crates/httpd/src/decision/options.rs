@@ -2,7 +2,7 @@
 
 use evring::Close;
 
-use crate::message::request::{Method, Persistence, Request};
+use crate::message::request::{Method, Persistence, RequestHead};
 
 /// How a response is sent.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ impl ResponseOptions {
     /// Returns the options for a response to `request`; `remaining` bytes have arrived after its
     /// head. `is_last` closes the connection.
     #[inline]
-    pub(crate) fn new(request: &Request<'_>, remaining: usize, is_last: bool) -> Self {
+    pub(crate) fn new(request: &RequestHead<'_>, remaining: usize, is_last: bool) -> Self {
         let options = ResponseOptions {
             body: request.method != Method::Head,
             persistence: request.persistence,

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::decision::conditions::{PreconditionResult, Validators};
 use crate::message::range::{self, RangeRequest};
-use crate::message::request::{Expects, Method, Request};
+use crate::message::request::{Expects, Method, RequestHead};
 use crate::message::status::Status;
 
 /// The response to a request for a representation.
@@ -26,7 +26,11 @@ pub(crate) enum Plan {
 impl Plan {
     /// Plans the response to a GET or HEAD for a representation of `len` bytes. Without validators,
     /// conditions and ranges are ignored.
-    pub(crate) fn new(request: &Request<'_>, validators: Option<&Validators>, len: u64) -> Self {
+    pub(crate) fn new(
+        request: &RequestHead<'_>,
+        validators: Option<&Validators>,
+        len: u64,
+    ) -> Self {
         let Some(validators) = validators.filter(|_| request.conditional) else {
             return Plan::Whole;
         };
@@ -48,7 +52,7 @@ impl Plan {
 
 /// Returns whether a request is a GET or HEAD without a body and expectations.
 #[inline]
-pub(crate) fn is_plain(request: &Request<'_>) -> bool {
+pub(crate) fn is_plain(request: &RequestHead<'_>) -> bool {
     matches!(request.method, Method::Get | Method::Head)
         && !request.has_body()
         && request.expects != Expects::Unknown

@@ -8,7 +8,7 @@ use crate::message::status::Status;
 
 /// Decoder state of a request body.
 #[derive(Debug, Default)]
-pub(crate) struct Body {
+pub(crate) struct BodyDecoder {
     state: BodyState,
     /// Bytes of content that may still arrive.
     room: u64,
@@ -45,7 +45,7 @@ pub(crate) enum BodyPiece {
     Partial,
 }
 
-impl Body {
+impl BodyDecoder {
     /// Bytes of framing allowed initially, and in addition per byte of content. A one-byte chunk
     /// needs five.
     const FRAMING: u64 = 16 * 1024;
@@ -65,12 +65,12 @@ impl Body {
             Framing::Length(len) => BodyState::Length(len),
             Framing::Chunked => BodyState::Size,
         };
-        Ok(Body { state, room: limits.max_body_bytes, framing: Self::FRAMING })
+        Ok(BodyDecoder { state, room: limits.max_body_bytes, framing: Self::FRAMING })
     }
 
     /// Returns the decoder of bytes without framing, whose length is not limited.
     pub(crate) fn unframed() -> Self {
-        Body { state: BodyState::Unframed, room: 0, framing: 0 }
+        BodyDecoder { state: BodyState::Unframed, room: 0, framing: 0 }
     }
 
     /// Returns whether the body is incomplete.

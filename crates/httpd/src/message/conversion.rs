@@ -6,7 +6,7 @@ use http::request::Parts;
 use http::{Method, Uri, Version};
 
 use crate::limits::Limits;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// Converts requests for handlers. Does not allocate unless handlers keep parts of them.
 #[derive(Debug, Default)]
@@ -23,7 +23,7 @@ const HEAD_BLOCK_BYTES: usize = 4096;
 const MAX_SPARE_FIELDS: usize = 64;
 
 impl HttpConversion {
-    pub(crate) fn parts(&mut self, request: &Request<'_>) -> Result<Parts, http::Error> {
+    pub(crate) fn parts(&mut self, request: &RequestHead<'_>) -> Result<Parts, http::Error> {
         if self.heads.capacity() < request.head.len() {
             self.heads.reserve(request.head.len().max(HEAD_BLOCK_BYTES));
         }

@@ -28,7 +28,7 @@ impl HeadMemory {
 
 /// A request's head.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Request<'a> {
+pub(crate) struct RequestHead<'a> {
     pub(crate) method: Method,
     /// The method's name.
     pub(crate) name: &'a [u8],
@@ -51,7 +51,7 @@ pub(crate) struct Request<'a> {
     pub(crate) head: &'a [u8],
 }
 
-impl<'a> Request<'a> {
+impl<'a> RequestHead<'a> {
     /// Returns whether a body follows the head.
     #[inline]
     pub(crate) fn has_body(&self) -> bool {
@@ -65,7 +65,7 @@ impl<'a> Request<'a> {
 
     /// Iterates over the names and values of the fields.
     pub(crate) fn fields(&self) -> impl Iterator<Item = (&'a [u8], &'a [u8])> + use<'a> {
-        let Request { head, fields, .. } = *self;
+        let RequestHead { head, fields, .. } = *self;
         fields.iter().map(move |field| (field.name.of(head), field.value.of(head)))
     }
 
@@ -84,10 +84,10 @@ impl<'a> Request<'a> {
         self.all(name).next().is_some()
     }
 
-    fn without_parts(&self) -> Request<'static> {
-        let Request { method, is_http10, persistence, framing, expects, .. } = *self;
-        let Request { conditional, has_accept_encoding, wants_upgrade, .. } = *self;
-        Request {
+    fn without_parts(&self) -> RequestHead<'static> {
+        let RequestHead { method, is_http10, persistence, framing, expects, .. } = *self;
+        let RequestHead { conditional, has_accept_encoding, wants_upgrade, .. } = *self;
+        RequestHead {
             method,
             name: b"",
             target: b"",
@@ -108,7 +108,7 @@ impl<'a> Request<'a> {
 #[derive(Debug)]
 pub(crate) struct KeptHead {
     /// The request without its parts.
-    request: Request<'static>,
+    request: RequestHead<'static>,
     name: Span,
     target: Span,
     head: Vec<u8>,
@@ -117,7 +117,7 @@ pub(crate) struct KeptHead {
 
 impl KeptHead {
     /// Keeps a head, in the memory of a previous one.
-    pub(crate) fn new(request: &Request<'_>, previous: Option<Self>) -> Self {
+    pub(crate) fn new(request: &RequestHead<'_>, previous: Option<Self>) -> Self {
         let (mut head, mut fields) =
             previous.map(|kept| (kept.head, kept.fields)).unwrap_or_default();
         head.clear();
@@ -129,8 +129,8 @@ impl KeptHead {
         KeptHead { request: request.without_parts(), name, target, head, fields }
     }
 
-    pub(crate) fn request(&self) -> Request<'_> {
-        Request {
+    pub(crate) fn request(&self) -> RequestHead<'_> {
+        RequestHead {
             name: self.name.of(&self.head),
             target: self.target.of(&self.head),
             fields: &self.fields,
@@ -186,7 +186,7 @@ pub(crate) fn parse<'a>(
     bytes: &'a [u8],
     memory: &'a mut HeadMemory,
     limits: &Limits,
-) -> Result<Request<'a>, NoRequest> {
+) -> Result<RequestHead<'a>, NoRequest> {
     let HeadMemory { fields, host, copy } = memory;
     let (request, num_fields) = match parse_version_1(bytes, (fields, host), limits) {
         Ok(parsed) => parsed,
@@ -197,7 +197,7 @@ pub(crate) fn parse<'a>(
             parse_changed(copy, (fields, host), limits)?
         }
     };
-    Ok(Request { fields: &fields[..num_fields], ..request })
+    Ok(RequestHead { fields: &fields[..num_fields], ..request })
 }
 
 /// Parses a head whose minor version was changed.
@@ -206,7 +206,7 @@ fn parse_changed<'a>(
     copy: &'a [u8],
     memory: (&mut [FieldSpan], &mut Vec<u8>),
     limits: &Limits,
-) -> Result<(Request<'a>, usize), NoRequest> {
+) -> Result<(RequestHead<'a>, usize), NoRequest> {
     parse_version_1(copy, memory, limits).map_err(|error| match error {
         Classified::NoRequest(reason) => reason,
         Classified::LaterMinor(_) => NoRequest::Rejected(Status::BAD_REQUEST),
@@ -219,7 +219,7 @@ fn parse_version_1<'a>(
     bytes: &'a [u8],
     (memory, host): (&mut [FieldSpan], &mut Vec<u8>),
     limits: &Limits,
-) -> Result<(Request<'a>, usize), Classified> {
+) -> Result<(RequestHead<'a>, usize), Classified> {
     let max = limits.max_head_bytes.min(Limits::MAX_HEAD_BYTES).min(bytes.len());
     let max_fields = limits.max_headers.min(memory.len());
     let mut headers = ParsedHeaders::default();
@@ -235,7 +235,7 @@ fn parse_version_1<'a>(
     if headers.is_invalid {
         return Err(Classified::rejected(Status::BAD_REQUEST));
     }
-    let request = Request {
+    let request = RequestHead {
         method: Method::from(name),
         name,
         target,
@@ -308,7 +308,7 @@ struct ParsedHeaders {
     is_invalid: bool,
     has_host: bool,
     length: Option<u64>,
-    coding: Coding,
+    coding: TransferCoding,
     close: bool,
     keep_alive: bool,
     /// An option of Connection.
@@ -321,7 +321,7 @@ struct ParsedHeaders {
 
 /// The value of the Transfer-Encoding fields.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum Coding {
+enum TransferCoding {
     #[default]
     None,
     Chunked,
@@ -361,9 +361,12 @@ impl ParsedHeaders {
             17 if is_name(name, b"transfer-encoding") => {
                 // Repeated fields form one list.
                 self.coding = match (self.coding, coding(value)) {
-                    (Coding::None, coding) => coding,
-                    (Coding::Undefined, Coding::Chunked | Coding::Unknown) => Coding::Unknown,
-                    _ => Coding::Undefined,
+                    (TransferCoding::None, coding) => coding,
+                    (
+                        TransferCoding::Undefined,
+                        TransferCoding::Chunked | TransferCoding::Unknown,
+                    ) => TransferCoding::Unknown,
+                    _ => TransferCoding::Undefined,
                 };
             }
             17 if is_name(name, b"if-modified-since") => self.conditional = true,
@@ -395,12 +398,12 @@ impl ParsedHeaders {
             return Err(Status::BAD_REQUEST);
         }
         match self.coding {
-            Coding::None => Ok(Framing::Length(self.length.unwrap_or(0))),
+            TransferCoding::None => Ok(Framing::Length(self.length.unwrap_or(0))),
             // Both together, or a coding in HTTP/1.0, may be an attempt at request smuggling.
             _ if is_http10 || self.length.is_some() => Err(Status::BAD_REQUEST),
-            Coding::Chunked => Ok(Framing::Chunked),
-            Coding::Unknown => Err(Status::NOT_IMPLEMENTED),
-            Coding::Undefined => Err(Status::BAD_REQUEST),
+            TransferCoding::Chunked => Ok(Framing::Chunked),
+            TransferCoding::Unknown => Err(Status::NOT_IMPLEMENTED),
+            TransferCoding::Undefined => Err(Status::BAD_REQUEST),
         }
     }
 }
@@ -444,14 +447,14 @@ fn number(value: &[u8]) -> Option<u64> {
     })
 }
 
-fn coding(value: &[u8]) -> Coding {
+fn coding(value: &[u8]) -> TransferCoding {
     let is_chunked = |coding: &&[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
     let mut codings = value.rsplit(|b| *b == b',');
     match codings.next().filter(is_chunked) {
-        None => Coding::Undefined,
-        Some(_) if codings.clone().any(|coding| is_chunked(&coding)) => Coding::Undefined,
-        Some(_) if codings.next().is_some() => Coding::Unknown,
-        Some(_) => Coding::Chunked,
+        None => TransferCoding::Undefined,
+        Some(_) if codings.clone().any(|coding| is_chunked(&coding)) => TransferCoding::Undefined,
+        Some(_) if codings.next().is_some() => TransferCoding::Unknown,
+        Some(_) => TransferCoding::Chunked,
     }
 }
 

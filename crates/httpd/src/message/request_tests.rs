@@ -4,7 +4,7 @@ use super::*;
 fn read_with<T>(
     head: &str,
     limits: &Limits,
-    inspect: impl FnOnce(&Request<'_>) -> T,
+    inspect: impl FnOnce(&RequestHead<'_>) -> T,
 ) -> Result<T, u16> {
     match parse(head.as_bytes(), &mut HeadMemory::new(), limits) {
         Ok(request) => Ok(inspect(&request)),
@@ -13,7 +13,7 @@ fn read_with<T>(
     }
 }
 
-fn read<T>(head: &str, inspect: impl FnOnce(&Request<'_>) -> T) -> Result<T, u16> {
+fn read<T>(head: &str, inspect: impl FnOnce(&RequestHead<'_>) -> T) -> Result<T, u16> {
     read_with(head, &Limits::default(), inspect)
 }
 
@@ -21,7 +21,7 @@ fn read<T>(head: &str, inspect: impl FnOnce(&Request<'_>) -> T) -> Result<T, u16
 fn a_plain_request() {
     let head = "GET /a?b HTTP/1.1\r\nHost: example.org:80\r\n\r\n";
     let more = format!("{head}GET /");
-    let inspect = |request: &Request<'_>| {
+    let inspect = |request: &RequestHead<'_>| {
         assert_eq!((request.method, request.name), (Method::Get, &b"GET"[..]));
         assert_eq!((request.target, request.head), (&b"/a?b"[..], head.as_bytes()));
         assert!(request.fields().eq([(&b"Host"[..], &b"example.org:80"[..])]));

@@ -3,8 +3,9 @@
 use std::io::ErrorKind;
 use std::net::SocketAddr;
 
+use evring_httpd::Error;
 use evring_httpd::evring::StartError;
-use evring_httpd::{Addresses, CompressionLevels, Error, Options};
+use evring_httpd::options::{Addresses, CompressionLevels, Options};
 use tracing::warn;
 
 /// Returns the message of an error of a server with these options, with what to do.

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Parser;
-use evring_httpd::{Addresses, Builder, Config, Error, HostOptions, Options};
+use evring_httpd::options::{Addresses, HostOptions, Options};
+use evring_httpd::{Builder, Config, Error};
 use tracing::level_filters::LevelFilter;
 
 use crate::backends;

@@ -3,7 +3,8 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use evring_httpd::evring::{AutoChoice, NAMES, StartError, auto, backends};
+use evring_httpd::evring::StartError;
+use evring_httpd::evring::mechanisms::{AutoChoice, NAMES, auto, backends};
 use serde_json::json;
 
 pub(crate) fn list(as_json: bool) -> ExitCode {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
-use evring_httpd::{AccessLog, BasicAuth, FileOptions, HostName, HostOptions, Options};
+use evring_httpd::options::{AccessLog, BasicAuth, FileOptions, HostName, HostOptions, Options};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 

@@ -21,8 +21,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use evring_httpd::evring::ListeningSocket;
-use evring_httpd::{Error, Handle, Options, Server};
+use evring_httpd::evring::sockets::ListeningSocket;
+use evring_httpd::options::Options;
+use evring_httpd::{Error, Handle, Server};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
 use signal_hook::iterator::Signals;

@@ -4,9 +4,10 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use evring_httpd::Error;
 use evring_httpd::evring::StartError;
 use evring_httpd::evring_tls::CertificateError;
-use evring_httpd::{Error, HostName};
+use evring_httpd::options::HostName;
 
 use crate::table::{FileError, Setting, position};
 

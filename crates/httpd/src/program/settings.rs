@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
-use evring_httpd::{CompressionLevels, PagePath};
+use evring_httpd::options::{CompressionLevels, PagePath};
 use toml::de::DeTable;
 use tracing::warn;
 

@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
 use evring_httpd::Handle;
-use evring_httpd::evring::ListeningSocket;
+use evring_httpd::evring::sockets::ListeningSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};

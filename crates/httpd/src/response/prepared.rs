@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use bytes::Bytes;
-use evring::{Chunk, Commands, ConnId, File};
+use evring::files::File;
+use evring::{Chunk, Commands, ConnId};
 
 use crate::decision::options::ResponseOptions;
 use crate::decision::representation::RepresentationHeaders;

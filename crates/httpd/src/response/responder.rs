@@ -6,7 +6,7 @@ use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::plan::Plan;
 use crate::decision::representation::RepresentationHeaders;
 use crate::error_page::LoadedPage;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 use crate::message::status::Status;
 use crate::response::clock::Clock;
 use crate::response::head::{begin_head, end_head, put, put_field, put_length, put_validators};
@@ -16,7 +16,7 @@ use crate::response::sent::Sent;
 
 /// Sends responses to a connection, which is the first parameter of its methods.
 #[derive(Debug)]
-pub(crate) struct Responder {
+pub(crate) struct ResponseSender {
     pub(crate) clock: Clock,
     /// Buffer for the heads of less frequent responses.
     pub(crate) scratch: Vec<u8>,
@@ -30,9 +30,9 @@ pub(crate) struct Responder {
     pub(crate) fields: Vec<Vec<u8>>,
 }
 
-impl Responder {
+impl ResponseSender {
     pub(crate) fn new() -> Self {
-        Responder {
+        ResponseSender {
             clock: Clock::new(),
             scratch: Vec::with_capacity(1024),
             plain: PlainHeads::default(),
@@ -47,7 +47,7 @@ impl Responder {
         &mut self,
         (io, to): (&mut impl Commands, ConnId),
         prepared: &mut PreparedResponse,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Sent {
         let plan = Plan::new(request, prepared.representation.validators.as_ref(), prepared.len());

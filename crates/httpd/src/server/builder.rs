@@ -5,7 +5,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evring::{Config, ListeningSocket};
+use evring::Config;
+use evring::sockets::ListeningSocket;
 
 use crate::access_log::AccessLog;
 #[cfg(feature = "basic-auth")]
@@ -209,7 +210,8 @@ impl Builder {
     /// are the same for all hosts.
     ///
     /// ```no_run
-    /// use evring_httpd::{HostOptions, Server};
+    /// use evring_httpd::options::HostOptions;
+    /// use evring_httpd::Server;
     ///
     /// fn main() -> Result<(), Box<dyn std::error::Error>> {
     ///     let docs = HostOptions::new("docs.example.org".parse()?, "docs");
@@ -240,7 +242,7 @@ impl Builder {
     /// | path | requests |
     /// |---|---|
     /// | `/about` | this path |
-    /// | `/users/{id}` | one segment in the place of `{id}`, which is not empty; [`param`](crate::param) returns it, decoded |
+    /// | `/users/{id}` | one segment in the place of `{id}`, which is not empty; [`param`](crate::handlers::param) returns it, decoded |
     /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
     /// | `/` | all, including those for files |
     ///
@@ -254,11 +256,13 @@ impl Builder {
         self
     }
 
-    /// Puts a function around all handlers, also those that are added later; see [`wrap`](crate::wrap).
+    /// Puts a function around all handlers, also those that are added later; see [`wrap`](crate::handlers::wrap).
     /// Files have no handlers. Of several functions, the last one is outermost.
     ///
     /// ```
-    /// use evring_httpd::{Next, Request, RequestBody, Server};
+    /// use evring_httpd::body::RequestBody;
+    /// use evring_httpd::handlers::Next;
+    /// use evring_httpd::{Request, Server};
     ///
     /// let server = Server::builder().wrap(async |request: Request<RequestBody>, next: Next| {
     ///     let line = format!("{} {}", request.method(), request.uri());
@@ -331,7 +335,8 @@ impl Builder {
     /// Sets all settings of files.
     ///
     /// ```no_run
-    /// use evring_httpd::{FileOptions, Server};
+    /// use evring_httpd::options::FileOptions;
+    /// use evring_httpd::Server;
     ///
     /// fn main() -> Result<(), Box<dyn std::error::Error>> {
     ///     let mut options = FileOptions::default();
@@ -353,7 +358,8 @@ impl Builder {
     /// Enables TLS.
     ///
     /// ```no_run
-    /// use evring_httpd::{Server, TlsOptions};
+    /// use evring_httpd::options::TlsOptions;
+    /// use evring_httpd::Server;
     ///
     /// fn main() -> Result<(), evring_httpd::Error> {
     ///     Server::builder().files("public").tls(TlsOptions::files("cert.pem", "key.pem")).run()

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 #[cfg(feature = "tls")]
 use std::sync::Arc;
 
-use evring::SymlinkPolicy;
+use evring::files::SymlinkPolicy;
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
 #[cfg(feature = "basic-auth")]

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
 
-use evring::{ListeningSocket, RemoteHandle, Stats};
+use evring::sockets::ListeningSocket;
+use evring::{RemoteHandle, Stats};
 
 use crate::server::error::Error;
 #[cfg(feature = "tls")]

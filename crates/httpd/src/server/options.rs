@@ -7,7 +7,8 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
-use evring::{Admission, Config, FileDelivery, Order, SymlinkPolicy};
+use evring::files::SymlinkPolicy;
+use evring::{Admission, Config, FileDelivery, Order};
 
 use crate::access_log::LogFormat;
 #[cfg(feature = "basic-auth")]
@@ -76,10 +77,9 @@ pub struct Options {
     #[cfg_attr(feature = "cli", command(flatten))]
     pub tls: TlsOptions,
 
-    /// How files that are not in the server's cache are sent: `plain`, as soon as the client has room; `ded`,
-    /// read into memory ahead of the client (deferred event delivery); `dns`, from the kernel's page cache, without
-    /// waiting for the disk (disk-to-network splicing);
-    /// `auto`, the best for each file. The page docs/file-delivery.md has measurements
+    /// How files that are not in the server's cache are sent. `plain`: as soon as the client has room. `ded`:
+    /// read into memory ahead of the client (deferred event delivery). `dns`: from the kernel's page cache, without
+    /// waiting for the disk (disk-to-network splicing). `auto`: the best for each file. The page docs/file-delivery.md has measurements
     #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,
 
@@ -91,7 +91,7 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, alias = "lab"))]
     pub lab_routes: bool,
 
-    /// File to append the access log to, `-` for standard output, or `off`: a line per response when it was sent, in
+    /// File to append the access log to, `-` for standard output, or `off`. A line per response when it was sent, in
     /// the combined format, with the bytes of its body that were sent; 499 if the client leaves before a handler has
     /// answered. SIGHUP or SIGUSR1 reopens it, for log rotation
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FILE"))]

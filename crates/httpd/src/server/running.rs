@@ -7,7 +7,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring::{ListeningSocket, RemoteHandle, Stats};
+use evring::sockets::ListeningSocket;
+use evring::{RemoteHandle, Stats};
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
 
@@ -40,11 +41,11 @@ pub struct Server {
 /// }
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Handle(pub(crate) Arc<Shared>);
+pub struct Handle(pub(crate) Arc<ServerState>);
 
 /// What the handles of a server share.
 #[derive(Debug, Default)]
-pub(crate) struct Shared {
+pub(crate) struct ServerState {
     /// The server is about to stop.
     pub(crate) drains: Arc<AtomicBool>,
     pub(crate) metrics: Metrics,
@@ -54,13 +55,14 @@ pub(crate) struct Shared {
     pub(crate) given: OnceLock<Vec<SocketAddr>>,
     #[cfg(feature = "tls")]
     pub(crate) tickets: Tickets,
-    state: Mutex<State>,
+    state: Mutex<Generations>,
     /// A worker has ended.
     ended: Condvar,
 }
 
+/// The generations of workers, and what ends with the last of them.
 #[derive(Debug, Default)]
-struct State {
+struct Generations {
     /// Oldest first. All but the last one retire.
     generations: VecDeque<Generation>,
     /// No generation may follow.
@@ -77,11 +79,11 @@ pub(crate) struct Monitor {
     pub(crate) server: Server,
 }
 
-impl Shared {
+impl ServerState {
     /// Maximum number of generations that have not ended. If there are more, the oldest ones are stopped.
     const MAX_GENERATIONS: usize = 4;
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Generations> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -114,8 +116,8 @@ impl Shared {
             thread::sleep(Duration::from_millis(1));
         }
         let state = self.lock();
-        // If the server ends since, the generation still serves those who wait in the queues of its sockets; its end is
-        // no reason to stop the others.
+        // If the server ends since, the generation still serves the clients that wait in the queues of its sockets.
+        // Its end is no reason to stop the others.
         if let Some(generation) = state.generations.back() {
             generation.start(!state.ends);
         }
@@ -150,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Notifies [`Shared::remove_ended`] that a worker has ended.
+    /// Notifies [`ServerState::remove_ended`] that a worker has ended.
     pub(crate) fn notify_of_end(&self) {
         // With the lock: else the end could fall between the check and the wait.
         let _state = self.lock();

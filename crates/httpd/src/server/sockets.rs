@@ -7,7 +7,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::Duration;
 
-use evring::{ListenOptions, ListeningSocket, StartError};
+use evring::StartError;
+use evring::sockets::{ListenOptions, ListeningSocket};
 use rustix::net::sockopt;
 use tracing::warn;
 

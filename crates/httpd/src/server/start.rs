@@ -7,7 +7,7 @@ use std::time::Instant;
 
 #[cfg(feature = "metrics")]
 use evring::Config;
-use evring::ListeningSocket;
+use evring::sockets::ListeningSocket;
 #[cfg(feature = "tls")]
 use tracing::warn;
 
@@ -29,8 +29,12 @@ use crate::server::worker::EndOnDrop;
 use crate::site::compressor::CompressorThreads;
 #[cfg(feature = "metrics")]
 use crate::site::handler::Request;
+use crate::site::log::{LogSender, LogWriter};
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
+
+/// The sockets of a worker, by address.
+type WorkerSockets = Vec<Vec<ListeningSocket>>;
 
 impl Builder {
     /// Starts the server. When this returns, it accepts connections.
@@ -58,11 +62,7 @@ impl Builder {
     fn start_generation(mut self, handle: &Handle, purpose: &str) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_values()?;
-        self.check_pages()?;
-        self.loaded_error_pages = self.load_error_pages()?;
-        for function in &self.around {
-            self.routes.map(|handler| Arc::new(function.wrap(handler)));
-        }
+        self.prepare_site()?;
         let of_manager = std::mem::take(&mut self.config.inherited);
         let addresses = || of_manager.iter().map(ListeningSocket::address).collect();
         let given = handle.0.given.get_or_init(addresses);
@@ -74,13 +74,7 @@ impl Builder {
         self.warn_of_plain_passwords(&self.config.listen);
         #[cfg(feature = "tls")]
         {
-            let made = handle.0.self_signed();
-            if self.tls.self_signed && made.is_none() {
-                warn!(
-                    "the certificate for localhost was made for this run; clients do not trust it"
-                );
-            }
-            self.loaded_tls = self.load_tls(self.config.listen.len(), made, &handle.0.tickets)?;
+            self.prepare_tls(handle)?;
             self.config.listen.extend(listeners.redirecting);
         }
         let shares_addresses = self.config.reuse_port;
@@ -94,48 +88,19 @@ impl Builder {
         }
         drop(of_manager);
         if self.config.reuse_port && !shares_addresses {
-            let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
-            let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
-            new.map(|(_, at)| at).try_for_each(is_free)?;
+            self.check_new_addresses(&given)?;
         }
         self.log_memory(purpose);
         #[cfg(feature = "sandbox")]
         self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
         let metrics = &handle.0.metrics;
-        let (writer, senders) = self.start_logs(metrics)?;
+        let logs = self.start_logs(metrics)?;
         #[cfg(feature = "compression")]
-        if self.max_compressed_file().is_some() {
-            let max_memory = self.limits.max_compressed_memory;
-            let threads = CompressorThreads::start(max_memory, self.workers.into());
-            self.compressor_threads = Some(threads.map_err(Error::Thread)?);
-        }
+        self.start_compressors()?;
         #[cfg(feature = "basic-auth")]
-        {
-            let realms = self.load_realms()?;
-            if !realms.is_empty() {
-                let threads = LoginThreads::start(realms, self.workers.into());
-                self.login_threads = Some(threads.map_err(Error::Thread)?);
-            }
-        }
+        self.start_logins()?;
         self.status_thread = self.start_status()?;
-        let mut generation = Generation {
-            workers: Vec::new(),
-            addresses: Vec::new(),
-            is_current: Arc::default(),
-            is_retired: false,
-            ended: Arc::default(),
-            sockets: Vec::new(),
-            writer,
-            #[cfg(feature = "tls")]
-            tls: self.loaded_tls.clone(),
-        };
-        let mut sockets = Vec::new();
-        for n in 0..self.workers.into() {
-            let of_worker = self.listening_sockets(&given, n)?;
-            // For port 0, all workers use the port of the first one.
-            self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
-            sockets.push(of_worker);
-        }
+        let sockets = self.sockets_of_workers(&given)?;
         #[cfg(feature = "metrics")]
         let keeps_monitor = handle.0.has_monitor(self.metrics_listen.as_deref());
         #[cfg(feature = "metrics")]
@@ -147,6 +112,78 @@ impl Builder {
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
+        let generation = self.start_workers(handle, sockets, logs)?;
+        metrics.set_workers(self.workers.into());
+        handle.0.replace(generation)?;
+        #[cfg(feature = "metrics")]
+        if !keeps_monitor {
+            handle.0.set_monitor(monitor);
+        }
+        Ok(())
+    }
+
+    /// Loads what the site sends instead of files, and wraps its handlers.
+    fn prepare_site(&mut self) -> Result<(), Error> {
+        self.check_pages()?;
+        self.loaded_error_pages = self.load_error_pages()?;
+        for function in &self.around {
+            self.routes.map(|handler| Arc::new(function.wrap(handler)));
+        }
+        Ok(())
+    }
+
+    /// Loads the certificates for the addresses of [`Config::listen`](evring::Config::listen).
+    #[cfg(feature = "tls")]
+    fn prepare_tls(&mut self, handle: &Handle) -> Result<(), Error> {
+        let made = handle.0.self_signed();
+        if self.tls.self_signed && made.is_none() {
+            warn!("the certificate for localhost was made for this run; clients do not trust it");
+        }
+        self.loaded_tls = self.load_tls(self.config.listen.len(), made, &handle.0.tickets)?;
+        Ok(())
+    }
+
+    /// Checks that no other program listens on the addresses for which there is no socket yet: `SO_REUSEPORT` would
+    /// share them.
+    fn check_new_addresses(&self, given: &[Vec<ListeningSocket>]) -> Result<(), Error> {
+        let new = given.iter().zip(&self.config.listen).filter(|(given, _)| given.is_empty());
+        let is_free = |at| retry_while_in_use(|| is_free(at)).map_err(Error::Start);
+        new.map(|(_, at)| at).try_for_each(is_free)
+    }
+
+    /// Makes the sockets of each worker.
+    fn sockets_of_workers(
+        &mut self,
+        given: &[Vec<ListeningSocket>],
+    ) -> Result<Vec<WorkerSockets>, Error> {
+        let mut sockets = Vec::new();
+        for n in 0..self.workers.into() {
+            let of_worker = self.listening_sockets(given, n)?;
+            // For port 0, all workers use the port of the first one.
+            self.config.listen = of_worker.iter().map(|same| same[0].address()).collect();
+            sockets.push(of_worker);
+        }
+        Ok(sockets)
+    }
+
+    /// Starts a worker for each list of sockets, with the log that it writes to.
+    fn start_workers(
+        &mut self,
+        handle: &Handle,
+        sockets: Vec<WorkerSockets>,
+        (writer, senders): (Option<LogWriter>, Vec<Option<LogSender>>),
+    ) -> Result<Generation, Error> {
+        let mut generation = Generation {
+            workers: Vec::new(),
+            addresses: Vec::new(),
+            is_current: Arc::default(),
+            is_retired: false,
+            ended: Arc::default(),
+            sockets: Vec::new(),
+            writer,
+            #[cfg(feature = "tls")]
+            tls: self.loaded_tls.clone(),
+        };
         for (sockets, log) in sockets.into_iter().zip(senders) {
             generation.sockets.extend(sockets.iter().flatten().cloned());
             let end = EndOnDrop {
@@ -154,15 +191,31 @@ impl Builder {
                 is_current: Arc::clone(&generation.is_current),
                 ended: Arc::clone(&generation.ended),
             };
-            let worker = self.start_worker(sockets, end, metrics.another(), log)?;
+            let worker = self.start_worker(sockets, end, handle.0.metrics.another(), log)?;
             generation.workers.push(worker);
         }
         generation.addresses = std::mem::take(&mut self.config.listen);
-        metrics.set_workers(self.workers.into());
-        handle.0.replace(generation)?;
-        #[cfg(feature = "metrics")]
-        if !keeps_monitor {
-            handle.0.set_monitor(monitor);
+        Ok(generation)
+    }
+
+    /// Starts the threads that compress files, if any is compressed.
+    #[cfg(feature = "compression")]
+    fn start_compressors(&mut self) -> Result<(), Error> {
+        if self.max_compressed_file().is_some() {
+            let max_memory = self.limits.max_compressed_memory;
+            let threads = CompressorThreads::start(max_memory, self.workers.into());
+            self.compressor_threads = Some(threads.map_err(Error::Thread)?);
+        }
+        Ok(())
+    }
+
+    /// Starts the threads that check passwords, if any path needs one.
+    #[cfg(feature = "basic-auth")]
+    fn start_logins(&mut self) -> Result<(), Error> {
+        let realms = self.load_realms()?;
+        if !realms.is_empty() {
+            let threads = LoginThreads::start(realms, self.workers.into());
+            self.login_threads = Some(threads.map_err(Error::Thread)?);
         }
         Ok(())
     }
@@ -176,7 +229,7 @@ impl Builder {
         mut given: Vec<ListeningSocket>,
     ) -> Result<Option<Monitor>, Error> {
         let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
-        let backend = if evring::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        let backend = if evring::mechanisms::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
         given.retain(|socket| addresses.contains(&socket.address()));
         let mut config = Config::default().with(|c| c.listen = addresses);
         config.max_connections = 64;
@@ -212,7 +265,7 @@ impl Handle {
     ///
     /// # Errors
     /// Those of [`Builder::start`]; then the settings stay. Also [`Error::Ended`] if the server ends: the new workers
-    /// may have started then, and serve those who wait in the queues of their sockets.
+    /// may have started then, and serve the clients that wait in the queues of their sockets.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
         builder.take_over(self.listening_sockets()).start_generation(self, "")
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
 #[cfg(any(feature = "epoll", feature = "uring"))]
-use evring::Multiplexer;
+use evring::mechanisms::Multiplexer;
 use evring::{AnyMechanism, KernelError, Listener, Stats};
 use evring_tls::rustls::server::ProducesTickets;
 use evring_tls::{CertificateError, Certificates, Tls, TlsConfig, client_roots, server_config};

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 
-use evring::{AnyMechanism, KernelError, ListeningSocket, RemoteHandle, Root, Stats};
+use evring::sockets::ListeningSocket;
+use evring::{AnyMechanism, KernelError, RemoteHandle, Root, Stats};
 
 use crate::server::builder::Builder;
 use crate::server::error::Error;

@@ -7,9 +7,9 @@ use evring::{Commands, Cx};
 use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::plan::{check_file_method, is_plain};
 use crate::decision::representation::RepresentationHeaders;
-use crate::message::body::Body;
+use crate::message::body::BodyDecoder;
 use crate::message::path;
-use crate::message::request::{Expects, KeptHead, Method, Request};
+use crate::message::request::{Expects, KeptHead, Method, RequestHead};
 use crate::message::status::Status;
 use crate::redirect::Redirect;
 use crate::response::prepared::PreparedResponse;
@@ -29,7 +29,7 @@ impl Site {
     pub(super) fn answer(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        (request, host): (&Request<'_>, HostIndex),
+        (request, host): (&RequestHead<'_>, HostIndex),
         remaining: usize,
     ) -> bool {
         let host = x.state.host(host);
@@ -44,7 +44,7 @@ impl Site {
         }
         if is_plain(request) {
             if let Some(route) = self.handlers.routes.find_exact(request.target) {
-                let body = (Body::default(), options);
+                let body = (BodyDecoder::default(), options);
                 return self.handlers.call(&mut self.context, x, request, body, route);
             }
             return self.answer_for_file(x, request, options);
@@ -61,7 +61,7 @@ impl Site {
     fn redirect_to_https(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
         let options = options.ending_if(request.has_body());
@@ -82,7 +82,7 @@ impl Site {
     fn answer_for_file(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
         match self.files.answer(&mut self.context, x, request, options) {
@@ -97,7 +97,7 @@ impl Site {
     fn answer_uncached(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
         let (name, query) = match path::split(request.target) {
@@ -105,7 +105,7 @@ impl Site {
             Err(status) => return self.context.send_error(x, status, options.ending()),
         };
         if let Some(route) = self.handlers.routes.find(&name) {
-            let body = (Body::default(), options);
+            let body = (BodyDecoder::default(), options);
             return self.handlers.call(&mut self.context, x, request, body, route);
         }
         if let Some(proceed) = self.redirect(x, (&name, query), options) {
@@ -147,7 +147,7 @@ impl Site {
     fn answer_page(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         path: &Path,
         options: ResponseOptions,
     ) -> bool {
@@ -170,11 +170,11 @@ impl Site {
     fn show_status(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
         if let Some(route) = self.handlers.routes.status() {
-            let body = (Body::default(), options);
+            let body = (BodyDecoder::default(), options);
             return self.handlers.call(&mut self.context, x, request, body, route);
         }
         let Context { metrics, responder, .. } = &self.context;
@@ -191,13 +191,13 @@ impl Site {
     fn answer_unusual(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Result<bool, Status> {
         if request.expects == Expects::Unknown {
             return Err(Status::EXPECTATION);
         }
-        let body = Body::new(request.framing, &self.context.limits)?;
+        let body = BodyDecoder::new(request.framing, &self.context.limits)?;
         if request.target == b"*" && request.method != Method::Options {
             return Err(Status::BAD_REQUEST);
         }
@@ -236,7 +236,7 @@ impl Site {
     pub(super) fn answer_without_body(
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
         match request.method {

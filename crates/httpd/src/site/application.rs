@@ -4,9 +4,8 @@ use std::io;
 use std::mem::take;
 use std::time::Instant;
 
-use evring::{
-    Application, Close, CloseReason, Commands, ConnId, Cx, FileOutcome, Listener, Others, Rx,
-};
+use evring::files::FileOutcome;
+use evring::{Application, Close, CloseReason, Commands, ConnId, Cx, Listener, Others, Rx};
 use tracing::debug;
 
 use crate::decision::options::ResponseOptions;

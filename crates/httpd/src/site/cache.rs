@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use evring::{FilePath, Metadata};
+use evring::files::{FilePath, Metadata};
 use foldhash::fast::FixedState;
 
 use crate::decision::coding::{Coding, Codings};
@@ -18,7 +18,7 @@ use crate::response::prepared::PreparedResponse;
 #[derive(Debug)]
 pub(crate) struct Cache {
     index: HashMap<Arc<[u8]>, usize, FixedState>,
-    entries: Vec<Entry>,
+    entries: Vec<CacheEntry>,
     /// Index where the next eviction scan begins.
     hand: usize,
     bytes: usize,
@@ -55,10 +55,10 @@ pub(crate) fn target_len(key: &[u8], host: HostIndex, coding: Option<Coding>) ->
 
 /// A response and the file it was made from.
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct CacheEntry {
     pub(crate) prepared: PreparedResponse,
     target: Arc<[u8]>,
-    source: Option<Source>,
+    source: Option<CachedFile>,
     bytes: usize,
     fresh_until: Instant,
     used: bool,
@@ -91,7 +91,7 @@ impl Paths {
 
 /// The file that a response was made from.
 #[derive(Clone, Debug)]
-pub(crate) struct Source {
+pub(crate) struct CachedFile {
     pub(crate) paths: Arc<Paths>,
     pub(crate) meta: Metadata,
     /// Codings in which the file can be sent.
@@ -175,7 +175,7 @@ impl Cache {
     pub(crate) fn revalidate(
         &mut self,
         target: &[u8],
-        same: impl FnOnce(&Source) -> bool,
+        same: impl FnOnce(&CachedFile) -> bool,
         now: Instant,
     ) -> bool {
         let Some(&at) = self.index.get(target) else { return false };
@@ -193,7 +193,7 @@ impl Cache {
         &mut self,
         target: &[u8],
         prepared: PreparedResponse,
-        source: Option<Source>,
+        source: Option<CachedFile>,
         now: Instant,
     ) {
         if let Some(&at) = self.index.get(target) {
@@ -209,7 +209,7 @@ impl Cache {
             self.evict();
         }
         self.bytes += bytes;
-        let entry = Entry { prepared, target, source, bytes, fresh_until, used: false };
+        let entry = CacheEntry { prepared, target, source, bytes, fresh_until, used: false };
         self.index.insert(Arc::clone(&entry.target), self.entries.len());
         self.entries.push(entry);
     }
@@ -227,7 +227,7 @@ impl Cache {
     /// Closes a file that is not being sent, preferably one without recent requests. Returns false
     /// if there is none.
     pub(crate) fn close_one(&mut self) -> bool {
-        let is_idle = |entry: &Entry| entry.prepared.is_open_and_idle();
+        let is_idle = |entry: &CacheEntry| entry.prepared.is_open_and_idle();
         let unused = self.entries.iter().position(|entry| is_idle(entry) && !entry.used);
         let Some(at) = unused.or_else(|| self.entries.iter().position(is_idle)) else {
             return false;
@@ -257,7 +257,7 @@ impl Cache {
     }
 }
 
-impl Entry {
+impl CacheEntry {
     fn response(&mut self) -> (&mut PreparedResponse, Codings) {
         let codings = self.source.as_ref().map_or(Codings::default(), |source| source.codings);
         (&mut self.prepared, codings)

@@ -1,4 +1,4 @@
-use evring::FileKind;
+use evring::files::FileKind;
 
 use super::*;
 use crate::decision::representation::RepresentationHeaders;
@@ -13,9 +13,9 @@ fn prepared(body: &[u8]) -> PreparedResponse {
     PreparedResponse::new(RepresentationHeaders::plain("text/plain"), body, &Clock::new())
 }
 
-fn source(len: u64) -> Option<Source> {
+fn source(len: u64) -> Option<CachedFile> {
     let meta = Metadata { kind: FileKind::Regular, len, modified_ns: 0, changed_ns: 0, inode: 1 };
-    Some(Source {
+    Some(CachedFile {
         paths: Paths::new(Path::new("path")),
         meta,
         codings: Codings::default(),

@@ -21,7 +21,8 @@ pub struct ClientAddr(pub SocketAddr);
 /// TLS, a `TlsInfo`. Handlers that wait have both without this.
 ///
 /// ```
-/// use evring_httpd::{ClientAddr, Request, Server, with_client_info};
+/// use evring_httpd::handlers::{ClientAddr, with_client_info};
+/// use evring_httpd::{Request, Server};
 ///
 /// let address = with_client_info(|request: Request| {
 ///     request.extensions().get::<ClientAddr>().map_or(String::new(), |client| client.0.to_string())

@@ -2,7 +2,8 @@
 
 use std::time::Instant;
 
-use evring::{Commands, Cx, File, Metadata, Others};
+use evring::files::{File, Metadata};
+use evring::{Commands, Cx, Others};
 
 use crate::decision::coding::Coding;
 use crate::decision::conditions::Validators;
@@ -13,7 +14,7 @@ use crate::site::lookup::{Collection, FileContent, FileLookup, LookupResult, Loo
 use crate::site::state::{PendingWork, State};
 
 /// Bytes that one operation reads.
-const READ_BYTES: u64 = evring::MAX_READ_BYTES as u64;
+const READ_BYTES: u64 = evring::files::MAX_READ_BYTES as u64;
 
 impl FileLookup {
     /// Returns the coding in which the server compresses the file for this request.

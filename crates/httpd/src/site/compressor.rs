@@ -6,7 +6,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use evring::{ConnId, Mailbox, Metadata, RemoteHandle, Sender};
+use evring::files::Metadata;
+use evring::mailbox::{Mailbox, Sender};
+use evring::{ConnId, RemoteHandle};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use crate::decision::coding::Coding;

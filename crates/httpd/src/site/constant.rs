@@ -14,7 +14,8 @@ use crate::site::reply::{Reply, Response};
 /// more than a small file.
 ///
 /// ```
-/// use evring_httpd::{Server, constant};
+/// use evring_httpd::handlers::constant;
+/// use evring_httpd::Server;
 ///
 /// let hello = constant("text/plain; charset=utf-8", "Hello, World!\n");
 /// let server = Server::builder().route("/hello", hello);

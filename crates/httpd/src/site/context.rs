@@ -11,11 +11,11 @@ use tracing::{Level, debug, enabled};
 
 use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
-use crate::message::request::{KeptHead, Request};
+use crate::message::request::{KeptHead, RequestHead};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
-use crate::response::responder::Responder;
-use crate::site::log::{Entry, LogSender, LoggedRequest};
+use crate::response::responder::ResponseSender;
+use crate::site::log::{LogEntry, LogSender, LoggedRequest};
 use crate::site::metrics::Metrics;
 use crate::site::state::State;
 
@@ -28,7 +28,7 @@ const RETIRED_KEEP_ALIVE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) limits: Limits,
-    pub(crate) responder: Responder,
+    pub(crate) responder: ResponseSender,
     pub(crate) metrics: Metrics,
     pub(crate) log: Option<LogSender>,
     /// Bytes of memory held for request bodies.
@@ -39,7 +39,7 @@ pub(crate) struct Context {
 
 impl Context {
     pub(crate) fn new() -> Self {
-        let (limits, responder) = (Limits::default(), Responder::new());
+        let (limits, responder) = (Limits::default(), ResponseSender::new());
         Context {
             limits,
             responder,
@@ -56,7 +56,7 @@ impl Context {
     pub(crate) fn options(
         &self,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         remaining: usize,
     ) -> ResponseOptions {
         x.state.requests += 1;
@@ -83,7 +83,7 @@ impl Context {
         &mut self,
         x: &mut Cx<'_, impl Commands, State>,
         prepared: &mut PreparedResponse,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
         let sent = self.responder.send_planned((x.io, x.id), prepared, request, options);
@@ -193,7 +193,7 @@ impl Context {
         if let Some(log) = &mut self.log {
             let (peer, body) = (peer.as_ref().map(SocketAddr::ip), state.last_body_bytes);
             let date = self.responder.clock.stamp();
-            let entry = Entry { peer, date, now: SystemTime::now, logged, status, body, time };
+            let entry = LogEntry { peer, date, now: SystemTime::now, logged, status, body, time };
             if !log.write(&entry) {
                 self.metrics.own().log_lines_lost.add(1);
             }

@@ -7,7 +7,7 @@ use crate::site::reply::Response;
 /// Answers a request later, from any thread, once. Dropping it answers with 500.
 ///
 /// ```compile_fail,E0382
-/// fn twice(responder: evring_httpd::Responder) {
+/// fn twice(responder: evring_httpd::handlers::Responder) {
 ///     responder.respond("one");
 ///     responder.respond("two"); // the first response has consumed the responder
 /// }
@@ -18,7 +18,7 @@ pub struct Responder(Sender<Response>);
 
 impl Responder {
     /// Answers. Returns false if the response is not sent, as the client has gone or the time of
-    /// [`Limits::handler_timeout`](crate::Limits::handler_timeout) is over.
+    /// [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) is over.
     pub fn respond(self, response: impl IntoResponse) -> bool {
         self.0.send(response.into_response()).is_ok()
     }

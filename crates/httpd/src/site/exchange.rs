@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::decision::options::ResponseOptions;
 use crate::limits::Limits;
-use crate::message::body::Body;
+use crate::message::body::BodyDecoder;
 use crate::message::request::KeptHead;
 use crate::site::body_memory::BodyMemory;
 use crate::site::guard::Guarded;
@@ -60,7 +60,7 @@ pub(crate) enum WaitsFor {
 /// The body of a request, on its way to the handler.
 #[derive(Debug)]
 pub(crate) struct Upload {
-    pub(crate) body: Body,
+    pub(crate) body: BodyDecoder,
     pub(crate) writer: Writer,
     /// Bytes of content received since the deadline was set.
     pub(crate) received: u64,

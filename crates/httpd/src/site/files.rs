@@ -1,41 +1,30 @@
 //! Requests for files: lookup, revalidation and responses.
 
 use std::cell::Cell;
-use std::io::{self, ErrorKind};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Instant;
 
-use evring::{Access, Commands, Cx, File, FileKind, FileOp, FileOutcome, Metadata, Root};
-use tracing::error;
+use evring::files::{Access, File, FileOp, FileOutcome, Metadata};
+use evring::{Commands, Cx, Root};
 
-use crate::decision::accept::{is_navigation, prefers_json};
 use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
 use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::representation::RepresentationHeaders;
 use crate::file_options::FileOptions;
 use crate::limits::Limits;
-use crate::message::request::{KeptHead, Request};
-use crate::message::status::Status;
+use crate::message::request::{KeptHead, RequestHead};
 use crate::response::prepared::PreparedResponse;
-use crate::site::cache::{Cache, CacheLookup, Source, put_key};
+use crate::site::cache::{Cache, CacheLookup, CachedFile, put_key};
 #[cfg(feature = "compression")]
 use crate::site::compressor::Compressor;
 use crate::site::context::Context;
 use crate::site::hosts::{FileHost, Hosts};
-use crate::site::listing;
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
 use crate::site::state::{PendingWork, State};
-
-/// Returns the metadata that a stat has found.
-fn metadata(outcome: &io::Result<FileOutcome>) -> Option<Metadata> {
-    match outcome {
-        Ok(FileOutcome::Stat(meta)) => Some(*meta),
-        _ => None,
-    }
-}
 
 /// A slot for an open file, released on drop.
 struct OpenFileSlot(Rc<Cell<usize>>);
@@ -92,7 +81,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Option<bool> {
         let found = match options.host {
@@ -127,7 +116,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
         (name, codings): (&[u8], Codings),
     ) -> Option<bool> {
@@ -159,7 +148,7 @@ impl Files {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         mut lookup: FileLookup,
     ) -> bool {
         let precompressed = !self.options(&lookup).no_precompressed;
@@ -186,7 +175,7 @@ impl Files {
         &mut self,
         context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         lookup: FileLookup,
     ) {
         x.io.set_receiving(x.id, false);
@@ -267,197 +256,6 @@ impl Files {
         }
     }
 
-    /// Advances a lookup by one step.
-    fn advance(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &Request<'_>,
-        outcome: io::Result<FileOutcome>,
-    ) -> LookupResult {
-        match (std::mem::take(&mut file.step), outcome) {
-            (LookupStep::Revalidate, outcome) => {
-                let meta = metadata(&outcome);
-                let same = |source: &Source| source.is_dated && Some(source.meta) == meta;
-                file.put_key(&mut self.key);
-                let is_same = self.cache.revalidate(&self.key, same, x.io.now());
-                let check_siblings = !self.options(file).no_precompressed && file.coding.is_none();
-                file.step = match is_same {
-                    true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
-                    true => return self.answer_revalidated(context, x, file, request),
-                    false => LookupStep::first(check_siblings),
-                };
-                LookupResult::NextStep
-            }
-            (LookupStep::Sibling { at, revalidates }, outcome) => {
-                if metadata(&outcome).is_some_and(|meta| meta.kind == FileKind::Regular) {
-                    file.codings.add(Coding::ALL[at]);
-                }
-                if at + 1 < Coding::ALL.len() {
-                    file.step = LookupStep::Sibling { at: at + 1, revalidates };
-                    return LookupResult::NextStep;
-                }
-                let codings = file.codings;
-                let same = |source: &Source| source.codings.precompressed() == codings;
-                file.put_key(&mut self.key);
-                if revalidates && self.cache.revalidate(&self.key, same, x.io.now()) {
-                    return self.answer_revalidated(context, x, file, request);
-                }
-                file.step = LookupStep::Open;
-                LookupResult::NextStep
-            }
-            (LookupStep::Open, Ok(FileOutcome::Opened(opened))) => match opened.1.kind {
-                #[cfg(feature = "compression")]
-                FileKind::Regular if file.compresses().is_some() => {
-                    let (from, meta) = *opened;
-                    self.begin_compression(context, x, file, from, meta)
-                }
-                FileKind::Regular => {
-                    let (from, meta) = *opened;
-                    #[cfg(feature = "compression")]
-                    self.add_codings(file, meta.len);
-                    let validators = Validators::of(&meta, file.coding, x.io.wall_time());
-                    if meta.len <= u64::from(context.limits.max_cached_file_bytes) {
-                        file.step = LookupStep::Read(meta, validators);
-                        // One byte more than the expected length shows whether the file has grown.
-                        return LookupResult::Read(from, 0..meta.len + 1);
-                    }
-                    if self.revalidate_opened(x, file, &meta, &validators) {
-                        return self.answer_revalidated(context, x, file, request);
-                    }
-                    let Some(from) = self.reserve_slot(context, from) else {
-                        context.metrics.own().rejected_files.add(1);
-                        return LookupResult::Answered(context.send_error(
-                            x,
-                            Status::BUSY,
-                            file.options,
-                        ));
-                    };
-                    self.answer_with_file(
-                        context,
-                        x,
-                        file,
-                        request,
-                        (meta, validators),
-                        FileContent::Open(from, meta.len),
-                    )
-                }
-                _ if file.coding.is_some() => {
-                    file.fall_back();
-                    LookupResult::NextStep
-                }
-                FileKind::Directory if !file.name().ends_with(b"/") => {
-                    let target = (file.name(), file.query());
-                    let sent = context.responder.redirect((x.io, x.id), target, file.options);
-                    LookupResult::Answered(x.state.record(sent))
-                }
-                _ => self.fail(context, x, file, request, Status::NOT_FOUND),
-            },
-            (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => {
-                let content = match bytes.get(..meta.len as usize) {
-                    Some(body) if body.len() == bytes.len() => FileContent::Bytes(body),
-                    // The file has changed meanwhile.
-                    start => FileContent::Unstable(start.unwrap_or(&bytes)),
-                };
-                self.answer_with_file(context, x, file, request, (meta, validators), content)
-            }
-            #[cfg(feature = "compression")]
-            (LookupStep::Collect(read), Ok(FileOutcome::Read(bytes))) => {
-                self.collect(context, x, file, read, &bytes)
-            }
-            (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
-                let (content_type, page) = match prefers_json(request) {
-                    true => ("application/json", listing::json(file.name(), listing)),
-                    false => ("text/html; charset=utf-8", listing::page(file.name(), listing)),
-                };
-                let mut representation = RepresentationHeaders::uncached(content_type).with_fields(
-                    &self.options(file).headers,
-                    file.name(),
-                    file.paths.plain.as_path(),
-                );
-                representation.varies_by_type = true;
-                let clock = &context.responder.clock;
-                let mut prepared = PreparedResponse::uncached(representation, &page, clock);
-                let sent = prepared.send(x.io, x.id, clock, file.options);
-                LookupResult::Answered(x.state.record(sent))
-            }
-            (LookupStep::List, Err(error)) => {
-                self.fail(context, x, file, request, Status::of(&error))
-            }
-            (_, Err(error)) => {
-                if file.coding.is_some() {
-                    file.fall_back();
-                    return LookupResult::NextStep;
-                }
-                let status = Status::of(&error);
-                let is_directory = file.name().ends_with(b"/");
-                let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
-                if self.options(file).listing && has_no_index {
-                    file.step = LookupStep::List;
-                    return LookupResult::NextStep;
-                }
-                let is_server_error = status.0 >= 500;
-                if is_server_error {
-                    error!("cannot read {:?}: {error}", file.paths.plain.as_path());
-                    file.options = file.options.ending();
-                }
-                self.fail(context, x, file, request, status)
-            }
-            _ => {
-                let options = file.options.ending();
-                LookupResult::Answered(context.send_error(x, Status::INTERNAL, options))
-            }
-        }
-    }
-
-    /// Answers a request for a file that cannot be sent: with the fallback page, or an error.
-    fn fail(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &Request<'_>,
-        status: Status,
-    ) -> LookupResult {
-        let fallback =
-            self.options(file).fallback.as_ref().filter(|_| {
-                status == Status::NOT_FOUND && !file.is_fallback && is_navigation(request)
-            });
-        let lookup =
-            fallback.and_then(|page| FileLookup::open(page.canonical(), None, file.options).ok());
-        let Some(mut lookup) = lookup else {
-            return LookupResult::Answered(context.send_error(x, status, file.options));
-        };
-        lookup.is_fallback = true;
-        *file = lookup;
-        let precompressed = !self.options(file).no_precompressed;
-        file.put_key(&mut self.key);
-        match self.cache.find(&self.key, x.io.now()) {
-            CacheLookup::Fresh(..) => return self.answer_revalidated(context, x, file, request),
-            CacheLookup::Stale(..) => file.step = LookupStep::Revalidate,
-            CacheLookup::Miss => file.step = LookupStep::first(precompressed),
-        }
-        LookupResult::NextStep
-    }
-
-    /// Revalidates the cache entry of a large file that was just opened. Returns true if another
-    /// request has cached the same file, so that its descriptor is used.
-    fn revalidate_opened(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &FileLookup,
-        meta: &Metadata,
-        validators: &Validators,
-    ) -> bool {
-        let (codings, is_dated) = (file.codings_beside(), validators.is_dated);
-        let same = |source: &Source| {
-            (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
-        };
-        file.put_key(&mut self.key);
-        self.cache.revalidate(&self.key, same, x.io.now())
-    }
-
     /// Reserves a slot for an open file, released on drop. Returns `None` at the limit.
     pub(super) fn reserve_slot(&mut self, context: &Context, file: File) -> Option<File> {
         let count = Rc::clone(&self.open_files);
@@ -471,12 +269,12 @@ impl Files {
     }
 
     /// Answers from the cache after a successful revalidation.
-    fn answer_revalidated(
+    pub(super) fn answer_revalidated(
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
     ) -> LookupResult {
         file.put_key(&mut self.key);
         let Some((prepared, codings)) = self.cache.get(&self.key) else {
@@ -500,7 +298,7 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         coding: Coding,
     ) -> LookupResult {
         file.coding = Some(coding);
@@ -522,7 +320,7 @@ impl Files {
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         file: &mut FileLookup,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         (meta, validators): (Metadata, Validators),
         content: FileContent<'_>,
     ) -> LookupResult {
@@ -585,7 +383,7 @@ impl Files {
     ) {
         let codings = file.codings_beside();
         file.put_key(&mut self.key);
-        let source = Source { paths: Arc::clone(&file.paths), meta, codings, is_dated };
+        let source = CachedFile { paths: Arc::clone(&file.paths), meta, codings, is_dated };
         self.cache.insert(&self.key, prepared, Some(source), now);
     }
 }
@@ -593,7 +391,7 @@ impl Files {
 /// Returns the preferred coding of a file, unless a coded file is being looked up.
 fn choose_unless_coded(
     file: &FileLookup,
-    request: &Request<'_>,
+    request: &RequestHead<'_>,
     codings: Codings,
 ) -> Option<Coding> {
     if file.coding.is_none() && !file.only_plain { choose(request, codings) } else { None }

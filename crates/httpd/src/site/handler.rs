@@ -23,8 +23,8 @@ pub type Request<T = Bytes> = http::Request<T>;
 /// Every closure from a complete [`Request`] to a type that implements [`IntoResponse`] is a handler.
 /// All workers share one handler and call it concurrently. A call runs on the worker's thread, so it
 /// must not block, for example on a database or a lock: it would delay the worker's other connections.
-/// [`IntoHandler`](crate::IntoHandler) lists the handlers that may wait: asynchronous ones, and those that
-/// answer later through a [`Responder`](crate::Responder). [`Pool`](crate::Pool) has threads for calls that
+/// [`IntoHandler`](crate::handlers::IntoHandler) lists the handlers that may wait: asynchronous ones, and those that
+/// answer later through a [`Responder`](crate::handlers::Responder). [`Pool`](crate::handlers::Pool) has threads for calls that
 /// block.
 ///
 /// ```
@@ -47,7 +47,9 @@ pub type Request<T = Bytes> = http::Request<T>;
 ///
 /// use evring_httpd::http::HeaderMap;
 /// use evring_httpd::http::request::Parts;
-/// use evring_httpd::{Answer, BodySink, Handler, IntoResponse, Response, Server};
+/// use evring_httpd::body::BodySink;
+/// use evring_httpd::handlers::{Answer, Handler};
+/// use evring_httpd::{IntoResponse, Response, Server};
 ///
 /// struct Count;
 ///
@@ -104,12 +106,12 @@ pub trait Handler: Send + Sync + 'static {
         self.constant()
     }
 
-    /// Returns whether a call costs far more than a connection does. See [`shed_if_late`](crate::shed_if_late).
+    /// Returns whether a call costs far more than a connection does. See [`shed_if_late`](crate::handlers::shed_if_late).
     fn sheds_if_late(&self) -> bool {
         false
     }
 
-    /// Returns whether the handler needs to know its client: a [`ClientAddr`](crate::ClientAddr) in the extensions
+    /// Returns whether the handler needs to know its client: a [`ClientAddr`](crate::handlers::ClientAddr) in the extensions
     /// of the request and, with TLS, a `TlsInfo`. It costs a system call for each connection, and
     /// allocations for each request.
     fn wants_client_info(&self) -> bool {
@@ -136,7 +138,7 @@ pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Reply, Statu
 impl Answer {
     /// Waits for a response: `start` gets the body and returns a future. The worker polls the future on its
     /// own thread, and drops it when the client has gone or after
-    /// [`Limits::handler_timeout`](crate::Limits::handler_timeout).
+    /// [`Limits::handler_timeout`](crate::options::Limits::handler_timeout).
     pub fn wait<R: IntoResponse, F: Future<Output = R> + 'static>(
         start: impl FnOnce(RequestBody) -> F + 'static,
     ) -> Self {
@@ -171,7 +173,7 @@ pub trait BodySink {
     fn data(&mut self, bytes: &[u8]) -> Option<Response>;
 
     /// Returns the bytes of memory held for the body. The sum over all requests of a worker is
-    /// bounded by [`Limits::max_body_memory`](crate::Limits::max_body_memory). The default, 0, suits a
+    /// bounded by [`Limits::max_body_memory`](crate::options::Limits::max_body_memory). The default, 0, suits a
     /// sink that passes the bytes on.
     fn held_bytes(&self) -> usize {
         0

@@ -8,9 +8,9 @@ use tracing::error;
 
 use crate::decision::options::ResponseOptions;
 use crate::decision::representation::RepresentationHeaders;
-use crate::message::body::Body;
+use crate::message::body::BodyDecoder;
 use crate::message::conversion::{HttpConversion, trailers};
-use crate::message::request::{Expects, KeptHead, Method, Request};
+use crate::message::request::{Expects, KeptHead, Method, RequestHead};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
 use crate::site::body_memory::BodyMemory;
@@ -25,8 +25,8 @@ use crate::site::pipe::pipe;
 use crate::site::progress::{self, Progress};
 use crate::site::reply::{Reply, ReplyKind};
 use crate::site::request_body::RequestBody;
-use crate::site::responses::{self, Outcome};
-use crate::site::routes::{Constant, Route, Routes};
+use crate::site::responses::{self, SendProgress};
+use crate::site::routes::{ConstantFor, Route, Routes};
 use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
 use crate::site::upgrade::Protocol;
 use crate::site::wakers::{Task, Wakers};
@@ -48,14 +48,14 @@ impl Handlers {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
-        (body, options): (Body, ResponseOptions),
+        request: &RequestHead<'_>,
+        (body, options): (BodyDecoder, ResponseOptions),
         route: Route,
     ) -> bool {
         let is_constant = match route.constant {
-            Constant::None => false,
-            Constant::Gets => request.method == Method::Get,
-            Constant::All => true,
+            ConstantFor::None => false,
+            ConstantFor::Gets => request.method == Method::Get,
+            ConstantFor::All => true,
         };
         if is_constant && !body.is_open() {
             return self.send_constant(context, x, &route, options);
@@ -86,8 +86,8 @@ impl Handlers {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
-        (body, options): (Body, ResponseOptions),
+        request: &RequestHead<'_>,
+        (body, options): (BodyDecoder, ResponseOptions),
         route: Route,
     ) -> bool {
         let handler = self.routes.handler(&route);
@@ -156,7 +156,7 @@ impl Handlers {
     pub(crate) fn receive_body(
         context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
-        (body, options): (Body, ResponseOptions),
+        (body, options): (BodyDecoder, ResponseOptions),
         then: AfterBody,
     ) {
         let held = BodyMemory::new(&context.bodies);
@@ -222,13 +222,13 @@ impl Handlers {
         options: ResponseOptions,
     ) -> bool {
         match responses::send(context, &mut self.conversion, x, reply, options) {
-            Outcome::Sent(proceed) => proceed,
-            Outcome::Streams(body) => {
+            SendProgress::Sent(proceed) => proceed,
+            SendProgress::Streams(body) => {
                 let task = if body.waits() { self.task(x) } else { None };
                 let exchange = Exchange { task, ..Exchange::new(Stage::Body(body), options) };
                 self.begin(context, x, exchange)
             }
-            Outcome::Upgrades(protocol) => self.start_protocol(context, x, &protocol, options),
+            SendProgress::Upgrades(protocol) => self.start_protocol(context, x, &protocol, options),
         }
     }
 
@@ -256,8 +256,8 @@ impl Handlers {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
-        (body, options): (Body, ResponseOptions),
+        request: &RequestHead<'_>,
+        (body, options): (BodyDecoder, ResponseOptions),
         wait: Wait,
     ) -> bool {
         let Some(task) = self.task(x) else {

@@ -3,7 +3,7 @@
 use http::request::Parts;
 
 use crate::message::path;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 use crate::site::params::PathParams;
 
 /// The head of a request, which is not converted to the types of `http`.
@@ -23,12 +23,12 @@ pub struct Head<'a>(Source<'a>);
 
 #[derive(Debug)]
 enum Source<'a> {
-    Parsed(&'a Request<'a>),
+    Parsed(&'a RequestHead<'a>),
     Parts(&'a Parts),
 }
 
 impl<'a> Head<'a> {
-    pub(crate) fn parsed(request: &'a Request<'a>) -> Self {
+    pub(crate) fn parsed(request: &'a RequestHead<'a>) -> Self {
         Head(Source::Parsed(request))
     }
 
@@ -83,7 +83,7 @@ impl<'a> Head<'a> {
 }
 
 /// Returns the path and the query of a request that has a route.
-fn split<'a>(request: &Request<'a>) -> (&'a [u8], Option<&'a [u8]>) {
+fn split<'a>(request: &RequestHead<'a>) -> (&'a [u8], Option<&'a [u8]>) {
     path::split(request.target).unwrap_or((request.target, None))
 }
 

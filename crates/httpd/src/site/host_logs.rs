@@ -2,7 +2,7 @@
 
 use crate::decision::options::HostIndex;
 use crate::host_options::HostName;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 use crate::site::hosts::HostNames;
 
 /// The number of an access log.
@@ -29,7 +29,7 @@ impl HostLogs {
     }
 
     /// Returns the log of a request, or of what is no valid request.
-    pub(crate) fn of(&self, request: Option<&Request<'_>>) -> Option<LogIndex> {
+    pub(crate) fn of(&self, request: Option<&RequestHead<'_>>) -> Option<LogIndex> {
         let host = request.map_or(HostIndex::default(), |request| self.names.of(request));
         self.logs[usize::from(host.0)]
     }

@@ -9,7 +9,7 @@ use crate::file_options::FileOptions;
 use crate::header_rule::HeaderRule;
 use crate::host_options::HostName;
 use crate::message::path;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// Maximum length of a host in a request, in bytes; longer ones have no virtual host.
 const MAX_HOST_BYTES: usize = 255;
@@ -66,7 +66,7 @@ impl Hosts {
 
     /// Returns the host of a request.
     #[inline]
-    pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
+    pub(crate) fn of(&self, request: &RequestHead<'_>) -> HostIndex {
         match self.count() {
             1 => HostIndex::default(),
             _ => self.names.of(request),
@@ -95,7 +95,7 @@ impl HostNames {
 
     /// Returns the host that a request names: by its target if that has a host, or else by its Host field (RFC 9112,
     /// section 3.2.2).
-    pub(crate) fn of(&self, request: &Request<'_>) -> HostIndex {
+    pub(crate) fn of(&self, request: &RequestHead<'_>) -> HostIndex {
         let of_target = match request.target {
             [b'/' | b'*', ..] => None,
             target => path::split_authority(target).ok().map(|(authority, _)| authority),

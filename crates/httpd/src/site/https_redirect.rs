@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::message::path;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 
 /// Redirects the requests at some listeners to https.
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(crate) struct HttpsRedirect {
 
 impl HttpsRedirect {
     /// Writes the Location of the target with https. Returns `None` if the request names no host.
-    pub(crate) fn location(&self, request: &Request<'_>) -> Option<Vec<u8>> {
+    pub(crate) fn location(&self, request: &RequestHead<'_>) -> Option<Vec<u8>> {
         path::split(request.target).ok()?;
         let (authority, path) = match request.target {
             [b'/', ..] => (request.one("host")?, request.target),

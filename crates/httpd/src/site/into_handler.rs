@@ -25,19 +25,20 @@ use crate::site::request_body::RequestBody;
 /// | `Fn() -> impl IntoResponse`, `Fn(&Head<'_>) -> impl IntoResponse` | answers at once, and costs the least: the request is not converted |
 ///
 /// `K` tells these apart; the compiler infers it. A handler that waits runs on its worker's thread, so it must
-/// not block. If its client goes, its future is dropped; see [`Limits::half_close`](crate::Limits::half_close).
+/// not block. If its client goes, its future is dropped; see [`Limits::half_close`](crate::options::Limits::half_close).
 /// The next request of a connection waits for the response. The requests of handlers that wait have a
-/// [`ClientAddr`](crate::ClientAddr) in their extensions and, with TLS, a `TlsInfo`;
-/// [`with_client_info`](crate::with_client_info) adds them for other handlers.
+/// [`ClientAddr`](crate::handlers::ClientAddr) in their extensions and, with TLS, a `TlsInfo`;
+/// [`with_client_info`](crate::handlers::with_client_info) adds them for other handlers.
 ///
 /// | a handler that | gives |
 /// |---|---|
-/// | does not answer within [`Limits::handler_timeout`](crate::Limits::handler_timeout) | 503 |
+/// | does not answer within [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) | 503 |
 /// | panics | 500 |
 /// | drops its [`Responder`] | 500 |
 ///
 /// ```
-/// use evring_httpd::{Request, Responder, Server};
+/// use evring_httpd::handlers::Responder;
+/// use evring_httpd::{Request, Server};
 ///
 /// async fn wait(_: Request) -> &'static str {
 ///     std::future::ready(()).await;
@@ -71,13 +72,13 @@ pub trait IntoHandler<K> {
 /// The kinds of handlers, which [`IntoHandler`] tells apart.
 #[allow(missing_debug_implementations, reason = "they have no values")]
 pub mod kind {
-    /// A [`Handler`](crate::Handler).
+    /// A [`Handler`](crate::handlers::Handler).
     pub enum Itself {}
     /// An asynchronous function from a complete request.
     pub enum Async {}
     /// An asynchronous function that receives the body itself.
     pub enum Streaming {}
-    /// A function that gets a [`Responder`](crate::Responder).
+    /// A function that gets a [`Responder`](crate::handlers::Responder).
     pub enum Deferred {}
     /// A function of a head.
     pub enum OfHead {}

@@ -16,7 +16,8 @@ use crate::site::reply::Response;
 /// A value as a JSON response. One that cannot be serialized gives 500, and the reason is logged.
 ///
 /// ```
-/// use evring_httpd::{Json, JsonError, Request, Server, from_json, post};
+/// use evring_httpd::handlers::{Json, JsonError, from_json};
+/// use evring_httpd::{Request, Server, post};
 ///
 /// let sum = |request: Request| -> Result<_, JsonError> {
 ///     let numbers: Vec<i64> = from_json(&request)?;

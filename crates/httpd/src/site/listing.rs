@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-use evring::{FileKind, Listing, Metadata};
+use evring::files::{FileKind, Listing, Metadata};
 use httpdate::HttpDate;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_encode};
 

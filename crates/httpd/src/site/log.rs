@@ -19,7 +19,7 @@ use tracing::{error, warn};
 use crate::access_log::{AccessLog, LogFormat};
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::Credentials;
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 use crate::response::head::put;
 use crate::site::host_logs::{self, HostLogs, LogIndex};
 use crate::site::metrics::Metrics;
@@ -40,7 +40,7 @@ pub(crate) struct LogSender {
     hosts: Option<Arc<HostLogs>>,
 }
 
-pub(crate) struct Entry<'a> {
+pub(crate) struct LogEntry<'a> {
     pub(crate) peer: Option<IpAddr>,
     pub(crate) date: &'a [u8],
     /// Reads the clock, for the log that has milliseconds.
@@ -55,19 +55,19 @@ pub(crate) struct Entry<'a> {
 
 #[derive(Clone, Copy)]
 pub(crate) enum LoggedRequest<'a> {
-    Request(&'a Request<'a>),
+    Request(&'a RequestHead<'a>),
     /// Bytes that are not a valid request; empty if there are none.
     Bytes(&'a [u8]),
 }
 
 impl<'a> LoggedRequest<'a> {
     /// Returns the request if there is one, else the bytes.
-    pub(crate) fn new(request: Option<&'a Request<'a>>, bytes: &'a [u8]) -> Self {
+    pub(crate) fn new(request: Option<&'a RequestHead<'a>>, bytes: &'a [u8]) -> Self {
         request.map_or(LoggedRequest::Bytes(bytes), LoggedRequest::Request)
     }
 
     /// Returns the request, unless it is not valid.
-    fn request(self) -> Option<&'a Request<'a>> {
+    fn request(self) -> Option<&'a RequestHead<'a>> {
         match self {
             LoggedRequest::Request(request) => Some(request),
             LoggedRequest::Bytes(_) => None,
@@ -80,7 +80,7 @@ const MAX_INVALID_LINE_BYTES: usize = 256;
 
 impl LogSender {
     /// Queues a line. Returns false if the ring is full.
-    pub(crate) fn write(&mut self, entry: &Entry<'_>) -> bool {
+    pub(crate) fn write(&mut self, entry: &LogEntry<'_>) -> bool {
         self.line.clear();
         let mut log = LogIndex(0);
         if let Some(hosts) = &self.hosts {
@@ -108,7 +108,7 @@ impl LogSender {
     }
 }
 
-impl Entry<'_> {
+impl LogEntry<'_> {
     fn put(&self, out: &mut Vec<u8>) {
         match self.peer {
             Some(peer) => put(out, format_args!("{peer}")),
@@ -149,7 +149,7 @@ impl Entry<'_> {
     }
 }
 
-impl Entry<'_> {
+impl LogEntry<'_> {
     /// Appends the name that the client gave for basic authentication; it is the user's unless the status is 401.
     #[cfg(feature = "basic-auth")]
     fn put_user(&self, out: &mut Vec<u8>) {
@@ -457,8 +457,8 @@ fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a file for a user, who can then open it again. One that exists stays as it is: its directory may be that of
-/// the user, who could have made a link to what belongs to others.
+/// Creates a file for a user, which can then open it again. One that exists stays as it is: its directory may be that of
+/// the user, which could have made a link to what belongs to others.
 ///
 /// # Errors
 /// If it cannot be given to the user.
@@ -508,7 +508,7 @@ mod tests {
         let mut out = Vec::new();
         let time = Some(Duration::from_micros(34));
         let now = || SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_012);
-        let entry = Entry { peer, date, now, logged, status: 200, body: 12, time };
+        let entry = LogEntry { peer, date, now, logged, status: 200, body: 12, time };
         match format {
             LogFormat::Combined => entry.put(&mut out),
             LogFormat::Json => entry.put_json(&mut out),

@@ -7,11 +7,12 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use evring::{Commands, ConnId, Cx, Mailbox, Others, RemoteHandle, Sender};
+use evring::mailbox::{Mailbox, Sender};
+use evring::{Commands, ConnId, Cx, Others, RemoteHandle};
 
 use crate::basic_auth::{BasicAuth, Credentials, Realm};
 use crate::decision::options::{HostIndex, ResponseOptions};
-use crate::message::request::Request;
+use crate::message::request::RequestHead;
 use crate::message::status::Status;
 use crate::site::context::Context;
 use crate::site::pool::Pool;
@@ -67,7 +68,7 @@ impl Realms {
     }
 
     /// Returns the number of the realm to which a request for a host belongs.
-    fn find(&self, host: HostIndex, request: &Request<'_>) -> Option<usize> {
+    fn find(&self, host: HostIndex, request: &RequestHead<'_>) -> Option<usize> {
         Realm::find(&self.all, self.by_host.get(usize::from(host.0))?, request)
     }
 }
@@ -143,7 +144,7 @@ impl Logins {
     fn check(
         &mut self,
         id: ConnId,
-        (request, host): (&Request<'_>, HostIndex),
+        (request, host): (&RequestHead<'_>, HostIndex),
         was_wrong: bool,
     ) -> Access {
         let Some(realm) = self.threads.realms.find(host, request) else {
@@ -218,7 +219,7 @@ impl Logins {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        (request, host): (&Request<'_>, HostIndex),
+        (request, host): (&RequestHead<'_>, HostIndex),
         remaining: usize,
     ) -> Login {
         #[cfg(feature = "tls")]

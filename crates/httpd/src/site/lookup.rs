@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use evring::{File, FilePath, Metadata};
+use evring::files::{File, FilePath, Metadata};
 
 use crate::decision::coding::{Coding, Codings};
 use crate::decision::conditions::Validators;

@@ -39,7 +39,9 @@ impl fmt::Debug for Next {
 /// ```
 /// use std::time::Instant;
 ///
-/// use evring_httpd::{Next, Request, RequestBody, Server, wrap};
+/// use evring_httpd::body::RequestBody;
+/// use evring_httpd::handlers::{Next, wrap};
+/// use evring_httpd::{Request, Server};
 ///
 /// let logged = wrap(|_: Request| "Hello, World!\n", |request: Request<RequestBody>, next: Next| async {
 ///     let (start, line) = (Instant::now(), format!("{} {}", request.method(), request.uri()));

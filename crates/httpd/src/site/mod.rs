@@ -31,6 +31,7 @@ pub(crate) mod log;
 #[cfg(feature = "basic-auth")]
 pub(crate) mod login;
 pub(crate) mod lookup;
+mod lookup_steps;
 pub(crate) mod marked;
 pub(crate) mod methods;
 pub(crate) mod metrics;
@@ -188,7 +189,7 @@ impl Site {
     }
 
     /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also
-    /// matches everything below it. A segment `{name}` matches any one segment, the [parameter](crate::param) of that name; see
+    /// matches everything below it. A segment `{name}` matches any one segment, the [parameter](crate::handlers::param) of that name; see
     /// [`Builder::route`](crate::Builder::route). Paths without names come before those with names, and these before
     /// those that end in a slash, of which the longest wins. A missing leading slash is added.
     /// Handlers take precedence over files. Request paths are matched in canonical form: decoded,

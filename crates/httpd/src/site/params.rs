@@ -17,7 +17,8 @@ impl PathParams {
 /// Returns the decoded segment of a request's path for which the route has `{name}`.
 ///
 /// ```
-/// use evring_httpd::{Request, Server, param};
+/// use evring_httpd::handlers::param;
+/// use evring_httpd::{Request, Server};
 ///
 /// let greet = |request: Request| format!("Hello, {}!\n", param(&request, "name").unwrap_or_default());
 /// let server = Server::builder().route("/hello/{name}", greet);

@@ -27,7 +27,7 @@ pub(crate) struct Broken;
 type End = Result<HeaderMap, Broken>;
 
 #[derive(Debug, Default)]
-struct State {
+struct PipeState {
     pieces: VecDeque<Bytes>,
     /// Memory of `pieces`.
     queued_bytes: usize,
@@ -43,22 +43,22 @@ struct State {
     writer: Option<Waker>,
 }
 
-impl State {
+impl PipeState {
     fn has_room(&self) -> bool {
         self.reader_gone || self.queued_bytes < CAPACITY_BYTES
     }
 }
 
 #[derive(Debug, Default)]
-struct Shared(Mutex<State>);
+struct Shared(Mutex<PipeState>);
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PipeState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, then wakes the waker that `change` returns, without the lock.
-    fn change(&self, change: impl FnOnce(&mut State) -> Option<Waker>) {
+    fn change(&self, change: impl FnOnce(&mut PipeState) -> Option<Waker>) {
         let waker = change(&mut self.lock());
         if let Some(waker) = waker {
             waker.wake();

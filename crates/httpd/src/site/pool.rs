@@ -22,7 +22,8 @@ use crate::site::request_body::RequestBody;
 /// pool and its clones are dropped and all calls are done.
 ///
 /// ```
-/// use evring_httpd::{Pool, Request, Server};
+/// use evring_httpd::handlers::Pool;
+/// use evring_httpd::{Request, Server};
 ///
 /// let pool = Pool::new(4, 100)?;
 /// let server = Server::builder()

@@ -8,7 +8,7 @@ use http::HeaderMap;
 use tracing::error;
 
 use crate::limits::Limits;
-use crate::message::body::{Body, BodyPiece};
+use crate::message::body::{BodyDecoder, BodyPiece};
 use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::KeptHead;
 use crate::message::status::Status;
@@ -18,7 +18,8 @@ use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, WaitsFor};
 use crate::site::guard::guard;
 use crate::site::log::LoggedRequest;
-use crate::site::responses::{self, Outcome};
+use crate::site::reply::Reply;
+use crate::site::responses::{self, SendProgress};
 use crate::site::state::{PendingWork, State};
 use crate::site::stream::Streamed;
 
@@ -59,6 +60,15 @@ fn advance(
     progress
 }
 
+/// How an exchange continues after a poll of its handler or body.
+enum Polled {
+    /// Its next stage has begun.
+    NextStage,
+    Waits(WaitsFor),
+    /// It has ended; true if the next request may be processed.
+    Ended(bool),
+}
+
 fn poll(
     context: &mut Context,
     conversion: &mut HttpConversion,
@@ -75,61 +85,68 @@ fn poll(
     let task = &mut task::Context::from_waker(&waker);
     let mut has_sent = false;
     loop {
-        let waits_for = match &mut exchange.stage {
-            Stage::Handler(reply) => {
-                let response = match guard(|| reply.as_mut().poll(task)) {
-                    Ok(Poll::Pending) => None,
-                    Ok(Poll::Ready(response)) => Some(response),
-                    Err(status) => Some(Err(status)),
-                };
-                match response {
-                    None => WaitsFor::Handler,
-                    Some(response) => {
-                        // The rest of the request's body is discarded.
-                        let is_last = exchange.open_upload().is_some() || x.io.is_stopping();
-                        let options = exchange.options.ending_if(is_last);
-                        match responses::send(context, conversion, x, response, options) {
-                            Outcome::Sent(proceed) => return Progress::Ended(proceed),
-                            Outcome::Streams(body) => exchange.stage = Stage::Body(body),
-                            Outcome::Upgrades(protocol) => {
-                                let memory = BodyMemory::new(&context.bodies);
-                                let Ok((sent, upload)) = protocol.start(options, memory) else {
-                                    x.io.close(x.id, Close::Reset);
-                                    return Progress::Ended(false);
-                                };
-                                exchange.stage = Stage::Body(sent);
-                                exchange.upload = Some(upload);
-                                exchange.is_upgraded = true;
-                            }
-                        }
-                        continue;
-                    }
-                }
-            }
+        let polled = match &mut exchange.stage {
+            Stage::Handler(reply) => match guard(|| reply.as_mut().poll(task)) {
+                Ok(Poll::Pending) => Polled::Waits(WaitsFor::Handler),
+                Ok(Poll::Ready(response)) => respond(context, conversion, x, exchange, response),
+                Err(status) => respond(context, conversion, x, exchange, Err(status)),
+            },
             // A wake-up, or received bytes, before the send queue has drained.
-            Stage::Body(_) if x.state.full => WaitsFor::Room,
+            Stage::Body(_) if x.state.full => Polled::Waits(WaitsFor::Room),
             Stage::Body(body) => {
                 let streamed = body.send(x.io, x.id, task);
                 let sent_bytes = body.take_count();
                 x.state.last_body_bytes += sent_bytes;
                 has_sent |= sent_bytes > 0;
                 match streamed {
-                    Streamed::Ended(proceed) => return Progress::Ended(proceed),
+                    Streamed::Ended(proceed) => Polled::Ended(proceed),
                     Streamed::CutShort => {
                         context.subtract_unsent(x);
                         x.io.close(x.id, Close::Reset);
-                        return Progress::Ended(false);
+                        Polled::Ended(false)
                     }
-                    Streamed::Full => WaitsFor::Room,
-                    Streamed::Waits => WaitsFor::Piece,
+                    Streamed::Full => Polled::Waits(WaitsFor::Room),
+                    Streamed::Waits => Polled::Waits(WaitsFor::Piece),
                 }
             }
         };
-        return wait(context, x, exchange, waits_for, has_sent);
+        match polled {
+            Polled::NextStage => {}
+            Polled::Waits(waits_for) => return wait(context, x, exchange, waits_for, has_sent),
+            Polled::Ended(proceed) => return Progress::Ended(proceed),
+        }
     }
 }
 
-/// Makes the connection wait: for whom, and whether it receives meanwhile. `has_sent` is whether it has sent bytes of the
+/// Sends the response of the exchange's handler, whose body may follow in pieces.
+fn respond(
+    context: &mut Context,
+    conversion: &mut HttpConversion,
+    x: &mut Cx<'_, impl Commands, State>,
+    exchange: &mut Exchange,
+    response: Result<Reply, Status>,
+) -> Polled {
+    // The rest of the request's body is discarded.
+    let is_last = exchange.open_upload().is_some() || x.io.is_stopping();
+    let options = exchange.options.ending_if(is_last);
+    match responses::send(context, conversion, x, response, options) {
+        SendProgress::Sent(proceed) => return Polled::Ended(proceed),
+        SendProgress::Streams(body) => exchange.stage = Stage::Body(body),
+        SendProgress::Upgrades(protocol) => {
+            let memory = BodyMemory::new(&context.bodies);
+            let Ok((sent, upload)) = protocol.start(options, memory) else {
+                x.io.close(x.id, Close::Reset);
+                return Polled::Ended(false);
+            };
+            exchange.stage = Stage::Body(sent);
+            exchange.upload = Some(upload);
+            exchange.is_upgraded = true;
+        }
+    }
+    Polled::NextStage
+}
+
+/// Makes the connection wait: for what, and whether it receives meanwhile. `has_sent` is whether it has sent bytes of the
 /// response's body.
 fn wait(
     context: &mut Context,
@@ -355,7 +372,7 @@ pub(crate) fn end_input(
     exchange.suppress_wakeups();
     if let Some(upload) = exchange.open_upload() {
         upload.writer.end(Ok(HeaderMap::new()));
-        upload.body = Body::default();
+        upload.body = BodyDecoder::default();
     }
     if let Progress::Ended(proceed) = proceed(context, conversion, x) {
         return proceed;

@@ -19,7 +19,8 @@ use crate::site::reply::Response;
 ///
 /// ```
 /// use evring_httpd::http::Request;
-/// use evring_httpd::{BodyError, RequestBody, Server};
+/// use evring_httpd::body::{BodyError, RequestBody};
+/// use evring_httpd::Server;
 ///
 /// async fn count(request: Request<RequestBody>) -> Result<String, BodyError> {
 ///     let (mut body, mut len) = (request.into_body(), 0);
@@ -67,7 +68,7 @@ impl RequestBody {
         }
     }
 
-    /// Returns the whole body. It counts in [`Limits::max_body_memory`](crate::Limits::max_body_memory)
+    /// Returns the whole body. It counts in [`Limits::max_body_memory`](crate::options::Limits::max_body_memory)
     /// until the handler has answered.
     ///
     /// # Errors

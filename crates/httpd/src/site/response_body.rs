@@ -64,7 +64,8 @@ impl Body {
     ///
     /// ```
     /// use evring_httpd::bytes::Bytes;
-    /// use evring_httpd::{Body, Request, Response, Server};
+    /// use evring_httpd::body::Body;
+    /// use evring_httpd::{Request, Response, Server};
     ///
     /// let numbers = |_: Request| {
     ///     let lines = (1..=1_000_000).map(|n| Ok(Bytes::from(format!("{n}\n"))));
@@ -97,7 +98,8 @@ impl Body {
     /// Creates a body whose pieces any thread or task sends. At most 64 KiB wait for the client.
     ///
     /// ```
-    /// use evring_httpd::{Body, Request, Response, Server};
+    /// use evring_httpd::body::Body;
+    /// use evring_httpd::{Request, Response, Server};
     ///
     /// async fn numbers(_: Request) -> Response {
     ///     let (mut sender, body) = Body::channel();

@@ -11,7 +11,7 @@ use crate::message::conversion::{HttpConversion, is_framing};
 use crate::message::status::Status;
 use crate::response::head::{begin_head, end_head, put_field, put_length};
 use crate::response::prepared::PreparedResponse;
-use crate::response::responder::Responder;
+use crate::response::responder::ResponseSender;
 use crate::response::sent::Sent;
 use crate::site::context::Context;
 use crate::site::guard::Guarded;
@@ -22,7 +22,7 @@ use crate::site::stream::{PART_BYTES, StreamedBody};
 use crate::site::upgrade::Protocol;
 
 /// How far a response was sent.
-pub(crate) enum Outcome {
+pub(crate) enum SendProgress {
     /// All of it was queued; true if the next request may be processed.
     Sent(bool),
     /// Its head was queued. The body follows in pieces.
@@ -38,13 +38,13 @@ pub(crate) fn send(
     x: &mut Cx<'_, impl Commands, State>,
     reply: Result<Reply, Status>,
     options: ResponseOptions,
-) -> Outcome {
+) -> SendProgress {
     match reply {
         Ok(Reply(ReplyKind::Plain(reply))) if is_simple(&reply) => {
-            Outcome::Sent(send_plain(context, x, reply, options))
+            SendProgress::Sent(send_plain(context, x, reply, options))
         }
         Ok(reply) => send_full(context, conversion, x, reply.into(), options),
-        Err(status) => Outcome::Sent(context.send_error(x, status, options.ending())),
+        Err(status) => SendProgress::Sent(context.send_error(x, status, options.ending())),
     }
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn send_plain(
     options: ResponseOptions,
 ) -> bool {
     let PlainReply { status, content_type, body } = reply;
-    let Responder { clock, scratch, plain, .. } = &mut context.responder;
+    let ResponseSender { clock, scratch, plain, .. } = &mut context.responder;
     let len = body.len() as u64;
     let (status, out) = match (status, content_type) {
         (StatusCode::OK, Some(content_type)) => {
@@ -109,7 +109,7 @@ fn send_full(
     x: &mut Cx<'_, impl Commands, State>,
     response: Response,
     mut options: ResponseOptions,
-) -> Outcome {
+) -> SendProgress {
     let (mut head, Body(body)) = response.into_parts();
     if head.status == StatusCode::SWITCHING_PROTOCOLS
         && let Some(protocol) = head.extensions.remove::<Protocol>()
@@ -124,7 +124,7 @@ fn send_full(
     let bodiless = matches!(status.0, 204 | 304);
     if status.0 < 200 {
         drop(Guarded::new(body));
-        return Outcome::Sent(context.send_error(x, Status::INTERNAL, options.ending()));
+        return SendProgress::Sent(context.send_error(x, Status::INTERNAL, options.ending()));
     }
     let body = match body {
         Kind::Bytes(bytes) if bytes.len() > PART_BYTES => {
@@ -182,10 +182,12 @@ fn send_full(
         Kind::Pieces(len, pieces) => {
             // The parts that follow are counted, and decide whether the send queue is full.
             x.state.record(Sent::new(status, 0, 0));
-            return Outcome::Streams(StreamedBody::new(pieces, len, chunked, options));
+            return SendProgress::Streams(StreamedBody::new(pieces, len, chunked, options));
         }
     }
-    Outcome::Sent(x.state.record(Sent::new(status, body_bytes, queued).close(x.io, x.id, options)))
+    SendProgress::Sent(
+        x.state.record(Sent::new(status, body_bytes, queued).close(x.io, x.id, options)),
+    )
 }
 
 /// Sends the head with which the connection switches to another protocol, or an error if the client did not ask.
@@ -196,11 +198,11 @@ fn switch(
     fields: &HeaderMap,
     protocol: Protocol,
     options: ResponseOptions,
-) -> Outcome {
+) -> SendProgress {
     if x.io.is_stopping() {
         // The protocol would have to end at once. The client may try again, with the server's successor.
         drop(Guarded::new(protocol));
-        return Outcome::Sent(context.send_error(x, Status::BUSY, options.ending()));
+        return SendProgress::Sent(context.send_error(x, Status::BUSY, options.ending()));
     }
     let out = &mut context.responder.scratch;
     if !options.may_upgrade {
@@ -210,7 +212,7 @@ fn switch(
         put_field(&mut field, "Upgrade", protocol_name);
         let to = (&mut *x.io, x.id);
         let sent = context.responder.send_status(to, Status::UPGRADE, &field, options);
-        return Outcome::Sent(x.state.record(sent));
+        return SendProgress::Sent(x.state.record(sent));
     }
     out.clear();
     begin_head(out, Status::SWITCHING, &context.responder.clock);
@@ -220,7 +222,7 @@ fn switch(
     out.extend_from_slice(b"Connection: Upgrade\r\n\r\n");
     x.io.send(x.id, Chunk::Copy(out));
     x.state.record(Sent::new(Status::SWITCHING, 0, 0));
-    Outcome::Upgrades(protocol)
+    SendProgress::Upgrades(protocol)
 }
 
 /// Returns the length of a response's body as its fields give it.

@@ -12,37 +12,37 @@ use crate::site::params::PathParams;
 
 /// Handlers by path.
 #[derive(Clone, Default)]
-pub(crate) struct Routes(Vec<Entry>);
+pub(crate) struct Routes(Vec<RouteEntry>);
 
 #[derive(Clone)]
-struct Entry {
+struct RouteEntry {
     path: RoutePath,
     handler: Arc<dyn Handler>,
     sheds_if_late: bool,
     wants_client_info: bool,
-    constant: Constant,
+    constant: ConstantFor,
 }
 
 /// The requests without a body to which a route gives the same response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Constant {
+pub(crate) enum ConstantFor {
     None,
     Gets,
     All,
 }
 
-impl Entry {
+impl RouteEntry {
     fn new(path: RoutePath, handler: Arc<dyn Handler>) -> Self {
         let (sheds_if_late, wants_client_info) =
             (handler.sheds_if_late(), handler.wants_client_info());
         let constant = if handler.constant().is_some() {
-            Constant::All
+            ConstantFor::All
         } else if handler.constant_for(&Method::GET).is_some() {
-            Constant::Gets
+            ConstantFor::Gets
         } else {
-            Constant::None
+            ConstantFor::None
         };
-        Entry { path, handler, sheds_if_late, wants_client_info, constant }
+        RouteEntry { path, handler, sheds_if_late, wants_client_info, constant }
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) struct Route {
     pub(crate) index: usize,
     pub(crate) sheds_if_late: bool,
     pub(crate) wants_client_info: bool,
-    pub(crate) constant: Constant,
+    pub(crate) constant: ConstantFor,
     /// The parameters in the path, if the route has any.
     pub(crate) params: Option<PathParams>,
 }
@@ -170,14 +170,14 @@ impl Routes {
     ) -> Result<(), &'static str> {
         let path = RoutePath::new(path)?;
         self.0.retain(|entry| entry.path != path);
-        self.0.push(Entry::new(path, handler));
+        self.0.push(RouteEntry::new(path, handler));
         self.0.sort_by_key(|entry| entry.path.order());
         Ok(())
     }
 
     /// Sets the handler of the server's metrics.
     pub(crate) fn set_status(&mut self, handler: Arc<dyn Handler>) {
-        self.0.push(Entry::new(RoutePath::Status, handler));
+        self.0.push(RouteEntry::new(RoutePath::Status, handler));
     }
 
     /// Returns the route of the server's metrics, if a handler has them.
@@ -198,13 +198,12 @@ impl Routes {
     /// Returns the route whose path is the target as it arrived: no other route is more specific.
     #[inline]
     pub(crate) fn find_exact(&self, target: &[u8]) -> Option<Route> {
-        let is_exact =
-            |entry: &Entry| matches!(&entry.path, RoutePath::Literal(path) if **path == *target);
+        let is_exact = |entry: &RouteEntry| matches!(&entry.path, RoutePath::Literal(path) if **path == *target);
         self.0.iter().position(is_exact).map(|index| self.route(index))
     }
 
     fn route(&self, index: usize) -> Route {
-        let Entry { sheds_if_late, wants_client_info, constant, .. } = self.0[index];
+        let RouteEntry { sheds_if_late, wants_client_info, constant, .. } = self.0[index];
         Route { index, sheds_if_late, wants_client_info, constant, params: None }
     }
 
@@ -219,7 +218,7 @@ impl Routes {
     /// Replaces each handler.
     pub(crate) fn map(&mut self, change: impl Fn(Arc<dyn Handler>) -> Arc<dyn Handler>) {
         for entry in &mut self.0 {
-            *entry = Entry::new(entry.path.clone(), change(Arc::clone(&entry.handler)));
+            *entry = RouteEntry::new(entry.path.clone(), change(Arc::clone(&entry.handler)));
         }
     }
 }
@@ -278,7 +277,7 @@ mod tests {
             let values = route.params.as_ref().map(|params| {
                 ["id", "c", "x"].into_iter().filter_map(|name| params.get(name)).collect::<Vec<_>>()
             });
-            let Entry { path, .. } = &routes.0[route.index];
+            let RouteEntry { path, .. } = &routes.0[route.index];
             match (path, values) {
                 (RoutePath::Pattern(_), Some(values)) => values.join(" "),
                 (RoutePath::Literal(path), None) => String::from_utf8(path.to_vec()).unwrap(),

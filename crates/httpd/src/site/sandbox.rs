@@ -9,11 +9,11 @@ use tracing::warn;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::path;
-use crate::message::request::{Method, Request};
+use crate::message::request::{Method, RequestHead};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
 use crate::site::metrics::WorkerMetrics;
-use crate::site::sandbox_response::{self, Response};
+use crate::site::sandbox_response::{self, CheckedResponse};
 use crate::site::state::State;
 
 /// A handler in a sandbox, and the requests that it sees. See [`Builder::sandbox`](crate::Builder::sandbox).
@@ -115,7 +115,7 @@ impl Sandbox {
         &mut self,
         metrics: &WorkerMetrics,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Option<Sent> {
         if self.bound.is_empty() { None } else { self.ask(metrics, x, request, options) }
@@ -126,7 +126,7 @@ impl Sandbox {
         &mut self,
         metrics: &WorkerMetrics,
         x: &mut Cx<'_, impl Commands, State>,
-        request: &Request<'_>,
+        request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Option<Sent> {
         if request.has_body() || request.method == Method::Head {
@@ -178,8 +178,8 @@ impl Sandbox {
 }
 
 /// Returns a head whose target has a canonical path, by which files and passwords are found, too.
-fn canonical_head<'a>(request: &Request<'a>, name: &[u8]) -> Cow<'a, [u8]> {
-    let Request { head, target, .. } = *request;
+fn canonical_head<'a>(request: &RequestHead<'a>, name: &[u8]) -> Cow<'a, [u8]> {
+    let RequestHead { head, target, .. } = *request;
     let query = memchr::memchr(b'?', target).unwrap_or(target.len());
     if &target[..query] == name {
         return Cow::Borrowed(head);
@@ -193,10 +193,10 @@ fn canonical_head<'a>(request: &Request<'a>, name: &[u8]) -> Cow<'a, [u8]> {
 fn send(
     x: &mut Cx<'_, impl Commands, State>,
     handler: &Handler,
-    response: Option<Response>,
+    response: Option<CheckedResponse>,
     options: ResponseOptions,
 ) -> Sent {
-    let Some(Response { status, body_bytes }) = response else {
+    let Some(CheckedResponse { status, body_bytes }) = response else {
         x.io.close(x.id, Close::Flush);
         return Sent { stays_open: false, ..Sent::new(Status::NO_CONTENT, 0, 0) };
     };

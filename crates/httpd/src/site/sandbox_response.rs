@@ -10,7 +10,7 @@ pub(crate) const MAX_HEAD_BYTES: usize = 8192;
 
 /// The status and the number of body bytes of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Response {
+pub(crate) struct CheckedResponse {
     pub(crate) status: u16,
     pub(crate) body_bytes: u64,
 }
@@ -68,30 +68,30 @@ impl fmt::Display for Invalid {
 pub(crate) fn check<'a>(
     pieces: impl Iterator<Item = &'a [u8]> + Clone,
     memory: &mut Vec<u8>,
-) -> Result<Response, Invalid> {
+) -> Result<CheckedResponse, Invalid> {
     let all = pieces.clone().map(|piece| piece.len() as u64).sum::<u64>();
     let first = pieces.clone().next().unwrap_or_default();
-    let head = match Head::parse(&first[..first.len().min(MAX_HEAD_BYTES)]) {
+    let head = match ResponseHead::parse(&first[..first.len().min(MAX_HEAD_BYTES)]) {
         Err(_) if all > first.len() as u64 => {
             memory.clear();
             for piece in pieces {
                 memory.extend_from_slice(&piece[..piece.len().min(MAX_HEAD_BYTES - memory.len())]);
             }
-            Head::parse(memory)?
+            ResponseHead::parse(memory)?
         }
         head => head?,
     };
     head.with_body(all - head.len as u64)
 }
 
-struct Head {
+struct ResponseHead {
     status: u16,
     content_length: Option<u64>,
     len: usize,
 }
 
-impl Head {
-    fn parse(bytes: &[u8]) -> Result<Head, Invalid> {
+impl ResponseHead {
+    fn parse(bytes: &[u8]) -> Result<ResponseHead, Invalid> {
         let (status, mut at) = status_line(bytes).ok_or(Invalid::StatusLine)?;
         // 101 switches to another protocol, and behind the others follows another response.
         if !(200..=599).contains(&status) {
@@ -111,17 +111,17 @@ impl Head {
             }
             at = field.end;
         }
-        Ok(Head { status, content_length, len: at + b"\r\n".len() })
+        Ok(ResponseHead { status, content_length, len: at + b"\r\n".len() })
     }
 
-    fn with_body(&self, body_bytes: u64) -> Result<Response, Invalid> {
-        let Head { status, content_length, .. } = *self;
+    fn with_body(&self, body_bytes: u64) -> Result<CheckedResponse, Invalid> {
+        let ResponseHead { status, content_length, .. } = *self;
         match status {
             204 if content_length.is_some() => Err(Invalid::BodyNotPermitted(status)),
             // The length that 304 declares is that of another response (RFC 9110, section 8.6).
             204 | 304 if body_bytes > 0 => Err(Invalid::BodyNotPermitted(status)),
-            204 | 304 => Ok(Response { status, body_bytes }),
-            _ if content_length == Some(body_bytes) => Ok(Response { status, body_bytes }),
+            204 | 304 => Ok(CheckedResponse { status, body_bytes }),
+            _ if content_length == Some(body_bytes) => Ok(CheckedResponse { status, body_bytes }),
             _ => Err(Invalid::Body(content_length, body_bytes)),
         }
     }
@@ -137,7 +137,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 mod tests {
     use super::*;
 
-    fn checked(response: &str) -> Result<Response, Invalid> {
+    fn checked(response: &str) -> Result<CheckedResponse, Invalid> {
         let mut memory = Vec::with_capacity(MAX_HEAD_BYTES);
         let whole = check([response.as_bytes()].into_iter(), &mut memory);
         // In two pieces, and with empty ones, it is the same.
@@ -165,7 +165,7 @@ mod tests {
             ("HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", 304, 0),
             ("HTTP/1.1 200 ä\tb\r\nA: ä\r\nContent-Length: 2\t\r\n\r\n\r\n", 200, 2),
         ] {
-            assert_eq!(checked(response), Ok(Response { status, body_bytes }), "{response}");
+            assert_eq!(checked(response), Ok(CheckedResponse { status, body_bytes }), "{response}");
         }
     }
 
@@ -226,7 +226,7 @@ mod tests {
             format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nA: {value}\r\n\r\nb")
         };
         let of = |response: &str| check([response.as_bytes()].into_iter(), &mut Vec::new());
-        assert_eq!(of(&long(MAX_HEAD_BYTES)), Ok(Response { status: 200, body_bytes: 1 }));
+        assert_eq!(of(&long(MAX_HEAD_BYTES)), Ok(CheckedResponse { status: 200, body_bytes: 1 }));
         assert_eq!(of(&long(MAX_HEAD_BYTES + 1)), Err(Invalid::Field));
     }
 }

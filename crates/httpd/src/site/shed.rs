@@ -11,7 +11,8 @@ use crate::site::marked::Marked;
 /// [`Config::admission`](evring::Config::admission) defines the maximum delay.
 ///
 /// ```
-/// use evring_httpd::{Request, Server, shed_if_late};
+/// use evring_httpd::handlers::shed_if_late;
+/// use evring_httpd::{Request, Server};
 ///
 /// let report = |_: Request| (0..10_000_000u64).sum::<u64>().to_string();
 /// let server = Server::builder().route("/report", shed_if_late(report));

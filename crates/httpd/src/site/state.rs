@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Instant;
 
 use crate::decision::options::{HostIndex, ResponseOptions};
-use crate::message::body::Body;
-use crate::message::request::{KeptHead, Request};
+use crate::message::body::BodyDecoder;
+use crate::message::request::{KeptHead, RequestHead};
 use crate::response::sent::Sent;
 use crate::site::body_memory::BodyMemory;
 use crate::site::exchange::Exchange;
@@ -121,7 +121,7 @@ pub(crate) enum PendingWork {
 /// A request whose body is being received.
 #[derive(Debug)]
 pub(crate) struct BodyReceipt {
-    pub(crate) body: Body,
+    pub(crate) body: BodyDecoder,
     /// Bytes of content received since the deadline was set.
     pub(crate) received: u64,
     pub(crate) options: ResponseOptions,
@@ -140,7 +140,7 @@ pub(crate) enum AfterBody {
 
 impl AfterBody {
     /// Returns the request, if its head was kept.
-    pub(crate) fn request(&self) -> Option<Request<'_>> {
+    pub(crate) fn request(&self) -> Option<RequestHead<'_>> {
         match self {
             AfterBody::Answer(head) | AfterBody::BodySink(_, Some(head)) => Some(head.request()),
             AfterBody::BodySink(_, None) => None,

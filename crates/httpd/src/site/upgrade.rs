@@ -17,7 +17,7 @@ use http::StatusCode;
 use http::header::{HeaderValue, UPGRADE};
 
 use crate::decision::options::ResponseOptions;
-use crate::message::body::Body;
+use crate::message::body::BodyDecoder;
 use crate::message::status::Status;
 use crate::site::body_memory::BodyMemory;
 use crate::site::exchange::Upload;
@@ -40,7 +40,9 @@ use crate::site::stream::StreamedBody;
 /// If `protocol` is no value of a header field.
 ///
 /// ```
-/// use evring_httpd::{Body, Request, Response, Server, upgrade};
+/// use evring_httpd::body::Body;
+/// use evring_httpd::handlers::upgrade;
+/// use evring_httpd::{Request, Response, Server};
 ///
 /// let echo = |_: Request| -> Response {
 ///     upgrade("echo", |mut connection| async move {
@@ -101,7 +103,7 @@ impl Protocol {
         };
         let pieces = Pieces { next: Box::new(next), waits: true };
         let sent = StreamedBody::new(pieces, None, false, options.ending());
-        let body = Body::unframed();
+        let body = BodyDecoder::unframed();
         Ok((sent, Upload { body, writer: input, received: 0, memory, expects_continue: false }))
     }
 }
@@ -117,7 +119,7 @@ impl fmt::Debug for Protocol {
 /// At most 64 KiB wait in each direction: the server stops receiving until they are read, and
 /// [`Upgraded::write`] waits until the client has received them. There is no time limit, so a protocol should notice
 /// clients that have gone silent. After the client has shut down its sending side, or the server stops, `read` returns
-/// `None`; then the protocol has [`Limits::handler_timeout`](crate::Limits::handler_timeout) to end.
+/// `None`; then the protocol has [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) to end.
 ///
 /// With the feature `futures-io` it implements `AsyncRead` and `AsyncWrite` of `futures-io`.
 #[derive(Debug)]

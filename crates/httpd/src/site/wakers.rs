@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Wake, Waker};
 
-use evring::{Commands, ConnId, Mailbox, RemoteHandle, SendError, Sender};
+use evring::mailbox::{Mailbox, SendError, Sender};
+use evring::{Commands, ConnId, RemoteHandle};
 
 /// Tag of the wake-ups.
 pub(crate) const TAG: u64 = u64::from_be_bytes(*b"handlers");

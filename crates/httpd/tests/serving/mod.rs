@@ -12,8 +12,10 @@ use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use evring_httpd::evring::{AnyMechanism, RemoteHandle, Stats, backends};
-use evring_httpd::{Config, Limits, Root, Site};
+use evring_httpd::evring::mechanisms::backends;
+use evring_httpd::options::Limits;
+use evring_httpd::{Config, Root, Site};
+use evring_httpd::{evring::AnyMechanism, evring::RemoteHandle, evring::Stats};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;

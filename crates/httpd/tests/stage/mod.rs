@@ -11,12 +11,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
-use evring_httpd::evring::{
-    AcceptPolicy, Access, Application, BufferError, BufferGroup, BufferPool, Chunk, Close,
-    Commands, ConnId, Cx, File, FileKind, FileOp, FileOutcome, HIGH_WATER, LOW_WATER, Lateness,
-    Listener, Listing, MAX_READ_BYTES, Metadata, NoTimer, Others, Root, Rx, RxBuf, Stats,
+use evring_httpd::evring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
+use evring_httpd::evring::files::{
+    Access, File, FileKind, FileOp, FileOutcome, Listing, MAX_READ_BYTES, Metadata,
 };
 use evring_httpd::{Site, State};
+use evring_httpd::{
+    evring::AcceptPolicy, evring::Application, evring::Chunk, evring::Close, evring::Commands,
+    evring::ConnId, evring::Cx, evring::HIGH_WATER, evring::LOW_WATER, evring::Lateness,
+    evring::Listener, evring::NoTimer, evring::Others, evring::Root, evring::Rx, evring::Stats,
+};
 
 const ID: ConnId = ConnId::new(0, 0);
 

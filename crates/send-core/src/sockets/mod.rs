@@ -20,7 +20,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::ioctl_fionbio;
 use rustix::net::{self, RecvFlags, SendFlags, SocketType, sockopt};
-use shared_ring::{Errno, RxBuf};
+use shared_ring::Errno;
+use shared_ring::buffers::RxBuf;
 
 use crate::limits::MAX_SOCKETS;
 use crate::{ControlBlock, Error, Group, Groups};

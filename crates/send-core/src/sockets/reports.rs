@@ -4,7 +4,7 @@
 //! keeps them undecoded, in memory allocated before. Each report owns a buffer, so there are at
 //! most as many as buffers.
 
-use shared_ring::author::RawCompletion;
+use shared_ring::uring::RawCompletion;
 
 /// Storage for the reports of all sockets.
 pub(crate) struct Reports {

@@ -8,11 +8,11 @@ use std::time::Instant;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::net::{self, SocketFlags};
-use shared_ring::author::{RawCompletion, System};
+use shared_ring::author::System;
 use shared_ring::nonblocking::{is_aborted_accept, is_fd_limit};
-use shared_ring::{
-    Errno, Fd, Kernel, KernelError, Mode, OpKind, Submit, UringConfig, UringKernel, Waker,
-};
+use shared_ring::uring::RawCompletion;
+use shared_ring::uring::{Mode, UringConfig, UringKernel};
+use shared_ring::{Errno, Fd, Kernel, KernelError, OpKind, Submit, Waker};
 
 use super::reports::{ReportList, Reports};
 use super::table::{Role, SocketEntry, SocketTable};

@@ -9,7 +9,7 @@ use io_uring::types::Fd as Raw;
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::calls::{Operations, sqe as sqe_of};
+use super::calls::{RingCalls, sqe as sqe_of};
 use super::{Entries, LinuxRing, Mode, Ring, SetupError, WORKERS, probe, sqe};
 use crate::{CallJob, Linux};
 
@@ -22,7 +22,7 @@ const CANCEL: u64 = u64::MAX;
 /// completion. In a child of fork(2) it must not be entered.
 pub struct CallRing {
     ring: LinuxRing,
-    operations: Operations,
+    operations: RingCalls,
 }
 
 /// What became of a call that was pushed.
@@ -43,7 +43,7 @@ impl CallRing {
     /// Sets up a ring for about `calls` in flight. With more it costs memory of the kernel.
     ///
     /// With [`Mode::Deferred`], work of the kernel's workers does not make the descriptor readable: that mode is for
-    /// an author who waits in [`CallRing::enter`].
+    /// an author that waits in [`CallRing::enter`].
     ///
     /// # Errors
     /// The missing feature.
@@ -53,7 +53,7 @@ impl CallRing {
         let mut ring: LinuxRing = probe::setup(&Linux::default(), mode, entries)?;
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
-        Ok(CallRing { ring, operations: Operations::default() })
+        Ok(CallRing { ring, operations: RingCalls::default() })
     }
 
     /// Returns whether io_uring has an operation for a call, on some kernel.

@@ -10,15 +10,15 @@ use crate::CallJob;
 
 /// For each operation that was asked for, whether the kernel supports it.
 #[derive(Debug)]
-pub(super) struct Operations([Option<bool>; 128]);
+pub(super) struct RingCalls([Option<bool>; 128]);
 
-impl Default for Operations {
+impl Default for RingCalls {
     fn default() -> Self {
-        Operations([None; 128])
+        RingCalls([None; 128])
     }
 }
 
-impl Operations {
+impl RingCalls {
     /// Returns the submission for a call. `None` if the ring or the kernel has none.
     #[inline]
     pub(super) fn sqe(&mut self, ring: &impl Ring, job: &CallJob) -> Option<Sqe> {

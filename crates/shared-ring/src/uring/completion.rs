@@ -4,10 +4,10 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::sqe::Memory;
+use super::sqe::OpMemory;
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
-use crate::inflight::Entry;
+use crate::inflight::InFlight;
 use crate::nonblocking::{is_aborted_accept, is_fd_limit};
 use crate::{
     BufferGroup, Completion, Datagram, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op,
@@ -42,7 +42,7 @@ impl<R: Ring> UringKernel<R> {
     #[inline]
     fn receive_completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data);
-        if let Some(Entry { op: Op::Receive { group, .. }, .. }) = self.owned.inflight.get(token)
+        if let Some(InFlight { op: Op::Receive { group, .. }, .. }) = self.owned.inflight.get(token)
             && let (1.., group) = (cqe.result, *group)
             && cqueue::more(cqe.flags)
         {
@@ -62,7 +62,7 @@ impl<R: Ring> UringKernel<R> {
         let token = Token::from_bits(cqe.user_data);
         let is_send = |op: &Op| matches!(op, Op::Send { .. });
         if cqe.result >= 0
-            && let Some(Entry { op: Op::Send { mut data, .. }, .. }) =
+            && let Some(InFlight { op: Op::Send { mut data, .. }, .. }) =
                 self.owned.inflight.remove_if(token, is_send)
         {
             let n = cqe.result as usize;
@@ -329,8 +329,8 @@ impl<R: Ring> UringKernel<R> {
 
     /// Continues a send of a file: the socket is writable, or the uncached part was read.
     fn resume_file_send(&mut self, token: Token, result: Result<u32, Errno>) -> Option<Completion> {
-        let Entry { op, state, .. } = self.owned.inflight.get(token)?;
-        let was_read = matches!(state.memory, Memory::Discarded(_));
+        let InFlight { op, state, .. } = self.owned.inflight.get(token)?;
+        let was_read = matches!(state.memory, OpMemory::Discarded(_));
         if let (Op::SendFile { len, .. }, Ok(n @ 1..), true) = (op, result, was_read) {
             // The read may be short.
             *len = n.min(*len);

@@ -29,7 +29,7 @@ use io_uring::types::Fd as Raw;
 use rustix::io::Errno;
 
 use crate::discard::DiscardBuffer;
-use crate::inflight::{Entry, InFlightTable};
+use crate::inflight::{InFlight, InFlightTable};
 use crate::read_ahead::ReadAhead;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileOp, Host, Kernel,
@@ -108,7 +108,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,
-    call_operations: calls::Operations,
+    call_operations: calls::RingCalls,
     read_ahead: ReadAhead,
     /// Each send that waits for the disk keeps it, too, so that it outlives the reads in flight.
     discarded: Rc<DiscardBuffer>,
@@ -130,8 +130,9 @@ struct Owned {
 impl Owned {
     /// Removes an operation from those that wait for a buffer. Returns false if it does not wait.
     fn remove_starved(&mut self, token: Token) -> bool {
-        let Some(Entry { op: Op::Receive { group, .. } | Op::ReceiveFrom { group, .. }, .. }) =
-            self.inflight.get(token)
+        let Some(InFlight {
+            op: Op::Receive { group, .. } | Op::ReceiveFrom { group, .. }, ..
+        }) = self.inflight.get(token)
         else {
             return false;
         };
@@ -210,7 +211,7 @@ impl<R: Ring> UringKernel<R> {
             streams: 0,
             mode: config.mode,
             multishot: Multishot::Untried,
-            call_operations: calls::Operations::default(),
+            call_operations: calls::RingCalls::default(),
             read_ahead: ReadAhead::default(),
             discarded: Rc::default(),
             finished: None,
@@ -232,7 +233,7 @@ impl<R: Ring> UringKernel<R> {
 
     /// Submits an operation to the ring. Returns false if the queue is full.
     #[inline]
-    fn arm_now(ring: &mut R, entry: &mut Entry<OpState>, multishot: Multishot) -> bool {
+    fn arm_now(ring: &mut R, entry: &mut InFlight<OpState>, multishot: Multishot) -> bool {
         let multishot = multishot != Multishot::Unsupported;
         let sqe = sqe::sqe(entry.token, &mut entry.op, &mut entry.state, multishot);
         // SAFETY: the submission points into `owned`, to an entry made only for it, or to a buffer that this entry keeps.

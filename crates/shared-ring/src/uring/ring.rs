@@ -185,7 +185,7 @@ pub struct Entries {
 ///
 /// ```compile_fail,E0277
 /// fn shared<T: Sync>() {}
-/// shared::<shared_ring::author::LinuxRing>();
+/// shared::<shared_ring::uring::LinuxRing>();
 /// ```
 pub struct LinuxRing {
     ring: IoUring,

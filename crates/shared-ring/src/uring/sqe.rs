@@ -22,7 +22,7 @@ use crate::{
 /// State of an operation in flight: memory at a stable address, and its progress.
 #[derive(Default)]
 pub(super) struct OpState {
-    pub(super) memory: Memory,
+    pub(super) memory: OpMemory,
     /// Number of submissions that the ring holds.
     pub(super) in_ring: u16,
     /// Number of submissions still to be made.
@@ -37,7 +37,7 @@ pub(super) struct OpState {
 }
 
 #[derive(Default)]
-pub(super) enum Memory {
+pub(super) enum OpMemory {
     #[default]
     None,
     Address(Box<Name>),
@@ -47,14 +47,14 @@ pub(super) enum Memory {
     Discarded(Rc<DiscardBuffer>),
 }
 
-impl Memory {
+impl OpMemory {
     /// Returns the destination of a read.
     pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
-        if !matches!(self, Memory::Bytes(_)) {
-            *self = Memory::Bytes(Vec::new());
+        if !matches!(self, OpMemory::Bytes(_)) {
+            *self = OpMemory::Bytes(Vec::new());
         }
         match self {
-            Memory::Bytes(bytes) => bytes,
+            OpMemory::Bytes(bytes) => bytes,
             _ => unreachable!("it was just set"),
         }
     }
@@ -93,7 +93,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         Op::Writable { fd } => writable(*fd),
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
             // Not cached, and being read.
-            Memory::Discarded(memory) => {
+            OpMemory::Discarded(memory) => {
                 let len = (*len).min(DiscardBuffer::BYTES as u32);
                 let read = opcode::Read::new(raw(file.fd()), memory.as_mut_ptr(), len);
                 read.offset(*offset).build()
@@ -102,8 +102,8 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             _ => writable(*fd),
         },
         Op::Connect { fd, to } => {
-            state.memory = Memory::Address(Box::new(Name::of(*to)));
-            let Memory::Address(name) = &state.memory else { unreachable!("it was just set") };
+            state.memory = OpMemory::Address(Box::new(Name::of(*to)));
+            let OpMemory::Address(name) = &state.memory else { unreachable!("it was just set") };
             let start = (&raw const name.storage).cast();
             opcode::Connect::new(raw(*fd), start, name.len).build()
         }

@@ -106,7 +106,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::{Kernel, Mode, UringConfig};
+    use crate::Kernel;
+    use crate::uring::{Mode, UringConfig};
 
     /// A kernel with two buffers, if io_uring is available, and both ends of a connection.
     fn setup() -> Option<(UringKernel, TcpStream, TcpStream)> {

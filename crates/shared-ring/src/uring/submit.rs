@@ -6,7 +6,7 @@ use std::rc::Rc;
 use rustix::io::Errno;
 
 use super::provided::BufferRing;
-use super::sqe::{Memory, OpState};
+use super::sqe::{OpMemory, OpState};
 use super::{Owned, Ring, UringKernel};
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
@@ -111,7 +111,7 @@ impl<R: Ring> UringKernel<R> {
             return Submitted::InFlight;
         };
         self.counters.system_calls += 1;
-        entry.state.memory = Memory::None;
+        entry.state.memory = OpMemory::None;
         let system = &mut self.system;
         let all = *len;
         let outcome = match nonblocking::send_file(system, fd, (file, offset, len), was_read) {
@@ -134,7 +134,7 @@ impl<R: Ring> UringKernel<R> {
                 let ahead = &mut self.read_ahead;
                 // The submission reads the range: see `sqe`.
                 let _ = nonblocking::read_first(system, ahead, fd, (file, offset), len);
-                entry.state.memory = Memory::Discarded(Rc::clone(&self.discarded));
+                entry.state.memory = OpMemory::Discarded(Rc::clone(&self.discarded));
                 self.arm(token);
                 return Submitted::InFlight;
             }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
-use shared_ring::BufferMemory;
+use shared_ring::buffers::BufferMemory;
 
 struct Mapping {
     start: NonNull<c_void>,

@@ -12,7 +12,8 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::get;
-use evring_httpd::{Error, Server, Upgraded, upgrade};
+use evring_httpd::handlers::{Upgraded, upgrade};
+use evring_httpd::{Error, Server};
 use futures_lite::StreamExt;
 
 /// Maximum bytes of a message.

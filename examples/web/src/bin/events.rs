@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex};
 
+use evring_httpd::body::{Body, BodySender};
 use evring_httpd::http::{HeaderValue, header};
-use evring_httpd::{Body, BodySender, Error, Request, Response, Server, get, post};
+use evring_httpd::{Error, Request, Response, Server, get, post};
 
 /// The clients that listen.
 #[derive(Clone, Debug, Default)]

@@ -2,11 +2,10 @@
 
 use std::sync::{Arc, Mutex};
 
+use evring_httpd::body::RequestBody;
+use evring_httpd::handlers::{Json, JsonError, Next, Pool, from_json, param};
 use evring_httpd::http::StatusCode;
-use evring_httpd::{
-    IntoResponse, Json, JsonError, Next, Pool, Request, RequestBody, Response, Server, from_json,
-    get, param,
-};
+use evring_httpd::{IntoResponse, Request, Response, Server, get};
 use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::{Deserialize, Serialize};
 

@@ -5,8 +5,11 @@ use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use evring_httpd::body::RequestBody;
+use evring_httpd::handlers::{Pool, param};
 use evring_httpd::http::StatusCode;
-use evring_httpd::{Error, Limits, Pool, Request, RequestBody, Server, param, put};
+use evring_httpd::options::Limits;
+use evring_httpd::{Error, Request, Server, put};
 
 /// Receives a file and gives it its name when it is complete, so that nobody gets half of one.
 async fn store(pool: Pool, target: PathBuf, mut body: RequestBody) -> io::Result<u64> {

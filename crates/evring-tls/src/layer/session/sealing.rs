@@ -3,7 +3,9 @@
 use std::io;
 use std::mem;
 
-use evring::{Chunk, Close, CloseReason, Commands, FileOp, HIGH_WATER, MAX_READ_BYTES, RxBuf};
+use evring::buffers::RxBuf;
+use evring::files::{FileOp, MAX_READ_BYTES};
+use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER};
 
 use super::{MAX_HELD, PIECE, READ_TAG, Session};
 use crate::layer::Transform;

@@ -3,9 +3,8 @@
 use std::net::SocketAddr;
 use std::time::{Instant, SystemTime};
 
-use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Errno, Host, Op, OpKind, Outcome, Submit, Submitted,
-};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
+use shared_ring::{Errno, Host, Op, OpKind, Outcome, Submit, Submitted};
 
 use super::Io;
 use crate::driver::connection::{ConnFlags, Connection, Phase, SendItem};

@@ -1,6 +1,7 @@
 //! Starts and ends file operations of connections.
 
-use shared_ring::{Errno, File, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
+use shared_ring::files::File;
+use shared_ring::{Errno, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
 
 use super::Io;
 use super::file_requests::FileRequest;
@@ -120,7 +121,7 @@ impl<K: Submit> Io<K> {
         self.file_ops.read_ahead_bytes += read_ahead_bytes as usize;
         self.stats.read_ahead += 1;
         let work = FileRequest { on, tag: 0, is_list: false, write_bytes: 0, read_ahead_bytes };
-        self.start_file_op(work, Op::File(shared_ring::FileOp::Read(file, range)));
+        self.start_file_op(work, Op::File(shared_ring::files::FileOp::Read(file, range)));
         true
     }
 }

@@ -4,7 +4,8 @@ use std::collections::VecDeque;
 use std::io;
 
 use shared_ring::__private::Table;
-use shared_ring::{Access, Errno, File, FileOutcome, Op, Outcome, PathAt};
+use shared_ring::files::{Access, File, FileOutcome, PathAt};
+use shared_ring::{Errno, Op, Outcome};
 
 use crate::{Config, ConnId, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES};
 
@@ -12,7 +13,7 @@ use crate::{Config, ConnId, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES};
 pub(crate) const MAX_FILE_OPS: u32 = 256;
 
 /// Maximum number of directory listings in flight or not delivered yet. Each takes up to
-/// [`Listing::MAX_BYTES`](shared_ring::Listing::MAX_BYTES).
+/// [`Listing::MAX_BYTES`](shared_ring::files::Listing::MAX_BYTES).
 pub(crate) const MAX_LISTS: usize = 4;
 
 /// A file operation of a connection.

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use shared_ring::__private::held;
-use shared_ring::{GatherList, Submit};
+use shared_ring::Submit;
+use shared_ring::buffers::GatherList;
 
 use super::{Io, SPARE};
 use crate::Application;

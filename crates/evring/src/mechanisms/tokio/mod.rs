@@ -9,7 +9,8 @@ mod tasks;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 
-use shared_ring::{BufferError, BufferGroup, BufferPool, Submit};
+use shared_ring::Submit;
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
@@ -19,7 +20,7 @@ use crate::{
     StartError, Stats, Unavailable,
 };
 use submit::{TokioSubmit, system_error};
-use tasks::Server;
+use tasks::TokioServer;
 
 /// A task per connection on tokio's current-thread runtime.
 pub struct Tokio {
@@ -88,7 +89,7 @@ impl Multiplexer for Tokio {
     }
 
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        let server = Server::new(Driver::new(app, self.io, self.remote));
+        let server = TokioServer::new(Driver::new(app, self.io, self.remote));
         let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);
@@ -113,8 +114,10 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
+    use shared_ring::buffers::RxBuf;
+    use shared_ring::files::File;
     use shared_ring::{
-        Errno, Fd, File, Linux, Op, OpKind, Outcome, RxBuf, Submitted, Token, WhenCold, nonblocking,
+        Errno, Fd, Linux, Op, OpKind, Outcome, Submitted, Token, WhenCold, nonblocking,
     };
 
     use super::*;
@@ -259,7 +262,7 @@ mod tests {
             let mut server = Tokio::new(&config).unwrap();
             let file = File::from(OwnedFd::from(write));
             // The pipe is full, so the thread waits for its reader.
-            let op = Op::File(shared_ring::FileOp::write(file, WriteAt::End, "x"));
+            let op = Op::File(shared_ring::files::FileOp::write(file, WriteAt::End, "x"));
             let token = Token::new(OpKind::File, 200, 0);
             assert!(matches!(server.io.kernel.submit(token, op), Ok(Submitted::InFlight)));
             sender.send(server.addresses()[0]).unwrap();

@@ -7,9 +7,10 @@ use std::task::Waker as TaskWaker;
 use std::time::Instant;
 
 use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Need, Operations, Read, SocketState};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{
-    BufferError, BufferGroup, BufferPool, Completion, Counters, EngineConfig, Errno, Fd, Host,
-    Linux, Op, Outcome, Socket, Submit, SubmitError, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Op, Outcome, Socket, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
 use crate::{Config, StartError};

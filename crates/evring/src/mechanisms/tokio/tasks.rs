@@ -24,7 +24,7 @@ use crate::driver::Driver;
 const MAX_POLL_ROUNDS: u32 = 16;
 
 /// State shared by the tasks.
-pub(super) struct Server<A: Application> {
+pub(super) struct TokioServer<A: Application> {
     pub(super) driver: RefCell<Driver<TokioSubmit, A>>,
     /// Notifies the main task of an earlier deadline, or of the end.
     changed: Notify,
@@ -40,10 +40,10 @@ enum AfterRead {
     Yield,
 }
 
-impl<A: Application + 'static> Server<A> {
+impl<A: Application + 'static> TokioServer<A> {
     pub(super) fn new(driver: Driver<TokioSubmit, A>) -> Rc<Self> {
         let (driver, changed, panic) = (RefCell::new(driver), Notify::new(), Cell::new(None));
-        Rc::new(Server { driver, changed, panic })
+        Rc::new(TokioServer { driver, changed, panic })
     }
 
     /// Executes a step in the task of a socket and notifies the main task of changes.
