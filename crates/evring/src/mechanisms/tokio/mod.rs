@@ -6,6 +6,7 @@
 mod submit;
 mod tasks;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 
@@ -13,7 +14,7 @@ use shared_ring::{BufferError, BufferGroup, BufferPool, Submit};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
-use crate::driver::{Driver, Io, open_listeners, open_roots};
+use crate::driver::{Driver, Io, Usage, open_listeners, open_roots};
 use crate::{
     Application, Commands, Config, Family, KernelError, Listener, Multiplexer, RemoteHandle,
     StartError, Stats, Unavailable,
@@ -88,7 +89,28 @@ impl Multiplexer for Tokio {
     }
 
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        let server = Server::new(Driver::new(app, self.io, self.remote));
+        self.run_with(app, |_| {})
+    }
+}
+
+impl Tokio {
+    /// See [`EventLoop::run_inspected`](crate::EventLoop::run_inspected).
+    #[doc(hidden)]
+    pub fn run_inspected<A: Application + 'static>(
+        self,
+        app: A,
+        inspect: impl FnMut(&Usage) + 'static,
+    ) -> Result<Stats, KernelError> {
+        let inspect = RefCell::new(inspect);
+        self.run_with(app, move |driver| inspect.borrow_mut()(&driver.usage()))
+    }
+
+    fn run_with<A: Application + 'static>(
+        self,
+        app: A,
+        inspect: impl Fn(&Driver<TokioSubmit, A>) + 'static,
+    ) -> Result<Stats, KernelError> {
+        let server = Server::new(Driver::new(app, self.io, self.remote), inspect);
         let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);
