@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use evring::__private::Usage;
-use evring::{Config, HIGH_WATER, Stats};
+use evring::{Config, Stats};
 use evring_sim::{Machine, MachineUsage};
 use shared_ring::Host;
 
@@ -13,19 +13,6 @@ use super::mechanism::Mechanism;
 
 /// The time at which a server began to stop.
 pub(super) type StopTime = Rc<Cell<Option<Instant>>>;
-
-/// Maximum number of file operations in flight; of a connection, including deferred ones.
-const MAX_FILE_OPS: usize = 256;
-const MAX_CONN_FILE_OPS: usize = 16;
-
-/// Maximum number of directory listings at a time.
-const MAX_LISTS: usize = 4;
-
-/// Memory with which a connection does not end, whatever the others hold, in bytes.
-const MIN_HELD_BYTES: usize = 1024;
-
-/// Maximum memory of one piece kept for reuse, and overhead of a list, in bytes.
-const MAX_KEPT_BYTES: usize = 64 * 1024;
 
 /// A limit of connections per address that no run reaches.
 pub(super) const UNREACHED_PER_ADDRESS: u32 = 1_000;
@@ -66,8 +53,9 @@ pub(super) fn check(
             check_addresses(&machine, usage, max as usize, refuses);
         }
         refused = usage.rejected_addresses;
-        if let Some((subject, value, max)) = exceeded(usage, &used, &config, landed, posts_receives)
-        {
+        let exceeded =
+            usage.exceeded(&config, landed).or_else(|| exceeded(usage, &used, &config, posts_receives));
+        if let Some((subject, value, max)) = exceeded {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
         }
         if usage.stopping {
@@ -124,18 +112,14 @@ pub(super) fn check_end(machine: &Machine, config: &Config, stop_time: &StopTime
     }
 }
 
-/// Returns the first exceeded bound: its subject, the value and the maximum.
+/// Returns the first bound of what the server uses of its machine that is exceeded: its subject, the value and the
+/// maximum.
 fn exceeded(
     usage: &Usage,
     used: &MachineUsage,
     config: &Config,
-    landed: usize,
     posts_receives: bool,
 ) -> Option<(&'static str, usize, usize)> {
-    let connections = config.max_connections as usize;
-    let tail = usage.max_unconsumed + landed;
-    // A list holds its sent bytes until all of them are sent, and vectors double.
-    let queue = 4 * config.max_queued_bytes + MAX_KEPT_BYTES;
     let files = config.roots.len()
         + usage.file_ops
         + usage.deferred_file_ops
@@ -144,39 +128,16 @@ fn exceeded(
         + MAX_OPEN_FILES;
     let all_buffers = usize::from(used.buffers);
     let buffers = if posts_receives { all_buffers } else { all_buffers * 3 / 4 };
-    let per_address = config.max_per_address.map_or(0, |max| max as usize);
-    let per_network = config.max_per_network.map_or(0, |max| max as usize);
-    // A connection that holds little does not end for the others. The one that ends may have filled its queue.
-    let held = config.max_buffered_bytes + connections * MIN_HELD_BYTES + queue + 2 * tail;
-    let queued_files = config.max_queued_bytes / HIGH_WATER + 1;
     let operations = 3 * usage.connections + usage.file_ops + usage.listeners;
     let bounds = [
-        ("connections", usage.connections, connections),
-        ("unconsumed bytes", usage.tail, tail),
-        ("memory of unconsumed bytes", usage.tail_memory, 2 * tail + MAX_KEPT_BYTES),
-        ("queued bytes", usage.queued, config.max_queued_bytes),
-        ("memory of queued bytes", usage.queue_memory, queue),
-        ("memory of a send", used.largest_send, queue),
-        ("memory of all connections", usage.held, held),
-        ("bytes of files being read ahead", usage.read_ahead_bytes, config.max_buffered_bytes / 2),
-        ("bytes of writes to files", usage.write_bytes, config.max_buffered_bytes),
-        ("queued files of a connection", usage.queued_files, queued_files),
-        ("kept lists and tails", usage.spare, Usage::SPARE),
-        ("memory of a kept list or tail", usage.spare_memory, MAX_KEPT_BYTES + Usage::LIST),
-        ("file operations", usage.file_ops, MAX_FILE_OPS.min(config.max_file_ops.max(1) as usize)),
-        ("deferred file operations", usage.deferred_file_ops, connections),
-        ("file operations of a connection", usage.file_ops_per_connection, MAX_CONN_FILE_OPS),
-        ("directory listings", usage.lists, MAX_LISTS),
+        ("memory of a send", used.largest_send, Usage::max_queue_memory(config)),
         ("file operations in the kernel", used.file_operations, usage.file_ops),
         ("operations in flight", used.operations, operations),
-        ("memory counter errors", usage.miscounted, 0),
-        ("connections of an address", usage.largest_share, per_address),
-        ("connections of a network", usage.largest_network, per_network),
-        ("counters of networks", usage.network_shares, usage.with_share),
-        ("counters of addresses", usage.shares, usage.with_share),
-        ("connections without a counter", usage.with_share, usage.shares),
         ("open files", used.files, files),
-        ("receive buffers held by the program", used.lent.into(), buffers),
+        (
+            "receive buffers held by the program",
+            used.lent.into(), buffers,
+        ),
     ];
     bounds.into_iter().find(|(_, value, max)| value > max)
 }

@@ -76,6 +76,18 @@ impl<M: Mechanism> Multiplexer for MechanismLoop<M> {
     }
 }
 
+impl<M: Mechanism> MechanismLoop<M> {
+    /// See [`EventLoop::run_inspected`].
+    #[doc(hidden)]
+    pub fn run_inspected<A: Application + 'static>(
+        self,
+        app: A,
+        inspect: impl FnMut(&Usage) + 'static,
+    ) -> Result<Stats, KernelError> {
+        self.0.run_inspected(app, inspect)
+    }
+}
+
 /// A server over any [`Kernel`], set up and ready to run.
 ///
 /// [`Config::engine_config`] and [`Config::uring_config`] give the kernel's sizes.

@@ -11,7 +11,9 @@ use std::time::Duration;
 use evring::buffers::RxBuf;
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, MAX_READ_BYTES};
 use evring::sockets::BufferSizes;
-use evring::{Application, Chunk, Close, Commands, Config, Cx, FileDelivery, Root, Rx};
+use evring::{
+    Application, Chunk, Close, Commands, Config, Cx, FileDelivery, Listener, Root, Rx,
+};
 
 use server::{Server, TIMEOUT, listening, side_by_side};
 
@@ -144,5 +146,61 @@ fn read_of_a_closed_connection_is_dropped() {
         assert_eq!(got.len(), PIECE * PIECES, "{name}");
         server.stop();
         assert!(loads.into_iter().all(|load| load == 0), "{name}");
+    });
+}
+
+/// Sends each client a file, and meanwhile reads it often.
+struct ReadsOften {
+    delivered: Sender<()>,
+}
+
+impl ReadsOften {
+    /// As many as a connection may have.
+    const READS: u32 = 16;
+}
+
+impl Application for ReadsOften {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+        x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+    }
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.take();
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        match done.unwrap() {
+            FileOutcome::Opened(opened) => {
+                x.io.send(x.id, Chunk::File(opened.0.clone(), 0..(PIECE * PIECES) as u64));
+                for tag in 1..=Self::READS {
+                    x.io.file_op(x.id, tag, FileOp::Read(opened.0.clone(), 0..100));
+                }
+            }
+            _ => self.delivered.send(()).unwrap(),
+        }
+    }
+}
+
+#[test]
+fn reads_beyond_the_maximum_are_not_held_back() {
+    const CLIENTS: usize = 40;
+    const MAX_HELD_BACK: usize = 256;
+    const ALL: usize = CLIENTS * ReadsOften::READS as usize;
+    side_by_side(|name| {
+        let root = write_file();
+        let config = config(root.path()).with(|c| c.drain_timeout = Duration::ZERO);
+        let (delivered, receiver) = mpsc::channel();
+        let server = Server::start(name, config, move || ReadsOften { delivered });
+        // None of them reads.
+        let clients: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        for at in MAX_HELD_BACK..ALL {
+            assert!(receiver.recv_timeout(TIMEOUT).is_ok(), "{name}: {at} of {ALL} held back");
+        }
+        server.stop();
+        drop(clients);
+        assert_eq!(receiver.iter().count(), 0, "{name}: too few were held back");
     });
 }

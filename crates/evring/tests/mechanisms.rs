@@ -1,5 +1,6 @@
 //! Basic tests of every mechanism; the examples contain the contract tests.
 
+mod bounds;
 mod server;
 
 use std::alloc::{GlobalAlloc, Layout, System};

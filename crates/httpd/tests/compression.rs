@@ -192,6 +192,31 @@ fn crowd_that_requests_one_file_gets_it_complete() {
 }
 
 #[test]
+fn more_files_than_are_compressed_at_a_time_are_sent_plain() {
+    const FILES: usize = 32;
+    const LEN: usize = 20_000;
+    let dir = tempfile::tempdir().unwrap();
+    for n in 0..FILES {
+        fs::write(dir.path().join(format!("{n}.html")), text(LEN + n)).unwrap();
+    }
+    on_every_backend(|backend| {
+        let mut compression = Compression::enabled();
+        compression.levels = "br:9".parse().unwrap();
+        let server = start(backend, dir.path(), compression);
+        let mut clients: Vec<_> = (0..FILES).map(|_| connect(&server)).collect();
+        for (n, client) in clients.iter_mut().enumerate() {
+            let head = format!("GET /{n}.html HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n\r\n");
+            client.send(head.as_bytes());
+        }
+        let responses = clients.iter_mut().map(|client| client.response(true));
+        let plain = responses.filter(|response| response.field("Content-Encoding").is_none());
+        let plain = plain.map(|response| assert_eq!(response.status, 200)).count();
+        assert!(plain > 0, "{backend}");
+        assert_eq!(connect(&server).status()["uncompressed_files"], plain, "{backend}");
+    });
+}
+
+#[test]
 fn clients_that_leave_while_files_are_compressed_leave_no_trace() {
     let dir = tempfile::tempdir().unwrap();
     for n in 0..40 {

@@ -905,3 +905,50 @@ fn pipelined_requests_over_tls_made_memory_grow() {
         bounds::check_pipelining(name, serving, &stream, (shared.clone(), shared), 4_000);
     });
 }
+
+/// A record of the handshake.
+fn handshake_record(bytes: &[u8]) -> Vec<u8> {
+    [&[22, 3, 1][..], &(bytes.len() as u16).to_be_bytes(), bytes].concat()
+}
+
+#[test]
+fn long_handshake_messages_take_no_more_memory_than_a_session_may() {
+    const CLIENTS: usize = 40;
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("a", &["localhost"]);
+    let tls = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    bounds::on_every_backend(&tls, |name, serving| {
+        let hostile = |message: &[u8], records: usize| {
+            let mut stream = tcp(serving.address);
+            for part in message.chunks(message.len().div_ceil(records)) {
+                stream.write_all(&handshake_record(part)).unwrap();
+            }
+            stream
+        };
+        // A ClientHello that is longer than any may be.
+        let refused = || hostile(&[1, 1, 0, 0], 1).read_to_end(&mut Vec::new()).unwrap();
+        // What all sessions share exists afterwards.
+        refused();
+        let before = serving.resident_kb();
+        // A long one without its last byte, in records of the maximum length.
+        let mut hello = vec![1, 0, 0xf0, 0];
+        hello.resize(4 + 0xefff, 0);
+        let clients: Vec<_> = (0..CLIENTS).map(|_| hostile(&hello, 4)).collect();
+        // The server has received all of it once it has served others.
+        for _ in 0..20 {
+            refused();
+        }
+        let grown = serving.peak_kb().saturating_sub(before);
+        println!("{name}: {grown} KB");
+        assert!(grown <= (CLIENTS * ServerSession::MAX_BYTES / 1024) as u64, "{name}: {grown} KB");
+        for client in &clients {
+            assert!(!is_closed(client), "{name}: it may still be a handshake");
+        }
+    });
+}
+
+/// Returns whether the peer has closed a connection, or sent something.
+fn is_closed(stream: &TcpStream) -> bool {
+    stream.set_nonblocking(true).unwrap();
+    stream.peek(&mut [0]).is_ok()
+}

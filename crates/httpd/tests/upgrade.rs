@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -442,6 +443,46 @@ fn upgrade_after_a_stop_started_another_server() {
     line.clear();
     serving.errors.read_to_string(&mut line).unwrap();
     assert_eq!(line, "");
+}
+
+/// Reports as a program of before that waits for no answer, once the test has sent it a line. Ends at SIGTERM, or
+/// later than any test waits.
+const OLDER_PROGRAM: &str = r#"#!/bin/sh
+trap 'echo stopped >&2; kill $!; exit' TERM
+read line < "${0%/*}/pipe"
+printf 1 >&4
+sleep 20 2> /dev/null &
+wait
+echo survived >&2
+"#;
+
+#[test]
+fn older_successor_is_stopped_with_its_predecessor() {
+    let dir = tempfile::tempdir().unwrap();
+    let [program, notify, pipe] = ["httpd", "notify", "pipe"].map(|name| dir.path().join(name));
+    fs::copy(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+    make_pipe(&pipe);
+    let manager = UnixDatagram::bind(&notify).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    set_socket_passcred(&manager, true).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["-p", "0", "--drain-delay", "60"]).env("NOTIFY_SOCKET", &notify);
+    command.stderr(Stdio::piped());
+    let mut serving = Serving::of(command);
+    fs::remove_file(&program).unwrap();
+    fs::write(&program, OLDER_PROGRAM).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    serving.signal(Signal::USR2);
+    // The older program runs once this is open, and has not reported.
+    let mut pipe = fs::File::options().write(true).open(&pipe).unwrap();
+    serving.signal(Signal::TERM);
+    while notification(&manager).1 != "STOPPING=1\n" {}
+    pipe.write_all(b"go on\n").unwrap();
+    let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
+    let end = lines.find(|line| matches!(&line[..], "stopped" | "survived"));
+    assert_eq!(end.as_deref(), Some("stopped"));
+    serving.signal(Signal::TERM);
+    serving.errors.read_to_string(&mut String::new()).unwrap();
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! The state of a server without its application: connections, listeners, and the memory that they hold.
 
+mod bounds;
 mod commands;
 mod file_ops;
 pub(crate) mod file_requests;

@@ -39,6 +39,7 @@ use std::net::SocketAddr;
 
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
+use crate::driver::Usage;
 use crate::{Application, Config, KernelError, Listener, RemoteHandle, StartError, Stats};
 
 /// The mechanisms that [`auto`] prefers, best first.
@@ -217,6 +218,24 @@ macro_rules! mechanisms {
                     $(
                         #[cfg(feature = $feature)]
                         AnyMechanism::$name(mechanism) => mechanism.run(app),
+                    )*
+                }
+            }
+
+            /// As `run`, and calls `inspect` with what the server uses, after each completion and each turn.
+            ///
+            /// # Errors
+            /// Those of [`Multiplexer::run`].
+            #[doc(hidden)]
+            pub fn run_inspected<A: Application + 'static>(
+                self,
+                app: A,
+                inspect: impl FnMut(&Usage) + 'static,
+            ) -> Result<Stats, KernelError> {
+                match self {
+                    $(
+                        #[cfg(feature = $feature)]
+                        AnyMechanism::$name(mechanism) => mechanism.run_inspected(app, inspect),
                     )*
                 }
             }

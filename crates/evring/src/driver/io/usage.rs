@@ -1,4 +1,4 @@
-//! Resource usage of a server, for checks in simulations.
+//! Resource usage of a server, for the checks of simulations and tests.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use shared_ring::__private::held;
 use shared_ring::Submit;
 use shared_ring::buffers::GatherList;
 
-use super::{Io, SPARE};
+use super::Io;
 use crate::Application;
 use crate::driver::Driver;
-use crate::driver::connection::{Connection, Phase, SendItem};
+use crate::driver::connection::{ConnFlags, Connection, Phase, SendItem};
 use crate::driver::shares::Counts;
 
 /// Resource usage of a server between two callbacks: sums, and maxima per connection.
@@ -27,6 +27,8 @@ pub struct Usage {
     pub sockets: usize,
     /// Of these, sockets whose close is in flight.
     pub closing: usize,
+    /// Receives, sends, connects and closes of connections in flight.
+    pub operations: usize,
     /// Listeners.
     pub listeners: usize,
     /// Maximum number of unconsumed bytes that the application may leave.
@@ -144,6 +146,9 @@ impl Usage {
         if connection.phase == Phase::Vacant {
             return;
         }
+        let in_flight =
+            ConnFlags::RECEIVING | ConnFlags::SENDING | ConnFlags::CONNECTING_OR_CLOSING;
+        self.operations += (connection.flags & in_flight).bits().count_ones() as usize;
         // A connection without a socket has its close in flight.
         let closing = connection.socket.is_none()
             && connection.phase == Phase::Ending
@@ -169,8 +174,6 @@ impl Usage {
 impl Usage {
     /// Minimum memory of a list, in bytes.
     pub const LIST: usize = size_of::<GatherList>();
-    /// Maximum number of lists and tails kept for reuse.
-    pub const SPARE: usize = 2 * SPARE;
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod submit;
 mod tasks;
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
 use std::panic::resume_unwind;
 
@@ -14,7 +15,7 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::LocalSet;
 
-use crate::driver::{Driver, Io, open_listeners, open_roots};
+use crate::driver::{Driver, Io, Usage, open_listeners, open_roots};
 use crate::{
     Application, Commands, Config, Family, KernelError, Listener, Multiplexer, RemoteHandle,
     StartError, Stats, Unavailable,
@@ -89,7 +90,28 @@ impl Multiplexer for Tokio {
     }
 
     fn run<A: Application + 'static>(self, app: A) -> Result<Stats, KernelError> {
-        let server = TokioServer::new(Driver::new(app, self.io, self.remote));
+        self.run_with(app, |_| {})
+    }
+}
+
+impl Tokio {
+    /// See [`EventLoop::run_inspected`](crate::mechanisms::EventLoop::run_inspected).
+    #[doc(hidden)]
+    pub fn run_inspected<A: Application + 'static>(
+        self,
+        app: A,
+        inspect: impl FnMut(&Usage) + 'static,
+    ) -> Result<Stats, KernelError> {
+        let inspect = RefCell::new(inspect);
+        self.run_with(app, move |driver| inspect.borrow_mut()(&driver.usage()))
+    }
+
+    fn run_with<A: Application + 'static>(
+        self,
+        app: A,
+        inspect: impl Fn(&Driver<TokioSubmit, A>) + 'static,
+    ) -> Result<Stats, KernelError> {
+        let server = TokioServer::new(Driver::new(app, self.io, self.remote), inspect);
         let runtime = self.runtime.0.as_ref().expect("the runtime is taken only on drop");
         let result = LocalSet::new().block_on(runtime, server.serve());
         drop(self.runtime);

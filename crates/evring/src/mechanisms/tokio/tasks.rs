@@ -24,12 +24,14 @@ use crate::driver::Driver;
 const MAX_POLL_ROUNDS: u32 = 16;
 
 /// State shared by the tasks.
-pub(super) struct TokioServer<A: Application> {
+pub(super) struct TokioServer<A: Application, I> {
     pub(super) driver: RefCell<Driver<TokioSubmit, A>>,
     /// Notifies the main task of an earlier deadline, or of the end.
     changed: Notify,
     /// Panic of the application in another task.
     pub(super) panic: Cell<Option<Box<dyn Any + Send>>>,
+    /// Called after each completion and each step.
+    inspect: I,
 }
 
 /// What a task does after an attempt to read.
@@ -40,10 +42,10 @@ enum AfterRead {
     Yield,
 }
 
-impl<A: Application + 'static> TokioServer<A> {
-    pub(super) fn new(driver: Driver<TokioSubmit, A>) -> Rc<Self> {
+impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioServer<A, I> {
+    pub(super) fn new(driver: Driver<TokioSubmit, A>, inspect: I) -> Rc<Self> {
         let (driver, changed, panic) = (RefCell::new(driver), Notify::new(), Cell::new(None));
-        Rc::new(TokioServer { driver, changed, panic })
+        Rc::new(TokioServer { driver, changed, panic, inspect })
     }
 
     /// Executes a step in the task of a socket and notifies the main task of changes.
@@ -67,7 +69,9 @@ impl<A: Application + 'static> TokioServer<A> {
             let Some(completion) = driver.io.kernel.done.pop_front() else { break };
             driver.io.kernel.operations.counters.completions += 1;
             driver.complete(completion);
+            (self.inspect)(&driver);
         }
+        (self.inspect)(&driver);
         driver.io.kernel.wake_starved();
         let spawn_requests = mem::take(&mut driver.io.kernel.spawn_requests);
         drop(driver);
