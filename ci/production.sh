@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Follows docs/production.md as a new user does: runs its commands, with systemd as process 1, in namespaces of their own
-# over a copy of the file system that is thrown away. Nothing of the machine changes, and no network is reached.
+# over a copy of the file system that is thrown away. Nothing of the machine changes, and no network is reached. Checks the
+# unit files, their filter of system calls with and without io_uring, and what the container file says of httpd, too; no
+# container is built.
 . "$(dirname "$0")/setup.sh"
 
 page=docs/production.md
@@ -127,6 +129,7 @@ if [ "${1:-}" = --follow ]; then
         systemctl restart httpd
         get https://example.org/ | grep -q "Settings of a reload"
         echo "ok: systemctl restart httpd"
+        hardening
 
         systemctl stop httpd
         get https://example.org/ | grep -q "Settings of a reload"
@@ -136,6 +139,7 @@ if [ "${1:-}" = --follow ]; then
         if get https://example.org/ 2>/dev/null; then return 1; fi
         [ "$(systemctl show --property=Result --value httpd)" = success ]
         echo "ok: systemctl stop httpd.socket httpd"
+        container
 
         # Of the README: port 80 without the unit.
         local command
@@ -144,6 +148,68 @@ if [ "${1:-}" = --follow ]; then
         runuser -u reader -- target/dist/httpd /srv/other -p 80 2>/tmp/out &
         until_true get --output /dev/null http://127.0.0.1/ 2>/dev/null
         echo "ok: $command"
+    }
+
+    # The last line of the log with the mechanism.
+    backend() { journalctl --no-pager --output=cat -u httpd | grep -o '(backend [a-z]*' | tail -n 1; }
+    # In the log since a time.
+    is_said() { journalctl --no-pager --output=cat --since="@$1" -u httpd | grep -q "$2"; }
+
+    # The unit files, by systemd's own checks, and the filter of system calls: with io_uring and without.
+    hardening() {
+        if systemd-analyze verify --man=no httpd.service httpd.socket 2>&1 | grep httpd; then return 1; fi
+        systemd-analyze security --no-pager --offline=true --threshold=20 \
+            /etc/systemd/system/httpd.service >/tmp/security || { cat /tmp/security; return 1; }
+        echo "ok: systemd-analyze verify, security"
+
+        local filtered before since directory=/etc/systemd/system/httpd.service.d
+        grep -q '^Seccomp:[[:space:]]*2$' "/proc/$(main_pid)/status"
+        [ "$(httpd --list-backends | grep -c '^uring .*not available')" = 1 ] || [ "$(backend)" = "(backend uring" ]
+        echo "ok: the filter of system calls permits io_uring"
+
+        # As the seccomp profiles of containers: only some calls, and none of io_uring.
+        mkdir "$directory"
+        printf '[Service]\nSystemCallFilter=~io_uring_setup io_uring_enter io_uring_register\n' >"$directory/filter.conf"
+        systemctl daemon-reload
+        filtered=$(systemctl show --property=SystemCallFilter --value httpd)
+        [[ $filtered != *io_uring* ]]
+        since=$(date +%s)
+        systemctl restart httpd
+        get https://example.org/ | grep -q "Settings of a reload"
+        [ "$(backend)" = "(backend epoll" ]
+        is_said "$since" "using epoll because uring is unavailable: .*seccomp"
+        systemctl reload httpd
+        get https://example.org/ | grep -q "Settings of a reload"
+        before=$(main_pid)
+        systemctl kill --signal=USR2 --kill-whom=main httpd
+        until_true has_successor
+        get https://example.org/ | grep -q "Settings of a reload"
+        rm -r "$directory"
+        systemctl daemon-reload
+        systemctl restart httpd
+        echo "ok: without io_uring it uses epoll, and says why"
+    }
+
+    # The container file: its variables are settings, its user can serve with them, and its signal stops it.
+    container() {
+        local file=crates/httpd/contrib/Containerfile code=0 pid user signal
+        grep -qF 'RUN cargo build --profile dist -p evring-httpd' $file
+        grep -qF 'COPY --from=build /evring/target/dist/httpd /usr/local/bin/httpd' $file
+        mapfile -t variables < <(grep -o 'EVRING_HTTPD_[A-Z_]*=[^ ]*' $file | grep -v -- '-e ' | sort -u)
+        user=$(awk '$1 == "USER" { print $2 }' $file)
+        signal=$(awk '$1 == "STOPSIGNAL" { print $2 }' $file)
+        cp /srv/www/index.html /srv
+        runuser -u "$user" -- env -i "${variables[@]}" /usr/local/bin/httpd >/tmp/container 2>&1 &
+        pid=$!
+        until_true get --output /dev/null http://127.0.0.1:9100/readyz 2>/dev/null || { cat /tmp/container; return 1; }
+        get http://127.0.0.1:8080/ | grep -q "It works"
+        kill -s "$signal" "$(pgrep --uid "$user" httpd)"
+        wait "$pid" || code=$?
+        if [ "$code" != 0 ] || grep -v -e "^listening on http://0.0.0.0:8080 " -e "^using epoll " /tmp/container; then
+            cat /tmp/container
+            return 1
+        fi
+        echo "ok: the variables, user and signal of $file"
     }
 
     exec >/result/log 2>&1
@@ -179,6 +245,7 @@ need curl curl
 need openssl openssl
 need ip iproute2
 need setcap libcap2-bin
+need pgrep procps
 
 # Each command of the page that is not in a block has its place above.
 grep -o '`systemctl [^`]*`' "$page" | tr -d '`' | sort -u | while read -r command; do
