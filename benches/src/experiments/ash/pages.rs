@@ -14,7 +14,7 @@ use evring::{
 };
 
 use super::super::{Context, DEFAULT};
-use super::web::module;
+use super::web::{REQUEST, module};
 use super::{Contestant, load, run_rounds};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, SERVER_CORE, pin};
@@ -28,7 +28,6 @@ const SIZES: [usize; 2] = [8, 2048];
 const QUICK: usize = 3;
 const FULL: usize = 15;
 
-const REQUEST: &[u8] = b"GET /1k.txt HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const SUCCESS: &str = "Events that the handler has handled";
 
 pub(super) const NOTES: [&str; 2] = [

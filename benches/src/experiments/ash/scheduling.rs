@@ -23,6 +23,15 @@ pub(super) enum Policy {
 }
 
 impl Policy {
+    /// Returns the policy of a thread that owns a ring: real-time, where it is permitted. In the thesis, handlers and
+    /// upcalls run in the interrupt, and so before all processes.
+    pub(super) fn of_ring_thread() -> Policy {
+        match std::thread::spawn(|| Policy::RealTime.apply()).join() {
+            Ok(Ok(())) => Policy::RealTime,
+            _ => Policy::Slice,
+        }
+    }
+
     /// Sets the policy of this thread.
     pub(super) fn apply(self) -> Result<(), Failure> {
         let scheduling = match self {

@@ -126,6 +126,9 @@ impl Drop for Module {
     }
 }
 
+/// A request for the page.
+pub(super) const REQUEST: &[u8] = b"GET /1k.txt HTTP/1.1\r\nHost: localhost\r\n\r\n";
+
 /// Returns the module of a handler that sends this reply to requests for the page.
 pub(super) fn module(reply: &[u8]) -> String {
     let data: String = reply.iter().map(|byte| format!("\\{byte:02x}")).collect();
@@ -158,8 +161,7 @@ mod tests {
     #[test]
     fn handler_answers_requests_for_its_page_only() {
         let mut handler = super::super::load(&module(b"a reply")).unwrap();
-        let request = b"GET /1k.txt HTTP/1.1\r\nHost: localhost\r\n\r\n";
-        assert_eq!(handler.handle_copy(request, 1, Instant::now()), Outcome::Handled);
+        assert_eq!(handler.handle_copy(REQUEST, 1, Instant::now()), Outcome::Handled);
         assert_eq!(handler.sent().collect::<Vec<_>>(), [b"a reply"]);
         for other in [&b"GET /1k.txt"[..], b"GET /2k.txt HTTP/1.1", b"GET /1k.html HTTP/1.1"] {
             let passed = Outcome::Passed(Pass::ByHandler);
