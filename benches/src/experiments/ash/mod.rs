@@ -18,9 +18,10 @@ pub(crate) mod scheduling;
 pub(crate) mod server;
 pub(super) mod web;
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use ash_sandbox::sandbox::{Handler, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Handler, Policy, Sandboxer, SharedTable};
 
 use super::contestants::{Contestant, bars, ratio, run_rounds, values};
 use crate::failure::Failure;
@@ -63,7 +64,7 @@ fn handler(body: &str) -> Result<Handler, Failure> {
 /// default.
 fn computing_handler() -> Result<Handler, Failure> {
     let policy = policy().with(|p| p.max_operations = 10_000_000);
-    load_with(&text_of(&request::computing(INCREMENT)), policy)
+    load_with(&text_of(&request::computing(INCREMENT)), policy, None)
 }
 
 /// Returns the module of a handler with these instructions.
@@ -83,7 +84,7 @@ fn text_of(body: &str) -> String {
 
 /// Returns the handler of a module in the text format.
 fn load(text: &str) -> Result<Handler, Failure> {
-    load_with(text, policy())
+    load_with(text, policy(), None)
 }
 
 /// The policy of the handlers that are measured: operations are not used up.
@@ -91,10 +92,19 @@ fn policy() -> Policy {
     Policy::default().with(|p| p.operations_per_second = remote_write::PLENTY)
 }
 
-fn load_with(text: &str, policy: Policy) -> Result<Handler, Failure> {
+/// Returns the handler of a module in the text format, with a policy and perhaps a table of the application.
+fn load_with(
+    text: &str,
+    policy: Policy,
+    table: Option<&Arc<SharedTable>>,
+) -> Result<Handler, Failure> {
     let wasm = wat::parse_str(text).map_err(|e| Failure::new("the module of a handler", e))?;
     let ash = Sandboxer::new(policy).and_then(|sandboxer| sandboxer.load(&wasm));
-    ash.and_then(|ash| ash.instantiate(1)).map_err(|e| Failure::new("cannot load a handler", e))
+    let handler = ash.and_then(|ash| match table {
+        Some(table) => ash.instantiate_with(1, table),
+        None => ash.instantiate(1),
+    });
+    handler.map_err(|e| Failure::new("cannot load a handler", e))
 }
 
 /// Adds to a counter, and sends its value: the remote increment of section 6.3.2.

@@ -22,7 +22,9 @@ use super::super::DEFAULT;
 use super::client::{self, BYTES, TIMEOUT};
 use super::request::{Request, Returning, Stamps, Times};
 use super::scheduling::Policy;
-use super::{INCREMENT, computing_handler, handler};
+use super::web::is_request;
+use super::{INCREMENT, computing_handler, handler, pages};
+use crate::command;
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
 
@@ -217,8 +219,8 @@ fn serve(
         let group = server.set_listener_group(Listener(0), tenant.group());
         group.map_err(|e| Failure::new("cannot bind a handler", e))?;
     }
-    let process =
-        (placement == Placement::UpcallProcess).then(|| UpcallProcess::start(&server.remote()));
+    let process = (placement == Placement::UpcallProcess)
+        .then(|| UpcallProcess::start(&server.remote(), policy, None));
     let (mut process, upcalls) = process.transpose()?.unzip();
     let endless = handler("(loop $again (br $again))")?;
     let native = (placement == Placement::Upcall).then_some(0);
@@ -253,22 +255,28 @@ fn next(waiting: &mpsc::Receiver<(ConnId, Request)>, polls: bool) -> Option<(Con
 pub(super) struct UpcallProcess(Child);
 
 impl UpcallProcess {
-    fn start(remote: &RemoteHandle) -> Result<(Self, Upcalls), Failure> {
-        let (process, channel) = UpcallProcess::spawn()?;
-        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
-        Ok((process, upcalls))
-    }
-
-    /// Starts the process, with the core and the policy of this thread.
-    fn spawn() -> Result<(Self, Channel), Failure> {
+    /// Starts the process with the core of this thread and a policy, to count messages or to answer with a page.
+    pub(super) fn start(
+        remote: &RemoteHandle,
+        policy: Policy,
+        page_bytes: Option<usize>,
+    ) -> Result<(Self, Upcalls), Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(program()?);
         command.arg("upcalls").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // A new process of a real-time thread is normal.
+        if policy == Policy::RealTime {
+            command.arg("--real-time");
+        }
+        if let Some(bytes) = page_bytes {
+            command.arg("--page-bytes").arg(bytes.to_string());
+        }
         let process = UpcallProcess(command.spawn()?);
         // There is no application that would get messages that are late.
         let policy = upcall::Policy::default().with(|p| p.timeout = TIMEOUT);
-        let channel = Channel::new(ours, policy);
-        Ok((process, channel.map_err(|e| Failure::new("upcalls", e))?))
+        let channel = Channel::new(ours, policy).map_err(|e| Failure::new("upcalls", e))?;
+        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
+        Ok((process, upcalls))
     }
 }
 
@@ -279,10 +287,19 @@ impl Drop for UpcallProcess {
     }
 }
 
-/// Answers the upcalls of a server with the number of messages, until it ends.
-pub(crate) fn answer_upcalls() -> Result<(), Failure> {
+/// Answers the upcalls of a server until it ends.
+pub(crate) fn answer_upcalls(options: &command::Upcalls) -> Result<(), Failure> {
     let failed = |e| Failure::new("upcalls", e);
+    if options.real_time {
+        Policy::RealTime.apply()?;
+    }
     let peer = Peer::from_stdin().map_err(failed)?;
+    if let Some(bytes) = options.page_bytes {
+        let reply = pages::reply(bytes);
+        let page =
+            |call: &mut Upcall<'_>| i32::from(is_request(call.message()) && call.send(&reply));
+        return peer.serve(page).map_err(failed);
+    }
     let mut count = 0u64;
     let increment = |call: &mut Upcall<'_>| {
         let reply = Request::of(call.message()).answer(&mut count);
