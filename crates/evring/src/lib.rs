@@ -57,6 +57,8 @@ mod hook;
 mod ids;
 #[cfg(feature = "sandbox")]
 mod landing;
+#[cfg(feature = "sandbox")]
+mod landing_area;
 mod mailbox;
 mod mechanisms;
 mod multiplexer;
@@ -95,6 +97,8 @@ pub use hook::{Hooked, ReceiveHook};
 pub use ids::{ConnId, Listener, Root};
 #[cfg(feature = "sandbox")]
 pub use landing::Landing;
+#[cfg(feature = "sandbox")]
+pub use landing_area::LandingArea;
 pub use mailbox::{Mailbox, SendError, Sender};
 pub use mechanisms::*;
 pub use multiplexer::{Family, Multiplexer, RemoteHandle};
