@@ -33,6 +33,7 @@ while read -r line <&3; do
     command=${line%%#*} expected=$(sed -n 's/.*# *//p' <<<"$line")
     case $command in
         *"&"*)
+            : >log
             eval "${command%&*} 2>log &"
             until grep -q '^listening' log; do kill -0 $! || { cat log >&2; exit 1; }; sleep 0.05; done
             ;;

@@ -67,15 +67,26 @@ pub(crate) enum Command {
     /// Compute until killed, on the server's core
     #[command(hide = true)]
     Spin,
-    /// Answer upcalls with the number of messages; standard input is a stream to the server
+    /// Answer upcalls with the number of messages, or a page; standard input is a stream to the server
     #[command(hide = true)]
-    Upcalls,
+    Upcalls(Upcalls),
     /// Invoke a handler that writes what messages say, for instruction counts
     #[command(hide = true)]
     Invoke(Invoke),
     /// Post null calls and take their completions, for instruction counts
     #[command(hide = true)]
     Complete(Complete),
+}
+
+/// The process for upcalls.
+#[derive(Clone, Copy, Debug, Default, Args)]
+pub(crate) struct Upcalls {
+    /// Run before all threads that are not real-time
+    #[arg(long)]
+    pub(crate) real_time: bool,
+    /// Answer requests with a page of this many bytes
+    #[arg(long, value_name = "N")]
+    pub(crate) page_bytes: Option<usize>,
 }
 
 #[derive(Args)]

@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Command::Serve(options) => serve::serve(&options),
         Command::Client(options) => client::client(&options),
         Command::Spin => experiments::spin(),
-        Command::Upcalls => experiments::answer_upcalls(),
+        Command::Upcalls(options) => experiments::answer_upcalls(&options),
         Command::Invoke(options) => experiments::invoke(&options),
         Command::Complete(options) => experiments::complete(&options),
     };

@@ -53,8 +53,9 @@ pub(super) fn check(
             check_addresses(&machine, usage, max as usize, refuses);
         }
         refused = usage.rejected_addresses;
-        let exceeded =
-            usage.exceeded(&config, landed).or_else(|| exceeded(usage, &used, &config, posts_receives));
+        let exceeded = usage
+            .exceeded(&config, landed)
+            .or_else(|| exceeded(usage, &used, &config, posts_receives));
         if let Some((subject, value, max)) = exceeded {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
         }
@@ -134,10 +135,7 @@ fn exceeded(
         ("file operations in the kernel", used.file_operations, usage.file_ops),
         ("operations in flight", used.operations, operations),
         ("open files", used.files, files),
-        (
-            "receive buffers held by the program",
-            used.lent.into(), buffers,
-        ),
+        ("receive buffers held by the program", used.lent.into(), buffers),
     ];
     bounds.into_iter().find(|(_, value, max)| value > max)
 }

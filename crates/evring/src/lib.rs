@@ -71,6 +71,8 @@ mod hook;
 mod ids;
 #[cfg(feature = "sandbox")]
 mod landing;
+#[cfg(feature = "sandbox")]
+mod landing_area;
 pub mod mailbox;
 pub mod mechanisms;
 mod multiplexer;
@@ -111,6 +113,8 @@ pub mod hooks {
     pub use crate::hook::{Hooked, ReceiveHook};
     #[cfg(feature = "sandbox")]
     pub use crate::landing::Landing;
+    #[cfg(feature = "sandbox")]
+    pub use crate::landing_area::LandingArea;
     #[cfg(feature = "sandbox")]
     pub use crate::tenant::{BindError, LandingCounters, Tenant};
     #[cfg(feature = "sandbox")]

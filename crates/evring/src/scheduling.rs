@@ -101,6 +101,36 @@ impl Scheduling {
     }
 }
 
+/// A real-time policy of a thread, for a thread that it creates to do a part of its work.
+#[cfg(feature = "sandbox")]
+#[derive(Clone, Copy)]
+pub(crate) struct RealTimePolicy {
+    policy: i32,
+    parameters: libc::sched_param,
+}
+
+#[cfg(feature = "sandbox")]
+impl RealTimePolicy {
+    /// Returns the policy of the calling thread, if it is real-time.
+    pub(crate) fn of_this_thread() -> Option<Self> {
+        let mut parameters = libc::sched_param { sched_priority: 0 };
+        // SAFETY: it returns a number; 0 is this thread.
+        let policy = unsafe { libc::sched_getscheduler(0) };
+        // SAFETY: it writes to the parameters; 0 is this thread.
+        let result = unsafe { libc::sched_getparam(0, &raw mut parameters) };
+        let is_real_time =
+            matches!(policy & !libc::SCHED_RESET_ON_FORK, libc::SCHED_FIFO | libc::SCHED_RR);
+        (result == 0 && is_real_time).then_some(RealTimePolicy { policy, parameters })
+    }
+
+    /// Sets the policy of the calling thread, which keeps its own if it is not permitted.
+    pub(crate) fn apply(self) {
+        let policy = self.policy | libc::SCHED_RESET_ON_FORK;
+        // SAFETY: it reads the parameters; 0 is this thread.
+        unsafe { libc::sched_setscheduler(0, policy, &raw const self.parameters) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -10,10 +9,11 @@ use std::time::Instant;
 
 use ash_sandbox::model::{ProcessState, Strategy};
 use ash_sandbox::sandbox::{Area, COUNTERS, Handler, Outcome, Pass, SLOT_GAP};
-use shared_ring::buffers::{BufferError, BufferGroup, BufferMemory, BufferPool, GatherList, RxBuf};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList, RxBuf};
 
-use crate::Bindings;
 use crate::bindings::BindingsId;
+use crate::hooks::{Bindings, LandingArea};
+use crate::landing_area::AreaBuffers;
 
 /// Names a handler that is bound, by a [`Landing`](crate::hooks::Landing) or a [`DatagramThread`](crate::datagrams::DatagramThread), and
 /// switches it, from any thread.
@@ -212,19 +212,6 @@ pub(crate) fn add(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// An area of a handler's memory as the memory of buffers.
-struct AreaBuffers(Area);
-
-// SAFETY: the area keeps its memory mapped, which is not a part of the value. There is one value of each
-// area. The handler cannot write to the message area. It can write to the reply area, by another mapping
-// and while it runs: the thread that runs it then holds no reference to a buffer of that area, and a handler
-// that changes a reply in flight, which the slots it is offered exclude, changes its own reply only.
-unsafe impl BufferMemory for AreaBuffers {
-    fn bytes(&self) -> NonNull<[u8]> {
-        self.0.bytes()
-    }
-}
-
 /// What became of a message.
 pub(crate) enum Verdict {
     /// The handler consumed the message. The range is its place in memory, empty if it was copied.
@@ -273,15 +260,11 @@ impl Lends {
 /// A handler, and the buffers of its memory.
 pub(crate) struct Bound {
     handler: Handler,
-    /// Offsets of the message area in the memory.
-    messages: Range<usize>,
-    /// Distance between two receive buffers, in bytes.
-    stride: usize,
+    messages: LandingArea,
     /// Size of a receive buffer, in bytes.
     size: usize,
     replies: Replies,
     lends: Lends,
-    group: BufferGroup,
     shared: Arc<Shared>,
 }
 
@@ -303,12 +286,11 @@ impl Bound {
         add: impl FnOnce(BufferPool) -> Result<BufferGroup, BufferError>,
     ) -> Result<(Self, Tenant), BindError> {
         let len = BufferPool::memory_len(count, size)?;
-        let stride = len / usize::from(count);
         let (slots, slot_bytes) = (handler.policy().reply_slots, handler.policy().reply_slot_bytes);
         let (replies, area) = handler.take_areas(len).ok_or(BindError::Taken)?;
         let replies = Replies::new(replies, slots, slot_bytes)?;
-        let messages = area.range();
-        let group = add(BufferPool::over(Box::new(AreaBuffers(area)), count, size)?)?;
+        let messages = LandingArea::of(area, (count, size), add)?;
+        let group = messages.group();
         let shared = Arc::new(Shared {
             is_on: true.into(),
             pending: 0.into(),
@@ -330,12 +312,12 @@ impl Bound {
         });
         let tenant = Tenant { group, shared: Arc::clone(&shared), bindings: BindingsId::default() };
         let size = size as usize;
-        Ok((Bound { handler, messages, stride, size, replies, lends, group, shared }, tenant))
+        Ok((Bound { handler, messages, size, replies, lends, shared }, tenant))
     }
 
     /// Returns the group of its receive buffers.
     pub(crate) fn group(&self) -> BufferGroup {
-        self.group
+        self.messages.group()
     }
 
     /// Lets the handler handle a message, unless it is off or the server is overloaded. The message has landed at an
@@ -349,7 +331,7 @@ impl Bound {
         is_overloaded: bool,
         now: Instant,
     ) -> Verdict {
-        let Bound { handler, messages, stride, replies, shared, .. } = self;
+        let Bound { handler, messages, replies, shared, .. } = self;
         add(if landed_at.is_some() { &shared.landed } else { &shared.copied }, 1);
         if is_overloaded {
             add(&shared.passed, 1);
@@ -364,9 +346,9 @@ impl Bound {
         let mut message = 0..0;
         let outcome = match landed_at {
             Some(offset) => {
-                let start = messages.start + offset;
+                let start = messages.range().start + offset;
                 message = start..start + bytes.len();
-                handler.handle(message.clone(), connection, (offset / *stride) as u32, now)
+                handler.handle(message.clone(), connection, messages.slot(offset), now)
             }
             None => handler.handle_copy(bytes, connection, now),
         };

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use ash_sandbox::upcall::{AnswerEvent, Channel, Done, MAX_PLACES};
 use shared_ring::author::Process;
 
+use crate::scheduling::RealTimePolicy;
 use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHandle, Rx};
 
 /// What a handler returns if it has handled the message.
@@ -191,7 +192,11 @@ impl Watch {
     fn start(event: AnswerEvent, remote: RemoteHandle, tag: u64) -> io::Result<Self> {
         let state = Arc::new(WatchState::default());
         let (watched, its) = (event.clone(), Arc::clone(&state));
+        let real_time = RealTimePolicy::of_this_thread();
         let watch = move || {
+            if let Some(policy) = real_time {
+                policy.apply();
+            }
             while !its.is_over.load(Ordering::Acquire) {
                 // Without the descriptor, the timer still ends all upcalls.
                 let Ok(is_notified) = watched.wait(Duration::from_secs(60)) else { return };
@@ -229,7 +234,7 @@ impl Drop for Watch {
 
 impl Upcalls {
     /// Creates the hook for a server, whose application does not use the wake-ups with `tag` and the timer of
-    /// this number. A thread, with the scheduling policy of the caller, waits for the process.
+    /// this number. A thread waits for the process, with the scheduling policy of the caller, also if that is real-time.
     ///
     /// # Errors
     /// If the thread cannot be created.

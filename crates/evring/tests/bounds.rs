@@ -13,9 +13,11 @@ use std::thread;
 use std::time::Duration;
 
 use evring::__private::Usage;
+use evring::files::{Access, File, FileOp, FileOutcome, WriteAt};
+use evring::sockets::BufferSizes;
 use evring::{
-    Access, AnyMechanism, Application, BufferSizes, Chunk, CloseReason, Commands, Config, Cx, File,
-    FileDelivery, FileOp, FileOutcome, Listener, Root, Rx, Stats, WriteAt,
+    AnyMechanism, Application, Chunk, CloseReason, Commands, Config, Cx, FileDelivery, Listener,
+    Root, Rx, Stats,
 };
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 use server::{Server, ask, connect, listening, one_by_one};

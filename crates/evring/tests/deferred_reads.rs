@@ -11,9 +11,7 @@ use std::time::Duration;
 use evring::buffers::RxBuf;
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, MAX_READ_BYTES};
 use evring::sockets::BufferSizes;
-use evring::{
-    Application, Chunk, Close, Commands, Config, Cx, FileDelivery, Listener, Root, Rx,
-};
+use evring::{Application, Chunk, Close, Commands, Config, Cx, FileDelivery, Listener, Root, Rx};
 
 use server::{Server, TIMEOUT, listening, side_by_side};
 

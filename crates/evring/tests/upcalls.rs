@@ -6,6 +6,7 @@
 mod server;
 
 use std::env;
+use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::fd::OwnedFd;
@@ -19,6 +20,7 @@ use std::time::{Duration, Instant};
 use ash_sandbox::sandbox::{Handler, Sandboxer};
 use ash_sandbox::upcall::{Channel, Peer, Policy};
 use evring::hooks::{Hooked, Landing, ReceiveHook, UpcallHandle, Upcalls};
+use evring::owner::Scheduling;
 use evring::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Listener, Others,
     RemoteHandle, Rx,
@@ -464,4 +466,36 @@ fn child_of_fork_waited_for_a_thread_of_its_parent() {
     // SAFETY: writes one integer.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
     assert_eq!(status, 0);
+}
+
+/// Returns whether this process has a real-time thread of this name.
+fn has_real_time_thread(name: &str) -> bool {
+    let Ok(tasks) = fs::read_dir("/proc/self/task") else { return false };
+    let mut tasks = tasks.flatten().map(|task| task.path());
+    tasks.any(|task| {
+        let read = |file| fs::read_to_string(task.join(file)).unwrap_or_default();
+        // The policy is the 41st field, and the 39th behind the name.
+        let stat = read("stat");
+        let policy = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
+        read("comm").trim_end() == name && policy == Some("1")
+    })
+}
+
+#[test]
+fn thread_that_waits_for_the_process_had_the_policy_of_a_real_time_server() {
+    let server = thread::spawn(|| {
+        if Scheduling::RealTime.apply().is_err() {
+            return println!("not tested: real-time threads are not permitted");
+        }
+        let server = AnyMechanism::new("poll", &Config::default()).unwrap();
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let channel = Channel::new(ours, Policy::default()).unwrap();
+        let _upcalls = Upcalls::new(channel, &server.remote(), TAG, 0).unwrap();
+        let start = Instant::now();
+        while !has_real_time_thread("upcall-answers") {
+            assert!(start.elapsed() < TIMEOUT, "its thread is not real-time");
+            thread::yield_now();
+        }
+    });
+    server.join().unwrap();
 }

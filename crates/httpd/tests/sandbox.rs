@@ -4,17 +4,27 @@
 #![cfg(feature = "sandbox")]
 
 use crate::serving;
+#[cfg(feature = "tls")]
+use crate::tls;
 
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+#[cfg(feature = "tls")]
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+#[cfg(feature = "tls")]
+use evring_httpd::evring_tls::rustls;
+#[cfg(feature = "tls")]
+use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::sandbox::Policy;
+#[cfg(feature = "tls")]
+use evring_httpd::{Server, sandbox::Sandboxer};
 use serving::available;
 use serving::program::{Serving, httpd};
 
@@ -126,6 +136,127 @@ fn handler_is_bound_to_a_path() {
     let (serving, _root) = serve("auto", &[other]);
     assert_eq!(serving.connect().get("/hello").body, b"hidden by the handler");
     assert_eq!(counter(&serving, "sandbox_handled"), 0);
+}
+
+/// Serves at two addresses, of which the handlers with `listen=127.0.0.2:0` are bound to the second one.
+fn serve_at_two(backend: &str, arguments: &[&str]) -> (Serving, SocketAddr, tempfile::TempDir) {
+    let root = root();
+    let of_root = ["--status", "--root", root.path().to_str().unwrap(), "--backend", backend];
+    let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"];
+    let serving = Serving::start(&[&listen[..], &of_root, arguments].concat());
+    let second = &serving.line[serving.line.find("127.0.0.2:").unwrap()..];
+    let end = second.find(|c: char| !matches!(c, '0'..='9' | '.' | ':')).unwrap();
+    let second = second[..end].parse().unwrap();
+    (serving, second, root)
+}
+
+#[test]
+fn handler_of_an_address_gets_its_requests_where_they_land_on_every_mechanism() {
+    let module = format!("{},listen=127.0.0.2:0", handler("hello.wasm").display());
+    available().for_each(|backend| {
+        let (serving, second, _root) = serve_at_two(backend, &["--handler", &module]);
+        let mut client = serving::Client::new(TcpStream::connect(second).unwrap());
+        let request = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n");
+        for _ in 0..10 {
+            client.send((request("/hello") + &request("/file")).repeat(5).as_bytes());
+            for _ in 0..5 {
+                assert_eq!(client.response(true).body, b"Hello from a handler\n", "{backend}");
+                assert_eq!(client.response(true).body, b"of the site", "{backend}");
+            }
+        }
+        let landed = || counter(&serving, "sandbox_landed");
+        let (handled, passed) =
+            (counter(&serving, "sandbox_handled"), counter(&serving, "sandbox_passed"));
+        assert_eq!((handled, passed), (50, 50), "{backend}");
+        // A request that two receives divide is put together elsewhere.
+        assert!((81..=100).contains(&landed()), "{backend}: {} of 100", landed());
+        // The others are copied.
+        let before = landed();
+        let (first, rest) = ("GET /hel", "lo HTTP/1.1\r\nHost: h\r\n\r\n");
+        client.send(first.as_bytes());
+        // The server has received the first bytes when it answers another connection that has sent later.
+        while serving.connect().get("/file").status != 200 {}
+        client.send(rest.as_bytes());
+        assert_eq!(client.response(true).body, b"Hello from a handler\n", "{backend}");
+        client.send(request("/./hello").as_bytes());
+        assert_eq!(client.response(true).body, b"Hello from a handler\n", "{backend}");
+        assert_eq!(landed(), before, "{backend}");
+        // Other addresses are not the handler's.
+        assert_eq!(serving.connect().get("/hello").body, b"hidden by the handler", "{backend}");
+        assert_eq!(counter(&serving, "sandbox_handled"), 52, "{backend}");
+    });
+}
+
+#[test]
+fn messages_land_in_the_memory_of_the_first_handler_of_an_address() {
+    let file = handler("hello.wasm").display().to_string();
+    let first = format!("{file},path=/file,listen=127.0.0.2:0");
+    let second = format!("{file},listen=127.0.0.2:0");
+    let modules = ["--handler", &first, "--handler", &second, "--workers", "2"];
+    let (serving, address, _root) = serve_at_two("auto", &modules);
+    for _ in 0..8 {
+        let mut client = serving::Client::new(TcpStream::connect(address).unwrap());
+        // The first one passes it on.
+        assert_eq!(client.get("/file").body, b"of the site");
+        assert_eq!(client.get("/hello").body, b"Hello from a handler\n");
+        assert_eq!(serving.connect().get("/hello").body, b"hidden by the handler");
+    }
+    assert_eq!(counter(&serving, "sandbox_landed"), 8);
+    assert_eq!(counter(&serving, "sandbox_handled"), 8);
+}
+
+#[test]
+#[cfg(feature = "tls")]
+fn handler_of_an_address_with_tls_gets_what_is_decrypted() {
+    let (authority, root) = (tls::Authority::new(), root());
+    let sandboxer = Sandboxer::new(Policy::default()).unwrap();
+    let ash = sandboxer.load(&fs::read(handler("hello.wasm")).unwrap()).unwrap();
+    let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    available().for_each(|backend| {
+        let server = Server::builder().listen(at).backend(backend).files(root.path());
+        let server = server.tls(authority.options("localhost", &["localhost"]));
+        let hello = SandboxedHandler::new("hello", ash.clone()).listener(at);
+        let server = server.sandbox(hello).start().unwrap();
+        let config = Arc::new(authority.trusting(&[&rustls::version::TLS13]));
+        for (target, expected) in [("/hello", "Hello from a handler\n"), ("/file", "of the site")] {
+            let mut connection = tls::connect(&server, &config, "localhost");
+            let response = tls::get(&mut connection, target).unwrap();
+            assert_eq!(tls::body(&response), expected.as_bytes(), "{backend}");
+        }
+    });
+}
+
+#[test]
+fn bodies_longer_than_the_memory_of_a_handler_pass_through_its_buffers() {
+    let module = format!("{},listen=127.0.0.2:0", handler("hello.wasm").display());
+    available().for_each(|backend| {
+        let (_serving, address, _root) =
+            serve_at_two(backend, &["--lab-routes", "--handler", &module]);
+        let mut client = serving::Client::new(TcpStream::connect(address).unwrap());
+        let body: Vec<u8> = (0..1_000_000u32).map(|n| (n % 251) as u8).collect();
+        let head =
+            format!("POST /echo HTTP/1.1\r\nHost: h\r\nContent-Length: {}\r\n\r\n", body.len());
+        client.send(&[head.as_bytes(), &body].concat());
+        let response = client.response(true);
+        assert_eq!(response.status, 200, "{backend}");
+        assert!(response.body == body, "{backend}: {} bytes", response.body.len());
+        assert_eq!(client.get("/hello").body, b"Hello from a handler\n", "{backend}");
+    });
+}
+
+#[test]
+fn handler_of_an_address_that_the_server_does_not_have_is_rejected() {
+    let module = format!("{},listen=127.0.0.2:1", handler("hello.wasm").display());
+    for check in [&[][..], &["--check-config"]] {
+        let arguments = [&["--listen", "127.0.0.1:0", "--handler", &module][..], check].concat();
+        let output = httpd(&arguments).output().unwrap();
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("is for 127.0.0.2:1, where the server does not listen"), "{error}");
+    }
+    let output = httpd(&["--handler", "a.wasm,listen=nowhere"]).output().unwrap();
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("expected ADDR:PORT"), "{error}");
 }
 
 #[test]
@@ -363,7 +494,7 @@ fn module_that_is_no_handler_is_rejected_with_a_reason() {
         ("a.wasm,path=/../api", "a path that begins with a slash and stays below the root"),
         ("a.wasm,tenant=", "a tenant's number, or a name"),
         ("a.wasm,tenant=18446744073709551616", "a tenant's number, or a name"),
-        ("a.wasm,fuel=3", "expected path=/PREFIX or tenant=NAME, not `fuel=3`"),
+        ("a.wasm,fuel=3", "expected path=/PREFIX, tenant=NAME or listen=ADDR:PORT, not `fuel=3`"),
     ] {
         let output = httpd(&["--handler", flag]).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();

@@ -1,23 +1,27 @@
 //! The experiments on handlers in a sandbox (ASH).
 
 mod client;
+mod comparison;
 pub(super) mod copies;
 mod datagrams;
 pub(super) mod dilp;
 pub(super) mod model;
 mod pages;
+mod parameters;
 pub(super) mod procs;
 pub(crate) mod recommend;
 pub(crate) mod remote_write;
+mod request;
 pub(super) mod rtt;
 pub(super) mod sandbox;
 pub(crate) mod scheduling;
 pub(crate) mod server;
 pub(super) mod web;
 
+use std::sync::Arc;
 use std::time::Instant;
 
-use ash_sandbox::sandbox::{Handler, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Handler, Policy, Sandboxer, SharedTable};
 
 use super::contestants::{Contestant, bars, ratio, run_rounds, values};
 use crate::failure::Failure;
@@ -53,7 +57,19 @@ fn flush(bytes: &[u8]) {
 
 /// Returns a handler with these instructions, whose budget is not used up. Each handler ends by `1`.
 fn handler(body: &str) -> Result<Handler, Failure> {
-    let text = format!(
+    load(&text_of(body))
+}
+
+/// Returns the increment after the computation of a [request](request::Request), which may be longer than a handler's by
+/// default.
+fn computing_handler() -> Result<Handler, Failure> {
+    let policy = policy().with(|p| p.max_operations = 10_000_000);
+    load_with(&text_of(&request::computing(INCREMENT)), policy, None)
+}
+
+/// Returns the module of a handler with these instructions.
+fn text_of(body: &str) -> String {
+    format!(
         r#"(module
             (import "ash" "send" (func $send (param i32 i32) (result i32)))
             (import "ash" "copy" (func $copy (param i32 i32 i32) (result i32)))
@@ -63,16 +79,32 @@ fn handler(body: &str) -> Result<Handler, Failure> {
                 (result i32)
                 {body}
                 (i32.const 1)))"#
-    );
-    load(&text)
+    )
 }
 
 /// Returns the handler of a module in the text format.
 fn load(text: &str) -> Result<Handler, Failure> {
+    load_with(text, policy(), None)
+}
+
+/// The policy of the handlers that are measured: operations are not used up.
+fn policy() -> Policy {
+    Policy::default().with(|p| p.operations_per_second = remote_write::PLENTY)
+}
+
+/// Returns the handler of a module in the text format, with a policy and perhaps a table of the application.
+fn load_with(
+    text: &str,
+    policy: Policy,
+    table: Option<&Arc<SharedTable>>,
+) -> Result<Handler, Failure> {
     let wasm = wat::parse_str(text).map_err(|e| Failure::new("the module of a handler", e))?;
-    let policy = Policy::default().with(|p| p.operations_per_second = remote_write::PLENTY);
     let ash = Sandboxer::new(policy).and_then(|sandboxer| sandboxer.load(&wasm));
-    ash.and_then(|ash| ash.instantiate(1)).map_err(|e| Failure::new("cannot load a handler", e))
+    let handler = ash.and_then(|ash| match table {
+        Some(table) => ash.instantiate_with(1, table),
+        None => ash.instantiate(1),
+    });
+    handler.map_err(|e| Failure::new("cannot load a handler", e))
 }
 
 /// Adds to a counter, and sends its value: the remote increment of section 6.3.2.

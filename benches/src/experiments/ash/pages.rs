@@ -3,19 +3,22 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evring::hooks::{Hooked, Landing, Tenant};
-use evring::{
-    AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener, RemoteHandle, Rx,
-};
+use ash_sandbox::sandbox::{Handler, SharedTable};
+use bytes::Bytes;
+use evring::hooks::{Landing, ReceiveHook, Tenant, Upcalls};
+use evring::owner::{Notification, NotificationRing, NotificationSender, OwnerThread, Scheduling};
+use evring::{AnyMechanism, Chunk, Commands, Config, ConnId, Listener, RemoteHandle, Rx};
 
 use super::super::{Context, DEFAULT};
-use super::web::module;
-use super::{Contestant, load, run_rounds};
+use super::scheduling::Policy;
+use super::server::UpcallProcess;
+use super::web::{self, REQUEST, is_request, module};
+use super::{Contestant, load_with, policy, run_rounds};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, SERVER_CORE, pin};
 use crate::outcome::{Outcome, X};
@@ -28,33 +31,68 @@ const SIZES: [usize; 2] = [8, 2048];
 const QUICK: usize = 3;
 const FULL: usize = 15;
 
-const REQUEST: &[u8] = b"GET /1k.txt HTTP/1.1\r\nHost: localhost\r\n\r\n";
+/// The size of the notification ring.
+const NOTIFICATIONS: usize = 64;
+/// Number and size of the receive buffers in the memory of the handler.
+const BUFFERS: (u16, u32) = (64, 2048);
+
 const SUCCESS: &str = "Events that the handler has handled";
 
-pub(super) const NOTES: [&str; 2] = [
-    "Figures 6-6 and 6-7: one client, one connection and request at a time, from its connect to its close. Two \
-     ways of the thesis' five are compared: the handler, and the application behind it while it is off. The others are \
-     not measured for pages.",
+pub(super) const NOTES: [&str; 3] = [
+    "Figures 6-6 and 6-7: one client, one connection and request at a time, from its connect to its close. The ways are the \
+     thesis' five, and an upcall in process. In all of them the application, a normal thread on the core of the server, \
+     handles the set-up and the end of each connection, as TCP's library does in the thesis, and what a handler passes \
+     on; at user level, also the requests. The thread of the ring and the process for upcalls are real-time where that is \
+     permitted.",
     "Table 6-12: in the thesis a connection of r requests is r + 4 messages, of which the handler gets all and TCP \
      can predict one more. Here the kernel does TCP, and what reaches the program of a connection are r + 2 events: \
-     it is accepted, r requests arrive, and it ends. The handler can handle r of them. It holds no lock against the \
-     application.",
+     it is accepted, r requests arrive, and it ends. The handler can handle r of them, so the best rate is r / (r + 2), for \
+     TCP's handler and the server's, which are one.",
+    "The lock is that of the pages, which the application holds while it handles an event, also the set-up and the end of \
+     a connection. A handler that finds it taken aborts, and the application gets the message (5.4.1). The handler preempts \
+     the application, so it finds the lock taken if a request arrives during such an event.",
+];
+
+/// The way in which a server answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    /// A handler in the sandbox; perhaps with the lock.
+    Sandboxed { has_lock: bool },
+    /// An unsafe handler.
+    Unsafe,
+    /// Another process.
+    Upcall,
+    /// A hook.
+    UpcallInProcess,
+    /// The application, which polls.
+    Polling,
+    /// The application, which sleeps until a message wakes it.
+    Suspended,
+}
+
+const WAYS: [(&str, Way); 6] = [
+    ("sandboxed", Way::Sandboxed { has_lock: false }),
+    ("unsafe", Way::Unsafe),
+    ("upcall", Way::Upcall),
+    ("upcall in process", Way::UpcallInProcess),
+    ("user level, polling", Way::Polling),
+    ("user level, suspended", Way::Suspended),
 ];
 
 /// Measures the pages.
 pub(super) fn measure(cx: &Context, outcome: &mut Outcome) -> Result<(), Failure> {
-    // The servers of the rest of the experiment pin themselves.
+    // The servers pin themselves.
     pin(&[CLIENT_CORE])?;
+    let owner = super::rtt::owner_policy(outcome);
     for bytes in SIZES {
-        let server = PageServer::start(bytes)?;
         let mut all = Vec::new();
         let mut keys = Vec::new();
-        for (way, is_on) in [("handler", true), ("application", false)] {
+        for (name, way) in WAYS {
             for (requests, connections) in CONNECTIONS {
-                let server = &server;
-                keys.push((way, requests));
-                all.push(Contestant::new(format!("{way}, {requests}"), move || {
-                    server.tenant.set_on(is_on);
+                keys.push((name, requests));
+                all.push(Contestant::new(format!("{name}, {requests}"), move || {
+                    let server = PageServer::start(way, bytes, owner)?;
+                    server.us_per_request(1, 2)?;
                     server.us_per_request(requests, connections)
                 }));
             }
@@ -67,35 +105,39 @@ pub(super) fn measure(cx: &Context, outcome: &mut Outcome) -> Result<(), Failure
                 outcome.point(&figure, "us", way, X::Number(*requests as f64), y);
             }
         }
-        drop(all);
         outcome.paper(
             &figure,
             &format!(
-                "ASH, figure {number}: with a single request, handlers are slower than a server that polls, as most \
-                 of them abort; with more, they are as fast, and faster than one that is suspended."
+                "ASH, figure {number}: with a single request, handlers and upcalls are slower than a server that polls, as \
+                 most of them abort; with more, polling, unsafe handlers and upcalls are as fast, handlers in the sandbox \
+                 a little slower, and a suspended server is the slowest."
             ),
         );
-        if bytes == SIZES[0] {
-            success(&server, outcome)?;
-        }
     }
-    Ok(())
+    success(owner, outcome)
 }
 
 /// Counts successes, as in table 6-12.
-fn success(server: &PageServer, outcome: &mut Outcome) -> Result<(), Failure> {
-    server.tenant.set_on(true);
+fn success(owner: Policy, outcome: &mut Outcome) -> Result<(), Failure> {
     for (requests, connections) in CONNECTIONS {
-        let before = server.events();
-        server.us_per_request(requests, connections)?;
-        let after = server.events();
-        let share = (after.handled - before.handled) as f64 / (after.all - before.all) as f64;
         let best = requests as f64 / (requests + 2) as f64;
-        for (name, share) in [("measured", share), ("best possible", best)] {
+        let mut add = |name: &str, share: f64| {
             let y = Spread { median: share * 100.0, low: share * 100.0, high: share * 100.0 };
             outcome.point(SUCCESS, "%", name, X::Number(requests as f64), y);
+            let ratio = match name {
+                "without a lock" => format!("success_over_best_{requests}"),
+                "with the lock" => format!("success_over_best_with_lock_{requests}"),
+                _ => return,
+            };
+            outcome.count(ratio, "ash", share / best);
+        };
+        for (name, has_lock) in [("without a lock", false), ("with the lock", true)] {
+            let server = PageServer::start(Way::Sandboxed { has_lock }, SIZES[0], owner)?;
+            server.us_per_request(requests, connections)?;
+            let Events { handled, all } = server.events();
+            add(name, handled as f64 / all as f64);
         }
-        outcome.count(format!("success_over_best_{requests}"), "ash", share / best);
+        add("best possible", best);
     }
     outcome.paper(
         SUCCESS,
@@ -106,59 +148,72 @@ fn success(server: &PageServer, outcome: &mut Outcome) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Returns the reply with a page of this size.
+pub(super) fn reply(bytes: usize) -> Vec<u8> {
+    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
+    [head.as_bytes(), &b"x".repeat(bytes)].concat()
+}
+
+/// The events of connections: set-up, requests and end.
 struct Events {
     handled: u64,
     all: u64,
 }
 
-/// A server of one page, by a handler or by the application behind it.
+/// What the thread of the application shares with the client.
+#[derive(Debug, Default)]
+struct Shared {
+    /// Events that the application has handled.
+    application: AtomicU64,
+    is_over: AtomicBool,
+}
+
+/// A server of one page.
 struct PageServer {
     address: SocketAddr,
     remote: RemoteHandle,
-    tenant: Tenant,
-    /// Connections that were accepted, and that have ended.
-    ends: Arc<AtomicU64>,
+    /// That of a handler.
+    tenant: Option<Tenant>,
     reply_bytes: usize,
+    shared: Arc<Shared>,
     thread: Option<JoinHandle<Result<(), Failure>>>,
+    _process: Option<UpcallProcess>,
 }
 
+/// What the thread of the ring creates beside its hook.
+type Parts = (Option<Tenant>, Option<UpcallProcess>);
+
 impl PageServer {
-    fn start(bytes: usize) -> Result<Self, Failure> {
-        let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
-        let reply = [head.as_bytes(), &b"x".repeat(bytes)].concat();
-        let reply_bytes = reply.len();
-        let ends = Arc::new(AtomicU64::new(0));
-        let counted = Arc::clone(&ends);
+    fn start(way: Way, bytes: usize, policy: Policy) -> Result<Self, Failure> {
+        let shared = Arc::new(Shared::default());
         let (started, parts) = mpsc::channel();
+        let its = Arc::clone(&shared);
         let serve = move || {
+            // Its thread of the ring inherits the core.
             pin(&[SERVER_CORE])?;
-            let config = Config::default().with(|c| c.listen = vec![([127, 0, 0, 1], 0).into()]);
-            let mut server =
-                AnyMechanism::new(DEFAULT, &config).map_err(|e| Failure::new(DEFAULT, e))?;
-            let mut landing = Landing::new();
-            let handler = load(&module(&reply))?;
-            let tenant = landing.bind(handler, 64, 2048, |buffers| server.add_buffers(buffers));
-            let tenant = tenant.map_err(|e| Failure::new("cannot bind a handler", e))?;
-            let group = server.set_listener_group(Listener(0), tenant.group());
-            group.map_err(|e| Failure::new("cannot bind a handler", e))?;
-            let _ = started.send((server.addresses()[0], server.remote(), tenant));
-            let page = Page { reply: reply.into(), ends: counted };
-            server.run(Hooked::new(page, landing)).map_err(|e| Failure::new(DEFAULT, e))?;
-            Ok(())
+            let table = SharedTable::with_sections(1, 8)?;
+            let scheduling = policy.scheduling().unwrap_or_default();
+            let (owner, ring, parts) = start_owner(way, bytes, (policy, scheduling), &table)?;
+            let _ = started.send((owner.addresses()[0], owner.remote(), parts));
+            let has_lock = way == Way::Sandboxed { has_lock: true };
+            let lock = has_lock.then_some(&*table);
+            application(&ring, way == Way::Polling, &reply(bytes), lock, &its);
+            owner.join().map(drop).map_err(|e| Failure::new(DEFAULT, e))
         };
         let thread = thread::spawn(serve);
-        let Ok((address, remote, tenant)) = parts.recv() else {
+        let Ok((address, remote, (tenant, process))) = parts.recv() else {
             let panicked = || Err(Failure::Run("the server of pages panicked".to_owned()));
             thread.join().unwrap_or_else(|_| panicked())?;
             return Err(Failure::Run("the server of pages ended before it listened".to_owned()));
         };
-        Ok(PageServer { address, remote, tenant, ends, reply_bytes, thread: Some(thread) })
+        let reply_bytes = reply(bytes).len();
+        let (thread, _process) = (Some(thread), process);
+        Ok(PageServer { address, remote, tenant, reply_bytes, shared, thread, _process })
     }
 
     fn events(&self) -> Events {
-        let counters = self.tenant.counters();
-        let all = counters.landed + self.ends.load(Ordering::Relaxed);
-        Events { handled: counters.handled, all }
+        let handled = self.tenant.as_ref().map_or(0, |tenant| tenant.counters().handled);
+        Events { handled, all: handled + self.shared.application.load(Ordering::Relaxed) }
     }
 
     /// Requests the page on a number of connections, one after another.
@@ -185,6 +240,7 @@ impl PageServer {
 
 impl Drop for PageServer {
     fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::Relaxed);
         self.remote.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
@@ -192,28 +248,115 @@ impl Drop for PageServer {
     }
 }
 
-/// The application, which has the page, too.
-struct Page {
-    reply: bytes::Bytes,
-    ends: Arc<AtomicU64>,
+/// Starts the thread of the ring, with the hook of a way.
+fn start_owner(
+    way: Way,
+    bytes: usize,
+    (policy, scheduling): (Policy, Scheduling),
+    table: &Arc<SharedTable>,
+) -> Result<(OwnerThread, NotificationRing, Parts), Failure> {
+    let config = Config::default().with(|c| {
+        c.listen = vec![([127, 0, 0, 1], 0).into()];
+        // Under overload, handlers would be off.
+        c.admission = None;
+    });
+    let (created, parts) = mpsc::channel();
+    let table = Arc::clone(table);
+    let hook = move |server: &mut AnyMechanism, notifier| {
+        let handler = match way {
+            Way::Sandboxed { has_lock } => {
+                let module = module(&reply(bytes), has_lock);
+                Some(load_with(&module, self::policy(), Some(&table))?)
+            }
+            Way::Unsafe => Some(web::native(reply(bytes))?),
+            _ => None,
+        };
+        let mut landing = Landing::new();
+        let tenant = handler.map(|handler| bind(server, &mut landing, handler)).transpose()?;
+        let process = (way == Way::Upcall)
+            .then(|| UpcallProcess::start(&server.remote(), policy, Some(bytes)));
+        let (process, upcalls) = process.transpose()?.unzip();
+        let native = (way == Way::UpcallInProcess).then(|| Bytes::from(reply(bytes)));
+        let _ = created.send((tenant, process));
+        Ok::<(Page, (Landing, Option<Upcalls>)), Failure>((
+            Page { notifier, native },
+            (landing, upcalls),
+        ))
+    };
+    let started = OwnerThread::start(DEFAULT, &config, scheduling, NOTIFICATIONS, hook);
+    let (owner, ring) = started.map_err(|e| Failure::new("the server of pages", e))?;
+    let parts = parts.recv().map_err(|e| Failure::new("the server of pages", e))?;
+    Ok((owner, ring, parts))
 }
 
-impl Application for Page {
-    type State = ();
-    const MAX_UNCONSUMED: usize = 4096;
+fn bind(
+    server: &mut AnyMechanism,
+    landing: &mut Landing,
+    handler: Handler,
+) -> Result<Tenant, Failure> {
+    let (count, size) = BUFFERS;
+    let tenant = landing.bind(handler, count, size, |buffers| server.add_buffers(buffers));
+    let tenant = tenant.map_err(|e| Failure::new("cannot bind a handler", e))?;
+    let group = server.set_listener_group(Listener(0), tenant.group());
+    group.map_err(|e| Failure::new("cannot bind a handler", e))?;
+    Ok(tenant)
+}
 
-    fn accepted(&mut self, _: Cx<'_, impl Commands, ()>, _: Listener) {
-        self.ends.fetch_add(1, Ordering::Relaxed);
+/// Tells the application of the set-up of connections; perhaps with the page.
+struct Page {
+    notifier: NotificationSender,
+    native: Option<Bytes>,
+}
+
+impl ReceiveHook for Page {
+    fn accepted(&mut self, _: &mut impl Commands, id: ConnId, _: Listener) {
+        // A client has one connection at a time, so there is room.
+        self.notifier.post(id, 0, 0);
     }
 
-    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-        if rx.bytes().starts_with(b"GET /1k.txt HTTP") && rx.bytes().ends_with(b"\r\n\r\n") {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        if let Some(page) = self.native.as_ref().filter(|_| is_request(rx.bytes())) {
             rx.consume(rx.bytes().len());
-            x.io.send(x.id, Chunk::Shared(self.reply.clone()));
+            io.send(id, Chunk::Shared(page.clone()));
         }
-        if rx.eof() {
-            self.ends.fetch_add(1, Ordering::Relaxed);
-            x.io.close(x.id, Close::Flush);
+    }
+}
+
+/// The application: handles what the hook leaves, each event with the lock if there is one.
+fn application(
+    ring: &NotificationRing,
+    polls: bool,
+    reply: &[u8],
+    lock: Option<&SharedTable>,
+    shared: &Shared,
+) {
+    let next = || {
+        while polls {
+            match ring.poll() {
+                None if !shared.is_over.load(Ordering::Relaxed) => std::hint::spin_loop(),
+                next => return next,
+            }
+        }
+        ring.wait()
+    };
+    while let Some(notification) = next() {
+        // The end of a connection was an event.
+        if matches!(notification, Notification::Closed(_)) {
+            continue;
+        }
+        let _lock = lock.map(|table| table.lock(0));
+        // Before the reply, by which the client knows.
+        shared.application.fetch_add(1, Ordering::Relaxed);
+        let is_sent = match notification {
+            Notification::Message(id, message) if is_request(&message) => {
+                ring.reply(id, reply.to_vec()).is_ok()
+            }
+            Notification::Message(id, _) | Notification::End(id) => ring.close(id).is_ok(),
+            _ => true,
+        };
+        if !is_sent {
+            // The server has ended, since a client waits for each reply.
+            return;
         }
     }
 }
@@ -223,14 +366,31 @@ mod tests {
     use super::*;
 
     #[test]
-    fn handler_handles_all_requests_while_it_is_on() {
-        let server = PageServer::start(8).unwrap();
-        assert!(server.us_per_request(5, 3).unwrap() > 0.0);
-        let on = server.events();
-        assert_eq!((on.handled, on.all), (15, 21));
-        server.tenant.set_on(false);
+    fn every_way_answers_and_its_events_are_counted() {
+        let lock = ("with the lock", Way::Sandboxed { has_lock: true });
+        for (name, way) in WAYS.into_iter().chain([lock]) {
+            let server = PageServer::start(way, 8, Policy::Normal).unwrap();
+            assert!(server.us_per_request(5, 3).unwrap() > 0.0);
+            let Events { handled, all } = server.events();
+            let expected = match way {
+                Way::Sandboxed { has_lock: false } | Way::Unsafe => (15, 21),
+                // The number of requests for which the application had the lock is not known.
+                Way::Sandboxed { has_lock: true } => (handled, 21),
+                // Others than the application and handlers do not count them.
+                Way::Upcall | Way::UpcallInProcess => (0, 6),
+                Way::Polling | Way::Suspended => (0, 21),
+            };
+            assert_eq!((handled, all), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn application_gets_the_requests_while_the_handler_is_off() {
+        let way = Way::Sandboxed { has_lock: false };
+        let server = PageServer::start(way, 2048, Policy::Normal).unwrap();
+        server.tenant.as_ref().unwrap().set_on(false);
         server.us_per_request(5, 3).unwrap();
-        let off = server.events();
-        assert_eq!((off.handled, off.all), (15, 42));
+        let Events { handled, all } = server.events();
+        assert_eq!((handled, all), (0, 21));
     }
 }

@@ -8,7 +8,7 @@ use std::time::Instant;
 use ash_sandbox::model::{Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{Handler, Outcome, Pass, Policy, Sandboxer};
 
-use super::model::{contestants, machine};
+use super::parameters::{contestants, machine};
 use super::{handler, remote_write};
 use crate::command::{Recommend, State};
 use crate::failure::Failure;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::{Context, DEFAULT, Experiment};
 use super::client;
 use super::datagrams::{DatagramPlacement, DatagramServer};
+use super::request::Request;
 use super::scheduling::{Busy, Policy};
 use super::server::{Placement, Server, Setup};
 use super::{Contestant, bars, handler, ns_each, ratio, run_rounds};
@@ -112,15 +113,13 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
 
 /// Returns the policy of the thread of the ring: real-time, where it is permitted.
 pub(super) fn owner_policy(outcome: &mut Outcome) -> Policy {
-    match std::thread::spawn(|| Policy::RealTime.apply()).join() {
-        Ok(Ok(())) => Policy::RealTime,
-        _ => {
-            let note = "Real-time scheduling is not permitted here (CAP_SYS_NICE), so the thread of the ring \
-                        has a slice of 100 us: suspended_user_over_ash is not that of the definition.";
-            outcome.notes.push(note.to_owned());
-            Policy::Slice
-        }
+    let policy = Policy::of_ring_thread();
+    if policy != Policy::RealTime {
+        let note = "Real-time scheduling is not permitted here (CAP_SYS_NICE), so the thread of the ring \
+                    has a slice of 100 us: suspended_user_over_ash is not that of the definition.";
+        outcome.notes.push(note.to_owned());
     }
+    policy
 }
 
 /// Returns a contestant that starts a server in each round.
@@ -144,7 +143,7 @@ fn table(
         let mut all = Vec::new();
         for (placement_name, placement) in PLACEMENTS {
             let polls = state == State::Polling;
-            let setup = Setup { placement, server: owner, application: Policy::Normal, polls };
+            let setup = Setup::new(placement, owner, polls);
             let busy = if state == State::Suspended { BUSY } else { 0 };
             all.push(contestant(placement_name.to_owned(), setup, busy, count));
         }
@@ -184,8 +183,7 @@ fn same_policy(
 ) -> Result<(), Failure> {
     let mut all = Vec::new();
     for (name, placement) in [("sandboxed", Placement::Ash), ("user level", Placement::User)] {
-        let (server, application) = (Policy::Normal, Policy::Normal);
-        let setup = Setup { placement, server, application, polls: false };
+        let setup = Setup::new(placement, Policy::Normal, false);
         all.push(contestant(name.to_owned(), setup, BUSY, count));
     }
     run_rounds(cx, rounds, &mut all)?;
@@ -211,8 +209,10 @@ fn datagrams(
             Contestant::new(placement_name, move || {
                 let server = DatagramServer::start(placement, policy)?;
                 let _busy = Busy::start(busy)?;
-                client::round_trips(server.socket(), WARM_UP, Duration::ZERO)?;
-                Ok(median(&client::round_trips(server.socket(), count, Duration::ZERO)?))
+                let increment = Request::default();
+                client::round_trips(server.socket(), increment, WARM_UP, Duration::ZERO)?;
+                let times = client::round_trips(server.socket(), increment, count, Duration::ZERO)?;
+                Ok(median(&times))
             })
         });
         run_rounds(cx, rounds, &mut all)?;

@@ -23,19 +23,33 @@ pub(super) enum Policy {
 }
 
 impl Policy {
+    /// Returns the policy of a thread that owns a ring: real-time, where it is permitted. In the thesis, handlers and
+    /// upcalls run in the interrupt, and so before all processes.
+    pub(super) fn of_ring_thread() -> Policy {
+        match std::thread::spawn(|| Policy::RealTime.apply()).join() {
+            Ok(Ok(())) => Policy::RealTime,
+            _ => Policy::Slice,
+        }
+    }
+
+    /// Returns what [`Scheduling`] names so; it has no `SCHED_BATCH`, which no server would choose.
+    pub(super) fn scheduling(self) -> Option<Scheduling> {
+        match self {
+            Policy::Normal => Some(Scheduling::Normal),
+            Policy::Slice => Some(Scheduling::ShortSlice),
+            Policy::RealTime => Some(Scheduling::RealTime),
+            Policy::Batch => None,
+        }
+    }
+
     /// Sets the policy of this thread.
     pub(super) fn apply(self) -> Result<(), Failure> {
-        let scheduling = match self {
-            Policy::Normal => Scheduling::Normal,
-            Policy::Slice => Scheduling::ShortSlice,
-            Policy::RealTime => Scheduling::RealTime,
-            Policy::Batch => return batch(),
-        };
+        let Some(scheduling) = self.scheduling() else { return batch() };
         scheduling.apply().map_err(|e| Failure::new(format_args!("the policy {self:?}"), e))
     }
 }
 
-/// Sets `SCHED_BATCH`, which no server would choose, for this thread.
+/// Sets `SCHED_BATCH` for this thread.
 fn batch() -> Result<(), Failure> {
     let parameters = libc::sched_param { sched_priority: 0 };
     // SAFETY: the parameters are read during the call; 0 is this thread.

@@ -22,8 +22,11 @@ use evring::{
 
 use super::super::DEFAULT;
 use super::client::{self, BYTES, TIMEOUT};
+use super::request::{Request, Returning, Stamps, Times};
 use super::scheduling::Policy;
-use super::{INCREMENT, handler};
+use super::web::is_request;
+use super::{INCREMENT, computing_handler, handler, pages};
+use crate::command;
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
 
@@ -58,6 +61,15 @@ pub(super) struct Setup {
     pub(super) application: Policy,
     /// The application looks for messages all the time, instead of sleeping.
     pub(super) polls: bool,
+    /// The handler computes, as its messages say.
+    pub(super) computes: bool,
+}
+
+impl Setup {
+    /// A server with this policy, before an application that is normal.
+    pub(super) fn new(placement: Placement, server: Policy, polls: bool) -> Self {
+        Setup { placement, server, application: Policy::Normal, polls, computes: false }
+    }
 }
 
 /// A server on the server core, with one client.
@@ -67,21 +79,23 @@ pub(super) struct Server {
     stream: TcpStream,
     /// The longest time in which an endless handler was stopped, in ns.
     stopped_ns: Arc<AtomicU64>,
+    stamps: Arc<Stamps>,
     thread: Option<JoinHandle<Result<(), Failure>>>,
 }
 
 impl Server {
     /// Starts a server whose threads have this policy.
     pub(super) fn start(placement: Placement, policy: Policy) -> Result<Self, Failure> {
-        Server::with(Setup { placement, server: policy, application: policy, polls: false })
+        Server::with(Setup { application: policy, ..Setup::new(placement, policy, false) })
     }
 
     /// Starts a server.
     pub(super) fn with(setup: Setup) -> Result<Self, Failure> {
         let (started, address) = mpsc::channel();
         let stopped_ns = Arc::new(AtomicU64::new(0));
-        let stopped = Arc::clone(&stopped_ns);
-        let thread = thread::spawn(move || serve(setup, &started, stopped));
+        let stamps = Arc::new(Stamps::default());
+        let shared = (Arc::clone(&stopped_ns), Arc::clone(&stamps));
+        let thread = thread::spawn(move || serve(setup, &started, shared));
         let Ok((address, remote)) = address.recv() else {
             let result = thread.join();
             let panicked = || Err(Failure::Run("the server panicked".to_owned()));
@@ -89,12 +103,40 @@ impl Server {
             return Err(Failure::Run("the server ended before it listened".to_owned()));
         };
         let stream = connect(address)?;
-        Ok(Server { remote, address, stream, stopped_ns, thread: Some(thread) })
+        Ok(Server { remote, address, stream, stopped_ns, stamps, thread: Some(thread) })
     }
 
     /// Returns the times of a number of round trips in us, sorted, with gaps between them.
     pub(super) fn round_trips(&mut self, count: usize, gap: Duration) -> Result<Vec<f64>, Failure> {
-        client::round_trips(&self.stream, count, gap)
+        self.computations(0, count, gap)
+    }
+
+    /// The same, with a computation before the increment.
+    pub(super) fn computations(
+        &mut self,
+        steps: u32,
+        count: usize,
+        gap: Duration,
+    ) -> Result<Vec<f64>, Failure> {
+        let request = Request { steps, ..Request::default() };
+        client::round_trips(&self.stream, request, count, gap)
+    }
+
+    /// Returns the times of a message in a server whose process for upcalls or application increments.
+    pub(super) fn times(&mut self) -> Result<Times, Failure> {
+        self.stamps.clear();
+        let request = Request { is_timed: true, ..Request::default() };
+        let (_, started) = client::exchange(&self.stream, request)?;
+        let start = Instant::now();
+        let (arrived, returned) = loop {
+            match self.stamps.get() {
+                Some(times) => break times,
+                None if start.elapsed() < TIMEOUT => std::hint::spin_loop(),
+                None => return Err(Failure::Run("the server has noted no times".to_owned())),
+            }
+        };
+        let us = |from: u64, to: u64| to.saturating_sub(from) as f64 / 1e3;
+        Ok(Times { in_us: us(arrived, started), out_us: us(started, returned) })
     }
 
     /// Opens a connection to the endless handler of another tenant.
@@ -137,8 +179,12 @@ fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
 
 type Started = mpsc::Sender<(SocketAddr, RemoteHandle)>;
 
-fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<(), Failure> {
-    let Setup { placement, server: policy, application, polls } = setup;
+fn serve(
+    setup: Setup,
+    started: &Started,
+    (stopped_ns, stamps): (Arc<AtomicU64>, Arc<Stamps>),
+) -> Result<(), Failure> {
+    let Setup { placement, server: policy, application, polls, computes } = setup;
     pin(&[SERVER_CORE])?;
     policy.apply()?;
     let config = Config::default().with(|c| {
@@ -148,15 +194,14 @@ fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<
     });
     let mut server = AnyMechanism::new(DEFAULT, &config).map_err(|e| Failure::new(DEFAULT, e))?;
     let (mailbox, replies) = Mailbox::new(&server.remote(), 1, 16);
-    let (messages, waiting) = mpsc::sync_channel::<ConnId>(16);
+    let (messages, waiting) = mpsc::sync_channel::<(ConnId, Request)>(16);
     let application = (placement == Placement::User || polls).then(|| {
         thread::spawn(move || {
             // It inherits the core. Without the policy, only its own figures are worse.
             let _ = application.apply();
             let mut count = 0u64;
-            while let Some(id) = next(&waiting, polls) {
-                count += 1;
-                if replies.send((id, count)).is_err() {
+            while let Some((id, request)) = next(&waiting, polls) {
+                if replies.send((id, request.answer(&mut count))).is_err() {
                     return;
                 }
             }
@@ -165,6 +210,7 @@ fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<
     let mut landing = Landing::new();
     let landed = match placement {
         Placement::Unsafe => Some(unsafe_increment()?),
+        Placement::Ash if computes => Some(computing_handler()?),
         Placement::Ash => Some(handler(INCREMENT)?),
         Placement::Upcall | Placement::UpcallProcess | Placement::User => None,
     };
@@ -175,14 +221,17 @@ fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<
         let group = server.set_listener_group(Listener(0), tenant.group());
         group.map_err(|e| Failure::new("cannot bind a handler", e))?;
     }
-    let process =
-        (placement == Placement::UpcallProcess).then(|| UpcallProcess::start(&server.remote()));
+    let process = (placement == Placement::UpcallProcess)
+        .then(|| UpcallProcess::start(&server.remote(), policy, None));
     let (mut process, upcalls) = process.transpose()?.unzip();
     let endless = handler("(loop $again (br $again))")?;
     let native = (placement == Placement::Upcall).then_some(0);
-    let hook = (Hook { native, endless, stopped_ns }, (landing, upcalls));
+    let returned = Arc::clone(&stamps);
+    let upcalls = Returning(upcalls, move || returned.note_return());
+    let hook = Hook { native, endless, stopped_ns, stamps: Arc::clone(&stamps) };
     let _ = started.send((server.addresses()[0], server.remote()));
-    let result = server.run(Hooked::new(Increment { messages, mailbox }, hook));
+    let increment = Increment { messages, mailbox, stamps };
+    let result = server.run(Hooked::new(increment, (hook, (landing, upcalls))));
     if let Some(application) = application {
         let _ = application.join();
     }
@@ -191,13 +240,13 @@ fn serve(setup: Setup, started: &Started, stopped_ns: Arc<AtomicU64>) -> Result<
 }
 
 /// Returns the next message of the application, which sleeps or polls until there is one.
-fn next(waiting: &mpsc::Receiver<ConnId>, polls: bool) -> Option<ConnId> {
+fn next(waiting: &mpsc::Receiver<(ConnId, Request)>, polls: bool) -> Option<(ConnId, Request)> {
     if !polls {
         return waiting.recv().ok();
     }
     loop {
         match waiting.try_recv() {
-            Ok(id) => return Some(id),
+            Ok(message) => return Some(message),
             Err(TryRecvError::Empty) => std::hint::spin_loop(),
             Err(TryRecvError::Disconnected) => return None,
         }
@@ -208,22 +257,28 @@ fn next(waiting: &mpsc::Receiver<ConnId>, polls: bool) -> Option<ConnId> {
 pub(super) struct UpcallProcess(Child);
 
 impl UpcallProcess {
-    fn start(remote: &RemoteHandle) -> Result<(Self, Upcalls), Failure> {
-        let (process, channel) = UpcallProcess::spawn()?;
-        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
-        Ok((process, upcalls))
-    }
-
-    /// Starts the process, with the core and the policy of this thread.
-    pub(super) fn spawn() -> Result<(Self, Channel), Failure> {
+    /// Starts the process with the core of this thread and a policy, to count messages or to answer with a page.
+    pub(super) fn start(
+        remote: &RemoteHandle,
+        policy: Policy,
+        page_bytes: Option<usize>,
+    ) -> Result<(Self, Upcalls), Failure> {
         let (ours, theirs) = UnixStream::pair()?;
         let mut command = Command::new(program()?);
         command.arg("upcalls").stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
+        // A new process of a real-time thread is normal.
+        if policy == Policy::RealTime {
+            command.arg("--real-time");
+        }
+        if let Some(bytes) = page_bytes {
+            command.arg("--page-bytes").arg(bytes.to_string());
+        }
         let process = UpcallProcess(command.spawn()?);
         // There is no application that would get messages that are late.
         let policy = upcall::Policy::default().with(|p| p.timeout = TIMEOUT);
-        let channel = Channel::new(ours, policy);
-        Ok((process, channel.map_err(|e| Failure::new("upcalls", e))?))
+        let channel = Channel::new(ours, policy).map_err(|e| Failure::new("upcalls", e))?;
+        let (upcalls, _) = Upcalls::new(channel, remote, 2, 0)?;
+        Ok((process, upcalls))
     }
 }
 
@@ -234,14 +289,23 @@ impl Drop for UpcallProcess {
     }
 }
 
-/// Answers the upcalls of a server with the number of messages, until it ends.
-pub(crate) fn answer_upcalls() -> Result<(), Failure> {
+/// Answers the upcalls of a server until it ends.
+pub(crate) fn answer_upcalls(options: &command::Upcalls) -> Result<(), Failure> {
     let failed = |e| Failure::new("upcalls", e);
+    if options.real_time {
+        Policy::RealTime.apply()?;
+    }
     let peer = Peer::from_stdin().map_err(failed)?;
+    if let Some(bytes) = options.page_bytes {
+        let reply = pages::reply(bytes);
+        let page =
+            |call: &mut Upcall<'_>| i32::from(is_request(call.message()) && call.send(&reply));
+        return peer.serve(page).map_err(failed);
+    }
     let mut count = 0u64;
     let increment = |call: &mut Upcall<'_>| {
-        count += 1;
-        i32::from(call.send(&count.to_le_bytes()))
+        let reply = Request::of(call.message()).answer(&mut count);
+        i32::from(call.send(&reply.to_le_bytes()))
     };
     peer.serve(increment).map_err(failed)
 }
@@ -269,6 +333,7 @@ struct Hook {
     native: Option<u64>,
     endless: Handler,
     stopped_ns: Arc<AtomicU64>,
+    stamps: Arc<Stamps>,
 }
 
 impl ReceiveHook for Hook {
@@ -283,9 +348,12 @@ impl ReceiveHook for Hook {
             io.send(id, Chunk::Static(&RUNAWAY));
             return;
         }
+        let request = Request::of(rx.bytes());
+        if request.is_timed {
+            self.stamps.arrive();
+        }
         if let Some(count) = self.native.as_mut().filter(|_| rx.bytes().len() >= BYTES) {
-            *count += 1;
-            io.send(id, Chunk::Copy(&count.to_le_bytes()));
+            io.send(id, Chunk::Copy(&request.answer(count).to_le_bytes()));
             rx.consume(BYTES);
         }
     }
@@ -293,8 +361,9 @@ impl ReceiveHook for Hook {
 
 /// Passes messages to the application's thread, and sends its replies.
 struct Increment {
-    messages: mpsc::SyncSender<ConnId>,
+    messages: mpsc::SyncSender<(ConnId, Request)>,
     mailbox: Mailbox<(ConnId, u64)>,
+    stamps: Arc<Stamps>,
 }
 
 impl Application for Increment {
@@ -303,9 +372,10 @@ impl Application for Increment {
 
     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
         if rx.bytes().len() >= BYTES {
+            let request = Request::of(rx.bytes());
             rx.consume(BYTES);
             // A client has one message in flight.
-            let _ = self.messages.try_send(x.id);
+            let _ = self.messages.try_send((x.id, request));
         }
         if rx.eof() {
             x.io.close(x.id, evring::Close::Flush);
@@ -315,6 +385,7 @@ impl Application for Increment {
     fn woken(&mut self, io: &mut impl Commands, _: Others<'_, ()>, _: u64) {
         for (id, count) in self.mailbox.drain() {
             io.send(id, Chunk::Copy(&count.to_le_bytes()));
+            self.stamps.note_return();
         }
     }
 }
@@ -333,11 +404,11 @@ mod tests {
             Placement::User,
         ];
         for (placement, polls) in every.map(|placement| (placement, placement == Placement::User)) {
-            let (server, application) = (Policy::Normal, Policy::Normal);
-            let setup = Setup { placement, server, application, polls };
+            let setup = Setup { computes: true, ..Setup::new(placement, Policy::Normal, polls) };
             let mut server = Server::with(setup).unwrap();
             for count in 1..=3u64 {
-                server.stream.write_all(&[1; BYTES]).unwrap();
+                let request = Request { steps: 10, ..Request::default() };
+                server.stream.write_all(&request.bytes()).unwrap();
                 let mut reply = [0; BYTES];
                 server.stream.read_exact(&mut reply).unwrap();
                 assert_eq!(u64::from_le_bytes(reply), count, "{placement:?}");
@@ -346,6 +417,21 @@ mod tests {
             (0..5).for_each(|_| runaway.run().unwrap());
             assert!(server.stopped() > Duration::ZERO);
             assert_eq!(server.round_trips(3, Duration::ZERO).unwrap().len(), 3);
+        }
+    }
+
+    #[test]
+    fn times_of_a_message_fit_into_its_round_trip() {
+        for (placement, polls) in
+            [(Placement::UpcallProcess, false), (Placement::User, false), (Placement::User, true)]
+        {
+            let mut server = Server::with(Setup::new(placement, Policy::Normal, polls)).unwrap();
+            let start = Instant::now();
+            let times: Vec<_> = (0..3).map(|_| server.times().unwrap()).collect();
+            let all_us = start.elapsed().as_nanos() as f64 / 1e3;
+            assert!(times.iter().all(|times| times.in_us > 0.0 && times.out_us > 0.0), "{times:?}");
+            let sum: f64 = times.iter().map(|times| times.in_us + times.out_us).sum();
+            assert!(sum < all_us, "{times:?} in {all_us} us");
         }
     }
 }

@@ -125,7 +125,10 @@ impl Builder {
     /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
     pub fn check(&self) -> Result<(), Error> {
         self.check_values()?;
-        #[cfg_attr(not(any(feature = "basic-auth", feature = "tls")), expect(unused_variables))]
+        #[cfg_attr(
+            not(any(feature = "basic-auth", feature = "sandbox", feature = "tls")),
+            expect(unused_variables)
+        )]
         let listeners = self.listeners(&[], &[], &[])?;
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
@@ -137,7 +140,7 @@ impl Builder {
         }
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
-        modules::load(&self.modules, None)?;
+        modules::find_listeners(&mut modules::load(&self.modules, None)?, &listeners.listen)?;
         for path in self.access_logs().into_iter().filter_map(|log| log.path) {
             log::check(&path).map_err(|error| Error::Log(path, error))?;
         }

@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 #[cfg(feature = "sandbox")]
 use ash_sandbox::sandbox;
+#[cfg(feature = "sandbox")]
+use evring::hooks::BindError;
 use evring::{KernelError, StartError};
 #[cfg(feature = "tls")]
 use evring_tls::CertificateError;
@@ -66,6 +68,12 @@ pub enum Error {
     /// The file of a handler cannot be read.
     #[cfg(feature = "sandbox")]
     HandlerFile(PathBuf, io::Error),
+    /// A handler is bound to an address that is none of the server's.
+    #[cfg(feature = "sandbox")]
+    HandlerAddress(String, SocketAddr),
+    /// Messages cannot land in the memory of a handler.
+    #[cfg(feature = "sandbox")]
+    HandlerBuffers(String, BindError),
 }
 
 #[cfg(feature = "tls")]
@@ -119,6 +127,15 @@ impl fmt::Display for Error {
                 write!(f, "cannot read the handler {}: {error}", path.display())
             }
             #[cfg(feature = "sandbox")]
+            Error::HandlerAddress(name, at) => write!(
+                f,
+                "the handler {name} is for {at}, where the server does not listen; add the address to `listen`"
+            ),
+            #[cfg(feature = "sandbox")]
+            Error::HandlerBuffers(name, error) => {
+                write!(f, "cannot receive into the memory of the handler {name}: {error}")
+            }
+            #[cfg(feature = "sandbox")]
             Error::HandlerCache(error) => error.fmt(f),
             #[cfg(feature = "sandbox")]
             Error::Handler(name, rejection) => {
@@ -157,6 +174,10 @@ impl std::error::Error for Error {
             Error::HandlerFile(_, error) => Some(error),
             #[cfg(feature = "sandbox")]
             Error::Handler(_, rejection) => Some(rejection),
+            #[cfg(feature = "sandbox")]
+            Error::HandlerAddress(..) => None,
+            #[cfg(feature = "sandbox")]
+            Error::HandlerBuffers(_, error) => Some(error),
             // It is displayed as it is.
             #[cfg(feature = "sandbox")]
             Error::HandlerCache(error) => error.source(),

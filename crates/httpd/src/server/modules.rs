@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::path::Path;
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
 
+use crate::server::addresses::Addresses;
 use crate::server::error::Error;
 use crate::server::options::{HandlerModule, HandlerTenant};
 use crate::site::sandbox::SandboxedHandler;
@@ -31,9 +33,21 @@ pub(crate) fn load(
         let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
         let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(module, rejection))?;
         let name = module.file.display().to_string();
-        Ok(SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant))
+        let handler = SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant);
+        let addresses = module.listen.iter().flat_map(Addresses::as_slice);
+        Ok(addresses.fold(handler, |handler, at| handler.listener(*at)))
     };
     tenants.into_iter().zip(modules).map(load).collect()
+}
+
+/// Finds the addresses of the handlers among those of the server.
+pub(crate) fn find_listeners(
+    handlers: &mut [SandboxedHandler],
+    listen: &[SocketAddr],
+) -> Result<(), Error> {
+    let mut handlers = handlers.iter_mut();
+    let found = handlers.try_for_each(|handler| handler.find_listeners(listen));
+    found.map_err(|(name, at)| Error::HandlerAddress(name, at))
 }
 
 /// Returns the number of each handler's tenant. A name gets the first number, from the number of handlers on, that no
@@ -78,7 +92,7 @@ mod tests {
         fs::write(&file, wat::parse_str(LONG).unwrap()).unwrap();
         let module = |tenant| format!("{},tenant={tenant}", file.display()).parse().unwrap();
         let handlers = load(&[module(1), module(1), module(2)], None).unwrap();
-        let mut workers = [Sandbox::new(&handlers).unwrap(), Sandbox::new(&handlers).unwrap()];
+        let mut workers = [0, 1].map(|_| Sandbox::new(&handlers, &[]).unwrap());
         let now = Instant::now();
         let first = workers[0].handlers().next().unwrap();
         while first.handle_copy(b"", 0, now) == Outcome::Handled {}

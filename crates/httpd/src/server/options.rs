@@ -113,14 +113,15 @@ pub struct Options {
 
     /// Handler in a sandbox, a WebAssembly module that sees requests first and may answer them: those
     /// whose target begins with the path, `/` by default. The tenant is a number that the handler can ask
-    /// for, or a name that gets one; can be repeated
+    /// for, or a name that gets one. With an address of --listen, it sees only the requests that arrive there, which the
+    /// kernel receives into its memory; can be repeated
     #[cfg(feature = "sandbox")]
     #[cfg_attr(
         feature = "cli",
         arg(
             long = "handler",
             help_heading = "Server",
-            value_name = "FILE.wasm[,path=/PREFIX][,tenant=NAME]"
+            value_name = "FILE.wasm[,path=/PREFIX][,tenant=NAME][,listen=ADDR:PORT]"
         )
     )]
     pub handlers: Vec<HandlerModule>,
@@ -284,6 +285,8 @@ pub struct HandlerModule {
     pub path: String,
     /// The tenant; by default, handlers are numbered from 0.
     pub tenant: Option<HandlerTenant>,
+    /// The address of the server to which it is bound; without one, it sees the requests of all.
+    pub listen: Option<Addresses>,
 }
 
 /// A tenant of handlers in a sandbox.
@@ -318,7 +321,8 @@ impl FromStr for HandlerModule {
     fn from_str(text: &str) -> Result<Self, String> {
         let mut parts = text.split(',');
         let file = parts.next().filter(|file| !file.is_empty()).ok_or("expected a file")?;
-        let mut module = HandlerModule { file: file.into(), path: "/".to_owned(), tenant: None };
+        let mut module =
+            HandlerModule { file: file.into(), path: "/".to_owned(), tenant: None, listen: None };
         for part in parts {
             match part.split_once('=') {
                 Some(("path", path)) if sandbox::canonical_prefix(path).is_some() => {
@@ -330,7 +334,12 @@ impl FromStr for HandlerModule {
                     return Err(reason.to_owned());
                 }
                 Some(("tenant", tenant)) => module.tenant = Some(tenant.parse()?),
-                _ => return Err(format!("expected path=/PREFIX or tenant=NAME, not `{part}`")),
+                Some(("listen", at)) => module.listen = Some(at.parse()?),
+                _ => {
+                    return Err(format!(
+                        "expected path=/PREFIX, tenant=NAME or listen=ADDR:PORT, not `{part}`"
+                    ));
+                }
             }
         }
         Ok(module)

@@ -92,7 +92,10 @@ impl Builder {
         }
         self.log_memory(purpose);
         #[cfg(feature = "sandbox")]
-        self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
+        {
+            self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
+            modules::find_listeners(&mut self.sandbox, &self.config.listen)?;
+        }
         let metrics = &handle.0.metrics;
         let logs = self.start_logs(metrics)?;
         #[cfg(feature = "compression")]

@@ -41,6 +41,8 @@ impl Builder {
         #[cfg(feature = "tls")]
         let redirect =
             self.loaded_tls.as_ref().map(|tls| redirect(&sockets, tls.first_redirecting));
+        #[cfg(feature = "sandbox")]
+        let listeners: Vec<_> = sockets.iter().map(Vec::len).collect();
         let (backend, mut config, routes) =
             (self.backend.clone(), self.config.clone(), self.routes.clone());
         config.inherited = sockets.into_iter().flatten().collect();
@@ -71,9 +73,14 @@ impl Builder {
             #[cfg(feature = "tokio")]
             let _entered = tokio.as_ref().map(tokio::runtime::Handle::enter);
             #[cfg(feature = "sandbox")]
-            let sandbox = Sandbox::new(&handlers)
+            let mut sandbox = Sandbox::new(&handlers, &listeners)
                 .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
-            let mechanism = AnyMechanism::new(&backend, &config).map_err(Error::Start)?;
+            #[cfg_attr(not(feature = "sandbox"), expect(unused_mut))]
+            let mut mechanism = AnyMechanism::new(&backend, &config).map_err(Error::Start)?;
+            #[cfg(feature = "sandbox")]
+            sandbox
+                .land(&mut mechanism)
+                .map_err(|(name, error)| Error::HandlerBuffers(name, error))?;
             // Its clones of the sockets would keep them open.
             drop(config);
             let _ = ready.send((mechanism.name(), mechanism.remote()));

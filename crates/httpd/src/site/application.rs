@@ -30,11 +30,15 @@ impl Application for Site {
     type State = State;
     const MAX_UNCONSUMED: usize = Limits::MAX_HEAD_BYTES;
 
-    #[cfg_attr(not(feature = "tls"), expect(unused_variables))]
+    #[cfg_attr(not(any(feature = "sandbox", feature = "tls")), expect(unused_variables))]
     fn accepted(&mut self, mut x: Cx<'_, impl Commands, State>, at: Listener) {
         #[cfg(feature = "tls")]
         if let Some(redirect) = &self.redirect {
             x.state.redirects = redirect.listeners.contains(&at.0);
+        }
+        #[cfg(feature = "sandbox")]
+        {
+            x.state.listener = at.0;
         }
         if !self.seeded {
             self.files.cache.seed(x.io.random());

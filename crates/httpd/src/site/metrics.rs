@@ -188,6 +188,8 @@ counts! {
     handshakes_timed_out,
     /// Requests that handlers in a sandbox have answered.
     sandbox_handled,
+    /// Requests that handlers in a sandbox got where the kernel had received them, without a copy.
+    sandbox_landed,
     /// Requests that handlers in a sandbox have discarded.
     sandbox_discarded,
     /// Requests that handlers in a sandbox have passed on.

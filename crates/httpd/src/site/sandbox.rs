@@ -2,9 +2,11 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::SocketAddr;
 
 use ash_sandbox::sandbox::{Ash, Handler, Outcome, Pass, Rejection};
-use evring::{Chunk, Close, Commands, Cx};
+use evring::hooks::{BindError, LandingArea};
+use evring::{AnyMechanism, Chunk, Close, Commands, Cx, Listener};
 use tracing::warn;
 
 use crate::decision::options::ResponseOptions;
@@ -24,7 +26,15 @@ pub struct SandboxedHandler {
     /// The canonical prefix; `None` matches no request.
     path: Option<Vec<u8>>,
     tenant: u64,
+    /// Addresses of the server; with none, the handler is for all.
+    addresses: Vec<SocketAddr>,
+    /// The numbers of these addresses among those of the server.
+    positions: Vec<usize>,
 }
+
+/// Number and size in bytes of the receive buffers in the memory of a handler with listeners: half of its message area. The
+/// rest is for heads that land elsewhere.
+const BUFFERS: (u16, u32) = (32, 4096);
 
 /// Returns the canonical form of a prefix of paths; `None` if it is outside of the root.
 pub(crate) fn canonical_prefix(prefix: &str) -> Option<Vec<u8>> {
@@ -40,7 +50,14 @@ pub(crate) fn canonical_prefix(prefix: &str) -> Option<Vec<u8>> {
 impl SandboxedHandler {
     /// Binds a handler to all requests. Messages name the handler by `name`.
     pub fn new(name: &str, ash: Ash) -> Self {
-        SandboxedHandler { name: name.to_owned(), ash, path: Some(b"/".to_vec()), tenant: 0 }
+        SandboxedHandler {
+            name: name.to_owned(),
+            ash,
+            path: Some(b"/".to_vec()),
+            tenant: 0,
+            addresses: Vec::new(),
+            positions: Vec::new(),
+        }
     }
 
     /// Binds it to the requests whose path begins with `prefix`, a path without percent-encodings. A prefix outside of
@@ -54,6 +71,31 @@ impl SandboxedHandler {
     #[must_use]
     pub fn tenant(self, tenant: u64) -> Self {
         SandboxedHandler { tenant, ..self }
+    }
+
+    /// Binds it to an address of the server, and perhaps others: it sees only the requests that arrive there. The kernel
+    /// receives what arrives there into the memory of the first handler that is bound to the address, so that the handler
+    /// gets heads without a copy; it can read all that arrives at the address, also what other handlers and the site get.
+    #[must_use]
+    pub fn listener(mut self, address: SocketAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
+
+    /// Finds its addresses among those of the server.
+    ///
+    /// # Errors
+    /// If the server has none of them; the name of the handler, and the first address.
+    pub(crate) fn find_listeners(
+        &mut self,
+        listen: &[SocketAddr],
+    ) -> Result<(), (String, SocketAddr)> {
+        let found = listen.iter().enumerate().filter(|(_, at)| self.addresses.contains(at));
+        self.positions = found.map(|(position, _)| position).collect();
+        match self.addresses.first() {
+            Some(first) if self.positions.is_empty() => Err((self.name.clone(), *first)),
+            _ => Ok(()),
+        }
     }
 }
 
@@ -70,12 +112,17 @@ struct Bound {
     path: Option<Vec<u8>>,
     handler: Handler,
     is_disabled: bool,
+    /// The numbers of its listeners; with none, it is for all.
+    listeners: Vec<u16>,
+    /// Where messages of its listeners land.
+    area: Option<LandingArea>,
 }
 
 impl Bound {
-    /// Returns whether the handler sees requests for a canonical path.
-    fn is_for(&self, name: &[u8]) -> bool {
+    /// Returns whether the handler sees requests for a canonical path that arrive at a listener.
+    fn is_for(&self, name: &[u8], listener: u16) -> bool {
         self.path.as_ref().is_some_and(|prefix| name.starts_with(prefix))
+            && (self.listeners.is_empty() || self.listeners.contains(&listener))
     }
 }
 
@@ -86,17 +133,50 @@ impl fmt::Debug for Sandbox {
 }
 
 impl Sandbox {
-    /// Creates an instance of each handler for this worker.
-    pub(crate) fn new(handlers: &[SandboxedHandler]) -> Result<Self, (String, Rejection)> {
-        let bound =
-            handlers.iter().cloned().map(|SandboxedHandler { name, ash, path, tenant }| match ash
-                .instantiate(tenant)
-            {
-                Ok(handler) => Ok(Bound { name, path, handler, is_disabled: false }),
-                Err(rejection) => Err((name, rejection)),
-            });
+    /// Creates an instance of each handler for this worker, which has these numbers of listeners at each address of the
+    /// server.
+    pub(crate) fn new(
+        handlers: &[SandboxedHandler],
+        listeners: &[usize],
+    ) -> Result<Self, (String, Rejection)> {
+        let of_position = |position: &usize| {
+            let first: usize = listeners[..*position].iter().sum();
+            first as u16..(first + listeners[*position]) as u16
+        };
+        let bound = handlers.iter().map(|handler| match handler.ash.instantiate(handler.tenant) {
+            Ok(instance) => Ok(Bound {
+                name: handler.name.clone(),
+                path: handler.path.clone(),
+                handler: instance,
+                is_disabled: false,
+                listeners: handler.positions.iter().flat_map(of_position).collect(),
+                area: None,
+            }),
+            Err(rejection) => Err((handler.name.clone(), rejection)),
+        });
         let memory = Vec::with_capacity(sandbox_response::MAX_HEAD_BYTES);
         Ok(Sandbox { bound: bound.collect::<Result<_, _>>()?, memory })
+    }
+
+    /// Lets the kernel receive from each listener into the memory of the first handler that is bound to it.
+    pub(crate) fn land(&mut self, server: &mut AnyMechanism) -> Result<(), (String, BindError)> {
+        let mut taken = Vec::new();
+        for Bound { name, handler, listeners, area, .. } in &mut self.bound {
+            let free: Vec<_> = listeners.iter().filter(|n| !taken.contains(*n)).copied().collect();
+            if free.is_empty() {
+                continue;
+            }
+            let (count, size) = BUFFERS;
+            let add = |buffers| server.add_buffers(buffers);
+            let landing = LandingArea::new(handler, count, size, add).and_then(|landing| {
+                let set = |n: &u16| server.set_listener_group(Listener(*n), landing.group());
+                free.iter().try_for_each(set)?;
+                Ok(landing)
+            });
+            *area = Some(landing.map_err(|error| (name.clone(), error))?);
+            taken.extend(free);
+        }
+        Ok(())
     }
 
     /// Returns the instances.
@@ -136,7 +216,7 @@ impl Sandbox {
         let (name, _) = path::split(request.target).ok()?;
         let name = path::canonical(name);
         if x.io.is_overloaded() {
-            let is_bound = self.bound.iter().any(|bound| bound.is_for(&name));
+            let is_bound = self.bound.iter().any(|bound| bound.is_for(&name, x.state.listener));
             metrics.sandbox_passed.add(is_bound.into());
             metrics.sandbox_overloaded.add(is_bound.into());
             return None;
@@ -144,9 +224,15 @@ impl Sandbox {
         let head = canonical_head(request, &name);
         let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
         let Sandbox { bound, memory } = self;
-        let bound = bound.iter_mut().filter(|bound| bound.is_for(&name));
-        for Bound { name, handler, is_disabled, .. } in bound {
-            let mut outcome = handler.handle_copy(&head, connection, x.io.now());
+        let listener = x.state.listener;
+        let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
+        for Bound { name, handler, is_disabled, area, .. } in bound {
+            let landed = area.as_ref().and_then(|area| area.place_of(&head));
+            metrics.sandbox_landed.add(landed.is_some().into());
+            let mut outcome = match landed {
+                Some((message, slot)) => handler.handle(message, connection, slot, x.io.now()),
+                None => handler.handle_copy(&head, connection, x.io.now()),
+            };
             let mut response = None;
             if outcome == Outcome::Handled && !handler.sends().is_empty() {
                 match sandbox_response::check(handler.sent(), memory) {

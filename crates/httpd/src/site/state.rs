@@ -41,6 +41,9 @@ pub struct State {
     /// Requests are redirected to https.
     #[cfg(feature = "tls")]
     pub(crate) redirects: bool,
+    /// The number of the listener that has accepted the connection.
+    #[cfg(feature = "sandbox")]
+    pub(crate) listener: u16,
 }
 
 /// What handlers, the log and the metrics know of a connection.

@@ -1,0 +1,92 @@
+//! Receive buffers in the memory of a handler in a sandbox.
+
+use std::ops::Range;
+use std::ptr::NonNull;
+
+use ash_sandbox::sandbox::{Area, Handler};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferMemory, BufferPool};
+
+use crate::BindError;
+
+/// The receive buffers in the memory of a handler that an application calls itself, where [`Landing`](crate::Landing) calls
+/// those in front of it.
+///
+/// The application passes messages that landed there to [`Handler::handle`], and copies others
+/// ([`Handler::handle_copy`]).
+#[derive(Debug)]
+pub struct LandingArea {
+    group: BufferGroup,
+    /// Offsets in the memory.
+    range: Range<usize>,
+    /// Address of the first byte in the mapping of the host.
+    start: usize,
+    /// Distance between two receive buffers, in bytes.
+    stride: usize,
+}
+
+impl LandingArea {
+    /// Makes `count` receive buffers of `size` bytes in the message area of a handler; messages that land elsewhere are
+    /// copied to the rest of it. `add` adds them to the mechanism.
+    ///
+    /// # Errors
+    /// If the handler is bound, the buffers do not fit its message area, or `add` fails.
+    pub fn new(
+        handler: &mut Handler,
+        count: u16,
+        size: u32,
+        add: impl FnOnce(BufferPool) -> Result<BufferGroup, BufferError>,
+    ) -> Result<Self, BindError> {
+        let len = BufferPool::memory_len(count, size)?;
+        let (_, area) = handler.take_areas(len).ok_or(BindError::Taken)?;
+        Self::of(area, (count, size), add)
+    }
+
+    pub(crate) fn of(
+        area: Area,
+        (count, size): (u16, u32),
+        add: impl FnOnce(BufferPool) -> Result<BufferGroup, BufferError>,
+    ) -> Result<Self, BindError> {
+        let (range, start) = (area.range(), area.bytes().addr().get());
+        let stride = BufferPool::memory_len(count, size)? / usize::from(count);
+        let group = add(BufferPool::over(Box::new(AreaBuffers(area)), count, size)?)?;
+        Ok(LandingArea { group, range, start, stride })
+    }
+
+    /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::Multiplexer::set_listener_group).
+    pub fn group(&self) -> BufferGroup {
+        self.group
+    }
+
+    /// Returns the offsets of the buffers in the memory of the handler.
+    pub(crate) fn range(&self) -> Range<usize> {
+        self.range.clone()
+    }
+
+    /// Returns the slot of the buffer at an offset of the buffers.
+    #[inline]
+    pub(crate) fn slot(&self, offset: usize) -> u32 {
+        (offset / self.stride) as u32
+    }
+
+    /// Returns where bytes lie in the memory of the handler, and their slot, if they are in one of the buffers.
+    #[inline]
+    pub fn place_of(&self, bytes: &[u8]) -> Option<(Range<usize>, u32)> {
+        let offset = bytes.as_ptr().addr().checked_sub(self.start)?;
+        let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.range.len())?;
+        let place = self.range.start + offset..self.range.start + end;
+        Some((place, self.slot(offset)))
+    }
+}
+
+/// An area of a handler's memory as the memory of buffers.
+pub(crate) struct AreaBuffers(pub(crate) Area);
+
+// SAFETY: the area keeps its memory mapped, which is not a part of the value. There is one value of each
+// area. The handler cannot write to the message area. It can write to the reply area, by another mapping
+// and while it runs: the thread that runs it then holds no reference to a buffer of that area, and a handler
+// that changes a reply in flight, which the slots it is offered exclude, changes its own reply only.
+unsafe impl BufferMemory for AreaBuffers {
+    fn bytes(&self) -> NonNull<[u8]> {
+        self.0.bytes()
+    }
+}
