@@ -593,6 +593,22 @@ fn unopenable_access_log_is_a_start_error() {
 }
 
 #[test]
+fn failed_start_left_an_empty_pid_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let [new, old] = ["new", "old"].map(|name| dir.path().join(name));
+    std::fs::write(&old, "1\n").unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    for file in [&new, &old] {
+        let output = output(&["--listen", &address, "--pid-file", file.to_str().unwrap()]);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(text.contains("cannot listen on"), "{text}");
+    }
+    assert!(!new.exists());
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "1\n", "that of another process");
+}
+
+#[test]
 fn status_json_has_the_metrics() {
     let root = tempfile::tempdir().unwrap();
     let path = root.path().to_str().unwrap();

@@ -13,6 +13,8 @@ use rustix::process::geteuid;
 pub(crate) struct PidFile {
     path: PathBuf,
     file: File,
+    /// This process has created it.
+    is_new: bool,
 }
 
 impl PidFile {
@@ -23,23 +25,24 @@ impl PidFile {
     pub(crate) fn open(path: &Path, user: Option<&User>) -> io::Result<Self> {
         let named = named(path);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-        let file = File::options()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(flags.bits() as i32)
-            .open(path)
-            .map_err(named)?;
-        let found = file.metadata().map_err(named)?;
+        let mut options = File::options();
+        options.read(true).write(true).custom_flags(flags.bits() as i32);
+        let (file, is_new) = match options.clone().create_new(true).open(path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                (options.open(path).map_err(named)?, false)
+            }
+            created => (created.map_err(named)?, true),
+        };
+        let opened = PidFile { path: path.to_owned(), file, is_new };
+        let found = opened.file.metadata().map_err(named)?;
         check_kind(&found).map_err(named)?;
         if let Some(user) = user {
             if ![geteuid().as_raw(), user.uid()].contains(&found.uid()) {
                 return Err(named(io::Error::other("it belongs to another user; remove it")));
             }
-            fchown(&file, Some(user.uid()), None).map_err(named)?;
+            fchown(&opened.file, Some(user.uid()), None).map_err(named)?;
         }
-        Ok(PidFile { path: path.to_owned(), file })
+        Ok(opened)
     }
 
     /// Checks that the file can be written, without creating it.
@@ -64,7 +67,9 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        let is_own = fs::read_to_string(&self.path).is_ok_and(|text| text == own_line());
+        // It is empty if the server did not start.
+        let is_own = |text: String| text == own_line() || self.is_new && text.is_empty();
+        let is_own = fs::read_to_string(&self.path).is_ok_and(is_own);
         if is_own && fs::remove_file(&self.path).is_err() {
             // The user may not remove files of the directory.
             let _ = self.file.set_len(0);
