@@ -21,7 +21,7 @@ use crate::landing_area::AreaBuffers;
 pub struct Tenant {
     group: BufferGroup,
     shared: Arc<Shared>,
-    /// Those of the landing; nobody's if the handler is that of a socket for datagrams.
+    /// Those of the landing; of none if the handler is that of a socket for datagrams.
     bindings: BindingsId,
 }
 

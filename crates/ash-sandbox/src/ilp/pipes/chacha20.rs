@@ -3,8 +3,8 @@
 use crate::ilp::pipe::Kind;
 use crate::ilp::{Binary, Gauge, Pipe};
 
-/// The pipe. Key and nonce come from [`State::export_key`](crate::ilp::State::export_key), for each
-/// message anew.
+/// The pipe. Key and nonce come from [`State::export_key`](crate::ilp::State::export_key), again
+/// for each message.
 pub fn pipe() -> Pipe {
     let mut pipe = Pipe::builder("chacha20", Gauge::Bits64);
     let word = pipe.input();
