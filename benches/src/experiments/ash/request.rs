@@ -40,24 +40,33 @@ impl Request {
 
 /// Computes for a time that is proportional to `steps`.
 pub(super) fn compute(steps: u32) {
-    let mut value = u64::from(steps);
+    let mut value = u64::from(steps) | 1;
     for _ in 0..steps {
-        value = value.wrapping_mul(FACTOR).wrapping_add(1);
+        // Marsaglia's xorshift, of which a compiler does not join two steps.
+        value ^= value << 13;
+        value ^= value >> 7;
+        value ^= value << 17;
     }
     black_box(value);
 }
 
-const FACTOR: u64 = 6_364_136_223_846_793_005;
-
 /// Returns the instructions of a handler that computes for the steps of the message, before its others.
 pub(super) fn computing(instructions: &str) -> String {
+    let shift = |operation, bits| {
+        format!(
+            "(local.set $value
+                (i64.xor (local.get $value) (i64.{operation} (local.get $value) (i64.const {bits}))))"
+        )
+    };
+    let step = [shift("shl", 13), shift("shr_u", 7), shift("shl", 17)].concat();
     format!(
         "(local $steps i32) (local $value i64)
+        (local.set $value (i64.or (i64.load32_u (local.get $offset)) (i64.const 1)))
         (local.set $steps (i32.load (local.get $offset)))
         (block $done
             (loop $next
                 (br_if $done (i32.eqz (local.get $steps)))
-                (local.set $value (i64.add (i64.mul (local.get $value) (i64.const {FACTOR})) (i64.const 1)))
+                {step}
                 (local.set $steps (i32.sub (local.get $steps) (i32.const 1)))
                 (br $next)))
         (i64.store (i32.const 72) (local.get $value))
