@@ -337,6 +337,21 @@ impl Machine {
         state.disk.write(node, at, &bytes[..n], wall).map(|()| n)
     }
 
+    /// Reads a part of a file, less only at its end.
+    fn read_all(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        while bytes.len() < part.len as usize {
+            let offset = part.offset + bytes.len() as u64;
+            let more =
+                self.read(FileRange { offset, len: part.len - bytes.len() as u32, ..part })?;
+            if more.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes)
+    }
+
     /// Performs file work at once.
     pub(super) fn do_work(&self, work: &FileJob) -> Result<FileOutcome, Errno> {
         let open = |at: &PathAt<Fd>, access| {
@@ -361,17 +376,8 @@ impl Machine {
                 listing.map(FileOutcome::Listed)
             }
             FileOp::Read(file, range) => {
-                let (mut bytes, whole) =
-                    (Vec::new(), (range.end - range.start).min(u32::MAX.into()) as u32);
-                while bytes.len() < whole as usize {
-                    let offset = range.start + bytes.len() as u64;
-                    let len = whole - bytes.len() as u32;
-                    let more = self.read(FileRange { file: *file, offset, len })?;
-                    if more.is_empty() {
-                        break;
-                    }
-                    bytes.extend_from_slice(&more);
-                }
+                let len = (range.end - range.start).min(u32::MAX.into()) as u32;
+                let bytes = self.read_all(FileRange { file: *file, offset: range.start, len })?;
                 Ok(FileOutcome::Read(bytes.into()))
             }
             FileOp::Write(write) => {
@@ -693,6 +699,16 @@ impl System for Machine {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)
+    }
+
+    fn read_cached(&mut self, part: FileRange, into: &mut [u8]) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
+        if self.is_cold_now(Some(part)) {
+            return Err(Errno::AGAIN);
+        }
+        let bytes = self.read_all(part)?;
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
     }
 
     fn call(&mut self, job: &CallJob) -> Result<usize, Errno> {

@@ -94,8 +94,9 @@ const PIECE: u32 = 256 * 1024;
 /// twice as often.
 const READ: u32 = 64 * 1024;
 
-/// Maximum number of unsent bytes in memory with which a connection reads on.
-const MAX_UNSENT: usize = READ as usize / 4;
+/// Maximum number of unsent bytes in front of a file, such as the head of a response, with which its first bytes are read.
+/// They leave together.
+const MAX_FRONT: usize = READ as usize / 4;
 
 /// Number of bytes of a piece that is sent from the file by [`Ded`], as memory for reads is short.
 const SMALL_PIECE: u32 = 16 * 1024;
@@ -112,7 +113,9 @@ impl SendPolicy for Ded {
         if let Some(left) = state.file_bytes {
             pace.follow(left);
         }
-        if state.can_read && state.queued_bytes <= MAX_UNSENT {
+        // What was read occupies its buffer until all of it is sent.
+        pace.holds_read &= state.queued_bytes > 0;
+        if state.can_read && !pace.holds_read && state.queued_bytes <= MAX_FRONT {
             return SendStep::Read { max_bytes: READ };
         }
         pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: SMALL_PIECE })
@@ -123,7 +126,10 @@ impl SendPolicy for Ded {
         match result {
             SendResult::Memory(n) => pace.taken += n as u64,
             SendResult::File(n) => pace.note_sent(n),
-            SendResult::Read(n) => pace.left = pace.left.saturating_sub(n.into()),
+            SendResult::Read(n) => {
+                pace.left = pace.left.saturating_sub(n.into());
+                pace.holds_read = true;
+            }
             _ => {}
         }
     }
@@ -200,6 +206,8 @@ struct Pace {
     generation: u32,
     /// Bytes left of the file.
     left: u64,
+    /// Bytes of the file that were read may be unsent.
+    holds_read: bool,
     /// When the socket was full last.
     full_at: Option<Instant>,
     /// Bytes that it has taken since.
@@ -212,7 +220,8 @@ impl Pace {
     /// Follows the file that is sent, of which `left` bytes are left. If these are more than before, it is another one.
     fn follow(&mut self, left: u64) {
         if left > self.left {
-            *self = Pace { generation: self.generation, ..Pace::default() };
+            let Pace { generation, holds_read, .. } = *self;
+            *self = Pace { generation, holds_read, ..Pace::default() };
         }
         self.left = left;
     }
@@ -331,6 +340,54 @@ mod tests {
         let sends = |step: &SendStep| matches!(step, SendStep::Send { .. });
         assert!(steps[..2].iter().all(sends));
         assert!(matches!(steps[2], SendStep::Pause(time) if time == 20 * MILLIS));
+    }
+
+    /// Returns the next step of a connection with so many bytes queued in front of a file that can be read.
+    fn step_with(policy: &mut Ded, queued_bytes: usize) -> SendStep {
+        policy.next(&SendState {
+            id: ConnId::new(0, 0),
+            queued_bytes,
+            file_bytes: (queued_bytes == 0).then_some(1 << 20),
+            can_read: true,
+            is_full: false,
+            now: Instant::now(),
+            unacked_bytes: &|| 0,
+        })
+    }
+
+    #[test]
+    fn first_bytes_of_a_file_are_read_behind_a_head_of_at_most_16_kib() {
+        let step_behind = |bytes| step_with(&mut Ded::default(), bytes);
+        assert_eq!(step_behind(16 * 1024), SendStep::Read { max_bytes: READ });
+        assert_eq!(step_behind(16 * 1024 + 1), SendStep::Send { max_file_bytes: SMALL_PIECE });
+    }
+
+    #[test]
+    fn buffer_of_a_read_was_held_while_the_next_one_was_filled() {
+        let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
+        let read = SendStep::Read { max_bytes: READ };
+        assert_eq!(step_with(&mut policy, 0), read);
+        policy.completed(id, SendResult::Read(READ));
+        policy.completed(id, SendResult::Memory(READ as usize - 1));
+        assert_eq!(step_with(&mut policy, 1), SendStep::Send { max_file_bytes: SMALL_PIECE });
+        policy.completed(id, SendResult::Memory(1));
+        assert_eq!(step_with(&mut policy, 0), read);
+    }
+
+    #[test]
+    fn what_is_read_and_what_is_sent_from_the_file_are_no_longer_left() {
+        let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
+        policy.paces.of(id).follow(1_000);
+        policy.completed(id, SendResult::Read(300));
+        policy.completed(id, SendResult::File(200));
+        let pace = policy.paces.of(id);
+        // Of these, the client has taken only what was sent.
+        assert_eq!((pace.left, pace.taken), (500, 200));
+        // The same file goes on; a longer one is another.
+        pace.follow(500);
+        assert_eq!(pace.taken, 200);
+        pace.follow(501);
+        assert_eq!(pace.taken, 0);
     }
 
     #[test]

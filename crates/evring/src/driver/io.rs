@@ -1,7 +1,7 @@
 //! The state of a server without its application: connections, listeners, and the memory that they hold.
 
 mod commands;
-mod file_ops;
+pub(crate) mod file_ops;
 pub(crate) mod file_requests;
 pub(crate) mod usage;
 
