@@ -113,9 +113,12 @@ impl SendPolicy for Ded {
         if let Some(left) = state.file_bytes {
             pace.follow(left);
         }
+        let is_front = state.file_bytes.is_some();
         // What was read occupies its buffer until all of it is sent.
-        pace.holds_read &= state.queued_bytes > 0;
-        if state.can_read && !pace.holds_read && state.queued_bytes <= MAX_FRONT {
+        pace.unsent *= u64::from(!is_front);
+        let follows_front = pace.unsent == 0 && state.queued_bytes <= MAX_FRONT;
+        if state.can_read && (is_front || follows_front) {
+            pace.unsent = state.queued_bytes as u64;
             return SendStep::Read { max_bytes: READ };
         }
         pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: SMALL_PIECE })
@@ -124,11 +127,14 @@ impl SendPolicy for Ded {
     fn completed(&mut self, id: ConnId, result: SendResult) {
         let pace = self.paces.of(id);
         match result {
-            SendResult::Memory(n) => pace.taken += n as u64,
+            SendResult::Memory(n) => {
+                pace.taken += n as u64;
+                pace.unsent = pace.unsent.saturating_sub(n as u64);
+            }
             SendResult::File(n) => pace.note_sent(n),
             SendResult::Read(n) => {
                 pace.left = pace.left.saturating_sub(n.into());
-                pace.holds_read = true;
+                pace.unsent += u64::from(n);
             }
             _ => {}
         }
@@ -206,8 +212,8 @@ struct Pace {
     generation: u32,
     /// Bytes left of the file.
     left: u64,
-    /// Bytes of the file that were read may be unsent.
-    holds_read: bool,
+    /// Unsent bytes of a read and in front of it, at most. 0 if the next bytes of the file are at the front of the queue.
+    unsent: u64,
     /// When the socket was full last.
     full_at: Option<Instant>,
     /// Bytes that it has taken since.
@@ -220,8 +226,8 @@ impl Pace {
     /// Follows the file that is sent, of which `left` bytes are left. If these are more than before, it is another one.
     fn follow(&mut self, left: u64) {
         if left > self.left {
-            let Pace { generation, holds_read, .. } = *self;
-            *self = Pace { generation, holds_read, ..Pace::default() };
+            let Pace { generation, unsent, .. } = *self;
+            *self = Pace { generation, unsent, ..Pace::default() };
         }
         self.left = left;
     }
@@ -342,12 +348,12 @@ mod tests {
         assert!(matches!(steps[2], SendStep::Pause(time) if time == 20 * MILLIS));
     }
 
-    /// Returns the next step of a connection with so many bytes queued in front of a file that can be read.
-    fn step_with(policy: &mut Ded, queued_bytes: usize) -> SendStep {
+    /// Returns the next step of a connection with so many bytes queued in front of a file that can be read, and behind it.
+    fn step_with(policy: &mut Ded, front: usize, behind: usize) -> SendStep {
         policy.next(&SendState {
             id: ConnId::new(0, 0),
-            queued_bytes,
-            file_bytes: (queued_bytes == 0).then_some(1 << 20),
+            queued_bytes: front + behind,
+            file_bytes: (front == 0).then_some(1 << 20),
             can_read: true,
             is_full: false,
             now: Instant::now(),
@@ -357,7 +363,7 @@ mod tests {
 
     #[test]
     fn first_bytes_of_a_file_are_read_behind_a_head_of_at_most_16_kib() {
-        let step_behind = |bytes| step_with(&mut Ded::default(), bytes);
+        let step_behind = |bytes| step_with(&mut Ded::default(), bytes, 0);
         assert_eq!(step_behind(16 * 1024), SendStep::Read { max_bytes: READ });
         assert_eq!(step_behind(16 * 1024 + 1), SendStep::Send { max_file_bytes: SMALL_PIECE });
     }
@@ -365,13 +371,24 @@ mod tests {
     #[test]
     fn buffer_of_a_read_was_held_while_the_next_one_was_filled() {
         let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
-        let read = SendStep::Read { max_bytes: READ };
-        assert_eq!(step_with(&mut policy, 0), read);
-        policy.completed(id, SendResult::Read(READ));
-        policy.completed(id, SendResult::Memory(READ as usize - 1));
-        assert_eq!(step_with(&mut policy, 1), SendStep::Send { max_file_bytes: SMALL_PIECE });
-        policy.completed(id, SendResult::Memory(1));
-        assert_eq!(step_with(&mut policy, 0), read);
+        let (read, send) =
+            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: SMALL_PIECE });
+        // Behind the file, the head of the next response does not count.
+        for behind in [0, 100, MAX_FRONT + 1] {
+            assert_eq!(step_with(&mut policy, 0, behind), read);
+            policy.completed(id, SendResult::Read(READ));
+            policy.completed(id, SendResult::Memory(READ as usize - 1));
+            assert_eq!(step_with(&mut policy, 1, behind), send);
+            policy.completed(id, SendResult::Memory(1));
+        }
+        assert_eq!(step_with(&mut policy, 0, 0), read);
+        policy.completed(id, SendResult::Read(10));
+        policy.completed(id, SendResult::Memory(10));
+        // All is sent, so the head of the next response leaves together with its file.
+        assert_eq!(step_with(&mut policy, 100, 0), read);
+        policy.completed(id, SendResult::Read(10));
+        policy.completed(id, SendResult::Memory(109));
+        assert_eq!(step_with(&mut policy, 1, 0), send);
     }
 
     #[test]
