@@ -419,7 +419,7 @@ impl Machine {
 
     /// Reads from the page cache: up to the end of the file, or of a page.
     fn read_cached(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
-        let mut bytes = self.read_all(part)?;
+        let mut bytes = self.read_part(part)?;
         let end = part.offset + bytes.len() as u64;
         let whole_pages = (end / PAGE_BYTES * PAGE_BYTES).saturating_sub(part.offset) as usize;
         if (1..bytes.len()).contains(&whole_pages) && self.state().rng.fault(Fault::ShortRead) {

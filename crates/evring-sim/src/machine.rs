@@ -307,7 +307,7 @@ impl Machine {
     }
 
     pub(super) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
-        let mut bytes = self.read_all(part)?;
+        let mut bytes = self.read_part(part)?;
         let mut state = self.state();
         if bytes.len() > 1 && state.rng.fault(Fault::ShortRead) {
             let n = 1 + state.rng.below(bytes.len());
@@ -317,7 +317,7 @@ impl Machine {
     }
 
     /// Reads all bytes that the file has of a part.
-    pub(super) fn read_all(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+    pub(super) fn read_part(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
         if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
@@ -340,6 +340,21 @@ impl Machine {
         }
         let wall = state.wall();
         state.disk.write(node, at, &bytes[..n], wall).map(|()| n)
+    }
+
+    /// Reads a part of a file, less only at its end.
+    fn read_all(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        while bytes.len() < part.len as usize {
+            let offset = part.offset + bytes.len() as u64;
+            let more =
+                self.read(FileRange { offset, len: part.len - bytes.len() as u32, ..part })?;
+            if more.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes)
     }
 
     /// Performs file work at once.
@@ -366,17 +381,8 @@ impl Machine {
                 listing.map(FileOutcome::Listed)
             }
             FileOp::Read(file, range) => {
-                let (mut bytes, whole) =
-                    (Vec::new(), (range.end - range.start).min(u32::MAX.into()) as u32);
-                while bytes.len() < whole as usize {
-                    let offset = range.start + bytes.len() as u64;
-                    let len = whole - bytes.len() as u32;
-                    let more = self.read(FileRange { file: *file, offset, len })?;
-                    if more.is_empty() {
-                        break;
-                    }
-                    bytes.extend_from_slice(&more);
-                }
+                let len = (range.end - range.start).min(u32::MAX.into()) as u32;
+                let bytes = self.read_all(FileRange { file: *file, offset: range.start, len })?;
                 Ok(FileOutcome::Read(bytes.into()))
             }
             FileOp::Write(write) => {
@@ -700,6 +706,16 @@ impl System for Machine {
             return Err(Errno::AGAIN);
         }
         self.do_work(work)
+    }
+
+    fn read_cached(&mut self, part: FileRange, into: &mut [u8]) -> Result<usize, Errno> {
+        self.may_be_signalled(true);
+        if self.is_cold_now(Some(part)) {
+            return Err(Errno::AGAIN);
+        }
+        let bytes = self.read_all(part)?;
+        into[..bytes.len()].copy_from_slice(&bytes);
+        Ok(bytes.len())
     }
 
     fn call(&mut self, job: &CallJob) -> Result<usize, Errno> {

@@ -94,8 +94,9 @@ const PIECE: u32 = 256 * 1024;
 /// twice as often.
 const READ: u32 = 64 * 1024;
 
-/// Maximum number of unsent bytes in memory with which a connection reads on.
-const MAX_UNSENT: usize = READ as usize / 4;
+/// Maximum number of unsent bytes in front of a file, such as the head of a response, with which its first bytes are read.
+/// They leave together.
+const MAX_FRONT: usize = READ as usize / 4;
 
 /// Number of bytes of a piece that is sent from the file by [`Ded`], as memory for reads is short.
 const SMALL_PIECE: u32 = 16 * 1024;
@@ -112,7 +113,12 @@ impl SendPolicy for Ded {
         if let Some(left) = state.file_bytes {
             pace.follow(left);
         }
-        if state.can_read && state.queued_bytes <= MAX_UNSENT {
+        let is_front = state.file_bytes.is_some();
+        // What was read occupies its buffer until all of it is sent.
+        pace.unsent *= u64::from(!is_front);
+        let follows_front = pace.unsent == 0 && state.queued_bytes <= MAX_FRONT;
+        if state.can_read && (is_front || follows_front) {
+            pace.unsent = state.queued_bytes as u64;
             return SendStep::Read { max_bytes: READ };
         }
         pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: SMALL_PIECE })
@@ -121,9 +127,15 @@ impl SendPolicy for Ded {
     fn completed(&mut self, id: ConnId, result: SendResult) {
         let pace = self.paces.of(id);
         match result {
-            SendResult::Memory(n) => pace.taken += n as u64,
+            SendResult::Memory(n) => {
+                pace.taken += n as u64;
+                pace.unsent = pace.unsent.saturating_sub(n as u64);
+            }
             SendResult::File(n) => pace.note_sent(n),
-            SendResult::Read(n) => pace.left = pace.left.saturating_sub(n.into()),
+            SendResult::Read(n) => {
+                pace.left = pace.left.saturating_sub(n.into());
+                pace.unsent += u64::from(n);
+            }
             _ => {}
         }
     }
@@ -200,6 +212,8 @@ struct Pace {
     generation: u32,
     /// Bytes left of the file.
     left: u64,
+    /// Unsent bytes of a read and in front of it, at most. 0 if the next bytes of the file are at the front of the queue.
+    unsent: u64,
     /// When the socket was full last.
     full_at: Option<Instant>,
     /// Bytes that it has taken since.
@@ -212,7 +226,8 @@ impl Pace {
     /// Follows the file that is sent, of which `left` bytes are left. If these are more than before, it is another one.
     fn follow(&mut self, left: u64) {
         if left > self.left {
-            *self = Pace { generation: self.generation, ..Pace::default() };
+            let Pace { generation, unsent, .. } = *self;
+            *self = Pace { generation, unsent, ..Pace::default() };
         }
         self.left = left;
     }
@@ -331,6 +346,65 @@ mod tests {
         let sends = |step: &SendStep| matches!(step, SendStep::Send { .. });
         assert!(steps[..2].iter().all(sends));
         assert!(matches!(steps[2], SendStep::Pause(time) if time == 20 * MILLIS));
+    }
+
+    /// Returns the next step of a connection with so many bytes queued in front of a file that can be read, and behind it.
+    fn step_with(policy: &mut Ded, front: usize, behind: usize) -> SendStep {
+        policy.next(&SendState {
+            id: ConnId::new(0, 0),
+            queued_bytes: front + behind,
+            file_bytes: (front == 0).then_some(1 << 20),
+            can_read: true,
+            is_full: false,
+            now: Instant::now(),
+            unacked_bytes: &|| 0,
+        })
+    }
+
+    #[test]
+    fn first_bytes_of_a_file_are_read_behind_a_head_of_at_most_16_kib() {
+        let step_behind = |bytes| step_with(&mut Ded::default(), bytes, 0);
+        assert_eq!(step_behind(16 * 1024), SendStep::Read { max_bytes: READ });
+        assert_eq!(step_behind(16 * 1024 + 1), SendStep::Send { max_file_bytes: SMALL_PIECE });
+    }
+
+    #[test]
+    fn buffer_of_a_read_was_held_while_the_next_one_was_filled() {
+        let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
+        let (read, send) =
+            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: SMALL_PIECE });
+        // Behind the file, the head of the next response does not count.
+        for behind in [0, 100, MAX_FRONT + 1] {
+            assert_eq!(step_with(&mut policy, 0, behind), read);
+            policy.completed(id, SendResult::Read(READ));
+            policy.completed(id, SendResult::Memory(READ as usize - 1));
+            assert_eq!(step_with(&mut policy, 1, behind), send);
+            policy.completed(id, SendResult::Memory(1));
+        }
+        assert_eq!(step_with(&mut policy, 0, 0), read);
+        policy.completed(id, SendResult::Read(10));
+        policy.completed(id, SendResult::Memory(10));
+        // All is sent, so the head of the next response leaves together with its file.
+        assert_eq!(step_with(&mut policy, 100, 0), read);
+        policy.completed(id, SendResult::Read(10));
+        policy.completed(id, SendResult::Memory(109));
+        assert_eq!(step_with(&mut policy, 1, 0), send);
+    }
+
+    #[test]
+    fn what_is_read_and_what_is_sent_from_the_file_are_no_longer_left() {
+        let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
+        policy.paces.of(id).follow(1_000);
+        policy.completed(id, SendResult::Read(300));
+        policy.completed(id, SendResult::File(200));
+        let pace = policy.paces.of(id);
+        // Of these, the client has taken only what was sent.
+        assert_eq!((pace.left, pace.taken), (500, 200));
+        // The same file goes on; a longer one is another.
+        pace.follow(500);
+        assert_eq!(pace.taken, 200);
+        pace.follow(501);
+        assert_eq!(pace.taken, 0);
     }
 
     #[test]

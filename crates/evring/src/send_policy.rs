@@ -77,9 +77,9 @@ pub enum SendStep {
         /// Maximum number of bytes of the piece, from 1 to 256 KiB.
         max_file_bytes: u32,
     },
-    /// Read a piece of the first queued file into memory, by the ring or another thread, and send it from
-    /// there. The driver asks again at once if there are bytes in memory to send, else when it has read the
-    /// piece. If it is not [possible](SendState::can_read), nothing happens.
+    /// Read a piece of the first queued file into memory, and send it from there. A piece that is not in the page cache is
+    /// read by the ring or another thread. The driver asks again at once if there are bytes in memory to send, else when
+    /// it has read the piece. If it is not [possible](SendState::can_read), nothing happens.
     Read {
         /// Maximum number of bytes of the piece, from 1 to 64 KiB.
         max_bytes: u32,

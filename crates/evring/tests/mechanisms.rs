@@ -8,7 +8,8 @@ use std::cell::Cell;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 
-use evring::{Application, Chunk, Close, Commands, Cx, Listener, Rx, Stats};
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
+use evring::{Application, Chunk, Close, Commands, Cx, FileDelivery, Listener, Root, Rx, Stats};
 use server::{Server, listening, mechanisms};
 
 /// Runs a test against a server on each mechanism.
@@ -161,4 +162,74 @@ fn requests_and_replies_do_not_allocate() {
             assert_eq!(before, after);
         },
     );
+}
+
+const FILE_BYTES: usize = 1 << 20;
+
+/// Replies with a file, and the number of allocations of its thread.
+#[derive(Default)]
+struct ReportsAllocationsOfFiles(Option<File>);
+
+impl ReportsAllocationsOfFiles {
+    fn reply(&self, x: &mut Cx<'_, impl Commands, ()>) {
+        let Some(file) = &self.0 else { return };
+        x.io.send(x.id, Chunk::File(file.clone(), 0..FILE_BYTES as u64));
+        x.io.send(x.id, Chunk::Copy(&ALLOCATED.get().to_ne_bytes()));
+    }
+}
+
+impl Application for ReportsAllocationsOfFiles {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, mut x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        rx.consume(rx.bytes().len());
+        match &self.0 {
+            Some(_) => self.reply(&mut x),
+            None => {
+                let path = FilePath::new("file");
+                x.io.file_op(x.id, 0, FileOp::Open((Root(0), path), Access::Read));
+            }
+        }
+    }
+
+    fn file(
+        &mut self,
+        mut x: Cx<'_, impl Commands, ()>,
+        _: u32,
+        done: std::io::Result<FileOutcome>,
+    ) {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        self.0 = Some(opened.0);
+        self.reply(&mut x);
+    }
+}
+
+/// Each part of 64 KiB had memory of its own.
+#[test]
+fn cached_files_that_are_read_ahead_were_allocated_for() {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("file"), vec![b'x'; FILE_BYTES]).unwrap();
+    for name in mechanisms() {
+        let config = listening(1).with(|config| {
+            config.roots = vec![root.path().to_owned()];
+            config.send_policy = FileDelivery::Ded.send_policy();
+        });
+        let server = Server::start(name, config, ReportsAllocationsOfFiles::default);
+        let mut client = server.connect();
+        let mut reply = vec![0; FILE_BYTES + 8];
+        let mut ask = || {
+            client.write_all(b"?").unwrap();
+            client.read_exact(&mut reply).unwrap();
+            u64::from_ne_bytes(*reply.last_chunk().unwrap())
+        };
+        // The first replies fill the caches.
+        let before = (0..20).map(|_| ask()).last().unwrap();
+        let after = (0..20).map(|_| ask()).last().unwrap();
+        let stats = server.stop();
+        // Each reply, in parts of 64 KiB.
+        assert_eq!(stats.read_ahead, 40 * 16, "{name}");
+        // The entries of FlexSC read into memory that each operation owns.
+        assert!(before == after || name.starts_with("flexsc"), "{name}: {}", after - before);
+    }
 }

@@ -9,6 +9,7 @@
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
 //! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
 //! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
+//! | [`ReadBuffers`] | memory for reads of files, used again |
 //! | [`DiscardBuffer`] | the destination of reads that only fill the page cache |
 //! | [`ReadAhead`] | for which sockets Linux reads ahead in the files that they are sent |
 //! | [`OffloadThreads`], [`Job`] | threads for file operations and system calls that block |
@@ -101,5 +102,6 @@ pub use crate::operations::{Need, Operations, Read, SocketState};
 pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::process::Process;
 pub use crate::read_ahead::ReadAhead;
+pub use crate::read_buffers::ReadBuffers;
 pub use crate::system::{Offload, System, WakeSignal};
 pub use crate::waker::EventCounter;

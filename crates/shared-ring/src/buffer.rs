@@ -70,6 +70,13 @@ impl BufferPool {
         Rc::new(BufferPool { memory, group, size, stride, count, free, lent })
     }
 
+    /// The same for what is not received, and so is in no group.
+    pub(crate) fn for_reads(count: u16, size: u32) -> Rc<Self> {
+        let mut pool = Self::new(count, size);
+        Rc::get_mut(&mut pool).expect("it has one user").group = None;
+        pool
+    }
+
     /// Divides memory of the caller into `count` buffers of `size` bytes, for
     /// [`Submit::add_buffers`](crate::Submit::add_buffers).
     ///

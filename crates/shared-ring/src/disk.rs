@@ -172,19 +172,33 @@ pub(crate) fn list(at: PathAt<Fd, &CStr>) -> Result<Listing, Errno> {
 /// RWF_NOWAIT.
 pub(crate) fn read(file: Fd, offset: u64, len: u32, disk: Blocking) -> Result<Vec<u8>, Errno> {
     let mut bytes = vec![0; len as usize];
+    let filled = read_into(file, offset, &mut bytes, disk)?;
+    bytes.truncate(filled);
+    Ok(bytes)
+}
+
+/// Reads as many bytes of a file as `into` has, fewer only at its end. Returns their number.
+///
+/// # Errors
+/// As for [`read`].
+pub(crate) fn read_into(
+    file: Fd,
+    offset: u64,
+    into: &mut [u8],
+    disk: Blocking,
+) -> Result<usize, Errno> {
     let mut filled = 0;
     let flags = match disk {
         Blocking::MayBlock => ReadWriteFlags::empty(),
         Blocking::NoBlock => ReadWriteFlags::NOWAIT,
     };
-    while let remaining @ [_, ..] = &mut bytes[filled..] {
+    while let remaining @ [_, ..] = &mut into[filled..] {
         match read_once(file, offset + filled as u64, remaining, flags)? {
             0 => break,
             n => filled += n,
         }
     }
-    bytes.truncate(filled);
-    Ok(bytes)
+    Ok(filled)
 }
 
 /// The offset that stands for the current position (pwritev2(2)), the only one that a pipe has.

@@ -63,6 +63,7 @@ mod operations;
 pub mod poller;
 mod process;
 mod read_ahead;
+mod read_buffers;
 #[doc(hidden)]
 pub mod sync;
 mod system;

@@ -11,6 +11,7 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::inflight::{InFlight, InFlightTable};
 use crate::nonblocking::{self, ReceiveError, SendAttempt, is_aborted_accept, is_fd_limit};
 use crate::read_ahead::ReadAhead;
+use crate::read_buffers::ReadBuffers;
 use crate::table::Table;
 use crate::{
     BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
@@ -29,6 +30,7 @@ pub struct Operations<S: System, N> {
     in_flight: InFlightTable<Pending>,
     sockets: Table<SocketState<N>>,
     read_ahead: ReadAhead,
+    read_buffers: ReadBuffers,
     need: Option<Need>,
 }
 
@@ -84,6 +86,7 @@ impl<S: System, N: Default> Operations<S, N> {
             in_flight: InFlightTable::new(operations),
             sockets: Table::default(),
             read_ahead: ReadAhead::default(),
+            read_buffers: ReadBuffers::default(),
             need: None,
         }
     }
@@ -257,7 +260,11 @@ impl<S: System, N: Default> Operations<S, N> {
             return self.offload_file(token, Op::File(op), job);
         }
         self.counters.system_calls += 1;
-        match self.system.file_work(&job) {
+        let read = match &op {
+            FileOp::Read(file, part) => self.read_buffers.read(&mut self.system, file.fd(), part),
+            _ => None,
+        };
+        match read.unwrap_or_else(|| self.system.file_work(&job)) {
             Err(errno) if FileJob::would_block(errno) => {
                 self.offload_file(token, Op::File(op), job)
             }

@@ -95,6 +95,13 @@ pub trait System: Host {
     /// Those of [`FileJob::run`] with [`Blocking::NoBlock`](crate::nonblocking::Blocking::NoBlock).
     fn file_work(&mut self, job: &FileJob) -> Result<FileOutcome, Errno>;
 
+    /// Reads a part of a file into the first bytes of `into`, which has as many, without blocking. Returns their number,
+    /// which is less only at the end of the file.
+    ///
+    /// # Errors
+    /// Those of preadv2(2) with `RWF_NOWAIT`; `EAGAIN` if a byte of the part is not cached.
+    fn read_cached(&mut self, part: FileRange, into: &mut [u8]) -> Result<usize, Errno>;
+
     /// Makes a system call in the calling thread.
     ///
     /// # Errors

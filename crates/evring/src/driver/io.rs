@@ -2,7 +2,7 @@
 
 mod bounds;
 mod commands;
-mod file_ops;
+pub(crate) mod file_ops;
 pub(crate) mod file_requests;
 pub(crate) mod usage;
 

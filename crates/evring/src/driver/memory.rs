@@ -1,5 +1,6 @@
 //! The memory that a server holds at most.
 
+use shared_ring::author::ReadBuffers;
 use shared_ring::buffers::GatherList;
 use shared_ring::files::Listing;
 
@@ -59,6 +60,7 @@ impl Config {
             (self.max_timers as usize).saturating_mul(TIMER_BYTES),
             spare_memory(self),
             FIXED_BYTES,
+            ReadBuffers::MAX_BYTES,
         ]
         .into_iter()
         .fold(0, usize::saturating_add)

@@ -233,7 +233,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
             opened.0.note_metadata(&opened.1);
         }
         if work.read_ahead_bytes > 0 {
-            return self.read_ahead_done(work.on.slot(), outcome);
+            if self.read_ahead_done(work.on.slot(), outcome) {
+                self.io.mark_dirty(work.on.slot());
+            }
+            return;
         }
         let Some((work, outcome)) = self.io.defer_read(work, outcome) else { return };
         let (tag, done) = work.done(outcome);

@@ -1,10 +1,11 @@
 //! Sending of queued bytes.
 
 use shared_ring::buffers::GatherList;
-use shared_ring::files::{File, FileOutcome};
+use shared_ring::files::{File, FileOutcome, Metadata};
 use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold};
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
+use super::io::file_ops::ReadAhead;
 use super::{Driver, Io};
 use crate::{
     Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
@@ -36,14 +37,24 @@ fn next_send(
     connection.take_list().map(|data| Op::Send { fd, data })
 }
 
+/// Returns whether the metadata of a file differ from those with which it was opened. If they cannot be read, they count as
+/// different.
+fn differs(file: &File, now: Result<Metadata, Errno>) -> bool {
+    now.map_or(true, |now| file.has_changed(&now))
+}
+
+/// Returns whether a send of `n` bytes has filled the socket: more was offered, of which these bytes are left. What is left
+/// of longer lists may not have been offered.
+fn has_filled(n: usize, left: &GatherList) -> bool {
+    n < GatherList::MAX_BYTES && left.single().is_some()
+}
+
 impl<K: Submit> Io<K> {
     /// Returns whether the contents of a file may have changed, if a block after the first one begins at this offset. What
     /// was sent would be continued with other bytes.
     pub(crate) fn has_changed(&self, file: &File, offset: u64) -> bool {
         let checks = offset > 0 && offset.is_multiple_of(File::BLOCK_BYTES);
-        let is_unchanged =
-            || self.kernel.host().file_metadata(file).is_ok_and(|now| !file.has_changed(&now));
-        checks && !is_unchanged()
+        checks && differs(file, self.kernel.host().file_metadata(file))
     }
 
     /// Asks the policy for the next step of a connection with something to send.
@@ -95,8 +106,16 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Report)
                 }
                 SendStep::Read { max_bytes } => {
-                    if self.io.can_read_ahead(slot) && !self.io.read_ahead(slot, max_bytes) {
-                        return self.end(slot, CloseReason::Truncated);
+                    if self.io.can_read_ahead(slot) {
+                        match self.io.read_ahead(slot, max_bytes) {
+                            ReadAhead::Changed => return self.end(slot, CloseReason::Truncated),
+                            ReadAhead::Done(outcome) => {
+                                if !self.read_ahead_done(slot, outcome) {
+                                    return;
+                                }
+                            }
+                            ReadAhead::InFlight => {}
+                        }
                     }
                     continue;
                 }
@@ -147,9 +166,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn sent(&mut self, slot: u32, list: Box<GatherList>, n: usize) {
         if self.io.policy_decides_memory {
-            // What is left of longer lists may not have been offered.
-            let is_full = n < GatherList::MAX_BYTES && list.single().is_some();
-            self.io.connection(slot).flags.set(ConnFlags::SOCKET_FULL, is_full);
+            self.io.connection(slot).flags.set(ConnFlags::SOCKET_FULL, has_filled(n, &list));
             self.note_send(slot, SendResult::Memory(n));
         }
         let connection = self.io.connection(slot);
@@ -194,26 +211,30 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.progress(slot);
     }
 
-    /// Queues bytes that were read from the first queued file, in its place.
-    pub(super) fn read_ahead_done(&mut self, slot: u32, outcome: Outcome) {
+    /// Queues bytes that were read from the first queued file, in its place. Returns false if the connection ends instead.
+    pub(super) fn read_ahead_done(&mut self, slot: u32, outcome: Outcome) -> bool {
         self.io.connection(slot).is_reading_ahead = false;
         let bytes = match outcome {
             Outcome::File(FileOutcome::Read(bytes)) => bytes,
-            Outcome::Failed(errno, _) => return self.end(slot, CloseReason::Failed(errno.into())),
+            Outcome::Failed(errno, _) => {
+                self.end(slot, CloseReason::Failed(errno.into()));
+                return false;
+            }
             other => unreachable!("a read cannot end with {other:?}"),
         };
         let n = bytes.len();
         self.note_send(slot, SendResult::Read(n as u32));
         if n == 0 {
-            return self.end(slot, CloseReason::Truncated);
+            self.end(slot, CloseReason::Truncated);
+            return false;
         }
         let mut list = self.io.spare_list();
         list.received(bytes);
         let connection = self.io.connection(slot);
         connection.queued += n;
         connection.queue.replace_file_bytes(n as u64, list);
-        self.io.mark_dirty(slot);
         self.progress(slot);
+        true
     }
 
     /// Schedules a revisit if the queue has drained.
@@ -257,5 +278,38 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             _ => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::OwnedFd;
+
+    use super::*;
+
+    #[test]
+    fn file_whose_metadata_cannot_be_read_counts_as_changed() {
+        let this = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
+        let file = File::from(OwnedFd::from(this));
+        let metadata = shared_ring::Linux::default().file_metadata(&file).unwrap();
+        file.note_metadata(&metadata);
+        assert!(!differs(&file, Ok(metadata)));
+        assert!(differs(&file, Err(Errno::IO)));
+    }
+
+    #[test]
+    fn socket_is_full_if_bytes_are_left_that_were_offered() {
+        let list = |parts: &[&'static [u8]]| {
+            let mut list = GatherList::default();
+            parts.iter().for_each(|part| list.constant(part));
+            list
+        };
+        let long = [7; 100].as_slice().to_vec().leak();
+        assert!(has_filled(1, &list(&[long])));
+        assert!(has_filled(0, &list(&[long])));
+        assert!(!has_filled(1, &list(&[])), "all was sent");
+        assert!(!has_filled(1, &list(&[long, long])), "the second part may not have been offered");
+        assert!(has_filled(GatherList::MAX_BYTES - 1, &list(&[long])));
+        assert!(!has_filled(GatherList::MAX_BYTES, &list(&[long])), "no more was offered");
     }
 }

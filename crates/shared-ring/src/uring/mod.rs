@@ -2,7 +2,8 @@
 //!
 //! Each ring belongs to one thread. A turn is one system call: it submits posted operations, runs
 //! the kernel's deferred work, and waits for the first completion. In deferred mode, the first send of a turn is a system
-//! call of its own if nothing else waits to be submitted or reported, so that the next turn can wait.
+//! call of its own if nothing else waits to be submitted or reported, so that the next turn can wait. So is a long send,
+//! and a read of a cached part of a file in every mode: the ring would read for all connections before it sends for one.
 
 mod call_ring;
 mod calls;
@@ -31,6 +32,7 @@ use rustix::io::Errno;
 use crate::discard::DiscardBuffer;
 use crate::inflight::{InFlight, InFlightTable};
 use crate::read_ahead::ReadAhead;
+use crate::read_buffers::ReadBuffers;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileOp, Host, Kernel,
     KernelError, Linux, Offload, Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind,
@@ -110,6 +112,9 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     multishot: Multishot,
     call_operations: calls::RingCalls,
     read_ahead: ReadAhead,
+    read_buffers: ReadBuffers,
+    /// The send that has just filled its socket.
+    filled: Option<Token>,
     /// Each send that waits for the disk keeps it, too, so that it outlives the reads in flight.
     discarded: Rc<DiscardBuffer>,
     /// After `finish`: whether all operations have ended.
@@ -213,6 +218,8 @@ impl<R: Ring> UringKernel<R> {
             multishot: Multishot::Untried,
             call_operations: calls::RingCalls::default(),
             read_ahead: ReadAhead::default(),
+            read_buffers: ReadBuffers::default(),
+            filled: None,
             discarded: Rc::default(),
             finished: None,
             now,
@@ -432,6 +439,13 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             }
             Op::Call(call, by) => return self.call(token, call, by),
             Op::File(op @ FileOp::List(_)) => return self.list(token, op),
+            Op::File(FileOp::Read(ref file, ref range)) => {
+                let (file, range) = (file.fd(), range.clone());
+                if let Some(done) = self.read_now(token, file, &range) {
+                    return Ok(Submitted::Done(done.into()));
+                }
+                1
+            }
             Op::Accept { per_turn: Some(n), .. } => n.get().min(MAX_ACCEPTS),
             Op::Close { ref socket } => {
                 self.read_ahead.forget(socket.number());

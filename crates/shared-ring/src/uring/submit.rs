@@ -1,18 +1,23 @@
 //! What the submission of each kind of operation does at once, and what it leaves to the ring; how sends of files and
 //! system calls continue.
 
+use std::ops::Range;
 use std::rc::Rc;
 
 use rustix::io::Errno;
 
 use super::provided::BufferRing;
 use super::sqe::{OpMemory, OpState};
-use super::{Owned, Ring, UringKernel};
+use super::{Mode, Owned, Ring, UringKernel};
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
-    BufferGroup, Call, CallJob, Executor, FileOp, Job, JobOutcome, Offload, Op, Outcome,
-    SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
+    BufferGroup, Call, CallJob, Executor, Fd, FileJob, FileOp, FileOutcome, Job, JobOutcome,
+    Offload, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
 };
+
+/// Minimum number of bytes of a send for which the copy takes so long that a system call of its own costs little. In
+/// exchange, it copies what the CPU has in its cache, as it was just read.
+const LONG_SEND: usize = 32 * 1024;
 
 impl<R: Ring> UringKernel<R> {
     /// Inserts an operation into the table, and submits it.
@@ -30,16 +35,54 @@ impl<R: Ring> UringKernel<R> {
         Ok(Submitted::InFlight)
     }
 
-    /// Sends at once if the send is alone, else by the ring.
+    /// Sends at once if the send is alone or long, else by the ring.
     #[inline]
     pub(super) fn submit_send(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        if self.is_alone() && self.owned.inflight.get(token).is_none() {
+        let len = if let Op::Send { data, .. } = &op { data.len() } else { 0 };
+        let at_once = self.is_alone() || len >= LONG_SEND && self.makes_calls(token);
+        if at_once && self.owned.inflight.get(token).is_none() {
             return match self.send_now(op) {
-                Ok(outcome) => Ok(Submitted::Done(outcome)),
+                Ok(outcome) => {
+                    let is_filled = matches!(outcome, Outcome::Sent(_, n) if n < len);
+                    self.filled = is_filled.then_some(token);
+                    Ok(Submitted::Done(outcome))
+                }
                 Err(op) => self.submit_to_ring(token, op),
             };
         }
         self.submit_to_ring(token, op)
+    }
+
+    /// Returns whether a system call for an operation may precede what waits to be submitted. A send that has just filled
+    /// its socket waits in the ring.
+    fn makes_calls(&mut self, token: Token) -> bool {
+        self.mode == Mode::Deferred
+            && self.filled != Some(token)
+            && self.finished.is_none()
+            && !self.ring.is_parents()
+    }
+
+    /// Reads a part of a file that is cached. What was read is sent, or transformed, while it is in the CPU's cache; the
+    /// ring would read for other connections first. Returns `None` if the ring has to read.
+    ///
+    /// # Errors
+    /// Those of preadv2(2).
+    pub(super) fn read_now(
+        &mut self,
+        token: Token,
+        file: Fd,
+        part: &Range<u64>,
+    ) -> Option<Result<FileOutcome, Errno>> {
+        let at_once = self.finished.is_none() && self.owned.inflight.get(token).is_none();
+        if !at_once || self.ring.is_parents() {
+            return None;
+        }
+        self.counters.system_calls += 1;
+        match self.read_buffers.read(&mut self.system, file, part)? {
+            // The ring reads pipes, too.
+            Err(errno) if errno == Errno::SPIPE || FileJob::would_block(errno) => None,
+            done => Some(done),
+        }
     }
 
     /// Submits a receive, behind older ones that wait for a buffer.

@@ -13,6 +13,16 @@ const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 /// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
+/// What has come of reading ahead.
+pub(crate) enum ReadAhead {
+    /// It goes on.
+    InFlight,
+    /// It has ended.
+    Done(Outcome),
+    /// The file has changed, so it was not read.
+    Changed,
+}
+
 impl<K: Submit> Io<K> {
     /// Starts an operation of the application, or defers it. At a limit, the operation fails.
     pub(super) fn request_file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
@@ -38,24 +48,32 @@ impl<K: Submit> Io<K> {
 
     /// Starts a file operation or defers it.
     fn start_file_op(&mut self, work: FileRequest, op: Op) {
+        if let Some(outcome) = self.submit_file_op(work, op) {
+            self.file_ops.end(work, outcome);
+        }
+    }
+
+    /// Starts a file operation or defers it. Returns its outcome if it has ended.
+    fn submit_file_op(&mut self, work: FileRequest, op: Op) -> Option<Outcome> {
         let ops = &mut self.file_ops;
         let has_room = if work.is_list { ops.has_room_for_list() } else { ops.has_room() };
         let Some(at) = ops.free.pop_if(|_| has_room) else {
             let (max, connections) = (self.config.max_connections as usize, &self.connections);
-            return ops.defer(work, op, max, |on| {
+            ops.defer(work, op, max, |on| {
                 connections.get(on.slot() as usize).is_some_and(|connection| connection.is(on))
             });
+            return None;
         };
         let ended = match self.kernel.submit(Token::new(OpKind::File, at, 0), op) {
             Ok(Submitted::InFlight) => {
                 *ops.in_flight.at(at as usize) = Some(work);
-                return;
+                return None;
             }
             Ok(Submitted::Done(outcome)) => outcome,
             Err(SubmitError { .. }) => Outcome::Failed(Errno::NOBUFS, None),
         };
         ops.free.push(at);
-        ops.end(work, ended);
+        Some(ended)
     }
 
     /// Completes a file operation. Returns `None` if its connection is closed.
@@ -100,15 +118,14 @@ impl<K: Submit> Io<K> {
             && self.file_ops.has_room()
     }
 
-    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead). Returns false if
-    /// the file has changed.
-    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> bool {
+    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead).
+    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> ReadAhead {
         let on = self.conn(slot);
         let Some((file, range)) = self.connections[slot as usize].queue.first_file() else {
-            return true;
+            return ReadAhead::InFlight;
         };
         if self.has_changed(&file, range.start) {
-            return false;
+            return ReadAhead::Changed;
         }
         let connection = &mut self.connections[slot as usize];
         let max = u64::from(max_bytes.clamp(1, MAX_READ_AHEAD_BYTES));
@@ -121,7 +138,13 @@ impl<K: Submit> Io<K> {
         self.file_ops.read_ahead_bytes += read_ahead_bytes as usize;
         self.stats.read_ahead += 1;
         let work = FileRequest { on, tag: 0, is_list: false, write_bytes: 0, read_ahead_bytes };
-        self.start_file_op(work, Op::File(shared_ring::files::FileOp::Read(file, range)));
-        true
+        let Some(outcome) =
+            self.submit_file_op(work, Op::File(shared_ring::files::FileOp::Read(file, range)))
+        else {
+            return ReadAhead::InFlight;
+        };
+        // What is in memory is sent at once, so that other connections can use its buffer.
+        self.wanted(work);
+        ReadAhead::Done(outcome)
     }
 }

@@ -1,0 +1,128 @@
+//! Memory for parts of files that are cached, used by one read after another.
+
+use std::ops::Range;
+use std::rc::Rc;
+
+use rustix::io::Errno;
+
+use crate::file_op::len;
+use crate::{BufferPool, Fd, FileOutcome, FileRange, RxBuf, System};
+
+/// The buffers of one kernel for reads of files that complete at once.
+///
+/// A buffer that is returned is the next one to be lent out. So a few buffers serve any number of connections whose
+/// sockets take what was read, and these stay in the CPU's cache. Memory is allocated when more buffers are needed at a
+/// time than ever before, and is kept.
+#[derive(Debug, Default)]
+pub struct ReadBuffers(Vec<Rc<BufferPool>>);
+
+impl ReadBuffers {
+    /// Size of a buffer in bytes. Longer reads have memory of their own.
+    pub const BYTES: u32 = 64 * 1024;
+    /// Maximum number of buffers. Beyond it, each read has memory of its own.
+    pub const MAX: u16 = 128;
+    /// Maximum memory of all buffers, in bytes.
+    pub const MAX_BYTES: usize = Self::MAX as usize * (Self::BYTES as usize + 128);
+    /// Number of buffers that are allocated at a time.
+    const STEP: u16 = 4;
+
+    /// Reads a part of a file without blocking. Returns `None` if the part is longer than a buffer, or all buffers are lent
+    /// out.
+    ///
+    /// # Errors
+    /// Those of [`System::read_cached`].
+    pub fn read(
+        &mut self,
+        system: &mut impl System,
+        file: Fd,
+        part: &Range<u64>,
+    ) -> Option<Result<FileOutcome, Errno>> {
+        let len = len(part);
+        let mut bytes = (len <= Self::BYTES).then(|| self.take()).flatten()?;
+        let part = FileRange { file, offset: part.start, len };
+        match system.read_cached(part, &mut bytes[..len as usize]) {
+            Ok(n) => bytes.truncate(n),
+            Err(errno) => return Some(Err(errno)),
+        }
+        // The reader may keep few bytes for long.
+        let is_filled = bytes.len() >= Self::BYTES as usize / 4;
+        let bytes = if is_filled { bytes } else { RxBuf::from(bytes.to_vec()) };
+        Some(Ok(FileOutcome::Read(bytes)))
+    }
+
+    fn take(&mut self) -> Option<RxBuf> {
+        if let Some(free) = self.0.iter().find_map(BufferPool::lend_free) {
+            return Some(free);
+        }
+        if self.0.len() == usize::from(Self::MAX / Self::STEP) {
+            return None;
+        }
+        let more = BufferPool::for_reads(Self::STEP, Self::BYTES);
+        let first = more.lend_free();
+        self.0.push(more);
+        first
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+    use crate::Linux;
+
+    /// Returns a reader of the first bytes of a cached file.
+    fn reader(buffers: &mut ReadBuffers) -> impl FnMut(u64) -> Option<Result<RxBuf, Errno>> {
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 100_000]).unwrap();
+        move |len| {
+            let read =
+                buffers.read(&mut Linux::default(), Fd::from_raw(file.as_raw_fd()), &(0..len))?;
+            Some(read.map(|outcome| match outcome {
+                FileOutcome::Read(bytes) => bytes,
+                other => panic!("{other:?}"),
+            }))
+        }
+    }
+
+    #[test]
+    fn reads_share_a_bounded_number_of_buffers() {
+        let mut buffers = ReadBuffers::default();
+        let mut read = reader(&mut buffers);
+        let mut held = Vec::new();
+        while let Some(bytes) = read(60_000) {
+            held.push(bytes.unwrap());
+        }
+        assert_eq!(held.len(), usize::from(ReadBuffers::MAX));
+        assert!(held.iter().all(|bytes| **bytes == [7; 60_000]));
+        let last = held.pop().unwrap().as_ptr();
+        assert_eq!(read(60_000).unwrap().unwrap().as_ptr(), last);
+        drop(read);
+        assert_eq!(buffers.0.len(), usize::from(ReadBuffers::MAX / ReadBuffers::STEP));
+    }
+
+    #[test]
+    fn few_bytes_occupy_no_buffer_and_more_than_a_buffer_none() {
+        let mut buffers = ReadBuffers::default();
+        let mut read = reader(&mut buffers);
+        let few: Vec<_> = (0..1_000).map(|_| read(16_383).unwrap().unwrap()).collect();
+        assert!(few.iter().all(|bytes| bytes.held() < 20_000));
+        assert_eq!(read(16_384).unwrap().unwrap().held(), ReadBuffers::BYTES as usize);
+        assert!(read(u64::from(ReadBuffers::BYTES) + 1).is_none());
+        drop(read);
+        assert_eq!(buffers.0.len(), 1);
+    }
+
+    #[test]
+    fn error_of_a_read_returns_its_buffer() {
+        let mut buffers = ReadBuffers::default();
+        for _ in 0..1_000 {
+            let directory = std::fs::File::open("/proc").unwrap();
+            let fd = Fd::from_raw(directory.as_raw_fd());
+            let read = buffers.read(&mut Linux::default(), fd, &(0..10));
+            assert!(matches!(read, Some(Err(_))), "{read:?}");
+        }
+        assert_eq!(buffers.0.len(), 1);
+    }
+}
