@@ -60,7 +60,7 @@ passes() {
     case $1 in
         httpd) echo own simulation server ;;
         shared-ring) echo own simulation kernels sockets ;;
-        flexsc-rt) echo own slow sockets ;;
+        flexsc-rt) echo own slow simulation sockets ;;
         ecem) echo own ;;
         *) echo own simulation sockets ;;
     esac

@@ -19,8 +19,6 @@ mod choice;
 mod clock;
 #[path = "../../../crates/flexsc-rt/src/completions.rs"]
 mod completions;
-#[path = "../../../crates/flexsc-rt/src/cores.rs"]
-mod cores;
 #[path = "../../../crates/flexsc-rt/src/descriptor.rs"]
 mod descriptor;
 #[path = "../../../crates/flexsc-rt/src/entry.rs"]
@@ -43,8 +41,6 @@ mod operations;
 mod page;
 #[path = "../../../crates/flexsc-rt/src/pages/mod.rs"]
 mod pages;
-#[path = "../../../crates/flexsc-rt/src/processors.rs"]
-mod processors;
 mod raw;
 #[path = "../../../crates/flexsc-rt/src/readiness.rs"]
 mod readiness;
@@ -52,6 +48,8 @@ mod readiness;
 mod ring;
 #[path = "../../../crates/flexsc-rt/src/shared.rs"]
 mod shared;
+#[path = "../../../crates/flexsc-rt/src/specialization.rs"]
+mod specialization;
 #[path = "../../../crates/flexsc-rt/src/sync.rs"]
 mod sync;
 mod threads;

@@ -8,10 +8,10 @@ use evring_sim::{CallBy, SimCalls};
 use shared_ring::author::CallJob;
 
 use crate::clock::Instant;
-use crate::cores::Specialization;
 use crate::machine::{self, BY_THREAD};
 use crate::page::ENTRIES;
 use crate::shared::Shared;
+use crate::specialization::Specialization;
 
 /// Threads at a time.
 const MAX_THREADS: usize = 3;

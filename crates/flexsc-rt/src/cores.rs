@@ -15,6 +15,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use rustix::thread::CpuSet;
 
 use super::processors;
+use crate::specialization::Specialization;
 
 /// Beats of a window; of these, those with an active thread that give cores, and those that keep them.
 const WINDOW: u32 = 64;
@@ -23,21 +24,6 @@ const KEEP_FROM: u32 = 16;
 
 /// Windows in a row that decide.
 const WINDOWS: u32 = 2;
-
-/// When syscall threads leave the owner's core.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Specialization {
-    /// Never.
-    Off,
-    /// While load and idle cores justify it: if a thread was active in three quarters of two windows of 64 heartbeats, and
-    /// no more threads of the machine are runnable than the process may use cores. A process that
-    /// may use few of many cores rarely finds that.
-    #[default]
-    Adaptive,
-    /// The same, however many threads of the machine are runnable.
-    WhileBusy,
-}
 
 /// What a window has shown.
 #[derive(Clone, Copy, Debug)]

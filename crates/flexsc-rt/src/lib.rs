@@ -190,11 +190,17 @@ mod ring;
 mod shared;
 #[cfg(all(test, not(loom)))]
 mod simulated;
+mod specialization;
 mod sync;
+/// What the threads of this machine wait for.
+mod tasks {
+    pub(crate) use shared_ring::sync::{Condvar, Mutex, MutexGuard};
+    #[cfg(all(test, not(loom)))]
+    pub(crate) use std::thread::yield_now;
+}
 mod threads;
 
 pub use call::{Call, Direction, Executor, Waits};
-pub use cores::Specialization;
 pub use descriptor::Descriptor;
 pub use error::{Busy, Error};
 pub use event_loop::{EventLoop, Refused};
@@ -203,6 +209,7 @@ pub use object::Kind;
 pub use operation::Operation;
 pub use pages::{Completion, Config, Counters, EntryId, Pages, Scratch};
 pub use shared_ring::uring::SetupError;
+pub use specialization::Specialization;
 
 /// Tests the examples of the README.
 #[cfg(doctest)]

@@ -8,20 +8,23 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use shared_ring::sync::{AtomicBool, AtomicU64, Condvar, Mutex, MutexGuard, Ordering};
+use shared_ring::sync::{AtomicBool, AtomicU64, Ordering};
 
 #[cfg(all(test, loom))]
 mod models;
 
-use crate::cores::{Applied, Beats, Cores, Specialization};
+// A simulated machine includes this file with modules of its own.
+use super::clock::Instant;
+use super::cores::{Applied, Beats, Cores};
+use super::interrupt::{self, Serving};
+use super::tasks::{Condvar, Mutex, MutexGuard};
+use super::{processors, raw};
 use crate::entry::Status;
-use crate::interrupt::{self, Serving};
 use crate::page::ENTRIES;
-use crate::processors;
-use crate::raw;
 use crate::shared::Shared;
+use crate::specialization::Specialization;
 
 /// Stack of a syscall thread: it makes system calls and handles one signal.
 const STACK_BYTES: usize = 64 * 1024;
@@ -542,6 +545,7 @@ impl Pool {
 
 #[cfg(all(test, not(loom)))]
 mod tests {
+    use super::super::tasks::yield_now;
     use super::*;
 
     fn threads_of(pages: usize) -> Threads {
@@ -615,7 +619,7 @@ mod tests {
         drop(work);
         assert!(Pool::start(&threads.0, number));
         while threads.0.lock().idle == 0 {
-            thread::yield_now();
+            yield_now();
         }
         let work = threads.0.lock();
         assert_eq!(work.counters.max_active, 1);
@@ -640,7 +644,7 @@ mod tests {
         assert!(Pool::start(pool, number));
         let thread = &pool.threads[0];
         while thread.serving.entry().is_none() || !thread.serving.is_dead() {
-            thread::yield_now();
+            yield_now();
         }
         // A beat has come between the begin of its call and its death.
         let mut work = pool.lock();
@@ -651,7 +655,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(10);
         while pool.shared.entry(0).status() != Status::Done {
             assert!(Instant::now() < deadline, "its call has not ended");
-            thread::yield_now();
+            yield_now();
         }
         // SAFETY: it is done.
         assert_eq!(unsafe { pool.shared.entry(0).take() }, -(libc::EOWNERDEAD as isize));

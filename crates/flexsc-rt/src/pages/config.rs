@@ -4,7 +4,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::call::Executor;
-use crate::cores::Specialization;
+use crate::specialization::Specialization;
 
 /// How pages are registered.
 #[derive(Clone, Debug)]

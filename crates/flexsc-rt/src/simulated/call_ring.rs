@@ -11,7 +11,7 @@ pub(crate) use shared_ring::author::CallJob;
 pub(crate) use shared_ring::uring::Pushed;
 use shared_ring::uring::{Mode, SetupError};
 
-use super::machine::{CLOSED, Machine, NOT_OPEN, STANDSTILL, machine};
+use super::machine::{CLOSED, Machine, NOT_OPEN, STANDSTILL, machine, step};
 use crate::call::Direction;
 
 /// Submissions that the queue holds.
@@ -212,14 +212,12 @@ impl CallRing {
                 let late = timeout.is_some_and(|timeout| {
                     u128::from(machine.now_ns - begin) >= timeout.as_nanos()
                 });
-                if wanted > 0 {
-                    machine.step();
-                }
                 late || machine.ring.landed.len() >= wanted as usize
             });
             if is_over {
                 return Ok(taken);
             }
+            step();
         }
         panic!("standstill: nothing ends the wait in the ring");
     }

@@ -7,7 +7,7 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::call_ring::is_readable;
-use super::machine::{CLOSED, STANDSTILL, machine};
+use super::machine::{CLOSED, STANDSTILL, machine, step};
 use crate::call::Direction;
 
 pub(crate) struct EpollSet {
@@ -56,7 +56,7 @@ impl EpollSet {
             if !reports.is_empty() || timeout.is_some_and(is_late) {
                 return Ok(());
             }
-            machine(|machine| machine.step());
+            step();
         }
         panic!("standstill: nothing ends the wait");
     }

@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 
 use super::future::{CallFuture, Runtime};
-use super::machine::{STANDSTILL, machine};
+use super::machine::{STANDSTILL, machine, step};
 use super::pages::{Config, Scratch};
-use super::{configurations, needs_the_closed_one, random, random_call};
+use super::{configurations, has_no_thread, needs_the_closed_one, prepare, random, random_call};
 use crate::call::{Call, Waits};
 use crate::operation::Operation;
 
@@ -83,6 +83,9 @@ unsafe impl Operation for Owned {
                 assert!(effects.is_none_or(|n| n == 0), "it had its effect");
                 if error.raw_os_error() == Some(libc::EBADF) {
                     assert!(needs_the_closed_one(&self.call));
+                    return;
+                }
+                if has_no_thread(&self.call, &error) {
                     return;
                 }
                 assert_eq!(error.raw_os_error(), Some(libc::EINTR));
@@ -161,7 +164,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64, config: &Config) -> Self {
-        machine(|machine| machine.reset(seed));
+        prepare(seed, config);
         let runtime = Runtime::new(config).unwrap();
         Run { runtime, tasks: Vec::new(), next_call: 0, counts: Rc::default() }
     }
@@ -225,7 +228,7 @@ impl Run {
             }
             10 => self.drop_one(),
             11 => Run::notify(),
-            _ => machine(|machine| machine.step()),
+            _ => step(),
         }
     }
 
@@ -238,7 +241,7 @@ impl Run {
                 continue;
             }
             // Every task sleeps.
-            machine(|machine| machine.step());
+            step();
             Run::notify();
             idle += 1;
             let is_watched = machine(|machine| machine.notifier.is_some());

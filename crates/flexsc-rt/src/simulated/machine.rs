@@ -3,16 +3,11 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
-use std::sync::Arc;
 use std::task::Waker;
 
 use super::call_ring::Queues;
-use super::threads::Thread;
+use super::{processors, tasks};
 use crate::call::{Direction, Waits};
-use crate::entry::Status;
-use crate::page::ENTRIES;
-use crate::raw::INTERRUPTED;
-use crate::shared::Shared;
 
 /// Descriptors, numbered from 0.
 pub(super) const DESCRIPTORS: usize = 12;
@@ -22,6 +17,20 @@ pub(super) const CLOSED: RawFd = DESCRIPTORS as RawFd;
 
 /// The result of a call or wait for it.
 pub(super) const NOT_OPEN: isize = -(libc::EBADF as isize);
+
+/// Which threads the system starts, the heartbeat among them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Starts {
+    #[default]
+    All,
+    /// So many at a time, as at a limit of pids(7).
+    UpTo(usize),
+    /// All but one in so many.
+    Some(u64),
+}
+
+/// The first number of calls that end the thread that makes them.
+pub(super) const DIES: u32 = 1_050;
 
 /// Steps without an end of a wait, after which none will come.
 pub(super) const STANDSTILL: u32 = 1_000_000;
@@ -35,8 +44,12 @@ pub(super) struct Machine {
     ready: [[u32; 2]; DESCRIPTORS],
     /// Effects of the calls whose completions were not taken; `None` of an entry that makes no call.
     effects: BTreeMap<usize, Option<u32>>,
-    pub(super) threads: Vec<Thread>,
-    pub(super) shared: Option<Arc<Shared>>,
+    /// Threads at most.
+    pub(super) max_threads: usize,
+    /// No call ends that waits for others.
+    pub(super) stands_still: bool,
+    /// Which threads the system starts.
+    pub(super) starts: Starts,
     pub(super) ring: Queues,
     pub(super) armed: BTreeMap<i32, [bool; 2]>,
     /// The bell of the pages that the notifier waits for, and the waker of its task.
@@ -52,14 +65,26 @@ pub(super) fn machine<R>(access: impl FnOnce(&mut Machine) -> R) -> R {
     MACHINE.with_borrow_mut(access)
 }
 
+/// Lets something happen. The machine must not be in use.
+pub(super) fn step() {
+    if machine(Machine::happen) {
+        let turns = machine(|machine| machine.random(4));
+        (0..=turns).for_each(|_| tasks::run_any());
+    }
+}
+
 impl Machine {
     pub(super) fn reset(&mut self, seed: u64) {
         *self =
             Machine { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, ..Machine::default() };
+        tasks::reset();
+        processors::reset();
     }
 
     /// Returns a number below a bound (xorshift64*).
     pub(super) fn random(&mut self, below: u64) -> u64 {
+        // A test without a seed has one.
+        self.state = self.state.max(1);
         self.state ^= self.state >> 12;
         self.state ^= self.state << 25;
         self.state ^= self.state >> 27;
@@ -108,86 +133,41 @@ impl Machine {
     /// Returns whether a call could be made now by a thread that waits in it.
     pub(super) fn waits_no_longer(&mut self, number: u32) -> bool {
         // Calls that wait for anything take a while.
-        number < 1_030 || self.random(16) == 0
+        number < 1_020 || !self.stands_still && (number < 1_030 || self.random(16) == 0)
     }
 
     pub(super) fn is_ready(&self, fd: i32, direction: Direction) -> bool {
         self.ready[fd as usize][direction as usize] > 0
     }
 
-    /// Lets something happen.
-    pub(super) fn step(&mut self) {
+    /// Returns whether no thread can be started now, beside so many.
+    pub(super) fn refuses_thread(&mut self, living: usize) -> bool {
+        match self.starts {
+            Starts::All => false,
+            Starts::UpTo(most) => living >= most,
+            Starts::Some(one_in) => self.random(one_in) == 0,
+        }
+    }
+
+    /// Lets something happen. Returns whether a thread goes on.
+    fn happen(&mut self) -> bool {
         self.now_ns += 10 + self.random(200);
         match self.random(4) {
+            0 if self.stands_still => {}
             0 => {
                 let (fd, direction) = (self.random(DESCRIPTORS as u64), self.random(2));
                 let ready = &mut self.ready[fd as usize][direction as usize];
                 *ready = (*ready + 1).min(3);
             }
             1 => self.step_ring(),
-            _ => self.step_thread(),
+            _ => return true,
         }
-    }
-
-    fn step_thread(&mut self) {
-        if self.threads.is_empty() {
-            return;
-        }
-        let number = self.random(self.threads.len() as u64) as usize;
-        let Some(shared) = self.shared.clone() else { return };
-        match self.threads[number] {
-            Thread::Idle => {
-                let first = self.random(shared.pages() as u64) as usize;
-                let pages = (first..shared.pages()).chain(0..first);
-                let claim = |page: usize| Some((page, shared.submitted[page].claim()?));
-                if let Some((page, place)) = pages.into_iter().find_map(claim) {
-                    let index = (page * ENTRIES + place) as u32;
-                    // The owner would spin between the two.
-                    shared.entry(index).begin(number as u16);
-                    self.threads[number] = Thread::Calling(index);
-                    self.assert_thread_is_left(&shared);
-                }
-            }
-            Thread::Calling(index) => {
-                let entry = shared.entry(index);
-                // SAFETY: this thread has claimed it.
-                let (call, args) = unsafe { entry.call() };
-                assert!(self.effects.contains_key(&args[0]), "its memory was taken back");
-                // A signal may come too early, and is repeated.
-                let interrupted = entry.status() == Status::Cancel && self.random(3) == 0;
-                let is_made = self.waits_no_longer(call);
-                let result = match is_made.then(|| self.call(call, &args)) {
-                    Some(Some(result)) => Some(result),
-                    // A call that does not wait reports that.
-                    Some(None) if call < 1_020 => Some(-(libc::EAGAIN as isize)),
-                    _ => interrupted.then_some(INTERRUPTED),
-                };
-                if let Some(result) = result {
-                    // SAFETY: as above.
-                    unsafe { entry.finish_on_thread(result) };
-                    self.threads[number] = Thread::Done(index);
-                }
-            }
-            Thread::Done(index) => {
-                self.threads[number] = Thread::Idle;
-                shared.complete(index);
-            }
-        }
-    }
-
-    /// Panics if calls that may wait indefinitely have all threads.
-    fn assert_thread_is_left(&self, shared: &Shared) {
-        let waits = |thread: &Thread| match thread {
-            // SAFETY: the thread has claimed the entry.
-            Thread::Calling(index) => unsafe { shared.entry(*index).call() }.0 >= 1_020,
-            _ => false,
-        };
-        assert!(!self.threads.iter().all(waits), "no thread is left for bounded calls");
+        false
     }
 
     /// Panics if something is on its way.
     pub(super) fn assert_idle(&self) {
-        assert!(self.threads.iter().all(|thread| matches!(thread, Thread::Idle)));
+        tasks::assert_idle();
         assert!(self.effects.is_empty(), "memory of {:?}", self.effects);
         let names: BTreeSet<_> = self.ring.in_flight().collect();
         assert!(names.is_empty(), "in the ring: {names:?}");

@@ -1,27 +1,34 @@
-//! Pages on a simulated machine, whose steps follow from a seed: what the owner does is the code of the crate, and
-//! what the kernel and the syscall threads do happens between its steps. `futures.rs` has tasks that wait for calls, and drop
+//! Pages on a simulated machine, whose steps follow from a seed: what the owner and the syscall threads do is the code of
+//! the crate, and what the kernel does happens between their steps. `futures.rs` has tasks that wait for calls, and drop
 //! them.
 //!
 //! `models.rs` checks in every interleaving the few atomic operations that owner and threads share; here millions of
-//! posts, cancellations and completions meet, by all executors, while entries and threads run short.
+//! posts, cancellations and completions meet, by all executors, while entries and threads run short, die, or cannot be
+//! started.
 
 #![allow(dead_code, unreachable_pub, reason = "the tests do not use all of the included modules")]
 
 mod call_ring;
 mod clock;
+#[path = "../cores.rs"]
+mod cores;
 mod epoll_set;
 #[path = "../future.rs"]
 mod future;
 mod futures;
+mod interrupt;
 mod machine;
 mod notifier;
 #[path = "../pages/mod.rs"]
 mod pages;
+mod processors;
 mod raw;
 #[path = "../readiness.rs"]
 mod readiness;
 #[path = "../ring.rs"]
 mod ring;
+mod tasks;
+#[path = "../threads.rs"]
 mod threads;
 
 use std::collections::HashMap;
@@ -30,8 +37,8 @@ use std::time::Duration;
 
 use crate::call::{Call, Direction, Executor, Waits};
 use crate::error::Busy;
-use machine::{CLOSED, DESCRIPTORS, machine};
-use pages::{Config, EntryId, Pages};
+use machine::{CLOSED, DESCRIPTORS, DIES, STANDSTILL, Starts, machine, step};
+use pages::{Config, Counters, EntryId, Pages};
 
 /// A run: the pages, and the calls whose completions were not taken.
 struct Run {
@@ -42,6 +49,7 @@ struct Run {
     taken: u64,
     interrupted: u64,
     not_open: u64,
+    no_thread: u64,
     busy: u64,
 }
 
@@ -52,6 +60,20 @@ struct Posted {
     cancelled: bool,
     uncancellable: bool,
     needs_the_closed_one: bool,
+    of: Call,
+}
+
+impl Posted {
+    fn new(number: usize, id: EntryId, call: &Call) -> Self {
+        Posted {
+            call: number,
+            id,
+            cancelled: false,
+            uncancellable: call.uncancellable,
+            needs_the_closed_one: needs_the_closed_one(call),
+            of: *call,
+        }
+    }
 }
 
 fn random(below: u64) -> u64 {
@@ -72,6 +94,9 @@ fn random_call(of: usize) -> Call {
             0 => Call::until_ready(fd, direction),
             _ => Call::new(number + 20, args).waits(Waits::ReadyThenBlocks(fd, direction)),
         },
+        _ if random(8) == 0 => {
+            Call::new(libc::c_long::from(DIES) + random(2) as libc::c_long, args)
+        }
         _ => Call::new(number + 30, args),
     };
     let bounded = call.waits == Waits::Bounded;
@@ -93,6 +118,31 @@ fn random_call(of: usize) -> Call {
     if random(16) == 0 { call.uncancellable() } else { call }
 }
 
+/// Begins a run. In half of them the system does not start every thread.
+fn prepare(seed: u64, config: &Config) {
+    machine(|machine| {
+        machine.reset(seed);
+        machine.max_threads = config.threads.into();
+        machine.starts = match seed % 4 {
+            1 => Starts::UpTo(machine.random(u64::from(config.threads) + 1) as usize),
+            3 => Starts::Some(1 + machine.random(3)),
+            _ => Starts::All,
+        };
+    });
+}
+
+/// Returns whether this is the error of a call whose thread died, or that has none: the system starts none, and those that
+/// run are blocked.
+fn has_no_thread(call: &Call, error: &io::Error) -> bool {
+    match error.raw_os_error() {
+        Some(libc::EOWNERDEAD) => (DIES..DIES + 10).contains(&call.number),
+        Some(libc::EAGAIN) => {
+            machine(|machine| machine.starts != Starts::All) && call.waits != Waits::Bounded
+        }
+        _ => false,
+    }
+}
+
 /// Returns whether a call needs the descriptor that is closed.
 fn needs_the_closed_one(call: &Call) -> bool {
     call.waits.descriptor().is_some_and(|(fd, _)| fd == CLOSED)
@@ -100,7 +150,11 @@ fn needs_the_closed_one(call: &Call) -> bool {
 
 impl Run {
     fn new(seed: u64, config: &Config) -> Self {
-        machine(|machine| machine.reset(seed));
+        prepare(seed, config);
+        Run::started(config)
+    }
+
+    fn started(config: &Config) -> Self {
         let pages = Pages::register(config).unwrap();
         Run {
             pages,
@@ -110,6 +164,7 @@ impl Run {
             taken: 0,
             interrupted: 0,
             not_open: 0,
+            no_thread: 0,
             busy: 0,
         }
     }
@@ -122,13 +177,7 @@ impl Run {
         match unsafe { self.pages.post(&call) } {
             Ok(id) => {
                 self.next_call += 1;
-                let posted = Posted {
-                    call: number,
-                    id,
-                    cancelled: false,
-                    uncancellable: call.uncancellable,
-                    needs_the_closed_one: needs_the_closed_one(&call),
-                };
+                let posted = Posted::new(number, id, &call);
                 machine(|machine| machine.makes_no_call(number, call.waits));
                 assert!(self.live.insert(id, posted).is_none(), "the entry was in use");
                 self.ids.push(id);
@@ -182,6 +231,10 @@ impl Run {
                         self.not_open += 1;
                         continue;
                     }
+                    if has_no_thread(&posted.of, &error) {
+                        self.no_thread += 1;
+                        continue;
+                    }
                     assert_eq!(error.raw_os_error(), Some(libc::EINTR), "{posted:?}");
                     assert!(posted.cancelled && !posted.uncancellable, "{posted:?}");
                     self.interrupted += 1;
@@ -191,11 +244,14 @@ impl Run {
     }
 
     fn step(&mut self) -> io::Result<()> {
+        if random(200) == 0 {
+            self.end_bounded();
+        }
         match random(16) {
             0..=5 => self.post(),
             6..=7 => self.cancel(),
             8..=10 => self.take(1 + random(8)),
-            11..=12 => machine(|machine| machine.step()),
+            11..=12 => (0..=random(32)).for_each(|_| step()),
             13 => self.pages.submit().map_err(io::Error::other)?,
             14 => {
                 let timeout = Duration::from_nanos([0, 300, 5_000][random(3) as usize]);
@@ -209,8 +265,41 @@ impl Run {
         Ok(())
     }
 
-    /// Ends all calls, and checks that nothing is lost.
-    fn end(mut self) -> [u64; 4] {
+    /// Waits for the bounded calls while no other ends (section 7).
+    fn end_bounded(&mut self) {
+        machine(|machine| machine.stands_still = true);
+        while self.live.values().any(|posted| posted.of.waits == Waits::Bounded) {
+            self.pages.wait(None).unwrap();
+            self.take(u64::MAX);
+        }
+        machine(|machine| machine.stands_still = false);
+    }
+
+    /// Keeps so many calls that compute outstanding on threads, until something is so.
+    fn keep_busy(&mut self, calls: usize, is_so: impl Fn(&Counters) -> bool) {
+        for _ in 0..STANDSTILL {
+            if is_so(&self.pages.counters()) {
+                return;
+            }
+            while self.pages.outstanding() < calls {
+                let number = self.next_call;
+                let call = Call::bounded(1_001, [number, 0, 0, 0, 0, 0]).pinned(Executor::Threads);
+                machine(|machine| machine.lend(number));
+                self.next_call += 1;
+                // SAFETY: the machine has no memory.
+                let id = unsafe { self.pages.post(&call) }.unwrap();
+                self.live.insert(id, Posted::new(number, id, &call));
+            }
+            self.pages.submit().unwrap();
+            step();
+            self.take(u64::MAX);
+        }
+        panic!("standstill: it is not so");
+    }
+
+    /// Ends all calls, and checks that nothing is lost and that no thread remains. Returns how often each outcome occurred.
+    fn end(mut self) -> [u64; 8] {
+        self.end_bounded();
         let mut posted: Vec<_> = self.live.values_mut().collect();
         posted.sort_by_key(|posted| posted.call);
         for posted in posted {
@@ -234,15 +323,26 @@ impl Run {
         self.pages.wait(None).unwrap();
         let taken = std::iter::from_fn(|| self.pages.next()).count();
         assert_eq!(taken, self.pages.entries());
-        [self.taken, self.interrupted, self.not_open, self.busy]
+        let Counters { threads_started, threads_blocked, threads_died, .. } = self.pages.counters();
+        let Counters { max_active_threads, .. } = self.pages.counters();
+        assert!(max_active_threads <= ACTIVE_THREADS, "{max_active_threads} threads were active");
+        let Run { pages, taken, interrupted, not_open, no_thread, busy, .. } = self;
+        drop(pages);
+        assert_eq!(tasks::living(), 0, "threads have not ended");
+        let [started, blocked, died] = [threads_started, threads_blocked, threads_died];
+        [taken, interrupted, not_open, busy, no_thread, started, blocked, died]
     }
 }
+
+/// Threads that may be active at a time.
+const ACTIVE_THREADS: usize = 2;
 
 fn configurations() -> [Config; 4] {
     let few = |sleep_in_ring, threads, ring| {
         let mut config = Config::with_entries(64);
-        (config.reserve, config.threads, config.active_threads) = (8, threads, 2);
+        (config.reserve, config.threads, config.active_threads) = (8, threads, ACTIVE_THREADS);
         (config.sleep_in_ring, config.ring) = (sleep_in_ring, ring);
+        config.heartbeat = Duration::from_micros(3);
         config
     };
     let mut more = few(false, 5, true);
@@ -252,7 +352,7 @@ fn configurations() -> [Config; 4] {
 
 fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
     for (n, config) in configurations().iter().enumerate() {
-        let mut total = [0; 4];
+        let mut total = [0; 8];
         for seed in seeds.clone() {
             let mut run = Run::new(seed, config);
             for _ in 0..steps {
@@ -265,11 +365,37 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
     }
 }
 
-/// A call is made once, or not at all if its result is `EINTR`, or `EBADF` as its descriptor is closed; no completion is
-/// lost, and none is reported twice; the kernel and the threads use no memory whose completion was taken; a wait ends.
+/// A call is made once, or not at all if its result is `EINTR`, `EBADF` as its descriptor is closed, `EOWNERDEAD` as its
+/// thread died, or `EAGAIN` as it has none; no completion is lost, and none is reported twice; the kernel and the threads
+/// use no memory whose completion was taken; a wait ends, and bounded calls end while no other does; no more threads are
+/// active than may be, and none remains.
 #[test]
 fn cancels_completions_and_throttling_race_for_millions_of_steps() {
     run_seeds(0..25, 20_000);
+}
+
+/// A busy owner and a busy thread of two cores have one each, while no other thread of the machine could run.
+#[test]
+fn threads_get_cores_while_the_load_justifies_it() {
+    let mut config = Config::with_entries(64);
+    (config.threads, config.active_threads, config.ring) = (3, 2, false);
+    config.heartbeat = Duration::from_micros(3);
+    prepare(2, &config);
+    processors::set(2, 2);
+    let mut run = Run::started(&config);
+    let given = |counters: &Counters| counters.cores_given - counters.cores_taken_back;
+    let is_owners = || processors::allowed().is_some_and(|cores| cores.is_set(0));
+    run.keep_busy(32, |counters| given(counters) == 1);
+    run.keep_busy(32, |_| !is_owners());
+    processors::set(2, 3);
+    run.keep_busy(32, |counters| given(counters) == 0);
+    run.keep_busy(32, |_| is_owners());
+    processors::set(2, 2);
+    run.keep_busy(32, |counters| given(counters) == 1);
+    // No load is left.
+    run.keep_busy(0, |counters| given(counters) == 0);
+    assert_eq!(run.pages.counters().cores_given, 2);
+    run.end();
 }
 
 /// The same for more seeds: `FLEXSC_SEEDS=10000 cargo test -p flexsc-rt --lib more_seeds -- --ignored`.

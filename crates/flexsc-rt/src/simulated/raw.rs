@@ -5,16 +5,20 @@ pub(crate) use crate::raw::{INTERRUPTED, decode};
 use std::os::fd::RawFd;
 
 use super::machine::{CLOSED, machine};
+use super::tasks;
 
 /// Returns whether a descriptor is open; now and then one was open a moment ago.
 pub(crate) fn is_open(fd: RawFd) -> bool {
     fd != CLOSED || machine(|machine| machine.random(4) == 0)
 }
 
-/// Makes a call at once.
+/// Makes a call: the owner at once, and a thread waits in it.
 ///
 /// # Safety
 /// None is required: the machine has no memory.
 pub(crate) unsafe fn system_call(number: u32, args: &[usize; 6]) -> isize {
-    machine(|machine| machine.call(number, args)).unwrap_or(-(libc::EAGAIN as isize))
+    match tasks::current() {
+        Some(own) => tasks::call(own, number, args),
+        None => machine(|machine| machine.call(number, args)).unwrap_or(-(libc::EAGAIN as isize)),
+    }
 }
