@@ -118,10 +118,12 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
 
 /// Waits until a socket has room, or rests.
 fn writable(fd: Fd, rests: bool) -> Sqe {
-    if rests {
-        return opcode::Timeout::new(&raw const REST).build();
-    }
-    opcode::PollAdd::new(raw(fd), libc::POLLOUT as u32).build()
+    if rests { rest() } else { opcode::PollAdd::new(raw(fd), libc::POLLOUT as u32).build() }
+}
+
+/// Completes with `ETIME` after a rest.
+pub(super) fn rest() -> Sqe {
+    opcode::Timeout::new(&raw const REST).build()
 }
 
 /// Time between two polls of a full socket whose peer has shut down its sending side. The ring reports that end
