@@ -37,7 +37,7 @@ enum Work {
     Cancel,
 }
 
-/// As `shared_ring::author::CallRing`.
+/// As `shared_ring::uring::CallRing`.
 #[derive(Debug)]
 pub(crate) struct CallRing {
     submitted: VecDeque<(u64, Work)>,

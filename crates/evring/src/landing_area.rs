@@ -8,7 +8,7 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferMemory, BufferPool};
 
 use crate::BindError;
 
-/// The receive buffers in the memory of a handler that an application calls itself, where [`Landing`](crate::Landing) calls
+/// The receive buffers in the memory of a handler that an application calls itself, where [`Landing`](crate::hooks::Landing) calls
 /// those in front of it.
 ///
 /// The application passes messages that landed there to [`Handler::handle`], and copies others
@@ -52,7 +52,7 @@ impl LandingArea {
         Ok(LandingArea { group, range, start, stride })
     }
 
-    /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::Multiplexer::set_listener_group).
+    /// Returns the buffer group, for [`Multiplexer::set_listener_group`](crate::mechanisms::Multiplexer::set_listener_group).
     pub fn group(&self) -> BufferGroup {
         self.group
     }

@@ -170,6 +170,17 @@ impl Ring {
         })
     }
 
+    /// Lets a wait for room rest whose socket has none, as the peer has shut down its sending side. Returns whether it
+    /// rests.
+    #[cold]
+    pub(crate) fn rest(&mut self, name: u64) -> bool {
+        let pushed = self.push_with(|ring| match ring.push_rest(name) {
+            true => Pushed::Queued,
+            false => Pushed::Full,
+        });
+        pushed == Ok(Pushed::Queued)
+    }
+
     #[inline]
     fn push_with(&mut self, push: impl Fn(&mut CallRing) -> Pushed) -> Result<Pushed, Errno> {
         let Some(Ok(ring)) = &mut self.calls else { return Ok(Pushed::NoOperation) };

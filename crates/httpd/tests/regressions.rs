@@ -614,3 +614,45 @@ fn body_whose_last_piece_filled_its_pipe_never_ended() {
         assert_eq!(responses(&sent)[0].body, len.as_bytes(), "{framing}");
     }
 }
+
+/// Returns the processor time of a process, in ticks of 10 ms (proc_pid_stat(5)).
+fn cpu_ticks(serving: &Serving) -> u64 {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", serving.child.id())).unwrap();
+    let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
+}
+
+#[test]
+fn clients_that_had_shut_down_their_side_and_did_not_read_kept_a_worker_busy() {
+    let root = site(&[]);
+    fs::File::create(root.path().join("large")).unwrap().set_len(64 << 20).unwrap();
+    let root = root.path().to_str().unwrap();
+    let start = |backend| {
+        let arguments = ["--listen", "127.0.0.1:0", "--workers", "1", "--backend", backend];
+        Serving::start(&[&arguments[..], &["--root", root, "--lab"]].concat())
+    };
+    // All mechanisms at once, as each test waits.
+    let servers: Vec<_> = available().map(|backend| (backend, start(backend))).collect();
+    let mut clients = Vec::new();
+    for (_, serving) in &servers {
+        for target in ["/large", "/bytes?n=64000000"] {
+            let mut client = serving.connect();
+            client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+            client.end();
+            clients.push(client);
+        }
+    }
+    // Once the sockets are full, the servers have nothing to do.
+    let mut busy = Vec::new();
+    for _ in 0..20 {
+        let before: Vec<_> = servers.iter().map(|(_, serving)| cpu_ticks(serving)).collect();
+        thread::sleep(Duration::from_millis(500));
+        let now = servers.iter().zip(before);
+        let now = now.map(|((backend, serving), before)| (*backend, cpu_ticks(serving) - before));
+        busy = now.filter(|(_, ticks)| *ticks > 2).collect();
+        if busy.is_empty() {
+            return;
+        }
+    }
+    panic!("ticks in half a second: {busy:?}");
+}

@@ -906,6 +906,35 @@ fn pipelined_requests_over_tls_made_memory_grow() {
     });
 }
 
+#[test]
+fn targets_of_https_were_served_without_tls() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend_at_once(|backend| {
+        let plain = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let plain = plain.route("/handler", |_: Request| "made").start().unwrap();
+        for line in [
+            "GET https://localhost/a",
+            "GET HTTPS://localhost/handler",
+            "OPTIONS https://localhost/a",
+            "GET https://localhost/none",
+        ] {
+            let mut client = serving::connect(&plain);
+            let response = client.request(line, "");
+            assert_eq!(response.status, 421, "{backend}: {line}");
+            client.expect_end();
+        }
+        assert_eq!(serving::connect(&plain).get("http://localhost/a").status, 200);
+        let server = start(backend, dir.path(), tls.clone());
+        for target in ["https://localhost/a", "http://localhost/a"] {
+            let response = get(&mut connect(&server, &config, "localhost"), target).unwrap();
+            assert!(response.starts_with(b"HTTP/1.1 200 "), "{backend}: {target}");
+        }
+    });
+}
+
 /// A record of the handshake.
 fn handshake_record(bytes: &[u8]) -> Vec<u8> {
     [&[22, 3, 1][..], &(bytes.len() as u16).to_be_bytes(), bytes].concat()

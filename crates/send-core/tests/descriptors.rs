@@ -14,7 +14,10 @@ const CONFIG: SocketConfig = SocketConfig::new(64, 4, 64);
 fn block() -> Option<ControlBlock<Sockets>> {
     let sockets = match Sockets::new(&CONFIG) {
         Ok(sockets) => sockets,
-        Err(SendSetupError::Ring(_)) => return None,
+        Err(SendSetupError::Ring(missing)) => {
+            println!("not tested: {missing}");
+            return None;
+        }
         Err(error) => panic!("{error}"),
     };
     let mut send = ControlBlock::with_source(8, sockets).unwrap();

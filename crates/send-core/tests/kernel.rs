@@ -15,7 +15,10 @@ const BATCH_ABOVE: usize = 32;
 fn unblocking_call_was_not_counted() {
     let delivery = Delivery::Preemptive;
     let config = UringConfig::new(delivery.mode(), 16, 1, 16);
-    let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
+    let mut kernel = match SendKernel::new(&config, delivery) {
+        Ok(kernel) => kernel,
+        Err(missing) => return println!("not tested: {missing}"),
+    };
     let options = ListenOptions::new(64);
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, address) = kernel.host_mut().listen(at, &options).unwrap();
@@ -55,7 +58,10 @@ fn unblocking_call_was_not_counted() {
 fn queues_of_no_event_passed_none_on() {
     let delivery = Delivery::Ps2;
     let config = UringConfig::new(delivery.mode(), 16, 1, 16);
-    let Ok(kernel) = UringKernel::new(&config) else { return };
+    let kernel = match UringKernel::new(&config) {
+        Ok(kernel) => kernel,
+        Err(missing) => return println!("not tested: {missing}"),
+    };
     let mut kernel = SendKernel::with_kernel(kernel, delivery, Capacity::new(8, 0)).unwrap();
     kernel.waker().wake();
     let woken = (0..1_000).any(|_| {

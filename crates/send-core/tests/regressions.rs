@@ -211,7 +211,10 @@ fn mask_counts(counted: &CountingBlock) -> (u64, u64) {
 fn listener_with_reused_descriptor_did_not_interrupt() {
     let delivery = Delivery::Preemptive;
     let config = UringConfig::new(delivery.mode(), 8, 1, 16);
-    let Ok(mut kernel) = SendKernel::new(&config, delivery) else { return };
+    let mut kernel = match SendKernel::new(&config, delivery) {
+        Ok(kernel) => kernel,
+        Err(missing) => return println!("not tested: {missing}"),
+    };
     let options = ListenOptions::new(8);
     let at = "127.0.0.1:0".parse().unwrap();
     let (listener, _) = kernel.host_mut().listen(at, &options).unwrap();

@@ -226,7 +226,10 @@ fn negative_offsets_are_errors() {
 #[test]
 fn ring_says_which_calls_it_makes() {
     let config = UringConfig::new(Mode::Deferred, 8, 1, 64);
-    let Ok(mut ring) = UringKernel::new(&config) else { return };
+    let mut ring = match UringKernel::new(&config) {
+        Ok(ring) => ring,
+        Err(missing) => return println!("not tested: {missing}"),
+    };
     let file = fs::File::open("/proc/self/exe").unwrap();
     assert!(ring.has_operation(&mut call(libc::SYS_fsync, [fd(&file)])));
     assert!(!ring.has_operation(&mut call(libc::SYS_getpid, [])));

@@ -139,6 +139,7 @@ on_every_kernel!(long_list_arrives_in_order);
 on_every_kernel!(send_to_a_full_socket_can_be_cancelled);
 on_every_kernel!(wait_for_room_ends_when_the_peer_reads);
 on_every_kernel!(wait_for_room_can_be_cancelled);
+on_every_kernel!(full_socket_had_room_once_its_peer_had_ended);
 on_every_kernel!(unsent_limit_bounds_what_a_socket_takes);
 on_every_kernel!(connecting_succeeds_and_fails);
 on_every_kernel!(files_are_opened_queried_and_read);
@@ -916,6 +917,45 @@ mod cases {
             kernel.submit(send(0), Op::Writable { fd }).unwrap();
             soon(&mut kernel, &mut batch);
             cancel(&mut kernel, &mut batch, send(0));
+        }
+        close(&mut kernel, socket);
+        assert!(batch.is_empty());
+    }
+
+    pub(super) fn full_socket_had_room_once_its_peer_had_ended(
+        mut kernel: impl Kernel,
+        far: &impl Far,
+    ) {
+        let root = folder(&mut kernel, far);
+        far.add_file("big", &[7; 200_000]);
+        let Outcome::File(FileOutcome::Opened(opened)) = open(&mut kernel, &root, "big") else {
+            panic!()
+        };
+        let file = opened.0;
+        let (socket, mut peer) = connection(&mut kernel, far, SMALL);
+        let (fd, mut batch) = (number(&socket), Batch::new());
+        let sent = fill(&mut kernel, &mut batch, fd);
+        peer.finish();
+        let send_file = || {
+            let (file, when_cold) = (file.clone(), WhenCold::Read);
+            Op::SendFile { fd, file, offset: 0, len: 200_000, is_last: true, when_cold }
+        };
+        for op in [send_file(), Op::Writable { fd }, send_file(), Op::Writable { fd }] {
+            kernel.submit(send(0), op).unwrap();
+            let calls = kernel.counters().system_calls;
+            soon(&mut kernel, &mut batch);
+            assert!(batch.is_empty(), "there is no room: {batch:?}");
+            let calls = kernel.counters().system_calls - calls;
+            assert!(calls < 20, "{calls} system calls");
+            cancel(&mut kernel, &mut batch, send(0));
+        }
+        kernel.submit(send(0), Op::Writable { fd }).unwrap();
+        let mut got = Vec::new();
+        let outcome = next_while_reading(&mut kernel, &mut batch, &mut peer, &mut got);
+        assert!(matches!(outcome, Outcome::Writable), "{outcome:?}");
+        while got.len() < sent {
+            peer.read_some(&mut got);
+            kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
         }
         close(&mut kernel, socket);
         assert!(batch.is_empty());

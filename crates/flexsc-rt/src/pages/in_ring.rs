@@ -4,11 +4,14 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::super::call_ring::Pushed;
+use super::super::call_ring::{CallRing, Pushed};
 use super::super::raw::INTERRUPTED;
 use super::{POLL, Pages, Place, is_not_ready};
-use crate::call::{Executor, Waits};
+use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
+
+/// The result of a rest.
+const RESTED: isize = -(libc::ETIME as isize);
 
 impl Pages {
     /// Submits entries and cancellations to the ring, and takes its completions.
@@ -45,6 +48,7 @@ impl Pages {
             has_any = true;
             let index = name as u32;
             match self.slots[index as usize].place {
+                Place::Polled if self.has_no_room(index, result) && self.ring.rest(name) => {}
                 Place::Polled => self.polled(index, result),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
                 // It must not wait again.
@@ -61,13 +65,20 @@ impl Pages {
         has_any
     }
 
-    /// Goes on with a call whose descriptor the ring has waited for.
+    /// Returns whether the ring has waited for room and reports something else.
+    fn has_no_room(&self, index: u32, result: isize) -> bool {
+        let waits = self.slots[index as usize].waits.descriptor();
+        let for_room = matches!(waits, Some((_, Direction::Write)));
+        for_room && result >= 0 && !CallRing::has_room(result as i32)
+    }
+
+    /// Goes on with a call whose descriptor the ring has waited for, or that has rested.
     pub(super) fn polled(&mut self, index: u32, result: isize) {
         self.swap_ends(index);
         let slot = &mut self.slots[index as usize];
         slot.place = Place::Batch;
         match slot.waits {
-            _ if result < 0 => self.finish(index, result),
+            _ if result < 0 && result != RESTED => self.finish(index, result),
             Waits::UntilReady(..) => self.finish(index, 0),
             Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_blocking(index),
             _ => self.execute_in_place(index),

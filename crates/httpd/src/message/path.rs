@@ -32,15 +32,24 @@ fn path_or_root(path: &[u8]) -> &[u8] {
     if path.is_empty() { b"/" } else { path }
 }
 
+const HTTP: &[u8] = b"http://";
+const HTTPS: &[u8] = b"https://";
+
+fn has_scheme(target: &[u8], scheme: &[u8]) -> bool {
+    target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
+}
+
+/// Returns whether a target is in absolute form, with the scheme https.
+pub(crate) fn is_https(target: &[u8]) -> bool {
+    has_scheme(target, HTTPS)
+}
+
 /// Returns the authority of a target in absolute form, such as `host:80` of `http://host:80/path?query`, and the path and
 /// query.
 pub(crate) fn split_authority(target: &[u8]) -> Result<(&[u8], &[u8]), Status> {
-    let is_scheme = |scheme: &[u8]| {
-        target.get(..scheme.len()).is_some_and(|start| start.eq_ignore_ascii_case(scheme))
-    };
     let remaining = match () {
-        () if is_scheme(b"http://") => &target[b"http://".len()..],
-        () if is_scheme(b"https://") => &target[b"https://".len()..],
+        () if has_scheme(target, HTTP) => &target[HTTP.len()..],
+        () if has_scheme(target, HTTPS) => &target[HTTPS.len()..],
         () => return Err(Status::BAD_REQUEST),
     };
     let end = remaining.iter().position(|b| matches!(b, b'/' | b'?')).unwrap_or(remaining.len());

@@ -29,6 +29,7 @@ impl Status {
     pub(crate) const LINE: Self = Status(414, "URI Too Long");
     pub(crate) const RANGE: Self = Status(416, "Range Not Satisfiable");
     pub(crate) const EXPECTATION: Self = Status(417, "Expectation Failed");
+    pub(crate) const MISDIRECTED: Self = Status(421, "Misdirected Request");
     pub(crate) const UPGRADE: Self = Status(426, "Upgrade Required");
     pub(crate) const HEAD: Self = Status(431, "Request Header Fields Too Large");
     /// For the log and the metrics, as of nginx: the client left before the response.

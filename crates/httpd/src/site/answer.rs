@@ -22,6 +22,13 @@ use crate::site::state::{AfterBody, State};
 /// The path of the server's metrics.
 const STATUS: &str = "/.httpd/status.json";
 
+/// Returns whether a target has the scheme https although the connection has no TLS: it is for another server (RFC 9110,
+/// section 7.4).
+#[cold]
+fn is_misdirected(x: &Cx<'_, impl Commands, State>, request: &RequestHead<'_>) -> bool {
+    path::is_https(request.target) && x.io.session(x.id).is_none()
+}
+
 impl Site {
     /// Answers a request for a host, after whose head `remaining` bytes have arrived. Returns whether the next
     /// request may be processed.
@@ -37,6 +44,9 @@ impl Site {
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return self.redirect_to_https(x, request, options);
+        }
+        if !request.target.starts_with(b"/") && is_misdirected(x, request) {
+            return self.context.send_error(x, Status::MISDIRECTED, options.ending());
         }
         #[cfg(feature = "sandbox")]
         if let Some(sent) = self.sandbox.answer(self.context.metrics.own(), x, request, options) {

@@ -90,6 +90,19 @@ impl CallRing {
         unsafe { self.ring.push(&poll.user_data(name)) }
     }
 
+    /// Returns whether the result of a wait for room reports room, or an error that a send returns. The ring reports to
+    /// each wait at once that the peer has shut down its sending side (POLLRDHUP), also to one for room only.
+    pub fn has_room(result: i32) -> bool {
+        sqe::has_room(result as u32)
+    }
+
+    /// Queues a rest of 50 ms before the next wait for room of a socket without. It completes with `ETIME`. Returns
+    /// false if the queue is full.
+    pub fn push_rest(&mut self, name: u64) -> bool {
+        // SAFETY: it points to a static.
+        unsafe { self.ring.push(&sqe::rest().user_data(name)) }
+    }
+
     /// Queues the cancellation of a call, which completes in any case: with `ECANCELED` or `EINTR` if the
     /// cancellation came in time. Returns false if the queue is full.
     pub fn cancel(&mut self, name: u64) -> bool {

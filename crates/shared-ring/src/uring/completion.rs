@@ -4,7 +4,7 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::sqe::OpMemory;
+use super::sqe::{OpMemory, has_room, waits_for_room};
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::inflight::InFlight;
@@ -139,6 +139,13 @@ impl<R: Ring> UringKernel<R> {
             n if n < 0 => Err(Errno::from_raw_os_error(-n)),
             n => Ok(n as u32),
         };
+        if waits_for_room(&entry.op, &entry.state) {
+            let rested = entry.state.rests;
+            entry.state.rests = !rested && result.is_ok_and(|events| !has_room(events));
+            if rested || entry.state.rests {
+                return self.rearm(token);
+            }
+        }
         match entry.op {
             // The kernel may not support multishot operations. Then post a single-shot one, which
             // fails again if the reason was another.

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use io_uring::opcode;
 use io_uring::squeue::{Entry as Sqe, Flags};
-use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow};
+use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow, Timespec};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -30,6 +30,8 @@ pub(super) struct OpState {
     /// The last submission was multishot, if its operation supports that.
     pub(super) multishot: bool,
     pub(super) cancelled: bool,
+    /// It waits for a time, and then for room again.
+    pub(super) rests: bool,
     /// A thread executes it.
     pub(super) on_thread: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
@@ -90,7 +92,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             opcode::SendMsg::new(raw(*fd), message.message()).flags(SEND_FLAGS as u32).build()
         }
         Op::Send { fd, data } => send(*fd, data),
-        Op::Writable { fd } => writable(*fd),
+        Op::Writable { fd } => writable(*fd, state.rests),
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
             // Not cached, and being read.
             OpMemory::Discarded(memory) => {
@@ -99,7 +101,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
                 read.offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.
-            _ => writable(*fd),
+            _ => writable(*fd, state.rests),
         },
         Op::Connect { fd, to } => {
             state.memory = OpMemory::Address(Box::new(Name::of(*to)));
@@ -114,8 +116,32 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
     sqe.user_data(token.bits())
 }
 
-fn writable(fd: Fd) -> Sqe {
-    opcode::PollAdd::new(raw(fd), libc::POLLOUT as u32).build()
+/// Waits until a socket has room, or rests.
+fn writable(fd: Fd, rests: bool) -> Sqe {
+    if rests { rest() } else { opcode::PollAdd::new(raw(fd), libc::POLLOUT as u32).build() }
+}
+
+/// Completes with `ETIME` after a rest.
+pub(super) fn rest() -> Sqe {
+    opcode::Timeout::new(&raw const REST).build()
+}
+
+/// Time between two polls of a full socket whose peer has shut down its sending side. The ring reports that end
+/// (POLLRDHUP) to each poll at once, also to one that waits for room only.
+static REST: Timespec = Timespec::new().nsec(50_000_000);
+
+/// Returns whether a poll reported room, or an error that a send returns.
+pub(super) fn has_room(events: u32) -> bool {
+    events & (libc::POLLOUT | libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) as u32 != 0
+}
+
+/// Returns whether an operation in flight waits until its socket has room.
+pub(super) fn waits_for_room(op: &Op, state: &OpState) -> bool {
+    match op {
+        Op::Writable { .. } => true,
+        Op::SendFile { .. } => !matches!(state.memory, OpMemory::Discarded(_)),
+        _ => false,
+    }
 }
 
 const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
