@@ -1,7 +1,7 @@
 //! Chooses the executor of a bounded call from the costs that were measured.
 //!
-//! Costs are kept for each call number, object (a kind, or files of one file system) and batch depth. A cost is the time that
-//! passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
+//! Costs are kept for each call number, object (a kind, or files of one file system) and batch depth. A cost is the
+//! time that passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
 //! shared out. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is
 //! measured, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least
 //! of its costs: other programs make costs larger, not smaller. For the same reason one measurement raises a known

@@ -14,11 +14,11 @@ use crate::object::{FileSystem, Kind, Object};
 /// It is closed when the last clone is dropped and the last call has ended. A descriptor need not
 /// be non-blocking (section 4.1).
 ///
-/// Whether it is non-blocking is asked once, by the first call that may block or the second one of another sort. The flag belongs to the open file
-/// description, which clones of the number and other processes share (fcntl(2), `F_SETFL`). If one of them makes a
-/// non-blocking description blocking later, a read, write, accept, connect or splice that finds it not ready blocks the
-/// owner of the pages; [`send`](crate::operations::send) and [`receive`](crate::operations::receive) never do. So leave it as it is
-/// while a `Descriptor` has it.
+/// Whether it is non-blocking is asked once, by the first call that may block, or the second one of another sort. The
+/// flag belongs to the open file description, which clones of the number and other processes share (fcntl(2),
+/// `F_SETFL`). If one of them makes a non-blocking description blocking later, a read, write, accept, connect or splice
+/// that finds it not ready blocks the owner of the pages; [`send`](crate::operations::send) and
+/// [`receive`](crate::operations::receive) never do. So leave it as it is while a `Descriptor` has it.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<Inner>);
 
@@ -44,6 +44,8 @@ const USED: u16 = 1 << 10;
 
 /// The lowest bit of the file system's number.
 const FILE_SYSTEM: u32 = 12;
+
+const _: () = assert!(FileSystem::MAX < 1 << (u16::BITS - FILE_SYSTEM));
 
 const KINDS: [Kind; Kind::COUNT] = [
     Kind::Unknown,
@@ -118,7 +120,11 @@ impl Descriptor {
     pub(crate) fn object(&self) -> Object {
         let known = self.known();
         match known.0 {
-            0 => self.0.nature.store(USED, Ordering::Relaxed),
+            0 => {
+                // Another thread may have asked meanwhile.
+                let order = Ordering::Relaxed;
+                let _ = self.0.nature.compare_exchange(0, USED, order, order);
+            }
             USED => return self.nature().object(),
             _ => {}
         }

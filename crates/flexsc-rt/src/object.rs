@@ -2,12 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// File systems that are told apart; further ones are told apart by [`Kind`] alone.
-const MAX_FILE_SYSTEMS: usize = 15;
-
 /// The file systems of this process that were seen, in order: their device numbers plus one, then 0. One that is
 /// unmounted keeps its place.
-static SEEN: [AtomicU64; MAX_FILE_SYSTEMS] = [const { AtomicU64::new(0) }; MAX_FILE_SYSTEMS];
+static SEEN: [AtomicU64; FileSystem::MAX] = [const { AtomicU64::new(0) }; FileSystem::MAX];
 
 /// The kind of object that a call is about, for the choice of its executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +40,9 @@ impl Kind {
 pub(crate) struct FileSystem(u8);
 
 impl FileSystem {
+    /// File systems that are told apart; further ones are told apart by [`Kind`] alone.
+    pub(crate) const MAX: usize = 15;
+
     /// Returns the file system of a device number: that of a file's metadata (stat(2), `st_dev`).
     pub(crate) fn of(device: u64) -> Self {
         FileSystem::find(&SEEN, device)
@@ -78,7 +78,7 @@ impl FileSystem {
 pub(crate) struct Object(u8);
 
 impl Object {
-    pub(crate) const COUNT: usize = Kind::COUNT + MAX_FILE_SYSTEMS;
+    pub(crate) const COUNT: usize = Kind::COUNT + FileSystem::MAX;
 
     /// Returns the objects of a file system, or of a kind if there is none.
     pub(crate) fn new(kind: Kind, file_system: FileSystem) -> Self {
@@ -117,7 +117,7 @@ mod tests {
         let first = Kind::COUNT;
         let beyond = Kind::Disk as usize;
         assert_eq!(objects, [first, first + 1, first, first + 2, beyond, first + 1]);
-        let last = FileSystem::from_number(MAX_FILE_SYSTEMS as u8);
+        let last = FileSystem::from_number(FileSystem::MAX as u8);
         assert_eq!(Object::new(Kind::Disk, last).number(), Object::COUNT - 1);
     }
 }

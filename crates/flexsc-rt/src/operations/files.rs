@@ -24,7 +24,8 @@ pub struct PathAt {
 
 impl PathAt {
     /// Returns a path relative to a directory. The kind and the file system of the directory, which the choice of an
-    /// executor depends on, are queried the first time ([`Descriptor::kind`]), unless it was itself opened by such a path.
+    /// executor depends on, are queried the first time ([`Descriptor::kind`]), unless it was itself opened by such a path:
+    /// then they are taken for those of that path's directory, also where a file system is mounted.
     pub fn new(directory: &Descriptor, path: CString) -> Self {
         if directory.known().kind() == Kind::Unknown {
             directory.kind();

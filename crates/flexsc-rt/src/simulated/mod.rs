@@ -251,7 +251,7 @@ impl Run {
             0..=5 => self.post(),
             6..=7 => self.cancel(),
             8..=10 => self.take(1 + random(8)),
-            11..=12 => (0..=random(32)).for_each(|_| step()),
+            11..=12 => (0..=random(16)).for_each(|_| step()),
             13 => self.pages.submit().map_err(io::Error::other)?,
             14 => {
                 let timeout = Duration::from_nanos([0, 300, 5_000][random(3) as usize]);
