@@ -6,7 +6,8 @@ use ash_sandbox::sandbox::Handler;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
 use crate::bindings::{BindingReader, NewHandler};
-use crate::tenant::{BindError, Bound, Lends, Reply, Tenant, Verdict};
+use crate::hooks::BindError;
+use crate::tenant::{Bound, Lends, Reply, Tenant, Verdict};
 use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, Rx};
 
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].

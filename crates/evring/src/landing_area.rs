@@ -6,7 +6,7 @@ use std::ptr::NonNull;
 use ash_sandbox::sandbox::{Area, Handler};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferMemory, BufferPool};
 
-use crate::BindError;
+use crate::hooks::BindError;
 
 /// The receive buffers in the memory of a handler that an application calls itself, where [`Landing`](crate::hooks::Landing) calls
 /// those in front of it.

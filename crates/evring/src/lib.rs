@@ -57,6 +57,8 @@ pub mod __private;
 mod admission;
 mod application;
 #[cfg(feature = "sandbox")]
+mod bind_error;
+#[cfg(feature = "sandbox")]
 mod bindings;
 mod commands;
 mod config;
@@ -109,6 +111,8 @@ pub mod files {
 /// upcalls.
 pub mod hooks {
     #[cfg(feature = "sandbox")]
+    pub use crate::bind_error::BindError;
+    #[cfg(feature = "sandbox")]
     pub use crate::bindings::{Binding, Bindings};
     pub use crate::hook::{Hooked, ReceiveHook};
     #[cfg(feature = "sandbox")]
@@ -116,7 +120,7 @@ pub mod hooks {
     #[cfg(feature = "sandbox")]
     pub use crate::landing_area::LandingArea;
     #[cfg(feature = "sandbox")]
-    pub use crate::tenant::{BindError, LandingCounters, Tenant};
+    pub use crate::tenant::{LandingCounters, Tenant};
     #[cfg(feature = "sandbox")]
     pub use crate::upcalls::{UpcallCounters, UpcallHandle, Upcalls};
 }

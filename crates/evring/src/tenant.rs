@@ -12,7 +12,7 @@ use ash_sandbox::sandbox::{Area, COUNTERS, Handler, Outcome, Pass, SLOT_GAP};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList, RxBuf};
 
 use crate::bindings::BindingsId;
-use crate::hooks::{Bindings, LandingArea};
+use crate::hooks::{BindError, Bindings, LandingArea};
 use crate::landing_area::AreaBuffers;
 
 /// Names a handler that is bound, by a [`Landing`](crate::hooks::Landing) or a [`DatagramThread`](crate::datagrams::DatagramThread), and
@@ -53,40 +53,6 @@ pub struct LandingCounters {
     pub replies_copied: u64,
     /// Bytes of the replies that were copied.
     pub bytes_copied: u64,
-}
-
-/// The reason why a handler cannot be bound.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum BindError {
-    /// The areas of its memory were taken.
-    Taken,
-    /// The buffers do not fit the message area, or the mechanism rejected them.
-    Buffers(BufferError),
-    /// Another landing, or a thread for datagrams, has the handler.
-    OtherLanding,
-}
-
-impl fmt::Display for BindError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            BindError::Taken => {
-                f.write_str("the handler is bound: bind another instance to another tenant")
-            }
-            BindError::Buffers(error) => error.fmt(f),
-            BindError::OtherLanding => f.write_str(
-                "the handler is that of another landing: use the bindings of the landing that has bound it",
-            ),
-        }
-    }
-}
-
-impl std::error::Error for BindError {}
-
-impl From<BufferError> for BindError {
-    fn from(error: BufferError) -> Self {
-        BindError::Buffers(error)
-    }
 }
 
 #[derive(Debug)]

@@ -8,11 +8,11 @@ use ash_sandbox::model::{Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{Handler, NativeCalls, Outcome as Handled, Sandboxer};
 
 use super::super::Context;
+use super::page::{self, REQUEST};
 use super::request::{Request, compute};
 use super::rtt::median;
 use super::scheduling::{Busy, Policy};
 use super::server::{Placement, Server, Setup};
-use super::web::{self, REQUEST};
 use super::{Contestant, computing_handler, handler, load, ns_each, policy, run_rounds, values};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, pin};
@@ -67,7 +67,7 @@ pub(super) fn compare(
     let rounds = if cx.quick { QUICK } else { FULL };
     let rows = handlers(cx, rounds, outcome)?;
     pin(&[CLIENT_CORE])?;
-    let owner = super::rtt::owner_policy(outcome);
+    let owner = super::scheduling::owner_policy(outcome);
     for (length, row) in LENGTHS.into_iter().zip(rows) {
         let workload = Workload {
             handler_us: row.handler_us,
@@ -211,8 +211,8 @@ fn handlers(cx: &Context, rounds: usize, outcome: &mut Outcome) -> Result<Vec<Ro
     }
     for bytes in [8, 2048] {
         let reply = vec![b'x'; bytes];
-        let sandboxed = load(&web::module(&reply, false))?;
-        add(&format!("page of {bytes} bytes"), sandboxed, web::native(reply)?, REQUEST)?;
+        let sandboxed = load(&page::module(&reply, false))?;
+        add(&format!("page of {bytes} bytes"), sandboxed, page::native(reply)?, REQUEST)?;
     }
     add("empty", handler("")?, native(|_| 1)?, &empty)?;
     run_rounds(cx, rounds, &mut all)?;

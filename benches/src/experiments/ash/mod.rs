@@ -6,6 +6,7 @@ pub(super) mod copies;
 mod datagrams;
 pub(super) mod dilp;
 pub(super) mod model;
+mod page;
 mod pages;
 mod parameters;
 pub(super) mod procs;

@@ -15,9 +15,9 @@ use evring::owner::{Notification, NotificationRing, NotificationSender, OwnerThr
 use evring::{AnyMechanism, Chunk, Commands, Config, ConnId, Listener, RemoteHandle, Rx};
 
 use super::super::{Context, DEFAULT};
-use super::scheduling::Policy;
+use super::page::{REQUEST, is_request, module, native, reply};
+use super::scheduling::{Policy, owner_policy};
 use super::server::UpcallProcess;
-use super::web::{self, REQUEST, is_request, module};
 use super::{Contestant, load_with, policy, run_rounds};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, SERVER_CORE, pin};
@@ -84,7 +84,7 @@ const WAYS: [(&str, Way); 6] = [
 pub(super) fn measure(cx: &Context, outcome: &mut Outcome) -> Result<(), Failure> {
     // The servers pin themselves.
     pin(&[CLIENT_CORE])?;
-    let owner = super::rtt::owner_policy(outcome);
+    let owner = owner_policy(outcome);
     for bytes in SIZES {
         let mut all = Vec::new();
         let mut keys = Vec::new();
@@ -158,12 +158,6 @@ fn success(owner: Policy, outcome: &mut Outcome) -> Result<(), Failure> {
          application (best possible 20, 56, 71, 96 and 100 %).",
     );
     Ok(())
-}
-
-/// Returns the reply with a page of this size.
-pub(super) fn reply(bytes: usize) -> Vec<u8> {
-    let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {bytes}\r\n\r\n");
-    [head.as_bytes(), &b"x".repeat(bytes)].concat()
 }
 
 /// The events of connections: set-up, requests and end.
@@ -282,7 +276,7 @@ fn start_owner(
                 let module = module(&reply(bytes), lock.is_some());
                 Some(load_with(&module, self::policy(), Some(&table))?)
             }
-            Way::Unsafe => Some(web::native(reply(bytes))?),
+            Way::Unsafe => Some(native(reply(bytes))?),
             _ => None,
         };
         let mut landing = Landing::new();

@@ -7,7 +7,7 @@ use super::super::{Context, DEFAULT, Experiment};
 use super::client;
 use super::datagrams::{DatagramPlacement, DatagramServer};
 use super::request::Request;
-use super::scheduling::{Busy, Policy};
+use super::scheduling::{Busy, Policy, owner_policy};
 use super::server::{Placement, Server, Setup};
 use super::{Contestant, bars, handler, ns_each, ratio, run_rounds};
 use crate::failure::Failure;
@@ -109,17 +109,6 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     outcome.notes.extend(others.note()?);
     outcome.notes.extend(NOTES.map(str::to_owned));
     Ok(outcome)
-}
-
-/// Returns the policy of the thread of the ring: real-time, where it is permitted.
-pub(super) fn owner_policy(outcome: &mut Outcome) -> Policy {
-    let policy = Policy::of_ring_thread();
-    if policy != Policy::RealTime {
-        let note = "Real-time scheduling is not permitted here (CAP_SYS_NICE), so the thread of the ring \
-                    has a slice of 100 us: suspended_user_over_ash is not that of the definition.";
-        outcome.notes.push(note.to_owned());
-    }
-    policy
 }
 
 /// Returns a contestant that starts a server in each round.

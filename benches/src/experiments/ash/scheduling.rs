@@ -8,6 +8,7 @@ use rustix::process::{Signal, set_parent_process_death_signal};
 
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
+use crate::outcome::Outcome;
 
 /// A policy of sched(7): those of [`Scheduling`], and that of figure 6-2 for which wake-ups do not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,17 @@ pub(crate) fn spin() -> Result<(), Failure> {
     loop {
         std::hint::spin_loop();
     }
+}
+
+/// Returns the policy of the thread of the ring: real-time, where it is permitted.
+pub(super) fn owner_policy(outcome: &mut Outcome) -> Policy {
+    let policy = Policy::of_ring_thread();
+    if policy != Policy::RealTime {
+        let note = "Real-time scheduling is not permitted here (CAP_SYS_NICE), so the thread of the ring \
+                    has a slice of 100 us: suspended_user_over_ash is not that of the definition.";
+        outcome.notes.push(note.to_owned());
+    }
+    policy
 }
 
 #[cfg(test)]

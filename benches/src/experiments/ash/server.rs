@@ -22,10 +22,10 @@ use evring::{
 
 use super::super::DEFAULT;
 use super::client::{self, BYTES, TIMEOUT};
+use super::page::{self, is_request};
 use super::request::{Request, Returning, Stamps, Times};
 use super::scheduling::Policy;
-use super::web::is_request;
-use super::{INCREMENT, computing_handler, handler, pages};
+use super::{INCREMENT, computing_handler, handler};
 use crate::command;
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
@@ -297,7 +297,7 @@ pub(crate) fn answer_upcalls(options: &command::Upcalls) -> Result<(), Failure> 
     }
     let peer = Peer::from_stdin().map_err(failed)?;
     if let Some(bytes) = options.page_bytes {
-        let reply = pages::reply(bytes);
+        let reply = page::reply(bytes);
         let page =
             |call: &mut Upcall<'_>| i32::from(is_request(call.message()) && call.send(&reply));
         return peer.serve(page).map_err(failed);
