@@ -102,12 +102,16 @@ impl SimRing {
                 }
                 Task::ReceiveFrom { group: sqe.buffer_group }
             }
-            opcode::Send::CODE => Task::Send { pieces: holds, header: Vec::new(), to: None },
+            opcode::Send::CODE => {
+                let waits = sqe.op_flags & libc::MSG_DONTWAIT as u32 == 0;
+                Task::Send { pieces: holds, header: Vec::new(), to: None, waits }
+            }
             opcode::SendMsg::CODE => {
                 let has_name = !message(holds[0].bytes()).msg_name.is_null();
                 let pieces = holds.split_off(2 + usize::from(has_name));
                 let to = has_name.then(|| socket_address(holds[2].bytes()));
-                Task::Send { pieces, header: holds, to }
+                let waits = sqe.op_flags & libc::MSG_DONTWAIT as u32 == 0;
+                Task::Send { pieces, header: holds, to, waits }
             }
             opcode::Connect::CODE => {
                 let address = holds.remove(0);

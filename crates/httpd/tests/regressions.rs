@@ -615,6 +615,30 @@ fn body_whose_last_piece_filled_its_pipe_never_ended() {
     }
 }
 
+#[test]
+fn clients_that_had_shut_down_their_side_and_did_not_read_delayed_others_that_read() {
+    const BYTES: usize = 16_000_000;
+    let root = site(&[]);
+    let root = root.path().to_str().unwrap();
+    for backend in available() {
+        println!("on {backend}");
+        let arguments = ["--listen", "127.0.0.1:0", "--workers", "1", "--backend", backend];
+        let serving = Serving::start(&[&arguments[..], &["--root", root, "--lab"]].concat());
+        let ask = || {
+            let mut client = serving.connect();
+            let head = format!("GET /bytes?n={BYTES} HTTP/1.1\r\nHost: a\r\n\r\n");
+            client.send(head.as_bytes());
+            client.end();
+            client
+        };
+        let silent: Vec<_> = (0..24).map(|_| ask()).collect();
+        for client in &silent {
+            client.stream.peek(&mut [0]).unwrap();
+        }
+        assert_eq!(ask().response(true).body.len(), BYTES, "{backend}");
+    }
+}
+
 /// Returns the processor time of a process, in ticks of 10 ms (proc_pid_stat(5)).
 fn cpu_ticks(serving: &Serving) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", serving.child.id())).unwrap();

@@ -93,10 +93,10 @@ impl<N> InFlightTable<N> {
     pub(crate) fn remove_if(
         &mut self,
         token: Token,
-        ends: impl FnOnce(&Op) -> bool,
+        ends: impl FnOnce(&InFlight<N>) -> bool,
     ) -> Option<InFlight<N>> {
         let place = self.place(token)?;
-        let entry = self.entries[place].take_if(|e| e.token == token && ends(&e.op))?;
+        let entry = self.entries[place].take_if(|e| e.token == token && ends(e))?;
         self.places[token.kind() as usize][token.slot() as usize] = 0;
         self.vacant.push(place as u32);
         Some(entry)

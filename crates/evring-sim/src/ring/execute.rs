@@ -146,7 +146,7 @@ impl SimRing {
 
     fn send(&mut self, at: usize) {
         let RingOp { serial, fd, ref task, .. } = self.in_flight[at];
-        let Task::Send { pieces, to, .. } = task else { return };
+        let Task::Send { pieces, to, waits, .. } = task else { return };
         let slices: Vec<_> = pieces.iter().map(|hold| IoSlice::new(hold.bytes())).collect();
         let sent = match *to {
             Some(to) => {
@@ -157,7 +157,7 @@ impl SimRing {
         };
         match sent {
             Ok(n) => self.end(serial, Ok(n as u32), 0),
-            Err(Errno::AGAIN) => {}
+            Err(Errno::AGAIN) if *waits => {}
             Err(errno) => self.end(serial, Err(errno), 0),
         }
     }

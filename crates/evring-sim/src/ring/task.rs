@@ -27,6 +27,8 @@ pub(super) enum Task {
         pieces: Vec<MemoryHold>,
         header: Vec<MemoryHold>,
         to: Option<SocketAddr>,
+        /// It waits for room; without, it ends with `EAGAIN`.
+        waits: bool,
     },
     Connect {
         address: MemoryHold,

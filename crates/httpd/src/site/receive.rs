@@ -96,7 +96,7 @@ impl Site {
             }
             let (limits, scanned) = (&self.context.limits, x.state.scanned as usize);
             if scanned > 0 && !rx.eof() && is_still_partial(bytes, scanned, limits) {
-                x.state.scanned = bytes.len() as u32;
+                x.state.scanned = bytes.len() as u16;
                 return Received::Partial;
             }
             match parse(bytes, memory, limits) {
@@ -127,7 +127,7 @@ impl Site {
                     }
                 }
                 Err(NoRequest::Partial) => {
-                    x.state.scanned = bytes.len() as u32;
+                    x.state.scanned = bytes.len() as u16;
                     return Received::Partial;
                 }
                 Err(NoRequest::Rejected(status)) => return self.reject(x, rx, status),

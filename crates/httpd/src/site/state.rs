@@ -27,7 +27,7 @@ pub struct State {
     pub(crate) last_body_bytes: u64,
     pub(crate) last_status: u16,
     /// Bytes of an incomplete head that were parsed.
-    pub(crate) scanned: u32,
+    pub(crate) scanned: u16,
     pub(crate) requests: u32,
     /// The send queue is at its high-water mark.
     pub(crate) full: bool,

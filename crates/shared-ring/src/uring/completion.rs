@@ -4,7 +4,7 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::sqe::{OpMemory, has_room, waits_for_room};
+use super::sqe::{OpMemory, OpState, has_room, waits_for_room};
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::inflight::InFlight;
@@ -60,7 +60,8 @@ impl<R: Ring> UringKernel<R> {
     #[inline]
     fn send_completed(&mut self, cqe: &Cqe) -> Option<Completion> {
         let token = Token::from_bits(cqe.user_data);
-        let is_send = |op: &Op| matches!(op, Op::Send { .. });
+        let is_send =
+            |sent: &InFlight<OpState>| matches!(sent.op, Op::Send { .. }) && !sent.state.polls;
         if cqe.result >= 0
             && let Some(InFlight { op: Op::Send { mut data, .. }, .. }) =
                 self.owned.inflight.remove_if(token, is_send)
@@ -142,9 +143,15 @@ impl<R: Ring> UringKernel<R> {
         if waits_for_room(&entry.op, &entry.state) {
             let rested = entry.state.rests;
             entry.state.rests = !rested && result.is_ok_and(|events| !has_room(events));
-            if rested || entry.state.rests {
+            // A send from memory is made once there is room.
+            entry.state.polls &= rested || entry.state.rests || result.is_err();
+            let sends = matches!(entry.op, Op::Send { .. }) && !entry.state.polls;
+            if rested || entry.state.rests || sends {
                 return self.rearm(token);
             }
+        } else if matches!(entry.op, Op::Send { .. }) && result == Err(Errno::AGAIN) {
+            entry.state.polls = true;
+            return self.rearm(token);
         }
         match entry.op {
             // The kernel may not support multishot operations. Then post a single-shot one, which

@@ -30,6 +30,8 @@ pub(super) struct OpState {
     /// The last submission was multishot, if its operation supports that.
     pub(super) multishot: bool,
     pub(super) cancelled: bool,
+    /// A send from memory waits for room.
+    pub(super) polls: bool,
     /// It waits for a time, and then for room again.
     pub(super) rests: bool,
     /// A thread executes it.
@@ -89,8 +91,10 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
                 .build()
         }
         Op::SendTo { fd, message } => {
-            opcode::SendMsg::new(raw(*fd), message.message()).flags(SEND_FLAGS as u32).build()
+            let flags = libc::MSG_NOSIGNAL as u32;
+            opcode::SendMsg::new(raw(*fd), message.message()).flags(flags).build()
         }
+        Op::Send { fd, .. } if state.polls => writable(*fd, state.rests),
         Op::Send { fd, data } => send(*fd, data),
         Op::Writable { fd } => writable(*fd, state.rests),
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
@@ -139,6 +143,7 @@ pub(super) fn has_room(events: u32) -> bool {
 pub(super) fn waits_for_room(op: &Op, state: &OpState) -> bool {
     match op {
         Op::Writable { .. } => true,
+        Op::Send { .. } => state.polls,
         Op::SendFile { .. } => !matches!(state.memory, OpMemory::Discarded(_)),
         _ => false,
     }
@@ -147,8 +152,9 @@ pub(super) fn waits_for_room(op: &Op, state: &OpState) -> bool {
 const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 /// Not `MSG_WAITALL`: such a send reports nothing until its end, so a slow peer could not be
-/// distinguished from one that takes nothing.
-const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL;
+/// distinguished from one that takes nothing. With `MSG_DONTWAIT` a full socket is reported, and polled: the ring's own
+/// poll ends at once when the peer has shut down its sending side, and then a worker thread would block in the send.
+const SEND_FLAGS: i32 = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 fn send(fd: Fd, data: &mut GatherList) -> Sqe {
     if let Some(one) = data.single() {
