@@ -344,9 +344,12 @@ impl Machine {
     pub(super) unsafe fn do_server_call(&self, job: &CallJob) -> Result<usize, Errno> {
         let [a, b, c, d, _, f] = job.args;
         let (fd, mut machine) = (number::fd(a as RawFd), self.clone());
-        // SAFETY: by the caller's promise, as that of a call with these arguments.
+        // SAFETY: by the caller's promise, as that of a call with these arguments; the call writes to it.
         let memory =
             |start: usize, len| unsafe { std::slice::from_raw_parts_mut(start as *mut u8, len) };
+        // SAFETY: as above; the call only reads it.
+        let bytes =
+            |start: usize, len| unsafe { std::slice::from_raw_parts(start as *const u8, len) };
         let number_of = |fd: RawFd| fd as usize;
         match i64::from(job.number) {
             libc::SYS_accept4 => {
@@ -354,16 +357,16 @@ impl Machine {
                 Ok(number_of(accepted.as_raw_fd()))
             }
             libc::SYS_recvfrom => machine.recv(fd, memory(b, c)),
-            libc::SYS_sendto => machine.send(fd, memory(b, c)),
+            libc::SYS_sendto => machine.send(fd, bytes(b, c)),
             libc::SYS_sendmsg => {
-                let header = message(memory(b, size_of::<libc::msghdr>()));
+                let header = message(bytes(b, size_of::<libc::msghdr>()));
                 let pieces =
-                    memory(header.msg_iov as usize, header.msg_iovlen * size_of::<libc::iovec>());
+                    bytes(header.msg_iov as usize, header.msg_iovlen * size_of::<libc::iovec>());
                 let slices: Vec<_> = pieces
                     .chunks_exact(size_of::<libc::iovec>())
                     // SAFETY: any bytes are an `iovec`.
                     .map(|piece| unsafe { piece.as_ptr().cast::<libc::iovec>().read_unaligned() })
-                    .map(|piece| IoSlice::new(memory(piece.iov_base as usize, piece.iov_len)))
+                    .map(|piece| IoSlice::new(bytes(piece.iov_base as usize, piece.iov_len)))
                     .collect();
                 machine.sendmsg(fd, &slices)
             }
@@ -380,7 +383,7 @@ impl Machine {
                     DescriptorKind::Connecting(..) => return Err(Errno::ALREADY),
                     DescriptorKind::Connected(_) => return Err(Errno::ISCONN),
                     DescriptorKind::Refused(errno) => return Err(errno),
-                    _ => socket_address(memory(b, c)),
+                    _ => socket_address(bytes(b, c)),
                 };
                 machine.connect(fd, state).map(|()| 0)
             }
@@ -389,7 +392,7 @@ impl Machine {
                 Ok(0)
             }
             libc::SYS_openat2 => {
-                let how = memory(c, d);
+                let how = bytes(c, d);
                 let resolve = u64::from_ne_bytes(how[16..24].try_into().expect("eight bytes"));
                 if resolve & ResolveFlags::CACHED.bits() != 0 && self.is_cold_now(None) {
                     return Err(Errno::AGAIN);
@@ -403,15 +406,15 @@ impl Machine {
                 // SAFETY: as above.
                 let piece = unsafe { &*(b as *const libc::iovec) };
                 let part = FileRange { file: fd, offset: d as u64, len: piece.iov_len as u32 };
-                let bytes = if f & libc::RWF_NOWAIT as usize == 0 {
+                let read = if f & libc::RWF_NOWAIT as usize == 0 {
                     self.read(part)?
                 } else if self.is_cold_now(Some(part)) {
                     return Err(Errno::AGAIN);
                 } else {
                     self.read_cached(part)?
                 };
-                memory(piece.iov_base as usize, bytes.len()).copy_from_slice(&bytes);
-                Ok(bytes.len())
+                memory(piece.iov_base as usize, read.len()).copy_from_slice(&read);
+                Ok(read.len())
             }
             _ => Err(Errno::NOSYS),
         }

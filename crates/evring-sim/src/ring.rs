@@ -124,6 +124,7 @@ impl SimRing {
             }
             opcode::Close::CODE => return self.close(sqe),
             opcode::PollAdd::CODE => Task::Poll { events: sqe.op_flags },
+            opcode::Timeout::CODE => Task::Timeout { after: holds.remove(0) },
             opcode::OpenAt2::CODE => {
                 let how = holds.pop().expect("an open has a path and its arguments");
                 let access = open_access(how.bytes());
@@ -152,6 +153,7 @@ impl SimRing {
         let (serial, fd) = (self.serial, number::fd(sqe.fd));
         let is_timed = task.is_timed();
         let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
+        let timeout = task.timeout();
         let user_data = sqe.user_data;
         self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
         if is_timed {
@@ -163,6 +165,8 @@ impl SimRing {
             } else {
                 state.after(Duration::ZERO, Event::Operation(serial));
             }
+        } else if let Some(timeout) = timeout {
+            self.machine.state().after(timeout, Event::Operation(serial));
         } else if is_inline && !self.machine.state().rng.once_in(8) {
             self.advance(serial);
         } else {
@@ -316,7 +320,7 @@ impl SimRing {
 }
 
 /// The operations of the simulated ring.
-const OPERATIONS: [u8; 12] = [
+const OPERATIONS: [u8; 13] = [
     opcode::Accept::CODE,
     opcode::Recv::CODE,
     opcode::Send::CODE,
@@ -325,6 +329,7 @@ const OPERATIONS: [u8; 12] = [
     opcode::Connect::CODE,
     opcode::Close::CODE,
     opcode::PollAdd::CODE,
+    opcode::Timeout::CODE,
     opcode::OpenAt2::CODE,
     opcode::Read::CODE,
     opcode::Write::CODE,

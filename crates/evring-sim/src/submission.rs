@@ -5,6 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
+use io_uring::types::Timespec;
 use shared_ring::files::{Access, WriteAt};
 use shared_ring::{OpKind, Token};
 
@@ -77,6 +78,7 @@ impl Submission {
                     vec![path, MemoryHold::to_read(self.offset, len)]
                 }
                 opcode::Write::CODE => vec![MemoryHold::to_read(address, len)],
+                opcode::Timeout::CODE => vec![MemoryHold::to_read(address, size_of::<Timespec>())],
                 // Sends that wait for the disk share the destination of their reads.
                 opcode::Read::CODE if Token::from_bits(self.user_data).kind() == OpKind::Send => {
                     vec![MemoryHold::to_share(address, len)]

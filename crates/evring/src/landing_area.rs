@@ -68,10 +68,12 @@ impl LandingArea {
         (offset / self.stride) as u32
     }
 
-    /// Returns where bytes lie in the memory of the handler, and their slot, if they are in one of the buffers.
+    /// Returns where bytes lie in the memory of the handler, and their slot, if there are some and they are in one of the
+    /// buffers.
     #[inline]
     pub fn place_of(&self, bytes: &[u8]) -> Option<(Range<usize>, u32)> {
-        let offset = bytes.as_ptr().addr().checked_sub(self.start)?;
+        let offset =
+            bytes.first().map(|first| (&raw const *first).addr())?.checked_sub(self.start)?;
         let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.range.len())?;
         let place = self.range.start + offset..self.range.start + end;
         Some((place, self.slot(offset)))

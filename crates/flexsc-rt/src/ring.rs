@@ -170,11 +170,11 @@ impl Ring {
         })
     }
 
-    /// Lets a wait for room rest whose socket has none, as the peer has shut down its sending side. Returns whether it
-    /// rests.
+    /// Lets a wait for room rest whose socket has none, as the peer has shut down its sending side, after so many rests
+    /// before. Returns whether it rests.
     #[cold]
-    pub(crate) fn rest(&mut self, name: u64) -> bool {
-        let pushed = self.push_with(|ring| match ring.push_rest(name) {
+    pub(crate) fn rest(&mut self, name: u64, before: u8) -> bool {
+        let pushed = self.push_with(|ring| match ring.push_rest(name, before) {
             true => Pushed::Queued,
             false => Pushed::Full,
         });

@@ -44,14 +44,17 @@ impl SimRing {
                     connection.arm_writable(end.side);
                     ready
                 };
-                let events = *events;
+                // Reported to each poll.
+                let has_ended = connection.is_finished(1 - end.side) && !reads;
+                let events = if ready { *events } else { 0 };
+                let ended = if has_ended { libc::POLLRDHUP as u32 } else { 0 };
                 drop(state);
-                if ready {
-                    self.end(serial, Ok(events), 0);
+                if events | ended != 0 {
+                    self.end(serial, Ok(events | ended), 0);
                 }
             }
             Task::Counter { .. } => self.read_counter(at),
-            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } => {}
+            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } | Task::Timeout { .. } => {}
         }
     }
 
@@ -202,6 +205,7 @@ impl SimRing {
                 }
                 self.end(serial, read.map(|bytes| bytes.len() as u32), 0);
             }
+            Task::Timeout { .. } => self.end(serial, Err(Errno::TIME), 0),
             Task::Write { from, at } => {
                 let written = self.machine.write(fd, *at, from.bytes());
                 self.end(serial, written.map(|n| n as u32), 0);

@@ -47,8 +47,11 @@ impl Pages {
         while let Some((name, result)) = self.ring.next() {
             has_any = true;
             let index = name as u32;
-            match self.slots[index as usize].place {
-                Place::Polled if self.has_no_room(index, result) && self.ring.rest(name) => {}
+            let place = self.slots[index as usize].place;
+            match place {
+                Place::Polled if self.has_no_room(index, result) => {
+                    self.wait_for_room(index, name, result)
+                }
                 Place::Polled => self.polled(index, result),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
                 // It must not wait again.
@@ -65,20 +68,36 @@ impl Pages {
         has_any
     }
 
-    /// Returns whether the ring has waited for room and reports something else.
+    /// Returns whether the ring has waited for room, and reports something else or the end of a rest.
     fn has_no_room(&self, index: u32, result: isize) -> bool {
         let waits = self.slots[index as usize].waits.descriptor();
         let for_room = matches!(waits, Some((_, Direction::Write)));
-        for_room && result >= 0 && !CallRing::has_room(result as i32)
+        for_room && (result == RESTED || result >= 0 && !CallRing::has_room(result as u32))
     }
 
-    /// Goes on with a call whose descriptor the ring has waited for, or that has rested.
+    /// Continues a wait for room: after a report of something else by a rest, and then by another poll.
+    #[cold]
+    fn wait_for_room(&mut self, index: u32, name: u64, result: isize) {
+        let slot = &mut self.slots[index as usize];
+        if result != RESTED {
+            let before = slot.rests;
+            slot.rests = before.saturating_add(1);
+            if self.ring.rest(name, before) {
+                return;
+            }
+        }
+        self.slots[index as usize].place = Place::Batch;
+        self.ring.queue.push_back(index | POLL);
+    }
+
+    /// Goes on with a call whose descriptor the ring has waited for.
     pub(super) fn polled(&mut self, index: u32, result: isize) {
         self.swap_ends(index);
         let slot = &mut self.slots[index as usize];
         slot.place = Place::Batch;
+        slot.rests = 0;
         match slot.waits {
-            _ if result < 0 && result != RESTED => self.finish(index, result),
+            _ if result < 0 => self.finish(index, result),
             Waits::UntilReady(..) => self.finish(index, 0),
             Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_blocking(index),
             _ => self.execute_in_place(index),

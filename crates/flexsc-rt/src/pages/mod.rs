@@ -105,6 +105,8 @@ struct Slot {
     waits: Waits,
     /// The end that it waits for in turn with that of `waits`; most calls have [`NO_END`].
     other_end: RawFd,
+    /// Number of times that its wait for room has rested.
+    rests: u8,
     row: Row,
     /// A call on a thread or in the ring whose time is to be reported.
     measured: Option<Measured>,
@@ -214,6 +216,7 @@ impl Pages {
             in_batches: false,
             waits: Waits::Bounded,
             other_end: NO_END,
+            rests: 0,
             row: Row::default(),
             measured: None,
         };

@@ -179,11 +179,11 @@ impl CallRing {
     }
 
     /// A wait reports nothing but what it waits for.
-    pub(crate) fn has_room(_result: i32) -> bool {
+    pub(crate) fn has_room(_events: u32) -> bool {
         true
     }
 
-    pub(crate) fn push_rest(&mut self, _name: u64) -> bool {
+    pub(crate) fn push_rest(&mut self, _name: u64, _before: u8) -> bool {
         unreachable!("a wait that ended has room")
     }
 

@@ -51,7 +51,7 @@ fn page_that_is_taken_over_loses_no_call() {
             let pool = Arc::clone(&pool);
             thread::spawn(move || pool.serve_once(number))
         });
-        let mut seen = [Call::default(); 2];
+        let mut seen = [ThreadCall::default(); 2];
         pool.beat(&mut pool.lock(), &mut seen);
         pool.submit(0b10);
         pool.beat(&mut pool.lock(), &mut seen);

@@ -90,17 +90,17 @@ impl CallRing {
         unsafe { self.ring.push(&poll.user_data(name)) }
     }
 
-    /// Returns whether the result of a wait for room reports room, or an error that a send returns. The ring reports to
-    /// each wait at once that the peer has shut down its sending side (POLLRDHUP), also to one for room only.
-    pub fn has_room(result: i32) -> bool {
-        sqe::has_room(result as u32)
+    /// Returns whether the events that a wait for room has reported are room, or an error that a send returns. The ring
+    /// reports to each wait at once that the peer has shut down its sending side (POLLRDHUP), also to one for room only.
+    pub fn has_room(events: u32) -> bool {
+        sqe::has_room(events)
     }
 
-    /// Queues a rest of 50 ms before the next wait for room of a socket without. It completes with `ETIME`. Returns
-    /// false if the queue is full.
-    pub fn push_rest(&mut self, name: u64) -> bool {
+    /// Queues a rest before the next wait for room of a socket without, after so many rests before: 1 to 64 ms. It
+    /// completes with `ETIME`. Returns false if the queue is full.
+    pub fn push_rest(&mut self, name: u64, before: u8) -> bool {
         // SAFETY: it points to a static.
-        unsafe { self.ring.push(&sqe::rest().user_data(name)) }
+        unsafe { self.ring.push(&sqe::rest(before).user_data(name)) }
     }
 
     /// Queues the cancellation of a call, which completes in any case: with `ECANCELED` or `EINTR` if the

@@ -143,9 +143,13 @@ impl<R: Ring> UringKernel<R> {
         if waits_for_room(&entry.op, &entry.state) {
             let rested = entry.state.rests;
             entry.state.rests = !rested && result.is_ok_and(|events| !has_room(events));
+            entry.state.rests_before = entry.state.rests_before.saturating_add(u8::from(rested));
             // A send from memory is made once there is room.
             entry.state.polls &= rested || entry.state.rests || result.is_err();
             let sends = matches!(entry.op, Op::Send { .. }) && !entry.state.polls;
+            if sends && self.filled == Some(token) {
+                self.filled = None;
+            }
             if rested || entry.state.rests || sends {
                 return self.rearm(token);
             }

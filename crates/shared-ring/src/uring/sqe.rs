@@ -34,6 +34,8 @@ pub(super) struct OpState {
     pub(super) polls: bool,
     /// It waits for a time, and then for room again.
     pub(super) rests: bool,
+    /// Number of rests before this one.
+    pub(super) rests_before: u8,
     /// A thread executes it.
     pub(super) on_thread: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
@@ -94,9 +96,9 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
             let flags = libc::MSG_NOSIGNAL as u32;
             opcode::SendMsg::new(raw(*fd), message.message()).flags(flags).build()
         }
-        Op::Send { fd, .. } if state.polls => writable(*fd, state.rests),
+        Op::Send { fd, .. } if state.polls => writable(raw(*fd), state),
         Op::Send { fd, data } => send(*fd, data),
-        Op::Writable { fd } => writable(*fd, state.rests),
+        Op::Writable { fd } => writable(raw(*fd), state),
         Op::SendFile { fd, file, offset, len, .. } => match &mut state.memory {
             // Not cached, and being read.
             OpMemory::Discarded(memory) => {
@@ -105,7 +107,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
                 read.offset(*offset).build()
             }
             // The socket's buffer is full: wait until it is writable.
-            _ => writable(*fd, state.rests),
+            _ => writable(raw(*fd), state),
         },
         Op::Connect { fd, to } => {
             state.memory = OpMemory::Address(Box::new(Name::of(*to)));
@@ -115,24 +117,37 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
         }
         Op::Close { socket } => opcode::Close::new(raw(socket.number())).build(),
         Op::File(op) => file(op, state),
-        Op::Call(call, by) => call_or_poll(call, *by),
+        Op::Call(call, by) => call_or_poll(call, *by, state),
     };
     sqe.user_data(token.bits())
 }
 
 /// Waits until a socket has room, or rests.
-fn writable(fd: Fd, rests: bool) -> Sqe {
-    if rests { rest() } else { opcode::PollAdd::new(raw(fd), libc::POLLOUT as u32).build() }
+fn writable(fd: Raw, state: &OpState) -> Sqe {
+    match state.rests {
+        true => rest(state.rests_before),
+        false => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
+    }
 }
 
-/// Completes with `ETIME` after a rest.
-pub(super) fn rest() -> Sqe {
-    opcode::Timeout::new(&raw const REST).build()
+/// Completes with `ETIME` after a rest, the first one or a later one of a wait for room.
+pub(super) fn rest(before: u8) -> Sqe {
+    let nth = usize::from(before).min(RESTS.len() - 1);
+    opcode::Timeout::new(&raw const RESTS[nth]).build()
 }
 
-/// Time between two polls of a full socket whose peer has shut down its sending side. The ring reports that end
-/// (POLLRDHUP) to each poll at once, also to one that waits for room only.
-static REST: Timespec = Timespec::new().nsec(50_000_000);
+/// Times between two polls of a full socket whose peer has shut down its sending side: 1 to 64 ms, so that a peer that
+/// reads is soon sent more, and one that does not costs little. The ring reports that end (POLLRDHUP) to each poll at
+/// once, also to one that waits for room only.
+static RESTS: [Timespec; 7] = {
+    let mut times = [Timespec::new(); 7];
+    let mut nth = 0;
+    while nth < times.len() {
+        times[nth] = times[nth].nsec(1_000_000 << nth);
+        nth += 1;
+    }
+    times
+};
 
 /// Returns whether a poll reported room, or an error that a send returns.
 pub(super) fn has_room(events: u32) -> bool {
@@ -144,6 +159,7 @@ pub(super) fn waits_for_room(op: &Op, state: &OpState) -> bool {
     match op {
         Op::Writable { .. } => true,
         Op::Send { .. } => state.polls,
+        Op::Call(_, Executor::WhenWritable) => true,
         Op::SendFile { .. } => !matches!(state.memory, OpMemory::Discarded(_)),
         _ => false,
     }
@@ -206,11 +222,11 @@ fn file(op: &FileOp, state: &mut OpState) -> Sqe {
 }
 
 /// Returns the submission that makes a system call, or waits for its descriptor.
-fn call_or_poll(call: &mut Call, by: Executor) -> Sqe {
+fn call_or_poll(call: &mut Call, by: Executor, state: &OpState) -> Sqe {
     let fd = call.fd().map_or(Raw(-1), raw);
     match by {
         Executor::WhenReadable => opcode::PollAdd::new(fd, libc::POLLIN as u32).build(),
-        Executor::WhenWritable => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
+        Executor::WhenWritable => writable(fd, state),
         _ => {
             // SAFETY: the call stays in the table until the completion of the submission.
             let job = unsafe { call.job() };

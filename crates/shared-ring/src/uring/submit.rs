@@ -39,7 +39,10 @@ impl<R: Ring> UringKernel<R> {
     #[inline]
     pub(super) fn submit_send(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let len = if let Op::Send { data, .. } = &op { data.len() } else { 0 };
-        let at_once = self.is_alone() || len >= LONG_SEND && self.makes_calls(token);
+        if self.filled == Some(token) {
+            return self.submit_when_room(token, op);
+        }
+        let at_once = self.is_alone() || len >= LONG_SEND && self.makes_calls();
         if at_once && self.owned.inflight.get(token).is_none() {
             return match self.send_now(op) {
                 Ok(outcome) => {
@@ -47,19 +50,23 @@ impl<R: Ring> UringKernel<R> {
                     self.filled = is_filled.then_some(token);
                     Ok(Submitted::Done(outcome))
                 }
-                Err(op) => self.submit_to_ring(token, op),
+                Err(op) => self.submit_when_room(token, op),
             };
         }
         self.submit_to_ring(token, op)
     }
 
-    /// Returns whether a system call for an operation may precede what waits to be submitted. A send that has just filled
-    /// its socket waits in the ring.
-    fn makes_calls(&mut self, token: Token) -> bool {
-        self.mode == Mode::Deferred
-            && self.filled != Some(token)
-            && self.finished.is_none()
-            && !self.ring.is_parents()
+    /// Polls a socket that is full, and then sends.
+    fn submit_when_room(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
+        let state = OpState { polls: true, ..OpState::default() };
+        self.owned.inflight.insert(token, op, state)?;
+        self.arm_later(token);
+        Ok(Submitted::InFlight)
+    }
+
+    /// Returns whether a system call for an operation may precede what waits to be submitted.
+    fn makes_calls(&mut self) -> bool {
+        self.mode == Mode::Deferred && self.finished.is_none() && !self.ring.is_parents()
     }
 
     /// Reads a part of a file that is cached. What was read is sent, or transformed, while it is in the CPU's cache; the
@@ -77,8 +84,9 @@ impl<R: Ring> UringKernel<R> {
         if !at_once || self.ring.is_parents() {
             return None;
         }
+        let read = self.read_buffers.read(&mut self.system, file, part)?;
         self.counters.system_calls += 1;
-        match self.read_buffers.read(&mut self.system, file, part)? {
+        match read {
             // The ring reads pipes, too.
             Err(errno) if errno == Errno::SPIPE || FileJob::would_block(errno) => None,
             done => Some(done),
