@@ -317,7 +317,9 @@ unsafe fn holds(job: &CallJob) -> Vec<MemoryHold> {
     unsafe {
         match i64::from(job.number) {
             libc::SYS_recvfrom | libc::SYS_read => vec![MemoryHold::to_write(b as u64, c)],
-            libc::SYS_sendto | libc::SYS_connect => vec![MemoryHold::to_read(b as u64, c)],
+            libc::SYS_sendto | libc::SYS_write | libc::SYS_connect => {
+                vec![MemoryHold::to_read(b as u64, c)]
+            }
             libc::SYS_sendmsg => MemoryHold::of_message(b as u64),
             libc::SYS_openat2 => {
                 let path = CStr::from_ptr(b as *const _).to_bytes_with_nul();
@@ -357,7 +359,7 @@ impl Machine {
                 Ok(number_of(accepted.as_raw_fd()))
             }
             libc::SYS_recvfrom => machine.recv(fd, memory(b, c)),
-            libc::SYS_sendto => machine.send(fd, bytes(b, c)),
+            libc::SYS_sendto | libc::SYS_write => machine.send(fd, bytes(b, c)),
             libc::SYS_sendmsg => {
                 let header = message(bytes(b, size_of::<libc::msghdr>()));
                 let pieces =
