@@ -234,7 +234,8 @@ impl Drop for Watch {
 
 impl Upcalls {
     /// Creates the hook for a server, whose application does not use the wake-ups with `tag` and the timer of
-    /// this number. A thread waits for the process, with the scheduling policy of the caller, also if that is real-time.
+    /// this number. A thread waits for the process, with the scheduling policy of the caller; a real-time one if that is
+    /// permitted.
     ///
     /// # Errors
     /// If the thread cannot be created.

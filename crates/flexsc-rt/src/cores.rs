@@ -2,10 +2,10 @@
 //! and 6.1: "dynamic core specialization").
 //!
 //! The heartbeat looks at windows of 64 beats. The threads leave the core of the pages' owner if, in two windows in a
-//! row, a syscall thread was active in three beats of four, and no more threads were runnable than the machine has cores.
-//! Then the caches of this core keep the program, those of the other cores the kernel. The threads may use all cores again
-//! if, in two windows in a row, they were active in less than one beat of four, or more threads were runnable than there
-//! are cores. They may also use them when the heartbeat finds nothing to do. The heartbeat does not count itself, so with
+//! row, a syscall thread was active in three beats of four, and no more threads were runnable than the process may use
+//! cores. Then the caches of this core keep the program, those of the other cores the kernel. The threads may use all
+//! cores again if, in two windows in a row, they were active in less than one beat of four, or more threads were runnable
+//! than there are cores. They may also use them when the heartbeat finds nothing to do. The heartbeat does not count itself, so with
 //! two cores a busy owner and one busy thread have a core each. The owner is never moved. While the owner has a core, one
 //! thread fewer is active, so that it is still one for each core. With one core there is nothing to give: the owner and
 //! the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many threads of the machine are runnable.

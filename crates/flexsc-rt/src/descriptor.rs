@@ -195,8 +195,9 @@ impl Descriptor {
 }
 
 impl Call {
-    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. These are asked for by
-    /// the second call of a descriptor, so no call costs a system call more.
+    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. The second call
+    /// of a descriptor asks for these, by fstat(2), fstatfs(2) and fcntl(2) in the owner's thread, and all further ones use
+    /// the answer. Like the call itself, the two first may wait for a file system of the network.
     pub fn about(self, descriptor: &Descriptor) -> Self {
         self.object(descriptor.object())
     }

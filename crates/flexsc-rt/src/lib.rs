@@ -58,7 +58,7 @@
 //! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it. Costs do not choose for calls that
 //! may wait longer: typed sends, receives and accepts, reads and writes of pipes, sockets and devices. Files have the
 //! costs of their file system; a process tells 15 of them apart, and further ones by their [`Kind`]. The second call on a
-//! file asks for it (fstat(2)), for all that follow. A path has the file system of the directory of its
+//! file asks for it (fstat(2), fstatfs(2)), for all that follow. A path has the file system of the directory of its
 //! [`PathAt`](operations::PathAt), and without one [`Kind::Unknown`]: costs of all such paths are learnt together.
 //! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
 //!

@@ -210,7 +210,7 @@ fn handlers(cx: &Context, rounds: usize, outcome: &mut Outcome) -> Result<Vec<Ro
         add(name, computing_handler()?, native(increment)?, &message)?;
     }
     for bytes in [8, 2048] {
-        let reply = vec![b'x'; bytes];
+        let reply = page::reply(bytes);
         let sandboxed = load(&page::module(&reply, false))?;
         add(&format!("page of {bytes} bytes"), sandboxed, page::native(reply)?, REQUEST)?;
     }

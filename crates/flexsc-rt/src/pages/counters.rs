@@ -21,7 +21,7 @@ pub struct Counters {
     /// Calls whose costs are learnt apart: by number, and by kind of object or file system. At most 254; all further ones
     /// learn together.
     pub learnt_apart: usize,
-    /// File systems that this process tells apart, of those of the files that posted calls were about: at most 15.
+    /// File systems that this process tells apart, of those of the files that it was asked about: at most 15.
     pub file_systems: usize,
     /// Times that a call began to wait for a descriptor.
     pub readiness_waits: u64,
