@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -394,7 +394,9 @@ fn stop_of_both_processes_was_a_second_signal_for_the_successor() {
 fn failed_upgrade_did_not_name_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("httpd");
-    fs::copy(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+    // No copy: a program that another thread starts has its descriptor for a moment, and what is open for writing cannot
+    // be executed.
+    symlink(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
     let mut command = Command::new(&program);
     command.args(["-p", "0"]).stderr(Stdio::piped());
     let mut serving = Serving::of(command);
@@ -447,8 +449,11 @@ fn older_successor_is_stopped_with_its_predecessor() {
     // Without a descriptor of the process there is its number, which may be that of another process by then.
     for refused in [libc::SYS_pidfd_open, libc::SYS_kill] {
         let dir = tempfile::tempdir().unwrap();
-        let [program, notify, pipe] = ["httpd", "notify", "pipe"].map(|name| dir.path().join(name));
-        fs::copy(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+        let [program, older, notify, pipe] =
+            ["httpd", "older", "notify", "pipe"].map(|name| dir.path().join(name));
+        symlink(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+        fs::write(&older, OLDER_PROGRAM).unwrap();
+        fs::set_permissions(&older, fs::Permissions::from_mode(0o700)).unwrap();
         make_pipe(&pipe);
         let manager = UnixDatagram::bind(&notify).unwrap();
         manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -459,9 +464,7 @@ fn older_successor_is_stopped_with_its_predecessor() {
         // SAFETY: between fork and exec it makes system calls, and allocates nothing.
         unsafe { command.pre_exec(move || refuse(refused, libc::EPERM)) };
         let mut serving = Serving::of(command);
-        fs::remove_file(&program).unwrap();
-        fs::write(&program, OLDER_PROGRAM).unwrap();
-        fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+        fs::rename(&older, &program).unwrap();
         serving.signal(Signal::USR2);
         // The older program runs once this is open, and has not reported.
         let mut pipe = fs::File::options().write(true).open(&pipe).unwrap();

@@ -35,7 +35,7 @@ impl PidFile {
                 created => (created?, true),
             };
             let found = file.metadata()?;
-            // Else it has been removed since.
+            // A file without a name was removed in between.
             match found.nlink() {
                 0 => Err(io::Error::from(io::ErrorKind::NotFound)),
                 _ => Ok((file, is_new, found)),
