@@ -70,7 +70,7 @@
 //! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::hooks::Landing, evring::hooks::Upcalls)` | |
-//! | handler of a web server | 6.4.3 | `evring_httpd::handlers::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with a copy of its head; HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there |
+//! | handler of a web server | 6.4.3 | `evring_httpd::handlers::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with its head: a copy, or in place for a handler of an address (`SandboxedHandler::listener`); HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch, memory and accounting of a handler |
 //! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply`, `table`, `lock` and `store` are additions |
 //! | the call that gives receive buffers back | table 5-1 | | not needed: a buffer goes back when its message is consumed and its last reply has left; nothing is received before the handler returns, so it would gain nothing by giving it back earlier |

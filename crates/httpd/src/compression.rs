@@ -12,8 +12,8 @@ use crate::mime_type::MimeType;
 /// smaller. Each file is compressed once, by a thread of its own, and cached.
 ///
 /// A client gets the plain file while another client's request for the same file is being compressed, or if the
-/// server's queue or memory ([`Limits::max_compressed_memory`](crate::options::Limits::max_compressed_memory)) for compressed
-/// files is full.
+/// server's queue or memory ([`Limits::max_compressed_memory`](crate::options::Limits::max_compressed_memory)) for
+/// compressed files is full.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Files"))]

@@ -321,6 +321,53 @@ fn addresses_can_change() {
 }
 
 #[test]
+fn status_of_one_worker_had_old_figures_of_those_before_it() {
+    on_every_backend(|backend| {
+        let (sender, responders) = channel();
+        let sender = Mutex::new(sender);
+        let builder = |version: &'static str| {
+            let builder = Server::builder().backend(backend).status(true);
+            builder.route("/version", move |_: Request| version)
+        };
+        let later = move |_: Request, responder: Responder| {
+            sender.lock().unwrap().send(responder).unwrap();
+        };
+        let server = builder("old").route("/later", later).listen("127.0.0.1:0").start().unwrap();
+        let at = server.addresses()[0];
+        let mut pending = connect(at);
+        pending.send(b"GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
+        // The worker goes on until this one has answered.
+        let responder = responders.recv().unwrap();
+        let mut idle: Vec<_> = (0..16).map(|_| connect(at)).collect();
+        idle.iter_mut().for_each(|client| assert_eq!(client.get("/version").body, b"old"));
+        server.handle().reload(builder("new")).unwrap();
+        let mut connected = 1 + idle.len() as u64;
+        let mut client = loop {
+            let mut client = connect(at);
+            connected += 1;
+            if client.get("/version").body == b"new" {
+                break client;
+            }
+        };
+        // The worker of before closes them.
+        drop(idle);
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let status = client.status();
+            let counts = ["connections_accepted", "connections_closed"];
+            let counts = counts.map(|name| status[name].as_u64().unwrap());
+            // This client and the pending one.
+            if counts == [connected, connected - 2] {
+                break;
+            }
+            assert!(Instant::now() < until, "{backend}: {counts:?} of {connected} connections");
+        }
+        responder.respond("done");
+        assert_eq!(pending.response(true).body, b"done");
+    });
+}
+
+#[test]
 #[cfg(feature = "metrics")]
 fn metrics_count_all_generations() {
     let metrics = "127.0.0.1:0".parse().unwrap();

@@ -9,7 +9,7 @@ use crate::tls;
 
 use std::fs;
 use std::io::{BufRead as _, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 #[cfg(feature = "tls")]
@@ -18,16 +18,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring_httpd::Server;
 #[cfg(feature = "tls")]
 use evring_httpd::evring_tls::rustls;
-#[cfg(feature = "tls")]
 use evring_httpd::handlers::SandboxedHandler;
-use evring_httpd::sandbox::Policy;
-#[cfg(feature = "tls")]
-use evring_httpd::{Server, sandbox::Sandboxer};
+use evring_httpd::sandbox::{Policy, Sandboxer};
 use rustix::process::Signal;
 use serving::available;
-use serving::program::{Serving, httpd};
+use serving::program::{Serving, httpd, with_sockets};
 
 fn handler(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/handlers").join(name)
@@ -215,11 +213,7 @@ fn handler_stays_bound_to_its_address_after_a_reload() {
     let module = format!("{},listen=127.0.0.2:0", handler("hello.wasm").display());
     let arguments = ["--log-level", "info", "--handler", &module];
     let (mut serving, second, _root) = serve_at_two("auto", &arguments);
-    serving.signal(Signal::HUP);
-    while !serving.line.contains("settings reloaded") {
-        serving.line.clear();
-        assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0);
-    }
+    assert!(reload(&mut serving).contains("settings reloaded"));
     let mut client = serving::Client::new(TcpStream::connect(second).unwrap());
     assert_eq!(client.get("/hello").body, b"Hello from a handler\n");
     assert_eq!(serving.connect().get("/hello").body, b"hidden by the handler");
@@ -273,11 +267,118 @@ fn handler_of_an_address_that_the_server_does_not_have_is_rejected() {
         let output = httpd(&arguments).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("is for 127.0.0.2:1, where the server does not listen"), "{error}");
+        assert!(error.contains("is for 127.0.0.2:1, where the server serves nothing"), "{error}");
     }
     let output = httpd(&["--handler", "a.wasm,listen=nowhere"]).output().unwrap();
     let error = String::from_utf8(output.stderr).unwrap();
     assert!(output.status.code() == Some(2) && error.contains("expected ADDR:PORT"), "{error}");
+}
+
+/// Reloads the settings, and waits until they are used or rejected.
+fn reload(serving: &mut Serving) -> String {
+    serving.signal(Signal::HUP);
+    loop {
+        let mut line = String::new();
+        assert!(serving.errors.read_line(&mut line).unwrap() > 0);
+        if line.contains("settings reloaded") || line.contains("stay as they were") {
+            return line;
+        }
+    }
+}
+
+#[test]
+fn check_rejected_a_handler_at_an_address_of_a_service_manager() {
+    let given = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = given.local_addr().unwrap();
+    let module = format!("{},listen={at}", handler("hello.wasm").display());
+    let arguments = ["--log-level", "info", "--handler", &module];
+    // As a unit does before the start, without the socket.
+    let output = httpd(&arguments).arg("--check-config").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut serving = Serving::of(with_sockets([given], &arguments));
+    let line = reload(&mut serving);
+    assert!(line.contains("settings reloaded"), "{line}");
+    let mut client = serving::Client::new(TcpStream::connect(at).unwrap());
+    assert_eq!(client.get("/hello").body, b"Hello from a handler\n");
+}
+
+#[test]
+fn handler_of_an_address_of_ipv4_was_not_bound_to_a_socket_of_both_families() {
+    for with_listen in [false, true] {
+        let given = TcpListener::bind("[::]:0").unwrap();
+        let port = given.local_addr().unwrap().port();
+        let listen = format!("[::]:{port}");
+        let module = format!("{},listen=0.0.0.0:{port}", handler("hello.wasm").display());
+        let mut arguments = vec!["--log-level", "info", "--handler", &module];
+        if with_listen {
+            arguments.extend(["--listen", &listen]);
+        }
+        let output = httpd(&arguments).arg("--check-config").output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let mut serving = Serving::of(with_sockets([given], &arguments));
+        for _ in 0..2 {
+            let at = (Ipv4Addr::LOCALHOST, port);
+            let mut client = serving::Client::new(TcpStream::connect(at).unwrap());
+            assert_eq!(client.get("/hello").body, b"Hello from a handler\n");
+            let line = reload(&mut serving);
+            assert!(line.contains("settings reloaded"), "{line}");
+        }
+    }
+}
+
+#[test]
+#[cfg(feature = "tls")]
+fn handler_of_an_address_that_redirects_started_and_saw_no_request() {
+    let module = format!("{},listen=127.0.0.2:0", handler("hello.wasm").display());
+    let tls = ["--tls-self-signed", "--listen", "127.0.0.1:0", "--tls-redirect", "127.0.0.2:0"];
+    for check in [&[][..], &["--check-config"]] {
+        let arguments = [&tls[..], &["--handler", &module], check].concat();
+        let mut child = httpd(&arguments).spawn().unwrap();
+        let mut errors = std::io::BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.contains("httpd: ") && !line.contains("listening on") {
+            line.clear();
+            assert!(errors.read_line(&mut line).unwrap() > 0);
+        }
+        // Fails if it has ended.
+        let _ = child.kill();
+        child.wait().unwrap();
+        assert!(line.contains("is for 127.0.0.2:0, where the server serves nothing"), "{line}");
+    }
+}
+
+#[test]
+fn second_address_of_a_handler_was_ignored_if_the_server_does_not_have_it() {
+    let sandboxer = Sandboxer::new(Policy::default()).unwrap();
+    let ash = sandboxer.load(&fs::read(handler("hello.wasm")).unwrap()).unwrap();
+    let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
+    let other: SocketAddr = "127.0.0.2:1".parse().unwrap();
+    let server = |addresses: &[SocketAddr]| {
+        let hello = SandboxedHandler::new("hello", ash.clone());
+        let hello = addresses.iter().fold(hello, |hello, at| hello.listener(*at));
+        Server::builder().listen(at).sandbox(hello)
+    };
+    server(&[at]).check().unwrap();
+    drop(server(&[at]).start().unwrap());
+    for outcome in [server(&[at, other]).check(), server(&[at, other]).start().map(drop)] {
+        let error = outcome.unwrap_err().to_string();
+        assert!(error.contains("the handler hello is for 127.0.0.2:1"), "{error}");
+    }
+}
+
+#[test]
+fn requests_that_no_handler_got_were_counted_as_landed() {
+    let modules = tempfile::tempdir().unwrap();
+    let module = compiled("endless.wat", modules.path()).display().to_string();
+    let module = format!("{module},listen=127.0.0.2:0");
+    let (serving, address, _root) = serve_at_two("auto", &["--handler", &module]);
+    let mut client = serving::Client::new(TcpStream::connect(address).unwrap());
+    let max_aborts = u64::from(Policy::default().max_aborts);
+    for _ in 0..max_aborts + 5 {
+        assert_eq!(client.get("/file").body, b"of the site");
+    }
+    assert_eq!(counter(&serving, "sandbox_aborts"), max_aborts);
+    assert_eq!(counter(&serving, "sandbox_landed"), max_aborts);
 }
 
 #[test]

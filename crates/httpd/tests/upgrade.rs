@@ -7,7 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -16,7 +16,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use command_fds::{CommandFdExt, FdMapping};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::net::sockopt::{self, set_socket_passcred};
 use rustix::net::{
@@ -24,7 +23,7 @@ use rustix::net::{
     bind, recvmsg, socket_with,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serving::program::{Serving, httpd};
+use serving::program::{Serving, httpd, with_sockets};
 use serving::refused::refuse;
 use serving::{Client, available};
 
@@ -247,19 +246,6 @@ fn successor_served_beside_a_process_that_failed_to_wait_for_it() {
     }
 }
 
-/// Returns a command that runs the program with sockets, as a service manager does.
-fn with_sockets<const N: usize>(sockets: [TcpListener; N], arguments: &[&str]) -> Command {
-    let mut command = Command::new("sh");
-    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
-    command.args(arguments).env("LISTEN_FDS", N.to_string());
-    command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mappings = sockets.into_iter().zip(3..);
-    let mappings =
-        mappings.map(|(socket, child_fd)| FdMapping { parent_fd: socket.into(), child_fd });
-    command.fd_mappings(mappings.collect()).unwrap();
-    command
-}
-
 #[test]
 fn sockets_of_a_service_manager_are_used() {
     let (one, two) = (TcpListener::bind("127.0.0.1:0"), TcpListener::bind("127.0.0.1:0"));
@@ -408,7 +394,9 @@ fn stop_of_both_processes_was_a_second_signal_for_the_successor() {
 fn failed_upgrade_did_not_name_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("httpd");
-    fs::copy(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+    // No copy: a program that another thread starts has its descriptor for a moment, and what is open for writing cannot
+    // be executed.
+    symlink(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
     let mut command = Command::new(&program);
     command.args(["-p", "0"]).stderr(Stdio::piped());
     let mut serving = Serving::of(command);
@@ -458,31 +446,37 @@ echo survived >&2
 
 #[test]
 fn older_successor_is_stopped_with_its_predecessor() {
-    let dir = tempfile::tempdir().unwrap();
-    let [program, notify, pipe] = ["httpd", "notify", "pipe"].map(|name| dir.path().join(name));
-    fs::copy(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
-    make_pipe(&pipe);
-    let manager = UnixDatagram::bind(&notify).unwrap();
-    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    set_socket_passcred(&manager, true).unwrap();
-    let mut command = Command::new(&program);
-    command.args(["-p", "0", "--drain-delay", "60"]).env("NOTIFY_SOCKET", &notify);
-    command.stderr(Stdio::piped());
-    let mut serving = Serving::of(command);
-    fs::remove_file(&program).unwrap();
-    fs::write(&program, OLDER_PROGRAM).unwrap();
-    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
-    serving.signal(Signal::USR2);
-    // The older program runs once this is open, and has not reported.
-    let mut pipe = fs::File::options().write(true).open(&pipe).unwrap();
-    serving.signal(Signal::TERM);
-    while notification(&manager).1 != "STOPPING=1\n" {}
-    pipe.write_all(b"go on\n").unwrap();
-    let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
-    let end = lines.find(|line| matches!(&line[..], "stopped" | "survived"));
-    assert_eq!(end.as_deref(), Some("stopped"));
-    serving.signal(Signal::TERM);
-    serving.errors.read_to_string(&mut String::new()).unwrap();
+    // Without a descriptor of the process there is its number, which may be that of another process by then.
+    for refused in [libc::SYS_pidfd_open, libc::SYS_kill] {
+        let dir = tempfile::tempdir().unwrap();
+        let [program, older, notify, pipe] =
+            ["httpd", "older", "notify", "pipe"].map(|name| dir.path().join(name));
+        symlink(env!("CARGO_BIN_EXE_httpd"), &program).unwrap();
+        fs::write(&older, OLDER_PROGRAM).unwrap();
+        fs::set_permissions(&older, fs::Permissions::from_mode(0o700)).unwrap();
+        make_pipe(&pipe);
+        let manager = UnixDatagram::bind(&notify).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        set_socket_passcred(&manager, true).unwrap();
+        let mut command = Command::new(&program);
+        command.args(["-p", "0", "--drain-delay", "60"]).env("NOTIFY_SOCKET", &notify);
+        command.stderr(Stdio::piped());
+        // SAFETY: between fork and exec it makes system calls, and allocates nothing.
+        unsafe { command.pre_exec(move || refuse(refused, libc::EPERM)) };
+        let mut serving = Serving::of(command);
+        fs::rename(&older, &program).unwrap();
+        serving.signal(Signal::USR2);
+        // The older program runs once this is open, and has not reported.
+        let mut pipe = fs::File::options().write(true).open(&pipe).unwrap();
+        serving.signal(Signal::TERM);
+        while notification(&manager).1 != "STOPPING=1\n" {}
+        pipe.write_all(b"go on\n").unwrap();
+        let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
+        let end = lines.find(|line| matches!(&line[..], "stopped" | "survived"));
+        assert_eq!(end.as_deref(), Some("stopped"), "without the system call {refused}");
+        serving.signal(Signal::TERM);
+        serving.errors.read_to_string(&mut String::new()).unwrap();
+    }
 }
 
 #[test]

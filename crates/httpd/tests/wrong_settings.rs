@@ -8,10 +8,9 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
-use command_fds::{CommandFdExt, FdMapping};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use serving::Client;
-use serving::program::{Serving, httpd};
+use serving::program::{Serving, httpd, with_sockets};
 
 /// Runs the program with a file of settings. Returns whether it ended with success, and its messages. It is stopped
 /// after a minute if it serves.
@@ -38,6 +37,11 @@ fn check_accepted_what_no_server_starts_with() {
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(dir.path().join("f.html"), "page").unwrap();
     fs::write(dir.path().join("text"), "no module").unwrap();
+    #[cfg(feature = "sandbox")]
+    {
+        let hello = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/handlers/hello.wasm");
+        fs::copy(hello, dir.path().join("hello.wasm")).unwrap();
+    }
     std::os::unix::fs::symlink("/etc/hosts", dir.path().join("link")).unwrap();
     mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
     for (text, reason) in [
@@ -65,8 +69,8 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "access-log = '/tmp/a.log'\n[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/tmp/a.log'\n\
              log-format = 'json'",
-            "DIR/httpd.toml:6:14: `log-format`, with `access-log` at 5:14: access-log is that of others, and \
-             log-format is not;",
+            "DIR/httpd.toml:6:14: `log-format`, with `access-log` at 5:14: access-log names the file of \
+             another log, which has another log-format;",
         ),
         // Those of another host were said to be the cause.
         (
@@ -78,7 +82,7 @@ fn check_accepted_what_no_server_starts_with() {
             "[[host]]\nname = 'a'\nroot = 'DIR'\nfallback = 'f.html'\nredirect = ['/x=/']\n\
              [[host]]\nname = ['b', 'c']\nroot = 'DIR'\nredirect = ['/f=/x', '/f.html=/x']\n\
              fallback = 'f.html'",
-            "DIR/httpd.toml:10:12: `fallback`, with `redirect` at 9:12: fallback is a page that a redirect",
+            "DIR/httpd.toml:10:12: `fallback`, with `redirect` at 9:12: a redirect matches the page of fallback;",
         ),
         // One of the host and one that it has from the server.
         (
@@ -88,7 +92,7 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "access-log = '/tmp/a.log'\n[[host]]\nname = 'a'\nroot = '/'\naccess-log = '/tmp/b.log'\n\
              log-format = 'json'\n[[host]]\nname = 'b'\nroot = '/'\naccess-log = '/tmp/b.log'",
-            "DIR/httpd.toml:10:14: `access-log`: access-log is that of others, and log-format is not;",
+            "DIR/httpd.toml:10:14: `access-log`: access-log names the file of another log,",
         ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
@@ -105,7 +109,7 @@ fn check_accepted_what_no_server_starts_with() {
         ),
         (
             "root = 'DIR'\nfallback = 'f.html'\nredirect = ['/f.html=/x']",
-            "DIR/httpd.toml:3:12: `redirect`, with `fallback` at 2:12: fallback is a page that a redirect",
+            "DIR/httpd.toml:3:12: `redirect`, with `fallback` at 2:12: a redirect matches the page of fallback;",
         ),
         (
             "error-page = ['404=/e.html']",
@@ -115,6 +119,11 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "\nhandler = ['DIR/text,path=/x']",
             "DIR/httpd.toml:2:11: `handler`: cannot use the handler DIR/text: it is no WebAssembly module",
+        ),
+        #[cfg(feature = "sandbox")]
+        (
+            "listen = ['127.0.0.1:0']\nhandler = ['DIR/hello.wasm,listen=127.0.0.2:1']",
+            "DIR/httpd.toml:2:11: `handler`: the handler DIR/hello.wasm is for 127.0.0.2:1, where",
         ),
     ] {
         let text = &text.replace("DIR", dir.path().to_str().unwrap());
@@ -203,12 +212,7 @@ fn variables_that_are_no_settings_are_reported() {
 fn socket_that_no_setting_names_was_ignored_silently() {
     let given = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = given.local_addr().unwrap();
-    let mut command = Command::new("sh");
-    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
-    command.args(["--listen", "127.0.0.2:0"]).env("LISTEN_FDS", "1");
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    command.fd_mappings(vec![FdMapping { parent_fd: given.into(), child_fd: 3 }]).unwrap();
-    let serving = Serving::of(command);
+    let serving = Serving::of(with_sockets([given], &["--listen", "127.0.0.2:0"]));
     let expected = format!("the socket on {at} was given to the server, but no setting names");
     assert!(serving.before.contains(&expected), "{}", serving.before);
 }
@@ -217,12 +221,7 @@ fn socket_that_no_setting_names_was_ignored_silently() {
 fn socket_of_both_families_was_used_for_one() {
     let given = TcpListener::bind("[::]:0").unwrap();
     let port = given.local_addr().unwrap().port();
-    let mut command = Command::new("sh");
-    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
-    command.args(["--listen", &format!(":{port}")]).env("LISTEN_FDS", "1");
-    command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped());
-    command.fd_mappings(vec![FdMapping { parent_fd: given.into(), child_fd: 3 }]).unwrap();
-    let serving = Serving::of(command);
+    let serving = Serving::of(with_sockets([given], &["--listen", &format!(":{port}")]));
     assert_eq!(serving.before, "");
     for host in ["127.0.0.1", "::1"] {
         let mut client = Client::new(TcpStream::connect((host, port)).unwrap());

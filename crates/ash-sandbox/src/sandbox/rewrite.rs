@@ -1,6 +1,7 @@
 //! Rewrites a module (section 4.1.2: sandboxing by code inspection). Host calls, which check their ranges and are charged
 //! by their length, replace the instructions `memory.copy` and `memory.fill`. Mutable globals are exported, as the host
-//! restores them after an abort. The maximum of the memory includes what lies behind the module's own: the compiler turns an access at a constant address beyond the maximum into a trap.
+//! restores them after an abort. The maximum of the memory includes what lies behind the module's own: the compiler
+//! turns an access at a constant address beyond the maximum into a trap.
 
 use std::fmt;
 

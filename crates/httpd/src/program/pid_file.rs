@@ -27,14 +27,27 @@ impl PidFile {
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut options = File::options();
         options.read(true).write(true).custom_flags(flags.bits() as i32);
-        let (file, is_new) = match options.clone().create_new(true).open(path) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                (options.open(path).map_err(named)?, false)
+        let open = || {
+            let (file, is_new) = match options.clone().create_new(true).open(path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    (options.open(path)?, false)
+                }
+                created => (created?, true),
+            };
+            let found = file.metadata()?;
+            // A file without a name was removed in between.
+            match found.nlink() {
+                0 => Err(io::Error::from(io::ErrorKind::NotFound)),
+                _ => Ok((file, is_new, found)),
             }
-            created => (created.map_err(named)?, true),
         };
+        let opened = match open() {
+            // A process that ends removes its file.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => open(),
+            opened => opened,
+        };
+        let (file, is_new, found) = opened.map_err(named)?;
         let opened = PidFile { path: path.to_owned(), file, is_new };
-        let found = opened.file.metadata().map_err(named)?;
         check_kind(&found).map_err(named)?;
         if let Some(user) = user {
             if ![geteuid().as_raw(), user.uid()].contains(&found.uid()) {
@@ -105,8 +118,36 @@ fn own_line() -> String {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::symlink;
+    use std::sync::Barrier;
+    use std::thread;
 
     use super::*;
+
+    #[test]
+    fn file_that_another_process_removed_meanwhile_could_not_be_opened() {
+        const TRIES: usize = 2000;
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pid");
+        let both = Barrier::new(2);
+        let failures: Vec<_> = thread::scope(|scope| {
+            scope.spawn(|| {
+                for _ in 0..TRIES {
+                    both.wait();
+                    fs::remove_file(&path).unwrap();
+                    both.wait();
+                }
+            });
+            let open = |_| {
+                fs::write(&path, "1\n").unwrap();
+                both.wait();
+                let opened = PidFile::open(&path, None);
+                both.wait();
+                opened.err()
+            };
+            (0..TRIES).filter_map(open).collect()
+        });
+        assert!(failures.is_empty(), "{} of {TRIES}: {failures:?}", failures.len());
+    }
 
     #[test]
     fn check_accepted_what_is_no_file_of_one_name() {

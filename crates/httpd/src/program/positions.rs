@@ -43,7 +43,7 @@ impl Positions {
 
     /// Returns the names and values of all settings.
     fn all(&self) -> impl Iterator<Item = (&str, &str, Position)> {
-        self.tables.iter().flatten().filter_map(named)
+        self.tables.iter().flatten().filter_map(name_and_value)
     }
 
     /// Adds file, line, column and name of the setting that causes an error to its message, if the file has it. Settings
@@ -87,7 +87,7 @@ impl Positions {
             words.into_iter().any(|word| word == name)
         };
         let is_of_host = |table: &&Vec<(String, Position)>| {
-            let mut settings = table.iter().filter_map(named);
+            let mut settings = table.iter().filter_map(name_and_value);
             settings.any(|(name, value, _)| {
                 name == "name" && host.is_some_and(|host| value.parse().as_ref() == Ok(host))
             })
@@ -95,7 +95,7 @@ impl Positions {
         let (of_server, of_hosts) = self.tables.split_at(1.min(self.tables.len()));
         let mut found: Vec<Found<'_>> = Vec::new();
         for table in of_hosts.iter().find(is_of_host).into_iter().chain(of_server) {
-            let own = table.iter().filter_map(named).filter(|(name, ..)| is_named(name));
+            let own = table.iter().filter_map(name_and_value).filter(|(name, ..)| is_named(name));
             for (name, _, at) in own {
                 // A list is one setting.
                 if !found.iter().any(|(other, _)| *other == name) {
@@ -137,7 +137,7 @@ impl Positions {
 }
 
 /// Returns name and value of a flag with its position.
-fn named((flag, at): &(String, Position)) -> Option<(&str, &str, Position)> {
+fn name_and_value((flag, at): &(String, Position)) -> Option<(&str, &str, Position)> {
     let (name, value) = flag.strip_prefix("--")?.split_once('=')?;
     Some((name, value, *at))
 }
@@ -183,7 +183,9 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
         #[cfg(feature = "sandbox")]
         Error::HandlerFile(path, _) => (&["handler"], of(path)),
         #[cfg(feature = "sandbox")]
-        Error::Handler(name, _) => (&["handler"], name.clone()),
+        Error::Handler(name, _)
+        | Error::HandlerAddress(name, _)
+        | Error::HandlerBuffers(name, _) => (&["handler"], name.clone()),
         #[cfg(feature = "sandbox")]
         Error::HandlerCache(_) => (&["handler-cache"], String::new()),
         Error::RedirectLoop(redirect) => (&["redirect"], redirect.clone()),

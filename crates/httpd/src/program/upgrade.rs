@@ -188,19 +188,19 @@ pub(crate) fn start_successor(
     command.spawn().map_err(named)?.wait()?;
     // This process's copies of the successor's socket, which would hide the successor's end.
     drop(command);
-    let (number, report) = wait_until_ready(&mut successor, START_TIMEOUT)?;
+    let (process, report) = wait_until_ready(&mut successor, START_TIMEOUT)?;
     if stops.load(Ordering::Relaxed) {
         // The stop was for the server, whichever process it is: the successor gets no answer. One of an older program
         // waits for none.
         if report != READY {
-            let _ = kill_process(number, Signal::TERM);
+            let _ = process.signal(Signal::TERM);
         }
         return Err(about_to_stop());
     }
     if report == READY {
         successor.write_all(SERVE).map_err(|_| ended())?;
     }
-    Ok(number)
+    Ok(process.number)
 }
 
 /// Makes a process of its own of a child that has not executed its program yet, and reports its number.
@@ -215,30 +215,50 @@ fn leave_parent(mut report: &UnixStream) -> io::Result<()> {
     }
 }
 
-/// Waits until the successor reports that it listens. Returns its number and the report. If there is none within
+/// The process of a successor.
+#[derive(Debug)]
+struct SuccessorProcess {
+    number: Pid,
+    /// Names this process even if that ends and the number is used again. Not every kernel and sandbox has it.
+    descriptor: Option<OwnedFd>,
+}
+
+impl SuccessorProcess {
+    /// Sends it a signal; by its number only without a descriptor.
+    fn signal(&self, signal: Signal) -> rustix::io::Result<()> {
+        match &self.descriptor {
+            Some(descriptor) => pidfd_send_signal(descriptor, signal),
+            None => kill_process(self.number, signal),
+        }
+    }
+}
+
+/// Waits until the successor reports that it listens. Returns its process and the report. If there is none within
 /// `timeout`, or the wait fails, it is killed: else it could serve beside this process.
-fn wait_until_ready(successor: &mut UnixStream, timeout: Duration) -> io::Result<(Pid, u8)> {
+fn wait_until_ready(
+    successor: &mut UnixStream,
+    timeout: Duration,
+) -> io::Result<(SuccessorProcess, u8)> {
     let mut number = [0; size_of::<u32>()];
     successor.read_exact(&mut number).map_err(|_| ended())?;
     let number = Pid::from_raw(i32::from_ne_bytes(number)).ok_or_else(ended)?;
-    // It names this process even if that ends and the number is used again. Not every kernel and sandbox has it.
-    let process = match pidfd_open(number, PidfdFlags::empty()) {
+    let descriptor = match pidfd_open(number, PidfdFlags::empty()) {
         Err(Errno::SRCH) => return Err(ended()),
-        process => process.ok(),
+        descriptor => descriptor.ok(),
     };
+    let process = SuccessorProcess { number, descriptor };
     let report = read_report(successor, timeout);
     if let Err(error) = &report {
         let has_failed = error.kind() == ErrorKind::BrokenPipe;
         // Fails if it has ended; then its number is not used without the descriptor.
-        let _ = match process {
+        let _ = match &process.descriptor {
             // It says why, and ends.
-            Some(process) if has_failed && wait_for(&process, END_TIMEOUT).is_ok() => Ok(()),
-            Some(process) => pidfd_send_signal(process, Signal::KILL),
+            Some(descriptor) if has_failed && wait_for(descriptor, END_TIMEOUT).is_ok() => Ok(()),
             None if has_failed => Ok(()),
-            None => kill_process(number, Signal::KILL),
+            _ => process.signal(Signal::KILL),
         };
     }
-    report.map(|report| (number, report))
+    report.map(|report| (process, report))
 }
 
 /// Waits for the report that the successor listens.
@@ -348,7 +368,7 @@ mod tests {
             thread::yield_now();
         }
         report.write_all(b"1").unwrap();
-        assert_eq!(waiter.join().unwrap().unwrap().0.as_raw_pid().unsigned_abs(), number);
+        assert_eq!(waiter.join().unwrap().unwrap().0.number.as_raw_pid().unsigned_abs(), number);
         child.kill().unwrap();
         child.wait().unwrap();
     }

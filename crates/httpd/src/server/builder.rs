@@ -75,7 +75,7 @@ pub struct Builder {
     /// The pages of errors by host, once the server starts.
     pub(super) loaded_error_pages: Vec<(HostIndex, LoadedPage)>,
     pub(super) status: Option<bool>,
-    /// The thread that waits for the metrics of several workers, once the server starts.
+    /// The thread that waits for the metrics of the workers, once the server starts.
     pub(super) status_thread: Option<Pool>,
     pub(super) log: Option<AccessLog>,
     #[cfg(feature = "metrics")]

@@ -2,8 +2,10 @@
 
 use std::collections::HashSet;
 use std::io;
-#[cfg(feature = "basic-auth")]
+#[cfg(any(feature = "basic-auth", feature = "sandbox"))]
 use std::net::SocketAddr;
+#[cfg(feature = "sandbox")]
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 #[cfg(feature = "tls")]
 use std::sync::Arc;
@@ -89,7 +91,7 @@ impl Builder {
         if let Some(host) = self.host_of_another_format() {
             return Err(conflict_of(
                 Some(host),
-                "access-log is that of others, and log-format is not; use one format, or two files",
+                "access-log names the file of another log, which has another log-format; use one format, or two files",
             ));
         }
         #[cfg(feature = "compression")]
@@ -122,7 +124,8 @@ impl Builder {
     /// have expired.
     ///
     /// # Errors
-    /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses.
+    /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses. The addresses of handlers are
+    /// looked up only if the settings name those of the server.
     pub fn check(&self) -> Result<(), Error> {
         self.check_values()?;
         #[cfg_attr(
@@ -140,7 +143,7 @@ impl Builder {
         }
         self.check_pages()?;
         #[cfg(feature = "sandbox")]
-        modules::find_listeners(&mut modules::load(&self.modules, None)?, &listeners.listen)?;
+        self.check_handlers(&listeners.listen)?;
         for path in self.access_logs().into_iter().filter_map(|log| log.path) {
             log::check(&path).map_err(|error| Error::Log(path, error))?;
         }
@@ -149,6 +152,22 @@ impl Builder {
             tls::warn_of_invalid(&tls.certificates);
         }
         Ok(())
+    }
+
+    /// Checks the handlers in a sandbox. Without addresses in the settings, those of the server are known at the start:
+    /// a service manager may give them.
+    #[cfg(feature = "sandbox")]
+    fn check_handlers(&self, listen: &[SocketAddr]) -> Result<(), Error> {
+        let mut handlers = modules::load(&self.modules, None)?;
+        if self.listen.is_empty() && self.config.listen.is_empty() {
+            return Ok(());
+        }
+        handlers.extend(self.sandbox.iter().cloned());
+        // A socket of a service manager may be for both families.
+        let of_ipv6 = listen.iter().filter(|at| at.ip() == Ipv6Addr::UNSPECIFIED);
+        let of_ipv4 = of_ipv6.map(|at| SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port())));
+        let all: Vec<_> = listen.iter().copied().chain(of_ipv4).collect();
+        modules::find_listeners(&mut handlers, &all, &[])
     }
 
     /// Returns whether the server serves with TLS.
@@ -196,8 +215,7 @@ impl Builder {
             }
             let Some(page) = fallback else { continue };
             if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
-                let reason =
-                    "fallback is a page that a redirect leads elsewhere; exclude it or move it";
+                let reason = "a redirect matches the page of fallback; exclude it or move it";
                 return Err(conflict_of(host, reason));
             }
             let root = self.root_of(host)?;

@@ -68,7 +68,7 @@ pub enum Error {
     /// The file of a handler cannot be read.
     #[cfg(feature = "sandbox")]
     HandlerFile(PathBuf, io::Error),
-    /// A handler is bound to an address that is none of the server's.
+    /// A handler is bound to an address at which the server serves nothing.
     #[cfg(feature = "sandbox")]
     HandlerAddress(String, SocketAddr),
     /// Messages cannot land in the memory of a handler.
@@ -129,7 +129,7 @@ impl fmt::Display for Error {
             #[cfg(feature = "sandbox")]
             Error::HandlerAddress(name, at) => write!(
                 f,
-                "the handler {name} is for {at}, where the server does not listen; add the address to `listen`"
+                "the handler {name} is for {at}, where the server serves nothing; add the address to `listen`, or name another"
             ),
             #[cfg(feature = "sandbox")]
             Error::HandlerBuffers(name, error) => {

@@ -6,10 +6,12 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
+use evring::sockets::ListeningSocket;
 
 use crate::server::addresses::Addresses;
 use crate::server::error::Error;
 use crate::server::options::{HandlerModule, HandlerTenant};
+use crate::server::sockets::merge_families;
 use crate::site::sandbox::SandboxedHandler;
 
 /// Loads handlers. One sandboxer loads all, as handlers of a tenant share what it keeps for the tenant.
@@ -34,20 +36,25 @@ pub(crate) fn load(
         let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(module, rejection))?;
         let name = module.file.display().to_string();
         let handler = SandboxedHandler::new(&name, ash).path(&module.path).tenant(tenant);
-        let addresses = module.listen.iter().flat_map(Addresses::as_slice);
-        Ok(addresses.fold(handler, |handler, at| handler.listener(*at)))
+        let addresses = module.listen.as_ref().map(Addresses::as_slice);
+        Ok(addresses.into_iter().fold(handler, SandboxedHandler::listener_at_one_of))
     };
     tenants.into_iter().zip(modules).map(load).collect()
 }
 
-/// Finds the addresses of the handlers among those of the server.
+/// Finds the addresses of the handlers among those at which the server serves, of which `inherited` sockets have some.
 pub(crate) fn find_listeners(
     handlers: &mut [SandboxedHandler],
     listen: &[SocketAddr],
+    inherited: &[ListeningSocket],
 ) -> Result<(), Error> {
-    let mut handlers = handlers.iter_mut();
-    let found = handlers.try_for_each(|handler| handler.find_listeners(listen));
-    found.map_err(|(name, at)| Error::HandlerAddress(name, at))
+    for handler in handlers {
+        // As for the server's own addresses.
+        handler.addresses_mut().for_each(|addresses| merge_families(addresses, inherited));
+        let found = handler.find_listeners(listen);
+        found.map_err(|(name, at)| Error::HandlerAddress(name, at))?;
+    }
+    Ok(())
 }
 
 /// Returns the number of each handler's tenant. A name gets the first number, from the number of handlers on, that no

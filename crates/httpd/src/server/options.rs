@@ -79,7 +79,8 @@ pub struct Options {
 
     /// How files that are not in the server's cache are sent. `plain`: as soon as the client has room. `ded`:
     /// read into memory ahead of the client (deferred event delivery). `dns`: from the kernel's page cache, without
-    /// waiting for the disk (disk-to-network splicing). `auto`: the best for each file. The page docs/file-delivery.md has measurements
+    /// waiting for the disk (disk-to-network splicing). `auto`: the best for each file. The page
+    /// docs/file-delivery.md has measurements
     #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,
 
@@ -114,7 +115,8 @@ pub struct Options {
     /// Handler in a sandbox, a WebAssembly module that sees requests first and may answer them: those
     /// whose target begins with the path, `/` by default. The tenant is a number that the handler can ask
     /// for, or a name that gets one. With an address of --listen, it sees only the requests that arrive there, which the
-    /// kernel receives into its memory; can be repeated
+    /// kernel receives into its memory: without TLS, it can read all that arrives there, also requests that it does not
+    /// see; can be repeated
     #[cfg(feature = "sandbox")]
     #[cfg_attr(
         feature = "cli",
@@ -285,7 +287,8 @@ pub struct HandlerModule {
     pub path: String,
     /// The tenant; by default, handlers are numbered from 0.
     pub tenant: Option<HandlerTenant>,
-    /// The address of the server to which it is bound; without one, it sees the requests of all.
+    /// The address of the server to which it is bound; without one, it sees the requests of all. Without TLS, the
+    /// handler can read all that arrives at this address, also requests that it does not see.
     pub listen: Option<Addresses>,
 }
 

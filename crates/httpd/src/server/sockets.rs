@@ -108,7 +108,7 @@ impl Builder {
 
 /// Replaces the addresses of IPv4 for which an inherited socket of IPv6 accepts connections, too, unless there is a socket
 /// for them. Service managers make such sockets (bindv6only in sysctl(8)).
-fn merge_families(addresses: &mut Vec<SocketAddr>, inherited: &[ListeningSocket]) {
+pub(super) fn merge_families(addresses: &mut Vec<SocketAddr>, inherited: &[ListeningSocket]) {
     let accepts_both = |socket: &&ListeningSocket| {
         socket.address().ip() == Ipv6Addr::UNSPECIFIED
             && sockopt::ipv6_v6only(socket).is_ok_and(|only_ipv6| !only_ipv6)

@@ -70,6 +70,11 @@ impl Builder {
         inherited.append(&mut self.taken_over);
         let listeners = self.listeners(&inherited, given, &handle.0.addresses())?;
         self.config.listen = listeners.listen;
+        #[cfg(feature = "sandbox")]
+        {
+            self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
+            modules::find_listeners(&mut self.sandbox, &self.config.listen, &inherited)?;
+        }
         #[cfg(feature = "basic-auth")]
         self.warn_of_plain_passwords(&self.config.listen);
         #[cfg(feature = "tls")]
@@ -91,11 +96,6 @@ impl Builder {
             self.check_new_addresses(&given)?;
         }
         self.log_memory(purpose);
-        #[cfg(feature = "sandbox")]
-        {
-            self.sandbox.extend(modules::load(&self.modules, self.handler_cache.as_deref())?);
-            modules::find_listeners(&mut self.sandbox, &self.config.listen)?;
-        }
         let metrics = &handle.0.metrics;
         let logs = self.start_logs(metrics)?;
         #[cfg(feature = "compression")]

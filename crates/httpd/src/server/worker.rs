@@ -12,7 +12,6 @@ use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::generation::Worker;
 use crate::server::running::Handle;
-use crate::server::status;
 #[cfg(feature = "tls")]
 use crate::server::tls;
 use crate::site::Site;
@@ -109,12 +108,7 @@ impl Builder {
             site.context.responder.fields = site.files.hosts.fields_of_errors();
             site.handlers.routes = routes;
             let (own, remote) = (metrics.clone(), mechanism.remote());
-            site.status = status;
-            if let Some(thread) = status_thread {
-                site.status = Some(true);
-                let handler = status::handler(&thread, metrics.clone(), mechanism.name());
-                site.handlers.routes.set_status(Arc::new(handler));
-            }
+            (site.status, site.status_thread) = (status, status_thread);
             (site.context.metrics, site.context.log) = (metrics, log);
             site.context.responder.error_pages = error_pages;
             #[cfg(feature = "sandbox")]

@@ -14,7 +14,6 @@ use crate::message::status::Status;
 use crate::redirect::Redirect;
 use crate::response::prepared::PreparedResponse;
 use crate::site::Site;
-use crate::site::context::Context;
 use crate::site::handlers::Handlers;
 use crate::site::lookup::FileLookup;
 use crate::site::state::{AfterBody, State};
@@ -174,26 +173,6 @@ impl Site {
         let proceed = self.context.send_planned(x, &mut prepared, request, options);
         self.files.cache.insert(b"/", prepared, None, x.io.now());
         proceed
-    }
-
-    /// Answers with the metrics: a handler's, or those that the workers have copied.
-    fn show_status(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        request: &RequestHead<'_>,
-        options: ResponseOptions,
-    ) -> bool {
-        if let Some(route) = self.handlers.routes.status() {
-            let body = (BodyDecoder::default(), options);
-            return self.handlers.call(&mut self.context, x, request, body, route);
-        }
-        let Context { metrics, responder, .. } = &self.context;
-        metrics.own().copy_stats(&x.io.stats());
-        let text = metrics.json(&self.backend, x.io.now());
-        let representation = RepresentationHeaders::uncached("application/json");
-        let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &responder.clock);
-        let sent = prepared.send(x.io, x.id, &responder.clock, options);
-        x.state.record(sent)
     }
 
     /// Answers a request that is not a plain GET or HEAD.

@@ -151,11 +151,17 @@ impl Answer {
     pub(crate) fn of<F: Future<Output = Result<Reply, Status>> + 'static>(
         start: impl FnOnce(RequestBody) -> F + 'static,
     ) -> Self {
-        Answer::Wait(Wait(Box::new(|body| Box::pin(start(body)))))
+        Answer::Wait(Wait::new(start))
     }
 }
 
 impl Wait {
+    pub(crate) fn new<F: Future<Output = Result<Reply, Status>> + 'static>(
+        start: impl FnOnce(RequestBody) -> F + 'static,
+    ) -> Self {
+        Wait(Box::new(|body| Box::pin(start(body))))
+    }
+
     pub(crate) fn start(self, body: RequestBody) -> ResponseFuture {
         (self.0)(body)
     }

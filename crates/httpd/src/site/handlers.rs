@@ -252,7 +252,7 @@ impl Handlers {
     }
 
     /// Calls a handler that waits. Returns whether the next request may be processed.
-    fn wait(
+    pub(crate) fn wait(
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,

@@ -57,6 +57,7 @@ mod sandbox_response;
 pub(crate) mod service;
 pub(crate) mod shed;
 pub(crate) mod state;
+pub(crate) mod status;
 pub(crate) mod stream;
 pub(crate) mod upgrade;
 pub(crate) mod wakers;
@@ -75,6 +76,7 @@ use crate::site::handlers::Handlers;
 #[cfg(feature = "tls")]
 use crate::site::https_redirect::HttpsRedirect;
 use crate::site::into_handler::IntoHandler;
+use crate::site::pool::Pool;
 use crate::site::wakers::Wakers;
 
 /// An HTTP site: handlers, and files below a root or evring's page.
@@ -100,6 +102,8 @@ pub struct Site {
     /// Whether the site serves its metrics and, without files, evring's page. `None` enables both if
     /// there are neither files nor handlers.
     pub(crate) status: Option<bool>,
+    /// The thread that waits for the metrics of the workers of a server.
+    pub(crate) status_thread: Option<Pool>,
     /// Redirects requests without TLS.
     #[cfg(feature = "tls")]
     pub(crate) redirect: Option<HttpsRedirect>,
@@ -127,6 +131,7 @@ impl Site {
             head_memory: None,
             seeded: false,
             status: None,
+            status_thread: None,
             #[cfg(feature = "tls")]
             redirect: None,
         }
@@ -180,12 +185,6 @@ impl Site {
     /// Returns whether a host serves files.
     fn has_root(&self, host: HostIndex) -> bool {
         self.files.hosts.get(host).root.is_some()
-    }
-
-    /// Returns whether the metrics and evring's page are enabled.
-    fn shows_status(&self) -> bool {
-        let has_files = self.files.hosts.count() > 1 || self.has_root(HostIndex::default());
-        self.status.unwrap_or(!has_files && self.handlers.routes.is_empty())
     }
 
     /// Routes all requests for a path, with any method, to a handler. A path that ends in a slash also

@@ -15,7 +15,7 @@ use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::WaitingHandler;
 use crate::site::into_response::IntoResponse;
 use crate::site::oneshot::oneshot;
-use crate::site::reply::Response;
+use crate::site::reply::{Reply, Response};
 use crate::site::request_body::RequestBody;
 
 /// A bounded number of threads for calls that block, such as those of a database. The threads end when the
@@ -81,6 +81,21 @@ impl Pool {
         self.0.try_send(job).is_ok()
     }
 
+    /// Calls a function on a thread of the pool. Returns its response: 503 if too many calls wait, 500 if it panics.
+    pub(crate) fn respond<R: IntoResponse>(
+        &self,
+        call: impl FnOnce() -> R + Send + 'static,
+    ) -> impl Future<Output = Result<Reply, Status>> + 'static {
+        let result = self.run(move || call().into_reply());
+        async {
+            match result.await {
+                Ok(reply) => Ok(reply),
+                Err(PoolError::Full) => Ok(PoolError::Full.into_reply()),
+                Err(PoolError::Panicked) => Err(Status::INTERNAL),
+            }
+        }
+    }
+
     /// Returns a handler that runs on the pool: 503 if too many calls wait, 500 if it panics.
     pub fn handler<R: IntoResponse>(
         &self,
@@ -92,11 +107,7 @@ impl Pool {
             async move {
                 let body = body.bytes().await.map_err(|_| Status::BAD_REQUEST)?;
                 let request = Request::from_parts(head, body);
-                match pool.run(move || handler(request).into_reply()).await {
-                    Ok(reply) => Ok(reply),
-                    Err(PoolError::Full) => Ok(PoolError::Full.into_reply()),
-                    Err(PoolError::Panicked) => Err(Status::INTERNAL),
-                }
+                pool.respond(move || handler(request)).await
             }
         })
     }

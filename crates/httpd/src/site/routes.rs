@@ -53,8 +53,6 @@ enum RoutePath {
     Literal(Box<[u8]>),
     /// The segments after the slashes.
     Pattern(Box<[Segment]>),
-    /// No path: the site asks for it by [`Routes::status`].
-    Status,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,7 +117,6 @@ impl RoutePath {
     fn order(&self) -> impl Ord + use<> {
         let (is_prefix, parameters, len) = match self {
             RoutePath::Literal(path) => (path.ends_with(b"/"), 0, path.len()),
-            RoutePath::Status => (true, 0, 0),
             RoutePath::Pattern(segments) => {
                 let is_parameter = |s: &&Segment| matches!(s, Segment::Parameter(_));
                 (false, segments.iter().filter(is_parameter).count(), segments.len())
@@ -132,7 +129,6 @@ impl RoutePath {
     fn matches(&self, path: &[u8]) -> bool {
         match self {
             RoutePath::Literal(route) => path::is_at_or_below(path, route),
-            RoutePath::Status => false,
             RoutePath::Pattern(segments) => {
                 let mut parts = path.split(|b| *b == b'/').skip(1);
                 let all = segments.iter().all(|segment| match (segment, parts.next()) {
@@ -173,17 +169,6 @@ impl Routes {
         self.0.push(RouteEntry::new(path, handler));
         self.0.sort_by_key(|entry| entry.path.order());
         Ok(())
-    }
-
-    /// Sets the handler of the server's metrics.
-    pub(crate) fn set_status(&mut self, handler: Arc<dyn Handler>) {
-        self.0.push(RouteEntry::new(RoutePath::Status, handler));
-    }
-
-    /// Returns the route of the server's metrics, if a handler has them.
-    pub(crate) fn status(&self) -> Option<Route> {
-        let index = self.0.iter().position(|entry| entry.path == RoutePath::Status)?;
-        Some(self.route(index))
     }
 
     /// Returns the route of a canonical path.

@@ -26,8 +26,8 @@ pub struct SandboxedHandler {
     /// The canonical prefix; `None` matches no request.
     path: Option<Vec<u8>>,
     tenant: u64,
-    /// Addresses of the server; with none, the handler is for all.
-    addresses: Vec<SocketAddr>,
+    /// Addresses, of each list at least one of the server's; without lists, the handler is for all.
+    addresses: Vec<Vec<SocketAddr>>,
     /// The numbers of these addresses among those of the server.
     positions: Vec<usize>,
 }
@@ -73,29 +73,43 @@ impl SandboxedHandler {
         SandboxedHandler { tenant, ..self }
     }
 
-    /// Binds it to an address of the server, and perhaps others: it sees only the requests that arrive there. The kernel
-    /// receives what arrives there into the memory of the first handler that is bound to the address, so that the handler
-    /// gets heads without a copy; it can read all that arrives at the address, also what other handlers and the site get.
+    /// Binds it to an address of the server, and perhaps others: it sees only the requests that arrive there. A server
+    /// without one of them does not start. The kernel receives what arrives there into the memory of the first handler
+    /// that is bound to the address, so that the handler gets heads without a copy; without TLS, it can read all that
+    /// arrives at the address, also what other handlers and the site get.
     #[must_use]
-    pub fn listener(mut self, address: SocketAddr) -> Self {
-        self.addresses.push(address);
+    pub fn listener(self, address: SocketAddr) -> Self {
+        self.listener_at_one_of(&[address])
+    }
+
+    /// Binds it to those of these addresses that the server has, at least one. They are the meanings of a name.
+    pub(crate) fn listener_at_one_of(mut self, addresses: &[SocketAddr]) -> Self {
+        self.addresses.push(addresses.to_vec());
         self
+    }
+
+    /// Returns the lists of its addresses, of each of which the server has at least one.
+    pub(crate) fn addresses_mut(&mut self) -> impl Iterator<Item = &mut Vec<SocketAddr>> {
+        self.addresses.iter_mut()
     }
 
     /// Finds its addresses among those of the server.
     ///
     /// # Errors
-    /// If the server has none of them; the name of the handler, and the first address.
+    /// If the server has none of a list; the name of the handler, and the first address of the list.
     pub(crate) fn find_listeners(
         &mut self,
         listen: &[SocketAddr],
     ) -> Result<(), (String, SocketAddr)> {
-        let found = listen.iter().enumerate().filter(|(_, at)| self.addresses.contains(at));
-        self.positions = found.map(|(position, _)| position).collect();
-        match self.addresses.first() {
-            Some(first) if self.positions.is_empty() => Err((self.name.clone(), *first)),
-            _ => Ok(()),
+        let is_missing = |list: &&Vec<SocketAddr>| !list.iter().any(|at| listen.contains(at));
+        if let Some(missing) = self.addresses.iter().find(is_missing).and_then(|list| list.first())
+        {
+            return Err((self.name.clone(), *missing));
         }
+        let is_own = |at: &SocketAddr| self.addresses.iter().any(|list| list.contains(at));
+        let found = listen.iter().enumerate().filter(|(_, at)| is_own(at));
+        self.positions = found.map(|(position, _)| position).collect();
+        Ok(())
     }
 }
 
@@ -228,11 +242,12 @@ impl Sandbox {
         let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
         for Bound { name, handler, is_disabled, area, .. } in bound {
             let landed = area.as_ref().and_then(|area| area.place_of(&head));
-            metrics.sandbox_landed.add(landed.is_some().into());
+            let has_landed = landed.is_some();
             let mut outcome = match landed {
                 Some((message, slot)) => handler.handle(message, connection, slot, x.io.now()),
                 None => handler.handle_copy(&head, connection, x.io.now()),
             };
+            metrics.sandbox_landed.add((has_landed && has_run(&outcome)).into());
             let mut response = None;
             if outcome == Outcome::Handled && !handler.sends().is_empty() {
                 match sandbox_response::check(handler.sent(), memory) {
@@ -261,6 +276,12 @@ impl Sandbox {
         }
         None
     }
+}
+
+/// Returns whether the handler got the message.
+fn has_run(outcome: &Outcome) -> bool {
+    use Pass::{Disabled, Governed, Off, OverBudget};
+    !matches!(outcome, Outcome::Passed(Off | Disabled | OverBudget | Governed(_)))
 }
 
 /// Returns a head whose target has a canonical path, by which files and passwords are found, too.

@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::thread;
 
+use command_fds::{CommandFdExt, FdMapping};
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::Client;
@@ -23,6 +24,22 @@ pub(crate) fn limited(line: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("{line} && exec \"$@\""), "sh", env!("CARGO_BIN_EXE_httpd")]);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Returns a command that runs the program with sockets, as a service manager does.
+pub(crate) fn with_sockets<const N: usize>(
+    sockets: [TcpListener; N],
+    arguments: &[&str],
+) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", "LISTEN_PID=$$ exec \"$@\"", "sh", env!("CARGO_BIN_EXE_httpd")]);
+    command.args(arguments).env("LISTEN_FDS", N.to_string());
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mappings = sockets.into_iter().zip(3..);
+    let mappings =
+        mappings.map(|(socket, child_fd)| FdMapping { parent_fd: socket.into(), child_fd });
+    command.fd_mappings(mappings.collect()).unwrap();
     command
 }
 
