@@ -42,7 +42,7 @@ if [ "${1:-}" = --follow ]; then
     # check COMMAND: runs it, unless it was done before, and asserts what the page promises.
     check() {
         case $1 in
-            "sudo apt-get install"* | "cargo build --profile dist -p evring-httpd") return ;; # ci/readme.sh
+            "sudo apt-get install"* | "cargo build --profile dist -p evring-httpd") return ;; # Done by this script.
         esac
         run "$1" || return
         case $1 in

@@ -214,6 +214,8 @@ fn service_manager_is_notified() {
     let mut command = httpd(&["-p", "0", "--workers", "auto"]);
     command.env("NOTIFY_SOCKET", &path);
     let serving = Serving::of(command);
+    let processors = std::thread::available_parallelism().unwrap();
+    assert!(serving.line.contains(&format!(", {processors} worker")), "{}", serving.line);
     let message = receive();
     assert!(message.contains("READY=1\n"), "{message}");
     assert!(message.contains(&format!("STATUS={}", serving.line.trim_end())), "{message}");

@@ -68,3 +68,28 @@ pub(crate) fn warn_of_directory(options: &Options) {
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_can_be_done_about_an_address_is_said() {
+        let at = "127.0.0.1:80".parse().unwrap();
+        let advice = |kind: ErrorKind| {
+            let error = Error::Start(StartError::Listen(at, io::Error::from(kind)));
+            with_advice(&error, &Options::default())
+        };
+        let advice = [
+            (advice(ErrorKind::PermissionDenied), "setcap cap_net_bind_service=+ep"),
+            (advice(ErrorKind::PermissionDenied), "-p 8080"),
+            (advice(ErrorKind::AddrInUse), "another program listens there"),
+            (advice(ErrorKind::AddrNotAvailable), "no interface of this machine has this address"),
+        ];
+        for (message, expected) in advice {
+            assert!(message.contains(expected), "{message}");
+        }
+    }
+}
