@@ -186,7 +186,7 @@ impl SimCalls {
     /// Waits until something happens, at most until a time. Returns whether something did.
     ///
     /// # Errors
-    /// `ECANCELED` once a rule was broken; one is that the program does not wait for ever.
+    /// `ECANCELED` once a rule was broken, such as that the program does not wait without end.
     pub fn wait(&mut self, until: Option<Instant>) -> Result<bool, Errno> {
         if self.skipped {
             return Ok(true);

@@ -115,7 +115,9 @@ impl SendPolicy for Ded {
         }
         let is_front = state.file_bytes.is_some();
         // What was read occupies its buffer until all of it is sent.
-        pace.unsent *= u64::from(!is_front);
+        if is_front {
+            pace.unsent = 0;
+        }
         let follows_front = pace.unsent == 0 && state.queued_bytes <= MAX_FRONT;
         if state.can_read && (is_front || follows_front) {
             pace.unsent = state.queued_bytes as u64;
@@ -400,7 +402,7 @@ mod tests {
         let pace = policy.paces.of(id);
         // Of these, the client has taken only what was sent.
         assert_eq!((pace.left, pace.taken), (500, 200));
-        // The same file goes on; a longer one is another.
+        // The same file continues; a longer one is another.
         pace.follow(500);
         assert_eq!(pace.taken, 200);
         pace.follow(501);

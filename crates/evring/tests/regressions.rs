@@ -1563,7 +1563,7 @@ fn after_a_panic<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
     let mut client = TcpStream::connect(server.addresses()[0]).unwrap();
     client.write_all(b"x").unwrap();
     let run = AssertUnwindSafe(|| server.run(Panics(panics)).map(drop));
-    let panic = catch_unwind(run).expect_err("the panic goes on");
+    let panic = catch_unwind(run).expect_err("`run` resumes the panic");
     assert_eq!(panic.downcast_ref(), Some(&"on purpose"));
     // The listener and the connection.
     let order: Vec<bool> = order.iter().collect();

@@ -40,7 +40,7 @@ impl Kind {
 pub(crate) struct FileSystem(u8);
 
 impl FileSystem {
-    /// File systems that are told apart; further ones are told apart by [`Kind`] alone.
+    /// Maximum number of file systems with costs of their own; further ones share those of their [`Kind`].
     pub(crate) const MAX: usize = 15;
 
     /// Returns the file system of a device number: that of a file's metadata (stat(2), `st_dev`).
@@ -58,7 +58,7 @@ impl FileSystem {
         FileSystem(seen.iter().position(is_own).map_or(0, |at| at as u8 + 1))
     }
 
-    /// Returns how many file systems are told apart.
+    /// Returns the number of file systems with costs of their own.
     pub(crate) fn count() -> usize {
         SEEN.iter().filter(|seen| seen.load(Ordering::Relaxed) != 0).count()
     }

@@ -336,7 +336,7 @@ fn status_of_one_worker_had_old_figures_of_those_before_it() {
         let at = server.addresses()[0];
         let mut pending = connect(at);
         pending.send(b"GET /later HTTP/1.1\r\nHost: h\r\n\r\n");
-        // The worker goes on until this one has answered.
+        // The worker runs until this handler has answered.
         let responder = responders.recv().unwrap();
         let mut idle: Vec<_> = (0..16).map(|_| connect(at)).collect();
         idle.iter_mut().for_each(|client| assert_eq!(client.get("/version").body, b"old"));

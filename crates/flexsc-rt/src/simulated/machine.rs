@@ -149,7 +149,7 @@ impl Machine {
         }
     }
 
-    /// Lets something happen. Returns whether a thread goes on.
+    /// Lets something happen. Returns whether a thread can run.
     fn happen(&mut self) -> bool {
         self.now_ns += 10 + self.random(200);
         match self.random(4) {

@@ -1,5 +1,5 @@
 //! Threads of the simulated machine: each runs on a stack of its own, in turn, until it waits. So the code of the syscall
-//! threads is that of the crate, and the seed decides who goes on.
+//! threads is that of the crate, and the seed decides which one runs next.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell, UnsafeCell};

@@ -13,9 +13,9 @@ const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 /// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
-/// What has come of reading ahead.
+/// The state of a read ahead after its submission.
 pub(crate) enum ReadAhead {
-    /// It goes on.
+    /// It is in flight.
     InFlight,
     /// It has ended.
     Done(Outcome),
