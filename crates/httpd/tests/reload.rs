@@ -522,7 +522,7 @@ mod program {
         let mut client = program.serving.connect();
         client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
         // The worker has the request.
-        client.stream.peek(&mut [0]).unwrap();
+        client.wait_readable();
         for _ in 0..6 {
             program.reload(settings);
             while !program.line().contains("settings reloaded") {}

@@ -73,6 +73,20 @@ fn wake_ends_a_wait(name: &str, mut kernel: impl Kernel) {
 }
 
 #[test]
+fn probing_a_ring_interrupted_later_calls_of_the_thread() {
+    let (ours, _theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
+        for _ in 0..20 {
+            // Where it is refused, there is no ring to destroy.
+            let _ = UringKernel::probe(mode);
+            let error = (&ours).read(&mut [0]).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{mode:?}");
+        }
+    }
+}
+
+#[test]
 fn wake_was_lost_if_the_submission_queue_was_full() {
     raise_limit();
     let (operations, buffers, buffer_size) = (1024, 16, 512);

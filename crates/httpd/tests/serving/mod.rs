@@ -286,6 +286,16 @@ impl Client {
         }
     }
 
+    /// Waits for bytes to read, or for the end.
+    pub(crate) fn wait_readable(&self) {
+        let mut set = [PollFd::new(&self.stream, PollFlags::IN)];
+        let timeout = Timespec::try_from(Duration::from_secs(20)).unwrap();
+        while let Err(error) = poll(&mut set, Some(&timeout)) {
+            assert_eq!(error, Errno::INTR);
+        }
+        assert!(!set[0].revents().is_empty(), "the server sends nothing");
+    }
+
     /// Waits for the server to close the connection without a reset or further bytes.
     pub(crate) fn expect_end(&mut self) {
         let mut piece = [0; 1024];

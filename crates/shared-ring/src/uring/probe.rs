@@ -28,6 +28,12 @@ pub enum SetupError {
     Other(i32),
 }
 
+impl SetupError {
+    pub(super) fn other(error: &io::Error) -> Self {
+        SetupError::Other(error.raw_os_error().unwrap_or(0))
+    }
+}
+
 impl fmt::Display for SetupError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -106,7 +112,7 @@ pub(super) fn setup<R: Ring>(
     match ring.first_unsupported(&OPERATIONS) {
         Ok(None) => Ok(ring),
         Ok(Some(what)) => Err(SetupError::MissingFeature(what)),
-        Err(error) => Err(SetupError::Other(error.raw_os_error().unwrap_or(0))),
+        Err(error) => Err(SetupError::other(&error)),
     }
 }
 
