@@ -52,6 +52,10 @@ impl Pages {
                 let name = self.ring_name(id.index);
                 self.ring.cancel(name);
             }
+            Place::EndingPoll => {
+                slot.place = Place::CancelledPolled;
+                self.counters.withdrawn += 1;
+            }
             Place::Polled => {
                 slot.place = Place::CancelledPolled;
                 self.counters.withdrawn += 1;
