@@ -446,7 +446,7 @@ impl Machine {
                 } else if self.is_cold_now(Some(part)) {
                     return Err(Errno::AGAIN);
                 } else {
-                    self.read_cached(part)?
+                    self.read_nowait(part)?
                 };
                 memory(piece.iov_base as usize, read.len()).copy_from_slice(&read);
                 Ok(read.len())
@@ -455,8 +455,8 @@ impl Machine {
         }
     }
 
-    /// Reads from the page cache: up to the end of the file, or of a page.
-    fn read_cached(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+    /// Reads as preadv2(2) does with `RWF_NOWAIT`: up to the end of the file, or of a page.
+    fn read_nowait(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut bytes = self.read_part(part)?;
         let end = part.offset + bytes.len() as u64;
         let whole_pages = (end / PAGE_BYTES * PAGE_BYTES).saturating_sub(part.offset) as usize;
