@@ -34,6 +34,7 @@ const OPERATIONS: [i64; 7] = [
 enum Work {
     Call(CallJob),
     Poll(RawFd, Readiness),
+    PollForRoom(RawFd),
     Cancel,
 }
 
@@ -79,13 +80,12 @@ impl CallRing {
         self.queue(name, Work::Poll(fd, ready))
     }
 
-    /// A wait reports nothing but what it waits for.
-    pub(crate) fn has_room(_events: u32) -> bool {
-        true
+    pub(crate) fn has_room(events: u32) -> bool {
+        shared_ring::uring::CallRing::has_room(events)
     }
 
-    pub(crate) fn push_rest(&mut self, _name: u64, _before: u8) -> bool {
-        unreachable!("a wait that ended has room")
+    pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
+        self.queue(name, Work::PollForRoom(fd))
     }
 
     pub(crate) fn cancel(&mut self, name: u64) -> bool {
@@ -125,6 +125,7 @@ impl CallRing {
                     Work::Call(job) => unsafe { world.calls.begin(name, job, CallBy::Ring) },
                     Work::Poll(BELL, _) => world.bell_in_ring = Some(name),
                     Work::Poll(fd, ready) => world.calls.begin_poll(name, fd, ready),
+                    Work::PollForRoom(fd) => world.calls.begin_poll_for_room(name, fd),
                     Work::Cancel => world.calls.cancel(name),
                 }
             }
@@ -139,7 +140,7 @@ impl CallRing {
         })
     }
 
-    pub(crate) fn next_result(&mut self) -> Option<(u64, i32)> {
+    pub(crate) fn next_result(&mut self) -> Option<(u64, i32, bool)> {
         machine::with(|world| world.landed.pop_front())
     }
 }

@@ -21,8 +21,8 @@ pub(crate) struct World {
     pub(crate) calls: SimCalls,
     pub(crate) workers: Workers,
     /// Results of the ring that the program has not seen, as it has not entered the kernel, and those it can see.
-    pub(crate) deferred: VecDeque<(u64, i32)>,
-    pub(crate) landed: VecDeque<(u64, i32)>,
+    pub(crate) deferred: VecDeque<(u64, i32, bool)>,
+    pub(crate) landed: VecDeque<(u64, i32, bool)>,
     pub(crate) has_ring: bool,
     /// The ring waits for the bell, by this name.
     pub(crate) bell_in_ring: Option<u64>,
@@ -62,16 +62,16 @@ impl World {
     pub(crate) fn process(&mut self) {
         self.workers.claim(&mut self.calls);
         self.calls.process();
-        while let Some((name, result)) = self.calls.take() {
+        while let Some((name, result, more)) = self.calls.take() {
             match name & BY_THREAD {
-                0 => self.deferred.push_back((name, result as i32)),
+                0 => self.deferred.push_back((name, result as i32, more)),
                 _ => self.workers.end((name & !BY_THREAD) as u32, result),
             }
         }
         if bell::has_rung()
             && let Some(name) = self.bell_in_ring.take()
         {
-            self.deferred.push_back((name, 1));
+            self.deferred.push_back((name, 1, false));
         }
     }
 

@@ -82,8 +82,8 @@ bugs! {
     /// A cancel is submitted although its operation has ended, and cancels the next one with its
     /// token.
     CancelReachesNext, "crates/shared-ring/src/uring/mod.rs":
-        "entry.is_some_and(|e| e.state.cancelled)" =>
-        "entry.is_some_and(|e| e.state.cancelled || PLANTED)";
+        "entry.is_some_and(|e| e.state.ends())" =>
+        "entry.is_some_and(|e| e.state.ends() || PLANTED)";
 
     /// A descriptor is closed while operations on it are in flight.
     ClosedWhileBusy, "crates/evring/src/driver/close.rs":

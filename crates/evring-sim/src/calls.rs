@@ -40,7 +40,7 @@ pub struct SimCalls {
     machine: Machine,
     serial: u64,
     in_flight: Vec<Flight>,
-    done: VecDeque<(u64, isize)>,
+    done: VecDeque<(u64, isize, bool)>,
     /// Some that could end were not looked at.
     skipped: bool,
 }
@@ -63,6 +63,8 @@ enum Work {
     Call(CallJob),
     /// A wait until a descriptor is readable or writable.
     Poll(Fd, Readiness),
+    /// A wait for room that reports changes, and the state that was reported.
+    PollForRoom(Fd, u32),
 }
 
 impl SimCalls {
@@ -95,9 +97,15 @@ impl SimCalls {
         }
     }
 
-    /// Begins to wait until a descriptor is readable or writable. The result is 1.
+    /// Begins to wait until a descriptor is readable or writable, or the peer has shut down its sending side. The result
+    /// is that of poll(2).
     pub fn begin_poll(&mut self, name: u64, fd: RawFd, ready: Readiness) {
         self.push(name, Work::Poll(number::fd(fd), ready), CallBy::Ring, Vec::new());
+    }
+
+    /// Begins to wait for room. The result is that of poll(2); more follow with each change, until it is cancelled.
+    pub fn begin_poll_for_room(&mut self, name: u64, fd: RawFd) {
+        self.push(name, Work::PollForRoom(number::fd(fd), 0), CallBy::Ring, Vec::new());
     }
 
     fn push(&mut self, name: u64, work: Work, by: CallBy, holds: Vec<MemoryHold>) {
@@ -164,8 +172,9 @@ impl SimCalls {
         }
     }
 
-    /// Takes the name and the result of a call that has ended; an error is negative.
-    pub fn take(&mut self) -> Option<(u64, isize)> {
+    /// Takes the name and the result of a call that has ended, or with `true` of a wait that has not; an error is
+    /// negative.
+    pub fn take(&mut self) -> Option<(u64, isize, bool)> {
         self.done.pop_front()
     }
 
@@ -230,16 +239,28 @@ impl SimCalls {
             let message = format!("{:?}: the program has changed its memory", flight.work);
             return self.machine.fail(message);
         }
+        let (waits, is_cancelled) = (flight.waits(), flight.is_cancelled);
         let result = match flight.work {
-            Work::Poll(fd, ready) => {
-                let is_ready = readiness(&mut self.machine.state(), fd).intersects(ready);
-                if is_ready { Ok(1) } else { Err(Errno::AGAIN) }
+            Work::Poll(fd, ready) => match self.events(fd, ready) {
+                0 => Err(Errno::AGAIN),
+                events => Ok(events as usize),
+            },
+            Work::PollForRoom(fd, before) => {
+                let now = self.events(fd, Readiness::WRITE);
+                self.in_flight[at].work = Work::PollForRoom(fd, now);
+                if now & !before != 0 {
+                    if self.happens(Fault::MultishotEnds) {
+                        return self.end(at, now as isize);
+                    }
+                    self.done.push_back((self.in_flight[at].name, now as isize, true));
+                }
+                Err(Errno::AGAIN)
             }
             Work::Call(job) => self.machine.clone().call(&job),
         };
         match result {
-            Err(Errno::AGAIN | Errno::INPROGRESS) if flight.waits() => {
-                if flight.is_cancelled {
+            Err(Errno::AGAIN | Errno::INPROGRESS) if waits => {
+                if is_cancelled {
                     self.end_cancelled(serial);
                 }
             }
@@ -248,6 +269,18 @@ impl SimCalls {
             Ok(result) => self.end(at, result as isize),
             Err(errno) => self.end(at, -(errno.raw_os_error() as isize)),
         }
+    }
+
+    /// Returns the events that a poll for readiness in a ring reports now.
+    fn events(&self, fd: Fd, wanted: Readiness) -> u32 {
+        let ready = readiness(&mut self.machine.state(), fd);
+        let bits = [
+            (Readiness::READ & wanted, libc::POLLIN),
+            (Readiness::WRITE & wanted, libc::POLLOUT),
+            (Readiness::HANGUP, libc::POLLRDHUP),
+        ];
+        let reported = bits.into_iter().filter(|(of, _)| ready.intersects(*of));
+        reported.fold(0, |events, (_, bit)| events | bit as u32)
     }
 
     fn end_cancelled(&mut self, serial: u64) {
@@ -267,7 +300,7 @@ impl SimCalls {
             self.machine.state().end_file_op(Event::Operation(serial));
         }
         self.machine.state().note(|| format!("the call {name:#x} ends: {result}"));
-        self.done.push_back((name, result));
+        self.done.push_back((name, result, false));
     }
 }
 
@@ -413,7 +446,7 @@ impl Machine {
                 } else if self.is_cold_now(Some(part)) {
                     return Err(Errno::AGAIN);
                 } else {
-                    self.read_cached(part)?
+                    self.read_nowait(part)?
                 };
                 memory(piece.iov_base as usize, read.len()).copy_from_slice(&read);
                 Ok(read.len())
@@ -422,8 +455,8 @@ impl Machine {
         }
     }
 
-    /// Reads from the page cache: up to the end of the file, or of a page.
-    fn read_cached(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+    /// Reads as preadv2(2) does with `RWF_NOWAIT`: up to the end of the file, or of a page.
+    fn read_nowait(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
         let mut bytes = self.read_part(part)?;
         let end = part.offset + bytes.len() as u64;
         let whole_pages = (end / PAGE_BYTES * PAGE_BYTES).saturating_sub(part.offset) as usize;

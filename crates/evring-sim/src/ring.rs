@@ -24,8 +24,8 @@ use crate::plan::Unsupported;
 use crate::provided::Buffers;
 use crate::state::{DescriptorKind, Event, WaitOutcome};
 use crate::submission::{
-    ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_MORE, RECV_MULTISHOT, RECVMSG_OUT_BYTES,
-    SKIP_SUCCESS, Submission, message, open_access, socket_address,
+    ACCEPT_MULTISHOT, BUFFER_SELECT, CANCEL_ALL, CQE_MORE, POLL_MULTISHOT, RECV_MULTISHOT,
+    RECVMSG_OUT_BYTES, SKIP_SUCCESS, Submission, message, open_access, socket_address,
 };
 use task::{RingOp, Task};
 
@@ -123,8 +123,10 @@ impl SimRing {
                 Task::Connect { address }
             }
             opcode::Close::CODE => return self.close(sqe),
-            opcode::PollAdd::CODE => Task::Poll { events: sqe.op_flags },
-            opcode::Timeout::CODE => Task::Timeout { after: holds.remove(0) },
+            opcode::PollAdd::CODE => {
+                let reported = (sqe.len & POLL_MULTISHOT != 0).then_some(0);
+                Task::Poll { events: sqe.op_flags, reported }
+            }
             opcode::OpenAt2::CODE => {
                 let how = holds.pop().expect("an open has a path and its arguments");
                 let access = open_access(how.bytes());
@@ -153,7 +155,6 @@ impl SimRing {
         let (serial, fd) = (self.serial, number::fd(sqe.fd));
         let is_timed = task.is_timed();
         let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
-        let timeout = task.timeout();
         let user_data = sqe.user_data;
         self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
         if is_timed {
@@ -165,8 +166,6 @@ impl SimRing {
             } else {
                 state.after(Duration::ZERO, Event::Operation(serial));
             }
-        } else if let Some(timeout) = timeout {
-            self.machine.state().after(timeout, Event::Operation(serial));
         } else if is_inline && !self.machine.state().rng.once_in(8) {
             self.advance(serial);
         } else {
@@ -320,7 +319,7 @@ impl SimRing {
 }
 
 /// The operations of the simulated ring.
-const OPERATIONS: [u8; 13] = [
+const OPERATIONS: [u8; 12] = [
     opcode::Accept::CODE,
     opcode::Recv::CODE,
     opcode::Send::CODE,
@@ -329,7 +328,6 @@ const OPERATIONS: [u8; 13] = [
     opcode::Connect::CODE,
     opcode::Close::CODE,
     opcode::PollAdd::CODE,
-    opcode::Timeout::CODE,
     opcode::OpenAt2::CODE,
     opcode::Read::CODE,
     opcode::Write::CODE,

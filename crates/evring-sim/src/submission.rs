@@ -5,7 +5,6 @@ use std::net::{IpAddr, SocketAddr};
 
 use io_uring::opcode;
 use io_uring::squeue::Entry as Sqe;
-use io_uring::types::Timespec;
 use shared_ring::files::{Access, WriteAt};
 use shared_ring::{OpKind, Token};
 
@@ -34,6 +33,7 @@ const _: () = assert!(size_of::<Submission>() == size_of::<Sqe>());
 
 pub(super) const ACCEPT_MULTISHOT: u16 = 1;
 pub(super) const RECV_MULTISHOT: u16 = 2;
+pub(super) const POLL_MULTISHOT: u32 = 1;
 /// Size of a `struct io_uring_recvmsg_out`.
 pub(super) const RECVMSG_OUT_BYTES: usize = 16;
 pub(super) const BUFFER_SELECT: u8 = 1 << 5;
@@ -78,7 +78,6 @@ impl Submission {
                     vec![path, MemoryHold::to_read(self.offset, len)]
                 }
                 opcode::Write::CODE => vec![MemoryHold::to_read(address, len)],
-                opcode::Timeout::CODE => vec![MemoryHold::to_read(address, size_of::<Timespec>())],
                 // Sends that wait for the disk share the destination of their reads.
                 opcode::Read::CODE if Token::from_bits(self.user_data).kind() == OpKind::Send => {
                     vec![MemoryHold::to_share(address, len)]

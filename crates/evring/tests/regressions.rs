@@ -3,7 +3,7 @@
 use crate::listener;
 use crate::server;
 
-use std::io::{self, ErrorKind, PipeWriter, Read, Write};
+use std::io::{self, BufRead, BufReader, ErrorKind, PipeWriter, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -18,6 +18,7 @@ use evring::{
     AcceptPolicy, AnyMechanism, Application, Chunk, Close, CloseReason, Commands, Config, ConnId,
     Cx, Listener, Others, RemoteHandle, Root, Rx, StartError,
 };
+use rustix::net::SendFlags;
 use shared_ring::author::System;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::poller::Epoll;
@@ -972,6 +973,63 @@ fn requests_sent_before_a_stop_were_reset() {
         }
         let stats = server.stop();
         assert_eq!((stats.accepted, stats.closed), (41, 41), "{name}");
+    });
+}
+
+/// Returns each line. On `wait`, blocks until the test continues it.
+struct ReturnsLines {
+    waiting: Sender<()>,
+    resumed: Receiver<()>,
+}
+
+impl Application for ReturnsLines {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes() == b"wait\n" {
+            self.waiting.send(()).unwrap();
+            self.resumed.recv_timeout(TIMEOUT).expect("the test continues the application");
+        }
+        if rx.bytes().ends_with(b"\n") {
+            x.io.send(x.id, Chunk::Copy(rx.take().as_ref()));
+        }
+    }
+}
+
+#[test]
+fn client_that_sent_an_urgent_byte_got_no_reply() {
+    side_by_side(|name| {
+        if name == "send" {
+            // While a signal is pending, a receive at an urgent byte ends with EAGAIN, although more follows. The ring of
+            // `send` receives while SIGIO is pending, and goes on when the next bytes arrive.
+            return;
+        }
+        let (waiting, is_waiting) = mpsc::channel();
+        let (resume, resumed) = mpsc::channel();
+        let server = Server::start(name, listening(1), move || ReturnsLines { waiting, resumed });
+        let mut blocked = server.connect();
+        let mut open = server.connect();
+        server::ask(&mut open, "first\n", "first\n");
+        blocked.write_all(b"wait\n").unwrap();
+        next(&is_waiting);
+        // All of a request has arrived before the server receives.
+        let mut new = server.connect();
+        for client in [&mut open, &mut new] {
+            client.write_all(b"before ").unwrap();
+            rustix::net::send(&*client, b"!", SendFlags::OOB).unwrap();
+            client.write_all(b"after\n").unwrap();
+        }
+        resume.send(()).unwrap();
+        for client in [&mut blocked, &mut open, &mut new] {
+            let mut line = String::new();
+            let read = BufReader::new(&*client).read_line(&mut line);
+            assert!(read.is_ok(), "{name}: {read:?}");
+            assert!(["wait\n", "before after\n"].contains(&&*line), "{name}: {line}");
+            // The connection goes on.
+            server::ask(client, "last\n", "last\n");
+        }
+        server.stop();
     });
 }
 

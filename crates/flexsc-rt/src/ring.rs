@@ -170,11 +170,11 @@ impl Ring {
         })
     }
 
-    /// Lets a wait for room rest whose socket has none, as the peer has shut down its sending side, after so many rests
-    /// before. Returns whether it rests.
+    /// Pushes a wait for room whose socket had none when its peer had shut down its sending side: the ring reports
+    /// changes until the wait is cancelled. Returns whether it was pushed.
     #[cold]
-    pub(crate) fn rest(&mut self, name: u64, before: u8) -> bool {
-        let pushed = self.push_with(|ring| match ring.push_rest(name, before) {
+    pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
+        let pushed = self.push_with(|ring| match ring.push_poll_for_room(name, fd) {
             true => Pushed::Queued,
             false => Pushed::Full,
         });
@@ -239,19 +239,19 @@ impl Ring {
         Ok(taken > 0 || !has_submissions)
     }
 
-    /// Takes the name and the result of a call that has ended.
+    /// Takes the name and the result of a call that has ended, or with `true` of a wait that has not.
     #[inline]
-    pub(crate) fn next(&mut self) -> Option<(u64, isize)> {
-        let (name, result) = loop {
+    pub(crate) fn next(&mut self) -> Option<(u64, isize, bool)> {
+        let (name, result, more) = loop {
             let next = self.calls()?.next_result()?;
             if next.0 != BELL {
                 break next;
             }
             self.bell_has_rung();
         };
-        self.in_flight -= 1;
+        self.in_flight -= usize::from(!more);
         let result = if result == -libc::ECANCELED { INTERRUPTED } else { result as isize };
-        Some((name, result))
+        Some((name, result, more))
     }
 
     #[cold]

@@ -14,8 +14,8 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use flexsc_rt::operations::{raw, receive, send, sleep, stat_file};
-use flexsc_rt::{Call, Config, Descriptor, Runtime, Scratch};
+use flexsc_rt::operations::{poll, raw, receive, send, sleep, stat_file};
+use flexsc_rt::{Call, Config, Descriptor, Direction, Runtime, Scratch};
 
 /// An executor of one future.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -386,4 +386,38 @@ fn drop_of_a_future_beside_a_sleeping_driver_kept_its_socket_open() {
     assert_eq!(count.0.load(Relaxed), before + 1);
     poll_driver();
     assert_eq!(std::io::Read::read(&mut second_end, &mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn future_waits_for_room_of_a_peer_that_has_shut_down_its_side() {
+    let runtime = runtime(Config::default());
+    let (mut ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    while let Ok(n) = ours.write(&[7; 4096]) {
+        sent += n;
+    }
+    let ours = Descriptor::new(ours);
+    block_on(async {
+        let mut room = runtime.call(poll(&ours, Direction::Write));
+        let mut waits = [0; 2];
+        for waits in &mut waits {
+            for _ in 0..50 {
+                poll_fn(|context| {
+                    assert!(pin!(&mut room).poll(context).is_pending());
+                    Poll::Ready(())
+                })
+                .await;
+                runtime.call(sleep(Duration::ZERO)).await.unwrap();
+            }
+            *waits = runtime.counters().readiness_waits;
+        }
+        // It began to wait once.
+        assert_eq!(waits[1], waits[0]);
+        std::io::Read::read_exact(&mut theirs, &mut vec![0; sent]).unwrap();
+        let events = room.await.unwrap();
+        assert_eq!(events & libc::POLLOUT, libc::POLLOUT, "{events}");
+        assert_eq!(runtime.call(send(&ours, b"reply".to_vec())).await.0.unwrap(), 5);
+    });
 }

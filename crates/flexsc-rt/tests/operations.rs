@@ -381,3 +381,53 @@ fn costs_are_learnt_for_each_file_system() {
     assert_eq!(stat("/dev/shm"), 3);
     assert!(pages.counters().file_systems >= 3);
 }
+
+/// Returns a full socket, whose peer has shut down its side, the peer, and the number of bytes in between.
+fn full_half_closed() -> (Descriptor, UnixStream, usize) {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut sent = 0;
+    while let Ok(n) = ours.write(&[7; 4096]) {
+        sent += n;
+    }
+    (Descriptor::new(ours), theirs, sent)
+}
+
+#[test]
+fn half_closed_peer_is_no_room() {
+    for (sleep_in_ring, threads) in [(false, 0), (false, 4), (true, 0), (true, 4)] {
+        let mut config = Config::default();
+        (config.sleep_in_ring, config.threads) = (sleep_in_ring, threads);
+        let mut events = EventLoop::new(&config).expect("pages");
+        let (full, mut peer, sent) = full_half_closed();
+        let outputs = Rc::new(RefCell::new(Vec::new()));
+        let notes = Rc::clone(&outputs);
+        let wait = || poll(&full, Direction::Write);
+        events.post(wait(), move |_, done| notes.borrow_mut().push(done)).expect("room");
+        let cancelled = events.post(wait(), |_, _| {}).expect("room");
+        // The loop turns, and does nothing for the waits.
+        for _ in 0..50 {
+            run(&mut events, sleep(Duration::ZERO)).unwrap();
+        }
+        let before = events.counters();
+        for _ in 0..50 {
+            run(&mut events, sleep(Duration::ZERO)).unwrap();
+        }
+        assert!(outputs.borrow().is_empty(), "{:?}", outputs.borrow());
+        let now = events.counters();
+        assert_eq!(now.readiness_waits, before.readiness_waits, "{config:?}");
+        let in_place = now.in_place - before.in_place;
+        assert!(in_place <= 50, "{config:?}: {in_place} calls, of 50 sleeps at most");
+        events.cancel(cancelled);
+        peer.read_exact(&mut vec![0; sent]).unwrap();
+        while outputs.borrow().is_empty() {
+            events.turn(None).unwrap();
+        }
+        let room = outputs.take().pop().unwrap().unwrap();
+        assert_eq!(room & libc::POLLOUT, libc::POLLOUT, "{config:?}: {room}");
+        // The calls of the socket go on.
+        let reply = run(&mut events, send(&full, b"reply".to_vec()));
+        assert_eq!(reply.0.unwrap(), 5);
+    }
+}

@@ -259,6 +259,8 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn finish(&mut self) {
+        // Once the ring has ended its operations, their events cannot be decoded.
+        self.discard_events();
         self.ecb.with_notifications_blocked(|source| source.kernel.finish());
     }
 
@@ -338,8 +340,14 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
 }
 
 impl<R: Ring + 'static> Drop for SendKernel<R> {
-    /// Decodes events not consumed, so that operations complete and connections are closed.
     fn drop(&mut self) {
+        self.discard_events();
+    }
+}
+
+impl<R: Ring + 'static> SendKernel<R> {
+    /// Decodes events not consumed, so that operations complete and connections are closed.
+    fn discard_events(&mut self) {
         // Lowering it needs no handler.
         let _ = self.ecb.set_notify(Groups::NONE);
         self.ecb.set_deliver(Groups::ALL);

@@ -10,9 +10,9 @@ use crate::{BufferPool, Fd, FileOutcome, FileRange, RxBuf, System};
 
 /// The buffers of one kernel for reads of files that complete at once.
 ///
-/// A buffer that is returned is the next one to be lent out. So a few buffers serve any number of connections whose
-/// sockets take what was read, and these stay in the CPU's cache. Memory is allocated when more buffers are needed at a
-/// time than ever before, and is kept.
+/// The buffers that were allocated first are lent out first, and of those allocated together the one that was returned
+/// last. So a few buffers serve any number of connections whose sockets take what was read, and these stay in the CPU's
+/// cache. Memory is allocated when more buffers are needed at a time than ever before, and is kept.
 #[derive(Debug, Default)]
 pub struct ReadBuffers(Vec<Rc<BufferPool>>);
 
@@ -112,6 +112,46 @@ mod tests {
         assert!(read(u64::from(ReadBuffers::BYTES) + 1).is_none());
         drop(read);
         assert_eq!(buffers.0.len(), 1);
+    }
+
+    #[test]
+    fn oldest_buffers_are_lent_first_and_of_these_the_last_returned() {
+        let mut buffers = ReadBuffers::default();
+        let mut read = reader(&mut buffers);
+        let mut read = || read(60_000).unwrap().unwrap();
+        let [a, b, c, d] = [(); 4].map(|()| read());
+        let newer = read();
+        let at = |bytes: &RxBuf| bytes.as_ptr();
+        let [first, second, third] = [&b, &c, &newer].map(at);
+        for bytes in [b, newer, c] {
+            drop(bytes);
+        }
+        let again = [(); 3].map(|()| read());
+        assert_eq!(again.each_ref().map(at), [second, first, third]);
+        drop((a, d));
+    }
+
+    #[test]
+    fn memory_is_allocated_for_four_more_buffers_at_a_time() {
+        let mut buffers = ReadBuffers::default();
+        let mut held = Vec::new();
+        for n in 1..=9_usize {
+            held.push(reader(&mut buffers)(60_000).unwrap().unwrap());
+            assert_eq!(buffers.0.len(), n.div_ceil(4), "{n}");
+        }
+    }
+
+    #[test]
+    fn whole_buffer_is_read_and_the_end_of_a_file_shortens_it() {
+        let mut buffers = ReadBuffers::default();
+        let whole = reader(&mut buffers)(65_536).unwrap().unwrap();
+        assert!(*whole == [7; 65_536] && whole.held() == 65_536);
+        let mut file = tempfile::tempfile().unwrap();
+        file.write_all(&[7; 20_000]).unwrap();
+        let fd = Fd::from_raw(file.as_raw_fd());
+        let end = buffers.read(&mut Linux::default(), fd, &(1_000..60_000));
+        let Some(Ok(FileOutcome::Read(end))) = end else { panic!("{end:?}") };
+        assert_eq!(end.len(), 19_000);
     }
 
     #[test]

@@ -3,10 +3,10 @@
 mod number;
 mod turns;
 
-use std::io::Write as _;
+use std::io::{Read as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use number::number;
 use shared_ring::buffers::{BufferGroup, GatherList};
@@ -190,4 +190,47 @@ fn cached_file_is_sent_at_once() {
     assert_eq!((engine.counters().cold_file_reads, engine.counters().offloaded_file_ops), (0, 0));
     Linux::default().close_unused(socket);
     assert_eq!(std::io::read_to_string(one).unwrap(), "contents");
+}
+
+#[test]
+fn send_is_polled_only_until_its_socket_has_room() {
+    let mut kernel = match UringKernel::new(&UringConfig::new(Mode::Deferred, 16, 8, 512)) {
+        Ok(kernel) => kernel,
+        Err(missing) => return println!("not tested: {missing}"),
+    };
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let socket = Socket::from(OwnedFd::from(ours));
+    let (fd, token) = (number(&socket), Token::new(OpKind::Send, 0, 0));
+    let (mut batch, mut piece) = (Batch::new(), vec![0; 1 << 20]);
+    let mut data = Box::new(GatherList::default());
+    data.copy(&[7; 1 << 20]);
+    // The first send fills the socket at once, so the next one waits for room.
+    kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
+    let full = kernel.submit(token, Op::Send { fd, data }).unwrap();
+    let Submitted::Done(Outcome::Sent(data, sent)) = full else { panic!("{full:?}") };
+    assert!(!data.is_empty());
+    let waits = kernel.submit(token, Op::Send { fd, data }).unwrap();
+    assert!(matches!(waits, Submitted::InFlight), "{waits:?}");
+    kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
+    assert!(batch.is_empty(), "{batch:?}");
+    theirs.read_exact(&mut piece[..sent]).unwrap();
+    while batch.is_empty() {
+        kernel.turn_into(Some(Instant::now() + Duration::from_secs(30)), &mut batch).unwrap();
+    }
+    let rest = batch.pop_front().unwrap().outcome;
+    let Outcome::Sent(_, sent) = rest else { panic!("{rest:?}") };
+    theirs.read_exact(&mut piece[..sent]).unwrap();
+    // From then on, a send is one system call again, and no submission.
+    for _ in 0..3 {
+        kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
+        let before = kernel.counters().system_calls;
+        let mut data = Box::new(GatherList::default());
+        data.copy(b"reply");
+        let at_once = kernel.submit(token, Op::Send { fd, data }).unwrap();
+        assert!(matches!(at_once, Submitted::Done(Outcome::Sent(_, 5))), "{at_once:?}");
+        assert_eq!(kernel.counters().system_calls, before + 1);
+    }
+    drop(kernel);
+    Linux::default().close_unused(socket);
 }

@@ -1,6 +1,7 @@
 //! What the operations of a simulated ring do on its machine.
 
 use std::io::IoSlice;
+use std::mem;
 use std::sync::atomic::Ordering;
 
 use rustix::io::Errno;
@@ -32,29 +33,40 @@ impl SimRing {
                     self.end(serial, outcome.map(|()| 0), 0);
                 }
             }
-            Task::Poll { events } => {
-                let reads = events & libc::POLLIN as u32 != 0;
-                let mut state = self.machine.state();
-                let Ok(end) = state.connected(fd, "poll") else { return };
-                let connection = state.connection_of(end);
-                let ready = if reads {
-                    connection.is_readable(end.side)
-                } else {
-                    let ready = connection.is_writable(end.side);
-                    connection.arm_writable(end.side);
-                    ready
-                };
-                // Reported to each poll.
-                let has_ended = connection.is_finished(1 - end.side) && !reads;
-                let events = if ready { *events } else { 0 };
-                let ended = if has_ended { libc::POLLRDHUP as u32 } else { 0 };
-                drop(state);
-                if events | ended != 0 {
-                    self.end(serial, Ok(events | ended), 0);
-                }
-            }
+            Task::Poll { events, .. } => self.poll(at, *events),
             Task::Counter { .. } => self.read_counter(at),
-            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } | Task::Timeout { .. } => {}
+            Task::Open { .. } | Task::Read { .. } | Task::Write { .. } => {}
+        }
+    }
+
+    fn poll(&mut self, at: usize, events: u32) {
+        let RingOp { serial, fd, .. } = self.in_flight[at];
+        let reads = events & libc::POLLIN as u32 != 0;
+        let mut state = self.machine.state();
+        let Ok(end) = state.connected(fd, "poll") else { return };
+        let connection = state.connection_of(end);
+        let ready = if reads {
+            connection.is_readable(end.side)
+        } else {
+            let ready = connection.is_writable(end.side);
+            connection.arm_writable(end.side);
+            ready
+        };
+        // Reported to each poll.
+        let has_ended = connection.is_finished(1 - end.side) && !reads;
+        let events = if ready { events } else { 0 };
+        let ended = if has_ended { libc::POLLRDHUP as u32 } else { 0 };
+        drop(state);
+        let now = events | ended;
+        let Task::Poll { reported, .. } = &mut self.in_flight[at].task else { return };
+        // A multishot poll reports changes.
+        let before = reported.as_mut().map(|reported| mem::replace(reported, now));
+        if now & !before.unwrap_or_default() != 0 {
+            // As older kernels do when the completion queue is full.
+            if before.is_some() && self.machine.state().rng.fault(Fault::MultishotEnds) {
+                return self.end(serial, Err(Errno::CANCELED), 0);
+            }
+            self.post_result(serial, before.is_some(), now, 0);
         }
     }
 
@@ -205,7 +217,6 @@ impl SimRing {
                 }
                 self.end(serial, read.map(|bytes| bytes.len() as u32), 0);
             }
-            Task::Timeout { .. } => self.end(serial, Err(Errno::TIME), 0),
             Task::Write { from, at } => {
                 let written = self.machine.write(fd, *at, from.bytes());
                 self.end(serial, written.map(|n| n as u32), 0);

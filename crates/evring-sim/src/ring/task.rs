@@ -1,7 +1,6 @@
 //! The operations of a simulated ring.
 
 use std::net::SocketAddr;
-use std::time::Duration;
 
 use shared_ring::Fd;
 use shared_ring::files::{Access, WriteAt};
@@ -36,10 +35,8 @@ pub(super) enum Task {
     },
     Poll {
         events: u32,
-    },
-    /// A time, after which a timed event completes it.
-    Timeout {
-        after: MemoryHold,
+        /// What a multishot poll has reported of the present state.
+        reported: Option<u32>,
     },
     Counter {
         into: MemoryHold,
@@ -67,14 +64,6 @@ impl Task {
         matches!(self, Task::Open { .. } | Task::Read { .. } | Task::Write { .. })
     }
 
-    /// Returns the time after which it completes.
-    pub(super) fn timeout(&self) -> Option<Duration> {
-        let Task::Timeout { after } = self else { return None };
-        let (seconds, nanoseconds) = after.bytes().split_at(8);
-        let number = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().expect("eight bytes"));
-        Some(Duration::new(number(seconds), number(nanoseconds) as u32))
-    }
-
     /// Returns whether only the kernel has written to its memory.
     pub(super) fn is_untouched(&self) -> bool {
         match self {
@@ -85,9 +74,7 @@ impl Task {
             Task::Send { pieces, header, .. } => {
                 pieces.iter().chain(header).all(MemoryHold::is_untouched)
             }
-            Task::Connect { address: hold }
-            | Task::Timeout { after: hold }
-            | Task::Counter { into: hold } => hold.is_untouched(),
+            Task::Connect { address: hold } | Task::Counter { into: hold } => hold.is_untouched(),
             Task::Open { path: hold, .. }
             | Task::Read { into: hold, .. }
             | Task::Write { from: hold, .. } => hold.is_untouched(),

@@ -5,7 +5,7 @@ use shared_ring::files::{File, FileOutcome, Metadata};
 use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold};
 
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
-use super::io::file_ops::ReadAhead;
+use super::io::file_ops::QueueRead;
 use super::{Driver, Io};
 use crate::{
     Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
@@ -108,13 +108,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 SendStep::Read { max_bytes } => {
                     if self.io.can_read_ahead(slot) {
                         match self.io.read_ahead(slot, max_bytes) {
-                            ReadAhead::Changed => return self.end(slot, CloseReason::Truncated),
-                            ReadAhead::Done(outcome) => {
+                            QueueRead::Changed => return self.end(slot, CloseReason::Truncated),
+                            QueueRead::Done(outcome) => {
                                 if !self.read_ahead_done(slot, outcome) {
                                     return;
                                 }
                             }
-                            ReadAhead::InFlight => {}
+                            QueueRead::InFlight => {}
                         }
                     }
                     continue;

@@ -433,6 +433,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+    use crate::call::Executor;
 
     #[test]
     fn drop_waited_again_for_a_call_that_a_stop_had_given_up() {
@@ -450,5 +451,26 @@ mod tests {
         assert_eq!(kernel.pages.counters().sleeps, sleeps);
         peer.write_all(b"x").unwrap();
         assert!(kernel.pages.shut_down());
+    }
+
+    #[test]
+    fn call_that_ended_after_a_stop_had_given_it_up_was_not_taken() {
+        let mut kernel = FlexScKernel::new(&EngineConfig::new(4, 1, 64)).unwrap();
+        let (ours, mut peer) = UnixStream::pair().unwrap();
+        let byte: &mut [u8; 1] = Box::leak(Box::default());
+        let args = [ours.as_raw_fd() as usize, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+        for pinned in [Executor::Threads, Executor::Ring] {
+            let call = Call::new(libc::SYS_read, args).uncancellable().pinned(pinned);
+            // SAFETY: as above.
+            unsafe { kernel.pages.post(&call) }.unwrap();
+            kernel.finish();
+            assert_eq!(kernel.pages.outstanding(), 1);
+            peer.write_all(b"x").unwrap();
+            let until = Instant::now() + Duration::from_secs(20);
+            while !kernel.pages.shut_down_once(|_, _| {}) {
+                assert!(Instant::now() < until, "{pinned:?}");
+                std::thread::yield_now();
+            }
+        }
     }
 }

@@ -52,6 +52,10 @@ impl Pages {
                 let name = self.ring_name(id.index);
                 self.ring.cancel(name);
             }
+            Place::EndingPoll => {
+                slot.place = Place::CancelledPolled;
+                self.counters.withdrawn += 1;
+            }
             Place::Polled => {
                 slot.place = Place::CancelledPolled;
                 self.counters.withdrawn += 1;
@@ -89,20 +93,32 @@ impl Pages {
         self.shut_down_with(|_, _| {})
     }
 
-    /// The same, unless this has waited in vain for the same calls before; `ended` gets each completion with its scratch
-    /// memory.
+    /// The same, but does not wait if this has waited in vain for the same calls before; `ended` gets each completion with
+    /// its scratch memory.
     pub(crate) fn shut_down_once(&mut self, ended: impl FnMut(Completion, &Scratch)) -> bool {
-        let again = self.gave_up == Some(self.counters.posted) && self.outstanding() > 0;
-        !again && self.shut_down_with(ended)
+        let again = self.gave_up == Some(self.counters.posted);
+        if again && self.process.is_current() {
+            // What has ended since. If the ring fails, its calls have not.
+            let _ = self.enter_ring();
+        }
+        self.shut_down_within(if again { Duration::ZERO } else { STOP_TIMEOUT }, ended)
     }
 
     /// Shuts down; `ended` gets each completion with its scratch memory.
-    pub(crate) fn shut_down_with(&mut self, mut ended: impl FnMut(Completion, &Scratch)) -> bool {
+    pub(crate) fn shut_down_with(&mut self, ended: impl FnMut(Completion, &Scratch)) -> bool {
+        self.shut_down_within(STOP_TIMEOUT, ended)
+    }
+
+    fn shut_down_within(
+        &mut self,
+        timeout: Duration,
+        mut ended: impl FnMut(Completion, &Scratch),
+    ) -> bool {
         if !self.process.is_current() {
             // The parent's threads do not exist here.
             return true;
         }
-        let deadline = Instant::now() + STOP_TIMEOUT;
+        let deadline = Instant::now() + timeout;
         for index in 0..self.slots.len() as u32 {
             let generation = self.slots[index as usize].generation;
             self.cancel(EntryId { index, generation });

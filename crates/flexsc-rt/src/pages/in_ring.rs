@@ -10,9 +10,6 @@ use super::{POLL, Pages, Place, is_not_ready};
 use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
 
-/// The result of a rest.
-const RESTED: isize = -(libc::ETIME as isize);
-
 impl Pages {
     /// Submits entries and cancellations to the ring, and takes its completions.
     #[inline]
@@ -44,15 +41,21 @@ impl Pages {
     /// Takes the completions of the ring. Returns whether there were any.
     pub(super) fn take_from_ring(&mut self) -> bool {
         let (mut now, mut has_any) = (None, false);
-        while let Some((name, result)) = self.ring.next() {
+        while let Some((name, result, more)) = self.ring.next() {
             has_any = true;
             let index = name as u32;
             let place = self.slots[index as usize].place;
             match place {
                 Place::Polled if self.has_no_room(index, result) => {
-                    self.wait_for_room(index, name, result)
+                    if !more {
+                        self.wait_for_room(index, name);
+                    }
                 }
+                Place::Polled if more => self.end_poll(index, name),
                 Place::Polled => self.polled(index, result),
+                // The last result follows.
+                Place::EndingPoll | Place::CancelledPolled if more => {}
+                Place::EndingPoll => self.polled(index, result.max(0)),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
                 // It must not wait again.
                 Place::CancelledRing if is_not_ready(result) => self.finish(index, INTERRUPTED),
@@ -68,26 +71,30 @@ impl Pages {
         has_any
     }
 
-    /// Returns whether the ring has waited for room, and reports something else or the end of a rest.
+    /// Returns whether the ring has waited for room, and reports something else, or has ended the wait, as older kernels
+    /// do when the completion queue is full.
     fn has_no_room(&self, index: u32, result: isize) -> bool {
         let waits = self.slots[index as usize].waits.descriptor();
         let for_room = matches!(waits, Some((_, Direction::Write)));
-        for_room && (result == RESTED || result >= 0 && !CallRing::has_room(result as u32))
+        for_room && (result == INTERRUPTED || result >= 0 && !CallRing::has_room(result as u32))
     }
 
-    /// Continues a wait for room: after a report of something else by a rest, and then by another poll.
+    /// Waits for room again, by a poll that reports changes.
     #[cold]
-    fn wait_for_room(&mut self, index: u32, name: u64, result: isize) {
+    fn wait_for_room(&mut self, index: u32, name: u64) {
         let slot = &mut self.slots[index as usize];
-        if result != RESTED {
-            let before = slot.rests;
-            slot.rests = before.saturating_add(1);
-            if self.ring.rest(name, before) {
-                return;
-            }
+        let waits = slot.waits.descriptor();
+        if !waits.is_some_and(|(fd, _)| self.ring.push_poll_for_room(name, fd)) {
+            slot.place = Place::Batch;
+            self.ring.queue.push_back(index | POLL);
         }
-        self.slots[index as usize].place = Place::Batch;
-        self.ring.queue.push_back(index | POLL);
+    }
+
+    /// Ends the poll that reports changes: it has reported room.
+    #[cold]
+    fn end_poll(&mut self, index: u32, name: u64) {
+        self.slots[index as usize].place = Place::EndingPoll;
+        self.ring.cancel(name);
     }
 
     /// Goes on with a call whose descriptor the ring has waited for.
@@ -95,7 +102,6 @@ impl Pages {
         self.swap_ends(index);
         let slot = &mut self.slots[index as usize];
         slot.place = Place::Batch;
-        slot.rests = 0;
         match slot.waits {
             _ if result < 0 => self.finish(index, result),
             Waits::UntilReady(..) => self.finish(index, 0),

@@ -78,7 +78,9 @@ enum Place {
     CancelledRing,
     /// The ring waits for its descriptor.
     Polled,
-    /// The same, and its cancellation is requested.
+    /// The ring has reported room by a poll that is being ended.
+    EndingPoll,
+    /// The ring waits for its descriptor or ends that, and its cancellation is requested.
     CancelledPolled,
     /// It waits for its descriptor.
     Waiting,
@@ -105,8 +107,6 @@ struct Slot {
     waits: Waits,
     /// The end that it waits for in turn with that of `waits`; most calls have [`NO_END`].
     other_end: RawFd,
-    /// Number of times that its wait for room has rested.
-    rests: u8,
     row: Row,
     /// A call on a thread or in the ring whose time is to be reported.
     measured: Option<Measured>,
@@ -216,7 +216,6 @@ impl Pages {
             in_batches: false,
             waits: Waits::Bounded,
             other_end: NO_END,
-            rests: 0,
             row: Row::default(),
             measured: None,
         };

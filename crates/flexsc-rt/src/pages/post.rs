@@ -37,7 +37,6 @@ impl Pages {
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
         slot.other_end = call.other_end.unwrap_or(NO_END);
-        slot.rests = 0;
         slot.row = self.choices.row(call.number, call.object);
         slot.measured = None;
         self.batch.push(index);

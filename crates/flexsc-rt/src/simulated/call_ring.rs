@@ -17,11 +17,17 @@ use crate::call::Direction;
 /// Submissions that the queue holds.
 const SUBMISSIONS: usize = 24;
 
+/// Results of waits for room.
+const ROOM: isize = 1;
+const NO_ROOM: isize = 2;
+
 /// What the ring does for a submission.
 #[derive(Clone, Copy, Debug)]
 enum Work {
     Call(u32, [usize; 6]),
     Poll(RawFd, Direction),
+    /// A wait for room that reports changes, and whether it has reported the present room.
+    PollForRoom(RawFd, bool),
     /// Of the bell, a descriptor of the real machine.
     Bell(RawFd),
     Cancel,
@@ -40,8 +46,8 @@ pub(super) struct Queues {
     submitted: VecDeque<Submission>,
     in_flight: Vec<Submission>,
     /// Completions that an entry into the kernel makes visible, and those that are visible.
-    deferred: VecDeque<(u64, i32)>,
-    landed: VecDeque<(u64, i32)>,
+    deferred: VecDeque<(u64, i32, bool)>,
+    landed: VecDeque<(u64, i32, bool)>,
     /// Until then the kernel is short of memory and takes nothing.
     short_until_ns: u64,
     /// Sleeps since it last took something.
@@ -83,8 +89,26 @@ impl Machine {
                 let not_ready = args[3] == 1;
                 self.call(number, &args).or(not_ready.then_some(-(libc::EAGAIN as isize)))
             }
-            Work::Poll(CLOSED, _) => Some(NOT_OPEN),
-            Work::Poll(fd, direction) if self.is_ready(fd, direction) => Some(1),
+            Work::Poll(CLOSED, _) | Work::PollForRoom(CLOSED, _) => Some(NOT_OPEN),
+            Work::Poll(fd, direction) if self.is_ready(fd, direction) => Some(ROOM),
+            // The peer has shut down its sending side.
+            Work::Poll(_, Direction::Write) if self.random(4) == 0 => Some(NO_ROOM),
+            Work::PollForRoom(fd, was_reported) => {
+                let is_ready = self.is_ready(fd, Direction::Write);
+                self.ring.in_flight[at].work = Work::PollForRoom(fd, is_ready);
+                let report = match (is_ready, was_reported) {
+                    (true, false) => Some(ROOM),
+                    (false, _) if self.random(8) == 0 => Some(NO_ROOM),
+                    _ => None,
+                };
+                // It may end early.
+                let ends = report == Some(ROOM) && self.random(8) == 0;
+                if let Some(report) = report.filter(|_| !ends) {
+                    self.ring.deferred.push_back((name, report as i32, true));
+                }
+                let end = [ROOM, -(libc::ECANCELED as isize)][self.random(2) as usize];
+                ends.then_some(end)
+            }
             Work::Bell(fd) if is_readable(fd) => Some(1),
             _ => None,
         };
@@ -94,7 +118,7 @@ impl Machine {
             None => return,
         };
         self.ring.in_flight.swap_remove(at);
-        self.ring.deferred.push_back((name, result));
+        self.ring.deferred.push_back((name, result, false));
     }
 
     fn take_submissions(&mut self) -> u32 {
@@ -178,13 +202,13 @@ impl CallRing {
         machine(|machine| machine.ring.push(name, work))
     }
 
-    /// A wait reports nothing but what it waits for.
-    pub(crate) fn has_room(_events: u32) -> bool {
-        true
+    pub(crate) fn has_room(events: u32) -> bool {
+        events as isize == ROOM
     }
 
-    pub(crate) fn push_rest(&mut self, _name: u64, _before: u8) -> bool {
-        unreachable!("a wait that ended has room")
+    pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
+        assert!((0..=CLOSED).contains(&fd));
+        machine(|machine| machine.ring.push(name, Work::PollForRoom(fd, false)))
     }
 
     pub(crate) fn cancel(&mut self, name: u64) -> bool {
@@ -231,7 +255,7 @@ impl CallRing {
         panic!("standstill: nothing ends the wait in the ring");
     }
 
-    pub(crate) fn next_result(&mut self) -> Option<(u64, i32)> {
+    pub(crate) fn next_result(&mut self) -> Option<(u64, i32, bool)> {
         machine(|machine| machine.ring.landed.pop_front())
     }
 }

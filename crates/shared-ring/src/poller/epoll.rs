@@ -45,8 +45,9 @@ impl<const EDGE: bool> EpollSet<EDGE> {
         let mut flags = EventFlags::empty();
         flags.set(EventFlags::IN, want.contains(Readiness::READ));
         flags.set(EventFlags::OUT, want.contains(Readiness::WRITE));
-        // Without RDHUP, a stream's end that arrives with its last bytes would be missed.
-        flags.set(EventFlags::ET | EventFlags::RDHUP, EDGE);
+        // Without RDHUP, a stream's end that arrives with its last bytes would be missed, and without PRI what follows an
+        // urgent byte.
+        flags.set(EventFlags::ET | EventFlags::RDHUP | EventFlags::PRI, EDGE);
         flags
     }
 }
@@ -98,7 +99,10 @@ unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
             let mut ready = Readiness::empty();
             ready.set(Readiness::READ, broken || flags.contains(EventFlags::IN));
             ready.set(Readiness::WRITE, broken || flags.contains(EventFlags::OUT));
-            ready.set(Readiness::HANGUP, broken || flags.contains(EventFlags::RDHUP));
+            ready.set(
+                Readiness::HANGUP,
+                broken || flags.intersects(EventFlags::RDHUP | EventFlags::PRI),
+            );
             out.push((Fd::from_raw(event.data.u64() as i32), ready));
         }
         Ok(())

@@ -41,7 +41,7 @@ unsafe impl<H: HintSource, A: PollNow> Poller for InterestPoller<H, A> {
     fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
         let (had, mut wanted) = (self.0.interest(fd), want.to_poll());
         if want.contains(Readiness::READ) {
-            wanted |= libc::POLLRDHUP;
+            wanted |= libc::POLLRDHUP | libc::POLLPRI;
         }
         if wanted & !had == 0 {
             self.0.replace(fd, wanted);

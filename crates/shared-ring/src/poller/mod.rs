@@ -31,8 +31,9 @@ bitflags! {
         const READ = 1;
         /// Writing does not block, or a connect has completed.
         const WRITE = 2;
-        /// The peer has shut down its sending side, or may have, or the connection is broken.
-        /// Reported without being requested.
+        /// The peer has shut down its sending side, or may have, or has sent an urgent byte, at which a read ends
+        /// (tcp(7)), or the connection is broken. So a read that fills less than its buffer may leave more. Reported
+        /// without being requested.
         const HANGUP = 4;
     }
 }
@@ -57,7 +58,7 @@ impl Readiness {
         let mut ready = Readiness::empty();
         ready.set(Readiness::READ, broken || has(libc::POLLIN));
         ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
-        ready.set(Readiness::HANGUP, broken || has(libc::POLLRDHUP));
+        ready.set(Readiness::HANGUP, broken || has(libc::POLLRDHUP | libc::POLLPRI));
         ready
     }
 }

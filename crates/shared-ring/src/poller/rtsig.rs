@@ -174,7 +174,8 @@ impl<S: SignalSource, A: PollNow> RtSig<S, A> {
 }
 
 fn entry(fd: Fd, want: Readiness) -> libc::pollfd {
-    libc::pollfd { fd: fd.raw(), events: want.to_poll() | libc::POLLRDHUP, revents: 0 }
+    let events = want.to_poll() | libc::POLLRDHUP | libc::POLLPRI;
+    libc::pollfd { fd: fd.raw(), events, revents: 0 }
 }
 
 // SAFETY: `forget` clears the number's interest and that it signals. Only numbers with interest are polled

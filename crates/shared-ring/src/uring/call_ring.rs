@@ -4,8 +4,8 @@ use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
-use io_uring::opcode;
 use io_uring::types::Fd as Raw;
+use io_uring::{cqueue, opcode};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
@@ -91,16 +91,17 @@ impl CallRing {
     }
 
     /// Returns whether the events that a wait for room has reported are room, or an error that a send returns. The ring
-    /// reports to each wait at once that the peer has shut down its sending side (POLLRDHUP), also to one for room only.
+    /// reports to a single wait at once that the peer has shut down its sending side (POLLRDHUP), with or without room.
     pub fn has_room(events: u32) -> bool {
         sqe::has_room(events)
     }
 
-    /// Queues a rest before the next wait for room of a socket without, after so many rests before: 1 to 64 ms. It
-    /// completes with `ETIME`. Returns false if the queue is full.
-    pub fn push_rest(&mut self, name: u64, before: u8) -> bool {
-        // SAFETY: it points to a static.
-        unsafe { self.ring.push(&sqe::rest(before).user_data(name)) }
+    /// Queues a wait for room after a report without room, which reports the state of the descriptor, and from then on
+    /// its changes, until it is [cancelled](CallRing::cancel). Returns false if the queue is full.
+    pub fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
+        let poll = sqe::poll_for_room(Raw(fd), true);
+        // SAFETY: a poll points to no memory.
+        unsafe { self.ring.push(&poll.user_data(name)) }
     }
 
     /// Queues the cancellation of a call, which completes in any case: with `ECANCELED` or `EINTR` if the
@@ -134,13 +135,14 @@ impl CallRing {
         }
     }
 
-    /// Takes the name and the result of a call that has ended, without a system call. An error is negative.
+    /// Takes the name and the result of a call that has ended, without a system call. An error is negative. The third
+    /// value is true for a result of a wait that has not ended.
     #[inline]
-    pub fn next_result(&mut self) -> Option<(u64, i32)> {
+    pub fn next_result(&mut self) -> Option<(u64, i32, bool)> {
         loop {
             let cqe = self.ring.pop()?;
             if cqe.user_data != CANCEL {
-                return Some((cqe.user_data, cqe.result));
+                return Some((cqe.user_data, cqe.result, cqueue::more(cqe.flags)));
             }
         }
     }

@@ -4,7 +4,7 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::sqe::{OpMemory, OpState, has_room, waits_for_room};
+use super::sqe::{OpMemory, OpState, RoomPoll, has_room, waits_for_room};
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::inflight::InFlight;
@@ -136,21 +136,37 @@ impl<R: Ring> UringKernel<R> {
             return None;
         };
         entry.state.in_ring -= u16::from(!more);
-        let result = match cqe.result {
+        let mut result = match cqe.result {
             n if n < 0 => Err(Errno::from_raw_os_error(-n)),
             n => Ok(n as u32),
         };
         if waits_for_room(&entry.op, &entry.state) {
-            let rested = entry.state.rests;
-            entry.state.rests = !rested && result.is_ok_and(|events| !has_room(events));
-            entry.state.rests_before = entry.state.rests_before.saturating_add(u8::from(rested));
-            // A send from memory is made once there is room.
-            entry.state.polls &= rested || entry.state.rests || result.is_err();
-            let sends = matches!(entry.op, Op::Send { .. }) && !entry.state.polls;
-            if sends && self.filled == Some(token) {
-                self.filled = None;
+            let state = &mut entry.state;
+            match (state.room_poll, result) {
+                (RoomPoll::Changes, Ok(events)) if more && has_room(events) => {
+                    state.room_poll = RoomPoll::Ending;
+                    self.cancels.push_back(token);
+                    return None;
+                }
+                _ if more => return None,
+                (RoomPoll::Once | RoomPoll::Changes, Ok(events)) if !has_room(events) => {
+                    state.room_poll = RoomPoll::Changes;
+                    return self.rearm(token);
+                }
+                // Older kernels end it so when the completion queue is full.
+                (RoomPoll::Changes, Err(Errno::CANCELED)) if !state.cancelled => {
+                    return self.rearm(token);
+                }
+                (RoomPoll::Ending, Err(_)) if !state.cancelled => result = Ok(0),
+                _ => {}
             }
-            if rested || entry.state.rests || sends {
+            state.room_poll = RoomPoll::Once;
+            // A send from memory is made once there is room.
+            state.polls &= result.is_err();
+            if matches!(entry.op, Op::Send { .. }) && !entry.state.polls {
+                if self.filled == Some(token) {
+                    self.filled = None;
+                }
                 return self.rearm(token);
             }
         } else if matches!(entry.op, Op::Send { .. }) && result == Err(Errno::AGAIN) {

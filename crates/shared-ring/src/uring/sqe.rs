@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use io_uring::opcode;
 use io_uring::squeue::{Entry as Sqe, Flags};
-use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow, Timespec};
+use io_uring::types::{CancelBuilder, Fd as Raw, OpenHow};
 use rustix::fs::OFlags;
 use rustix::io::Errno;
 
@@ -32,14 +32,32 @@ pub(super) struct OpState {
     pub(super) cancelled: bool,
     /// A send from memory waits for room.
     pub(super) polls: bool,
-    /// It waits for a time, and then for room again.
-    pub(super) rests: bool,
-    /// Number of rests before this one.
-    pub(super) rests_before: u8,
+    /// How it waits for room.
+    pub(super) room_poll: RoomPoll,
     /// A thread executes it.
     pub(super) on_thread: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
     pub(super) errno: Option<Errno>,
+}
+
+impl OpState {
+    /// Returns whether the operation is cancelled, or only its poll.
+    pub(super) fn ends(&self) -> bool {
+        self.cancelled || self.room_poll == RoomPoll::Ending
+    }
+}
+
+/// How an operation polls its socket for room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum RoomPoll {
+    /// Once. The ring reports to such a poll at once that the peer has shut down its sending side (POLLRDHUP), with or
+    /// without room.
+    #[default]
+    Once,
+    /// By a multishot poll, after such a report without room. It reports the state, and from then on changes.
+    Changes,
+    /// The multishot poll has reported room, and is being cancelled.
+    Ending,
 }
 
 #[derive(Default)]
@@ -122,32 +140,15 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
     sqe.user_data(token.bits())
 }
 
-/// Waits until a socket has room, or rests.
+/// Waits until a socket has room.
 fn writable(fd: Raw, state: &OpState) -> Sqe {
-    match state.rests {
-        true => rest(state.rests_before),
-        false => opcode::PollAdd::new(fd, libc::POLLOUT as u32).build(),
-    }
+    poll_for_room(fd, state.room_poll != RoomPoll::Once)
 }
 
-/// Completes with `ETIME` after a rest, the first one or a later one of a wait for room.
-pub(super) fn rest(before: u8) -> Sqe {
-    let nth = usize::from(before).min(RESTS.len() - 1);
-    opcode::Timeout::new(&raw const RESTS[nth]).build()
+/// Polls a socket for room: once, or `multishot`.
+pub(super) fn poll_for_room(fd: Raw, multishot: bool) -> Sqe {
+    opcode::PollAdd::new(fd, libc::POLLOUT as u32).multi(multishot).build()
 }
-
-/// Times between two polls of a full socket whose peer has shut down its sending side: 1 to 64 ms, so that a peer that
-/// reads is soon sent more, and one that does not costs little. The ring reports that end (POLLRDHUP) to each poll at
-/// once, also to one that waits for room only.
-static RESTS: [Timespec; 7] = {
-    let mut times = [Timespec::new(); 7];
-    let mut nth = 0;
-    while nth < times.len() {
-        times[nth] = times[nth].nsec(1_000_000 << nth);
-        nth += 1;
-    }
-    times
-};
 
 /// Returns whether a poll reported room, or an error that a send returns.
 pub(super) fn has_room(events: u32) -> bool {

@@ -39,6 +39,8 @@ impl Usage {
         let spare = 2 * connections.clamp(128, 1_024);
         let bounds = [
             ("connections", self.connections, connections),
+            // A receive and a send, or a connect or a close.
+            ("operations of connections in flight", self.operations, 2 * self.connections),
             ("unconsumed bytes", self.tail, tail),
             ("memory of unconsumed bytes", self.tail_memory, 2 * tail + MAX_KEPT_BYTES),
             ("queued bytes", self.queued, config.max_queued_bytes),

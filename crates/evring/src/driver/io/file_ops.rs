@@ -13,8 +13,8 @@ const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 /// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
-/// The state of a read ahead after its submission.
-pub(crate) enum ReadAhead {
+/// The state of a read for a send queue after its submission.
+pub(crate) enum QueueRead {
     /// It is in flight.
     InFlight,
     /// It has ended.
@@ -119,13 +119,13 @@ impl<K: Submit> Io<K> {
     }
 
     /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead).
-    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> ReadAhead {
+    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> QueueRead {
         let on = self.conn(slot);
         let Some((file, range)) = self.connections[slot as usize].queue.first_file() else {
-            return ReadAhead::InFlight;
+            return QueueRead::InFlight;
         };
         if self.has_changed(&file, range.start) {
-            return ReadAhead::Changed;
+            return QueueRead::Changed;
         }
         let connection = &mut self.connections[slot as usize];
         let max = u64::from(max_bytes.clamp(1, MAX_READ_AHEAD_BYTES));
@@ -141,10 +141,10 @@ impl<K: Submit> Io<K> {
         let Some(outcome) =
             self.submit_file_op(work, Op::File(shared_ring::files::FileOp::Read(file, range)))
         else {
-            return ReadAhead::InFlight;
+            return QueueRead::InFlight;
         };
         // What is in memory is sent at once, so that other connections can use its buffer.
         self.wanted(work);
-        ReadAhead::Done(outcome)
+        QueueRead::Done(outcome)
     }
 }

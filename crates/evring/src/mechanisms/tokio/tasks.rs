@@ -12,6 +12,7 @@ use std::task::{Context, Poll};
 use std::time::Instant;
 
 use shared_ring::{Completion, Errno, Fd, OpKind, Outcome, Submit, Token};
+use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, spawn_local};
@@ -22,6 +23,9 @@ use crate::driver::Driver;
 
 /// Maximum number of rounds of a task before it yields to the others.
 const MAX_POLL_ROUNDS: u32 = 16;
+
+/// The states of a socket that its task learns.
+const STATES: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 
 /// State shared by the tasks.
 pub(super) struct TokioServer<A: Application, I> {
@@ -37,6 +41,8 @@ pub(super) struct TokioServer<A: Application, I> {
 /// What a task does after an attempt to read.
 enum AfterRead {
     ReadAgain,
+    /// The read has emptied the socket, unless more follows an urgent byte.
+    WaitUnlessUrgent,
     WaitUntilReady,
     WaitForBuffer,
     Yield,
@@ -143,7 +149,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
     /// The task of one socket.
     async fn socket(self: Rc<Self>, fd: Fd) {
         // SAFETY: the socket is open until this task closes it below, after the registration.
-        match unsafe { AsyncFd::register(fd.raw()) } {
+        match unsafe { AsyncFd::register_with_interest(fd.raw(), STATES) } {
             Ok(ready) => poll_fn(|cx| self.poll(fd, &ready, cx)).await,
             Err(error) => {
                 let errno = Errno::from_io_error(&error.into()).unwrap_or(Errno::NOMEM);
@@ -167,7 +173,8 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
                 is_pending = false;
                 match self.with(|driver| driver.read(fd)) {
                     AfterRead::ReadAgain => {}
-                    AfterRead::WaitUntilReady => guard.clear_ready(),
+                    AfterRead::WaitUnlessUrgent if had_urgent_byte(ready) => {}
+                    AfterRead::WaitUnlessUrgent | AfterRead::WaitUntilReady => guard.clear_ready(),
                     // It stays ready.
                     AfterRead::WaitForBuffer => starved = true,
                     AfterRead::Yield => break,
@@ -215,13 +222,18 @@ impl<A: Application> Driver<TokioSubmit, A> {
             ReadAttempt::Done(completion, may_have_more) => {
                 self.io.kernel.operations.counters.completions += 1;
                 self.complete(completion);
-                if may_have_more { AfterRead::ReadAgain } else { AfterRead::WaitUntilReady }
+                if may_have_more { AfterRead::ReadAgain } else { AfterRead::WaitUnlessUrgent }
             }
             ReadAttempt::Empty => AfterRead::WaitUntilReady,
             ReadAttempt::NoBuffer => AfterRead::WaitForBuffer,
             ReadAttempt::Later => AfterRead::Yield,
         }
     }
+}
+
+/// Returns whether the peer has ever sent an urgent byte, at which a read ends (tcp(7)).
+fn had_urgent_byte(socket: &AsyncFd<RawFd>) -> bool {
+    socket.try_io(Interest::PRIORITY, |_| Ok(())).is_ok()
 }
 
 async fn sleep_until(at: Option<Instant>) {
