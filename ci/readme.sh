@@ -21,6 +21,8 @@ trap end EXIT
 cargo test --workspace --quiet --no-run --test command
 lab() { "$target/debug/lab" "$@"; }
 
+# The address of a server's metrics, if it has some.
+metrics=
 # served SECONDS COMMAND...: runs a server until it prints its address, and fetches its first page.
 served() {
     local limit=$1 address=
@@ -28,13 +30,14 @@ served() {
     "$@" >"$work/out" 2>&1 &
     pid=$!
     for _ in $(seq $((limit * 10))); do
-        address=$(sed -n 's|.*\(http://[0-9.:]*\).*|\1|p' "$work/out" | head -n 1)
+        address=$(sed -n 's|.*\(https\{0,1\}://[0-9.:]*\).*|\1|p' "$work/out" | head -n 1)
         [ -z "$address" ] || break
         kill -0 "$pid" 2>/dev/null || break
         sleep 0.1
     done
     [ -n "$address" ] || { cat "$work/out" >&2; return 1; }
-    curl --silent --show-error --fail "$address/" >"$work/page"
+    curl --silent --show-error --fail --insecure "$address/" >"$work/page"
+    [ -z "$metrics" ] || curl --silent --show-error --fail "$metrics" >"$work/metrics"
     kill "$pid"
     wait "$pid" || true
     pid=
@@ -52,6 +55,16 @@ check() {
             echo "its index" >"$work/root/index.html"
             served 60 cargo run --release -- "$work/root"
             cmp "$work/page" "$work/root/index.html"
+            ;;
+        "target/dist/httpd DIR --listen :8443 "*)
+            # That of the commands before, at ports of its own.
+            local flags=${1#*:8443 } metrics=http://127.0.0.1:19100/metrics
+            flags=${flags/access.log/"$work/access.log"}
+            # shellcheck disable=SC2086
+            served 60 "$target/release/httpd" "$work/root" --listen 127.0.0.1:0 ${flags/:9100/:19100}
+            cmp "$work/page" "$work/root/index.html"
+            grep -q '^evring_responses_total' "$work/metrics"
+            grep -q '"GET / HTTP/1.1" 200 10 ' "$work/access.log"
             ;;
         "cargo run --release -p kv -- -p 11211")
             cargo build --release --quiet -p kv

@@ -144,6 +144,7 @@ impl Tenant {
     pub fn set_process_state(&self, state: ProcessState) {
         let number = ProcessState::ALL.iter().position(|other| *other == state).unwrap_or(0) as u8;
         let with = |pending| Some(pending & ENABLE | (number + 1) << STATE_SHIFT);
+        #[allow(deprecated, reason = "its new name is not in Rust 1.88")]
         let _ = self.shared.pending.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
     }
 

@@ -14,5 +14,7 @@ mod routing;
 mod serving;
 mod stage;
 mod streams;
+#[cfg(feature = "tower")]
+mod tower;
 mod upgrade_to_protocol;
 mod waiting;

@@ -57,6 +57,7 @@ impl Budget {
             let later = full_at.max(now).saturating_add(used_ns);
             Some(later.min(now.saturating_add(SECOND_NS)).max(full_at))
         };
+        #[allow(deprecated, reason = "its new name is not in Rust 1.88")]
         let _ = self.full_at_ns.fetch_update(Ordering::Relaxed, Ordering::Relaxed, charged);
     }
 }

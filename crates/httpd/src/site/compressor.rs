@@ -97,7 +97,9 @@ impl Charge {
     /// Counts `bytes`, unless they exceed the maximum.
     fn new(memory: &Arc<AtomicUsize>, bytes: usize, max: usize) -> Option<Self> {
         let add = |used: usize| used.checked_add(bytes).filter(|sum| *sum <= max);
-        memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        #[allow(deprecated, reason = "its new name is not in Rust 1.88")]
+        let counted = memory.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        counted.ok()?;
         Some(Charge { memory: Arc::clone(memory), bytes })
     }
 }

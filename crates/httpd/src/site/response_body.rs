@@ -27,17 +27,36 @@ pub(crate) struct Pieces {
     pub(crate) waits: bool,
 }
 
+/// A piece of a body.
+pub(crate) enum Piece {
+    Bytes(Bytes),
+    /// The lines of the trailer section, which end a body in chunks.
+    #[cfg_attr(not(feature = "tower"), expect(dead_code))]
+    Trailers(Vec<u8>),
+}
+
 /// Returns the next piece. An error resets the connection, so that the client does not take the body
 /// for complete.
 type NextPiece =
-    Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Send + 'static>;
+    Box<dyn FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Piece>>> + Send + 'static>;
 
 impl Pieces {
     /// Creates pieces that are made when they are needed.
     pub(crate) fn made(
         mut pieces: impl Iterator<Item = io::Result<Bytes>> + Send + 'static,
     ) -> Self {
-        Pieces { next: Box::new(move |_| Poll::Ready(pieces.next())), waits: false }
+        let next = move |_: &mut Context<'_>| {
+            let piece = pieces.next();
+            Poll::Ready(piece.map(|piece| piece.map(Piece::Bytes)))
+        };
+        Pieces { next: Box::new(next), waits: false }
+    }
+
+    /// Creates pieces that may have to be waited for.
+    pub(crate) fn polled(
+        next: impl FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Piece>>> + Send + 'static,
+    ) -> Self {
+        Pieces { next: Box::new(next), waits: true }
     }
 }
 
@@ -90,9 +109,12 @@ impl Body {
     /// length in bytes, if known; the connection is reset if the length differs or a piece is an error.
     pub fn poll_fn(
         len: Option<u64>,
-        next: impl FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Send + 'static,
+        mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Send + 'static,
     ) -> Self {
-        Body(Kind::Pieces(len, Pieces { next: Box::new(next), waits: true }))
+        let next = move |context: &mut Context<'_>| {
+            next(context).map(|piece| piece.map(|piece| piece.map(Piece::Bytes)))
+        };
+        Body(Kind::Pieces(len, Pieces::polled(next)))
     }
 
     /// Creates a body whose pieces any thread or task sends. At most 64 KiB wait for the client.

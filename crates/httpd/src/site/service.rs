@@ -3,44 +3,58 @@
 use std::error::Error;
 use std::future::poll_fn;
 use std::io;
+use std::mem;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::{Mutex, PoisonError};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Buf, Bytes};
+use http::Version;
+use http::header::{self, HeaderMap, HeaderName};
+use http::request::Parts;
 use http_body::{Body as HttpBody, Frame, SizeHint};
+use thread_local::ThreadLocal;
 use tower_service::Service;
 use tracing::error;
 
+use crate::message::conversion::is_framing;
 use crate::message::status::Status;
+use crate::response::head::put_field;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::{IntoHandler, WaitingHandler};
 use crate::site::reply::Response;
 use crate::site::request_body::{BodyError, RequestBody};
-use crate::site::response_body::Body;
+use crate::site::response_body::{Body, Kind, Piece, Pieces};
 
 /// The kind of a [`tower_service::Service`], for [`IntoHandler`].
 #[allow(missing_debug_implementations, reason = "it has no values")]
 pub enum ServiceKind {}
 
-/// Each request gets a clone of the service. An error of the service gives 500, and is logged.
+/// Each request gets a clone of the service, which is called when it is ready. An error of the service gives 500, and is
+/// logged. Threads need not be able to share the service: each worker has its own.
+///
+/// The trailer fields of a response are sent if the request has `TE: trailers` and the response is chunked: as its body
+/// has no exact length, or it has a `Trailer` field.
 impl<S, B> IntoHandler<(ServiceKind, B)> for S
 where
-    S: Service<Request<RequestBody>, Response = http::Response<B>> + Clone + Send + Sync + 'static,
+    S: Service<Request<RequestBody>, Response = http::Response<B>> + Clone + Send + 'static,
     S::Error: Into<Box<dyn Error + Send + Sync>>,
     S::Future: 'static,
     B: HttpBody + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
 {
     fn into_handler(self) -> impl Handler {
+        let services = PerThread::new(self);
         WaitingHandler(move |head, body| {
-            let mut service = self.clone();
+            let mut service = services.get();
             async move {
+                let accepts_trailers = accepts_trailers(&head);
                 let answer = async {
                     poll_fn(|context| service.poll_ready(context)).await?;
                     service.call(Request::from_parts(head, body)).await
                 };
                 match answer.await {
-                    Ok(response) => Ok(convert(response).await.into()),
+                    Ok(response) => Ok(convert(response, accepts_trailers).await.into()),
                     Err(reason) => {
                         error!("a service failed: {}", reason.into());
                         Err(Status::INTERNAL)
@@ -51,8 +65,35 @@ where
     }
 }
 
-/// Converts a response. A body that is complete at once is sent with its head.
-async fn convert<B>(response: http::Response<B>) -> Response
+/// A service that threads may not share: each thread clones its own, and locks only for that.
+struct PerThread<S: Send> {
+    first: Mutex<S>,
+    clones: ThreadLocal<S>,
+}
+
+impl<S: Clone + Send> PerThread<S> {
+    fn new(service: S) -> Self {
+        PerThread { first: Mutex::new(service), clones: ThreadLocal::new() }
+    }
+
+    /// Returns a clone of the thread's service.
+    fn get(&self) -> S {
+        let first = || self.first.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        self.clones.get_or(first).clone()
+    }
+}
+
+/// Returns whether a request's response may have trailer fields (RFC 9110, section 6.5.1).
+fn accepts_trailers(head: &Parts) -> bool {
+    let is_trailers = |coding: &[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"trailers");
+    let mut fields = head.headers.get_all(header::TE).iter();
+    let accepts = fields.any(|value| value.as_bytes().split(|b| *b == b',').any(is_trailers));
+    accepts && head.version == Version::HTTP_11
+}
+
+/// Converts a response. A body that is complete at once is sent with its head. A body with a Trailer field is sent in
+/// chunks if its trailer fields may be sent.
+async fn convert<B>(response: http::Response<B>, accepts_trailers: bool) -> Response
 where
     B: HttpBody + Send + 'static,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -63,39 +104,72 @@ where
     if body.is_end_stream() {
         return Response::from_parts(head, Body::default());
     }
-    let mut first = poll_fn(|context| Poll::Ready(poll_piece(body.as_mut(), context))).await;
+    let announces_trailers = accepts_trailers && head.headers.contains_key(header::TRAILER);
+    let len = if announces_trailers { None } else { len };
+    let mut next = move |context: &mut Context<'_>| loop {
+        return match ready!(body.as_mut().poll_frame(context)) {
+            None => Poll::Ready(None),
+            Some(Err(error)) => Poll::Ready(Some(Err(io::Error::other(error)))),
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(mut data) => {
+                    let bytes = data.copy_to_bytes(data.remaining());
+                    Poll::Ready(Some(Ok(Piece::Bytes(bytes))))
+                }
+                Err(frame) => match frame.into_trailers() {
+                    Ok(fields) if accepts_trailers => {
+                        Poll::Ready(Some(Ok(Piece::Trailers(lines(&fields)))))
+                    }
+                    _ => continue,
+                },
+            },
+        };
+    };
+    let mut first = poll_fn(|context| Poll::Ready(next(context))).await;
     let body = match first {
-        Poll::Ready(Some(Ok(bytes))) if len == Some(bytes.len() as u64) => bytes.into(),
+        Poll::Ready(Some(Ok(Piece::Bytes(bytes)))) if len == Some(bytes.len() as u64) => {
+            bytes.into()
+        }
         _ => {
-            Body::poll_fn(len, move |context| match std::mem::replace(&mut first, Poll::Pending) {
-                Poll::Ready(piece) => Poll::Ready(piece),
-                Poll::Pending => poll_piece(body.as_mut(), context),
-            })
+            let pieces =
+                move |context: &mut Context<'_>| match mem::replace(&mut first, Poll::Pending) {
+                    Poll::Ready(piece) => Poll::Ready(piece),
+                    Poll::Pending => next(context),
+                };
+            Body(Kind::Pieces(len, Pieces::polled(pieces)))
         }
     };
     Response::from_parts(head, body)
 }
 
-/// Returns the next bytes of a body. Trailer fields are dropped.
-fn poll_piece<B>(
-    mut body: Pin<&mut B>,
-    context: &mut Context<'_>,
-) -> Poll<Option<io::Result<Bytes>>>
-where
-    B: HttpBody,
-    B::Error: Into<Box<dyn Error + Send + Sync>>,
-{
-    loop {
-        return match body.as_mut().poll_frame(context) {
-            Poll::Pending => Poll::Pending,
-            Poll::Ready(None) => Poll::Ready(None),
-            Poll::Ready(Some(Err(error))) => Poll::Ready(Some(Err(io::Error::other(error)))),
-            Poll::Ready(Some(Ok(frame))) => match frame.into_data() {
-                Ok(mut data) => Poll::Ready(Some(Ok(data.copy_to_bytes(data.remaining())))),
-                Err(_) => continue,
-            },
-        };
+/// Beside those of [`is_framing`], the fields of a response that a trailer section must not have: they route it,
+/// authenticate, control caches and clients, or tell the format of the content (RFC 9110, section 6.5.1).
+const NOT_TRAILERS: [HeaderName; 15] = [
+    header::AGE,
+    header::CACHE_CONTROL,
+    header::CONTENT_ENCODING,
+    header::CONTENT_RANGE,
+    header::CONTENT_TYPE,
+    header::EXPIRES,
+    header::HOST,
+    header::LOCATION,
+    header::RETRY_AFTER,
+    header::SET_COOKIE,
+    header::TE,
+    header::TRAILER,
+    header::UPGRADE,
+    header::VARY,
+    header::WWW_AUTHENTICATE,
+];
+
+/// Writes the lines of a trailer section, without the fields that are not permitted there.
+fn lines(fields: &HeaderMap) -> Vec<u8> {
+    let mut lines = Vec::new();
+    for (name, value) in fields {
+        if !is_framing(name) && !NOT_TRAILERS.contains(name) {
+            put_field(&mut lines, name.as_str(), value.as_bytes());
+        }
     }
+    lines
 }
 
 impl HttpBody for RequestBody {

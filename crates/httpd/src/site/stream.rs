@@ -12,7 +12,7 @@ use crate::decision::options::ResponseOptions;
 use crate::response::head::put;
 use crate::response::sent::finish;
 use crate::site::guard::{Guarded, guard};
-use crate::site::response_body::Pieces;
+use crate::site::response_body::{Piece, Pieces};
 
 /// A response body that is sent in pieces.
 pub(crate) struct StreamedBody {
@@ -104,14 +104,9 @@ impl StreamedBody {
                 Err(status) => Err(status),
             };
             let piece = match piece {
-                Ok(Some(Ok(piece))) => piece,
-                Ok(None) if self.remaining.unwrap_or(0) == 0 => {
-                    if self.chunked {
-                        io.send(to, Chunk::Static(b"0\r\n\r\n"));
-                    }
-                    return Streamed::Ended(finish(io, to, self.options));
-                }
-                Ok(None) => return cut_short("it is shorter than its declared length"),
+                Ok(Some(Ok(Piece::Bytes(piece)))) => piece,
+                Ok(Some(Ok(Piece::Trailers(lines)))) => return self.end(io, to, &lines),
+                Ok(None) => return self.end(io, to, b""),
                 Ok(Some(Err(error))) => {
                     let reason = guard(|| error.to_string());
                     drop(Guarded::new(error));
@@ -131,6 +126,21 @@ impl StreamedBody {
             }
             self.unsent = piece;
         }
+    }
+
+    /// Ends the body, with the lines of a trailer section if it is chunked.
+    fn end(&self, io: &mut impl Commands, to: ConnId, trailers: &[u8]) -> Streamed {
+        if self.remaining.is_some_and(|bytes| bytes > 0) {
+            return cut_short("it is shorter than its declared length");
+        }
+        if self.chunked && trailers.is_empty() {
+            io.send(to, Chunk::Static(b"0\r\n\r\n"));
+        } else if self.chunked {
+            io.send(to, Chunk::Static(b"0\r\n"));
+            io.send(to, Chunk::Copy(trailers));
+            io.send(to, Chunk::Static(b"\r\n"));
+        }
+        Streamed::Ended(finish(io, to, self.options))
     }
 
     /// Queues a part, as a chunk if the body is chunked, and returns how many bytes are queued. An

@@ -25,7 +25,7 @@ use crate::site::guard::guard;
 #[cfg(feature = "futures-io")]
 use crate::site::pipe::CAPACITY_BYTES;
 use crate::site::pipe::{Broken, Reader, Writer, pipe};
-use crate::site::response_body::{Disconnected, Pieces};
+use crate::site::response_body::{Disconnected, Piece, Pieces};
 use crate::site::stream::StreamedBody;
 
 /// Creates the response 101, with which the connection switches to another protocol. Then the server calls `run`
@@ -99,10 +99,9 @@ impl Protocol {
                 running = None;
             }
             // Without a writer, the bytes end.
-            output.poll_piece(context).map(|piece| piece?.ok().map(Ok))
+            output.poll_piece(context).map(|piece| piece?.ok().map(Piece::Bytes).map(Ok))
         };
-        let pieces = Pieces { next: Box::new(next), waits: true };
-        let sent = StreamedBody::new(pieces, None, false, options.ending());
+        let sent = StreamedBody::new(Pieces::polled(next), None, false, options.ending());
         let body = BodyDecoder::unframed();
         Ok((sent, Upload { body, writer: input, received: 0, memory, expects_continue: false }))
     }

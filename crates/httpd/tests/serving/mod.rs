@@ -230,6 +230,12 @@ impl Client {
         ParsedResponse { body: self.received.drain(..len).collect(), ..head }
     }
 
+    /// Receives this many bytes.
+    pub(crate) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        self.receive_until(|bytes| (bytes.len() >= len).then_some(()));
+        self.received.drain(..len).collect()
+    }
+
     /// Takes the bytes that were received and not used.
     pub(crate) fn take_received(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.received)
