@@ -1,7 +1,7 @@
 //! The kernel of posted system calls on a simulated machine: [`kernel`].
 //!
 //! The sources are those of `flexsc-rt`, pages and kernel included. Of its modules, those that touch the machine are
-//! others here: system calls, the clock, the bell, the epoll set, the ring and the syscall threads.
+//! others: clock, epoll set and ring are those of its own simulation, system calls and syscall threads are here.
 
 #![allow(
     dead_code,
@@ -10,12 +10,15 @@
     reason = "of the included modules, only the kernel is used"
 )]
 
+#[path = "../../../crates/flexsc-rt/src/bell.rs"]
 mod bell;
 #[path = "../../../crates/flexsc-rt/src/call.rs"]
 mod call;
+#[path = "../../../crates/flexsc-rt/src/simulated/call_ring.rs"]
 mod call_ring;
 #[path = "../../../crates/flexsc-rt/src/choice.rs"]
 mod choice;
+#[path = "../../../crates/flexsc-rt/src/simulated/clock.rs"]
 mod clock;
 #[path = "../../../crates/flexsc-rt/src/completions.rs"]
 mod completions;
@@ -23,6 +26,7 @@ mod completions;
 mod descriptor;
 #[path = "../../../crates/flexsc-rt/src/entry.rs"]
 mod entry;
+#[path = "../../../crates/flexsc-rt/src/simulated/epoll_set.rs"]
 mod epoll_set;
 #[path = "../../../crates/flexsc-rt/src/error.rs"]
 mod error;

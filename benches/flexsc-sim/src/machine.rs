@@ -1,88 +1,148 @@
-//! The calls that the ring and the syscall threads of the present run make.
+//! What the ring, the epoll set and the syscall threads of the present run have, and the calls that they make.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use evring_sim::{Machine, SimCalls};
+use evring_sim::{CallBy, Fault, SimCalls};
 use rustix::io::Errno;
 use shared_ring::Host;
+use shared_ring::poller::Readiness;
 
-use crate::bell;
+use crate::call_ring::{CallRing, Queues, Work, is_readable};
+use crate::host;
 use crate::threads::Workers;
 
 /// In a name: a syscall thread makes the call.
-pub(crate) const BY_THREAD: u64 = 1 << 63;
+pub(crate) const BY_THREAD: u64 = CallRing::MAX_NAME + 1;
+
+/// Numbers for which the ring has an operation.
+const OPERATIONS: [i64; 7] = [
+    libc::SYS_recvfrom,
+    libc::SYS_sendto,
+    libc::SYS_sendmsg,
+    libc::SYS_accept4,
+    libc::SYS_close,
+    libc::SYS_openat2,
+    libc::SYS_preadv2,
+];
+
+/// What makes a descriptor ready for reads, and for writes.
+const DIRECTIONS: [Readiness; 2] = [Readiness::READ.union(Readiness::HANGUP), Readiness::WRITE];
 
 /// See the module.
-pub(crate) struct World {
-    pub(crate) machine: Machine,
+pub(crate) struct Machine {
     pub(crate) calls: SimCalls,
     pub(crate) workers: Workers,
-    /// Results of the ring that the program has not seen, as it has not entered the kernel, and those it can see.
-    pub(crate) deferred: VecDeque<(u64, i32, bool)>,
-    pub(crate) landed: VecDeque<(u64, i32, bool)>,
-    pub(crate) has_ring: bool,
+    pub(crate) ring: Queues,
+    pub(crate) armed: BTreeMap<RawFd, [bool; 2]>,
+    has_ring: bool,
     /// The ring waits for the bell, by this name.
-    pub(crate) bell_in_ring: Option<u64>,
+    bell_in_ring: Option<(u64, RawFd)>,
 }
 
 thread_local! {
-    static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
+    static MACHINE: RefCell<Option<Machine>> = const { RefCell::new(None) };
 }
 
 /// Begins a run.
-pub(crate) fn begin(machine: &Machine, has_ring: bool) {
+pub(crate) fn begin(on: &evring_sim::Machine, has_ring: bool) {
     end();
-    let world = World {
-        machine: machine.clone(),
-        calls: SimCalls::new(machine),
+    let machine = Machine {
+        calls: SimCalls::new(on),
         workers: Workers::default(),
-        deferred: VecDeque::new(),
-        landed: VecDeque::new(),
+        ring: Queues::default(),
+        armed: BTreeMap::new(),
         has_ring,
         bell_in_ring: None,
     };
-    WORLD.set(Some(world));
+    MACHINE.set(Some(machine));
 }
 
 /// Ends what the ring and the threads do.
 pub(crate) fn end() {
-    drop(WORLD.take());
+    drop(MACHINE.take());
 }
 
 /// Accesses what the present run has.
-pub(crate) fn with<R>(access: impl FnOnce(&mut World) -> R) -> R {
-    WORLD.with_borrow_mut(|world| access(world.as_mut().expect("a run has begun")))
+pub(crate) fn machine<R>(access: impl FnOnce(&mut Machine) -> R) -> R {
+    MACHINE.with_borrow_mut(|machine| access(machine.as_mut().expect("a run has begun")))
 }
 
-impl World {
+/// Returns the time of the machine.
+pub(crate) fn now() -> Instant {
+    host::machine().clock()
+}
+
+pub(crate) fn has_operation(number: u32) -> bool {
+    OPERATIONS.contains(&i64::from(number))
+}
+
+/// Makes a system call that waits until something is so, at most for a timeout. Returns whether it is so.
+pub(crate) fn wait_until(
+    timeout: Option<Duration>,
+    is_so: impl FnMut(&mut Machine) -> bool,
+) -> Result<bool, Errno> {
+    machine(|machine| machine.wait_until(timeout, is_so))
+}
+
+/// Enters the kernel, and waits there for so many completions, at most for a timeout. Returns how many submissions the
+/// kernel has taken.
+pub(crate) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Errno> {
+    machine(|machine| {
+        if machine.calls.happens(Fault::Busy) {
+            machine.calls.enter()?;
+            return Ok(0);
+        }
+        let queued = machine.ring.submitted.len();
+        let takes = match queued {
+            1.. if machine.calls.happens(Fault::TakesFew) => machine.calls.below(queued),
+            _ => queued,
+        };
+        for (name, work) in machine.ring.submitted.drain(..takes) {
+            match work {
+                // SAFETY: the caller of `CallRing::push` keeps the memory.
+                Work::Call(job) => unsafe { machine.calls.begin(name, job, CallBy::Ring) },
+                Work::Bell(fd) => machine.bell_in_ring = Some((name, fd)),
+                Work::Poll(fd, direction) => {
+                    machine.calls.begin_poll(name, fd, DIRECTIONS[direction as usize]);
+                }
+                Work::PollForRoom(fd) => machine.calls.begin_poll_for_room(name, fd),
+                Work::Cancel => machine.calls.cancel(name),
+            }
+        }
+        // The kernel does not wait if it has not taken everything, or is interrupted.
+        let is_short = takes < queued || machine.calls.happens(Fault::Interrupted);
+        let timeout = if wanted == 0 || is_short { Some(Duration::ZERO) } else { timeout };
+        machine.wait_until(timeout, |machine| machine.ring.land() >= wanted)?;
+        Ok(takes as u32)
+    })
+}
+
+impl Machine {
     /// Lets ring and threads go on.
-    pub(crate) fn process(&mut self) {
+    fn process(&mut self) {
         self.workers.claim(&mut self.calls);
         self.calls.process();
         while let Some((name, result, more)) = self.calls.take() {
             match name & BY_THREAD {
-                0 => self.deferred.push_back((name, result as i32, more)),
+                0 => self.ring.deferred.push_back((name, result as i32, more)),
                 _ => self.workers.end((name & !BY_THREAD) as u32, result),
             }
         }
-        if bell::has_rung()
-            && let Some(name) = self.bell_in_ring.take()
-        {
-            self.deferred.push_back((name, 1, false));
+        if let Some((name, _)) = self.bell_in_ring.take_if(|(_, bell)| is_readable(*bell)) {
+            self.ring.deferred.push_back((name, 1, false));
         }
     }
 
-    /// Makes a system call that waits until something is so, at most for a timeout. Returns whether it is so.
-    pub(crate) fn wait_until(
+    fn wait_until(
         &mut self,
         timeout: Option<Duration>,
         mut is_so: impl FnMut(&mut Self) -> bool,
     ) -> Result<bool, Errno> {
         self.calls.enter()?;
-        let until = timeout.and_then(|timeout| self.machine.clock().checked_add(timeout));
+        let until = timeout.and_then(|timeout| now().checked_add(timeout));
         loop {
             self.process();
             if is_so(self) {
@@ -97,8 +157,16 @@ impl World {
 
     /// Returns for which of reads and writes a descriptor is ready.
     pub(crate) fn ready(&self, fd: RawFd) -> [bool; 2] {
-        use shared_ring::poller::Readiness;
         let ready = self.calls.readiness(fd);
-        [Readiness::READ | Readiness::HANGUP, Readiness::WRITE].map(|of| ready.intersects(of))
+        DIRECTIONS.map(|direction| ready.intersects(direction))
+    }
+
+    /// The machine fails the run if a call uses a number that is not open.
+    pub(crate) fn is_open(&self, _fd: RawFd) -> bool {
+        true
+    }
+
+    pub(crate) fn has_ring(&self) -> bool {
+        self.has_ring
     }
 }

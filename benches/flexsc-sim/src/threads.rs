@@ -8,7 +8,7 @@ use evring_sim::{CallBy, SimCalls};
 use shared_ring::author::CallJob;
 
 use crate::clock::Instant;
-use crate::machine::{self, BY_THREAD};
+use crate::machine::{self, BY_THREAD, machine};
 use crate::page::ENTRIES;
 use crate::shared::Shared;
 use crate::specialization::Specialization;
@@ -80,7 +80,7 @@ impl Threads {
         _period: Duration,
         _specialization: Specialization,
     ) -> Self {
-        machine::with(|world| world.workers = Workers { shared: Some(shared), pages: Vec::new() });
+        machine(|machine| machine.workers = Workers { shared: Some(shared), pages: Vec::new() });
         Threads
     }
 
@@ -90,8 +90,8 @@ impl Threads {
         masks: &mut [u64],
         _owner_works: bool,
     ) -> bool {
-        machine::with(|world| {
-            let workers = &mut world.workers;
+        machine(|machine| {
+            let workers = &mut machine.workers;
             let Some(shared) = &workers.shared else { return };
             for page in pages.drain(..) {
                 let mask = std::mem::take(&mut masks[page as usize]);
@@ -111,7 +111,7 @@ impl Threads {
     }
 
     pub(crate) fn interrupt(&self, entry: u32) {
-        machine::with(|world| world.calls.cancel(BY_THREAD | u64::from(entry)));
+        machine(|machine| machine.calls.cancel(BY_THREAD | u64::from(entry)));
     }
 
     pub(crate) fn counters(&self) -> ThreadCounters {

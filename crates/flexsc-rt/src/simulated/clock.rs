@@ -1,17 +1,17 @@
-//! The clock of the simulated machine.
+//! The clock of a simulated machine.
 
 use std::ops::Add;
-use std::time::Duration;
+use std::time::{self, Duration};
 
-use super::machine::machine;
+use super::machine;
 
-/// A time of the machine, in nanoseconds.
+/// A time of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Instant(u64);
+pub(crate) struct Instant(time::Instant);
 
 impl Instant {
     pub(crate) fn now() -> Self {
-        Instant(machine(|machine| machine.now_ns))
+        Instant(machine::now())
     }
 
     pub(crate) fn elapsed(self) -> Duration {
@@ -19,11 +19,11 @@ impl Instant {
     }
 
     pub(crate) fn checked_add(self, time: Duration) -> Option<Self> {
-        self.0.checked_add(u64::try_from(time.as_nanos()).ok()?).map(Instant)
+        self.0.checked_add(time).map(Instant)
     }
 
     pub(crate) fn saturating_duration_since(self, earlier: Instant) -> Duration {
-        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+        self.0.saturating_duration_since(earlier.0)
     }
 }
 
@@ -31,6 +31,6 @@ impl Add<Duration> for Instant {
     type Output = Instant;
 
     fn add(self, time: Duration) -> Instant {
-        Instant(self.0 + time.as_nanos() as u64)
+        Instant(self.0 + time)
     }
 }

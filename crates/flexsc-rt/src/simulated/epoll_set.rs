@@ -1,4 +1,4 @@
-//! The epoll set of the simulated machine.
+//! The epoll set of a simulated machine.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
@@ -7,8 +7,10 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 
 use super::call_ring::is_readable;
-use super::machine::{CLOSED, STANDSTILL, machine, step};
-use crate::call::Direction;
+use super::machine::{Machine, machine, wait_until};
+
+/// Reports of one wait.
+const REPORTS: usize = 16;
 
 pub(crate) struct EpollSet {
     /// The owner's bell and what its reports carry; the rings follow.
@@ -31,11 +33,13 @@ impl EpollSet {
         interest: [bool; 2],
         _added: bool,
     ) -> Result<(), Errno> {
-        if fd == CLOSED {
-            return Err(Errno::BADF);
-        }
-        machine(|machine| machine.armed.insert(fd, interest));
-        Ok(())
+        machine(|machine| {
+            if !machine.is_open(fd) {
+                return Err(Errno::BADF);
+            }
+            machine.armed.insert(fd, interest);
+            Ok(())
+        })
     }
 
     pub(crate) fn disarm(&mut self, fd: RawFd) {
@@ -47,49 +51,37 @@ impl EpollSet {
         reports: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
     ) -> Result<(), Errno> {
-        let begin = machine(|machine| machine.now_ns);
-        for _ in 0..STANDSTILL {
-            self.report(reports);
-            let is_late = |timeout: Duration| {
-                machine(|machine| u128::from(machine.now_ns - begin) >= timeout.as_nanos())
-            };
-            if !reports.is_empty() || timeout.is_some_and(is_late) {
-                return Ok(());
-            }
-            step();
-        }
-        panic!("standstill: nothing ends the wait");
+        wait_until(timeout, |machine| {
+            self.report(machine, reports);
+            !reports.is_empty()
+        })?;
+        Ok(())
     }
 
-    fn report(&self, reports: &mut Vec<epoll::Event>) {
+    fn report(&self, machine: &mut Machine, reports: &mut Vec<epoll::Event>) {
         let mut add = |flags, data| {
-            reports.push(epoll::Event { flags, data: epoll::EventData::new_u64(data) });
+            let has_room = reports.len() < REPORTS;
+            if has_room {
+                reports.push(epoll::Event { flags, data: epoll::EventData::new_u64(data) });
+            }
+            has_room
         };
         for (n, (fd, data)) in self.watched.iter().enumerate() {
-            let is_readable = if n == 0 {
-                is_readable(*fd)
-            } else {
-                machine(|machine| machine.ring.has_completions())
-            };
-            if is_readable {
+            let is_ready = if n == 0 { is_readable(*fd) } else { machine.ring.has_completions() };
+            if is_ready {
                 add(epoll::EventFlags::IN, *data);
             }
         }
-        machine(|machine| {
-            for (fd, interest) in std::mem::take(&mut machine.armed) {
-                let ready = [Direction::Read, Direction::Write].map(|direction| {
-                    interest[direction as usize] && machine.is_ready(fd, direction)
-                });
-                let mut flags = epoll::EventFlags::empty();
-                flags.set(epoll::EventFlags::IN, ready[0]);
-                flags.set(epoll::EventFlags::OUT, ready[1]);
-                if flags.is_empty() {
-                    machine.armed.insert(fd, interest);
-                } else {
-                    add(flags, fd as u64);
-                }
+        for (fd, interest) in std::mem::take(&mut machine.armed) {
+            let ready = machine.ready(fd);
+            let mut flags = epoll::EventFlags::empty();
+            flags.set(epoll::EventFlags::IN, interest[0] && ready[0]);
+            flags.set(epoll::EventFlags::OUT, interest[1] && ready[1]);
+            // A report disarms.
+            if flags.is_empty() || !add(flags, fd as u64) {
+                machine.armed.insert(fd, interest);
             }
-        });
+        }
     }
 }
 

@@ -4,10 +4,15 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
 use std::task::Waker;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
 
 use super::call_ring::Queues;
+use super::kernel_ring::KernelRing;
+pub(super) use super::kernel_ring::{enter, has_operation};
 use super::{processors, tasks};
-use crate::call::{Direction, Waits};
+use crate::call::Waits;
 
 /// Descriptors, numbered from 0.
 pub(super) const DESCRIPTORS: usize = 12;
@@ -51,6 +56,7 @@ pub(super) struct Machine {
     /// Which threads the system starts.
     pub(super) starts: Starts,
     pub(super) ring: Queues,
+    pub(super) kernel_ring: KernelRing,
     pub(super) armed: BTreeMap<i32, [bool; 2]>,
     /// The bell of the pages that the notifier waits for, and the waker of its task.
     pub(super) notifier: Option<(RawFd, Waker)>,
@@ -58,11 +64,35 @@ pub(super) struct Machine {
 
 thread_local! {
     static MACHINE: RefCell<Machine> = RefCell::default();
+    /// The time of the machine's clock at the beginning.
+    static START: Instant = Instant::now();
 }
 
 /// Accesses the machine of this thread.
 pub(super) fn machine<R>(access: impl FnOnce(&mut Machine) -> R) -> R {
     MACHINE.with_borrow_mut(access)
+}
+
+/// Returns the time of the machine.
+pub(super) fn now() -> Instant {
+    START.with(|start| *start) + Duration::from_nanos(machine(|machine| machine.now_ns))
+}
+
+/// Waits until something is so, at most for a timeout. Returns whether it is so.
+pub(super) fn wait_until(
+    timeout: Option<Duration>,
+    mut is_so: impl FnMut(&mut Machine) -> bool,
+) -> Result<bool, Errno> {
+    let begin = machine(|machine| machine.now_ns);
+    for _ in 0..STANDSTILL {
+        let is_so = machine(&mut is_so);
+        let time = machine(|machine| Duration::from_nanos(machine.now_ns - begin));
+        if is_so || timeout.is_some_and(|timeout| time >= timeout) {
+            return Ok(is_so);
+        }
+        step();
+    }
+    panic!("standstill: nothing ends the wait");
 }
 
 /// Lets something happen. The machine must not be in use.
@@ -136,8 +166,17 @@ impl Machine {
         number < 1_020 || !self.stands_still && (number < 1_030 || self.random(16) == 0)
     }
 
-    pub(super) fn is_ready(&self, fd: i32, direction: Direction) -> bool {
-        self.ready[fd as usize][direction as usize] > 0
+    /// Returns for which of reads and writes a descriptor is ready.
+    pub(super) fn ready(&self, fd: RawFd) -> [bool; 2] {
+        self.ready[fd as usize].map(|calls| calls > 0)
+    }
+
+    pub(super) fn is_open(&self, fd: RawFd) -> bool {
+        fd != CLOSED
+    }
+
+    pub(super) fn has_ring(&self) -> bool {
+        true
     }
 
     /// Returns whether no thread can be started now, beside so many.
@@ -169,7 +208,7 @@ impl Machine {
     pub(super) fn assert_idle(&self) {
         tasks::assert_idle();
         assert!(self.effects.is_empty(), "memory of {:?}", self.effects);
-        let names: BTreeSet<_> = self.ring.in_flight().collect();
+        let names: BTreeSet<_> = self.in_ring().collect();
         assert!(names.is_empty(), "in the ring: {names:?}");
     }
 }

@@ -2,6 +2,9 @@
 //! the crate, and what the kernel does happens between their steps. `futures.rs` has tasks that wait for calls, and drop
 //! them.
 //!
+//! The ring (`call_ring.rs`), the epoll set and the clock are also those of `benches/flexsc-sim`, where another machine
+//! makes calls of a server. What differs they take from `machine`.
+//!
 //! `models.rs` checks in every interleaving the few atomic operations that owner and threads share; here millions of
 //! posts, cancellations and completions meet, by all executors, while entries and threads run short, die, or cannot be
 //! started.
@@ -17,6 +20,7 @@ mod epoll_set;
 mod future;
 mod futures;
 mod interrupt;
+mod kernel_ring;
 mod machine;
 mod notifier;
 #[path = "../pages/mod.rs"]

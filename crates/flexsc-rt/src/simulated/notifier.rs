@@ -6,7 +6,6 @@ use std::task::Waker;
 
 use super::call_ring::is_readable;
 use super::machine::{Machine, machine};
-use crate::call::Direction;
 
 /// The machine holds the waker.
 pub(crate) struct Notifier(RawFd);
@@ -31,8 +30,8 @@ impl Machine {
     pub(super) fn take_notified(&mut self) -> Option<Waker> {
         let (bell, _) = self.notifier.as_ref()?;
         let is_ready = |(fd, interest): (&i32, &[bool; 2])| {
-            let ready = |direction| interest[direction as usize] && self.is_ready(*fd, direction);
-            ready(Direction::Read) || ready(Direction::Write)
+            let ready = self.ready(*fd);
+            interest[0] && ready[0] || interest[1] && ready[1]
         };
         let has_report =
             is_readable(*bell) || self.ring.has_completions() || self.armed.iter().any(is_ready);

@@ -11,6 +11,7 @@ use crate::site::compressor::{Compressed, CompressedContent, Origin};
 use crate::site::context::Context;
 use crate::site::files::Files;
 use crate::site::lookup::{Collection, FileContent, FileLookup, LookupResult, LookupStep};
+use crate::site::lookup_steps::StepContext;
 use crate::site::state::{PendingWork, State};
 
 /// Bytes that one operation reads.
@@ -29,29 +30,14 @@ impl FileLookup {
     }
 }
 
-impl Files {
-    /// Adds the codings in which a plain file of `len` bytes is compressed.
-    pub(crate) fn add_codings(&self, file: &mut FileLookup, len: u64) {
-        if self.compressor.is_some() && file.coding.is_none() {
-            let options = self.options(file);
-            let path = (file.paths.plain.as_path(), &options.mime_types[..]);
-            options.compression.add_codings(path, len, &mut file.codings);
-        }
-    }
-
+impl<C: Commands> StepContext<'_, '_, C> {
     /// Starts to compress a file that was just opened.
-    pub(super) fn begin_compression(
-        &mut self,
-        context: &Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        from: File,
-        meta: Metadata,
-    ) -> LookupResult {
-        file.put_key(&mut self.key);
-        let fits = meta.len <= u64::from(self.options(file).compression.max_bytes);
-        let compressor = self.compressor.as_ref().filter(|_| fits);
-        let place = compressor.and_then(|compressor| compressor.reserve(&self.key));
+    pub(super) fn begin_compression(&mut self, from: File, meta: Metadata) -> LookupResult {
+        let StepContext { files, context, x, file, .. } = self;
+        file.put_key(&mut files.key);
+        let fits = meta.len <= u64::from(files.options(file).compression.max_bytes);
+        let compressor = files.compressor.as_ref().filter(|_| fits);
+        let place = compressor.and_then(|compressor| compressor.reserve(&files.key));
         let Some(place) = place else {
             context.metrics.own().uncompressed_files.add(1);
             return file.send_plain();
@@ -65,14 +51,8 @@ impl Files {
     }
 
     /// Takes bytes of a file to be compressed. When it has all, the threads compress them.
-    pub(super) fn collect(
-        &mut self,
-        context: &Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        mut read: Box<Collection>,
-        bytes: &[u8],
-    ) -> LookupResult {
+    pub(super) fn collect(&mut self, mut read: Box<Collection>, bytes: &[u8]) -> LookupResult {
+        let StepContext { files, context, x, file, .. } = self;
         read.bytes.extend_from_slice(bytes);
         let (len, at) = (read.meta.len, read.bytes.len() as u64);
         if !bytes.is_empty() && at < len {
@@ -82,9 +62,9 @@ impl Files {
         }
         let Collection { meta, validators, bytes, place, .. } = *read;
         let max_cached = context.limits.max_cached_file_bytes as usize;
-        let levels = self.options(file).compression.levels;
+        let levels = files.options(file).compression.levels;
         let coding = file.coding.and_then(|coding| Some((coding, levels.get(coding)?)));
-        let is_queued = match (&mut self.compressor, coding) {
+        let is_queued = match (&mut files.compressor, coding) {
             (Some(compressor), Some(coding)) if at == len => {
                 let origin = Origin { file: file.again(), meta, validators };
                 compressor.compress((x.id, origin), place, coding, bytes, max_cached)
@@ -99,6 +79,40 @@ impl Files {
         context.metrics.own().compressed_files.add(1);
         file.step = LookupStep::Compress;
         LookupResult::Waits
+    }
+
+    /// Answers a request whose file was compressed, or has to be sent plain.
+    fn answer_with_compressed(
+        &mut self,
+        meta: Metadata,
+        validators: Validators,
+        content: Option<CompressedContent>,
+    ) -> LookupResult {
+        match content {
+            Some(CompressedContent::Bytes(bytes)) => {
+                self.answer_with_file(meta, validators, FileContent::Bytes(&bytes))
+            }
+            Some(CompressedContent::Memfd(fd, len, charge)) => {
+                match self.files.reserve_slot(self.context, File::from(fd).with(charge)) {
+                    Some(from) => {
+                        self.answer_with_file(meta, validators, FileContent::Open(from, len))
+                    }
+                    None => self.file.send_plain(),
+                }
+            }
+            None => self.file.send_plain(),
+        }
+    }
+}
+
+impl Files {
+    /// Adds the codings in which a plain file of `len` bytes is compressed.
+    pub(crate) fn add_codings(&self, file: &mut FileLookup, len: u64) {
+        if self.compressor.is_some() && file.coding.is_none() {
+            let options = self.options(file);
+            let path = (file.paths.plain.as_path(), &options.mime_types[..]);
+            options.compression.add_codings(path, len, &mut file.codings);
+        }
     }
 
     /// Answers the requests whose files were compressed.
@@ -180,7 +194,7 @@ impl Files {
         true
     }
 
-    /// Answers a request whose file was compressed, or has to be sent plain.
+    /// Continues a request whose file was compressed, or has to be sent plain.
     fn compressed(
         &mut self,
         context: &mut Context,
@@ -191,24 +205,9 @@ impl Files {
         let Some(mut work) = Self::take_waiting(x) else { return };
         let PendingWork::File(file, head) = &mut *work else { return };
         file.options = file.options.ending_if(x.io.is_stopping() && file.options.stays_open());
-        let made = (meta, validators);
         let request = head.request();
-        let result = match content {
-            Some(CompressedContent::Bytes(bytes)) => {
-                let content = FileContent::Bytes(&bytes);
-                self.answer_with_file(context, x, file, &request, made, content)
-            }
-            Some(CompressedContent::Memfd(fd, len, charge)) => {
-                match self.reserve_slot(context, File::from(fd).with(charge)) {
-                    Some(from) => {
-                        let content = FileContent::Open(from, len);
-                        self.answer_with_file(context, x, file, &request, made, content)
-                    }
-                    None => file.send_plain(),
-                }
-            }
-            None => file.send_plain(),
-        };
+        let mut step = StepContext { files: self, context, x, file, request: &request };
+        let result = step.answer_with_compressed(meta, validators, content);
         self.continue_lookup(context, x, work, result);
     }
 }

@@ -24,6 +24,7 @@ use crate::site::context::Context;
 use crate::site::hosts::{FileHost, Hosts};
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
+use crate::site::lookup_steps::StepContext;
 use crate::site::state::{PendingWork, State};
 
 /// A slot for an open file, released on drop.
@@ -152,8 +153,7 @@ impl Files {
         mut lookup: FileLookup,
     ) -> bool {
         let precompressed = !self.options(&lookup).no_precompressed;
-        lookup.put_key(&mut self.key);
-        match self.cache.find(&self.key, x.io.now()) {
+        match self.find(&lookup, x.io.now()) {
             CacheLookup::Fresh(_, codings) => {
                 let (options, cached) = (lookup.options, (lookup.name(), codings));
                 if let Some(proceed) = self.answer_cached(context, x, request, options, cached) {
@@ -222,7 +222,8 @@ impl Files {
         lookup.options =
             lookup.options.ending_if(x.io.is_stopping() && lookup.options.stays_open());
         let request = head.request();
-        let result = self.advance(context, x, lookup, &request, outcome);
+        let mut step = StepContext { files: self, context, x, file: lookup, request: &request };
+        let result = step.advance(outcome);
         self.continue_lookup(context, x, work, result);
     }
 
@@ -268,77 +269,6 @@ impl Files {
         Some(file.with(OpenFileSlot(count)))
     }
 
-    /// Answers from the cache after a successful revalidation.
-    pub(super) fn answer_revalidated(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-    ) -> LookupResult {
-        file.put_key(&mut self.key);
-        let Some((prepared, codings)) = self.cache.get(&self.key) else {
-            file.step = LookupStep::Open;
-            return LookupResult::NextStep;
-        };
-        match choose_unless_coded(file, request, codings) {
-            None => {
-                LookupResult::Answered(context.send_planned(x, prepared, request, file.options))
-            }
-            Some(coding) => {
-                file.codings = codings;
-                self.choose_coding(context, x, file, request, coding)
-            }
-        }
-    }
-
-    /// Answers with the file in a coding, from the cache or by opening it.
-    fn choose_coding(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        coding: Coding,
-    ) -> LookupResult {
-        file.coding = Some(coding);
-        file.put_key(&mut self.key);
-        file.step = match self.cache.find(&self.key, x.io.now()) {
-            CacheLookup::Fresh(prepared, _) => {
-                let proceed = context.send_planned(x, prepared, request, file.options);
-                return LookupResult::Answered(proceed);
-            }
-            CacheLookup::Stale(..) => LookupStep::Revalidate,
-            CacheLookup::Miss => LookupStep::Open,
-        };
-        LookupResult::NextStep
-    }
-
-    /// Answers with a file and caches it, unless it may still be changing.
-    pub(super) fn answer_with_file(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        (meta, validators): (Metadata, Validators),
-        content: FileContent<'_>,
-    ) -> LookupResult {
-        let is_kept = validators.is_stable && !matches!(content, FileContent::Unstable(_));
-        let is_dated = validators.is_dated;
-        let mut prepared = self.prepare(context, file, validators, content);
-        let chosen = choose_unless_coded(file, request, file.codings);
-        let proceed =
-            chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
-        if is_kept {
-            self.keep(file, prepared, (meta, is_dated), x.io.now());
-        }
-        match chosen {
-            Some(coding) => self.choose_coding(context, x, file, request, coding),
-            None => LookupResult::Answered(proceed),
-        }
-    }
-
     /// Makes the response to a request for a file.
     pub(super) fn prepare(
         &self,
@@ -373,6 +303,12 @@ impl Files {
         }
     }
 
+    /// Finds the cache entry for the file of a lookup, in its coding.
+    pub(super) fn find(&mut self, lookup: &FileLookup, now: Instant) -> CacheLookup<'_> {
+        lookup.put_key(&mut self.key);
+        self.cache.find(&self.key, now)
+    }
+
     /// Caches the response for a file.
     pub(super) fn keep(
         &mut self,
@@ -386,13 +322,4 @@ impl Files {
         let source = CachedFile { paths: Arc::clone(&file.paths), meta, codings, is_dated };
         self.cache.insert(&self.key, prepared, Some(source), now);
     }
-}
-
-/// Returns the preferred coding of a file, unless a coded file is being looked up.
-fn choose_unless_coded(
-    file: &FileLookup,
-    request: &RequestHead<'_>,
-    codings: Codings,
-) -> Option<Coding> {
-    if file.coding.is_none() && !file.only_plain { choose(request, codings) } else { None }
 }

@@ -7,9 +7,10 @@ use evring::{Commands, Cx};
 use tracing::error;
 
 use crate::decision::accept::{is_navigation, prefers_json};
-use crate::decision::coding::Coding;
+use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
 use crate::decision::representation::RepresentationHeaders;
+use crate::file_options::FileOptions;
 use crate::message::request::RequestHead;
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
@@ -28,28 +29,29 @@ fn metadata(outcome: &io::Result<FileOutcome>) -> Option<Metadata> {
     }
 }
 
-impl Files {
+/// What a step of a lookup works on.
+pub(super) struct StepContext<'a, 'x, C> {
+    pub(super) files: &'a mut Files,
+    pub(super) context: &'a mut Context,
+    pub(super) x: &'a mut Cx<'x, C, State>,
+    pub(super) file: &'a mut FileLookup,
+    pub(super) request: &'a RequestHead<'a>,
+}
+
+impl<C: Commands> StepContext<'_, '_, C> {
     /// Advances a lookup by one step.
-    pub(super) fn advance(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        outcome: io::Result<FileOutcome>,
-    ) -> LookupResult {
-        match (std::mem::take(&mut file.step), outcome) {
-            (LookupStep::Revalidate, outcome) => {
-                self.revalidate(context, x, file, request, metadata(&outcome))
-            }
+    pub(super) fn advance(&mut self, outcome: io::Result<FileOutcome>) -> LookupResult {
+        match (std::mem::take(&mut self.file.step), outcome) {
+            (LookupStep::Revalidate, outcome) => self.revalidate(metadata(&outcome)),
             (LookupStep::Sibling { at, revalidates }, outcome) => {
                 if metadata(&outcome).is_some_and(|meta| meta.kind == FileKind::Regular) {
-                    file.codings.add(Coding::ALL[at]);
+                    self.file.codings.add(Coding::ALL[at]);
                 }
-                self.after_sibling(context, x, file, request, (at, revalidates))
+                self.after_sibling(at, revalidates)
             }
             (LookupStep::Open, Ok(FileOutcome::Opened(opened))) => {
-                self.opened(context, x, file, request, *opened)
+                let (from, meta) = *opened;
+                self.opened(from, meta)
             }
             (LookupStep::Read(meta, validators), Ok(FileOutcome::Read(bytes))) => {
                 let content = match bytes.get(..meta.len as usize) {
@@ -57,142 +59,171 @@ impl Files {
                     // The file has changed meanwhile.
                     start => FileContent::Unstable(start.unwrap_or(&bytes)),
                 };
-                self.answer_with_file(context, x, file, request, (meta, validators), content)
+                self.answer_with_file(meta, validators, content)
             }
             #[cfg(feature = "compression")]
-            (LookupStep::Collect(read), Ok(FileOutcome::Read(bytes))) => {
-                self.collect(context, x, file, read, &bytes)
-            }
+            (LookupStep::Collect(read), Ok(FileOutcome::Read(bytes))) => self.collect(read, &bytes),
             (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
-                self.answer_with_listing(context, x, file, request, listing)
+                self.answer_with_listing(listing)
             }
-            (LookupStep::List, Err(error)) => {
-                self.fail(context, x, file, request, Status::of(&error))
-            }
-            (_, Err(error)) => self.after_error(context, x, file, request, &error),
+            (LookupStep::List, Err(error)) => self.fail(Status::of(&error)),
+            (_, Err(error)) => self.after_error(&error),
             _ => {
-                let options = file.options.ending();
-                LookupResult::Answered(context.send_error(x, Status::INTERNAL, options))
+                self.file.options = self.file.options.ending();
+                self.answer_with_error(Status::INTERNAL)
             }
         }
     }
 
+    fn options(&self) -> &FileOptions {
+        self.files.options(self.file)
+    }
+
+    /// Revalidates the file's entry in the cache if it is the `same`. Returns false if not, or if there is none.
+    fn revalidate_entry(&mut self, same: impl FnOnce(&CachedFile) -> bool) -> bool {
+        let files = &mut *self.files;
+        self.file.put_key(&mut files.key);
+        files.cache.revalidate(&files.key, same, self.x.io.now())
+    }
+
     /// Compares the file with its entry in the cache, if there is one.
-    fn revalidate(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        meta: Option<Metadata>,
-    ) -> LookupResult {
-        let same = |source: &CachedFile| source.is_dated && Some(source.meta) == meta;
-        file.put_key(&mut self.key);
-        let is_same = self.cache.revalidate(&self.key, same, x.io.now());
-        let check_siblings = !self.options(file).no_precompressed && file.coding.is_none();
-        file.step = match is_same {
+    fn revalidate(&mut self, meta: Option<Metadata>) -> LookupResult {
+        let is_same = self.revalidate_entry(|source| source.is_dated && Some(source.meta) == meta);
+        let check_siblings = !self.options().no_precompressed && self.file.coding.is_none();
+        self.file.step = match is_same {
             true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
-            true => return self.answer_revalidated(context, x, file, request),
+            true => return self.answer_revalidated(),
             false => LookupStep::first(check_siblings),
         };
         LookupResult::NextStep
     }
 
     /// Looks for the next precompressed file; after the last one, answers from the cache or opens the file.
-    fn after_sibling(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        (at, revalidates): (usize, bool),
-    ) -> LookupResult {
+    fn after_sibling(&mut self, at: usize, revalidates: bool) -> LookupResult {
         if at + 1 < Coding::ALL.len() {
-            file.step = LookupStep::Sibling { at: at + 1, revalidates };
+            self.file.step = LookupStep::Sibling { at: at + 1, revalidates };
             return LookupResult::NextStep;
         }
-        let codings = file.codings;
+        let codings = self.file.codings;
         let same = |source: &CachedFile| source.codings.precompressed() == codings;
-        file.put_key(&mut self.key);
-        if revalidates && self.cache.revalidate(&self.key, same, x.io.now()) {
-            return self.answer_revalidated(context, x, file, request);
+        if revalidates && self.revalidate_entry(same) {
+            return self.answer_revalidated();
         }
-        file.step = LookupStep::Open;
+        self.file.step = LookupStep::Open;
         LookupResult::NextStep
     }
 
     /// Continues with what was opened: a file, a directory, or neither.
-    fn opened(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        (from, meta): (File, Metadata),
-    ) -> LookupResult {
+    fn opened(&mut self, from: File, meta: Metadata) -> LookupResult {
         match meta.kind {
             #[cfg(feature = "compression")]
-            FileKind::Regular if file.compresses().is_some() => {
-                self.begin_compression(context, x, file, from, meta)
+            FileKind::Regular if self.file.compresses().is_some() => {
+                self.begin_compression(from, meta)
             }
-            FileKind::Regular => self.opened_file(context, x, file, request, (from, meta)),
-            _ if file.coding.is_some() => {
-                file.fall_back();
+            FileKind::Regular => self.opened_file(from, meta),
+            _ if self.file.coding.is_some() => {
+                self.file.fall_back();
                 LookupResult::NextStep
             }
-            FileKind::Directory if !file.name().ends_with(b"/") => {
-                let target = (file.name(), file.query());
-                let sent = context.responder.redirect((x.io, x.id), target, file.options);
-                LookupResult::Answered(x.state.record(sent))
+            FileKind::Directory if !self.file.name().ends_with(b"/") => {
+                let (to, target) =
+                    ((&mut *self.x.io, self.x.id), (self.file.name(), self.file.query()));
+                let sent = self.context.responder.redirect(to, target, self.file.options);
+                LookupResult::Answered(self.x.state.record(sent))
             }
-            _ => self.fail(context, x, file, request, Status::NOT_FOUND),
+            _ => self.fail(Status::NOT_FOUND),
         }
     }
 
     /// Reads a small file whole; answers with a large one, whose descriptor stays open.
-    fn opened_file(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        (from, meta): (File, Metadata),
-    ) -> LookupResult {
+    fn opened_file(&mut self, from: File, meta: Metadata) -> LookupResult {
         #[cfg(feature = "compression")]
-        self.add_codings(file, meta.len);
-        let validators = Validators::of(&meta, file.coding, x.io.wall_time());
-        if meta.len <= u64::from(context.limits.max_cached_file_bytes) {
-            file.step = LookupStep::Read(meta, validators);
+        self.files.add_codings(self.file, meta.len);
+        let validators = Validators::of(&meta, self.file.coding, self.x.io.wall_time());
+        if meta.len <= u64::from(self.context.limits.max_cached_file_bytes) {
+            self.file.step = LookupStep::Read(meta, validators);
             // One byte more than the expected length shows whether the file has grown.
             return LookupResult::Read(from, 0..meta.len + 1);
         }
-        if self.revalidate_opened(x, file, &meta, &validators) {
-            return self.answer_revalidated(context, x, file, request);
+        // Another request may have cached the same file meanwhile; then its descriptor is used.
+        let (codings, is_dated) = (self.file.codings_beside(), validators.is_dated);
+        let same = |source: &CachedFile| {
+            (source.meta, source.codings) == (meta, codings) && source.is_dated == is_dated
+        };
+        if self.revalidate_entry(same) {
+            return self.answer_revalidated();
         }
-        let Some(from) = self.reserve_slot(context, from) else {
-            context.metrics.own().rejected_files.add(1);
-            let proceed = context.send_error(x, Status::BUSY, file.options);
+        let Some(from) = self.files.reserve_slot(self.context, from) else {
+            self.context.metrics.own().rejected_files.add(1);
+            return self.answer_with_error(Status::BUSY);
+        };
+        self.answer_with_file(meta, validators, FileContent::Open(from, meta.len))
+    }
+
+    /// Answers from the cache after a successful revalidation.
+    fn answer_revalidated(&mut self) -> LookupResult {
+        let files = &mut *self.files;
+        self.file.put_key(&mut files.key);
+        let Some((prepared, codings)) = files.cache.get(&files.key) else {
+            self.file.step = LookupStep::Open;
+            return LookupResult::NextStep;
+        };
+        let Some(coding) = choose_unless_coded(self.file, self.request, codings) else {
+            let options = self.file.options;
+            let proceed = self.context.send_planned(self.x, prepared, self.request, options);
             return LookupResult::Answered(proceed);
         };
-        let content = FileContent::Open(from, meta.len);
-        self.answer_with_file(context, x, file, request, (meta, validators), content)
+        self.file.codings = codings;
+        self.choose_coding(coding)
+    }
+
+    /// Answers with the file in a coding, from the cache or by opening it.
+    fn choose_coding(&mut self, coding: Coding) -> LookupResult {
+        self.file.coding = Some(coding);
+        self.file.step = match self.files.find(self.file, self.x.io.now()) {
+            CacheLookup::Fresh(prepared, _) => {
+                let options = self.file.options;
+                let proceed = self.context.send_planned(self.x, prepared, self.request, options);
+                return LookupResult::Answered(proceed);
+            }
+            CacheLookup::Stale(..) => LookupStep::Revalidate,
+            CacheLookup::Miss => LookupStep::Open,
+        };
+        LookupResult::NextStep
+    }
+
+    /// Answers with a file and caches it, unless it may still be changing.
+    pub(super) fn answer_with_file(
+        &mut self,
+        meta: Metadata,
+        validators: Validators,
+        content: FileContent<'_>,
+    ) -> LookupResult {
+        let StepContext { files, context, x, file, request } = self;
+        let is_kept = validators.is_stable && !matches!(content, FileContent::Unstable(_));
+        let is_dated = validators.is_dated;
+        let mut prepared = files.prepare(context, file, validators, content);
+        let chosen = choose_unless_coded(file, request, file.codings);
+        let proceed =
+            chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
+        if is_kept {
+            files.keep(file, prepared, (meta, is_dated), x.io.now());
+        }
+        match chosen {
+            Some(coding) => self.choose_coding(coding),
+            None => LookupResult::Answered(proceed),
+        }
     }
 
     /// Answers with a page that lists a directory.
-    fn answer_with_listing(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        listing: Listing,
-    ) -> LookupResult {
+    fn answer_with_listing(&mut self, listing: Listing) -> LookupResult {
+        let StepContext { files, context, x, file, request } = self;
         let (content_type, page) = match prefers_json(request) {
             true => ("application/json", listing::json(file.name(), listing)),
             false => ("text/html; charset=utf-8", listing::page(file.name(), listing)),
         };
         let mut representation = RepresentationHeaders::uncached(content_type).with_fields(
-            &self.options(file).headers,
+            &files.options(file).headers,
             file.name(),
             file.paths.plain.as_path(),
         );
@@ -203,78 +234,59 @@ impl Files {
         LookupResult::Answered(x.state.record(sent))
     }
 
+    /// Answers with an error.
+    fn answer_with_error(&mut self, status: Status) -> LookupResult {
+        LookupResult::Answered(self.context.send_error(self.x, status, self.file.options))
+    }
+
     /// Continues after an error of a step: without the coding, with a listing, or with an error.
-    fn after_error(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        error: &io::Error,
-    ) -> LookupResult {
-        if file.coding.is_some() {
-            file.fall_back();
+    fn after_error(&mut self, error: &io::Error) -> LookupResult {
+        if self.file.coding.is_some() {
+            self.file.fall_back();
             return LookupResult::NextStep;
         }
         let status = Status::of(error);
-        let is_directory = file.name().ends_with(b"/");
+        let is_directory = self.file.name().ends_with(b"/");
         let has_no_index = is_directory && error.kind() == ErrorKind::NotFound;
-        if self.options(file).listing && has_no_index {
-            file.step = LookupStep::List;
+        if self.options().listing && has_no_index {
+            self.file.step = LookupStep::List;
             return LookupResult::NextStep;
         }
         let is_server_error = status.0 >= 500;
         if is_server_error {
-            error!("cannot read {:?}: {error}", file.paths.plain.as_path());
-            file.options = file.options.ending();
+            error!("cannot read {:?}: {error}", self.file.paths.plain.as_path());
+            self.file.options = self.file.options.ending();
         }
-        self.fail(context, x, file, request, status)
+        self.fail(status)
     }
 
     /// Answers a request for a file that cannot be sent: with the fallback page, or an error.
-    fn fail(
-        &mut self,
-        context: &mut Context,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &mut FileLookup,
-        request: &RequestHead<'_>,
-        status: Status,
-    ) -> LookupResult {
-        let fallback =
-            self.options(file).fallback.as_ref().filter(|_| {
-                status == Status::NOT_FOUND && !file.is_fallback && is_navigation(request)
-            });
-        let lookup =
-            fallback.and_then(|page| FileLookup::open(page.canonical(), None, file.options).ok());
+    fn fail(&mut self, status: Status) -> LookupResult {
+        let fallback = self.options().fallback.as_ref().filter(|_| {
+            status == Status::NOT_FOUND && !self.file.is_fallback && is_navigation(self.request)
+        });
+        let lookup = fallback
+            .and_then(|page| FileLookup::open(page.canonical(), None, self.file.options).ok());
         let Some(mut lookup) = lookup else {
-            return LookupResult::Answered(context.send_error(x, status, file.options));
+            return self.answer_with_error(status);
         };
         lookup.is_fallback = true;
-        *file = lookup;
-        let precompressed = !self.options(file).no_precompressed;
-        file.put_key(&mut self.key);
-        match self.cache.find(&self.key, x.io.now()) {
-            CacheLookup::Fresh(..) => return self.answer_revalidated(context, x, file, request),
-            CacheLookup::Stale(..) => file.step = LookupStep::Revalidate,
-            CacheLookup::Miss => file.step = LookupStep::first(precompressed),
-        }
+        *self.file = lookup;
+        let precompressed = !self.options().no_precompressed;
+        self.file.step = match self.files.find(self.file, self.x.io.now()) {
+            CacheLookup::Fresh(..) => return self.answer_revalidated(),
+            CacheLookup::Stale(..) => LookupStep::Revalidate,
+            CacheLookup::Miss => LookupStep::first(precompressed),
+        };
         LookupResult::NextStep
     }
+}
 
-    /// Revalidates the cache entry of a large file that was just opened. Returns true if another
-    /// request has cached the same file, so that its descriptor is used.
-    fn revalidate_opened(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        file: &FileLookup,
-        meta: &Metadata,
-        validators: &Validators,
-    ) -> bool {
-        let (codings, is_dated) = (file.codings_beside(), validators.is_dated);
-        let same = |source: &CachedFile| {
-            (source.meta, source.codings) == (*meta, codings) && source.is_dated == is_dated
-        };
-        file.put_key(&mut self.key);
-        self.cache.revalidate(&self.key, same, x.io.now())
-    }
+/// Returns the preferred coding of a file, unless a coded file is being looked up.
+fn choose_unless_coded(
+    file: &FileLookup,
+    request: &RequestHead<'_>,
+    codings: Codings,
+) -> Option<Coding> {
+    if file.coding.is_none() && !file.only_plain { choose(request, codings) } else { None }
 }

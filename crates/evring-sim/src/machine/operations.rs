@@ -1,0 +1,191 @@
+//! What system calls do with streams and files.
+
+use std::io::IoSlice;
+
+use rustix::io::Errno;
+use shared_ring::Fd;
+use shared_ring::author::{FileJob, System};
+use shared_ring::files::{Access, FileOp, FileOutcome, Metadata, PathAt, WriteAt};
+use shared_ring::nonblocking::FileRange;
+
+use crate::fault::Fault;
+use crate::machine::Machine;
+use crate::number;
+use crate::state::DescriptorKind;
+
+impl Machine {
+    /// Returns `n`, or less if the fault happens.
+    pub(crate) fn shorten(&self, n: usize, fault: Fault) -> usize {
+        let mut state = self.state();
+        if n > 1 && state.rng.fault(fault) { 1 + state.rng.below(n) } else { n }
+    }
+
+    pub(super) fn interrupted(&self) -> Result<(), Errno> {
+        if self.state().rng.fault(Fault::Interrupted) { Err(Errno::INTR) } else { Ok(()) }
+    }
+
+    /// Receives as recv(2) does: a short receive means that no more bytes have arrived, which
+    /// edge-triggered callers rely on (epoll(7)).
+    pub(crate) fn receive(&self, fd: Fd, into: &mut [u8]) -> Result<usize, Errno> {
+        let mut state = self.state();
+        let end = state.connected(fd, "receive")?;
+        let mut at = 0;
+        let received = state.receive(end, into.len(), |piece| {
+            into[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        });
+        state.note(|| format!("receive {fd:?}: {received:?}"));
+        received
+    }
+
+    /// Sends from several buffers, as much as there is room for.
+    pub(crate) fn send_all(&self, fd: Fd, pieces: &[IoSlice<'_>]) -> Result<usize, Errno> {
+        let whole: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let max = self.shorten(whole, Fault::ShortSend);
+        let mut state = self.state();
+        let end = state.connected(fd, "send")?;
+        let mut sent = 0;
+        for piece in pieces {
+            let piece = &piece[..piece.len().min(max - sent)];
+            match state.send(end, piece) {
+                Ok(n) if n < piece.len() => {
+                    sent += n;
+                    break;
+                }
+                Ok(n) => sent += n,
+                Err(errno) if sent == 0 => {
+                    state.note(|| format!("send {fd:?}: {errno:?}"));
+                    return Err(errno);
+                }
+                Err(_) => break,
+            }
+            if sent == max {
+                break;
+            }
+        }
+        if sent < whole {
+            state.connection_of(end).arm_writable(end.side);
+        }
+        state.note(|| format!("send {fd:?}: {sent} of {whole} bytes"));
+        Ok(sent)
+    }
+
+    pub(super) fn metadata(&self, fd: Fd) -> Result<Metadata, Errno> {
+        let mut state = self.state();
+        let node = state.file(fd, "fstat")?;
+        Ok(state.disk.meta(node))
+    }
+
+    pub(crate) fn is_cold_now(&self, part: Option<FileRange>) -> bool {
+        let mut state = self.state();
+        let known = part.and_then(|part| {
+            let node = state.file(part.file, "look").ok()?;
+            state.page_cache.is_cold(node, part)
+        });
+        known.unwrap_or_else(|| state.rng.fault(Fault::Cold))
+    }
+
+    pub(crate) fn open(&self, root: Fd, path: &[u8], access: Access) -> Result<Fd, Errno> {
+        let mut state = self.state();
+        let root = state.file(root, "open")?;
+        let node = match state.rng.fault(Fault::DiskError) {
+            true => Err(Errno::IO),
+            false => state.disk.open(root, path, access),
+        };
+        state.note(|| format!("open {}: {node:?}", path.escape_ascii()));
+        state.open(DescriptorKind::File(node?, access != Access::Read))
+    }
+
+    pub(crate) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut bytes = self.read_part(part)?;
+        let mut state = self.state();
+        if bytes.len() > 1 && state.rng.fault(Fault::ShortRead) {
+            let n = 1 + state.rng.below(bytes.len());
+            bytes.truncate(n);
+        }
+        Ok(bytes)
+    }
+
+    /// Reads all bytes that the file has of a part.
+    pub(crate) fn read_part(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state();
+        let node = state.file(part.file, "read")?;
+        if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
+            return Err(Errno::IO);
+        }
+        state.page_cache.read_ahead(node, part);
+        if state.rng.fault(Fault::FileChanges) {
+            state.change(node);
+        }
+        Ok(state.disk.read(node, part.offset, part.len)?.to_vec())
+    }
+
+    /// Writes bytes to a file, or only the first ones if a fault happens. Returns their number.
+    pub(crate) fn write(&self, file: Fd, at: WriteAt, bytes: &[u8]) -> Result<usize, Errno> {
+        let n = self.shorten(bytes.len(), Fault::ShortWrite);
+        let mut state = self.state();
+        let node = state.writable_file(file)?;
+        if state.rng.fault(Fault::DiskError) {
+            return Err(Errno::IO);
+        }
+        let wall = state.wall();
+        state.disk.write(node, at, &bytes[..n], wall).map(|()| n)
+    }
+
+    /// Reads a part of a file, less only at its end.
+    pub(super) fn read_all(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let mut bytes = Vec::new();
+        while bytes.len() < part.len as usize {
+            let offset = part.offset + bytes.len() as u64;
+            let more =
+                self.read(FileRange { offset, len: part.len - bytes.len() as u32, ..part })?;
+            if more.is_empty() {
+                break;
+            }
+            bytes.extend_from_slice(&more);
+        }
+        Ok(bytes)
+    }
+
+    /// Performs file work at once.
+    pub(crate) fn do_work(&self, work: &FileJob) -> Result<FileOutcome, Errno> {
+        let open = |at: &PathAt<Fd>, access| {
+            let fd = self.open(at.root, at.path.to_bytes(), access)?;
+            Ok(self.file(number::socket(fd)))
+        };
+        match work {
+            FileOp::Open(at, access) => {
+                let file = open(at, *access)?;
+                let meta = self.meta(number::of(&file))?;
+                Ok(FileOutcome::Opened(Box::new((file, meta))))
+            }
+            FileOp::Stat(at) => {
+                self.meta(number::of(&open(at, Access::Read)?)).map(FileOutcome::Stat)
+            }
+            FileOp::List(at) => {
+                let file = open(at, Access::Read)?;
+                let mut state = self.state();
+                let node = state.file(number::of(&file), "list")?;
+                let listing = state.disk.list(node);
+                drop(state);
+                listing.map(FileOutcome::Listed)
+            }
+            FileOp::Read(file, range) => {
+                let len = (range.end - range.start).min(u32::MAX.into()) as u32;
+                let bytes = self.read_all(FileRange { file: *file, offset: range.start, len })?;
+                Ok(FileOutcome::Read(bytes.into()))
+            }
+            FileOp::Write(write) => {
+                let mut written = 0;
+                while written < write.bytes.len() {
+                    let at = match write.at {
+                        WriteAt::End => WriteAt::End,
+                        WriteAt::Offset(start) => WriteAt::Offset(start + written as u64),
+                    };
+                    written += self.write(write.file, at, &write.bytes[written..])?;
+                }
+                Ok(FileOutcome::Written)
+            }
+        }
+    }
+}

@@ -1,0 +1,146 @@
+//! The kernel's side of the ring. It takes a part of what is submitted, completes in any order, and a cancellation may
+//! come too late.
+
+use std::time::Duration;
+
+use rustix::io::Errno;
+
+use super::call_ring::{Work, is_readable};
+use super::machine::{CLOSED, Machine, NOT_OPEN, wait_until};
+use crate::call::Direction;
+
+/// Results of waits for a descriptor; with the second one, the peer has shut down its sending side, and there is no room.
+const READY: isize = (libc::POLLIN | libc::POLLOUT) as isize;
+const NO_ROOM: isize = libc::POLLRDHUP as isize;
+
+#[derive(Clone, Copy, Debug)]
+struct Submission {
+    name: u64,
+    work: Work,
+    cancelled: bool,
+    /// A wait that reports changes has reported the present room.
+    was_reported: bool,
+}
+
+/// What the kernel has of the ring.
+#[derive(Debug, Default)]
+pub(super) struct KernelRing {
+    in_flight: Vec<Submission>,
+    /// Until then the kernel is short of memory and takes nothing.
+    short_until_ns: u64,
+    /// Sleeps since it last took something.
+    declined: u32,
+}
+
+/// Returns whether the ring has an operation for calls of a number; for some it has none.
+pub(super) fn has_operation(number: u32) -> bool {
+    number < 1_000 || number % 10 != 2
+}
+
+/// Enters the kernel, and waits there for so many completions, at most for a timeout. Returns how many submissions the
+/// kernel has taken.
+pub(super) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Errno> {
+    let mut taken = 0;
+    wait_until(timeout, |machine| {
+        taken += machine.take_submissions();
+        let kernel = &mut machine.kernel_ring;
+        if wanted > 0 && taken == 0 && !machine.ring.submitted.is_empty() {
+            // As the kernel, it does not sleep then.
+            kernel.short_until_ns = machine.now_ns + 300;
+            kernel.declined += 1;
+            assert!(kernel.declined < 1_000, "the owner spins");
+            return true;
+        }
+        kernel.declined = 0;
+        if machine.random(2) == 0 {
+            machine.step_ring();
+        }
+        machine.ring.land() >= wanted
+    })?;
+    Ok(taken)
+}
+
+impl Machine {
+    /// Returns the names of calls and waits that the ring has.
+    pub(super) fn in_ring(&self) -> impl Iterator<Item = u64> {
+        let in_flight = self.kernel_ring.in_flight.iter().map(|one| (one.name, one.work));
+        let all = self.ring.submitted.iter().copied().chain(in_flight);
+        all.filter(|(_, work)| !matches!(work, Work::Bell(_) | Work::Cancel)).map(|(name, _)| name)
+    }
+
+    /// Lets the ring go on with a submission that it has taken.
+    pub(super) fn step_ring(&mut self) {
+        if self.kernel_ring.in_flight.is_empty() {
+            return;
+        }
+        let at = self.random(self.kernel_ring.in_flight.len() as u64) as usize;
+        let Submission { name, work, cancelled, was_reported } = self.kernel_ring.in_flight[at];
+        let done = match work {
+            Work::Call(call) if self.waits_no_longer(call.number) => {
+                // Some calls on sockets do not wait.
+                let not_ready = call.args[3] == 1;
+                self.call(call.number, &call.args).or(not_ready.then_some(-(libc::EAGAIN as isize)))
+            }
+            Work::Poll(CLOSED, _) | Work::PollForRoom(CLOSED) => Some(NOT_OPEN),
+            Work::Poll(fd, direction) if self.ready(fd)[direction as usize] => Some(READY),
+            // The peer has shut down its sending side.
+            Work::Poll(_, Direction::Write) if self.random(4) == 0 => Some(NO_ROOM),
+            Work::PollForRoom(fd) => {
+                let is_ready = self.ready(fd)[Direction::Write as usize];
+                self.kernel_ring.in_flight[at].was_reported = is_ready;
+                let report = match (is_ready, was_reported) {
+                    (true, false) => Some(READY),
+                    (false, _) if self.random(8) == 0 => Some(NO_ROOM),
+                    _ => None,
+                };
+                // It may end early.
+                let ends = report == Some(READY) && self.random(8) == 0;
+                if let Some(report) = report.filter(|_| !ends) {
+                    self.ring.deferred.push_back((name, report as i32, true));
+                }
+                let end = [READY, -(libc::ECANCELED as isize)][self.random(2) as usize];
+                ends.then_some(end)
+            }
+            Work::Bell(fd) if is_readable(fd) => Some(1),
+            _ => None,
+        };
+        let result = match done {
+            Some(result) => result as i32,
+            None if cancelled => -libc::ECANCELED,
+            None => return,
+        };
+        self.kernel_ring.in_flight.swap_remove(at);
+        self.ring.deferred.push_back((name, result, false));
+    }
+
+    fn take_submissions(&mut self) -> u32 {
+        let most = match self.random(8) {
+            _ if self.now_ns < self.kernel_ring.short_until_ns => 0,
+            0 => 0,
+            1 => 1 + self.random(4) as usize,
+            _ => usize::MAX,
+        };
+        let takes = most.min(self.ring.submitted.len());
+        let in_flight = &mut self.kernel_ring.in_flight;
+        for (name, work) in self.ring.submitted.drain(..takes) {
+            match work {
+                Work::Cancel => {
+                    for other in in_flight.iter_mut().filter(|other| other.name == name) {
+                        other.cancelled = true;
+                    }
+                }
+                _ => {
+                    let is_used = in_flight.iter().any(|other| other.name == name);
+                    assert!(!is_used, "the ring has a call of this name");
+                    in_flight.push(Submission {
+                        name,
+                        work,
+                        cancelled: false,
+                        was_reported: false,
+                    });
+                }
+            }
+        }
+        takes as u32
+    }
+}
