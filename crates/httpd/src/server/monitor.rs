@@ -86,14 +86,11 @@ pub(crate) fn readiness(drains: Arc<AtomicBool>) -> impl Handler {
 #[derive(Debug)]
 struct Exposition(Metrics);
 
-/// Values that go up and down.
-const GAUGES: [&str; 2] = ["backlog", "service_rate"];
-
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let (mut accepted, mut closed) = (0, 0);
         let mut responses = Vec::new();
-        for Sum { name, help, value } in self.0.sums() {
+        for Sum { name, help, value, is_gauge } in self.0.sums() {
             if let Some(class) = name.strip_prefix("responses_") {
                 responses.push((class, value));
                 continue;
@@ -111,7 +108,6 @@ impl Collector for Exposition {
                 }
                 _ => {}
             }
-            let is_gauge = GAUGES.contains(&name);
             let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             match is_gauge {
