@@ -15,7 +15,7 @@ use evring_tls::Certificates;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
 #[cfg(feature = "tls")]
-use crate::server::tls::Tickets;
+use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::metrics::Metrics;
 
 /// A running server. Dropping it stops it and waits until it has ended.
@@ -159,12 +159,10 @@ impl ServerState {
         self.ended.notify_all();
     }
 
-    /// Returns the self-signed certificate of the server, if it has one.
+    /// Returns the certificates of the workers that accept.
     #[cfg(feature = "tls")]
-    pub(crate) fn self_signed(&self) -> Option<Arc<Certificates>> {
-        let state = self.lock();
-        let tls = state.generations.back()?.tls.as_ref().filter(|tls| tls.is_self_signed)?;
-        Some(Arc::clone(&tls.certificates))
+    pub(crate) fn tls(&self) -> Option<LoadedTls> {
+        self.lock().generations.back()?.tls.clone()
     }
 
     /// Returns whether the metrics are served at these addresses.

@@ -1,11 +1,19 @@
 //! Metrics of a server.
 
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use std::collections::BTreeMap;
 use std::fmt::Write;
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use std::time::SystemTime;
 use std::time::{Duration, Instant};
 
 use evring::{RemoteHandle, Stats};
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use evring_tls::Certificates;
 use tracing::warn;
 
 use crate::message::status::Status;
@@ -364,6 +372,8 @@ struct Registry {
     messages_lost: AtomicU64,
     workers: AtomicUsize,
     started: OnceLock<Instant>,
+    #[cfg(all(feature = "metrics", feature = "tls"))]
+    certificates: Mutex<Option<Arc<Certificates>>>,
     /// A worker has copied its statistics for a scrape.
     copied: Condvar,
 }
@@ -392,6 +402,19 @@ impl Metrics {
     /// Sets the number of workers.
     pub(crate) fn set_workers(&self, workers: usize) {
         self.all.workers.store(workers, Ordering::Relaxed);
+    }
+
+    /// Sets the certificates of the server.
+    #[cfg(all(feature = "metrics", feature = "tls"))]
+    pub(crate) fn set_certificates(&self, certificates: Option<Arc<Certificates>>) {
+        *self.all.certificates.lock().unwrap_or_else(PoisonError::into_inner) = certificates;
+    }
+
+    /// Returns when the certificates of the server expire, by their files.
+    #[cfg(all(feature = "metrics", feature = "tls"))]
+    pub(crate) fn expiries(&self) -> BTreeMap<PathBuf, SystemTime> {
+        let certificates = self.all.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+        certificates.as_ref().map_or_else(BTreeMap::new, |all| all.expiries())
     }
 
     /// Records when the server started; the first call counts.
