@@ -582,8 +582,10 @@ mod program {
 
     #[test]
     fn reload_beyond_the_maximum_waits_for_the_end_of_a_download() {
+        // The clients wait longer than a slow client may.
         let settings = |listing: bool| {
-            format!("listen = ['127.0.0.1:0']\nroot = 'DIR'\nlisting = {listing}\n")
+            let fixed = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nprogress-interval = 600\n";
+            format!("{fixed}listing = {listing}\n")
         };
         let mut program = Configured::start(&settings(false), &["--log-level", "info"]);
         let content = vec![b'x'; 30 << 20];
