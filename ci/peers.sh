@@ -93,7 +93,7 @@ done
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
     -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
 for backend in $backends; do
-    start "tls-$backend" "$bin/httpd" --listen 127.0.0.1:0 --backend "$backend" --root "$root" \
+    start "tls-$backend" "$bin/httpd" --listen 127.0.0.1:0 --backend "$backend" --root "$root" --status \
         --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
     fetch "TLS $backend" "https://$address" --insecure
     for version in 1.2 1.3; do
@@ -102,12 +102,14 @@ for backend in $backends; do
     done
     openssl s_client -connect "$address" -alpn http/1.1 -servername localhost </dev/null >"$work/s_client" 2>&1
     grep -q 'ALPN protocol: http/1.1' "$work/s_client" || { cat "$work/s_client" >&2; exit 1; }
-    # The line asks for a renegotiation, which the server refuses.
+    # The line asks for a renegotiation, which the server refuses and counts.
     if echo R | timeout 20 openssl s_client -connect "$address" -tls1_2 >"$work/s_client" 2>&1 ||
         ! grep -q 'no renegotiation' "$work/s_client"; then
         cat "$work/s_client" >&2
         exit 1
     fi
+    curl --silent --show-error --fail --insecure "https://$address/.httpd/status.json" >"$work/status"
+    grep -q '"tls_errors":1,' "$work/status" || { cat "$work/status" >&2; exit 1; }
     stop
 done
 # A scanner finds nothing above "low" in versions, ciphers and known vulnerabilities. The certificate is one for tests.

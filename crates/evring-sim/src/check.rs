@@ -8,8 +8,8 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList};
 use shared_ring::calls::Executor;
 use shared_ring::files::FileOp;
 use shared_ring::{
-    Completion, Counters, Errno, Fd, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError,
-    Submitted, Token, Waker,
+    Completion, Counters, Errno, Fd, Kernel, KernelError, Occupancy, Op, OpKind, Outcome, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
 use crate::machine::Machine;
@@ -188,6 +188,10 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
 
     fn counters(&self) -> Counters {
         self.kernel.counters()
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        self.kernel.occupancy()
     }
 }
 

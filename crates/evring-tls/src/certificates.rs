@@ -1,6 +1,6 @@
 //! Certificates from files, chosen by the name that a client asks for.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -77,20 +77,63 @@ impl Certificates {
     /// Reads all files again. Handshakes that begin later use the new certificates; connections stay open.
     ///
     /// # Errors
-    /// Those of [`Certificates::load`]; then all certificates stay as they were.
+    /// Those of [`Certificates::load`] and [`Certificates::check_replaces`]; then all certificates stay as they were.
     pub fn reload(&self) -> Result<(), CertificateError> {
         if self.files.is_empty() {
             return Ok(());
         }
-        let names = Arc::new(Names::read(&self.files)?);
-        *self.current.write().unwrap_or_else(PoisonError::into_inner) = names;
+        let next = Certificates::load(self.files.iter().cloned())?;
+        next.check_replaces(self, SystemTime::now())?;
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = next.current();
         Ok(())
+    }
+
+    /// Checks that none of these certificates that is not valid at a time replaces a valid one of `before`: that of the
+    /// same file, or of a new file, one for a name of it.
+    ///
+    /// # Errors
+    /// [`CertificateError::Invalidates`] for the first that does.
+    pub fn check_replaces(
+        &self,
+        before: &Certificates,
+        time: SystemTime,
+    ) -> Result<(), CertificateError> {
+        let Some(time) = unix_time(time) else { return Ok(()) };
+        let (names, old) = (self.current(), before.current());
+        for ((file, _), key) in self.files.iter().zip(&names.all) {
+            let Some(reason) = key.cert.iter().find_map(|one| invalidity(one, time)) else {
+                continue;
+            };
+            let is_valid = |key: &Arc<CertifiedKey>| {
+                key.cert.iter().all(|certificate| invalidity(certificate, time).is_none())
+            };
+            let of_file = before.files.iter().position(|(of_old, _)| of_old == file);
+            let replaces = match of_file.and_then(|at| old.all.get(at)) {
+                Some(same) => is_valid(same),
+                None => {
+                    names_of(key).iter().filter_map(|name| old.find(name)).flatten().any(is_valid)
+                }
+            };
+            if replaces {
+                let warning = CertificateWarning { file: file.clone(), reason };
+                return Err(CertificateError::Invalidates(warning));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns each file of a certificate with the time when the first certificate of its chain expires.
+    pub fn expiries(&self) -> BTreeMap<PathBuf, SystemTime> {
+        let names = self.current();
+        let chains = self.files.iter().zip(&names.all);
+        let first = |key: &CertifiedKey| key.cert.iter().filter_map(expiry).min();
+        chains.filter_map(|((file, _), key)| Some((file.clone(), first(key)?))).collect()
     }
 
     /// Returns the certificates from files that are not valid at a time, so that clients refuse them.
     pub fn invalid_at(&self, time: SystemTime) -> Vec<CertificateWarning> {
-        let Ok(since) = time.duration_since(SystemTime::UNIX_EPOCH) else { return Vec::new() };
-        let (names, time) = (self.current(), UnixTime::since_unix_epoch(since));
+        let Some(time) = unix_time(time) else { return Vec::new() };
+        let names = self.current();
         let chains = self.files.iter().zip(&names.all);
         chains
             .flat_map(|((file, _), key)| {
@@ -125,10 +168,8 @@ impl Names {
         keys.first()?;
         let mut by_name: HashMap<_, Vec<_>> = HashMap::new();
         for key in &keys {
-            let certificate = key.cert.first().map(webpki::EndEntityCert::try_from);
-            let Some(Ok(certificate)) = certificate else { continue };
-            for name in certificate.valid_dns_names() {
-                by_name.entry(name.to_ascii_lowercase()).or_default().push(Arc::clone(key));
+            for name in names_of(key) {
+                by_name.entry(name).or_default().push(Arc::clone(key));
             }
         }
         Some(Names { all: keys, by_name })
@@ -141,6 +182,27 @@ impl Names {
             let (_, domain) = name.split_once('.')?;
             self.by_name.get(&format!("*.{domain}"))
         })
+    }
+}
+
+/// Returns the host names of a certificate, in lower case.
+fn names_of(key: &CertifiedKey) -> Vec<String> {
+    let certificate = key.cert.first().map(webpki::EndEntityCert::try_from);
+    let Some(Ok(certificate)) = certificate else { return Vec::new() };
+    certificate.valid_dns_names().map(str::to_ascii_lowercase).collect()
+}
+
+fn unix_time(time: SystemTime) -> Option<UnixTime> {
+    time.duration_since(SystemTime::UNIX_EPOCH).ok().map(UnixTime::since_unix_epoch)
+}
+
+/// Returns when a certificate expires.
+fn expiry(certificate: &CertificateDer<'_>) -> Option<SystemTime> {
+    // No certificate is valid then (RFC 5280, section 4.1.2.5), so the reason has its last moment.
+    const NEVER: Duration = Duration::from_secs(1 << 40);
+    match invalidity(certificate, UnixTime::since_unix_epoch(NEVER))? {
+        Invalidity::Expired(at) => Some(at),
+        Invalidity::NotYetValid(_) => None,
     }
 }
 
@@ -311,6 +373,8 @@ pub enum CertificateError {
         /// The reason.
         error: rustls::Error,
     },
+    /// A certificate that is not valid now would replace a valid one.
+    Invalidates(CertificateWarning),
     /// The authorities for clients cannot be used.
     Authorities(String),
     /// A certificate cannot be made.
@@ -345,6 +409,9 @@ impl fmt::Display for CertificateError {
                 key.display(),
                 chain.display()
             ),
+            CertificateError::Invalidates(warning) => {
+                write!(f, "{warning}; the valid one before it stays in use")
+            }
             CertificateError::Authorities(error) => {
                 write!(f, "the authorities for client certificates cannot be used: {error}")
             }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use shared_ring::Counters;
+use shared_ring::{Counters, Occupancy};
 
 /// Statistics of a mechanism since its start.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,4 +47,6 @@ pub struct Stats {
     pub cpu_time: Duration,
     /// Counters of the kernel.
     pub kernel: Counters,
+    /// What the kernel holds at the moment.
+    pub occupancy: Occupancy,
 }

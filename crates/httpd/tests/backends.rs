@@ -13,6 +13,7 @@ use bad::{Bad, bad};
 use evring_httpd::Config;
 use evring_httpd::evring::sockets::BufferSizes;
 use evring_httpd::options::Limits;
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use serving::{Client, Server, on_every_backend, on_every_backend_at_once};
 use tempfile::TempDir;
 
@@ -385,6 +386,21 @@ fn client_that_does_not_read_a_large_file_is_reset() {
     });
 }
 
+/// The kernel of the server takes the whole file, so the queue is empty at once.
+#[test]
+fn client_that_takes_nothing_was_kept_until_the_keep_alive_timeout() {
+    let root = site(&[1_000_000]);
+    let mut limits = Limits::default();
+    limits.keep_alive_timeout = Duration::from_secs(3600);
+    limits.progress_interval = Duration::from_millis(50);
+    on_every_backend_at_once(|backend| {
+        let server = Server::start(backend, config(&root), limits.clone());
+        let mut client = server.connect();
+        client.send(b"GET /1000000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.expect_reset();
+    });
+}
+
 #[test]
 fn slow_client_gets_a_large_file_completely() {
     let root = site(&[600_000]);
@@ -395,6 +411,8 @@ fn slow_client_gets_a_large_file_completely() {
             scope.spawn(move || {
                 let server = with_short_timeouts(backend, root, Duration::from_millis(300));
                 let mut client = server.connect();
+                // Its kernel then asks for more after each few pieces.
+                set_socket_recv_buffer_size(&client.stream, 16_384).unwrap();
                 client.send(b"GET /600000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
                 // This takes several times the keep-alive timeout and the progress interval.
                 let response = client.slow_response(4096, Duration::from_millis(8));

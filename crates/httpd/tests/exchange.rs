@@ -297,7 +297,7 @@ fn pipelined_requests_wait_for_a_client_that_does_not_read() {
 
     stage.io.blocked = true;
     stage.feed(&get("/medium.bin").repeat(10));
-    stage.pass(Limits::default().progress_interval);
+    stage.pass(FIRST_CHECK + Limits::default().progress_interval);
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
 
@@ -409,6 +409,8 @@ fn timeouts_close_connections() {
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);
+/// Time from a response that fills the queue to the first look at what its client takes.
+const FIRST_CHECK: Duration = Duration::from_millis(100);
 
 #[test]
 fn client_that_does_not_read_a_large_file_is_reset() {
@@ -418,7 +420,39 @@ fn client_that_does_not_read_a_large_file_is_reset() {
         let mut stage = Stage::new(root.path());
         stage.io.blocked = true;
         stage.feed(&[&get("/large.bin"), more].concat());
-        stage.pass(progress_interval - MILLISECOND);
+        stage.pass(FIRST_CHECK + progress_interval - MILLISECOND);
+        assert_eq!(stage.io.close, None);
+        stage.pass(MILLISECOND);
+        assert_eq!(stage.io.close, Some(Close::Reset));
+    }
+}
+
+/// The kernel takes the whole response, so that nothing is queued.
+#[test]
+fn client_that_takes_nothing_was_watched_after_the_keep_alive_timeout() {
+    let root = site();
+    let progress_interval = Limits::default().progress_interval;
+    let mut stage = Stage::new(root.path());
+    (stage.io.blocked, stage.io.kernel_takes) = (true, true);
+    stage.feed(&get("/large.bin"));
+    stage.pass(FIRST_CHECK + progress_interval - MILLISECOND);
+    assert_eq!(stage.io.close, None);
+    stage.pass(MILLISECOND);
+    assert_eq!(stage.io.close, Some(Close::Reset));
+}
+
+/// Its kernel does, without the client.
+#[test]
+fn bytes_that_a_client_takes_at_once_doubled_its_time() {
+    let root = site();
+    write(&root, "larger.bin", &[9; 1_000_000]);
+    let limits = Limits::default();
+    for kernel_takes in [false, true] {
+        let mut stage = Stage::new(root.path());
+        (stage.io.blocked, stage.io.kernel_takes) = (true, kernel_takes);
+        stage.feed(&get("/larger.bin"));
+        stage.take(500_000);
+        stage.pass(FIRST_CHECK + limits.progress_interval - MILLISECOND);
         assert_eq!(stage.io.close, None);
         stage.pass(MILLISECOND);
         assert_eq!(stage.io.close, Some(Close::Reset));
@@ -461,6 +495,7 @@ fn client_below_the_minimum_rate_is_reset() {
     let mut stage = Stage::new(root.path());
     stage.io.blocked = true;
     stage.feed(&get("/larger.bin"));
+    stage.pass(FIRST_CHECK);
     stage.take(enough);
     stage.pass(limits.progress_interval);
     stage.take(enough - 1);
@@ -485,6 +520,10 @@ fn unsent_small_response_delays_the_keep_alive_timeout() {
             stage.unblock();
         }
         stage.pass(limits.progress_interval);
+        if takes {
+            assert_eq!(stage.io.close, None);
+            stage.pass(limits.keep_alive_timeout);
+        }
         assert_eq!(stage.io.close, Some(if takes { Close::Flush } else { Close::Reset }));
     }
 }

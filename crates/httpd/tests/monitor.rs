@@ -13,7 +13,7 @@ use bytes::Bytes;
 use evring_httpd::body::Body;
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::AccessLog;
-use evring_httpd::{Request, Response, Server};
+use evring_httpd::{Config, Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
 
 /// Returns the samples of a scrape as OpenMetrics, by their names with labels.
@@ -75,6 +75,42 @@ fn metrics_count_responses_bytes_and_times() {
         assert!(samples.contains_key("evring_operations_rearmed_total"));
         assert!(samples["evring_completions_total"] > 0.0, "{backend}");
         assert!(samples.contains_key("evring_connections_open"));
+    });
+}
+
+#[test]
+fn gauges_are_what_the_kernel_holds_at_the_scrape() {
+    const CLIENTS: usize = 10;
+    on_every_backend(|backend| {
+        let server = Server::builder()
+            .listen("127.0.0.1:0")
+            .backend(backend)
+            .route("/", |_: Request| "hello")
+            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .start()
+            .unwrap();
+        // The worker accepts.
+        let mut first = connect(&server);
+        assert_eq!(first.get("/").status, 200);
+        let before = scrape(&server);
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(&server)).collect();
+        clients.iter_mut().for_each(|client| assert_eq!(client.get("/").status, 200));
+        let samples = scrape(&server);
+        // Each connection waits for its next request.
+        let in_flight = "evring_operations_in_flight";
+        assert_eq!(samples[in_flight], before[in_flight] + CLIENTS as f64, "{backend}");
+        assert_eq!(samples["evring_operations_unsubmitted"], 0.0, "{backend}");
+        let buffers = f64::from(Config::default().buffers);
+        assert_eq!(samples["evring_receive_buffers_free"], buffers, "{backend}");
+        // PS1 and PS2 never interrupt.
+        let masked = f64::from(u8::from(backend.starts_with("send-ps")));
+        for (name, expected) in
+            [("events_delivered", 0.0), ("events_masked", 0.0), ("workers_masked", masked)]
+        {
+            assert_eq!(samples[&format!("evring_{name}")], expected, "{backend}: {name}");
+        }
+        drop(clients);
+        while scrape(&server)[in_flight] != before[in_flight] {}
     });
 }
 

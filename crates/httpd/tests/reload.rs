@@ -152,29 +152,41 @@ fn later(version: usize) -> (Builder, Receiver<Responder>) {
 }
 
 #[test]
-fn only_the_first_of_too_many_generations_was_stopped() {
+fn reload_beyond_the_maximum_of_generations_reset_responses() {
     let (builder, mut responder) = later(0);
     let server = builder.listen("127.0.0.1:0").start().unwrap();
     let (address, handle) = (server.addresses()[0], server.handle());
     let mut busy = Vec::new();
-    for n in 0..7 {
+    for n in 0..4 {
         let mut client = connect_to_version(address, n);
         client.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
         busy.push((client, responder.recv().unwrap()));
+        assert_eq!(handle.can_reload(), n < 3);
         let (builder, next) = later(n + 1);
-        handle.reload(builder).unwrap();
-        responder = next;
+        match handle.reload(builder) {
+            Ok(()) => responder = next,
+            Err(error) => {
+                assert!(n == 3 && matches!(error, Error::StillEnding), "{n}: {error}");
+                assert!(error.to_string().contains("still finish their responses"), "{error}");
+            }
+        }
     }
-    // The four newest stay, of which the last one has no client here. The others have no time to drain.
-    busy[..4].iter_mut().for_each(|(client, _)| client.expect_reset());
-    for (client, responder) in busy.drain(4..) {
-        let mut client = client;
+    // The settings have stayed.
+    assert_eq!(connect(address).get("/").body, b"3");
+    for (n, (mut client, responder)) in busy.into_iter().enumerate() {
         assert!(responder.respond("later"));
         assert_eq!(client.response(true).body, b"later");
-        client.expect_end();
+        if n == 0 {
+            client.expect_end();
+            while !handle.can_reload() {
+                thread::yield_now();
+            }
+            handle.reload(later(4).0).unwrap();
+            connect_to_version(address, 4);
+        }
     }
     handle.stop();
-    assert_eq!(server.wait().unwrap().len(), 8);
+    assert_eq!(server.wait().unwrap().len(), 5);
 }
 
 #[test]
@@ -566,6 +578,41 @@ mod program {
         let lines: Vec<_> =
             lines.by_ref().take_while(|line| !line.contains("settings reloaded")).collect();
         assert!(lines.iter().any(|line| line.contains("until the next reload")), "{lines:?}");
+    }
+
+    #[test]
+    fn reload_beyond_the_maximum_waits_for_the_end_of_a_download() {
+        // The clients wait longer than a slow client may.
+        let settings = |listing: bool| {
+            let fixed = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nprogress-interval = 600\n";
+            format!("{fixed}listing = {listing}\n")
+        };
+        let mut program = Configured::start(&settings(false), &["--log-level", "info"]);
+        let content = vec![b'x'; 30 << 20];
+        fs::write(program.dir.path().join("large"), &content).unwrap();
+        let mut clients = Vec::new();
+        for n in 0..4 {
+            let mut client = program.serving.connect();
+            client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+            // The worker has the request.
+            client.wait_readable();
+            clients.push(client);
+            program.reload(&settings(n == 3));
+            let expected = if n == 3 { "the reload waits: " } else { "settings reloaded" };
+            while !program.line().contains(expected) {}
+        }
+        let status = |program: &Configured| program.serving.connect().get("/").status;
+        assert_eq!(status(&program), 404, "the settings have stayed");
+        let whole = |client: &mut Client| {
+            let response = client.response(true);
+            assert_eq!((response.status, response.body.len()), (200, content.len()));
+        };
+        whole(&mut clients[0]);
+        while !program.line().contains("settings reloaded") {}
+        assert_eq!(status(&program), 200);
+        clients[1..].iter_mut().for_each(whole);
+        program.serving.signal(Signal::TERM);
+        assert!(program.serving.child.wait().unwrap().success());
     }
 
     #[test]

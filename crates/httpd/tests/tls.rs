@@ -18,11 +18,12 @@ use evring_httpd::handlers::with_client_info;
 use evring_httpd::options::{HostOptions, Limits, TlsOptions};
 use evring_httpd::{Request, Server, TlsInfo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustix::process::Signal;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion, RootCertStore, StreamOwned,
 };
-use serving::program::httpd;
+use serving::program::{Serving, httpd};
 use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 type Connection = StreamOwned<ClientConnection, TcpStream>;
@@ -624,6 +625,126 @@ fn certificates_that_are_not_valid_now_are_reported_with_file_and_date() {
     check(&before.join("\n"));
 }
 
+/// Returns the certificate that a client gets for localhost.
+fn sent_certificate(at: SocketAddr, config: &Arc<ClientConfig>) -> Vec<u8> {
+    let name = ServerName::try_from("localhost").unwrap();
+    let session = ClientConnection::new(Arc::clone(config), name).unwrap();
+    let mut connection = StreamOwned::new(session, tcp(at));
+    let _ = connection.conn.complete_io(&mut connection.sock);
+    connection.conn.peer_certificates().unwrap()[0].to_vec()
+}
+
+#[test]
+fn reload_replaced_a_valid_certificate_by_one_that_had_expired() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("site", &["localhost"]);
+    let options = TlsOptions::files(&certificate, &key);
+    let server = start("auto", Path::new("."), options.clone());
+    let (at, config) = (server.addresses()[0], Arc::new(authority.trusting(BOTH)));
+    let valid = sent_certificate(at, &config);
+    let reload = |options: &TlsOptions| {
+        let builder = Server::builder().files(".").tls(options.clone());
+        server.handle().reload(builder).map_err(|error| error.to_string())
+    };
+    let other = authority.write_of_years("old", 2000..2003);
+    let later = {
+        let mut params = CertificateParams::new(vec!["b.localhost".to_owned()]).unwrap();
+        params.not_before = rcgen::date_time_ymd(2500, 1, 1);
+        params.not_after = rcgen::date_time_ymd(2501, 1, 1);
+        authority.write_files("later", authority.sign_with(params))
+    };
+    // Another file for the same name.
+    let error = reload(&TlsOptions::files(&other.0, &other.1)).unwrap_err();
+    assert!(error.contains("old.crt expired on Wed, 01 Jan 2003 00:00:00 GMT"), "{error}");
+    assert!(error.contains("stays in use"), "{error}");
+    // The same file, by a reload of all settings and of the certificates only.
+    authority.write_of_years("site", 2000..2003);
+    assert!(reload(&options).unwrap_err().contains("site.crt expired on "));
+    let certificates = server.certificates().unwrap();
+    assert!(certificates.reload().unwrap_err().to_string().contains("site.crt expired on "));
+    assert_eq!(sent_certificate(at, &config), valid);
+    // A certificate for another name replaces none.
+    authority.write("site", &["localhost"]);
+    let mut both = options.clone();
+    both.certificates.push(later.0);
+    both.keys.push(later.1);
+    reload(&both).unwrap();
+    assert_ne!(sent_certificate(at, &config), valid);
+    // It is not valid, as before, so other settings can change.
+    reload(&both).unwrap();
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn reload_with_an_expired_certificate_names_file_line_and_date() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    let (certificate, key) = authority.write("site", &["localhost"]);
+    let file = dir.path().join("httpd.toml");
+    let lines = [
+        "listen = ['127.0.0.1:0']".to_owned(),
+        format!("tls-cert = ['{}']", certificate.display()),
+        format!("tls-key = ['{}']", key.display()),
+    ];
+    fs::write(&file, lines.join("\n")).unwrap();
+    let mut program = Serving::start(&["--config", file.to_str().unwrap()]);
+    authority.write_of_years("site", 2000..2003);
+    program.signal(Signal::HUP);
+    let expected = [
+        "the settings stay as they were: ",
+        ":2:12: `tls-cert`: ",
+        "site.crt expired on Wed, 01 Jan 2003 00:00:00 GMT",
+    ];
+    let line =
+        program.errors.by_ref().lines().map(Result::unwrap).find(|line| line.contains(expected[0]));
+    let line = line.unwrap();
+    assert!(expected.iter().all(|part| line.contains(part)), "{line}");
+    // A start is no choice between two certificates: it would end the service.
+    program.signal(Signal::TERM);
+    assert!(program.child.wait().unwrap().success());
+    let mut program = Serving::start(&["--config", file.to_str().unwrap(), "--log-level", "info"]);
+    assert!(program.before.contains("site.crt expired on "), "{}", program.before);
+    // Both are expired, so other settings can change.
+    program.signal(Signal::HUP);
+    let mut lines = program.errors.by_ref().lines().map(Result::unwrap);
+    let is_outcome = |line: &String| line.contains("settings reloaded") || line.contains("stay");
+    let line = lines.find(is_outcome).unwrap();
+    assert!(line.contains("settings reloaded"), "{line}");
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn metrics_have_the_expiry_of_each_certificate() {
+    let authority = Authority::new();
+    let mut options = TlsOptions::default();
+    for (name, year) in [("one", 2400), ("two", 2003)] {
+        let (certificate, key) = authority.write_of_years(name, 2000..year);
+        options.certificates.push(certificate);
+        options.keys.push(key);
+    }
+    let builder = |options: &TlsOptions| {
+        let builder = Server::builder().files(".").tls(options.clone());
+        builder.metrics_listen(([127, 0, 0, 1], 0).into())
+    };
+    let server = builder(&options).listen("127.0.0.1:0").start().unwrap();
+    let expect = |expected: &[(&Path, u64)]| {
+        let mut client = Client::new(TcpStream::connect(server.metrics_addresses()[0]).unwrap());
+        let text = String::from_utf8(client.get("/metrics").body).unwrap();
+        let name = "evring_tls_certificate_expiry_timestamp_seconds";
+        let lines: Vec<_> = text.lines().filter(|line| line.starts_with(name)).collect();
+        let line =
+            |(file, at): &(&Path, u64)| format!("{name}{{file=\"{}\"}} {at}", file.display());
+        assert_eq!(lines, expected.iter().map(line).collect::<Vec<_>>(), "{text}");
+    };
+    let files = options.certificates.clone();
+    // The first of January of 2400 and of 2003.
+    expect(&[(&files[0], 13_569_465_600), (&files[1], 1_041_379_200)]);
+    options.certificates.pop();
+    options.keys.pop();
+    authority.write_of_years("one", 2000..2500);
+    server.handle().reload(builder(&options)).unwrap();
+    expect(&[(&files[0], 16_725_225_600)]);
+}
+
 #[test]
 fn flood_of_handshakes_does_not_keep_others_from_being_served() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
@@ -666,6 +787,44 @@ fn flood_of_handshakes_does_not_keep_others_from_being_served() {
             }
         };
         assert_eq!(status["tls_errors"], 100);
+    });
+}
+
+/// Each hello costs the server a signature. How such a client ends: `handshake_that_does_not_end_is_closed_at_the_header_timeout`.
+#[test]
+fn flood_of_complete_hellos_delays_no_one() {
+    const CLIENTS: usize = 300;
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend(|backend| {
+        let server = start_full(backend, dir.path(), tls.clone(), 2 * CLIENTS as u32);
+        let name = ServerName::try_from("localhost").unwrap();
+        let hello = wire(&mut ClientConnection::new(Arc::clone(&config), name).unwrap());
+        let mut flood = Vec::new();
+        for n in 0..CLIENTS {
+            let mut client = tcp(server.addresses()[0]);
+            client.write_all(&hello).unwrap();
+            flood.push(client);
+            if n % 50 == 49 {
+                let mut other = connect(&server, &config, "localhost");
+                assert_eq!(body(&get(&mut other, "/a").unwrap()), b"a", "{backend}");
+            }
+        }
+        for client in &mut flood {
+            let mut received = [0];
+            client.read_exact(&mut received).unwrap();
+            assert_eq!(received, [22], "{backend}: the hello of the server");
+        }
+        let mut other = connect(&server, &config, "localhost");
+        assert_eq!(body(&get(&mut other, "/a").unwrap()), b"a", "{backend}");
+        drop((flood, other));
+        server.handle().stop();
+        let stats = server.wait().unwrap().remove(0);
+        let others = 1 + CLIENTS as u64 / 50;
+        assert_eq!(stats.accepted, CLIENTS as u64 + others, "{backend}");
+        assert_eq!((stats.closed, stats.abandoned), (stats.accepted, 0), "{backend}");
     });
 }
 
@@ -752,6 +911,7 @@ fn start_full(backend: &str, root: &Path, tls: TlsOptions, max: u32) -> Server {
     let config = Config::default().with(|c| {
         c.listen = vec![([127, 0, 0, 1], 0).into()];
         c.max_connections = max;
+        c.admission = None;
     });
     let mut limits = Limits::default();
     limits.header_timeout = Duration::from_secs(600);

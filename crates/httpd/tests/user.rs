@@ -58,6 +58,31 @@ fn of_threads(serving: &Serving, name: &str) -> Vec<Vec<u32>> {
 }
 
 #[test]
+fn port_of_the_system_names_the_capability() {
+    let start = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").unwrap();
+    let start: u16 = start.trim().parse().unwrap();
+    let Some(port) = start.checked_sub(1).filter(|port| *port > 0) else {
+        println!("not tested: here every user may listen on every port");
+        return;
+    };
+    let dir = readable_dir();
+    let mut command = program_in(dir.path());
+    command.current_dir(dir.path()).args([".", "-p", &port.to_string()]);
+    if geteuid().is_root() {
+        command.uid(NOBODY).gid(NOBODY);
+    }
+    let text = failure(&mut command);
+    for expected in [
+        &format!("httpd: cannot listen on 127.0.0.1:{port}: "),
+        "setcap cap_net_bind_service=+ep",
+        "AmbientCapabilities=CAP_NET_BIND_SERVICE",
+        &format!("-p {}", u32::from(port) + 8000),
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
 fn server_runs_as_the_user_on_all_threads() {
     let root = readable_dir();
     fs::write(root.path().join("a.txt"), "text").unwrap();

@@ -16,8 +16,8 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::uring::{LinuxRing, Ring};
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    Completion, Counters, Fd, Host, Kernel, KernelError, Op, OpKind, Outcome, Submit, SubmitError,
-    Submitted, Token, Waker,
+    Completion, Counters, Fd, Host, Kernel, KernelError, Occupancy, Op, OpKind, Outcome, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
 use crate::control_block::{Counts, Events, Handler};
@@ -291,6 +291,17 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
         let Counts { interrupts, unmasked, mask_rechecks, .. } = self.counts();
         let system_calls = counters.system_calls + unmasked + mask_rechecks;
         Counters { system_calls, interruptions: interrupts, ..counters }
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        let block = self.ecb.block();
+        let queued = self.new.slots() + self.others.slots();
+        Occupancy {
+            delivered: block.held() + queued as u32,
+            masked: block.num_queued(),
+            is_masked: block.notify() == Groups::NONE,
+            ..self.ecb.query(|source| source.kernel.occupancy())
+        }
     }
 }
 

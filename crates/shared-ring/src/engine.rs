@@ -13,8 +13,8 @@ use crate::operations::{Need, Operations, Read, SocketState};
 use crate::poller::{Epoll, Poller, Readiness};
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, Fd, Kernel, KernelError,
-    Linux, Offload, Op, OpKind, Outcome, Process, Socket, Submit, SubmitError, Submitted, System,
-    Token, WakeSignal, Waker,
+    Linux, Occupancy, Offload, Op, OpKind, Outcome, Process, Socket, Submit, SubmitError,
+    Submitted, System, Token, WakeSignal, Waker,
 };
 
 /// Configuration of an [`Engine`].
@@ -417,6 +417,10 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
         counters.system_calls += self.poller.system_calls();
         counters.overflows += self.poller.overflows();
         counters
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        self.operations.occupancy()
     }
 }
 

@@ -77,6 +77,29 @@ pub unsafe trait Submit {
 
     /// Returns the counters since the start.
     fn counters(&self) -> Counters;
+
+    /// Returns what the kernel holds at the moment; nothing if it does not know.
+    fn occupancy(&self) -> Occupancy {
+        Occupancy::default()
+    }
+}
+
+/// What a kernel holds at a moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy {
+    /// Operations in flight, also those that are not submitted.
+    pub in_flight: u32,
+    /// Operations that wait for room in the submission queue, or for the next turn.
+    pub unsubmitted: u32,
+    /// Receive buffers of all groups that are not lent out.
+    pub free_buffers: u32,
+    /// Events that a control block has delivered and the application has not taken (SEND 3.2).
+    pub delivered: u32,
+    /// Events whose delivery the mask of a control block defers, the block's `num_queued` (SEND 3.2).
+    pub masked: u32,
+    /// Events do not interrupt the application at the moment: no group has its bit in the control block's mask `notify`
+    /// (SEND 3.2).
+    pub is_masked: bool,
 }
 
 /// The kernel's side of a ring: takes operations, returns completions.

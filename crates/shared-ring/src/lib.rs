@@ -101,7 +101,7 @@ pub mod sockets {
 
 pub use descriptor::{Fd, Socket};
 pub use engine::{Engine, EngineConfig, PortableKernel};
-pub use kernel::{Counters, Host, Kernel, Submit};
+pub use kernel::{Counters, Host, Kernel, Occupancy, Submit};
 pub use kernel_error::KernelError;
 pub use linux::Linux;
 pub use op::{Completion, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, WhenCold};

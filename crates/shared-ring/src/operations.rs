@@ -15,8 +15,8 @@ use crate::read_buffers::ReadBuffers;
 use crate::table::Table;
 use crate::{
     BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
-    FileOp, Job, JobOutcome, Op, OpKind, Outcome, Socket, SubmitError, SubmitErrorKind, Submitted,
-    System, Token,
+    FileOp, Job, JobOutcome, Occupancy, Op, OpKind, Outcome, Socket, SubmitError, SubmitErrorKind,
+    Submitted, System, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
@@ -107,6 +107,15 @@ impl<S: System, N: Default> Operations<S, N> {
     /// If there is no such group.
     pub fn buffers(&self, group: BufferGroup) -> &Rc<BufferPool> {
         &self.pools[group.index()]
+    }
+
+    /// Returns what these operations hold at the moment.
+    pub fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            in_flight: self.in_flight.len() as u32,
+            free_buffers: self.pools.iter().map(|pool| u32::from(pool.available())).sum(),
+            ..Occupancy::default()
+        }
     }
 
     /// Returns the operations that wait for a socket, and the notes.

@@ -36,8 +36,6 @@ const CLIENTS: usize = 1_000;
 
 /// Time after the last connect at which a client counts as left: the time-out of the servers, and a second.
 const DEADLINE: Duration = Duration::from_millis(3_500);
-/// The same for clients that receive a response: it is watched from the first time-out to the second.
-const RESPONSE_DEADLINE: Duration = Duration::from_millis(6_000);
 
 /// Slow clients that connect at a time, and the time between.
 const CONNECTS: usize = 10;
@@ -60,7 +58,7 @@ const NOTES: [&str; 3] = [
     "The slow clients connect within two seconds. One other client of each server connects every 5 ms and makes one \
      request; its time counts from the moment it was due. It begins before the slow clients connect.",
     "A slow client is gone when its connection has ended. The time is that from the connect of the last one of its kind \
-     until all are gone, to 0.2 s; those that are there after 3.5 s, or 6 s if they receive, count as left.",
+     until all are gone, to 0.2 s; those that are there after 3.5 s count as left.",
 ];
 
 /// The other clients, by their servers.
@@ -147,7 +145,6 @@ fn slow_clients(
 ) -> Result<(usize, Duration), Failure> {
     let mut clients = Attackers::new(attack, config)?;
     let (mut due, mut connected, mut complete) = (Instant::now(), 0, None);
-    let deadline = if attack == Attack::Response { RESPONSE_DEADLINE } else { DEADLINE };
     let mut tick = 0_u32;
     loop {
         let more = CONNECTS.min(CLIENTS - connected);
@@ -157,7 +154,7 @@ fn slow_clients(
             if tick.is_multiple_of(TICKS_PER_BYTE) { clients.step() } else { clients.count() };
         if connected == CLIENTS {
             let since = complete.get_or_insert_with(Instant::now).elapsed();
-            if left == 0 || since >= deadline {
+            if left == 0 || since >= DEADLINE {
                 return Ok((left, since));
             }
         }

@@ -27,8 +27,8 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
 use shared_ring::calls::Executor as By;
 use shared_ring::files::File;
 use shared_ring::{
-    Completion, Counters, EngineConfig, Host, Kernel, KernelError, Op, OpKind, Outcome, Socket,
-    Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Host, Kernel, KernelError, Occupancy, Op, OpKind, Outcome,
+    Socket, Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
 };
 
 use super::host::{self, Machine};
@@ -381,6 +381,12 @@ unsafe impl Submit for FlexScKernel {
         counters.system_calls +=
             of_pages.in_place + of_pages.on_threads + of_pages.ring_entries + of_pages.epoll_calls;
         counters
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        let of_threads = self.operations.occupancy();
+        let in_flight = of_threads.in_flight + self.in_flight.len() as u32;
+        Occupancy { in_flight, ..of_threads }
     }
 }
 

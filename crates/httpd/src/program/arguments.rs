@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Parser;
 use evring_httpd::options::{Addresses, HostOptions, Options};
@@ -13,12 +12,6 @@ use tracing::level_filters::LevelFilter;
 use crate::backends;
 use crate::descriptors::{DescriptorBudget, DescriptorDemand};
 use crate::positions::Positions;
-
-/// Parses a time in seconds.
-fn seconds(text: &str) -> Result<Duration, String> {
-    let time = text.parse().ok().and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    time.ok_or_else(|| "expected a number of seconds, such as 30 or 0.5".to_owned())
-}
 
 /// What stands below the help.
 const EXAMPLES: &str = "\
@@ -71,11 +64,8 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    /// Time for which the server still serves after SIGTERM or SIGINT, while /readyz answers with 503 so that load
-    /// balancers send new clients elsewhere
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = seconds, help_heading = "Limits")]
-    pub(crate) drain_delay: Duration,
-
+    // The next two are settings of the process, not of a server, of which a program may have several: what becomes of
+    // its log is decided by the program that uses the library, and so is its pid file.
     /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
     /// answered with an error
     #[arg(long, value_name = "LEVEL", default_value = "warn", help_heading = "Logging")]

@@ -17,8 +17,8 @@ use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex};
 use std::thread;
 
 use evring_httpd::evring::sockets::ListeningSocket;
@@ -69,7 +69,6 @@ fn main() -> ExitCode {
         inherited: 0,
         open: 0,
         log_level,
-        drain_delay: Arc::new(Mutex::new(arguments.drain_delay)),
         pid_file: arguments.pid_file.clone(),
     };
     settings::warn_of_variables();
@@ -156,7 +155,7 @@ fn serve(
         signals.forever().next();
         handle.drain();
         notify_manager(&[NotifyState::Stopping]);
-        thread::sleep(reload.drain_delay());
+        thread::sleep(handle.drain_delay());
         info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
     })?;

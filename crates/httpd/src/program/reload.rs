@@ -4,7 +4,6 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -20,6 +19,9 @@ use crate::arguments::{Arguments, Settings};
 use crate::descriptors::open_descriptors;
 use crate::{backends, notify_manager, settings};
 
+/// Time between two looks at whether a deferred reload can be made.
+const RETRY: Duration = Duration::from_millis(500);
+
 /// What a reload needs, and settings of the program rather than the server.
 #[derive(Clone)]
 pub(crate) struct Reload {
@@ -30,17 +32,11 @@ pub(crate) struct Reload {
     /// The number of sockets that were given to the process.
     pub(crate) inherited: usize,
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
-    pub(crate) drain_delay: Arc<Mutex<Duration>>,
     /// The file with the number of the process, which stays.
     pub(crate) pid_file: Option<PathBuf>,
 }
 
 impl Reload {
-    /// Returns the time for which the server still serves after a signal to stop.
-    pub(crate) fn drain_delay(&self) -> Duration {
-        *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Receives the signals for [`Reload::at_signals`], which would end the process otherwise.
     pub(crate) fn signals() -> io::Result<Signals> {
         Signals::new([SIGHUP, SIGUSR1])
@@ -50,38 +46,55 @@ impl Reload {
     /// SIGHUP and SIGUSR1.
     pub(crate) fn at_signals(self, mut signals: Signals, handle: Handle) -> io::Result<()> {
         thread::Builder::new().name("reload".to_owned()).spawn(move || {
-            for signal in signals.forever() {
-                handle.reopen_log();
-                if signal == SIGHUP {
-                    self.reload(&handle);
+            let mut is_deferred = false;
+            loop {
+                let arrived: Vec<_> = if is_deferred {
+                    thread::sleep(RETRY);
+                    signals.pending().collect()
+                } else {
+                    signals.wait().collect()
+                };
+                if !arrived.is_empty() {
+                    handle.reopen_log();
+                }
+                if arrived.contains(&SIGHUP) || is_deferred && handle.can_reload() {
+                    is_deferred = self.reload(&handle);
                 }
             }
         })?;
         Ok(())
     }
 
-    fn reload(&self, handle: &Handle) {
+    /// Returns whether the reload is deferred until workers have ended.
+    fn reload(&self, handle: &Handle) -> bool {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify_manager(&[NotifyState::Reloading, now]),
             Err(error) => warn!("cannot notify the service manager: {error}"),
         }
+        let mut is_deferred = false;
         match self.replace(handle) {
-            Ok((log_level, drain_delay)) => {
+            Ok(log_level) => {
                 // The subscriber lives as long as the process.
                 let _ = self.log_level.reload(log_level);
-                *self.drain_delay.lock().unwrap_or_else(PoisonError::into_inner) = drain_delay;
                 info!("settings reloaded");
             }
-            Err(error) if matches!(error.downcast_ref(), Some(evring_httpd::Error::Ended)) => {}
-            Err(error) => error!("the settings stay as they were: {error}"),
+            Err(error) => match error.downcast_ref() {
+                Some(evring_httpd::Error::Ended) => {}
+                Some(evring_httpd::Error::StillEnding) => {
+                    is_deferred = true;
+                    warn!("the reload waits: {error}");
+                }
+                _ => error!("the settings stay as they were: {error}"),
+            },
         }
         notify_manager(&[NotifyState::Ready]);
+        is_deferred
     }
 
-    /// Reads and checks the settings, and replaces those of the server. Returns those of the program.
-    fn replace(&self, handle: &Handle) -> Result<(LevelFilter, Duration), Box<dyn Error>> {
+    /// Reads and checks the settings, and replaces those of the server. Returns the log level.
+    fn replace(&self, handle: &Handle) -> Result<LevelFilter, Box<dyn Error>> {
         let mut arguments: Arguments = settings::parse(&self.arguments)?;
-        let of_program = (arguments.log_level, arguments.drain_delay);
+        let log_level = arguments.log_level;
         if arguments.pid_file != self.pid_file {
             warn!("another `pid-file` is used after a restart or an upgrade");
         }
@@ -89,7 +102,7 @@ impl Reload {
         let settings = Settings(arguments.into_options());
         let located = |error: evring_httpd::Error| -> Box<dyn Error> {
             match error {
-                evring_httpd::Error::Ended => error.into(),
+                evring_httpd::Error::Ended | evring_httpd::Error::StillEnding => error.into(),
                 error => positions.locate(&error, error.to_string()).into(),
             }
         };
@@ -100,6 +113,6 @@ impl Reload {
         let demand = settings.descriptor_demand(self.inherited);
         let budget = demand.budget_of_process(open, " until the next reload")?;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
-        Ok(of_program)
+        Ok(log_level)
     }
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::time::Duration;
 
 use evring::Config;
 use evring::sockets::ListeningSocket;
@@ -81,6 +82,7 @@ pub struct Builder {
     #[cfg(feature = "metrics")]
     pub(super) metrics_listen: Option<Vec<SocketAddr>>,
     pub(super) config: Config,
+    pub(super) drain_delay: Duration,
     #[cfg(feature = "tls")]
     pub(super) tls: TlsOptions,
     /// What TLS needs, once the server starts.
@@ -135,6 +137,7 @@ impl From<Options> for Builder {
             #[cfg(feature = "metrics")]
             metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
             config,
+            drain_delay: options.connections.drain_delay,
             #[cfg(feature = "tls")]
             tls: options.tls,
             #[cfg(feature = "tls")]
@@ -400,6 +403,12 @@ impl Builder {
     pub fn take_over(mut self, sockets: Vec<ListeningSocket>) -> Self {
         self.taken_over.extend(sockets);
         self
+    }
+
+    /// Sets the time for which a server that stops at a signal still serves, while `/readyz` answers with 503, so that
+    /// load balancers send new clients elsewhere: see [`Handle::drain`](crate::Handle::drain). The default is 0.
+    pub fn drain_delay(self, time: Duration) -> Self {
+        Builder { drain_delay: time, ..self }
     }
 
     /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its

@@ -48,6 +48,8 @@ pub enum Error {
     Duplicate(SocketAddr),
     /// The server stops or retires, so that its settings cannot be replaced.
     Ended,
+    /// The workers of earlier settings still finish their responses, as many as there may be.
+    StillEnding,
     /// The handlers of signals could not be installed.
     Signals(io::Error),
     /// The process cannot run as this user.
@@ -111,6 +113,10 @@ impl fmt::Display for Error {
                 write!(f, "there are two listeners on {at}; each needs an address of its own")
             }
             Error::Ended => f.write_str("the server ends, so its settings cannot change"),
+            Error::StillEnding => f.write_str(
+                "the workers of three settings before still finish their responses, and no more are kept; the new \
+                 settings need the end of one of them, or a restart",
+            ),
             Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
             #[cfg(feature = "user")]
             Error::User(user, error) => {
@@ -163,7 +169,8 @@ impl std::error::Error for Error {
             | Error::Route(..)
             | Error::RedirectLoop(_)
             | Error::Duplicate(_)
-            | Error::Ended => None,
+            | Error::Ended
+            | Error::StillEnding => None,
             #[cfg(feature = "user")]
             Error::User(_, error) => Some(error),
             #[cfg(feature = "basic-auth")]

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use evring::sockets::ListeningSocket;
 use evring::{RemoteHandle, Stats};
@@ -38,6 +39,8 @@ pub(crate) struct Generation {
     pub(crate) is_retired: bool,
     /// Number of workers that have ended.
     pub(crate) ended: Arc<AtomicUsize>,
+    /// Time for which the server still serves after a signal to stop.
+    pub(crate) drain_delay: Duration,
     /// Clones of the sockets of all workers, while they accept.
     pub(crate) sockets: Vec<ListeningSocket>,
     /// Outlives the workers.

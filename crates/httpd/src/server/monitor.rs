@@ -4,6 +4,8 @@
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(feature = "tls")]
+use std::time::SystemTime;
 
 use http::StatusCode;
 use http::header::{ACCEPT, CONTENT_TYPE, HeaderValue, VARY};
@@ -86,14 +88,11 @@ pub(crate) fn readiness(drains: Arc<AtomicBool>) -> impl Handler {
 #[derive(Debug)]
 struct Exposition(Metrics);
 
-/// Values that go up and down.
-const GAUGES: [&str; 2] = ["backlog", "service_rate"];
-
 impl Collector for Exposition {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let (mut accepted, mut closed) = (0, 0);
         let mut responses = Vec::new();
-        for Sum { name, help, value } in self.0.sums() {
+        for Sum { name, help, value, is_gauge } in self.0.sums() {
             if let Some(class) = name.strip_prefix("responses_") {
                 responses.push((class, value));
                 continue;
@@ -111,7 +110,6 @@ impl Collector for Exposition {
                 }
                 _ => {}
             }
-            let is_gauge = GAUGES.contains(&name);
             let kind = if is_gauge { MetricType::Gauge } else { MetricType::Counter };
             let mut metric = encoder.encode_descriptor(name, help, None, kind)?;
             match is_gauge {
@@ -123,6 +121,8 @@ impl Collector for Exposition {
         let mut open =
             encoder.encode_descriptor("connections_open", help, None, MetricType::Gauge)?;
         open.encode_gauge(&(accepted.saturating_sub(closed) as i64))?;
+        #[cfg(feature = "tls")]
+        encode_expiries(&self.0, &mut encoder)?;
         let help = "Responses by class of status.";
         let mut family = encoder.encode_descriptor("responses", help, None, MetricType::Counter)?;
         for (class, sum) in responses {
@@ -136,4 +136,22 @@ impl Collector for Exposition {
         let count = buckets.iter().map(|(_, count)| count).sum();
         times.encode_histogram::<NoLabelSet>(sum, count, &buckets, None)
     }
+}
+
+/// Writes when the certificates expire, for an alert before that.
+#[cfg(feature = "tls")]
+fn encode_expiries(metrics: &Metrics, encoder: &mut DescriptorEncoder<'_>) -> fmt::Result {
+    let expiries = metrics.expiries();
+    if expiries.is_empty() {
+        return Ok(());
+    }
+    let help = "Time at which the first certificate of a file expires, in seconds since 1970.";
+    let name = "tls_certificate_expiry_timestamp_seconds";
+    let mut family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+    for (file, at) in expiries {
+        let seconds = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default().as_secs();
+        let labels = [("file", file.display().to_string())];
+        family.encode_family(&labels)?.encode_gauge(&(seconds as i64))?;
+    }
+    Ok(())
 }

@@ -188,6 +188,11 @@ pub struct ConnectionLimits {
     #[cfg_attr(feature = "cli", arg(long = "max-buffered", value_name = "BYTES", default_value_t = ConnectionLimits::default().max_buffered_bytes))]
     pub max_buffered_bytes: usize,
 
+    /// Time for which the server still serves after SIGTERM or SIGINT, while /readyz answers with 503 so that load
+    /// balancers send new clients elsewhere
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().drain_delay), value_parser = flags::seconds_or_none))]
+    pub drain_delay: Duration,
+
     /// Maximum time to finish the responses in progress after SIGTERM or SIGINT
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().shutdown_timeout), value_parser = flags::seconds))]
     pub shutdown_timeout: Duration,
@@ -244,6 +249,7 @@ impl Default for ConnectionLimits {
             max_wait: admission.max_wait,
             newest_first: admission.order == Order::Newest,
             max_buffered_bytes: config.max_buffered_bytes,
+            drain_delay: Duration::ZERO,
             shutdown_timeout: config.drain_timeout,
         }
     }

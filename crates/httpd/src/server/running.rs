@@ -15,7 +15,7 @@ use evring_tls::Certificates;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
 #[cfg(feature = "tls")]
-use crate::server::tls::Tickets;
+use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::metrics::Metrics;
 
 /// A running server. Dropping it stops it and waits until it has ended.
@@ -80,7 +80,7 @@ pub(crate) struct Monitor {
 }
 
 impl ServerState {
-    /// Maximum number of generations that have not ended. If there are more, the oldest ones are stopped.
+    /// Maximum number of generations that have not ended, with the one that accepts.
     const MAX_GENERATIONS: usize = 4;
 
     fn lock(&self) -> MutexGuard<'_, Generations> {
@@ -89,6 +89,14 @@ impl ServerState {
 
     /// Maximum time for the workers before to stop accepting. One may be busy in a handler.
     const RETIRE_TIMEOUT: Duration = Duration::from_secs(1);
+
+    /// Returns whether another generation may start: those before keep their memory and descriptors until their last
+    /// responses end.
+    pub(crate) fn has_room(&self) -> bool {
+        let state = self.lock();
+        let living = state.generations.iter().filter(|generation| !generation.has_ended());
+        living.count() < Self::MAX_GENERATIONS
+    }
 
     /// Makes a generation serve in the place of the one before, which stops accepting first: with some mechanisms, one
     /// thread at a time can wait for a socket's connections.
@@ -107,9 +115,6 @@ impl ServerState {
         }
         // At once, as the server ends with its last generation.
         state.generations.push_back(generation);
-        let living =
-            state.generations.iter_mut().rev().filter(|generation| !generation.has_ended());
-        living.skip(Self::MAX_GENERATIONS).for_each(Generation::stop);
         drop(state);
         let until = Instant::now() + Self::RETIRE_TIMEOUT;
         while !before.iter().all(RemoteHandle::are_listeners_closed) && Instant::now() < until {
@@ -159,12 +164,10 @@ impl ServerState {
         self.ended.notify_all();
     }
 
-    /// Returns the self-signed certificate of the server, if it has one.
+    /// Returns the certificates of the workers that accept.
     #[cfg(feature = "tls")]
-    pub(crate) fn self_signed(&self) -> Option<Arc<Certificates>> {
-        let state = self.lock();
-        let tls = state.generations.back()?.tls.as_ref().filter(|tls| tls.is_self_signed)?;
-        Some(Arc::clone(&tls.certificates))
+    pub(crate) fn tls(&self) -> Option<LoadedTls> {
+        self.lock().generations.back()?.tls.clone()
     }
 
     /// Returns whether the metrics are served at these addresses.
@@ -222,6 +225,18 @@ impl Handle {
         let mut state = self.0.lock();
         state.ends = true;
         state.generations.iter_mut().for_each(Generation::stop);
+    }
+
+    /// Returns whether [`Handle::reload`] can start workers: not while those of three reloads before have not ended.
+    pub fn can_reload(&self) -> bool {
+        self.0.has_room()
+    }
+
+    /// Returns the time for which the server still serves after a signal to stop; see
+    /// [`Builder::drain_delay`](crate::Builder::drain_delay).
+    pub fn drain_delay(&self) -> Duration {
+        let state = self.0.lock();
+        state.generations.back().map_or(Duration::ZERO, |generation| generation.drain_delay)
     }
 
     /// Counts lines of the program's own log that were lost, as the metric `messages_lost`.

@@ -4,6 +4,8 @@
 use std::net::SocketAddr;
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
+#[cfg(feature = "tls")]
+use std::time::SystemTime;
 
 #[cfg(feature = "metrics")]
 use evring::Config;
@@ -61,6 +63,9 @@ impl Builder {
     /// Starts workers that serve in the place of those before.
     fn start_generation(mut self, handle: &Handle, purpose: &str) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !handle.0.has_room() {
+            return Err(Error::StillEnding);
+        }
         self.check_values()?;
         self.prepare_site()?;
         let of_manager = std::mem::take(&mut self.config.inherited);
@@ -118,6 +123,8 @@ impl Builder {
         let generation = self.start_workers(handle, sockets, logs)?;
         metrics.set_workers(self.workers.into());
         handle.0.replace(generation)?;
+        #[cfg(all(feature = "metrics", feature = "tls"))]
+        metrics.set_certificates(self.loaded_tls.map(|tls| tls.certificates));
         #[cfg(feature = "metrics")]
         if !keeps_monitor {
             handle.0.set_monitor(monitor);
@@ -138,11 +145,16 @@ impl Builder {
     /// Loads the certificates for the addresses of [`Config::listen`](evring::Config::listen).
     #[cfg(feature = "tls")]
     fn prepare_tls(&mut self, handle: &Handle) -> Result<(), Error> {
-        let made = handle.0.self_signed();
+        let before = handle.0.tls();
+        let made = before.as_ref().filter(|tls| tls.is_self_signed);
+        let made = made.map(|tls| Arc::clone(&tls.certificates));
         if self.tls.self_signed && made.is_none() {
             warn!("the certificate for localhost was made for this run; clients do not trust it");
         }
         self.loaded_tls = self.load_tls(self.config.listen.len(), made, &handle.0.tickets)?;
+        if let (Some(before), Some(next)) = (before, &self.loaded_tls) {
+            next.certificates.check_replaces(&before.certificates, SystemTime::now())?;
+        }
         Ok(())
     }
 
@@ -182,6 +194,7 @@ impl Builder {
             is_current: Arc::default(),
             is_retired: false,
             ended: Arc::default(),
+            drain_delay: self.drain_delay,
             sockets: Vec::new(),
             writer,
             #[cfg(feature = "tls")]
@@ -261,13 +274,15 @@ impl Handle {
     /// Replaces the settings of the server. New workers take its listening sockets, when those before them have stopped
     /// accepting. These end when their last connections have closed, which keep the old settings and end with their
     /// next response, or after 5 s without a request. No connection is refused, and no request that has arrived is
-    /// lost. Until all have ended, the server needs memory for both; of more than four generations of workers that have
-    /// not ended, the oldest are stopped, with [`Config::drain_timeout`](evring::Config::drain_timeout).
+    /// lost. Until all have ended, the server needs memory for both.
+    ///
+    /// A certificate that is not valid now does not replace a valid one.
     ///
     /// A builder without addresses keeps those of the server.
     ///
     /// # Errors
-    /// Those of [`Builder::start`]; then the settings stay. Also [`Error::Ended`] if the server ends: the new workers
+    /// Those of [`Builder::start`], and [`Error::StillEnding`] if the workers of three reloads before have not ended;
+    /// then the settings stay. Also [`Error::Ended`] if the server ends: the new workers
     /// may have started then, and serve the clients that wait in the queues of their sockets.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
         builder.take_over(self.listening_sockets()).start_generation(self, "")

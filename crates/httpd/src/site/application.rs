@@ -66,6 +66,7 @@ impl Application for Site {
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
         if was_full {
+            x.state.unsent = State::NOT_MEASURED;
             self.context.count_awaited(x.state);
         }
         if self.handlers.drained(&mut self.context, &mut x) {
@@ -98,14 +99,14 @@ impl Application for Site {
         if self.files.compression_expired(&mut self.context, &mut x) {
             return;
         }
-        let unsent = x.io.unsent_bytes(x.id);
+        let (before, unsent) = (x.state.unsent, x.io.unsent_bytes(x.id));
         #[cfg(feature = "basic-auth")]
         if matches!(x.state.work.as_deref(), Some(PendingWork::Login)) {
             debug!("connection reset: the password was not verified in time");
             return x.io.close(x.id, Close::Reset);
         }
         let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
-        if waits_for_file || self.context.is_stalled(x.state.unsent, unsent) {
+        if waits_for_file || self.context.is_stalled(before, unsent) {
             // The file system hangs, or the client does not take its responses.
             self.context.metrics.own().reset_slow.add(u64::from(!waits_for_file));
             debug!(
@@ -116,6 +117,10 @@ impl Application for Site {
         } else if unsent > 0 || x.state.full {
             // If everything is sent, `drained` follows.
             self.context.watch_progress(&mut x);
+        } else if before > 0 {
+            // The client has everything, and may send its next request.
+            x.state.unsent = 0;
+            self.context.await_request(&mut x);
         } else if x
             .state
             .body()
@@ -220,7 +225,7 @@ impl Site {
             Received::Full => {
                 x.state.paused = true;
                 x.io.set_receiving(x.id, false);
-                self.context.watch_progress(x);
+                self.context.await_progress(x);
             }
             Received::Waits => {}
         }

@@ -24,6 +24,10 @@ use crate::site::state::State;
 /// (RFC 9112, section 9.5).
 const RETIRED_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
+/// Time from a response that fills the send queue to the first look at what its client takes: the kernels of both sides
+/// take some at once, which is no progress of the client. Most responses are sent by then.
+const FIRST_CHECK: Duration = Duration::from_millis(100);
+
 /// The limits of a site, and the responses that it sends, counts and logs.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -159,7 +163,9 @@ impl Context {
         self.limits.keep_alive_timeout = self.limits.keep_alive_timeout.min(RETIRED_KEEP_ALIVE);
         let until = io.now() + self.limits.keep_alive_timeout;
         all.for_each(io, |io, id, state| {
-            let is_waiting = state.is_idle() && !state.full && state.requests > 0;
+            // While the client still receives, the deadline is that of its progress.
+            let receives = state.full || state.unsent > 0;
+            let is_waiting = state.is_idle() && !receives && state.requests > 0;
             // A nearer deadline stays.
             if is_waiting && io.deadline(id).is_none_or(|at| at > until) {
                 io.set_deadline(id, Some(until));
@@ -218,14 +224,23 @@ impl Context {
     #[inline]
     pub(crate) fn await_request(&self, x: &mut Cx<'_, impl Commands, State>) {
         if x.state.full {
-            self.watch_progress(x);
+            self.await_progress(x);
         } else if x.io.is_stopping() {
             // The last request before shutdown is complete.
             x.io.close(x.id, Close::Flush);
+        } else if x.state.unsent > 0 {
+            // The kernel has the rest of a response, and the client may not take it.
+            self.await_progress(x);
         } else {
-            x.state.unsent = 0;
             x.io.set_deadline(x.id, Some(x.io.now() + self.limits.keep_alive_timeout));
         }
+    }
+
+    /// Sets the time of the first look at what the client takes of the unsent bytes.
+    pub(crate) fn await_progress(&self, x: &mut Cx<'_, impl Commands, State>) {
+        x.state.unsent = State::NOT_MEASURED;
+        let time = FIRST_CHECK.min(self.limits.progress_interval);
+        x.io.set_deadline(x.id, Some(x.io.now() + time));
     }
 
     /// Sets the deadline for the client to take some of the unsent bytes.
@@ -242,7 +257,8 @@ impl Context {
 
     /// Returns whether the client took too few of the unsent bytes since the deadline was set.
     pub(crate) fn is_stalled(&self, before: u64, unsent: u64) -> bool {
-        before > 0 && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.min_progress()
+        let is_measured = before > 0 && before != State::NOT_MEASURED;
+        is_measured && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.min_progress()
     }
 }
 

@@ -1,11 +1,19 @@
 //! Metrics of a server.
 
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use std::collections::BTreeMap;
 use std::fmt::Write;
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use std::time::SystemTime;
 use std::time::{Duration, Instant};
 
 use evring::{RemoteHandle, Stats};
+#[cfg(all(feature = "metrics", feature = "tls"))]
+use evring_tls::Certificates;
 use tracing::warn;
 
 use crate::message::status::Status;
@@ -31,10 +39,14 @@ impl Counter {
 }
 
 macro_rules! counts {
-    ($(#[doc = $help:literal] $name:ident,)*) => {
+    (
+        counters { $(#[doc = $help:literal] $name:ident,)* }
+        gauges { $(#[doc = $gauge_help:literal] $gauge:ident,)* }
+    ) => {
         #[derive(Debug, Default)]
         pub(crate) struct WorkerMetrics {
             $(#[doc = $help] pub(crate) $name: Counter,)*
+            $(#[doc = $gauge_help] pub(crate) $gauge: Counter,)*
             pub(crate) times: Times,
             /// The mechanism of a worker that runs.
             remote: Mutex<Option<RemoteHandle>>,
@@ -50,23 +62,26 @@ macro_rules! counts {
                 ended: &WorkerMetrics,
                 threads: &[Arc<WorkerMetrics>],
             ) -> impl Iterator<Item = Sum> + use<> {
-                let sum = |counter: fn(&WorkerMetrics) -> u64| {
-                    counter(ended) + threads.iter().map(|thread| counter(thread)).sum::<u64>()
+                let sum = |value: fn(&WorkerMetrics) -> u64| {
+                    value(ended) + threads.iter().map(|thread| value(thread)).sum::<u64>()
                 };
                 [$(Sum {
                     name: stringify!($name),
                     help: $help.trim_ascii(),
                     value: sum(|counts| counts.$name.get()),
-                }),*].into_iter()
+                    is_gauge: false,
+                },)* $(Sum {
+                    name: stringify!($gauge),
+                    help: $gauge_help.trim_ascii(),
+                    value: sum(|counts| counts.$gauge.get()),
+                    is_gauge: true,
+                },)*].into_iter()
             }
 
             /// Adds the counters of a thread that has ended.
             fn absorb(&self, ended: &WorkerMetrics) {
                 $(self.$name.add(ended.$name.get());)*
                 self.times.absorb(&ended.times);
-                // These are no counters.
-                self.backlog.set(0);
-                self.service_rate.set(0);
             }
         }
     };
@@ -79,125 +94,144 @@ pub(crate) struct Sum {
     #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only /metrics has it"))]
     pub(crate) help: &'static str,
     pub(crate) value: u64,
+    /// The value goes up and down.
+    #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only /metrics has it"))]
+    pub(crate) is_gauge: bool,
 }
 
 counts! {
-    /// Responses with a status below 300.
-    responses_2xx,
-    /// Responses with a status from 300 to 399.
-    responses_3xx,
-    /// Responses with a status from 400 to 499.
-    responses_4xx,
-    /// Responses with a status from 500.
-    responses_5xx,
-    /// Bytes of response bodies.
-    body_bytes,
-    /// Connections accepted.
-    connections_accepted,
-    /// Connections closed.
-    connections_closed,
-    /// Requests answered with 408, as their client sent them too slowly.
-    rejected_slow,
-    /// Requests answered with 413, as their body is too long.
-    rejected_body,
-    /// Requests answered with 414, as their request line is too long.
-    rejected_line,
-    /// Requests answered with 431, as their head is too long.
-    rejected_head,
-    /// Connections reset as their client took its response too slowly.
-    reset_slow,
-    /// Requests answered with 503, as the memory for bodies was at its limit.
-    rejected_bodies,
-    /// Requests answered with 503, as the number of open files was at its limit.
-    rejected_files,
-    /// Requests refused with 401.
-    refused_logins,
-    /// Requests answered with 503, as too many passwords were being verified.
-    rejected_logins,
-    /// Files that were compressed.
-    compressed_files,
-    /// Files sent plain, as the threads or the memory for compressed files were busy.
-    uncompressed_files,
-    /// Expensive requests answered with 503, as they had queued too long.
-    rejected_late,
-    /// Connections reset with an expensive request, as their client had given up.
-    reset_late,
-    /// Connections reset before they were served, as they had queued too long.
-    connections_lost,
-    /// Connections reset as their address was at its limit.
-    rejected_addresses,
-    /// Connections reset as their network was at its limit.
-    rejected_networks,
-    /// Connections in the listen queue reset at shutdown, as there was no room.
-    reset_at_stop,
-    /// Total length of the workers' listen queues.
-    backlog,
-    /// Connections that the workers can serve per second, as far as measured.
-    service_rate,
-    /// Pauses of accepting for lack of room or descriptors.
-    accept_pauses,
-    /// Connections closed because they queued too much.
-    overruns,
-    /// Iterations of the event loops.
-    turns,
-    /// CPU time of the threads in microseconds.
-    cpu_us,
-    /// System calls of the event loops.
-    system_calls,
-    /// Events and completions from the kernel.
-    completions,
-    /// Completions for connections that had closed.
-    stale_completions,
-    /// Overflows of the completion queues.
-    completion_overflows,
-    /// Operations cancelled.
-    cancels,
-    /// Operations that were submitted again, as the kernel had ended them.
-    operations_rearmed,
-    /// Receives without a free buffer.
-    buffer_shortages,
-    /// Sends of which the kernel took only a part.
-    short_sends,
-    /// Connections that ended before they were accepted.
-    accepts_aborted,
-    /// Operations that failed at the limit of descriptors.
-    descriptor_shortages,
-    /// File operations executed by other threads.
-    offloaded_file_operations,
-    /// System calls executed by other threads.
-    offloaded_calls,
-    /// Signals that notified the program of events, of the mechanism `send`.
-    interruptions,
-    /// Reads of files that were not in the page cache.
-    cold_file_reads,
-    /// Pieces of files that were read ahead.
-    files_read_ahead,
-    /// Reads of files held back until their socket had room.
-    deferred_reads,
-    /// Idle connections closed to make room for others.
-    idle_closed,
-    /// Lines of the access log that were lost, as the file or the buffer was full.
-    log_lines_lost,
-    /// Requests whose handlers did not answer in time.
-    handlers_timed_out,
-    /// Requests whose clients left before the handler had answered.
-    handlers_cancelled,
-    /// Connections that ended as client and server could not agree on TLS, or by invalid records.
-    tls_errors,
-    /// Connections closed as their TLS handshake did not end in time.
-    handshakes_timed_out,
-    /// Requests that handlers in a sandbox have answered.
-    sandbox_handled,
-    /// Requests that handlers in a sandbox got where the kernel had received them, without a copy.
-    sandbox_landed,
-    /// Requests that handlers in a sandbox have discarded.
-    sandbox_discarded,
-    /// Requests that handlers in a sandbox have passed on.
-    sandbox_passed,
-    /// Involuntary aborts of handlers in a sandbox.
-    sandbox_aborts,
-    /// Requests passed on without a handler in a sandbox, under overload.
-    sandbox_overloaded,
+    counters {
+        /// Responses with a status below 300.
+        responses_2xx,
+        /// Responses with a status from 300 to 399.
+        responses_3xx,
+        /// Responses with a status from 400 to 499.
+        responses_4xx,
+        /// Responses with a status from 500.
+        responses_5xx,
+        /// Bytes of response bodies.
+        body_bytes,
+        /// Connections accepted.
+        connections_accepted,
+        /// Connections closed.
+        connections_closed,
+        /// Requests answered with 408, as their client sent them too slowly.
+        rejected_slow,
+        /// Requests answered with 413, as their body is too long.
+        rejected_body,
+        /// Requests answered with 414, as their request line is too long.
+        rejected_line,
+        /// Requests answered with 431, as their head is too long.
+        rejected_head,
+        /// Connections reset as their client took its response too slowly.
+        reset_slow,
+        /// Requests answered with 503, as the memory for bodies was at its limit.
+        rejected_bodies,
+        /// Requests answered with 503, as the number of open files was at its limit.
+        rejected_files,
+        /// Requests refused with 401.
+        refused_logins,
+        /// Requests answered with 503, as too many passwords were being verified.
+        rejected_logins,
+        /// Files that were compressed.
+        compressed_files,
+        /// Files sent plain, as the threads or the memory for compressed files were busy.
+        uncompressed_files,
+        /// Expensive requests answered with 503, as they had queued too long.
+        rejected_late,
+        /// Connections reset with an expensive request, as their client had given up.
+        reset_late,
+        /// Connections reset before they were served, as they had queued too long.
+        connections_lost,
+        /// Connections reset as their address was at its limit.
+        rejected_addresses,
+        /// Connections reset as their network was at its limit.
+        rejected_networks,
+        /// Connections in the listen queue reset at shutdown, as there was no room.
+        reset_at_stop,
+        /// Pauses of accepting for lack of room or descriptors.
+        accept_pauses,
+        /// Connections closed because they queued too much.
+        overruns,
+        /// Iterations of the event loops.
+        turns,
+        /// CPU time of the threads in microseconds.
+        cpu_us,
+        /// System calls of the event loops.
+        system_calls,
+        /// Events and completions from the kernel.
+        completions,
+        /// Completions for connections that had closed.
+        stale_completions,
+        /// Overflows of the completion queues.
+        completion_overflows,
+        /// Operations cancelled.
+        cancels,
+        /// Operations that were submitted again, as the kernel had ended them.
+        operations_rearmed,
+        /// Receives without a free buffer.
+        buffer_shortages,
+        /// Sends of which the kernel took only a part.
+        short_sends,
+        /// Connections that ended before they were accepted.
+        accepts_aborted,
+        /// Operations that failed at the limit of descriptors.
+        descriptor_shortages,
+        /// File operations executed by other threads.
+        offloaded_file_operations,
+        /// System calls executed by other threads.
+        offloaded_calls,
+        /// Signals that notified the program of events, of the mechanism `send`.
+        interruptions,
+        /// Reads of files that were not in the page cache.
+        cold_file_reads,
+        /// Pieces of files that were read ahead.
+        files_read_ahead,
+        /// Reads of files held back until their socket had room.
+        deferred_reads,
+        /// Idle connections closed to make room for others.
+        idle_closed,
+        /// Lines of the access log that were lost, as the file or the buffer was full.
+        log_lines_lost,
+        /// Requests whose handlers did not answer in time.
+        handlers_timed_out,
+        /// Requests whose clients left before the handler had answered.
+        handlers_cancelled,
+        /// Connections that ended as client and server could not agree on TLS, or by invalid records.
+        tls_errors,
+        /// Connections closed as their TLS handshake did not end in time.
+        handshakes_timed_out,
+        /// Requests that handlers in a sandbox have answered.
+        sandbox_handled,
+        /// Requests that handlers in a sandbox got where the kernel had received them, without a copy.
+        sandbox_landed,
+        /// Requests that handlers in a sandbox have discarded.
+        sandbox_discarded,
+        /// Requests that handlers in a sandbox have passed on.
+        sandbox_passed,
+        /// Involuntary aborts of handlers in a sandbox.
+        sandbox_aborts,
+        /// Requests passed on without a handler in a sandbox, under overload.
+        sandbox_overloaded,
+    }
+    gauges {
+        /// Total length of the workers' listen queues.
+        backlog,
+        /// Connections that the workers can serve per second, as far as measured.
+        service_rate,
+        /// Operations in flight in the rings, or that wait for their sockets.
+        operations_in_flight,
+        /// Operations that wait for room in the submission queues.
+        operations_unsubmitted,
+        /// Receive buffers that hold no received bytes.
+        receive_buffers_free,
+        /// Events that the control blocks have delivered and the program has not taken, of SEND.
+        events_delivered,
+        /// Events whose delivery the masks of the control blocks defer, of SEND.
+        events_masked,
+        /// Workers that events do not interrupt at the moment, of SEND; PS1 and PS2 never interrupt.
+        workers_masked,
+    }
 }
 
 /// Upper bounds of the times of responses, in microseconds.
@@ -306,6 +340,13 @@ impl WorkerMetrics {
         self.offloaded_file_operations.set(kernel.offloaded_file_ops);
         self.offloaded_calls.set(kernel.offloaded_calls);
         self.interruptions.set(kernel.interruptions);
+        let held = stats.occupancy;
+        self.operations_in_flight.set(held.in_flight.into());
+        self.operations_unsubmitted.set(held.unsubmitted.into());
+        self.receive_buffers_free.set(held.free_buffers.into());
+        self.events_delivered.set(held.delivered.into());
+        self.events_masked.set(held.masked.into());
+        self.workers_masked.set(held.is_masked.into());
         self.cold_file_reads.set(kernel.cold_file_reads);
         self.files_read_ahead.set(stats.read_ahead);
         self.deferred_reads.set(stats.deferred_reads);
@@ -331,6 +372,8 @@ struct Registry {
     messages_lost: AtomicU64,
     workers: AtomicUsize,
     started: OnceLock<Instant>,
+    #[cfg(all(feature = "metrics", feature = "tls"))]
+    certificates: Mutex<Option<Arc<Certificates>>>,
     /// A worker has copied its statistics for a scrape.
     copied: Condvar,
 }
@@ -359,6 +402,19 @@ impl Metrics {
     /// Sets the number of workers.
     pub(crate) fn set_workers(&self, workers: usize) {
         self.all.workers.store(workers, Ordering::Relaxed);
+    }
+
+    /// Sets the certificates of the server.
+    #[cfg(all(feature = "metrics", feature = "tls"))]
+    pub(crate) fn set_certificates(&self, certificates: Option<Arc<Certificates>>) {
+        *self.all.certificates.lock().unwrap_or_else(PoisonError::into_inner) = certificates;
+    }
+
+    /// Returns when the certificates of the server expire, by their files.
+    #[cfg(all(feature = "metrics", feature = "tls"))]
+    pub(crate) fn expiries(&self) -> BTreeMap<PathBuf, SystemTime> {
+        let certificates = self.all.certificates.lock().unwrap_or_else(PoisonError::into_inner);
+        certificates.as_ref().map_or_else(BTreeMap::new, |all| all.expiries())
     }
 
     /// Records when the server started; the first call counts.
@@ -421,6 +477,7 @@ impl Metrics {
             name: "messages_lost",
             help: "Lines of the program's own log that were lost, as nobody read it or it failed.",
             value: self.all.messages_lost.load(Ordering::Relaxed),
+            is_gauge: false,
         };
         WorkerMetrics::sums(&self.all.ended, &self.all.living()).chain([messages_lost])
     }

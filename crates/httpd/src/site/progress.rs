@@ -182,7 +182,7 @@ fn wait(
     if waits_for == WaitsFor::Room {
         // A wake-up does not extend the client's time.
         if !std::mem::replace(&mut x.state.full, true) {
-            context.watch_progress(x);
+            context.await_progress(x);
         }
         receives = false;
     }

@@ -19,7 +19,7 @@ use crate::site::wakers::Task;
 pub struct State {
     /// A request that is waiting.
     pub(crate) work: Option<Box<PendingWork>>,
-    /// Unsent bytes when the deadline was set; 0 if there were none or they do not matter.
+    /// Unsent bytes when the deadline was set, or [`State::NOT_MEASURED`]; 0 if there were none or they do not matter.
     pub(crate) unsent: u64,
     /// What handlers, the log and the metrics need.
     pub(crate) observed: Option<Box<Observed>>,
@@ -63,6 +63,9 @@ pub(crate) struct Observed {
 }
 
 impl State {
+    /// [`State::unsent`] from a response that fills the send queue to the first look at what the client takes.
+    pub(crate) const NOT_MEASURED: u64 = u64::MAX;
+
     /// Returns whether no request is being received or answered.
     pub(crate) fn is_idle(&self) -> bool {
         self.work.is_none() && self.scanned == 0 && !self.paused

@@ -32,6 +32,10 @@ pub(crate) struct Io {
     pub(crate) sent: Vec<u8>,
     /// The client does not read unless [`Stage::take`] is called.
     pub(crate) blocked: bool,
+    /// The kernel takes all bytes at once, and holds them for the client.
+    pub(crate) kernel_takes: bool,
+    /// Bytes that the kernel holds.
+    held: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) close: Option<Close>,
     pub(crate) stopping: bool,
@@ -82,6 +86,8 @@ impl Stage {
             wall: SystemTime::now() + Duration::from_secs(3600),
             sent: Vec::new(),
             blocked: false,
+            kernel_takes: false,
+            held: 0,
             deadline: None,
             close: None,
             stopping: false,
@@ -113,6 +119,7 @@ impl Stage {
         (self.io.close, self.io.paused, self.io.resumed, self.io.high) =
             (None, false, false, false);
         self.io.queue.clear();
+        self.io.held = 0;
         let Stage { app, io, state, .. } = self;
         app.accepted(Cx { io, id: ID, state, others: Others::none() }, Listener(0));
     }
@@ -137,10 +144,16 @@ impl Stage {
         std::mem::take(&mut self.io.sent)
     }
 
+    /// Lets time pass, from one deadline to the next.
     pub(crate) fn pass(&mut self, time: Duration) {
-        self.io.now += time;
+        let end = self.io.now + time;
         self.io.wall += time;
-        while self.io.deadline.is_some_and(|at| at <= self.io.now) {
+        loop {
+            let due = self.io.deadline.filter(|at| *at <= end);
+            self.io.now = due.unwrap_or(end).max(self.io.now);
+            if due.is_none() {
+                return;
+            }
             self.io.deadline = None;
             let Stage { app, io, state, .. } = self;
             app.expired(Cx { io, id: ID, state, others: Others::none() });
@@ -185,8 +198,14 @@ impl Stage {
     /// Executes file operations, sends queued bytes and resumes receiving, until nothing is pending.
     fn run(&mut self) {
         loop {
-            if !self.io.blocked {
+            if self.io.kernel_takes {
+                self.io.held += self.io.waiting_bytes();
+            }
+            if self.io.kernel_takes || !self.io.blocked {
                 self.io.queue.clear();
+            }
+            if !self.io.blocked {
+                self.io.held = 0;
             }
             if self.io.high && self.io.load() <= LOW_WATER {
                 self.io.high = false;
@@ -220,6 +239,8 @@ impl Io {
     }
 
     fn take(&mut self, mut n: u64) {
+        let held = n.min(self.held);
+        (n, self.held) = (n - held, self.held - held);
         while n > 0 {
             let Some(Item::Memory(remaining) | Item::File(remaining)) = self.queue.front_mut()
             else {
@@ -231,6 +252,10 @@ impl Io {
                 self.queue.pop_front();
             }
         }
+    }
+
+    fn waiting_bytes(&self) -> u64 {
+        self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
     }
 
     fn load(&self) -> usize {
@@ -386,11 +411,11 @@ impl Commands for Io {
     }
 
     fn unsent_bytes(&self, _: ConnId) -> u64 {
-        self.queue.iter().map(|(Item::Memory(remaining) | Item::File(remaining))| remaining).sum()
+        self.held + self.waiting_bytes()
     }
 
-    fn queued_bytes(&self, id: ConnId) -> u64 {
-        self.unsent_bytes(id)
+    fn queued_bytes(&self, _: ConnId) -> u64 {
+        self.waiting_bytes()
     }
 
     fn is_receiving(&self, id: ConnId) -> bool {

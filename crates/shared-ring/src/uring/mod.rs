@@ -36,8 +36,8 @@ use crate::read_ahead::ReadAhead;
 use crate::read_buffers::ReadBuffers;
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileOp, Host, Kernel,
-    KernelError, Linux, Offload, Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind,
-    Submitted, System, Token, WakeSignal, Waker,
+    KernelError, Linux, Occupancy, Offload, Op, OpKind, Outcome, Submit, SubmitError,
+    SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
 };
 use provided::BufferRing;
 use sqe::OpState;
@@ -522,6 +522,15 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
 
     fn counters(&self) -> Counters {
         self.counters
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        Occupancy {
+            in_flight: self.owned.inflight.len() as u32,
+            unsubmitted: self.unsubmitted.len() as u32,
+            free_buffers: self.owned.groups.iter().map(BufferRing::available).sum(),
+            ..Occupancy::default()
+        }
     }
 }
 

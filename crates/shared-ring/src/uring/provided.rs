@@ -91,6 +91,11 @@ impl<E: RingMemory> BufferRing<E> {
         self.count
     }
 
+    /// Returns the number of buffers that are not lent out.
+    pub(super) fn available(&self) -> u32 {
+        self.pool.available().into()
+    }
+
     /// Returns the number of buffers that the kernel holds.
     pub(super) fn held(&self) -> u16 {
         self.held

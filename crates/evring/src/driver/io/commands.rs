@@ -214,6 +214,7 @@ impl<K: Submit> Commands for Io<K> {
             backlog: self.listeners.iter().map(ListenerState::length).sum(),
             service_rate: self.load.rate(),
             kernel: self.kernel.counters(),
+            occupancy: self.kernel.occupancy(),
             deferred_reads: self.deferred_reads.as_ref().map_or(0, |r| r.counters().deferred),
             ..self.stats
         }

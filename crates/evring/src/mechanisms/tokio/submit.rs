@@ -9,8 +9,8 @@ use std::time::Instant;
 use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Need, Operations, Read, SocketState};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{
-    Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Op, Outcome, Socket, Submit,
-    SubmitError, Submitted, Token, Waker,
+    Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Occupancy, Op, Outcome, Socket,
+    Submit, SubmitError, Submitted, Token, Waker,
 };
 
 use crate::{Config, StartError};
@@ -264,6 +264,10 @@ unsafe impl Submit for TokioSubmit {
 
     fn counters(&self) -> Counters {
         self.operations.counters
+    }
+
+    fn occupancy(&self) -> Occupancy {
+        self.operations.occupancy()
     }
 }
 
