@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the servers with other programs: curl fetches a directory of 1,000 files from every mechanism,
-# through the proxy from nginx, and over TLS, and compares the bytes; testssl.sh scans the TLS. Runs ci/kv.sh for the
-# cache.
+# through the proxy from nginx, and over TLS, and compares the bytes; curl is a client of the library's examples;
+# testssl.sh scans the TLS meanwhile. Runs ci/kv.sh for the cache.
 . "$(dirname "$0")/setup.sh"
 need curl curl
 need openssl openssl
@@ -10,9 +10,12 @@ need testssl testssl.sh
 
 cargo build --release --quiet -p evring-httpd -p examples
 bin=$target/release
+# As their tests run them.
+cargo test --workspace --features web-examples/sqlite --quiet --no-run --test json_api --test programs
 work=$(mktemp -d)
 pids=()
-trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$work"' EXIT
+scan=
+trap 'kill "${pids[@]}" $scan 2>/dev/null || true; rm -rf "$work"' EXIT
 
 # 1,000 files of 0 bytes to 10 MB: mostly small, with sizes around multiples of buffers and pages.
 root=$work/root
@@ -60,6 +63,30 @@ fetch() {
     diff -r "$root" "$into" >/dev/null || { diff -rq "$root" "$into" | head >&2; echo "$name: files differ" >&2; exit 1; }
     echo "$name: 1000 identical files"
 }
+
+# The whole scan of testssl.sh, which mostly waits, while the other tests run. It finds nothing above "low": the
+# certificate is from an authority for tests, with the extensions of a public one, and the site has the field of
+# docs/production.md.
+openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 200 -subj "/CN=authority for tests" \
+    -addext keyUsage=critical,keyCertSign -keyout "$work/ca-key.pem" -out "$work/ca.pem" 2>/dev/null
+openssl req -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -subj /CN=localhost \
+    -keyout "$work/site-key.pem" -out "$work/request.pem" 2>/dev/null
+cat >"$work/extensions" <<EXTENSIONS
+basicConstraints = critical,CA:FALSE
+keyUsage = critical,digitalSignature
+extendedKeyUsage = serverAuth
+subjectAltName = DNS:localhost
+crlDistributionPoints = URI:http://localhost/crl
+EXTENSIONS
+openssl x509 -req -in "$work/request.pem" -CA "$work/ca.pem" -CAkey "$work/ca-key.pem" -CAcreateserial -days 200 \
+    -extfile "$work/extensions" -out "$work/site.pem" 2>/dev/null
+mkdir "$work/site"
+echo "its index" >"$work/site/index.html"
+start tls-scan "$bin/httpd" --listen 127.0.0.1:0 --root "$work/site" --tls-cert "$work/site.pem" --tls-key "$work/site-key.pem" \
+    --header "always X-Content-Type-Options: nosniff"
+testssl --quiet --warnings off --color 0 --add-ca "$work/ca.pem" --severity MEDIUM --jsonfile "$work/testssl.json" \
+    "localhost:${address##*:}" >"$work/testssl" 2>&1 &
+scan=$!
 
 backends=$("$bin/httpd" --list-backends --json | grep -o '"name": *"[^"]*"\|"available": *[a-z]*' |
     sed 's/.*: *//; s/"//g' | paste -d' ' - - | awk '{ if ($1 == "true") print $2; else if ($2 == "true") print $1 }')
@@ -112,10 +139,57 @@ for backend in $backends; do
     grep -q '"tls_errors":1,' "$work/status" || { cat "$work/status" >&2; exit 1; }
     stop
 done
-# A scanner finds nothing above "low" in versions, ciphers and known vulnerabilities. The certificate is one for tests.
-start tls-scan "$bin/httpd" --listen 127.0.0.1:0 --root "$root" --tls-cert "$work/cert.pem" --tls-key "$work/key.pem"
-testssl --quiet --warnings off --color 0 --protocols --std --pfs --server-preference --vulnerable \
-    --severity MEDIUM --jsonfile "$work/testssl.json" "$address" >"$work/testssl" 2>&1 || true
+# curl as the client of the examples. ask [OPTION...] URL: prints the body, then the status.
+ask() { curl --silent --show-error --max-time 20 --write-out ' %{http_code}' "$@" || true; }
+# gives WANTED OPTION...: compares what a request gives.
+gives() {
+    local given
+    given=$(ask "${@:2}")
+    [ "$given" = "$1" ] || { printf 'curl %s\ngives: %s\nnot:   %s\n' "${*:2}" "$given" "$1" >&2; exit 1; }
+}
+examples=$target/debug
+
+start json-api "$examples/json-api" "$work/notes.db" 127.0.0.1:0
+gives '[] 200' "http://$address/notes"
+gives '{"id":1,"text":"milk"} 201' --json '{"text": "milk"}' "http://$address/notes"
+gives '[{"id":1,"text":"milk"}] 200' "http://$address/notes"
+gives ' 204' --request DELETE "http://$address/notes/1"
+gives $'no such note\n 404' "http://$address/notes/1"
+stop
+
+mkdir "$work/uploads"
+start upload "$examples/upload" "$work/uploads" 127.0.0.1:0
+# curl waits for 100 Continue; from a pipe, it sends chunks.
+gives $'10000000 bytes\n 201' --upload-file "$root/19.bin" "http://$address/files/long"
+gives $'65537 bytes\n 201' --upload-file - "http://$address/files/piped" < <(cat "$root/14.bin")
+cmp "$work/uploads/long" "$root/19.bin"
+curl --silent --show-error --fail "http://$address/piped" | cmp - "$root/14.bin"
+gives $'bad name\n 400' --upload-file "$root/2.bin" "http://$address/files/.hidden"
+stop
+
+start events "$examples/events" 127.0.0.1:0
+: >"$work/events"
+curl --silent --no-buffer "http://$address/events" >"$work/events" &
+pids+=($!)
+until grep -q '^: welcome$' "$work/events"; do kill -0 "${pids[-1]}"; sleep 0.05; done
+gives $'1 clients\n 200' --data-binary $'hello\nthere' "http://$address/say"
+until grep -q '^data: there$' "$work/events"; do kill -0 "${pids[-1]}"; sleep 0.05; done
+stop
+diff "$work/events" - <<<$': welcome\n\ndata: hello\ndata: there\n'
+stop
+
+for backend in $backends; do
+    start "axum-$backend" "$examples/axum-router" 127.0.0.1:0 "$backend"
+    gives $'Hello, Ada! (greeting 1)\n 200' --get --data name=Ada "http://$address/greet"
+    gives '{"x":3.0,"y":-4.0} 200' --json '{"x": 1.5, "y": -2}' "http://$address/scale/2"
+    gives $'event: count\ndata: 1\n\nevent: count\ndata: 2\n\nevent: count\ndata: 3\n\n 200' "http://$address/count"
+    gives $'2 ms later\n 200' "http://$address/wait/2"
+    curl --silent --show-error --fail --data-binary "@$root/18.bin" "http://$address/echo" | cmp - "$root/18.bin"
+    stop
+done
+echo "examples: curl exchanges JSON, files and events with them"
+
+wait "$scan" || true
 stop
 if grep -Eq '"(MEDIUM|HIGH|CRITICAL|FATAL)"' "$work/testssl.json" || ! grep -q ' Done ' "$work/testssl"; then
     cat "$work/testssl.json" "$work/testssl" >&2
