@@ -36,7 +36,7 @@ use crate::site::log::{LogSender, LogWriter};
 use crate::site::login::LoginThreads;
 
 /// The sockets of a worker, by address.
-type WorkerSockets = Vec<Vec<ListeningSocket>>;
+pub(super) type WorkerSockets = Vec<Vec<ListeningSocket>>;
 
 impl Builder {
     /// Starts the server. When this returns, it accepts connections.
@@ -120,8 +120,9 @@ impl Builder {
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
+        let workers = self.workers.into();
         let generation = self.start_workers(handle, sockets, logs)?;
-        metrics.set_workers(self.workers.into());
+        metrics.set_workers(workers);
         handle.0.replace(generation)?;
         #[cfg(all(feature = "metrics", feature = "tls"))]
         metrics.set_certificates(self.loaded_tls.map(|tls| tls.certificates));
@@ -183,7 +184,7 @@ impl Builder {
 
     /// Starts a worker for each list of sockets, with the log that it writes to.
     fn start_workers(
-        &mut self,
+        self,
         handle: &Handle,
         sockets: Vec<WorkerSockets>,
         (writer, senders): (Option<LogWriter>, Vec<Option<LogSender>>),
@@ -200,6 +201,7 @@ impl Builder {
             #[cfg(feature = "tls")]
             tls: self.loaded_tls.clone(),
         };
+        let builder = Arc::new(self);
         for (sockets, log) in sockets.into_iter().zip(senders) {
             generation.sockets.extend(sockets.iter().flatten().cloned());
             let end = EndOnDrop {
@@ -207,10 +209,10 @@ impl Builder {
                 is_current: Arc::clone(&generation.is_current),
                 ended: Arc::clone(&generation.ended),
             };
-            let worker = self.start_worker(sockets, end, handle.0.metrics.another(), log)?;
+            let worker = builder.start_worker(sockets, end, handle.0.metrics.another(), log)?;
             generation.workers.push(worker);
         }
-        generation.addresses = std::mem::take(&mut self.config.listen);
+        generation.addresses = builder.config.listen.clone();
         Ok(generation)
     }
 

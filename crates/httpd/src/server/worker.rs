@@ -12,6 +12,7 @@ use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::generation::Worker;
 use crate::server::running::Handle;
+use crate::server::start::WorkerSockets;
 #[cfg(feature = "tls")]
 use crate::server::tls;
 use crate::site::Site;
@@ -31,101 +32,33 @@ impl Builder {
     /// Starts a worker, with its sockets for each address, and returns when it listens. Mechanisms cannot move
     /// between threads, so the worker creates its own.
     pub(super) fn start_worker(
-        &self,
-        sockets: Vec<Vec<ListeningSocket>>,
+        self: &Arc<Self>,
+        sockets: WorkerSockets,
         end: EndOnDrop,
         metrics: Metrics,
         log: Option<LogSender>,
     ) -> Result<Worker, Error> {
-        #[cfg(feature = "tls")]
-        let redirect =
-            self.loaded_tls.as_ref().map(|tls| redirect(&sockets, tls.first_redirecting));
-        #[cfg(feature = "sandbox")]
-        let listeners: Vec<_> = sockets.iter().map(Vec::len).collect();
-        let (backend, mut config, routes) =
-            (self.backend.clone(), self.config.clone(), self.routes.clone());
-        config.inherited = sockets.into_iter().flatten().collect();
-        config.listen = config.inherited.iter().map(ListeningSocket::address).collect();
-        let (limits, file_options) = (self.limits.clone(), self.file_options.clone());
-        let hosts = self.hosts.clone();
-        let first_root = config.roots.len() as u16;
-        config.roots.extend(hosts.iter().filter_map(|host| host.root.clone()));
-        #[cfg(feature = "basic-auth")]
-        let login_threads = self.login_threads.clone();
-        #[cfg(feature = "compression")]
-        let compressor_threads = self.compressor_threads.clone();
-        #[cfg(feature = "tls")]
-        let tls = self.loaded_tls.clone();
-        let (status, error_pages) = (self.status, self.loaded_error_pages.clone());
-        let status_thread = self.status_thread.clone();
-        #[cfg(feature = "metrics")]
-        let measures = self.metrics_listen.is_some();
-        #[cfg(not(feature = "metrics"))]
-        let measures = false;
-        #[cfg(feature = "sandbox")]
-        let handlers = self.sandbox.clone();
-        #[cfg(feature = "tokio")]
-        let tokio = self.tokio.clone();
+        let builder = Arc::clone(self);
         let (start, may_start) = channel();
         let (ready, is_ready) = channel();
         let thread = thread::Builder::new().name("worker".to_owned()).spawn(move || {
             #[cfg(feature = "tokio")]
+            let tokio = builder.tokio.clone();
+            #[cfg(feature = "tokio")]
             let _entered = tokio.as_ref().map(tokio::runtime::Handle::enter);
-            #[cfg(feature = "sandbox")]
-            let mut sandbox = Sandbox::new(&handlers, &listeners)
-                .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
-            #[cfg_attr(not(feature = "sandbox"), expect(unused_mut))]
-            let mut mechanism = AnyMechanism::new(&backend, &config).map_err(Error::Start)?;
-            #[cfg(feature = "sandbox")]
-            sandbox
-                .land(&mut mechanism)
-                .map_err(|(name, error)| Error::HandlerBuffers(name, error))?;
-            // Its clones of the sockets would keep them open.
-            drop(config);
-            let _ = ready.send((mechanism.name(), mechanism.remote()));
-            let _end = end;
-            let root = (first_root > 0).then_some(Root(0));
-            let site = Site::new(root).backend(mechanism.name()).limits(limits);
-            let mut site = site.remote(&mechanism.remote());
-            #[cfg(feature = "compression")]
-            {
-                site.files.compressor =
-                    compressor_threads.map(|threads| Compressor::new(threads, &mechanism.remote()));
-            }
-            #[cfg(feature = "basic-auth")]
-            {
-                site.logins =
-                    login_threads.map(|threads| Logins::new(threads, &mechanism.remote()));
-            }
-            site.context.measures = measures || log.is_some();
-            site.files.hosts.first_mut().options = file_options;
-            let mut roots = (first_root..).map(Root);
-            for host in hosts {
-                let root = host.root.and_then(|_| roots.next());
-                site.files.hosts.add(&host.names, FileHost { root, options: host.files });
-            }
-            site.context.responder.with_fallback = site.files.hosts.with_fallback();
-            site.context.responder.fields = site.files.hosts.fields_of_errors();
-            site.handlers.routes = routes;
-            let (own, remote) = (metrics.clone(), mechanism.remote());
-            (site.status, site.status_thread) = (status, status_thread);
-            (site.context.metrics, site.context.log) = (metrics, log);
-            site.context.responder.error_pages = error_pages;
-            #[cfg(feature = "sandbox")]
-            {
-                site.sandbox = sandbox;
-            }
             #[cfg(feature = "tls")]
-            {
-                site.redirect = redirect;
-                serve(
-                    || tls::run(mechanism, site, tls.map(|tls| tls.config)),
-                    &may_start,
-                    (&own, remote),
-                )
-            }
+            let tls = builder.loaded_tls.as_ref().map(|tls| tls.config.clone());
+            let own = metrics.clone();
+            let (mechanism, site) = builder.mechanism_and_site(sockets, metrics, log)?;
+            drop(builder);
+            let remote = mechanism.remote();
+            let _ = ready.send((mechanism.name(), remote.clone()));
+            let _end = end;
+            #[cfg(feature = "tls")]
+            let run = || tls::run(mechanism, site, tls);
             #[cfg(not(feature = "tls"))]
-            serve(|| mechanism.run(site), &may_start, (&own, remote))
+            let run = || mechanism.run(site);
+            serve(run, &may_start, (&own, remote))
         });
         let thread = thread.map_err(Error::Thread)?;
         match is_ready.recv() {
@@ -134,6 +67,79 @@ impl Builder {
                 Err(thread.join().map_or(Error::Panic, |end| end.err().unwrap_or(Error::Panic)))
             }
         }
+    }
+
+    /// Sets up a worker's mechanism on its sockets, which it alone keeps open, and its site.
+    fn mechanism_and_site(
+        &self,
+        sockets: WorkerSockets,
+        metrics: Metrics,
+        log: Option<LogSender>,
+    ) -> Result<(AnyMechanism, Site), Error> {
+        let mut config = self.config.clone();
+        config.inherited = sockets.iter().flatten().cloned().collect();
+        config.listen = config.inherited.iter().map(ListeningSocket::address).collect();
+        config.roots.extend(self.hosts.iter().filter_map(|host| host.root.clone()));
+        #[cfg(feature = "sandbox")]
+        let mut sandbox = {
+            let listeners: Vec<_> = sockets.iter().map(Vec::len).collect();
+            Sandbox::new(&self.sandbox, &listeners)
+                .map_err(|(name, rejection)| Error::Handler(name, rejection))?
+        };
+        #[cfg_attr(not(feature = "sandbox"), expect(unused_mut))]
+        let mut mechanism = AnyMechanism::new(&self.backend, &config).map_err(Error::Start)?;
+        #[cfg(feature = "sandbox")]
+        sandbox.land(&mut mechanism).map_err(|(name, error)| Error::HandlerBuffers(name, error))?;
+        #[cfg_attr(not(any(feature = "sandbox", feature = "tls")), expect(unused_mut))]
+        let mut site = self.site(&mechanism, metrics, log);
+        #[cfg(feature = "sandbox")]
+        {
+            site.sandbox = sandbox;
+        }
+        #[cfg(feature = "tls")]
+        {
+            let redirected = self.loaded_tls.as_ref().map(|tls| tls.first_redirecting);
+            site.redirect = redirected.map(|first| redirect(&sockets, first));
+        }
+        Ok((mechanism, site))
+    }
+
+    /// Makes a worker's site, with the settings.
+    fn site(&self, mechanism: &AnyMechanism, metrics: Metrics, log: Option<LogSender>) -> Site {
+        let first_root = self.config.roots.len() as u16;
+        let root = (first_root > 0).then_some(Root(0));
+        let remote = &mechanism.remote();
+        let site = Site::new(root).backend(mechanism.name()).limits(self.limits.clone());
+        let mut site = site.remote(remote);
+        #[cfg(feature = "compression")]
+        {
+            let threads = self.compressor_threads.clone();
+            site.files.compressor = threads.map(|threads| Compressor::new(threads, remote));
+        }
+        #[cfg(feature = "basic-auth")]
+        {
+            let threads = self.login_threads.clone();
+            site.logins = threads.map(|threads| Logins::new(threads, remote));
+        }
+        site.files.hosts.first_mut().options = self.file_options.clone();
+        let mut roots = (first_root..).map(Root);
+        for host in &self.hosts {
+            let root = host.root.as_ref().and_then(|_| roots.next());
+            site.files.hosts.add(&host.names, FileHost { root, options: host.files.clone() });
+        }
+        site.handlers.routes = self.routes.clone();
+        (site.status, site.status_thread) = (self.status, self.status_thread.clone());
+        let context = &mut site.context;
+        context.responder.with_fallback = site.files.hosts.with_fallback();
+        context.responder.fields = site.files.hosts.fields_of_errors();
+        context.responder.error_pages = self.loaded_error_pages.clone();
+        context.measures = log.is_some();
+        #[cfg(feature = "metrics")]
+        {
+            context.measures |= self.metrics_listen.is_some();
+        }
+        (context.metrics, context.log) = (metrics, log);
+        site
     }
 }
 

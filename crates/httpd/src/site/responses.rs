@@ -101,6 +101,33 @@ pub(crate) fn send_plain(
     x.state.record(sent.close(x.io, x.id, options))
 }
 
+/// How a client finds the end of a response's body (RFC 9112, section 6.3).
+#[derive(Clone, Copy)]
+enum Framing {
+    /// There is none, and no length (204 and 304; RFC 9110, section 6.4.1).
+    Bodiless,
+    Length(u64),
+    Chunked,
+    UntilClose,
+}
+
+impl Framing {
+    fn of(status: Status, fields: &HeaderMap, body: &Kind, options: ResponseOptions) -> Self {
+        let len = match body {
+            Kind::Bytes(bytes) => Some(bytes.len() as u64),
+            Kind::Pieces(len, _) => *len,
+        };
+        // For HEAD, a handler may have left out a body whose length it gives (RFC 9110, section 8.6).
+        let is_left_out = !options.body && len == Some(0);
+        match if is_left_out { declared_length(fields).or(len) } else { len } {
+            _ if matches!(status.0, 204 | 304) => Framing::Bodiless,
+            Some(len) => Framing::Length(len),
+            None if options.is_http10 => Framing::UntilClose,
+            None => Framing::Chunked,
+        }
+    }
+}
+
 /// Sends a response with fields.
 #[inline(never)]
 fn send_full(
@@ -108,7 +135,7 @@ fn send_full(
     conversion: &mut HttpConversion,
     x: &mut Cx<'_, impl Commands, State>,
     response: Response,
-    mut options: ResponseOptions,
+    options: ResponseOptions,
 ) -> SendProgress {
     let (mut head, Body(body)) = response.into_parts();
     if head.status == StatusCode::SWITCHING_PROTOCOLS
@@ -120,74 +147,83 @@ fn send_full(
     let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
     drop(extensions);
     let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
-    // 204 and 304 have no body and no length (RFC 9110, section 6.4.1). 1xx is not a final status.
-    let bodiless = matches!(status.0, 204 | 304);
+    // 1xx is not a final status.
     if status.0 < 200 {
         drop(Guarded::new(body));
         return SendProgress::Sent(context.send_error(x, Status::INTERNAL, options.ending()));
     }
-    let body = match body {
-        Kind::Bytes(bytes) if bytes.len() > PART_BYTES => {
-            Kind::Pieces(Some(bytes.len() as u64), Pieces::made(iter::once(Ok(bytes))))
-        }
-        body => body,
-    };
-    let len = match &body {
-        Kind::Bytes(bytes) => Some(bytes.len() as u64),
-        Kind::Pieces(len, _) => *len,
-    };
-    // For HEAD, a handler may have left out a body whose length it gives (RFC 9110, section 8.6).
-    let is_left_out = !options.body && len == Some(0);
-    let len = if is_left_out { declared_length(&head.headers).or(len) } else { len };
-    if len.is_none() && options.is_http10 && !bodiless {
-        options = options.ending();
-    }
-    let chunked = len.is_none() && !options.is_http10 && !bodiless;
-    let out = &mut context.responder.scratch;
+    let framing = Framing::of(status, &head.headers, &body, options);
+    let options = put_full_head(&mut context.responder, status, &head.headers, framing, options);
+    conversion.recycle(head.headers);
+    send_body(&mut context.responder.scratch, x, body, (status, framing, options))
+}
+
+/// Begins a response in the scratch buffer with its head. Returns its options, as a field may end the connection.
+fn put_full_head(
+    responder: &mut ResponseSender,
+    status: Status,
+    fields: &HeaderMap,
+    framing: Framing,
+    mut options: ResponseOptions,
+) -> ResponseOptions {
+    let out = &mut responder.scratch;
     out.clear();
-    begin_head(out, status, &context.responder.clock);
-    for (name, value) in &head.headers {
+    begin_head(out, status, &responder.clock);
+    for (name, value) in fields {
         if !is_framing(name) {
             put_field(out, name.as_str(), value.as_bytes());
         } else if name == header::CONNECTION && has_close(value) {
             options = options.ending();
         }
     }
-    conversion.recycle(head.headers);
-    match len {
-        _ if bodiless => {}
-        Some(len) => put_length(out, len),
-        None if chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
-        None => {}
+    match framing {
+        Framing::Bodiless => {}
+        Framing::Length(len) => put_length(out, len),
+        Framing::Chunked => out.extend_from_slice(b"Transfer-Encoding: chunked\r\n"),
+        Framing::UntilClose => options = options.ending(),
     }
     end_head(out, options);
-    let is_short = |bytes: &bytes::Bytes| bytes.len() <= PreparedResponse::MAX_INLINE_BYTES;
-    let sends_body = options.body && !bodiless;
+    options
+}
+
+/// Sends a head, and the body or its first part.
+fn send_body(
+    head: &mut Vec<u8>,
+    x: &mut Cx<'_, impl Commands, State>,
+    body: Kind,
+    (status, framing, options): (Status, Framing, ResponseOptions),
+) -> SendProgress {
     let body = match body {
-        body if !sends_body => {
+        body if !options.body || matches!(framing, Framing::Bodiless) => {
             drop(Guarded::new(body));
             Kind::default()
         }
-        Kind::Bytes(bytes) if is_short(&bytes) => {
-            out.extend_from_slice(&bytes);
+        Kind::Bytes(bytes) if bytes.len() > PART_BYTES => {
+            Kind::Pieces(Some(bytes.len() as u64), Pieces::made(iter::once(Ok(bytes))))
+        }
+        Kind::Bytes(bytes) if bytes.len() <= PreparedResponse::MAX_INLINE_BYTES => {
+            head.extend_from_slice(&bytes);
             Kind::default()
         }
         body => body,
     };
-    let mut queued = x.io.send(x.id, Chunk::Copy(out));
-    let body_bytes = if sends_body { len.unwrap_or(0) } else { 0 };
+    let mut queued = x.io.send(x.id, Chunk::Copy(head));
     match body {
         Kind::Bytes(bytes) if bytes.is_empty() => {}
         Kind::Bytes(bytes) => queued = x.io.send(x.id, Chunk::Shared(bytes)),
         Kind::Pieces(len, pieces) => {
             // The parts that follow are counted, and decide whether the send queue is full.
             x.state.record(Sent::new(status, 0, 0));
+            let chunked = matches!(framing, Framing::Chunked);
             return SendProgress::Streams(StreamedBody::new(pieces, len, chunked, options));
         }
     }
-    SendProgress::Sent(
-        x.state.record(Sent::new(status, body_bytes, queued).close(x.io, x.id, options)),
-    )
+    let body_bytes = match framing {
+        Framing::Length(len) if options.body => len,
+        _ => 0,
+    };
+    let sent = Sent::new(status, body_bytes, queued).close(x.io, x.id, options);
+    SendProgress::Sent(x.state.record(sent))
 }
 
 /// Sends the head with which the connection switches to another protocol, or an error if the client did not ask.
