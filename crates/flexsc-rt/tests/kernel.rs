@@ -244,6 +244,30 @@ fn receives_wait_without_a_buffer_and_then_in_order() {
 }
 
 #[test]
+fn cancelled_receive_that_waits_for_a_buffer_ends() {
+    let mut kernel = kernel();
+    let mut pairs: Vec<_> = (0..3).map(|_| connect(&mut kernel)).collect();
+    let token = |slot| Token::new(OpKind::Receive, slot, 0);
+    for (slot, (ours, theirs)) in pairs.iter_mut().enumerate() {
+        theirs.write_all(b"bytes").unwrap();
+        let receive = Op::Receive { fd: fd(ours), group: BufferGroup::DEFAULT };
+        submit(&mut kernel, token(slot as u32), receive);
+    }
+    // There are two buffers.
+    let held: Vec<_> = (0..2).map(|_| next(&mut kernel)).collect();
+    while kernel.counters().buffer_shortages < 1 {
+        assert_eq!(turn(&mut kernel), 0);
+    }
+    let waits = (0..3).map(token).find(|token| held.iter().all(|held| held.token != *token));
+    kernel.cancel(waits.unwrap());
+    let ended = kernel.next().unwrap();
+    assert!(ended.last && Some(ended.token) == waits);
+    assert!(matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
+    kernel.finish();
+    pairs.into_iter().for_each(|(ours, _)| kernel.host_mut().close_unused(ours));
+}
+
+#[test]
 fn batch_of_sends_and_receives_is_made_by_one_entry_into_the_ring() {
     let mut kernel = FlexScKernel::new(&EngineConfig::new(256, 64, 4096)).unwrap();
     let mut pairs: Vec<_> = (0..64).map(|_| connect(&mut kernel)).collect();

@@ -25,9 +25,11 @@ impl ReadBuffers {
     pub const MAX_BYTES: usize = Self::MAX as usize * (Self::BYTES as usize + 128);
     /// Number of buffers that are allocated at a time.
     const STEP: u16 = 4;
+    /// Minimum number of bytes that occupy a buffer: the reader may keep fewer for long.
+    const MIN_BYTES: usize = Self::BYTES as usize / 4;
 
-    /// Reads a part of a file without blocking. Returns `None` if the part is longer than a buffer, or all buffers are lent
-    /// out.
+    /// Reads a part of a file without blocking; a short one into memory of its own. Returns `None` if the part is longer
+    /// than a buffer, or all buffers are lent out.
     ///
     /// # Errors
     /// Those of [`System::read_cached`].
@@ -38,14 +40,20 @@ impl ReadBuffers {
         part: &Range<u64>,
     ) -> Option<Result<FileOutcome, Errno>> {
         let len = len(part);
-        let mut bytes = (len <= Self::BYTES).then(|| self.take()).flatten()?;
         let part = FileRange { file, offset: part.start, len };
+        if (len as usize) < Self::MIN_BYTES {
+            let mut bytes = vec![0; len as usize];
+            return Some(system.read_cached(part, &mut bytes).map(|n| {
+                bytes.truncate(n);
+                FileOutcome::Read(bytes.into())
+            }));
+        }
+        let mut bytes = (len <= Self::BYTES).then(|| self.take()).flatten()?;
         match system.read_cached(part, &mut bytes[..len as usize]) {
             Ok(n) => bytes.truncate(n),
             Err(errno) => return Some(Err(errno)),
         }
-        // The reader may keep few bytes for long.
-        let is_filled = bytes.len() >= Self::BYTES as usize / 4;
+        let is_filled = bytes.len() >= Self::MIN_BYTES;
         let bytes = if is_filled { bytes } else { RxBuf::from(bytes.to_vec()) };
         Some(Ok(FileOutcome::Read(bytes)))
     }
@@ -72,10 +80,13 @@ mod tests {
     use super::*;
     use crate::Linux;
 
-    /// Returns a reader of the first bytes of a cached file.
-    fn reader(buffers: &mut ReadBuffers) -> impl FnMut(u64) -> Option<Result<RxBuf, Errno>> {
+    /// Returns a reader of the first bytes of a cached file with so many bytes.
+    fn reader(
+        buffers: &mut ReadBuffers,
+        file_bytes: usize,
+    ) -> impl FnMut(u64) -> Option<Result<RxBuf, Errno>> {
         let mut file = tempfile::tempfile().unwrap();
-        file.write_all(&[7; 100_000]).unwrap();
+        file.write_all(&vec![7; file_bytes]).unwrap();
         move |len| {
             let read =
                 buffers.read(&mut Linux::default(), Fd::from_raw(file.as_raw_fd()), &(0..len))?;
@@ -89,7 +100,7 @@ mod tests {
     #[test]
     fn reads_share_a_bounded_number_of_buffers() {
         let mut buffers = ReadBuffers::default();
-        let mut read = reader(&mut buffers);
+        let mut read = reader(&mut buffers, 100_000);
         let mut held = Vec::new();
         while let Some(bytes) = read(60_000) {
             held.push(bytes.unwrap());
@@ -103,11 +114,22 @@ mod tests {
     }
 
     #[test]
+    fn read_of_few_bytes_allocated_buffers() {
+        let mut buffers = ReadBuffers::default();
+        let mut read = reader(&mut buffers, 100_000);
+        assert_eq!(*read(16_383).unwrap().unwrap(), [7; 16_383]);
+        drop(read);
+        assert!(buffers.0.is_empty());
+    }
+
+    #[test]
     fn few_bytes_occupy_no_buffer_and_more_than_a_buffer_none() {
         let mut buffers = ReadBuffers::default();
-        let mut read = reader(&mut buffers);
-        let few: Vec<_> = (0..1_000).map(|_| read(16_383).unwrap().unwrap()).collect();
+        let mut read = reader(&mut buffers, 16_383);
+        let few: Vec<_> = (0..1_000).map(|_| read(60_000).unwrap().unwrap()).collect();
         assert!(few.iter().all(|bytes| bytes.held() < 20_000));
+        drop(read);
+        let mut read = reader(&mut buffers, 100_000);
         assert_eq!(read(16_384).unwrap().unwrap().held(), ReadBuffers::BYTES as usize);
         assert!(read(u64::from(ReadBuffers::BYTES) + 1).is_none());
         drop(read);
@@ -160,7 +182,7 @@ mod tests {
         for _ in 0..1_000 {
             let directory = std::fs::File::open("/proc").unwrap();
             let fd = Fd::from_raw(directory.as_raw_fd());
-            let read = buffers.read(&mut Linux::default(), fd, &(0..10));
+            let read = buffers.read(&mut Linux::default(), fd, &(0..20_000));
             assert!(matches!(read, Some(Err(_))), "{read:?}");
         }
         assert_eq!(buffers.0.len(), 1);

@@ -161,8 +161,9 @@ impl FlexScKernel {
 
     /// Uses the completions of the pages.
     fn complete(&mut self) {
-        while let Some(completion) = self.pages.next() {
-            let token = self.owners[completion.id.index()];
+        while let Some(index) = self.pages.next_done() {
+            let (id, result) = self.pages.take_raw(index);
+            let token = self.owners[id.index()];
             if token == WAKE {
                 self.on_wake();
                 continue;
@@ -171,10 +172,11 @@ impl FlexScKernel {
                 self.closes.closed();
                 continue;
             }
-            let result = completion
-                .result
-                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO));
-            self.proceed(token, completion.id, result);
+            let result = match result {
+                -4095..0 => Err(Errno::from_raw_os_error(-result as i32)),
+                result => Ok(result as usize),
+            };
+            self.proceed(token, id, result);
         }
     }
 

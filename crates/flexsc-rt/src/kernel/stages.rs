@@ -129,7 +129,10 @@ impl FlexScKernel {
                 state.stage = Stage::Receiving(id, buffer);
                 self.has_posted = true;
             }
-            Err(Busy) => self.end_with(token, Errno::BUSY),
+            Err(Busy) => {
+                state.stage = Stage::Idle;
+                self.end_with(token, Errno::BUSY);
+            }
         }
         true
     }
@@ -137,8 +140,10 @@ impl FlexScKernel {
     /// Receives, or waits for a buffer.
     fn receive_or_starve(&mut self, token: Token) {
         if !self.receive(token)
-            && let Some(InFlight { op: Op::Receive { group, .. }, .. }) = self.in_flight.get(token)
+            && let Some(InFlight { op: Op::Receive { group, .. }, state, .. }) =
+                self.in_flight.get(token)
         {
+            state.stage = Stage::Idle;
             self.operations.counters.buffer_shortages += 1;
             self.starved[group.index()].push_back(token);
         }
@@ -184,9 +189,11 @@ impl FlexScKernel {
 
     fn received(&mut self, token: Token, result: CallResult) {
         let Some(InFlight { state, .. }) = self.in_flight.get(token) else { return };
+        if let (Stage::Waiting(_), None, Ok(_)) = (&state.stage, state.end, result) {
+            return self.receive_or_starve(token);
+        }
         let (stage, end) = (mem::replace(&mut state.stage, Stage::Idle), state.end);
         match (stage, result) {
-            (Stage::Waiting(_), Ok(_)) if end.is_none() => self.receive_or_starve(token),
             (Stage::Receiving(..), Ok(0)) => self.end(token, |_| Outcome::Eof),
             (Stage::Receiving(_, mut buffer), Ok(len)) => {
                 let has_more = len == buffer.len();

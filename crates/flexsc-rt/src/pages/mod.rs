@@ -100,6 +100,8 @@ struct Slot {
     place: Place,
     pinned: Option<Executor>,
     uncancellable: bool,
+    /// It was posted as one that may wait indefinitely on a thread.
+    has_thread: bool,
     /// It is on a thread, and was posted without one that may wait indefinitely.
     is_indefinite: bool,
     /// The ring makes it in a batch, if the owner sleeps there.
@@ -212,6 +214,7 @@ impl Pages {
             place: Place::Free,
             pinned: None,
             uncancellable: false,
+            has_thread: false,
             is_indefinite: false,
             in_batches: false,
             waits: Waits::Bounded,

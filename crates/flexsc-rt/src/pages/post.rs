@@ -33,6 +33,7 @@ impl Pages {
         slot.place = Place::Batch;
         slot.pinned = pinned;
         slot.uncancellable = call.uncancellable;
+        slot.has_thread = room == Room::Thread;
         slot.in_batches = call.in_batches;
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;

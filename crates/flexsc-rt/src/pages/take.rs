@@ -3,7 +3,7 @@
 use std::io;
 
 use super::super::raw::{self, INTERRUPTED};
-use super::{EntryId, Pages, Place, Room, is_not_ready};
+use super::{EntryId, Pages, Place, is_not_ready};
 use crate::call::Executor;
 
 /// A call that has ended.
@@ -82,17 +82,24 @@ impl Pages {
     /// Frees an entry that [`Pages::next_done`] has returned.
     #[inline]
     pub(crate) fn take(&mut self, index: u32) -> Completion {
+        let (id, result) = self.take_raw(index);
+        Completion { id, result: raw::decode(result) }
+    }
+
+    /// The same, with the result as the kernel returns it: an error is negative.
+    #[inline]
+    pub(crate) fn take_raw(&mut self, index: u32) -> (EntryId, isize) {
         // SAFETY: the entry is done, and this is its owner.
         let result = unsafe { self.shared.entry(index).take() };
         let slot = &mut self.slots[index as usize];
         let id = EntryId { index, generation: slot.generation };
         slot.generation = slot.generation.wrapping_add(1);
         slot.place = Place::Free;
-        if Room::of(slot.waits, slot.pinned) == Room::Thread {
+        if slot.has_thread {
             self.indefinite_ended();
             self.publish();
         }
         self.free.push(index);
-        Completion { id, result: raw::decode(result) }
+        (id, result)
     }
 }
