@@ -125,7 +125,7 @@ impl Builder {
         metrics.set_workers(workers);
         handle.0.replace(generation)?;
         #[cfg(all(feature = "metrics", feature = "tls"))]
-        metrics.set_certificates(self.loaded_tls.map(|tls| tls.certificates));
+        metrics.set_certificates(handle.0.tls().map(|tls| tls.certificates));
         #[cfg(feature = "metrics")]
         if !keeps_monitor {
             handle.0.set_monitor(monitor);
