@@ -271,6 +271,20 @@ fn sockets_of_a_service_manager_are_used() {
 }
 
 #[test]
+fn ipv4_client_of_a_socket_for_both_families_was_logged_by_an_ipv6_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("access.log");
+    let socket = TcpListener::bind("[::]:0").unwrap();
+    let address = (Ipv4Addr::LOCALHOST, socket.local_addr().unwrap().port());
+    let mut serving = Serving::of(with_sockets([socket], &["--access-log", log.to_str().unwrap()]));
+    assert_eq!(Client::new(TcpStream::connect(address).unwrap()).get("/").status, 200);
+    serving.signal(Signal::TERM);
+    assert!(serving.child.wait().unwrap().success());
+    let line = fs::read_to_string(log).unwrap();
+    assert!(line.starts_with("127.0.0.1 - - ["), "{line}");
+}
+
+#[test]
 fn successor_did_not_know_which_sockets_are_of_a_service_manager() {
     let dir = tempfile::tempdir().unwrap();
     let pid_file = dir.path().join("pid");

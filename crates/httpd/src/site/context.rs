@@ -206,11 +206,14 @@ impl Context {
         }
     }
 
-    /// Returns the address of a connection's client.
+    /// Returns the address of a connection's client, that of IPv4 also at a socket for both families.
     pub(crate) fn client_addr(&self, x: &mut Cx<'_, impl Commands, State>) -> Option<SocketAddr> {
         let observed = x.state.observed.get_or_insert_default();
         if observed.peer.is_none() {
-            observed.peer = x.io.peer_addr(x.id);
+            observed.peer = x.io.peer_addr(x.id).map(|mut peer| {
+                peer.set_ip(peer.ip().to_canonical());
+                peer
+            });
         }
         observed.peer
     }
