@@ -74,11 +74,11 @@ suite() {
             notifier sockets wrong broken_rules)" ;;
         evring:own) echo "--package evring --lib --test mechanisms --test suite" ;;
         httpd:own) echo "--package evring-httpd --lib --test site" ;;
-        # The library has the simulation of this crate.
+        # The library has the simulation of the pages; the kernel's is one of the next pass.
         flexsc-rt:own) echo "--package flexsc-rt --features green-threads --lib $(for_each --test bounds \
-            descriptors event_loop futures green operations pages reentry ring)" ;;
+            descriptors event_loop futures green kernel kernel_limits operations pages reentry ring)" ;;
         flexsc-rt:slow) echo "--package flexsc-rt --features green-threads $(for_each --test broken_ring cores \
-            forks kernel parallel races server signals)" ;;
+            forks parallel races server signals)" ;;
         ecem:own) echo "--package ecem --lib $(for_each --test descriptors figures manager pairs)" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
         shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \

@@ -1,16 +1,26 @@
-//! The kernel's bounds and accounts: accepts of all listeners, groups of buffers, system calls.
+//! The kernel's bounds and accounts: accepts of all listeners, groups of buffers, system calls. A system without
+//! openat2(2).
 
+#[allow(dead_code, reason = "a part is used")]
+#[path = "../../httpd/tests/serving/refused.rs"]
+mod refused;
 #[path = "support/kernel.rs"]
 mod support;
 
 use std::cell::UnsafeCell;
-use std::io::Write;
+use std::ffi::CStr;
+use std::io::{Read, Write};
+use std::net::Shutdown;
 use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::ptr::NonNull;
 
-use shared_ring::buffers::{BufferGroup, BufferMemory, BufferPool};
+use flexsc_rt::kernel::FlexScKernel;
+use shared_ring::buffers::{BufferGroup, BufferMemory, BufferPool, GatherList};
 use shared_ring::calls::{Call, Executor};
-use shared_ring::{Fd, Host, Op, OpKind, Outcome, Submit, SubmitErrorKind, Token};
+use shared_ring::files::{Access, File, FileOp, FileOutcome, PathAt, SymlinkPolicy};
+use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, SubmitErrorKind, Token, WhenCold};
 
 use support::{accept, connect, fd, kernel, listen, next, submit, turn};
 
@@ -112,6 +122,83 @@ fn system_calls_of_all_executors_are_counted() {
     assert!(of_pages.in_place >= 5 && of_pages.on_threads == 3, "{of_pages:?}");
     // The owner sleeps in the ring, or in an epoll set.
     assert!(of_pages.ring_entries.max(of_pages.epoll_calls) > 3, "{of_pages:?}");
-    let all = [of_pages.in_place, of_pages.on_threads, of_pages.ring_entries, of_pages.epoll_calls];
-    assert_eq!(kernel.counters().system_calls, all.iter().sum::<u64>());
+    let counters = kernel.counters();
+    assert_eq!((counters.system_calls, counters.completions), (sum(of_pages), 8));
+}
+
+#[test]
+fn system_calls_of_the_kernel_itself_are_counted() {
+    let mut kernel = kernel();
+    let (socket, _peer) = connect(&mut kernel);
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join("file"), b"content").unwrap();
+    let before = kernel.counters().system_calls - sum(kernel.page_counters());
+    // It asks for the metadata of a file that was opened,
+    let file = open(&mut kernel, directory.path(), c"file").unwrap();
+    // and whether a part of it is cached.
+    for _ in 0..2 {
+        let (fd, file, when_cold) = (fd(&socket), file.clone(), WhenCold::Read);
+        let op = Op::SendFile { fd, file, offset: 0, len: 7, is_last: true, when_cold };
+        submit(&mut kernel, Token::new(OpKind::Send, 0, 0), op);
+        assert!(matches!(next(&mut kernel).outcome, Outcome::SentFile { bytes: 7, .. }));
+    }
+    assert_eq!(kernel.counters().system_calls - sum(kernel.page_counters()), before + 3);
+    kernel.host_mut().close_unused(socket);
+}
+
+/// All system calls of the pages.
+fn sum(counters: flexsc_rt::Counters) -> u64 {
+    counters.in_place + counters.on_threads + counters.ring_entries + counters.epoll_calls
+}
+
+/// Opens a file of a directory.
+fn open(kernel: &mut FlexScKernel, directory: &Path, name: &CStr) -> Result<File, Errno> {
+    let root = kernel.host_mut().open_directory(directory).unwrap();
+    let at = PathAt { root, path: name.into(), symlinks: SymlinkPolicy::Beneath };
+    let op = Op::File(FileOp::Open(at, Access::Read));
+    submit(kernel, Token::new(OpKind::File, 0, 0), op);
+    match next(kernel).outcome {
+        Outcome::File(FileOutcome::Opened(opened)) => Ok(opened.0),
+        Outcome::Failed(errno, None) => Err(errno),
+        outcome => panic!("{outcome:?}"),
+    }
+}
+
+#[test]
+fn files_are_opened_where_openat2_is_missing() {
+    let refused = std::thread::spawn(|| {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("file"), b"content").unwrap();
+        refused::refuse(libc::SYS_openat2, libc::ENOSYS).expect("cannot install a seccomp filter");
+        let mut kernel = kernel();
+        open(&mut kernel, directory.path(), c"file").unwrap();
+        for (name, errno) in [(c"none", Errno::NOENT), (c"../file", Errno::XDEV)] {
+            assert_eq!(open(&mut kernel, directory.path(), name).unwrap_err(), errno);
+        }
+    });
+    refused.join().unwrap();
+}
+
+#[test]
+fn send_to_a_full_socket_is_not_repeated_while_its_peer_has_ended() {
+    let mut kernel = kernel();
+    let (mut ours, mut peer) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let mut filled = 0;
+    while let Ok(len) = ours.write(&[7; 4096]) {
+        filled += len;
+    }
+    // Each poll reports that the peer has shut down its sending side.
+    peer.shutdown(Shutdown::Write).unwrap();
+    let mut data = Box::new(GatherList::default());
+    data.shared(b"late".to_vec().into());
+    // SAFETY: the socket outlives the kernel's calls.
+    let fd = unsafe { Fd::lent(ours.as_fd()) };
+    submit(&mut kernel, Token::new(OpKind::Send, 0, 0), Op::Send { fd, data });
+    assert_eq!(turn(&mut kernel), 0);
+    let calls = kernel.page_counters().in_place;
+    (0..100).for_each(|_| assert_eq!(turn(&mut kernel), 0));
+    assert_eq!(kernel.page_counters().in_place, calls);
+    peer.read_exact(&mut vec![0; filled]).unwrap();
+    assert!(matches!(next(&mut kernel).outcome, Outcome::Sent(_, 4)));
 }

@@ -11,7 +11,10 @@ pub(crate) struct Instant(u64);
 
 impl Instant {
     pub(crate) fn now() -> Self {
-        Instant(machine(|machine| machine.now_ns))
+        machine(|machine| {
+            machine.readings += 1;
+            Instant(machine.now_ns)
+        })
     }
 
     pub(crate) fn elapsed(self) -> Duration {

@@ -40,6 +40,8 @@ pub(super) const STANDSTILL: u32 = 1_000_000;
 pub(super) struct Machine {
     state: u64,
     pub(super) now_ns: u64,
+    /// How often the clock was read.
+    pub(super) readings: u64,
     /// For each descriptor and direction, how many calls find it ready.
     ready: [[u32; 2]; DESCRIPTORS],
     /// Effects of the calls whose completions were not taken; `None` of an entry that makes no call.
