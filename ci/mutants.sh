@@ -67,11 +67,11 @@ passes() {
 }
 suite() {
     case $1:$2 in
-        shared-ring:own) echo "--package shared-ring --lib $(for_each --test counters \
-            interest memory refusals regressions)" ;;
+        shared-ring:own) echo "--package shared-ring --lib $(for_each --test cached_parts \
+            calls counters datagrams interest memory refusals regressions)" ;;
         # All except every_instruction.
-        send-core:own) echo "--package send-core --lib $(for_each --test critical descriptors kernel masks \
-            notifier sockets wrong broken_rules)" ;;
+        send-core:own) echo "--package send-core --lib $(for_each --test broken_rules critical descriptors \
+            faults forks kernel masks notifier regressions sockets wrong)" ;;
         evring:own) echo "--package evring --lib --test mechanisms --test suite" ;;
         httpd:own) echo "--package evring-httpd --lib --test site" ;;
         # The library has the simulation of the pages; the kernel's is one of the next pass.
