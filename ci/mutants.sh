@@ -73,7 +73,7 @@ suite() {
         send-core:own) echo "--package send-core --lib $(for_each --test broken_rules critical descriptors \
             faults forks kernel masks notifier regressions sockets wrong)" ;;
         evring:own) echo "--package evring --lib --test mechanisms --test suite" ;;
-        httpd:own) echo "--package evring-httpd --lib --test site" ;;
+        httpd:own) echo "--package evring-httpd --features sandbox --lib --test site" ;;
         # The library has the simulation of the pages; the kernel's is one of the next pass.
         flexsc-rt:own) echo "--package flexsc-rt --features green-threads --lib $(for_each --test bounds \
             descriptors event_loop futures green kernel kernel_limits operations pages reentry ring)" ;;
