@@ -20,11 +20,11 @@ const FILE_BYTES: usize = 3_000_000;
 
 /// Sends a piece of a file only after the socket had room, and never two pieces for one wait.
 #[derive(Default)]
-struct Holds {
+struct Holds<const DECIDES_MEMORY: bool> {
     has_room: HashSet<ConnId>,
 }
 
-impl SendPolicy for Holds {
+impl<const DECIDES_MEMORY: bool> SendPolicy for Holds<DECIDES_MEMORY> {
     fn next(&mut self, state: &SendState<'_>) -> SendStep {
         match state.file_bytes {
             Some(_) if !self.has_room.contains(&state.id) => SendStep::WaitForRoom,
@@ -39,13 +39,17 @@ impl SendPolicy for Holds {
                 assert!(n <= PIECE, "{n} bytes in a piece");
                 assert!(self.has_room.remove(&id), "the driver sent without room");
             }
-            SendResult::Memory(_) => {}
+            SendResult::Memory(_) => assert!(DECIDES_MEMORY, "it was told of bytes in memory"),
             SendResult::Cold | SendResult::Read(_) => panic!("{result:?} without such a step"),
         }
     }
 
     fn closed(&mut self, id: ConnId) {
         self.has_room.remove(&id);
+    }
+
+    fn decides_memory(&self) -> bool {
+        DECIDES_MEMORY
     }
 }
 
@@ -63,16 +67,25 @@ fn sends_file(closed: Sender<bool>) -> impl Application {
     }
 }
 
-fn config(root: &Path) -> Config {
+fn config<const DECIDES_MEMORY: bool>(root: &Path) -> Config {
     listening(1).with(|config| {
         config.roots = vec![root.to_owned()];
         config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
-        config.send_policy = Some(|| Box::<Holds>::default());
+        config.send_policy = Some(|| Box::<Holds<DECIDES_MEMORY>>::default());
     })
 }
 
 #[test]
 fn held_back_bytes_arrive_exactly_after_a_reset_of_another_client() {
+    check_held_back_bytes(config::<true>);
+}
+
+#[test]
+fn policy_of_files_holds_them_back_and_bytes_in_memory_go() {
+    check_held_back_bytes(config::<false>);
+}
+
+fn check_held_back_bytes(config: fn(&Path) -> Config) {
     side_by_side(|name| {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), contents(FILE_BYTES as u64)).unwrap();
@@ -102,7 +115,7 @@ fn file_truncated_while_held_back_is_cut_and_closed() {
         let path = root.path().join("file");
         fs::write(&path, contents(FILE_BYTES as u64)).unwrap();
         let (sender, closed) = mpsc::channel();
-        let server = Server::start(name, config(root.path()), move || sends_file(sender));
+        let server = Server::start(name, config::<true>(root.path()), move || sends_file(sender));
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
         client.read_exact(&mut [0; 4]).unwrap();

@@ -355,8 +355,7 @@ impl Costs {
             _ if is_trial => known.min(ns),
             0.0 => ns,
             _ if executor != self.best => known.min(ns),
-            _ if ns > known => ns.min(known * most),
-            _ => (known + ns) / 2.0,
+            _ => measured_again(known, ns, most),
         };
         if is_trial {
             self.trial_known = true;
@@ -399,6 +398,11 @@ impl Costs {
         };
         EXECUTORS.into_iter().fold(self.best, switch)
     }
+}
+
+/// Returns a known cost after another measurement, which raises it by a factor at most.
+fn measured_again(known: f32, ns: f32, most: f32) -> f32 {
+    if ns > known { ns.min(known * most) } else { (known + ns) / 2.0 }
 }
 
 #[cfg(all(test, not(loom)))]
@@ -642,5 +646,45 @@ mod tests {
         assert_eq!(choices.row(511, Kind::Pipe.into()), Row::default());
         assert_eq!(choices.row(0, Kind::Disk.into()), first);
         assert_eq!(choices.costs.len(), MAX_ROWS);
+    }
+
+    #[test]
+    fn each_number_and_kind_has_a_row_of_its_own() {
+        let mut choices = Choices::new(1);
+        let kinds = [Kind::Disk, Kind::Memory, Kind::Socket, Kind::Pipe, Kind::Other];
+        let mut rows = Vec::new();
+        for number in 0..20 {
+            rows.extend(kinds.map(|kind| choices.row(number, kind.into())));
+        }
+        assert_eq!(choices.rows(), rows.len());
+        assert!((1..).zip(rows).all(|(number, row)| row == Row(number)));
+    }
+
+    #[test]
+    fn call_alone_that_the_ring_makes_does_not_pass_in_place() {
+        let mut run = Run::new(1_000, 5_000, 60);
+        run.batches(1 << 12, 1);
+        let [_, _, ring, _] = run.batches(10 * MEASURE_BATCHES, 1);
+        assert!(ring >= 9 * MEASURE_BATCHES, "{ring}");
+        for _ in 0..2 * MEASURE_BATCHES {
+            assert!(!run.choices.pass_in_place(run.row));
+            run.batches(1, 1);
+        }
+    }
+
+    #[test]
+    fn trials_become_more_frequent_with_a_change_by_a_factor() {
+        let mut costs = Costs::UNKNOWN;
+        costs.report(Executor::InPlace, 100.0);
+        for (before, after) in [(TRIAL_EVERY.1, TRIAL_EVERY.1 / 8), (TRIAL_EVERY.0, TRIAL_EVERY.0)]
+        {
+            let other =
+                if costs.best == Executor::InPlace { Executor::Shared } else { Executor::InPlace };
+            costs.trial_every = before;
+            costs.ns[costs.best as usize] = 100.0;
+            costs.ns[other as usize] = 100.0;
+            costs.report(other, 50.0);
+            assert_eq!((costs.best, costs.trial_every), (other, after));
+        }
     }
 }

@@ -292,4 +292,25 @@ mod tests {
         assert_eq!(readiness.pop(fd, Direction::Write), Some(5));
         assert_eq!(readiness.waiting(), 0);
     }
+    #[test]
+    fn descriptor_has_a_place_once_an_entry_has_waited_for_it() {
+        let mut readiness = Readiness::new(8, Bell::new().unwrap().as_fd()).unwrap();
+        assert!(!readiness.has_place(NOT_OPEN) && !readiness.has_place(0));
+        readiness.push(0, NOT_OPEN, Direction::Read);
+        readiness.pop(NOT_OPEN, Direction::Read);
+        assert!(readiness.has_place(NOT_OPEN) && readiness.has_place(0));
+    }
+
+    #[test]
+    fn only_the_bell_is_reported_as_the_bell() {
+        let mut readiness = Readiness::new(8, Bell::new().unwrap().as_fd()).unwrap();
+        for (data, is_bell) in [(0, false), (RING, false), (BELL, true)] {
+            let data = epoll::EventData::new_u64(data);
+            readiness.reports.push(epoll::Event { flags: epoll::EventFlags::IN, data });
+            assert_eq!(readiness.bell_has_rung(), is_bell);
+        }
+        // Neither is a descriptor that an entry waits for.
+        assert_eq!(readiness.report().map(|report| report.fd), Some(0));
+        assert!(readiness.report().is_none());
+    }
 }

@@ -431,3 +431,25 @@ fn half_closed_peer_is_no_room() {
         assert_eq!(reply.0.unwrap(), 5);
     }
 }
+
+#[test]
+fn metadata_contains_the_time_of_birth() {
+    use rustix::fs::{CWD, StatxFlags, statx};
+    let directory = tempfile::tempdir().unwrap();
+    let name = path(directory.path(), "file");
+    File::create(directory.path().join("file")).unwrap();
+    let of_system =
+        statx(CWD, &name, AtFlags::empty(), StatxFlags::BASIC_STATS | StatxFlags::BTIME).unwrap();
+    if of_system.stx_mask & libc::STATX_BTIME == 0 {
+        println!("not tested: {} has no times of birth", directory.path().display());
+    }
+    let born = (of_system.stx_btime.tv_sec, of_system.stx_btime.tv_nsec);
+    let mut events = EventLoop::new(&Config::default()).expect("pages");
+    let file = run(&mut events, open(name.clone(), OFlags::RDONLY, Mode::empty())).unwrap();
+    let by_path = run(&mut events, stat(name, AtFlags::empty())).unwrap();
+    let by_file = run(&mut events, stat_file(&file)).unwrap();
+    for metadata in [by_path, by_file] {
+        assert_eq!(metadata.stx_mask, of_system.stx_mask);
+        assert_eq!((metadata.stx_btime.tv_sec, metadata.stx_btime.tv_nsec), born);
+    }
+}

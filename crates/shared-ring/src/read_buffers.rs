@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn oldest_buffers_are_lent_first_and_of_these_the_last_returned() {
         let mut buffers = ReadBuffers::default();
-        let mut read = reader(&mut buffers);
+        let mut read = reader(&mut buffers, 100_000);
         let mut read = || read(60_000).unwrap().unwrap();
         let [a, b, c, d] = [(); 4].map(|()| read());
         let newer = read();
@@ -158,7 +158,7 @@ mod tests {
         let mut buffers = ReadBuffers::default();
         let mut held = Vec::new();
         for n in 1..=9_usize {
-            held.push(reader(&mut buffers)(60_000).unwrap().unwrap());
+            held.push(reader(&mut buffers, 100_000)(60_000).unwrap().unwrap());
             assert_eq!(buffers.0.len(), n.div_ceil(4), "{n}");
         }
     }
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn whole_buffer_is_read_and_the_end_of_a_file_shortens_it() {
         let mut buffers = ReadBuffers::default();
-        let whole = reader(&mut buffers)(65_536).unwrap().unwrap();
+        let whole = reader(&mut buffers, 100_000)(65_536).unwrap().unwrap();
         assert!(*whole == [7; 65_536] && whole.held() == 65_536);
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; 20_000]).unwrap();

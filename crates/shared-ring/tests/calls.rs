@@ -232,6 +232,29 @@ fn ring_says_which_calls_it_makes() {
     };
     let file = fs::File::open("/proc/self/exe").unwrap();
     assert!(ring.has_operation(&mut call(libc::SYS_fsync, [fd(&file)])));
+    for number in [
+        libc::SYS_renameat2,
+        libc::SYS_unlinkat,
+        libc::SYS_mkdirat,
+        libc::SYS_linkat,
+        libc::SYS_symlinkat,
+        libc::SYS_openat,
+        libc::SYS_statx,
+        libc::SYS_fallocate,
+        libc::SYS_fadvise64,
+        libc::SYS_madvise,
+        libc::SYS_splice,
+        libc::SYS_tee,
+        libc::SYS_connect,
+        libc::SYS_accept4,
+        libc::SYS_shutdown,
+        libc::SYS_sendto,
+        libc::SYS_recvfrom,
+        libc::SYS_sendmsg,
+        libc::SYS_recvmsg,
+    ] {
+        assert!(ring.has_operation(&mut call(number, [0; 6].map(value))), "{number}");
+    }
     assert!(!ring.has_operation(&mut call(libc::SYS_getpid, [])));
     let (read, result) = make(&mut ring, call(libc::SYS_getpid, []), Executor::Ring);
     assert_eq!((read.number(), result), (libc::SYS_getpid as u32, Ok(std::process::id() as usize)));

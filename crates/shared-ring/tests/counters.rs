@@ -10,14 +10,14 @@ use std::time::{Duration, Instant};
 
 use number::number;
 use shared_ring::buffers::{BufferGroup, GatherList};
-use shared_ring::files::File;
+use shared_ring::files::{File, FileOp};
 use shared_ring::poller::{
     DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
 };
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
-    Engine, EngineConfig, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit, Submitted,
-    Token, WhenCold,
+    Engine, EngineConfig, Errno, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit,
+    Submitted, Token, WhenCold,
 };
 use turns::{Batch, TurnInto};
 
@@ -233,4 +233,19 @@ fn send_is_polled_only_until_its_socket_has_room() {
     }
     drop(kernel);
     Linux::default().close_unused(socket);
+}
+
+#[test]
+fn read_that_fails_at_once_is_not_made_again_by_the_ring() {
+    let mut ring = match UringKernel::new(&UringConfig::new(Mode::Deferred, 8, 2, 64)) {
+        Ok(ring) => ring,
+        Err(missing) => return println!("not tested: {missing}"),
+    };
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let unreadable = std::fs::File::options().write(true).open(file.path()).unwrap();
+    let before = ring.counters().system_calls;
+    let read = Op::File(FileOp::Read(File::from(OwnedFd::from(unreadable)), 0..8));
+    let submitted = ring.submit(Token::new(OpKind::File, 0, 0), read).unwrap();
+    assert!(matches!(submitted, Submitted::Done(Outcome::Failed(Errno::BADF, None))));
+    assert_eq!(ring.counters().system_calls, before + 1);
 }

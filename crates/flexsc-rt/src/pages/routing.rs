@@ -201,7 +201,7 @@ impl Pages {
     pub(super) fn choose(&mut self, row: Row, depth: Depth) -> Choice {
         let calls = self.batch.len() as u32;
         let choice = self.choices.choose(row, depth, self.batch_number, calls);
-        if calls > 1 && !choice.once {
+        if !choice.once {
             // One call in place shows the cost of the others.
             let measured = choice.measured && choice.executor != Executor::InPlace;
             self.chosen = Some((row, Choice { measured, ..choice }));

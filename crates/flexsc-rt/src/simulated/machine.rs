@@ -45,6 +45,8 @@ pub(super) const STANDSTILL: u32 = 1_000_000;
 pub(super) struct Machine {
     state: u64,
     pub(super) now_ns: u64,
+    /// How often the clock was read.
+    pub(super) readings: u64,
     /// For each descriptor and direction, how many calls find it ready.
     ready: [[u32; 2]; DESCRIPTORS],
     /// Effects of the calls whose completions were not taken; `None` of an entry that makes no call.
@@ -75,7 +77,11 @@ pub(super) fn machine<R>(access: impl FnOnce(&mut Machine) -> R) -> R {
 
 /// Returns the time of the machine.
 pub(super) fn now() -> Instant {
-    START.with(|start| *start) + Duration::from_nanos(machine(|machine| machine.now_ns))
+    let now_ns = machine(|machine| {
+        machine.readings += 1;
+        machine.now_ns
+    });
+    START.with(|start| *start) + Duration::from_nanos(now_ns)
 }
 
 /// Waits until something is so, at most for a timeout. Returns whether it is so.

@@ -421,3 +421,27 @@ fn runs_are_repeatable() {
     assert_eq!(run(7), run(7));
     assert_ne!(run(7).0, run(8).0);
 }
+
+/// One call of a batch in place shows the cost of the others, unless it is slow.
+#[test]
+fn clock_is_read_for_few_calls_of_a_batch() {
+    const BATCHES: u64 = 100;
+    let mut config = Config::with_entries(64);
+    (config.threads, config.ring) = (0, false);
+    prepare(2, &config);
+    let mut run = Run::started(&config);
+    for batch in 0..BATCHES as usize {
+        for number in batch * 64..(batch + 1) * 64 {
+            machine(|machine| machine.lend(number));
+            // SAFETY: the machine has no memory.
+            unsafe { run.pages.post(&Call::bounded(1_001, [number, 0, 0, 0, 0, 0])) }.unwrap();
+        }
+        run.pages.submit().unwrap();
+        let ended = std::iter::from_fn(|| run.pages.next());
+        let ended = ended.map(|ended| machine(|machine| machine.take_back(ended.result.unwrap())));
+        assert_eq!(ended.count(), 64);
+    }
+    assert_eq!(run.pages.counters().in_place, BATCHES * 64);
+    let readings = machine(|machine| machine.readings);
+    assert!((BATCHES..4 * BATCHES).contains(&readings), "{readings}");
+}

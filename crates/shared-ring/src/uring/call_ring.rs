@@ -159,3 +159,27 @@ impl fmt::Debug for CallRing {
         f.debug_struct("CallRing").field("landed", &self.ring.landed()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_returns_how_many_calls_the_kernel_has_taken() {
+        let mut ring = match CallRing::new(8, Mode::Cooperative) {
+            Ok(ring) => ring,
+            Err(missing) => return println!("not tested: {missing}"),
+        };
+        let close = CallJob { number: libc::SYS_close as u32, args: [usize::MAX; 6] };
+        for name in 0..2 {
+            // SAFETY: no descriptor has the number.
+            assert_eq!(unsafe { ring.push(name, &close) }, Pushed::Queued);
+        }
+        assert_eq!(ring.enter(2, None), Ok(2));
+        let names = [(); 2].map(|()| ring.next_result().map(|(name, _)| name));
+        assert_eq!(names, [Some(0), Some(1)]);
+        // The wait for another one ends without one.
+        assert_eq!(ring.enter(1, Some(Duration::from_millis(1))), Ok(0));
+        assert_eq!(ring.next_result(), None);
+    }
+}
