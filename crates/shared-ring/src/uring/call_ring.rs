@@ -176,7 +176,7 @@ mod tests {
             assert_eq!(unsafe { ring.push(name, &close) }, Pushed::Queued);
         }
         assert_eq!(ring.enter(2, None), Ok(2));
-        let names = [(); 2].map(|()| ring.next_result().map(|(name, _)| name));
+        let names = [(); 2].map(|()| ring.next_result().map(|(name, ..)| name));
         assert_eq!(names, [Some(0), Some(1)]);
         // The wait for another one ends without one.
         assert_eq!(ring.enter(1, Some(Duration::from_millis(1))), Ok(0));
