@@ -293,10 +293,10 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn occupancy(&self) -> Occupancy {
         let block = self.ecb.block();
-        let queued = self.new.slots() + self.others.slots();
+        let handled = self.new.slots() + self.others.slots();
         Occupancy {
-            delivered: block.held() + queued as u32,
-            masked: block.num_queued(),
+            delivered: block.held() + handled as u32,
+            queued: block.num_queued(),
             is_masked: block.notify() == Groups::NONE,
             ..self.ecb.query(|source| source.kernel.occupancy())
         }
