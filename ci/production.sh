@@ -65,7 +65,7 @@ if [ "${1:-}" = --follow ]; then
                 *.sh)
                     while read -r command <&3; do
                         case $command in
-                            # The machine has it, and this script has built.
+                            # The machine already has these, and this script has built the program.
                             "sudo apt-get "* | curl*sh.rustup.rs* | *.cargo/env\" | "cargo build --profile dist -p evring-httpd")
                                 echo "not run: $command"
                                 continue

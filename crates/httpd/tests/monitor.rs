@@ -105,7 +105,7 @@ fn gauges_are_what_the_kernel_holds_at_the_scrape() {
         // PS1 and PS2 never interrupt.
         let masked = f64::from(u8::from(backend.starts_with("send-ps")));
         for (name, expected) in
-            [("events_delivered", 0.0), ("events_masked", 0.0), ("workers_masked", masked)]
+            [("events_pending", 0.0), ("events_queued", 0.0), ("workers_masked", masked)]
         {
             assert_eq!(samples[&format!("evring_{name}")], expected, "{backend}: {name}");
         }

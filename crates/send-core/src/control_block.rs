@@ -263,6 +263,17 @@ impl<S: Source> ControlBlock<S> {
         self.with_gate_closed(|_, state| f(&mut state.source))
     }
 
+    /// Calls `f` with this block in a critical section that encloses those of its calls. `f` must not replace the
+    /// block.
+    #[cfg(feature = "ring")]
+    pub(crate) fn in_one_section<R>(&mut self, f: impl FnOnce(&mut Self) -> R) -> R {
+        // SAFETY: it exists until `self` is dropped, which `f` does not do, and there is no mutable reference to it.
+        let section = unsafe { &(*self.control.as_ptr()).gate }.enter();
+        let result = f(self);
+        drop(section);
+        result
+    }
+
     /// Changes the events that the source reports, and polls for those that are already ready.
     #[cfg(feature = "ring")]
     pub(crate) fn configure<R>(&mut self, f: impl FnOnce(&mut S, &mut EventSink<'_>) -> R) -> R {

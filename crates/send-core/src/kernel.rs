@@ -259,9 +259,7 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn finish(&mut self) {
-        // Once the ring has ended its operations, their events cannot be decoded.
-        self.discard_events();
-        self.ecb.with_notifications_blocked(|source| source.kernel.finish());
+        self.end();
     }
 
     fn host(&self) -> &R::System {
@@ -295,10 +293,10 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn occupancy(&self) -> Occupancy {
         let block = self.ecb.block();
-        let queued = self.new.slots() + self.others.slots();
+        let handled = self.new.slots() + self.others.slots();
         Occupancy {
-            delivered: block.held() + queued as u32,
-            masked: block.num_queued(),
+            delivered: block.held() + handled as u32,
+            queued: block.num_queued(),
             is_masked: block.notify() == Groups::NONE,
             ..self.ecb.query(|source| source.kernel.occupancy())
         }
@@ -352,26 +350,31 @@ impl<R: Ring<System: Clone> + 'static> Kernel for SendKernel<R> {
 
 impl<R: Ring + 'static> Drop for SendKernel<R> {
     fn drop(&mut self) {
-        self.discard_events();
+        self.end();
     }
 }
 
 impl<R: Ring + 'static> SendKernel<R> {
-    /// Decodes events not consumed, so that operations complete and connections are closed.
-    fn discard_events(&mut self) {
-        // Lowering it needs no handler.
-        let _ = self.ecb.set_notify(Groups::NONE);
-        self.ecb.set_deliver(Groups::ALL);
-        loop {
-            self.ecb.handle_events();
-            let Ok(event) = self.new.pop().or_else(|_| self.others.pop()) else { return };
-            // SAFETY: as in `next`.
-            let decoded = |source: &mut RingSource<R>| unsafe { source.kernel.decode(raw(event)) };
-            let outcome =
-                self.ecb.with_notifications_blocked(decoded).map(|completion| completion.outcome);
-            if let Some(Outcome::Accepted(socket)) = outcome {
-                self.host.close_unused(socket);
+    /// Decodes events not consumed, so that operations complete and connections are closed. Then ends the ring.
+    fn end(&mut self) {
+        let SendKernel { ecb, new, others, host, .. } = self;
+        // An interruption in between would deliver events that cannot be decoded after the end.
+        ecb.in_one_section(|ecb| {
+            // Lowering it needs no handler.
+            let _ = ecb.set_notify(Groups::NONE);
+            ecb.set_deliver(Groups::ALL);
+            loop {
+                ecb.handle_events();
+                let Ok(event) = new.pop().or_else(|_| others.pop()) else { break };
+                // SAFETY: as in `next`.
+                let decoded =
+                    |source: &mut RingSource<R>| unsafe { source.kernel.decode(raw(event)) };
+                let completion = ecb.with_notifications_blocked(decoded);
+                if let Some(Outcome::Accepted(socket)) = completion.map(|done| done.outcome) {
+                    host.close_unused(socket);
+                }
             }
-        }
+            ecb.with_notifications_blocked(|source| source.kernel.finish());
+        });
     }
 }

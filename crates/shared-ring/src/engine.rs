@@ -266,8 +266,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
     }
 
-    /// With edges: a read that fills less than its buffer has emptied the socket, unless the end of the stream
-    /// follows, or what the peer has sent after an urgent byte.
+    /// With edges: a read that fills less than its buffer has emptied the socket, unless the end of the stream, or data
+    /// after an urgent byte, follows.
     fn note_remaining(&mut self, fd: Fd, full: bool) {
         let notes = &mut self.socket(fd).notes;
         if full || notes.ready.contains(Readiness::HANGUP) {

@@ -87,18 +87,17 @@ pub unsafe trait Submit {
 /// What a kernel holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
-    /// Operations in flight, also those that are not submitted.
+    /// Operations in flight, including those not submitted yet.
     pub in_flight: u32,
-    /// Operations that wait for room in the submission queue, or for the next turn.
+    /// Operations that wait for room in the submission queue of io_uring, or for the next turn; 0 of other kernels.
     pub unsubmitted: u32,
     /// Receive buffers of all groups that are not lent out.
     pub free_buffers: u32,
     /// Events that a control block has delivered and the application has not taken (SEND 3.2).
     pub delivered: u32,
-    /// Events whose delivery the mask of a control block defers, the block's `num_queued` (SEND 3.2).
-    pub masked: u32,
-    /// Events do not interrupt the application at the moment: no group has its bit in the control block's mask `notify`
-    /// (SEND 3.2).
+    /// Events that wait for delivery, the block's `num_queued` (SEND 3.2).
+    pub queued: u32,
+    /// Whether no event interrupts the application: the mask `notify` is empty (SEND 3.2). It always is with PS1 and PS2.
     pub is_masked: bool,
 }
 

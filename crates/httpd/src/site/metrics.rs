@@ -219,17 +219,17 @@ counts! {
         backlog,
         /// Connections that the workers can serve per second, as far as measured.
         service_rate,
-        /// Operations in flight in the rings, or that wait for their sockets.
+        /// Operations that the rings hold, including those that wait for their sockets.
         operations_in_flight,
-        /// Operations that wait for room in the submission queues.
+        /// Operations that wait for room in the submission queues, of the mechanisms with io_uring.
         operations_unsubmitted,
         /// Receive buffers that hold no received bytes.
         receive_buffers_free,
-        /// Events that the control blocks have delivered and the program has not taken, of SEND.
-        events_delivered,
-        /// Events whose delivery the masks of the control blocks defer, of SEND.
-        events_masked,
-        /// Workers that events do not interrupt at the moment, of SEND; PS1 and PS2 never interrupt.
+        /// SEND: events delivered that the program has not taken.
+        events_pending,
+        /// SEND: events that wait for delivery.
+        events_queued,
+        /// SEND: workers that events cannot interrupt now; always all for PS1 and PS2.
         workers_masked,
     }
 }
@@ -344,8 +344,8 @@ impl WorkerMetrics {
         self.operations_in_flight.set(held.in_flight.into());
         self.operations_unsubmitted.set(held.unsubmitted.into());
         self.receive_buffers_free.set(held.free_buffers.into());
-        self.events_delivered.set(held.delivered.into());
-        self.events_masked.set(held.masked.into());
+        self.events_pending.set(held.delivered.into());
+        self.events_queued.set(held.queued.into());
         self.workers_masked.set(held.is_masked.into());
         self.cold_file_reads.set(kernel.cold_file_reads);
         self.files_read_ahead.set(stats.read_ahead);

@@ -31,9 +31,8 @@ bitflags! {
         const READ = 1;
         /// Writing does not block, or a connect has completed.
         const WRITE = 2;
-        /// The peer has shut down its sending side, or may have, or has sent an urgent byte, at which a read ends
-        /// (tcp(7)), or the connection is broken. So a read that fills less than its buffer may leave more. Reported
-        /// without being requested.
+        /// A read that fills less than its buffer may leave more: the peer has, or may have, shut down its sending side
+        /// or sent an urgent byte (tcp(7)), or the connection is broken. It is reported without a request.
         const HANGUP = 4;
     }
 }

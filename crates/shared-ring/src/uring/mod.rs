@@ -24,7 +24,6 @@ use std::io;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
-use std::{panic, thread};
 
 use io_uring::opcode;
 use io_uring::types::Fd as Raw;
@@ -165,19 +164,6 @@ unsafe fn register<R: Ring>(
 }
 
 impl UringKernel {
-    /// Checks that a ring can be set up in this mode, by a thread of its own: after a ring's end, the kernel
-    /// interrupts a later system call of the thread that set it up (EINTR).
-    ///
-    /// # Errors
-    /// The missing feature, or why no thread can be started.
-    pub fn probe(mode: Mode) -> Result<(), SetupError> {
-        let config = UringConfig { mode, operations: 1, buffers: 1, buffer_size: 1 };
-        let probe = move || Self::new(&config).map(drop);
-        let thread =
-            thread::Builder::new().spawn(probe).map_err(|error| SetupError::other(&error))?;
-        thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
-    }
-
     /// Sets up a ring, which belongs to the calling thread.
     ///
     /// # Errors

@@ -3,10 +3,11 @@
 use std::fmt;
 use std::fs;
 use std::io;
+use std::{panic, thread};
 
 use io_uring::opcode;
 
-use super::{Entries, Feature, Mode, Ring};
+use super::{Entries, Feature, Mode, Ring, UringConfig, UringKernel};
 
 /// The reason why a [`UringKernel`](super::UringKernel) is unavailable.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +25,8 @@ pub enum SetupError {
     Mode(Mode),
     /// The kernel lacks a feature that every mode requires.
     MissingFeature(&'static str),
+    /// No thread can be started to [probe](UringKernel::probe) io_uring, by errno.
+    Thread(i32),
     /// Another error, by errno.
     Other(i32),
 }
@@ -64,6 +67,10 @@ impl fmt::Display for SetupError {
             SetupError::MissingFeature(what) => {
                 write!(f, "this kernel's io_uring lacks {what}; use Linux 6.1 or later")
             }
+            SetupError::Thread(errno) => {
+                let error = io::Error::from_raw_os_error(*errno);
+                write!(f, "cannot start a thread to probe io_uring: {error}")
+            }
             SetupError::Other(errno) => {
                 write!(f, "cannot set up io_uring: {}", io::Error::from_raw_os_error(*errno))
             }
@@ -72,6 +79,25 @@ impl fmt::Display for SetupError {
 }
 
 impl std::error::Error for SetupError {}
+
+impl UringKernel {
+    /// Checks that a ring can be set up in this mode. A separate thread sets it up, because the kernel may interrupt
+    /// (EINTR) a later system call of the thread whose ring has ended.
+    ///
+    /// # Errors
+    /// The missing feature, or [`SetupError::Thread`].
+    pub fn probe(mode: Mode) -> Result<(), SetupError> {
+        probe_in(thread::Builder::new(), mode)
+    }
+}
+
+/// [`UringKernel::probe`] in a thread of `builder`.
+fn probe_in(builder: thread::Builder, mode: Mode) -> Result<(), SetupError> {
+    let config = UringConfig::new(mode, 1, 1, 1);
+    let missing = |error: io::Error| SetupError::Thread(error.raw_os_error().unwrap_or(0));
+    let thread = builder.spawn(move || UringKernel::new(&config).map(drop)).map_err(missing)?;
+    thread.join().unwrap_or_else(|panic| panic::resume_unwind(panic))
+}
 
 /// Every operation of the ring in use.
 const OPERATIONS: [(u8, &str); 12] = [
@@ -164,6 +190,15 @@ mod tests {
         assert_eq!(forbidden("2\n"), SetupError::Sysctl(2));
         assert_eq!(forbidden("0\n"), SetupError::Forbidden, "it is not switched off");
         assert_eq!(forbidden(""), SetupError::Forbidden, "there is no switch");
+        assert!(SetupError::Thread(libc::EAGAIN).to_string().contains("io_uring"));
         assert!(SetupError::Sysctl(2).to_string().contains("kernel.io_uring_disabled=2"));
+    }
+
+    #[test]
+    fn missing_thread_was_a_failure_of_io_uring() {
+        // Its stack does not fit into the address space.
+        let builder = thread::Builder::new().stack_size(isize::MAX as usize);
+        let error = probe_in(builder, Mode::Immediate).unwrap_err();
+        assert!(matches!(error, SetupError::Thread(1..)), "{error:?}");
     }
 }

@@ -3,6 +3,9 @@
 use super::usage::Usage;
 use crate::{Config, HIGH_WATER};
 
+/// Maximum number of operations of a connection in flight: a receive and a send, or only a connect or a close.
+const MAX_CONN_OPS: usize = 2;
+
 /// Maximum number of file operations in flight; of a connection, including deferred ones.
 const MAX_FILE_OPS: usize = 256;
 const MAX_CONN_FILE_OPS: usize = 16;
@@ -39,8 +42,7 @@ impl Usage {
         let spare = 2 * connections.clamp(128, 1_024);
         let bounds = [
             ("connections", self.connections, connections),
-            // A receive and a send, or a connect or a close.
-            ("operations of connections in flight", self.operations, 2 * self.connections),
+            ("operations of a connection in flight", self.operations_per_connection, MAX_CONN_OPS),
             ("unconsumed bytes", self.tail, tail),
             ("memory of unconsumed bytes", self.tail_memory, 2 * tail + MAX_KEPT_BYTES),
             ("queued bytes", self.queued, config.max_queued_bytes),
@@ -63,5 +65,28 @@ impl Usage {
             ("connections without a counter", self.with_share, self.shares),
         ];
         bounds.into_iter().find(|(_, value, max)| value > max)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::driver::connection::{ConnFlags, Connection, Phase};
+
+    #[test]
+    fn operations_of_one_connection_were_hidden_by_those_of_others() {
+        let config = Config::default();
+        let open = |flags| Connection { phase: Phase::Open, flags, ..Connection::default() };
+        let mut usage = Usage { connections: 2, ..Usage::default() };
+        usage.add(&open(ConnFlags::RECEIVING | ConnFlags::SENDING));
+        usage.add(&open(ConnFlags::empty()));
+        assert_eq!(usage.exceeded(&config, 0), None);
+        let mut usage = Usage { connections: 2, ..Usage::default() };
+        usage.add(&open(ConnFlags::all()));
+        usage.add(&open(ConnFlags::empty()));
+        assert_eq!(
+            usage.exceeded(&config, 0),
+            Some(("operations of a connection in flight", 3, 2))
+        );
     }
 }

@@ -27,8 +27,10 @@ pub struct Usage {
     pub sockets: usize,
     /// Of these, sockets whose close is in flight.
     pub closing: usize,
-    /// Receives, sends, connects and closes of connections in flight.
+    /// Receives, sends, connects and closes of connections in flight, and their maximum per connection.
     pub operations: usize,
+    /// See [`operations`](Usage::operations).
+    pub operations_per_connection: usize,
     /// Listeners.
     pub listeners: usize,
     /// Maximum number of unconsumed bytes that the application may leave.
@@ -142,13 +144,15 @@ impl<K: Submit> Io<K> {
 }
 
 impl Usage {
-    fn add(&mut self, connection: &Connection) {
+    pub(super) fn add(&mut self, connection: &Connection) {
         if connection.phase == Phase::Vacant {
             return;
         }
         let in_flight =
             ConnFlags::RECEIVING | ConnFlags::SENDING | ConnFlags::CONNECTING_OR_CLOSING;
-        self.operations += (connection.flags & in_flight).bits().count_ones() as usize;
+        let operations = (connection.flags & in_flight).bits().count_ones() as usize;
+        self.operations += operations;
+        self.operations_per_connection = self.operations_per_connection.max(operations);
         // A connection without a socket has its close in flight.
         let closing = connection.socket.is_none()
             && connection.phase == Phase::Ending

@@ -24,7 +24,7 @@ use crate::driver::Driver;
 /// Maximum number of rounds of a task before it yields to the others.
 const MAX_POLL_ROUNDS: u32 = 16;
 
-/// The states of a socket that its task learns.
+/// The kinds of readiness that the task of a socket waits for.
 const STATES: Interest = Interest::READABLE.add(Interest::WRITABLE).add(Interest::PRIORITY);
 
 /// State shared by the tasks.
