@@ -411,7 +411,7 @@ fn slow_client_gets_a_large_file_completely() {
             scope.spawn(move || {
                 let server = with_short_timeouts(backend, root, Duration::from_millis(300));
                 let mut client = server.connect();
-                // Its kernel then asks for more after each few pieces.
+                // Its kernel then asks for more after every few pieces.
                 set_socket_recv_buffer_size(&client.stream, 16_384).unwrap();
                 client.send(b"GET /600000.bin HTTP/1.1\r\nHost: a\r\n\r\n");
                 // This takes several times the keep-alive timeout and the progress interval.

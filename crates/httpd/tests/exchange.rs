@@ -441,7 +441,7 @@ fn client_that_takes_nothing_was_watched_after_the_keep_alive_timeout() {
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
 
-/// Its kernel does, without the client.
+/// The client's kernel takes them; the client does not read.
 #[test]
 fn bytes_that_a_client_takes_at_once_doubled_its_time() {
     let root = site();
@@ -543,6 +543,73 @@ fn body_timeout_does_not_cut_the_previous_response() {
     let statuses: Vec<_> =
         responses(&stage.io.sent).iter().map(|response| response.status).collect();
     assert_eq!((&statuses[..], stage.io.close), (&[200, 408][..], Some(Close::Linger)));
+}
+
+/// The client takes the end of its first response late, and sends a part of a request.
+#[test]
+fn partial_request_behind_a_slow_response_got_another_keep_alive_timeout() {
+    let root = site();
+    let limits = Limits::default();
+    let body = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\n";
+    for part in [&b"GET / HTTP/1.1\r\n"[..], body] {
+        for stops in [false, true] {
+            let mut stage = Stage::new(root.path());
+            (stage.io.blocked, stage.io.kernel_takes) = (true, true);
+            stage.feed(&get("/large.bin"));
+            stage.feed(part);
+            stage.pass(limits.header_timeout.max(limits.progress_interval));
+            assert_eq!(stage.io.close, None);
+            stage.unblock();
+            if stops {
+                stage.stop();
+                assert_eq!(stage.io.close, None);
+            }
+            stage.pass(limits.progress_interval);
+            let statuses: Vec<_> =
+                responses(&stage.io.sent).iter().map(|response| response.status).collect();
+            assert_eq!((&statuses[..], stage.io.close), (&[200, 408][..], Some(Close::Linger)));
+        }
+    }
+}
+
+/// The first check finds bytes that the client has not acknowledged.
+#[test]
+fn distant_client_was_idle_for_longer_than_the_keep_alive_timeout() {
+    let root = site();
+    for seconds in [5, 60] {
+        let mut limits = Limits::default();
+        limits.keep_alive_timeout = Duration::from_secs(seconds);
+        let app = Site::new(Some(evring_httpd::Root(0))).limits(limits.clone());
+        let mut stage = Stage::with(app, root.path());
+        (stage.io.blocked, stage.io.kernel_takes) = (true, true);
+        stage.feed(&get("/large.bin"));
+        stage.pass(FIRST_CHECK);
+        stage.unblock();
+        stage.pass(limits.keep_alive_timeout - MILLISECOND);
+        assert_eq!(stage.io.close, None);
+        stage.pass(limits.progress_interval / 16 + MILLISECOND);
+        assert_eq!(stage.io.close, Some(Close::Flush), "{seconds} s");
+    }
+}
+
+/// Looks in between do not judge the client.
+#[test]
+fn client_that_takes_the_rest_from_the_kernel_has_the_whole_interval() {
+    let root = site();
+    write(&root, "larger.bin", &[9; 1_000_000]);
+    let limits = Limits::default();
+    let enough = u64::from(limits.min_rate) * limits.progress_interval.as_secs();
+    let mut stage = Stage::new(root.path());
+    (stage.io.blocked, stage.io.kernel_takes) = (true, true);
+    stage.feed(&get("/larger.bin"));
+    stage.pass(FIRST_CHECK);
+    for taken in [enough, enough, enough - 1] {
+        stage.pass(limits.progress_interval - MILLISECOND);
+        assert_eq!(stage.io.close, None);
+        stage.take(taken);
+        stage.pass(MILLISECOND);
+        assert_eq!(stage.io.close, (taken < enough).then_some(Close::Reset));
+    }
 }
 
 #[test]

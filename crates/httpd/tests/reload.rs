@@ -167,7 +167,9 @@ fn reload_beyond_the_maximum_of_generations_reset_responses() {
             Ok(()) => responder = next,
             Err(error) => {
                 assert!(n == 3 && matches!(error, Error::StillEnding), "{n}: {error}");
-                assert!(error.to_string().contains("still finish their responses"), "{error}");
+                assert!(error.to_string().contains("workers that finish responses"), "{error}");
+                let error = handle.reload(Server::builder().workers(0)).unwrap_err();
+                assert!(!matches!(error, Error::StillEnding), "wrong settings went unnoticed");
             }
         }
     }
@@ -187,6 +189,41 @@ fn reload_beyond_the_maximum_of_generations_reset_responses() {
     }
     handle.stop();
     assert_eq!(server.wait().unwrap().len(), 5);
+}
+
+#[test]
+fn long_responses_of_three_generations_blocked_reloads_for_ever() {
+    let with_timeout = |n| {
+        let (builder, responder) = later(n);
+        let config = Config::default().with(|c| c.drain_timeout = Duration::from_millis(1));
+        (builder.config(config), responder)
+    };
+    let (builder, mut responder) = with_timeout(0);
+    let server = builder.listen("127.0.0.1:0").start().unwrap();
+    let (address, handle) = (server.addresses()[0], server.handle());
+    // Stops no workers that accept.
+    handle.stop_oldest();
+    let mut busy = Vec::new();
+    for n in 0..3 {
+        let mut client = connect_to_version(address, n);
+        client.send(b"GET /later HTTP/1.1\r\nHost: a\r\n\r\n");
+        busy.push((client, responder.recv().unwrap()));
+        let (builder, next) = with_timeout(n + 1);
+        handle.reload(builder).unwrap();
+        responder = next;
+    }
+    assert!(!handle.can_reload());
+    handle.stop_oldest();
+    while !handle.can_reload() {
+        thread::yield_now();
+    }
+    handle.reload(with_timeout(4).0).unwrap();
+    connect_to_version(address, 4);
+    // The others have their responses.
+    for (mut client, responder) in busy.drain(1..) {
+        assert!(responder.respond("later"));
+        assert_eq!(client.response(true).body, b"later");
+    }
 }
 
 #[test]
@@ -598,7 +635,11 @@ mod program {
             client.wait_readable();
             clients.push(client);
             program.reload(&settings(n == 3));
-            let expected = if n == 3 { "the reload waits: " } else { "settings reloaded" };
+            let expected = if n == 3 {
+                "the reload waits, for at most 10 minutes: "
+            } else {
+                "settings reloaded"
+            };
             while !program.line().contains(expected) {}
         }
         let status = |program: &Configured| program.serving.connect().get("/").status;
@@ -608,7 +649,7 @@ mod program {
             assert_eq!((response.status, response.body.len()), (200, content.len()));
         };
         whole(&mut clients[0]);
-        while !program.line().contains("settings reloaded") {}
+        while !program.line().contains("WARN settings reloaded after a deferral") {}
         assert_eq!(status(&program), 200);
         clients[1..].iter_mut().for_each(whole);
         program.serving.signal(Signal::TERM);

@@ -64,8 +64,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    // The next two are settings of the process, not of a server, of which a program may have several: what becomes of
-    // its log is decided by the program that uses the library, and so is its pid file.
+    // The next two settings are of the process: a program that uses the library sets up its own log and pid file.
     /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
     /// answered with an error
     #[arg(long, value_name = "LEVEL", default_value = "warn", help_heading = "Logging")]

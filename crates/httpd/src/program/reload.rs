@@ -5,7 +5,7 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
 use sd_notify::NotifyState;
@@ -19,8 +19,28 @@ use crate::arguments::{Arguments, Settings};
 use crate::descriptors::open_descriptors;
 use crate::{backends, notify_manager, settings};
 
-/// Time between two looks at whether a deferred reload can be made.
+/// Interval at which a deferred reload is tried again.
 const RETRY: Duration = Duration::from_millis(500);
+
+/// Time after which a deferred reload stops the oldest workers.
+const MAX_DEFERRAL: Duration = Duration::from_secs(600);
+
+/// A reload that waits for the end of workers.
+struct Deferral {
+    /// The time at which the oldest ones are stopped; `None` afterwards.
+    until: Option<Instant>,
+}
+
+impl Deferral {
+    fn new(now: Instant) -> Self {
+        Deferral { until: Some(now + MAX_DEFERRAL) }
+    }
+
+    /// Returns whether the oldest workers have to be stopped, once.
+    fn ends(&mut self, now: Instant) -> bool {
+        self.until.take_if(|until| now >= *until).is_some()
+    }
+}
 
 /// What a reload needs, and settings of the program rather than the server.
 #[derive(Clone)]
@@ -46,9 +66,9 @@ impl Reload {
     /// SIGHUP and SIGUSR1.
     pub(crate) fn at_signals(self, mut signals: Signals, handle: Handle) -> io::Result<()> {
         thread::Builder::new().name("reload".to_owned()).spawn(move || {
-            let mut is_deferred = false;
+            let mut deferral: Option<Deferral> = None;
             loop {
-                let arrived: Vec<_> = if is_deferred {
+                let arrived: Vec<_> = if deferral.is_some() {
                     thread::sleep(RETRY);
                     signals.pending().collect()
                 } else {
@@ -57,38 +77,54 @@ impl Reload {
                 if !arrived.is_empty() {
                     handle.reopen_log();
                 }
-                if arrived.contains(&SIGHUP) || is_deferred && handle.can_reload() {
-                    is_deferred = self.reload(&handle);
+                if deferral.as_mut().is_some_and(|deferral| deferral.ends(Instant::now())) {
+                    warn!("the deferred reload stops the oldest workers, which have `shutdown-timeout`");
+                    handle.stop_oldest();
+                }
+                if arrived.contains(&SIGHUP) || deferral.is_some() && handle.can_reload() {
+                    deferral = self.reload(&handle, deferral.take());
                 }
             }
         })?;
         Ok(())
     }
 
-    /// Returns whether the reload is deferred until workers have ended.
-    fn reload(&self, handle: &Handle) -> bool {
+    /// Reloads, and returns the deferral if workers have to end first. `before` is that of an earlier try.
+    fn reload(&self, handle: &Handle, before: Option<Deferral>) -> Option<Deferral> {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify_manager(&[NotifyState::Reloading, now]),
             Err(error) => warn!("cannot notify the service manager: {error}"),
         }
-        let mut is_deferred = false;
+        let mut deferral = None;
+        let mut status = "";
         match self.replace(handle) {
             Ok(log_level) => {
                 // The subscriber lives as long as the process.
                 let _ = self.log_level.reload(log_level);
-                info!("settings reloaded");
+                match before {
+                    None => info!("settings reloaded"),
+                    Some(_) => {
+                        status = "settings reloaded after a deferral";
+                        warn!("{status}");
+                    }
+                }
             }
             Err(error) => match error.downcast_ref() {
                 Some(evring_httpd::Error::Ended) => {}
                 Some(evring_httpd::Error::StillEnding) => {
-                    is_deferred = true;
-                    warn!("the reload waits: {error}");
+                    deferral = Some(before.unwrap_or_else(|| Deferral::new(Instant::now())));
+                    status = "a reload waits for the workers of earlier ones";
+                    let minutes = MAX_DEFERRAL.as_secs() / 60;
+                    warn!("the reload waits, for at most {minutes} minutes: {error}");
                 }
                 _ => error!("the settings stay as they were: {error}"),
             },
         }
         notify_manager(&[NotifyState::Ready]);
-        is_deferred
+        if !status.is_empty() {
+            notify_manager(&[NotifyState::Status(status)]);
+        }
+        deferral
     }
 
     /// Reads and checks the settings, and replaces those of the server. Returns the log level.
@@ -114,5 +150,19 @@ impl Reload {
         let budget = demand.budget_of_process(open, " until the next reload")?;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
         Ok(log_level)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deferred_reload_waited_for_ever() {
+        let begin = Instant::now();
+        let mut deferral = Deferral::new(begin);
+        assert!(!deferral.ends(begin + MAX_DEFERRAL - Duration::from_millis(1)));
+        assert!(deferral.ends(begin + MAX_DEFERRAL));
+        assert!(!deferral.ends(begin + 2 * MAX_DEFERRAL), "the workers were stopped twice");
     }
 }

@@ -114,8 +114,8 @@ impl fmt::Display for Error {
             }
             Error::Ended => f.write_str("the server ends, so its settings cannot change"),
             Error::StillEnding => f.write_str(
-                "the workers of three settings before still finish their responses, and no more are kept; the new \
-                 settings need the end of one of them, or a restart",
+                "three earlier reloads still have workers that finish responses, which is the maximum; the new \
+                 settings need the end of those of one reload, or a restart",
             ),
             Error::Signals(error) => write!(f, "cannot handle signals: {error}"),
             #[cfg(feature = "user")]

@@ -80,7 +80,7 @@ pub(crate) struct Monitor {
 }
 
 impl ServerState {
-    /// Maximum number of generations that have not ended, with the one that accepts.
+    /// Maximum number of generations that have not ended, including the one that accepts.
     const MAX_GENERATIONS: usize = 4;
 
     fn lock(&self) -> MutexGuard<'_, Generations> {
@@ -227,9 +227,19 @@ impl Handle {
         state.generations.iter_mut().for_each(Generation::stop);
     }
 
-    /// Returns whether [`Handle::reload`] can start workers: not while those of three reloads before have not ended.
+    /// Returns false while the workers of three earlier reloads are still running; then [`Handle::reload`] fails.
     pub fn can_reload(&self) -> bool {
         self.0.has_room()
+    }
+
+    /// Stops the oldest workers that a reload has replaced, with the
+    /// [`Config::drain_timeout`](evring::Config::drain_timeout) of their settings for their responses.
+    pub fn stop_oldest(&self) {
+        let mut state = self.0.lock();
+        let mut living = state.generations.iter_mut().filter(|generation| !generation.has_ended());
+        if let Some(oldest) = living.next().filter(|oldest| oldest.is_retired) {
+            oldest.stop();
+        }
     }
 
     /// Returns the time for which the server still serves after a signal to stop; see

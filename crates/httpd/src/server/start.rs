@@ -63,9 +63,6 @@ impl Builder {
     /// Starts workers that serve in the place of those before.
     fn start_generation(mut self, handle: &Handle, purpose: &str) -> Result<(), Error> {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
-        if !handle.0.has_room() {
-            return Err(Error::StillEnding);
-        }
         self.check_values()?;
         self.prepare_site()?;
         let of_manager = std::mem::take(&mut self.config.inherited);
@@ -99,6 +96,9 @@ impl Builder {
         drop(of_manager);
         if self.config.reuse_port && !shares_addresses {
             self.check_new_addresses(&given)?;
+        }
+        if !handle.0.has_room() {
+            return Err(Error::StillEnding);
         }
         self.log_memory(purpose);
         let metrics = &handle.0.metrics;
@@ -283,8 +283,8 @@ impl Handle {
     /// A builder without addresses keeps those of the server.
     ///
     /// # Errors
-    /// Those of [`Builder::start`], and [`Error::StillEnding`] if the workers of three reloads before have not ended;
-    /// then the settings stay. Also [`Error::Ended`] if the server ends: the new workers
+    /// Those of [`Builder::start`], and [`Error::StillEnding`] if the workers of three earlier reloads are still running;
+    /// then the settings stay, and [`Handle::stop_oldest`] makes room. Also [`Error::Ended`] if the server ends: the new workers
     /// may have started then, and serve the clients that wait in the queues of their sockets.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
         builder.take_over(self.listening_sockets()).start_generation(self, "")

@@ -69,7 +69,7 @@ impl Builder {
         }
     }
 
-    /// Sets up a worker's mechanism on its sockets, which it alone keeps open, and its site.
+    /// Sets up a worker's mechanism on clones of its sockets, and its site.
     fn mechanism_and_site(
         &self,
         sockets: WorkerSockets,

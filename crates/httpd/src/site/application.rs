@@ -66,7 +66,7 @@ impl Application for Site {
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
         let was_full = take(&mut x.state.full);
         if was_full {
-            x.state.unsent = State::NOT_MEASURED;
+            x.state.start_watching();
             self.context.count_awaited(x.state);
         }
         if self.handlers.drained(&mut self.context, &mut x) {
@@ -106,7 +106,7 @@ impl Application for Site {
             return x.io.close(x.id, Close::Reset);
         }
         let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
-        if waits_for_file || self.context.is_stalled(before, unsent) {
+        if waits_for_file || self.context.is_stalled(x.state, unsent) {
             // The file system hangs, or the client does not take its responses.
             self.context.metrics.own().reset_slow.add(u64::from(!waits_for_file));
             debug!(
@@ -116,10 +116,10 @@ impl Application for Site {
             x.io.close(x.id, Close::Reset);
         } else if unsent > 0 || x.state.full {
             // If everything is sent, `drained` follows.
-            self.context.watch_progress(&mut x);
-        } else if before > 0 {
+            self.context.watch_progress(&mut x, unsent);
+        } else if before > 0 && x.state.is_idle() {
             // The client has everything, and may send its next request.
-            x.state.unsent = 0;
+            x.state.stop_watching();
             self.context.await_request(&mut x);
         } else if x
             .state
@@ -215,7 +215,7 @@ impl Site {
             Received::Partial if x.state.read_deadline_armed => {}
             Received::Partial => {
                 x.state.read_deadline_armed = true;
-                x.state.unsent = 0;
+                x.state.stop_watching();
                 let time = match x.state.body() {
                     Some(_) => self.context.limits.progress_interval,
                     None => self.context.limits.header_timeout,

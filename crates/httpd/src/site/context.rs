@@ -24,9 +24,13 @@ use crate::site::state::State;
 /// (RFC 9112, section 9.5).
 const RETIRED_KEEP_ALIVE: Duration = Duration::from_secs(5);
 
-/// Time from a response that fills the send queue to the first look at what its client takes: the kernels of both sides
-/// take some at once, which is no progress of the client. Most responses are sent by then.
+/// Time between queuing a response that fills the send queue and the first measurement of its unsent bytes. What the
+/// kernels of both sides buffer in that time is not progress of the client. Most responses are sent by then.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
+
+/// Looks per progress interval at the unsent bytes of a connection that is idle otherwise. The keep-alive timeout begins
+/// at the first one that finds none.
+const LOOKS: u8 = 16;
 
 /// The limits of a site, and the responses that it sends, counts and logs.
 #[derive(Debug)]
@@ -163,11 +167,18 @@ impl Context {
         self.limits.keep_alive_timeout = self.limits.keep_alive_timeout.min(RETIRED_KEEP_ALIVE);
         let until = io.now() + self.limits.keep_alive_timeout;
         all.for_each(io, |io, id, state| {
+            if !state.is_idle() || state.full || state.requests == 0 {
+                return;
+            }
             // While the client still receives, the deadline is that of its progress.
-            let receives = state.full || state.unsent > 0;
-            let is_waiting = state.is_idle() && !receives && state.requests > 0;
-            // A nearer deadline stays.
-            if is_waiting && io.deadline(id).is_none_or(|at| at > until) {
+            if state.unsent > 0 {
+                if io.unsent_bytes(id) > 0 {
+                    return;
+                }
+                state.stop_watching();
+                io.set_deadline(id, Some(until));
+            } else if io.deadline(id).is_none_or(|at| at > until) {
+                // A nearer deadline stays.
                 io.set_deadline(id, Some(until));
             }
         });
@@ -241,15 +252,25 @@ impl Context {
 
     /// Sets the time of the first look at what the client takes of the unsent bytes.
     pub(crate) fn await_progress(&self, x: &mut Cx<'_, impl Commands, State>) {
-        x.state.unsent = State::NOT_MEASURED;
+        x.state.start_watching();
         let time = FIRST_CHECK.min(self.limits.progress_interval);
         x.io.set_deadline(x.id, Some(x.io.now() + time));
     }
 
-    /// Sets the deadline for the client to take some of the unsent bytes.
-    pub(crate) fn watch_progress(&self, x: &mut Cx<'_, impl Commands, State>) {
-        x.state.unsent = x.io.unsent_bytes(x.id);
-        x.io.set_deadline(x.id, Some(x.io.now() + self.limits.progress_interval));
+    /// Sets the deadline for the client to take some of the `unsent` bytes, or that of the next look at them.
+    pub(crate) fn watch_progress(&self, x: &mut Cx<'_, impl Commands, State>, unsent: u64) {
+        let mut time = self.limits.progress_interval;
+        if x.state.looks > 0 {
+            x.state.looks -= 1;
+            time /= LOOKS.into();
+        } else {
+            x.state.unsent = unsent;
+            if x.state.is_idle() && !x.state.full {
+                x.state.looks = LOOKS - 1;
+                time /= LOOKS.into();
+            }
+        }
+        x.io.set_deadline(x.id, Some(x.io.now() + time));
     }
 
     /// Returns the minimum bytes that a client has to send or take per interval, at least 1.
@@ -258,9 +279,10 @@ impl Context {
         (progress_interval.as_nanos() * u128::from(min_rate)).div_ceil(1_000_000_000).max(1)
     }
 
-    /// Returns whether the client took too few of the unsent bytes since the deadline was set.
-    pub(crate) fn is_stalled(&self, before: u64, unsent: u64) -> bool {
-        let is_measured = before > 0 && before != State::NOT_MEASURED;
+    /// Returns whether the client took too few of the unsent bytes in the interval that has ended.
+    pub(crate) fn is_stalled(&self, state: &State, unsent: u64) -> bool {
+        let before = state.unsent;
+        let is_measured = before > 0 && before != State::NOT_MEASURED && state.looks == 0;
         is_measured && unsent > 0 && u128::from(before.saturating_sub(unsent)) < self.min_progress()
     }
 }

@@ -79,7 +79,7 @@ impl<C: Commands> StepContext<'_, '_, C> {
         self.files.options(self.file)
     }
 
-    /// Revalidates the file's entry in the cache if it is the `same`. Returns false if not, or if there is none.
+    /// Revalidates the file's entry in the cache if `same` accepts it. Returns false if not, or if there is none.
     fn revalidate_entry(&mut self, same: impl FnOnce(&CachedFile) -> bool) -> bool {
         let files = &mut *self.files;
         self.file.put_key(&mut files.key);

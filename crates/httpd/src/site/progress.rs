@@ -3,7 +3,7 @@
 use std::task::{self, Poll, Waker};
 
 use bytes::Bytes;
-use evring::{Chunk, Close, Commands, Cx, Rx};
+use evring::{Chunk, Close, Commands, Cx, HIGH_WATER, Rx};
 use http::HeaderMap;
 use tracing::error;
 
@@ -99,7 +99,13 @@ fn poll(
                 x.state.last_body_bytes += sent_bytes;
                 has_sent |= sent_bytes > 0;
                 match streamed {
-                    Streamed::Ended(proceed) => Polled::Ended(proceed),
+                    Streamed::Ended(proceed) => {
+                        if x.state.last_body_bytes >= HIGH_WATER as u64 {
+                            // The kernel may have bytes that the client does not take.
+                            x.state.start_watching();
+                        }
+                        Polled::Ended(proceed)
+                    }
                     Streamed::CutShort => {
                         context.subtract_unsent(x);
                         x.io.close(x.id, Close::Reset);
@@ -212,7 +218,7 @@ fn set_deadline(context: &Context, x: &mut Cx<'_, impl Commands, State>, exchang
     if let Some(upload) = &mut exchange.upload {
         upload.received = 0;
     }
-    x.state.unsent = 0;
+    x.state.stop_watching();
     x.io.set_deadline(x.id, time.map(|time| x.io.now() + time));
 }
 

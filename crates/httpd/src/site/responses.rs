@@ -158,7 +158,7 @@ fn send_full(
     send_body(&mut context.responder.scratch, x, body, (status, framing, options))
 }
 
-/// Begins a response in the scratch buffer with its head. Returns its options, as a field may end the connection.
+/// Writes the head of a response to the scratch buffer. Returns its options, as a field may end the connection.
 fn put_full_head(
     responder: &mut ResponseSender,
     status: Status,

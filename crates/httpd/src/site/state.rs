@@ -29,6 +29,8 @@ pub struct State {
     /// Bytes of an incomplete head that were parsed.
     pub(crate) scanned: u16,
     pub(crate) requests: u32,
+    /// Looks at [`State::unsent`] that follow before the client is judged by it.
+    pub(crate) looks: u8,
     /// The send queue is at its high-water mark.
     pub(crate) full: bool,
     /// Receiving is paused because of that.
@@ -65,6 +67,16 @@ pub(crate) struct Observed {
 impl State {
     /// [`State::unsent`] from a response that fills the send queue to the first look at what the client takes.
     pub(crate) const NOT_MEASURED: u64 = u64::MAX;
+
+    /// Watches the client's progress from the first measurement on, which follows.
+    pub(crate) fn start_watching(&mut self) {
+        (self.unsent, self.looks) = (Self::NOT_MEASURED, 0);
+    }
+
+    /// Ends the watch of the client's progress.
+    pub(crate) fn stop_watching(&mut self) {
+        (self.unsent, self.looks) = (0, 0);
+    }
 
     /// Returns whether no request is being received or answered.
     pub(crate) fn is_idle(&self) -> bool {

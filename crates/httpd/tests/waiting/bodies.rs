@@ -8,11 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use evring_httpd::body::{Body, BodyError, RequestBody};
+use evring_httpd::bytes::Bytes;
 use evring_httpd::http::StatusCode;
 use evring_httpd::options::Limits;
 use evring_httpd::{Request, Response};
 
-use crate::serving::{connect, on_every_backend};
+use crate::serving::{connect, on_every_backend, on_every_backend_at_once};
 use crate::waiting::{LONG, OnDrop, builder, shared_channel};
 
 /// A body whose pieces the test sends arrives piece by piece, and an unfinished one resets.
@@ -70,6 +71,36 @@ fn sender_of_a_body_waits_for_a_slow_client() {
         assert!(sent < PIECES, "{backend}: nothing bounds the pieces");
         sender.finish();
         assert_eq!(client.chunked_response().len(), sent * PIECE.len(), "{backend}");
+    });
+}
+
+/// The body ends after a wait for its last piece, when the kernel has all bytes.
+#[test]
+fn client_that_takes_nothing_of_a_stream_was_kept_until_the_keep_alive_timeout() {
+    const PIECES: usize = 40;
+    let mut limits = Limits::default();
+    limits.keep_alive_timeout = Duration::from_secs(3600);
+    limits.progress_interval = Duration::from_millis(50);
+    on_every_backend_at_once(|backend| {
+        let server = builder(backend)
+            .limits(limits.clone())
+            .route("/", |_: Request| {
+                let mut polls = 0;
+                Response::new(Body::poll_fn(None, move |context| {
+                    polls += 1;
+                    if polls % 2 == 0 {
+                        context.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
+                    let piece = Bytes::from_static(&[b'x'; 10_000]);
+                    Poll::Ready((polls < 2 * PIECES).then_some(Ok::<_, std::io::Error>(piece)))
+                }))
+            })
+            .start()
+            .unwrap();
+        let mut client = connect(&server);
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        client.expect_reset();
     });
 }
 
