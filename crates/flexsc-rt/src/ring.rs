@@ -200,19 +200,20 @@ impl Ring {
         self.cancels.push_back(name);
     }
 
-    /// Pushes cancellations, before any call that could have the entry of a cancelled one.
-    pub(crate) fn push_cancels(&mut self) -> Result<(), Errno> {
-        let Some(Ok(ring)) = &mut self.calls else { return Ok(()) };
+    /// Pushes cancellations. Returns whether none remains: no call or wait may be pushed before, as it could have the
+    /// name of one to be cancelled.
+    pub(crate) fn push_cancels(&mut self) -> Result<bool, Errno> {
+        let Some(Ok(ring)) = &mut self.calls else { return Ok(true) };
         while let Some(name) = self.cancels.front() {
             if !ring.cancel(*name) {
                 self.entered += 1;
                 if ring.enter(0, None)? == 0 || !ring.cancel(*name) {
-                    break;
+                    return Ok(false);
                 }
             }
             self.cancels.pop_front();
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Enters the kernel if it has something to do.

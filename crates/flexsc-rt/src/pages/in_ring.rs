@@ -111,7 +111,10 @@ impl Pages {
     }
 
     pub(super) fn push_to_ring(&mut self) -> Result<(), Errno> {
-        self.ring.push_cancels()?;
+        // The next wait of a call has the name of the one before, which may be cancelled.
+        if !self.ring.push_cancels()? {
+            return Ok(());
+        }
         let calls = self.ring.queue.len() as u32;
         while let Some(queued) = self.ring.queue.pop_front() {
             let index = queued & !POLL;

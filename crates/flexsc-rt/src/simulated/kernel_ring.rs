@@ -93,9 +93,9 @@ impl Machine {
                     (false, _) if self.random(8) == 0 => Some(NO_ROOM),
                     _ => None,
                 };
-                // It may end early.
-                let ends = report == Some(READY) && self.random(8) == 0;
-                if let Some(report) = report.filter(|_| !ends) {
+                // It may end early, with a report or after one.
+                let ends = report == Some(READY) && self.random(3) == 0;
+                if let Some(report) = report.filter(|_| !ends || self.random(2) == 0) {
                     self.ring.deferred.push_back((name, report as i32, true));
                 }
                 let end = [READY, -(libc::ECANCELED as isize)][self.random(2) as usize];
@@ -116,8 +116,8 @@ impl Machine {
     fn take_submissions(&mut self) -> u32 {
         let most = match self.random(8) {
             _ if self.now_ns < self.kernel_ring.short_until_ns => 0,
-            0 => 0,
-            1 => 1 + self.random(4) as usize,
+            0..=1 => 0,
+            2 => 1 + self.random(4) as usize,
             _ => usize::MAX,
         };
         let takes = most.min(self.ring.submitted.len());
