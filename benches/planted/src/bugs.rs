@@ -473,13 +473,13 @@ bugs! {
 
     /// The cancel of a wait in the ring is lost.
     PolledCancelForgotten on FlexSc, "crates/flexsc-rt/src/pages/cancel.rs":
-        "slot.place = Place::CancelledPolled;
-                self.counters.withdrawn += 1;" =>
-        "slot.place = Place::CancelledPolled;
-                self.counters.withdrawn += 1;
+        "self.counters.withdrawn += 1;
+                let name = self.ring_name(id.index);" =>
+        "self.counters.withdrawn += 1;
                 if PLANTED {
                     return;
-                }";
+                }
+                let name = self.ring_name(id.index);";
 
     /// A read that the page cache has only a part of is taken for the whole.
     CachedPartIsWhole on FlexSc, "crates/flexsc-rt/src/kernel/files.rs":
