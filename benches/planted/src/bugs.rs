@@ -82,8 +82,8 @@ bugs! {
     /// A cancel is submitted although its operation has ended, and cancels the next one with its
     /// token.
     CancelReachesNext, "crates/shared-ring/src/uring/mod.rs":
-        "entry.is_some_and(|e| e.state.ends())" =>
-        "entry.is_some_and(|e| e.state.ends() || PLANTED)";
+        "entry.is_some_and(|e| e.state.cancel_is_due())" =>
+        "entry.is_some_and(|e| e.state.cancel_is_due() || PLANTED)";
 
     /// A descriptor is closed while operations on it are in flight.
     ClosedWhileBusy, "crates/evring/src/driver/close.rs":

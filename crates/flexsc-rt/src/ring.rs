@@ -170,8 +170,8 @@ impl Ring {
         })
     }
 
-    /// Pushes a wait for room whose socket had none when its peer had shut down its sending side: the ring reports
-    /// changes until the wait is cancelled. Returns whether it was pushed.
+    /// Pushes a multishot wait for room, for a full socket whose peer has shut down its sending side. It reports changes
+    /// until it is cancelled. Returns whether it was pushed.
     #[cold]
     pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
         let pushed = self.push_with(|ring| match ring.push_poll_for_room(name, fd) {
@@ -240,7 +240,7 @@ impl Ring {
         Ok(taken > 0 || !has_submissions)
     }
 
-    /// Takes the name and the result of a call that has ended, or with `true` of a wait that has not.
+    /// Takes the name and a result of a call or wait, and whether more results follow.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(u64, isize, bool)> {
         let (name, result, more) = loop {

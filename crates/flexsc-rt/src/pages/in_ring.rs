@@ -71,8 +71,8 @@ impl Pages {
         has_any
     }
 
-    /// Returns whether the ring has waited for room, and reports something else, or has ended the wait, as older kernels
-    /// do when the completion queue is full.
+    /// Returns whether a wait for room has ended or reported without room. Some kernels end a multishot poll with
+    /// ECANCELED when the completion queue is full.
     fn has_no_room(&self, index: u32, result: isize) -> bool {
         let waits = self.slots[index as usize].waits.descriptor();
         let for_room = matches!(waits, Some((_, Direction::Write)));

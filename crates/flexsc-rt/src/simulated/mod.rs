@@ -3,7 +3,7 @@
 //! them.
 //!
 //! The ring (`call_ring.rs`), the epoll set and the clock are also those of `benches/flexsc-sim`, where another machine
-//! makes calls of a server. What differs they take from `machine`.
+//! makes calls of a server. The module `machine` of each has what differs.
 //!
 //! `models.rs` checks in every interleaving the few atomic operations that owner and threads share; here millions of
 //! posts, cancellations and completions meet, by all executors, while entries and threads run short, die, or cannot be

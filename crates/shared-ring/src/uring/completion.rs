@@ -156,7 +156,7 @@ impl<R: Ring> UringKernel<R> {
                     state.room_poll = RoomPoll::Changes;
                     return self.rearm(token);
                 }
-                // Older kernels end it so when the completion queue is full.
+                // Some kernels end a multishot poll with ECANCELED when the completion queue is full.
                 (RoomPoll::Changes, Err(Errno::CANCELED)) if !state.cancelled => {
                     return self.rearm(token);
                 }
