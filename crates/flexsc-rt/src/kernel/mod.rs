@@ -489,11 +489,12 @@ mod tests {
 
     #[test]
     fn file_that_was_opened_after_a_stop_had_given_up_stayed_open() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("fifo");
+        let dir = std::env::temp_dir().join(format!("flexsc-rt-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let path = dir.join("fifo");
         mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let mut kernel = FlexScKernel::new(&EngineConfig::new(4, 1, 64)).unwrap();
-        let root = kernel.host_mut().open_directory(dir.path()).unwrap();
+        let root = kernel.host_mut().open_directory(&dir).unwrap();
         let at: PathAt = PathAt { root, path: c"fifo".into(), symlinks: SymlinkPolicy::Beneath };
         let (root, start) = (at.root.as_raw_fd(), at.path.as_ptr());
         let mut how = at.open_how(Some(Access::Read), Blocking::MayBlock);
@@ -513,6 +514,7 @@ mod tests {
         assert_eq!(kernel.pages.outstanding(), 1);
         // The thread opens the other end.
         let mut writer = std::fs::File::options().write(true).open(&path).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
         let until = Instant::now() + Duration::from_secs(20);
         while kernel.pages.outstanding() > 0 {
             kernel.finish();
