@@ -1,4 +1,4 @@
-//! What the ring, the epoll set and the syscall threads of the present run have, and the calls that they make.
+//! State of the ring, the epoll set and the syscall threads of a run; their system calls.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -82,8 +82,8 @@ bugs! {
     /// A cancel is submitted although its operation has ended, and cancels the next one with its
     /// token.
     CancelReachesNext, "crates/shared-ring/src/uring/mod.rs":
-        "entry.is_some_and(|e| e.state.ends())" =>
-        "entry.is_some_and(|e| e.state.ends() || PLANTED)";
+        "entry.is_some_and(|e| e.state.cancel_is_due())" =>
+        "entry.is_some_and(|e| e.state.cancel_is_due() || PLANTED)";
 
     /// A descriptor is closed while operations on it are in flight.
     ClosedWhileBusy, "crates/evring/src/driver/close.rs":
@@ -473,13 +473,13 @@ bugs! {
 
     /// The cancel of a wait in the ring is lost.
     PolledCancelForgotten on FlexSc, "crates/flexsc-rt/src/pages/cancel.rs":
-        "slot.place = Place::CancelledPolled;
-                self.counters.withdrawn += 1;" =>
-        "slot.place = Place::CancelledPolled;
-                self.counters.withdrawn += 1;
+        "self.counters.withdrawn += 1;
+                let name = self.ring_name(id.index);" =>
+        "self.counters.withdrawn += 1;
                 if PLANTED {
                     return;
-                }";
+                }
+                let name = self.ring_name(id.index);";
 
     /// A read that the page cache has only a part of is taken for the whole.
     CachedPartIsWhole on FlexSc, "crates/flexsc-rt/src/kernel/files.rs":

@@ -10,7 +10,7 @@ use evring::buffers::BufferGroup;
 use evring::mechanisms::EventLoop;
 use evring::{Admission, Application, Config, FileDelivery, Order, RemoteHandle, Stats};
 use evring_httpd::{Root, Site};
-use evring_sim::{Machine, RunReport};
+use evring_sim::{Machine, Plan, RunReport, Unsupported};
 use examples::{Echo, Proxy, Timeouts};
 use kv::{Database, Kv, Limits};
 use shared_ring::Kernel;
@@ -58,7 +58,7 @@ pub(super) const SHORT_MEMORY_BYTES: usize = 40_000;
 
 /// Runs a case.
 pub fn run(case: &Case) -> Report {
-    let machine = Machine::new(&case.plan);
+    let machine = Machine::new(&plan(case));
     let shared = Shared::default();
     let mut random = fastrand::Rng::with_seed(case.plan.seed ^ 0x5eed);
     let config = configuration(&mut random, case);
@@ -96,7 +96,7 @@ pub fn run(case: &Case) -> Report {
 pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.trace_steps = trace_steps;
-    let machine = Machine::new(&case.plan);
+    let machine = Machine::new(&plan(&case));
     let config = config.with(|c| {
         c.listen = vec![SERVER];
         c.roots = vec!["/site".into()];
@@ -130,6 +130,13 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, RunError>, 
         }
     };
     Report { verdict: machine.verdict(), stats, requests: 0 }
+}
+
+/// Returns the plan of a run. In a quarter of them, io_uring has no multishot accepts and receives.
+fn plan(case: &Case) -> Plan {
+    let lacks_multishot = case.plan.seed % 4 == 2;
+    let unsupported = lacks_multishot.then_some(Unsupported::Multishot);
+    case.plan.clone().with(|plan| plan.unsupported = plan.unsupported.or(unsupported))
 }
 
 /// Returns a cache with room for its clients' values. In a quarter of the runs they are in several

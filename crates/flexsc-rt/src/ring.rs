@@ -170,8 +170,8 @@ impl Ring {
         })
     }
 
-    /// Pushes a wait for room whose socket had none when its peer had shut down its sending side: the ring reports
-    /// changes until the wait is cancelled. Returns whether it was pushed.
+    /// Pushes a multishot wait for room, for a full socket whose peer has shut down its sending side. It reports changes
+    /// until it is cancelled. Returns whether it was pushed.
     #[cold]
     pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
         let pushed = self.push_with(|ring| match ring.push_poll_for_room(name, fd) {
@@ -200,19 +200,20 @@ impl Ring {
         self.cancels.push_back(name);
     }
 
-    /// Pushes cancellations, before any call that could have the entry of a cancelled one.
-    pub(crate) fn push_cancels(&mut self) -> Result<(), Errno> {
-        let Some(Ok(ring)) = &mut self.calls else { return Ok(()) };
+    /// Pushes cancellations. Returns whether none remains: no call or wait may be pushed before, as it could have the
+    /// name of one to be cancelled.
+    pub(crate) fn push_cancels(&mut self) -> Result<bool, Errno> {
+        let Some(Ok(ring)) = &mut self.calls else { return Ok(true) };
         while let Some(name) = self.cancels.front() {
             if !ring.cancel(*name) {
                 self.entered += 1;
                 if ring.enter(0, None)? == 0 || !ring.cancel(*name) {
-                    break;
+                    return Ok(false);
                 }
             }
             self.cancels.pop_front();
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Enters the kernel if it has something to do.
@@ -239,7 +240,7 @@ impl Ring {
         Ok(taken > 0 || !has_submissions)
     }
 
-    /// Takes the name and the result of a call that has ended, or with `true` of a wait that has not.
+    /// Takes the name and a result of a call or wait, and whether more results follow.
     #[inline]
     pub(crate) fn next(&mut self) -> Option<(u64, isize, bool)> {
         let (name, result, more) = loop {

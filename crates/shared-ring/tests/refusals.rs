@@ -4,11 +4,11 @@ mod number;
 
 use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
 use number::number;
-use shared_ring::buffers::BufferGroup;
+use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::sockets::ListenOptions;
 use shared_ring::uring::Feature;
 use shared_ring::uring::{Mode, SetupError, UringConfig};
-use shared_ring::{Host, Kernel, Op, OpKind, Outcome, Submit, Token};
+use shared_ring::{Host, Kernel, Op, OpKind, Outcome, Socket, Submit, Submitted, Token};
 
 const MODES: [Mode; 3] = [Mode::Deferred, Mode::Cooperative, Mode::Immediate];
 
@@ -109,6 +109,77 @@ fn without_multishot_accepts_and_receives_are_single_shot() {
         while !matches!(kernel.next(), Some(end) if end.token == accept && end.last) {
             kernel.turn(None).unwrap();
         }
+        kernel.host_mut().close_unused(listener);
+        drop(kernel);
+        assert_eq!(machine.verdict().failure, None);
+    }
+}
+
+/// Ends the next connection's accept, and returns its socket.
+fn accept_next(kernel: &mut SimKernel) -> Socket {
+    loop {
+        kernel.turn(None).unwrap();
+        match kernel.next().map(|completion| completion.outcome) {
+            Some(Outcome::Accepted(socket)) => return socket,
+            None => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// The next accept was posted as a multishot one, and its error ended the listener.
+#[test]
+fn without_multishot_a_wait_for_room_showed_that_accepts_are_multishot() {
+    for mode in MODES {
+        let (machine, kernel) = try_without(Unsupported::Multishot, mode);
+        let mut kernel = kernel.unwrap();
+        let any = "10.0.0.1:0".parse().unwrap();
+        let (listener, to) = kernel.host_mut().listen(any, &ListenOptions::new(9)).unwrap();
+        let accept = Token::new(OpKind::Accept, 0, 0);
+        kernel.submit(accept, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
+        let manual_peer = machine.manual_peer();
+        let conn = manual_peer.with(|net| net.connect(to)).unwrap();
+        let socket = accept_next(&mut kernel);
+        manual_peer.with(|net| net.finish(&conn));
+        // The socket is full when a send stays in flight.
+        let send = Token::new(OpKind::Send, 0, 0);
+        let mut sends = 0;
+        loop {
+            let mut data = Box::new(GatherList::default());
+            data.copy(&[7; 5_000]);
+            let sent = kernel.submit(send, Op::Send { fd: number(&socket), data }).unwrap();
+            let mut is_done = matches!(sent, Submitted::Done(_));
+            for _ in 0..50 {
+                let now = kernel.now();
+                kernel.turn(Some(now)).unwrap();
+                is_done |= kernel.next().is_some_and(|sent| sent.token == send);
+            }
+            if !is_done {
+                break;
+            }
+            sends += 1;
+            assert!(sends < 1_000, "the socket was never full");
+        }
+        let mut received = Vec::new();
+        loop {
+            manual_peer.with(|net| net.receive(&conn, 10_000, &mut received));
+            let now = kernel.now();
+            kernel.turn(Some(now)).unwrap();
+            if kernel.next().is_some_and(|sent| sent.token == send) {
+                break;
+            }
+        }
+        // The first one ends the accept in flight.
+        for _ in 0..2 {
+            let _conn = manual_peer.with(|net| net.connect(to)).unwrap();
+            let socket = accept_next(&mut kernel);
+            kernel.host_mut().close_unused(socket);
+        }
+        kernel.cancel(accept);
+        while !matches!(kernel.next(), Some(end) if end.token == accept && end.last) {
+            kernel.turn(None).unwrap();
+        }
+        kernel.host_mut().close_unused(socket);
         kernel.host_mut().close_unused(listener);
         drop(kernel);
         assert_eq!(machine.verdict().failure, None);

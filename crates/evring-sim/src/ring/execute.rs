@@ -62,7 +62,7 @@ impl SimRing {
         // A multishot poll reports changes.
         let before = reported.as_mut().map(|reported| mem::replace(reported, now));
         if now & !before.unwrap_or_default() != 0 {
-            // As older kernels do when the completion queue is full.
+            // Some kernels end a multishot poll so when the completion queue is full.
             if before.is_some() && self.machine.state().rng.fault(Fault::MultishotEnds) {
                 return self.end(serial, Err(Errno::CANCELED), 0);
             }

@@ -344,10 +344,9 @@ unsafe impl Submit for FlexScKernel {
                 operations.system.close_unused(unsafe { Socket::from_raw_fd(fd as i32) });
             }
         });
-        for entry in in_flight.drain() {
-            if !ended {
-                mem::forget(entry);
-            }
+        // Those in flight use their memory, and what they open is still to be closed.
+        if ended {
+            in_flight.drain().for_each(drop);
         }
         self.starved.iter_mut().for_each(VecDeque::clear);
         if self.offload.stop() {
@@ -432,6 +431,8 @@ impl Kernel for FlexScKernel {
 impl Drop for FlexScKernel {
     fn drop(&mut self) {
         self.finish();
+        // The kernel may still use the memory of those that have not ended.
+        self.in_flight.drain().for_each(mem::forget);
     }
 }
 
@@ -439,6 +440,10 @@ impl Drop for FlexScKernel {
 mod tests {
     use std::io::Write as _;
     use std::os::unix::net::UnixStream;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use shared_ring::files::{Access, FileOp, PathAt, SymlinkPolicy};
+    use shared_ring::nonblocking::Blocking;
 
     use super::*;
     use crate::call::Executor;
@@ -480,5 +485,45 @@ mod tests {
                 std::thread::yield_now();
             }
         }
+    }
+
+    #[test]
+    fn file_that_was_opened_after_a_stop_had_given_up_stayed_open() {
+        let dir = std::env::temp_dir().join(format!("flexsc-rt-{}", std::process::id()));
+        std::fs::create_dir(&dir).unwrap();
+        let path = dir.join("fifo");
+        mknodat(CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        let mut kernel = FlexScKernel::new(&EngineConfig::new(4, 1, 64)).unwrap();
+        let root = kernel.host_mut().open_directory(&dir).unwrap();
+        let at: PathAt = PathAt { root, path: c"fifo".into(), symlinks: SymlinkPolicy::Beneath };
+        let (root, start) = (at.root.as_raw_fd(), at.path.as_ptr());
+        let mut how = at.open_how(Some(Access::Read), Blocking::MayBlock);
+        // It waits for the other end.
+        how[0] &= !(libc::O_NONBLOCK as u64);
+        let token = Token::new(OpKind::File, 0, 0);
+        let open = |scratch: &mut _| {
+            calls::open(root, start, how, Blocking::MayBlock, scratch).uncancellable()
+        };
+        // SAFETY: the table has the root and the path, until the call has ended.
+        let id = unsafe { kernel.pages.post_with(open) }.unwrap();
+        kernel.owners[id.index()] = token;
+        let stage = Stage::File(id, FileStage::Opening(Blocking::MayBlock));
+        let op = Op::File(FileOp::Open(at, Access::Read));
+        kernel.in_flight.insert(token, op, State { stage, end: None }).unwrap();
+        kernel.finish();
+        assert_eq!(kernel.pages.outstanding(), 1);
+        // The thread opens the other end.
+        let mut writer = std::fs::File::options().write(true).open(&path).unwrap();
+        std::fs::remove_dir_all(&dir).unwrap();
+        let until = Instant::now() + Duration::from_secs(20);
+        while kernel.pages.outstanding() > 0 {
+            kernel.finish();
+            assert!(Instant::now() < until, "the open has not ended");
+            std::thread::yield_now();
+        }
+        assert_eq!(
+            writer.write(b"x").map_err(|error| error.kind()),
+            Err(io::ErrorKind::BrokenPipe)
+        );
     }
 }

@@ -93,12 +93,12 @@ impl Pages {
         self.shut_down_with(|_, _| {})
     }
 
-    /// The same, but does not wait if this has waited in vain for the same calls before; `ended` gets each completion with
-    /// its scratch memory.
+    /// As `shut_down`. If an earlier shutdown timed out and nothing was posted since, this does not wait. `ended` gets each
+    /// completion with its scratch memory.
     pub(crate) fn shut_down_once(&mut self, ended: impl FnMut(Completion, &Scratch)) -> bool {
         let again = self.gave_up == Some(self.counters.posted);
         if again && self.process.is_current() {
-            // What has ended since. If the ring fails, its calls have not.
+            // Takes what has ended since. After an error, the ring's calls count as outstanding.
             let _ = self.enter_ring();
         }
         self.shut_down_within(if again { Duration::ZERO } else { STOP_TIMEOUT }, ended)

@@ -71,8 +71,8 @@ impl Pages {
         has_any
     }
 
-    /// Returns whether the ring has waited for room, and reports something else, or has ended the wait, as older kernels
-    /// do when the completion queue is full.
+    /// Returns whether a wait for room has ended or reported without room. Some kernels end a multishot poll with
+    /// ECANCELED when the completion queue is full.
     fn has_no_room(&self, index: u32, result: isize) -> bool {
         let waits = self.slots[index as usize].waits.descriptor();
         let for_room = matches!(waits, Some((_, Direction::Write)));
@@ -111,7 +111,10 @@ impl Pages {
     }
 
     pub(super) fn push_to_ring(&mut self) -> Result<(), Errno> {
-        self.ring.push_cancels()?;
+        // The next wait of a call has the name of the one before, which may be cancelled.
+        if !self.ring.push_cancels()? {
+            return Ok(());
+        }
         let calls = self.ring.queue.len() as u32;
         while let Some(queued) = self.ring.queue.pop_front() {
             let index = queued & !POLL;

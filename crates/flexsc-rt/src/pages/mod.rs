@@ -80,7 +80,7 @@ enum Place {
     Polled,
     /// The ring has reported room by a poll that is being ended.
     EndingPoll,
-    /// The ring waits for its descriptor or ends that, and its cancellation is requested.
+    /// The ring waits for its descriptor, or is ending that wait; the call is cancelled.
     CancelledPolled,
     /// It waits for its descriptor.
     Waiting,

@@ -14,7 +14,7 @@ use super::machine::{self, machine};
 use crate::call::Direction;
 
 /// Submissions that the queue holds.
-const SUBMISSIONS: usize = 16;
+const SUBMISSIONS: usize = 4;
 
 /// What the ring does for a submission.
 #[derive(Clone, Copy, Debug)]

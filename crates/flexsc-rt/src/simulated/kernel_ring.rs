@@ -1,5 +1,5 @@
-//! The kernel's side of the ring. It takes a part of what is submitted, completes in any order, and a cancellation may
-//! come too late.
+//! The kernel's side of the ring. It may take only part of what is submitted, completes in any order, and may take a
+//! cancellation too late.
 
 use std::time::Duration;
 
@@ -9,8 +9,10 @@ use super::call_ring::{Work, is_readable};
 use super::machine::{CLOSED, Machine, NOT_OPEN, wait_until};
 use crate::call::Direction;
 
-/// Results of waits for a descriptor; with the second one, the peer has shut down its sending side, and there is no room.
+/// The result of a wait whose descriptor is ready.
 const READY: isize = (libc::POLLIN | libc::POLLOUT) as isize;
+
+/// The result of a wait for room without room: the peer has shut down its sending side.
 const NO_ROOM: isize = libc::POLLRDHUP as isize;
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +47,7 @@ pub(super) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Err
         taken += machine.take_submissions();
         let kernel = &mut machine.kernel_ring;
         if wanted > 0 && taken == 0 && !machine.ring.submitted.is_empty() {
-            // As the kernel, it does not sleep then.
+            // Like the kernel, it does not sleep then.
             kernel.short_until_ns = machine.now_ns + 300;
             kernel.declined += 1;
             assert!(kernel.declined < 1_000, "the owner spins");
@@ -93,9 +95,9 @@ impl Machine {
                     (false, _) if self.random(8) == 0 => Some(NO_ROOM),
                     _ => None,
                 };
-                // It may end early.
-                let ends = report == Some(READY) && self.random(8) == 0;
-                if let Some(report) = report.filter(|_| !ends) {
+                // It may end early, with a report or after one.
+                let ends = report == Some(READY) && self.random(3) == 0;
+                if let Some(report) = report.filter(|_| !ends || self.random(2) == 0) {
                     self.ring.deferred.push_back((name, report as i32, true));
                 }
                 let end = [READY, -(libc::ECANCELED as isize)][self.random(2) as usize];
@@ -116,8 +118,8 @@ impl Machine {
     fn take_submissions(&mut self) -> u32 {
         let most = match self.random(8) {
             _ if self.now_ns < self.kernel_ring.short_until_ns => 0,
-            0 => 0,
-            1 => 1 + self.random(4) as usize,
+            0..=1 => 0,
+            2 => 1 + self.random(4) as usize,
             _ => usize::MAX,
         };
         let takes = most.min(self.ring.submitted.len());

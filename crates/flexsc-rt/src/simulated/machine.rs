@@ -149,18 +149,23 @@ impl Machine {
         self.effects.remove(&call).expect("its memory was lent")
     }
 
-    /// Makes a call, unless its descriptor is not ready. Its arguments are its number, the descriptor and the
-    /// direction.
+    /// Makes a call, unless a descriptor is not ready. Its arguments are its number, the descriptor and the
+    /// direction, whether the ring must not wait, and the other end of a transfer, counted from 1.
     pub(super) fn call(&mut self, number: u32, args: &[usize; 6]) -> Option<isize> {
-        let [call, fd, direction, ..] = *args;
+        let [call, fd, direction, _, other_end, _] = *args;
         self.now_ns += 50 + self.random(400) + if self.random(64) == 0 { 80_000 } else { 0 };
         let effects = self.effects.get_mut(&call).expect("its memory was taken back");
         if (1_010..1_030).contains(&number) {
             if fd == CLOSED as usize {
                 return Some(NOT_OPEN);
             }
-            let ready = &mut self.ready[fd][direction];
-            *ready = ready.checked_sub(1)?;
+            let ends =
+                [Some((fd, direction)), other_end.checked_sub(1).map(|fd| (fd, 1 - direction))];
+            let ends = || ends.into_iter().flatten();
+            if ends().any(|(fd, direction)| self.ready[fd][direction] == 0) {
+                return None;
+            }
+            ends().for_each(|(fd, direction)| self.ready[fd][direction] -= 1);
         }
         *effects = effects.map(|effects| effects + 1);
         Some(call as isize)

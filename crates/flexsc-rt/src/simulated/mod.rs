@@ -3,7 +3,7 @@
 //! them.
 //!
 //! The ring (`call_ring.rs`), the epoll set and the clock are also those of `benches/flexsc-sim`, where another machine
-//! makes calls of a server. What differs they take from `machine`.
+//! makes calls of a server. The module `machine` of each has what differs.
 //!
 //! `models.rs` checks in every interleaving the few atomic operations that owner and threads share; here millions of
 //! posts, cancellations and completions meet, by all executors, while entries and threads run short, die, or cannot be
@@ -92,7 +92,10 @@ fn random_call(of: usize) -> Call {
     let number = 1_000 + random(3) as libc::c_long;
     let call = match random(8) {
         0..=3 => Call::bounded(number, args),
-        4 => Call::new(number + 10, args).waits(Waits::Ready(fd, direction)),
+        4 => {
+            let call = Call::new(number + 10, args).waits(Waits::Ready(fd, direction));
+            if random(2) == 0 { transfer(call) } else { call }
+        }
         5 => Call::new(number + 10, args).waits(Waits::AfterReady(fd, direction)),
         6 => match random(2) {
             0 => Call::until_ready(fd, direction),
@@ -120,6 +123,13 @@ fn random_call(of: usize) -> Call {
         _ => call,
     };
     if random(16) == 0 { call.uncancellable() } else { call }
+}
+
+/// Returns a call that needs another descriptor, too, in the other direction.
+fn transfer(mut call: Call) -> Call {
+    let other = random(DESCRIPTORS as u64) as i32;
+    call.args[4] = other as usize + 1;
+    call.other_end(other)
 }
 
 /// Begins a run. In half of them the system does not start every thread.
@@ -174,7 +184,10 @@ impl Run {
     }
 
     fn post(&mut self) {
-        let call = random_call(self.next_call);
+        self.post_call(random_call(self.next_call));
+    }
+
+    fn post_call(&mut self, call: Call) {
         let number = self.next_call;
         machine(|machine| machine.lend(number));
         // SAFETY: the machine has no memory.
@@ -376,6 +389,34 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
 #[test]
 fn cancels_completions_and_throttling_race_for_millions_of_steps() {
     run_seeds(0..25, 20_000);
+}
+
+/// A cancellation that the ring had not taken when its wait ended by itself reached the wait for the other end.
+#[test]
+fn waits_of_a_transfer_were_cancelled_with_those_before() {
+    let config = &configurations()[1];
+    for seed in 0..50 {
+        let mut run = Run::new(seed, config);
+        for _ in 0..3_000 {
+            match random(4) {
+                0 => {
+                    for _ in 0..random(40) {
+                        let number = run.next_call;
+                        let (fd, to) = (random(DESCRIPTORS as u64), Direction::Write);
+                        let args = [number, fd as usize, to as usize, 0, 0, 0];
+                        let call = Call::new(1_010, args).waits(Waits::Ready(fd as i32, to));
+                        run.post_call(transfer(call));
+                    }
+                }
+                1 => {
+                    run.pages.wait(Some(Duration::ZERO)).unwrap();
+                }
+                2 => (0..=random(16)).for_each(|_| step()),
+                _ => run.take(8),
+            }
+        }
+        run.end();
+    }
 }
 
 /// A busy owner and a busy thread of two cores have one each, while no other thread of the machine could run.

@@ -96,8 +96,8 @@ impl CallRing {
         sqe::has_room(events)
     }
 
-    /// Queues a wait for room after a report without room, which reports the state of the descriptor, and from then on
-    /// its changes, until it is [cancelled](CallRing::cancel). Returns false if the queue is full.
+    /// Queues a multishot wait for room, to follow a single one that reported none. It reports the present state and
+    /// then each change, until it is [cancelled](CallRing::cancel). Returns false if the queue is full.
     pub fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
         let poll = sqe::poll_for_room(Raw(fd), true);
         // SAFETY: a poll points to no memory.
@@ -135,8 +135,8 @@ impl CallRing {
         }
     }
 
-    /// Takes the name and the result of a call that has ended, without a system call. An error is negative. The third
-    /// value is true for a result of a wait that has not ended.
+    /// Takes the name and a result of a call or wait, and whether more results follow, without a system call. An error is
+    /// negative.
     #[inline]
     pub fn next_result(&mut self) -> Option<(u64, i32, bool)> {
         loop {

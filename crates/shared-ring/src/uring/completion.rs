@@ -128,13 +128,16 @@ impl<R: Ring> UringKernel<R> {
             _ => {}
         }
         let more = cqueue::more(cqe.flags);
-        if more {
-            self.multishot = Multishot::Works;
-        }
         let Some(entry) = self.owned.inflight.get(token) else {
             debug_assert!(false, "a completion for {token:?}, which is not in flight");
             return None;
         };
+        // Multishot polls are older than the other multishot operations.
+        if more
+            && matches!(entry.op, Op::Accept { .. } | Op::Receive { .. } | Op::ReceiveFrom { .. })
+        {
+            self.multishot = Multishot::Works;
+        }
         entry.state.in_ring -= u16::from(!more);
         let mut result = match cqe.result {
             n if n < 0 => Err(Errno::from_raw_os_error(-n)),
@@ -153,7 +156,7 @@ impl<R: Ring> UringKernel<R> {
                     state.room_poll = RoomPoll::Changes;
                     return self.rearm(token);
                 }
-                // Older kernels end it so when the completion queue is full.
+                // Some kernels end a multishot poll with ECANCELED when the completion queue is full.
                 (RoomPoll::Changes, Err(Errno::CANCELED)) if !state.cancelled => {
                     return self.rearm(token);
                 }

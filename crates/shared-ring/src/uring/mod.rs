@@ -257,7 +257,8 @@ impl<R: Ring> UringKernel<R> {
             while let Some(token) = self.cancels.pop_front() {
                 // It may have ended since, and its token may be in use by another operation.
                 let entry = self.owned.inflight.get(token);
-                let due = entry.is_some_and(|e| e.state.ends()) || !token.kind().is_tracked();
+                let due =
+                    entry.is_some_and(|e| e.state.cancel_is_due()) || !token.kind().is_tracked();
                 let own = Token::new(OpKind::Cancel, 0, 0);
                 let cancel = match token.kind() {
                     OpKind::Cancel => sqe::cancel_all(own),

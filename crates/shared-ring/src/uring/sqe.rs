@@ -41,8 +41,8 @@ pub(super) struct OpState {
 }
 
 impl OpState {
-    /// Returns whether the operation is cancelled, or only its poll.
-    pub(super) fn ends(&self) -> bool {
+    /// Returns whether a cancellation is due: of the operation, or of its poll only.
+    pub(super) fn cancel_is_due(&self) -> bool {
         self.cancelled || self.room_poll == RoomPoll::Ending
     }
 }
