@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Tests the servers with other programs: curl fetches a directory of 1,000 files from every mechanism,
 # through the proxy from nginx, and over TLS, and compares the bytes; curl is a client of the library's examples;
-# testssl.sh scans the TLS meanwhile. Runs ci/kv.sh for the cache.
+# testssl.sh scans the TLS in the background. Runs ci/kv.sh for the cache.
 . "$(dirname "$0")/setup.sh"
 need curl curl
 need openssl openssl
@@ -10,12 +10,14 @@ need testssl testssl.sh
 
 cargo build --release --quiet -p evring-httpd -p examples
 bin=$target/release
-# As their tests run them.
+# The debug builds of the examples, which their tests use.
 cargo test --workspace --features web-examples/sqlite --quiet --no-run --test json_api --test programs
 work=$(mktemp -d)
 pids=()
 scan=
-trap 'kill "${pids[@]}" $scan 2>/dev/null || true; rm -rf "$work"' EXIT
+listener=
+# timeout runs the scan in a process group of its own.
+trap 'kill -- "${pids[@]}" $listener ${scan:+-$scan} 2>/dev/null || true; rm -rf "$work"' EXIT
 
 # 1,000 files of 0 bytes to 10 MB: mostly small, with sizes around multiples of buffers and pages.
 root=$work/root
@@ -51,6 +53,17 @@ stop() {
     unset 'pids[-1]'
 }
 
+# within COMMAND...: repeats a command for at most 20 s until it succeeds.
+within() {
+    for _ in $(seq 400); do
+        "$@" && return
+        kill -0 "${pids[-1]}" || break
+        sleep 0.05
+    done
+    echo "still fails: $*" >&2
+    return 1
+}
+
 # fetch NAME BASE [OPTION...]: fetches all files below BASE with curl, and compares them with the originals.
 fetch() {
     local name=$1 base=$2 into=$work/fetched
@@ -84,8 +97,8 @@ mkdir "$work/site"
 echo "its index" >"$work/site/index.html"
 start tls-scan "$bin/httpd" --listen 127.0.0.1:0 --root "$work/site" --tls-cert "$work/site.pem" --tls-key "$work/site-key.pem" \
     --header "always X-Content-Type-Options: nosniff"
-testssl --quiet --warnings off --color 0 --add-ca "$work/ca.pem" --severity MEDIUM --jsonfile "$work/testssl.json" \
-    "localhost:${address##*:}" >"$work/testssl" 2>&1 &
+timeout --kill-after 5 900 testssl --quiet --warnings off --color 0 --add-ca "$work/ca.pem" --severity MEDIUM \
+    --jsonfile "$work/testssl.json" "localhost:${address##*:}" >"$work/testssl" 2>&1 &
 scan=$!
 
 backends=$("$bin/httpd" --list-backends --json | grep -o '"name": *"[^"]*"\|"available": *[a-z]*' |
@@ -107,15 +120,13 @@ http { access_log off; server { listen 127.0.0.1:18099; root $root; } }
 CONF
 nginx -c "$work/nginx.conf" -p "$work" -e "$work/nginx-error.log" &
 pids+=($!)
-until curl --silent --output /dev/null "http://127.0.0.1:18099/1.bin"; do
-    kill -0 "${pids[-1]}" || { cat "$work/nginx-error.log" >&2; exit 1; }
-    sleep 0.05
-done
+within curl --silent --output /dev/null "http://127.0.0.1:18099/1.bin" || { cat "$work/nginx-error.log" >&2; exit 1; }
 for backend in $backends; do
     start "proxy-$backend" "$bin/proxy" --listen 127.0.0.1:0 --backend "$backend" --upstream 127.0.0.1:18099
     fetch "proxy $backend before nginx" "http://$address"
     stop
 done
+stop
 
 openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=localhost \
     -keyout "$work/key.pem" -out "$work/cert.pem" 2>/dev/null
@@ -170,11 +181,13 @@ stop
 start events "$examples/events" 127.0.0.1:0
 : >"$work/events"
 curl --silent --no-buffer "http://$address/events" >"$work/events" &
-pids+=($!)
-until grep -q '^: welcome$' "$work/events"; do kill -0 "${pids[-1]}"; sleep 0.05; done
+listener=$!
+within grep -q '^: welcome$' "$work/events"
 gives $'1 clients\n 200' --data-binary $'hello\nthere' "http://$address/say"
-until grep -q '^data: there$' "$work/events"; do kill -0 "${pids[-1]}"; sleep 0.05; done
-stop
+within grep -q '^data: there$' "$work/events"
+kill "$listener"
+wait "$listener" || true
+listener=
 diff "$work/events" - <<<$': welcome\n\ndata: hello\ndata: there\n'
 stop
 
@@ -190,12 +203,13 @@ done
 echo "examples: curl exchanges JSON, files and events with them"
 
 wait "$scan" || true
+scan=
 stop
 if grep -Eq '"(MEDIUM|HIGH|CRITICAL|FATAL)"' "$work/testssl.json" || ! grep -q ' Done ' "$work/testssl"; then
     cat "$work/testssl.json" "$work/testssl" >&2
     echo "TLS: findings above low" >&2
     exit 1
 fi
-echo "TLS: testssl.sh has no finding above low"
+echo "TLS: testssl.sh has no finding above low; it ran for $(sed -n 's/.* Done .*\[ *\([0-9]*s\)\].*/\1/p' "$work/testssl")"
 
 ci/kv.sh

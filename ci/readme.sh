@@ -57,7 +57,7 @@ check() {
             cmp "$work/page" "$work/root/index.html"
             ;;
         "target/dist/httpd DIR --listen :8443 "*)
-            # That of the commands before, at ports of its own.
+            # Runs the release build, on other ports.
             local flags=${1#*:8443 } metrics=http://127.0.0.1:19100/metrics
             flags=${flags/access.log/"$work/access.log"}
             # shellcheck disable=SC2086

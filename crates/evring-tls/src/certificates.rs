@@ -88,8 +88,8 @@ impl Certificates {
         Ok(())
     }
 
-    /// Checks that none of these certificates that is not valid at a time replaces a valid one of `before`: that of the
-    /// same file, or of a new file, one for a name of it.
+    /// Checks that no certificate that is invalid at `time` replaces a valid one of `before`: for a name of either, or for
+    /// clients without SNI, which get the first.
     ///
     /// # Errors
     /// [`CertificateError::Invalidates`] for the first that does.
@@ -99,22 +99,23 @@ impl Certificates {
         time: SystemTime,
     ) -> Result<(), CertificateError> {
         let Some(time) = unix_time(time) else { return Ok(()) };
-        let (names, old) = (self.current(), before.current());
-        for ((file, _), key) in self.files.iter().zip(&names.all) {
-            let Some(reason) = key.cert.iter().find_map(|one| invalidity(one, time)) else {
-                continue;
-            };
-            let is_valid = |key: &Arc<CertifiedKey>| {
-                key.cert.iter().all(|certificate| invalidity(certificate, time).is_none())
-            };
-            let of_file = before.files.iter().position(|(of_old, _)| of_old == file);
-            let replaces = match of_file.and_then(|at| old.all.get(at)) {
-                Some(same) => is_valid(same),
-                None => {
-                    names_of(key).iter().filter_map(|name| old.find(name)).flatten().any(is_valid)
-                }
-            };
-            if replaces {
+        let (old, next) = (before.current(), self.current());
+        let invalid =
+            |key: &Arc<CertifiedKey>| key.cert.iter().find_map(|one| invalidity(one, time));
+        let is_valid = |key: &Arc<CertifiedKey>| invalid(key).is_none();
+        // A client gets any certificate for the name: a valid one for certain before, or a valid one at best.
+        let is_worse = |(old, next): &(&[_], &[_])| {
+            let certain = old.iter().all(is_valid) && !next.iter().all(is_valid);
+            certain || old.iter().any(is_valid) && !next.iter().any(is_valid)
+        };
+        let names = old.by_name.keys().chain(next.by_name.keys());
+        let of_name = |name: &String| Some((&old.find(name)?[..], &next.find(name)?[..]));
+        let pairs = names.filter_map(of_name).chain([(&old.all[..1], &next.all[..1])]);
+        let worse: Vec<_> = pairs.filter(is_worse).flat_map(|(_, next)| next).collect();
+        for ((file, _), key) in self.files.iter().zip(&next.all) {
+            if let Some(reason) = invalid(key)
+                && worse.iter().any(|one| Arc::ptr_eq(one, key))
+            {
                 let warning = CertificateWarning { file: file.clone(), reason };
                 return Err(CertificateError::Invalidates(warning));
             }

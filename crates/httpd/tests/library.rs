@@ -11,44 +11,6 @@ use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Config, Request, Response, Server};
 use serving::{connect, on_every_backend};
 
-/// The address of the server in the process that the test starts.
-#[cfg(feature = "signals")]
-const CHILD: &str = "EVRING_TEST_SOCKET_IS_STDIN";
-
-/// The test itself is the program: in a process of its own, as signals are of the process.
-#[cfg(feature = "signals")]
-#[test]
-fn run_until_signal_serves_and_ends() {
-    use std::os::fd::{AsFd, OwnedFd};
-    use std::process::{Command, Stdio};
-
-    use evring_httpd::evring::sockets::ListeningSocket;
-    use rustix::process::{Pid, Signal, kill_process};
-
-    if std::env::var_os(CHILD).is_some() {
-        let socket = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
-        let server = Server::builder().inherit(vec![ListeningSocket::try_from(socket).unwrap()]);
-        return server.route("/", |_: Request| "served").run_until_signal().unwrap();
-    }
-    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    for signal in [Signal::TERM, Signal::INT] {
-        let name = "library::run_until_signal_serves_and_ends";
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args([name, "--exact"])
-            .env(CHILD, "")
-            .stdin(OwnedFd::from(listener.try_clone().unwrap()))
-            .stdout(Stdio::null())
-            .spawn()
-            .unwrap();
-        let mut client = serving::Client::new(TcpStream::connect(address).unwrap());
-        assert_eq!(client.get("/").body, b"served");
-        kill_process(Pid::from_child(&child), signal).unwrap();
-        client.expect_end();
-        assert!(child.wait().unwrap().success(), "{signal:?}");
-    }
-}
-
 #[test]
 fn server_serves_files_and_handlers() {
     let root = tempfile::tempdir().unwrap();

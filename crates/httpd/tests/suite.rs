@@ -12,6 +12,8 @@ mod library;
 mod monitor;
 mod routing;
 mod serving;
+#[cfg(feature = "signals")]
+mod signals;
 mod stage;
 mod streams;
 #[cfg(feature = "tower")]

@@ -698,7 +698,7 @@ fn reload_with_an_expired_certificate_names_file_line_and_date() {
         program.errors.by_ref().lines().map(Result::unwrap).find(|line| line.contains(expected[0]));
     let line = line.unwrap();
     assert!(expected.iter().all(|part| line.contains(part)), "{line}");
-    // A start is no choice between two certificates: it would end the service.
+    // At a start there is no valid certificate to keep; refusing would end the service.
     program.signal(Signal::TERM);
     assert!(program.child.wait().unwrap().success());
     let mut program = Serving::start(&["--config", file.to_str().unwrap(), "--log-level", "info"]);

@@ -254,9 +254,14 @@ fn layer_limits_the_calls_in_progress() {
 /// A response of `len` bytes in two frames with trailer fields, some of which are not permitted there.
 fn with_trailers(len: Option<u64>, is_declared: bool) -> Response<Frames> {
     let mut trailers = HeaderMap::new();
-    for (name, value) in
-        [("x-sum", "1a"), ("content-length", "99"), ("x-sum", "2b"), ("set-cookie", "a=b")]
-    {
+    for (name, value) in [
+        ("x-sum", "1a"),
+        ("content-length", "99"),
+        ("x-sum", "2b"),
+        ("set-cookie", "a=b"),
+        ("proxy-authenticate", "Basic"),
+        ("warning", "199 - \"a\""),
+    ] {
         trailers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     let data = |text: &'static str| Frame::data(Bytes::from_static(text.as_bytes()));

@@ -1,13 +1,17 @@
 //! Running until a signal arrives.
 
-use std::thread;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::{flag, low_level};
 
 use crate::server::builder::Builder;
 use crate::server::error::Error;
-use crate::server::running::Server;
+use crate::server::running::{Handle, Server};
 
 impl Builder {
     /// Starts the server, and stops it at SIGTERM or SIGINT; see [`Server::wait_until_signal`].
@@ -15,40 +19,120 @@ impl Builder {
     /// # Errors
     /// Those of [`Builder::start`] and [`Server::wait_until_signal`].
     pub fn run_until_signal(self) -> Result<(), Error> {
-        // A signal during the start stops the server, too.
-        let signals = stop_signals()?;
-        self.start()?.wait_until(signals)
+        // Before the start: once clients are served, a signal finishes their responses.
+        let signals = StopSignals::new()?;
+        match self.start() {
+            Ok(server) => server.wait_until(signals),
+            Err(error) => {
+                signals.raise_received();
+                Err(error)
+            }
+        }
     }
 }
 
 impl Server {
-    /// Stops the server at SIGTERM or SIGINT, as [`Handle::drain`](crate::Handle::drain) and, after
-    /// [`Builder::drain_delay`], [`Handle::stop`](crate::Handle::stop) do, and waits until all connections are closed.
+    /// At SIGTERM or SIGINT, calls [`Handle::drain`], waits for [`Builder::drain_delay`], calls [`Handle::stop`], and
+    /// waits until all connections are closed. A second signal ends the delay. Once no server of the process waits,
+    /// the signals have their default action.
     ///
     /// # Errors
     /// If the signals cannot be handled, or a worker failed.
     pub fn wait_until_signal(self) -> Result<(), Error> {
-        let signals = stop_signals()?;
+        let signals = StopSignals::new()?;
         self.wait_until(signals)
     }
 
-    fn wait_until(self, mut signals: Signals) -> Result<(), Error> {
+    fn wait_until(self, signals: StopSignals) -> Result<(), Error> {
+        let StopSignals { mut signals, waiting } = signals;
+        let (sender, received) = mpsc::channel();
         let (stop, control) = (self.handle(), signals.handle());
-        let thread = thread::Builder::new().name("signals".to_owned()).spawn(move || {
-            if signals.forever().next().is_some() {
-                stop.drain();
-                thread::sleep(stop.drain_delay());
-                stop.stop();
-            }
-        });
-        let thread = thread.map_err(Error::Thread)?;
+        let threads = [
+            spawn("drain", move || stop_at(&stop, &received))?,
+            spawn("signals", move || {
+                let _ = signals.forever().try_for_each(|_| sender.send(()));
+            })?,
+        ];
         let outcome = self.wait();
+        drop(waiting);
         control.close();
-        let _ = thread.join();
+        for thread in threads {
+            let _ = thread.join();
+        }
         outcome.map(drop)
     }
 }
 
-fn stop_signals() -> Result<Signals, Error> {
-    Signals::new([SIGTERM, SIGINT]).map_err(Error::Signals)
+/// Stops a server at a signal, unless it ends before.
+fn stop_at(stop: &Handle, signals: &Receiver<()>) {
+    if signals.recv().is_ok() {
+        stop.drain();
+        // A second signal and the end of the server end the delay.
+        let _ = signals.recv_timeout(stop.drain_delay());
+        stop.stop();
+    }
+}
+
+fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, Error> {
+    thread::Builder::new().name(name.to_owned()).spawn(run).map_err(Error::Thread)
+}
+
+const STOP: [i32; 2] = [SIGTERM, SIGINT];
+
+/// The signals that stop a server.
+struct StopSignals {
+    signals: Signals,
+    waiting: Waiting,
+}
+
+impl StopSignals {
+    fn new() -> Result<Self, Error> {
+        // First: a signal before the next call is received, or has its default action.
+        let signals = Signals::new(STOP).map_err(Error::Signals)?;
+        Ok(StopSignals { signals, waiting: Waiting::new()? })
+    }
+
+    /// Sends the process the signals that it has received, with their default action.
+    fn raise_received(self) {
+        let StopSignals { mut signals, waiting } = self;
+        drop(waiting);
+        for signal in signals.pending() {
+            let _ = low_level::raise(signal);
+        }
+    }
+}
+
+/// A server that waits for signals. Without one, the signals have their default action: signal-hook keeps its handlers,
+/// which would ignore them.
+struct Waiting;
+
+struct AllWaiting {
+    is_registered: bool,
+    servers: usize,
+}
+
+static ALL_WAITING: Mutex<AllWaiting> = Mutex::new(AllWaiting { is_registered: false, servers: 0 });
+static NONE_WAITS: AtomicBool = AtomicBool::new(true);
+
+impl Waiting {
+    fn new() -> Result<Self, Error> {
+        let mut all = ALL_WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        NONE_WAITS.store(false, Ordering::SeqCst);
+        if !all.is_registered {
+            for signal in STOP {
+                flag::register_conditional_default(signal, &NONE_WAITS).map_err(Error::Signals)?;
+            }
+            all.is_registered = true;
+        }
+        all.servers += 1;
+        Ok(Waiting)
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let mut all = ALL_WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+        all.servers -= 1;
+        NONE_WAITS.store(all.servers == 0, Ordering::SeqCst);
+    }
 }

@@ -31,10 +31,10 @@ use crate::site::response_body::{Body, Kind, Piece, Pieces};
 pub enum ServiceKind {}
 
 /// Each request gets a clone of the service, which is called when it is ready. An error of the service gives 500, and is
-/// logged. Threads need not be able to share the service: each worker has its own.
+/// logged. A service need not be `Sync`: each worker thread has a clone.
 ///
-/// The trailer fields of a response are sent if the request has `TE: trailers` and the response is chunked: as its body
-/// has no exact length, or it has a `Trailer` field.
+/// Trailer fields are sent if the request has `TE: trailers` and the response is chunked. It is chunked if its body has
+/// no exact length or it has a `Trailer` field.
 impl<S, B> IntoHandler<(ServiceKind, B)> for S
 where
     S: Service<Request<RequestBody>, Response = http::Response<B>> + Clone + Send + 'static,
@@ -142,8 +142,8 @@ where
 }
 
 /// Beside those of [`is_framing`], the fields of a response that a trailer section must not have: they route it,
-/// authenticate, control caches and clients, or tell the format of the content (RFC 9110, section 6.5.1).
-const NOT_TRAILERS: [HeaderName; 15] = [
+/// serve authentication, control caches or clients, or tell the format of the content (RFC 9110, section 6.5.1).
+const NOT_TRAILERS: [HeaderName; 17] = [
     header::AGE,
     header::CACHE_CONTROL,
     header::CONTENT_ENCODING,
@@ -152,12 +152,14 @@ const NOT_TRAILERS: [HeaderName; 15] = [
     header::EXPIRES,
     header::HOST,
     header::LOCATION,
+    header::PROXY_AUTHENTICATE,
     header::RETRY_AFTER,
     header::SET_COOKIE,
     header::TE,
     header::TRAILER,
     header::UPGRADE,
     header::VARY,
+    header::WARNING,
     header::WWW_AUTHENTICATE,
 ];
 
