@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -87,9 +87,10 @@ struct StopSignals {
 
 impl StopSignals {
     fn new() -> Result<Self, Error> {
-        // First: a signal before the next call is received, or has its default action.
+        register_default()?;
         let signals = Signals::new(STOP).map_err(Error::Signals)?;
-        Ok(StopSignals { signals, waiting: Waiting::new()? })
+        // A signal before this has its default action.
+        Ok(StopSignals { signals, waiting: Waiting::new() })
     }
 
     /// Sends the process the signals that it has received, with their default action.
@@ -106,33 +107,40 @@ impl StopSignals {
 /// which would ignore them.
 struct Waiting;
 
-struct AllWaiting {
-    is_registered: bool,
-    servers: usize,
+static NONE_WAITS: AtomicBool = AtomicBool::new(true);
+/// Number of servers that wait, and whether the default action is registered.
+static ALL_WAITING: Mutex<(usize, bool)> = Mutex::new((0, false));
+
+fn all_waiting() -> MutexGuard<'static, (usize, bool)> {
+    ALL_WAITING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-static ALL_WAITING: Mutex<AllWaiting> = Mutex::new(AllWaiting { is_registered: false, servers: 0 });
-static NONE_WAITS: AtomicBool = AtomicBool::new(true);
+/// Registers the default action before anything else: of one signal, actions run in the order of their registration, and
+/// the server may have ended before the last one runs.
+fn register_default() -> Result<(), Error> {
+    let (_, is_registered) = &mut *all_waiting();
+    if !*is_registered {
+        for signal in STOP {
+            flag::register_conditional_default(signal, &NONE_WAITS).map_err(Error::Signals)?;
+        }
+        *is_registered = true;
+    }
+    Ok(())
+}
 
 impl Waiting {
-    fn new() -> Result<Self, Error> {
-        let mut all = ALL_WAITING.lock().unwrap_or_else(PoisonError::into_inner);
+    fn new() -> Self {
+        let (servers, _) = &mut *all_waiting();
+        *servers += 1;
         NONE_WAITS.store(false, Ordering::SeqCst);
-        if !all.is_registered {
-            for signal in STOP {
-                flag::register_conditional_default(signal, &NONE_WAITS).map_err(Error::Signals)?;
-            }
-            all.is_registered = true;
-        }
-        all.servers += 1;
-        Ok(Waiting)
+        Waiting
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let mut all = ALL_WAITING.lock().unwrap_or_else(PoisonError::into_inner);
-        all.servers -= 1;
-        NONE_WAITS.store(all.servers == 0, Ordering::SeqCst);
+        let (servers, _) = &mut *all_waiting();
+        *servers -= 1;
+        NONE_WAITS.store(*servers == 0, Ordering::SeqCst);
     }
 }
