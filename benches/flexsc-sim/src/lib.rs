@@ -57,6 +57,7 @@ mod specialization;
 #[path = "../../../crates/flexsc-rt/src/sync.rs"]
 mod sync;
 mod threads;
+mod workers;
 
 use evring_sim::{CheckedKernel, Machine};
 use shared_ring::EngineConfig;

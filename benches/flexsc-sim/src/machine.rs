@@ -10,12 +10,9 @@ use rustix::io::Errno;
 use shared_ring::Host;
 use shared_ring::poller::Readiness;
 
-use crate::call_ring::{CallRing, Queues, Work, is_readable};
+use crate::call_ring::{Queues, Work, is_readable};
 use crate::host;
-use crate::threads::Workers;
-
-/// In a name: a syscall thread makes the call.
-pub(crate) const BY_THREAD: u64 = CallRing::MAX_NAME + 1;
+use crate::workers::{BY_THREAD, Workers};
 
 /// Numbers for which the ring has an operation.
 const OPERATIONS: [i64; 7] = [

@@ -16,6 +16,9 @@ use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::options::Options;
 
+/// The sockets of a worker, by address.
+pub(super) type WorkerSockets = Vec<Vec<ListeningSocket>>;
+
 impl Builder {
     /// Returns the sockets of a worker for each address: those that were given, or a new one. If there are more
     /// than workers, a worker has several.
@@ -23,7 +26,7 @@ impl Builder {
         &self,
         given: &[Vec<ListeningSocket>],
         worker: usize,
-    ) -> Result<Vec<Vec<ListeningSocket>>, Error> {
+    ) -> Result<WorkerSockets, Error> {
         let mut options = ListenOptions::new(self.config.backlog);
         options.reuse_port = self.config.reuse_port;
         options.buffers = self.config.socket_buffers;

@@ -23,7 +23,9 @@ use crate::server::monitor;
 #[cfg(feature = "metrics")]
 use crate::server::running::Monitor;
 use crate::server::running::{Handle, Server};
-use crate::server::sockets::{is_free, retry_while_in_use, sockets_for, warn_of_unused};
+use crate::server::sockets::{
+    WorkerSockets, is_free, retry_while_in_use, sockets_for, warn_of_unused,
+};
 #[cfg(feature = "tls")]
 use crate::server::tls;
 use crate::server::worker::EndOnDrop;
@@ -34,9 +36,6 @@ use crate::site::handler::Request;
 use crate::site::log::{LogSender, LogWriter};
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
-
-/// The sockets of a worker, by address.
-pub(super) type WorkerSockets = Vec<Vec<ListeningSocket>>;
 
 impl Builder {
     /// Starts the server. When this returns, it accepts connections.

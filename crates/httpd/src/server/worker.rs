@@ -12,7 +12,7 @@ use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::generation::Worker;
 use crate::server::running::Handle;
-use crate::server::start::WorkerSockets;
+use crate::server::sockets::WorkerSockets;
 #[cfg(feature = "tls")]
 use crate::server::tls;
 use crate::site::Site;

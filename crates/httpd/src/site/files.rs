@@ -24,7 +24,6 @@ use crate::site::context::Context;
 use crate::site::hosts::{FileHost, Hosts};
 use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
-use crate::site::lookup_steps::StepContext;
 use crate::site::state::{PendingWork, State};
 
 /// A slot for an open file, released on drop.
@@ -222,8 +221,7 @@ impl Files {
         lookup.options =
             lookup.options.ending_if(x.io.is_stopping() && lookup.options.stays_open());
         let request = head.request();
-        let mut step = StepContext { files: self, context, x, file: lookup, request: &request };
-        let result = step.advance(outcome);
+        let result = self.advance(context, x, lookup, &request, outcome);
         self.continue_lookup(context, x, work, result);
     }
 

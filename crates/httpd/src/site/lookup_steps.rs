@@ -38,9 +38,22 @@ pub(super) struct StepContext<'a, 'x, C> {
     pub(super) request: &'a RequestHead<'a>,
 }
 
-impl<C: Commands> StepContext<'_, '_, C> {
+impl Files {
     /// Advances a lookup by one step.
-    pub(super) fn advance(&mut self, outcome: io::Result<FileOutcome>) -> LookupResult {
+    pub(super) fn advance<C: Commands>(
+        &mut self,
+        context: &mut Context,
+        x: &mut Cx<'_, C, State>,
+        file: &mut FileLookup,
+        request: &RequestHead<'_>,
+        outcome: io::Result<FileOutcome>,
+    ) -> LookupResult {
+        StepContext { files: self, context, x, file, request }.advance(outcome)
+    }
+}
+
+impl<C: Commands> StepContext<'_, '_, C> {
+    fn advance(&mut self, outcome: io::Result<FileOutcome>) -> LookupResult {
         match (std::mem::take(&mut self.file.step), outcome) {
             (LookupStep::Revalidate, outcome) => self.revalidate(metadata(&outcome)),
             (LookupStep::Sibling { at, revalidates }, outcome) => {
