@@ -18,7 +18,7 @@ use server::{Server, TIMEOUT, ask, listening, one_by_one};
 const CLOSE_ALL: u64 = 0;
 const PANIC: u64 = 1;
 
-/// Answers each client, and does not receive from it again. Panics when it is told.
+/// Answers each client, and does not receive from it again. Panics when the test requests it.
 struct Panics {
     connections: Vec<ConnId>,
     /// It panics at the next connection.

@@ -1002,7 +1002,7 @@ fn client_that_sent_an_urgent_byte_got_no_reply() {
     side_by_side(|name| {
         if name == "send" {
             // While a signal is pending, a receive at an urgent byte ends with EAGAIN, although more follows. The ring of
-            // `send` receives while SIGIO is pending, and goes on when the next bytes arrive.
+            // `send` receives while SIGIO is pending, and receives again when the next bytes arrive.
             return;
         }
         let (waiting, is_waiting) = mpsc::channel();
@@ -1026,7 +1026,7 @@ fn client_that_sent_an_urgent_byte_got_no_reply() {
             let read = BufReader::new(&*client).read_line(&mut line);
             assert!(read.is_ok(), "{name}: {read:?}");
             assert!(["wait\n", "before after\n"].contains(&&*line), "{name}: {line}");
-            // The connection goes on.
+            // The connection stays usable.
             server::ask(client, "last\n", "last\n");
         }
         server.stop();

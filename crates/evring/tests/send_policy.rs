@@ -39,7 +39,9 @@ impl<const DECIDES_MEMORY: bool> SendPolicy for Holds<DECIDES_MEMORY> {
                 assert!(n <= PIECE, "{n} bytes in a piece");
                 assert!(self.has_room.remove(&id), "the driver sent without room");
             }
-            SendResult::Memory(_) => assert!(DECIDES_MEMORY, "it was told of bytes in memory"),
+            SendResult::Memory(_) => {
+                assert!(DECIDES_MEMORY, "it does not decide about bytes in memory")
+            }
             SendResult::Cold | SendResult::Read(_) => panic!("{result:?} without such a step"),
         }
     }

@@ -1,5 +1,5 @@
 //! Handlers in a sandbox: they see requests first, on every mechanism; hostile ones are disabled, and the
-//! site goes on.
+//! site still serves.
 
 #![cfg(feature = "sandbox")]
 
