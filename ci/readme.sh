@@ -57,11 +57,11 @@ check() {
             cmp "$work/page" "$work/root/index.html"
             ;;
         "target/dist/httpd DIR --listen :8443 "*)
-            # Runs the release build, on other ports.
+            # Runs the release build, on other ports; `:0` is of the same form as `:8443`.
             local flags=${1#*:8443 } metrics=http://127.0.0.1:19100/metrics
             flags=${flags/access.log/"$work/access.log"}
             # shellcheck disable=SC2086
-            served 60 "$target/release/httpd" "$work/root" --listen 127.0.0.1:0 ${flags/:9100/:19100}
+            served 60 "$target/release/httpd" "$work/root" --listen :0 ${flags/:9100/:19100}
             cmp "$work/page" "$work/root/index.html"
             grep -q '^evring_responses_total' "$work/metrics"
             grep -q '"GET / HTTP/1.1" 200 10 ' "$work/access.log"
