@@ -289,6 +289,9 @@ pub(crate) struct Serve {
     /// The size of the sockets' send buffers (`SO_SNDBUF`)
     #[arg(long, value_name = "BYTES")]
     pub(crate) send_buffer: Option<usize>,
+    /// The number of processes of `plain`, one for each connection
+    #[arg(long, default_value_t = 16)]
+    pub(crate) processes: u32,
     /// The module of a handler in a sandbox, for the web server
     #[arg(long, value_name = "FILE")]
     pub(crate) handler: Option<PathBuf>,
@@ -348,7 +351,7 @@ pub(crate) enum ServerKind {
     Delivery,
     /// This project's web server with further settings: `MECHANISM/SETTING`.
     Variant,
-    /// A blocking thread for each connection; the mechanism is `read-write` or `sendfile`.
+    /// A blocking process for each connection; the mechanism is `read-write` or `sendfile`.
     Plain,
     /// memcached.
     Memcached,

@@ -28,7 +28,7 @@ pub(crate) enum Peer {
     Proxy(&'static str),
     /// This project's web server, on a mechanism, with a policy for sending files.
     Delivery(&'static str, &'static str),
-    /// A blocking thread for each connection, which sends by a method.
+    /// A blocking process for each connection, which sends by a method.
     Plain(&'static str),
 }
 
@@ -87,7 +87,7 @@ impl fmt::Display for Peer {
             Nginx(configuration) => write!(f, "nginx {configuration}"),
             Lighttpd(handler) => write!(f, "lighttpd {handler}"),
             Delivery(mechanism, policy) => write!(f, "{mechanism} {policy}"),
-            Plain(method) => write!(f, "plain {method}"),
+            Plain(method) => write!(f, "process {method}"),
             Haproxy => f.write_str("haproxy"),
             H2o => f.write_str("h2o"),
             Hyper => f.write_str("hyper"),

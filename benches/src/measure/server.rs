@@ -80,6 +80,8 @@ pub(crate) struct Conditions<'a> {
     pub(crate) upstream: Option<SocketAddr>,
     /// The size of the sockets' send buffers, or `None` for the kernel's default.
     pub(crate) send_buffer: Option<usize>,
+    /// The number of processes of `plain`, or `None` for the default.
+    pub(crate) processes: Option<u32>,
     /// The module of a handler in a sandbox, for our web server.
     pub(crate) handler: Option<&'a Path>,
     /// Whether the site's files leave the page cache before the load.
@@ -125,6 +127,9 @@ impl Server {
         }
         if let Some(bytes) = conditions.send_buffer {
             command.args(["--send-buffer", &bytes.to_string()]);
+        }
+        if let Some(number) = conditions.processes {
+            command.args(["--processes", &number.to_string()]);
         }
         if let Some(handler) = conditions.handler {
             command.arg("--handler").arg(handler);
@@ -294,4 +299,38 @@ pub(crate) fn program() -> Result<std::path::PathBuf, Failure> {
     let this = std::env::current_exe()?;
     let built = this.ancestors().nth(2).unwrap_or(Path::new("/")).join("lab");
     Ok(if this.ends_with("lab") || !built.exists() { this } else { built })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+    use crate::measure::Peer;
+
+    #[test]
+    fn paper_has_a_process_for_each_connection_and_threads_were_measured() {
+        let site = Site::bare(b"").unwrap();
+        let conditions = Conditions { processes: Some(3), ..Conditions::default() };
+        let subject = Peer::Plain("sendfile").subject();
+        let mut server = Server::start_under(&subject, &site, &conditions).unwrap();
+        server.check_reply("/1k.txt", 1 << 10).unwrap();
+        let family = server.family().to_vec();
+        assert_eq!(family.len(), 4);
+        // While the others are open, each connection has a reply.
+        let mut clients = [(); 3].map(|()| TcpStream::connect(server.address()).unwrap());
+        for client in &mut clients {
+            client.set_read_timeout(Some(TIMEOUT)).unwrap();
+            client.write_all(b"GET /1k.txt HTTP/1.1\r\n\r\n").unwrap();
+            client.read_exact(&mut [0; 1 << 10]).unwrap();
+        }
+        drop(server);
+        // The kernel ends them soon after.
+        let exist = |id: &u32| Path::new(&format!("/proc/{id}")).exists();
+        let deadline = Instant::now() + TIMEOUT;
+        while family.iter().any(exist) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!family.iter().any(exist), "{family:?}");
+    }
 }

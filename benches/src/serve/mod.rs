@@ -187,7 +187,7 @@ fn variant(options: &Serve) -> Result<Value, Failure> {
     run_web_server(options, mechanism, server)
 }
 
-/// Runs a blocking thread for each connection.
+/// Runs a blocking process for each connection.
 fn plain(options: &Serve) -> Result<Value, Failure> {
     let unknown = || Failure::Request(format!("there is no method `{}`", options.mechanism));
     let method = plain::Method::named(&options.mechanism).ok_or_else(unknown)?;
@@ -195,12 +195,14 @@ fn plain(options: &Serve) -> Result<Value, Failure> {
     if let Some(bytes) = options.send_buffer {
         sockopt::set_socket_send_buffer_size(&listener, bytes).map_err(io::Error::from)?;
     }
-    let handle = listener.try_clone()?;
-    handle_input(options, listener.local_addr()?, move || {
+    plain::start(&listener, options.root()?, method, options.processes)
+        .map_err(|e| Failure::new("cannot start the processes", e))?;
+    let address = listener.local_addr()?;
+    handle_input(options, address, move || {
         // Fails only if the server has already ended.
-        let _ = shutdown(&handle, Shutdown::Both);
+        let _ = shutdown(&listener, Shutdown::Both);
     });
-    plain::serve(&listener, options.root()?, method);
+    plain::wait_for_processes();
     Ok(json!({ "system_calls": 0 }))
 }
 

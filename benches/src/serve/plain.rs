@@ -1,15 +1,17 @@
-//! The baseline of ECEM: a blocking thread for each connection, which sends files by read and write or by
-//! sendfile.
+//! The baseline of ECEM: a blocking process for each connection, which sends files by read and write or by sendfile. All
+//! processes are forked before the first connection, and an idle one takes the next.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::sync::mpsc::{SendError, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::process;
 
 use rustix::fs::sendfile;
+use rustix::io::Errno;
+use rustix::process::{
+    Pid, Signal, WaitOptions, getpid, getppid, set_parent_process_death_signal, wait,
+};
 
 /// Size of the buffer for read and write, in bytes.
 const BUFFER_BYTES: usize = 64 * 1024;
@@ -17,7 +19,7 @@ const BUFFER_BYTES: usize = 64 * 1024;
 /// Maximum length of a request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4096;
 
-/// How a thread sends a file.
+/// How a process sends a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Method {
     ReadWrite,
@@ -35,33 +37,43 @@ impl Method {
     }
 }
 
-/// Serves the files of a directory until the listener is shut down. A thread that has ended a connection takes another
-/// one, so that the costs of all connections can be read from the threads.
-pub(super) fn serve(listener: &TcpListener, root: &Path, method: Method) {
-    let idle = Arc::new(Mutex::new(Vec::<Sender<TcpStream>>::new()));
-    for stream in listener.incoming() {
-        let Ok(stream) = stream else { return };
-        let thread = idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        // An idle thread waits, so it has not ended.
-        let stream = match thread {
-            Some(thread) => match thread.send(stream) {
-                Ok(()) => continue,
-                Err(SendError(stream)) => stream,
-            },
-            None => stream,
-        };
-        let (root, idle) = (root.to_owned(), Arc::clone(&idle));
-        thread::spawn(move || {
-            let mut next = Some(stream);
-            while let Some(stream) = next.take() {
-                // An error ends its connection.
-                let _ = connection(stream, &root, method);
-                let (sender, streams) = channel();
-                idle.lock().unwrap_or_else(PoisonError::into_inner).push(sender);
-                next = streams.recv().ok();
-            }
-        });
+/// Starts processes that serve the files of a directory until the listener is shut down, one connection at a time each.
+///
+/// # Errors
+/// If a process cannot be started, as with a limit of their number, RLIMIT_NPROC in getrlimit(2).
+pub(super) fn start(
+    listener: &TcpListener,
+    root: &Path,
+    method: Method,
+    processes: u32,
+) -> io::Result<()> {
+    let parent = getpid();
+    for _ in 0..processes {
+        // SAFETY: the server has no other thread yet, so the child's copy of its memory is complete: no lock is held.
+        match unsafe { libc::fork() } {
+            -1 => return Err(io::Error::last_os_error()),
+            0 => child(parent, listener, root, method),
+            _ => {}
+        }
     }
+    Ok(())
+}
+
+/// Waits for the end of all processes.
+pub(super) fn wait_for_processes() {
+    while let Ok(Some(_)) | Err(Errno::INTR) = wait(WaitOptions::empty()) {}
+}
+
+/// Serves as a process, which ends with its parent.
+fn child(parent: Pid, listener: &TcpListener, root: &Path, method: Method) -> ! {
+    let ends = set_parent_process_death_signal(Some(Signal::KILL));
+    if ends.is_ok() && getppid() == Some(parent) {
+        while let Ok((stream, _)) = listener.accept() {
+            // An error ends its connection.
+            let _ = connection(stream, root, method);
+        }
+    }
+    process::exit(0)
 }
 
 /// Answers the requests of a connection.
@@ -108,6 +120,7 @@ fn connection(mut stream: TcpStream, root: &Path, method: Method) -> io::Result<
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
     use std::time::Duration;
 
     use super::*;
@@ -119,7 +132,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let path = root.path().to_owned();
-        thread::spawn(move || serve(&listener, &path, Method::Sendfile));
+        thread::spawn(move || connection(listener.accept().unwrap().0, &path, Method::Sendfile));
         let mut client = TcpStream::connect(address).unwrap();
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         client.write_all(b"GET /file HTTP/1.1\r\n\r\n").unwrap();

@@ -31,6 +31,8 @@ const SMALL: (&str, usize) = ("/1k.txt", 1 << 10);
 
 /// Send buffer of every server's sockets, in bytes; the kernel doubles it.
 const SEND_BUFFER: usize = 64 * 1024;
+/// Processes of `plain` besides one for each client: for the small requests, and for clients that connect again.
+const SPARE_PROCESSES: u32 = 16;
 
 /// Bytes per second of a client with a limited rate, and of all of them.
 const LIMIT: u32 = 400_000;
@@ -45,8 +47,10 @@ const NOTES: [&str; 6] = [
      (Little's law), as most downloads last longer than the measurement.",
     "`SO_SNDBUF` is 64 KiB (the kernel doubles it) for all servers, as a larger buffer has fewer context \
      switches.",
-    "`plain` has a blocking thread for each connection, where the paper has a process. Context switches are those of \
-     all threads of a server.",
+    "`process` is `plain` in the ratios, the paper's baseline: a blocking process for each connection, forked before the \
+     first one; an idle process takes the next connection. Context switches, CPU time and memory are those of all threads \
+     of all processes of a server. Its memory is that by which its processes grow while they serve: an idle process \
+     is not counted.",
     "Files that are not cached: up to 256 files leave the page cache before each run; each client begins with another \
      file, and none is sent twice while the run lasts. The host of a virtual machine may have them in its memory.",
     "Clients with a limited rate receive 400 KB per second (all together at most 48 MB), in pieces of 4 KiB at most, with \
@@ -226,6 +230,7 @@ impl<'a> Runner<'a> {
     fn conditions(case: Case) -> Conditions<'static> {
         Conditions {
             send_buffer: Some(SEND_BUFFER),
+            processes: Some(case.clients + SPARE_PROCESSES),
             evict: case.cache == Cache::Cold,
             ..Conditions::default()
         }
