@@ -52,7 +52,7 @@ const ABOVE: &str =
     "Median time to accept above saturation, against load as a multiple of saturation";
 const ENTRIES: &str = "Kernel entries per connection, against load as a multiple of saturation";
 
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 7] = [
     "The server computes for 1 ms at a time, without system calls, and never sleeps. How long waiting \
      takes follows from that: a connection comes in the middle of a computation, on average. \
      `wait_mode_over_send` is the median time to accept of `uring` over that of `send` during a \
@@ -80,6 +80,8 @@ const NOTES: [&str; 6] = [
      computation, at most 1,000 times per second.",
     "`kernel_entries_per_event_loaded` is that of `send` at twice saturation, per accepted connection, \
      after the first 0.25 s.",
+    "The background computation and the loads of half and twice saturation, of which the ratios are, are measured in every \
+     round, the other loads in the first one.",
 ];
 
 /// A mechanism under test.
@@ -113,6 +115,11 @@ struct Runs {
 }
 
 impl Runs {
+    /// Returns whether ratios are taken of them. The others are measured in the first round only.
+    fn has_ratio(&self) -> bool {
+        self.duty == Duty::Background || [LIGHT, TWICE].contains(&self.load)
+    }
+
     fn of(&self, what: impl Fn(&Observation) -> f64) -> Vec<f64> {
         self.observed.iter().map(what).collect()
     }
@@ -138,10 +145,13 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let mut measured: Vec<_> =
         SUBJECTS.iter().map(|subject| Measured::new(subject, loads)).collect();
-    let cases = measured[SEND].runs.len();
-    cx.progress.set_length((rounds * cases * SUBJECTS.len()) as u64);
+    let all: Vec<_> = (0..measured[SEND].runs.len()).collect();
+    let compared: Vec<_> =
+        all.iter().copied().filter(|case| measured[SEND].runs[*case].has_ratio()).collect();
+    let steps = all.len() + (rounds - 1) * compared.len();
+    cx.progress.set_length((steps * SUBJECTS.len()) as u64);
     for mut round in cx.rounds(rounds) {
-        for case in 0..cases {
+        for &case in if round.number == 0 { &all } else { &compared } {
             for i in round.order(measured.len()) {
                 let one = &mut measured[i];
                 cx.progress.set_message(one.subject.name);
