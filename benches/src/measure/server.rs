@@ -218,17 +218,29 @@ impl Server {
 
     /// Returns the resident memory (VmRSS) of its processes, in bytes.
     pub(crate) fn resident(&self) -> Result<u64, Failure> {
-        self.memory("VmRSS:")
+        self.memory("status", "VmRSS:")
     }
 
-    /// Returns the peaks of the resident memory (VmHWM) of its processes, in bytes.
-    pub(crate) fn peak(&self) -> Result<u64, Failure> {
-        self.memory("VmHWM:")
+    /// Returns the same without pages of files (RssFile), such as programs.
+    pub(crate) fn unmapped(&self) -> Result<u64, Failure> {
+        Ok(self.resident()?.saturating_sub(self.memory("status", "RssFile:")?))
     }
 
-    fn memory(&self, field: &str) -> Result<u64, Failure> {
+    /// Returns the peaks of the resident memory (VmHWM) of its processes, without the pages of files that it has now, in bytes.
+    pub(crate) fn unmapped_peak(&self) -> Result<u64, Failure> {
+        let peak = self.memory("status", "VmHWM:")?;
+        Ok(peak.saturating_sub(self.memory("status", "RssFile:")?))
+    }
+
+    /// Returns the memory of its processes that is not of files, in bytes. Each has its part of a page that they share
+    /// (`Pss_Anon` in proc_pid_smaps(5)).
+    pub(crate) fn private(&self) -> Result<u64, Failure> {
+        self.memory("smaps_rollup", "Pss_Anon:")
+    }
+
+    fn memory(&self, file: &str, field: &str) -> Result<u64, Failure> {
         let of = |process: &u32| -> Result<u64, Failure> {
-            let text = fs::read_to_string(format!("/proc/{process}/status"))?;
+            let text = fs::read_to_string(format!("/proc/{process}/{file}"))?;
             let line = text.lines().find_map(|l| l.strip_prefix(field));
             let kib = line.and_then(|l| l.split_ascii_whitespace().next()?.parse::<u64>().ok());
             kib.map(|k| k * 1024).ok_or_else(|| Failure::Run(format!("no {field} in /proc")))

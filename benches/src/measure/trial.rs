@@ -29,7 +29,7 @@ pub(crate) struct Trial {
     pub(crate) server_ns: u64,
     pub(crate) switches: Switches,
     pub(crate) tcp: TcpCounts,
-    /// Growth of the memory of the server's processes, from its start to the peak.
+    /// Growth of the memory of the server's processes, from its start to the peak, without pages of files.
     pub(crate) memory_bytes: u64,
 }
 
@@ -159,9 +159,11 @@ impl<'a> Trials<'a> {
             if conditions.evict {
                 self.site.evict()?;
             }
-            let resident = server.resident()?;
+            let (resident, private) = (server.unmapped()?, server.private()?);
             let mut trial = run(&server, path, &args)?;
-            trial.memory_bytes = server.peak()?.saturating_sub(resident);
+            let peak = server.unmapped_peak()?.saturating_sub(resident);
+            // The resident memory of a forked process does not grow when it copies a page.
+            trial.memory_bytes = peak.max(server.private()?.saturating_sub(private));
             if let Some(reason) = &trial.observed.partial {
                 return Err(Failure::Run(format!("{peer}: {reason}")));
             }

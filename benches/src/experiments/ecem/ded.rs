@@ -2,7 +2,7 @@
 
 use super::super::servers::{self, DEFAULT};
 use super::super::{Context, Experiment};
-use super::{COMPARED, Cache, Case, Entry, NUMBERS, Setting, Speed};
+use super::{COMPARED, COUNTED, Cache, Case, Entry, NUMBERS, Setting, Speed};
 use crate::failure::Failure;
 use crate::measure::{Peer, Trial};
 use crate::outcome::Outcome;
@@ -33,15 +33,20 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         id: EXPERIMENT.id,
         compared: vec![entry(COMPARED, Cache::Cached, Speed::Fast)],
         more: Vec::new(),
+        counted: Vec::new(),
     };
     if !cx.quick {
         setting.more.extend(NUMBERS.map(|n| entry(n, Cache::Cached, Speed::Fast)));
-        setting
-            .more
-            .extend([10, 30, 60, COMPARED, 1_000].map(|n| entry(n, Cache::Cold, Speed::Fast)));
-        setting
-            .more
-            .extend([COMPARED, 1_000, 5_000].map(|n| entry(n, Cache::Cached, Speed::Limited)));
+        setting.counted.extend(COUNTED.map(|n| entry(n, Cache::Cached, Speed::Fast)));
+        for (cache, speed) in [
+            (Cache::Cold, Speed::Fast),
+            (Cache::Cached, Speed::Limited),
+            (Cache::Cold, Speed::Limited),
+        ] {
+            setting.more.push(entry(COMPARED, cache, speed));
+            setting.more.extend(NUMBERS.map(|n| entry(n, cache, speed)));
+            setting.counted.push(entry(COMPARED, cache, speed));
+        }
     }
     let site = super::site(cx.quick)?;
     let mut downloads = super::run(cx, &site, &setting, outcome)?;

@@ -2,7 +2,7 @@
 
 use super::super::servers::{self, DEFAULT};
 use super::super::{Context, Experiment};
-use super::{COMPARED, Cache, Case, Entry, NUMBERS, Setting, Speed, beside};
+use super::{COMPARED, COUNTED, Cache, Case, Entry, NUMBERS, Setting, Speed, beside};
 use crate::failure::Failure;
 use crate::measure::{Peer, Trial};
 use crate::outcome::Outcome;
@@ -49,6 +49,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             entry(LIMITED, &[&[EPOLL, DNS], &sendfile]),
         ],
         more: Vec::new(),
+        counted: Vec::new(),
     };
     if !cx.quick {
         let others = [
@@ -61,11 +62,18 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             entry(CACHED, &[&nginx[sendfile.len()..], &others]),
             entry(COLD, &[&[EPOLL], &nginx[aio.len()..], &others]),
         ];
-        let more = |n, cache, speed| Entry::new(n, cache, speed, &all);
-        setting.more.extend(NUMBERS.map(|n| more(n, Cache::Cached, Speed::Fast)));
-        setting.more.extend([10, 30, 60, 1_000].map(|n| more(n, Cache::Cold, Speed::Fast)));
-        setting.more.extend([1_000, 5_000].map(|n| more(n, Cache::Cached, Speed::Limited)));
-        setting.more.push(more(COMPARED, Cache::Cold, Speed::Limited));
+        setting.more.push(Entry::new(COMPARED, Cache::Cold, Speed::Limited, &all));
+        // nginx with other numbers of clients: its best settings for the case.
+        let few = [&[PLAIN, EPOLL, DNS][..], &sendfile].concat();
+        let cold = [&[PLAIN, EPOLL, DNS][..], &aio].concat();
+        let others =
+            |cache, speed, peers: &[Peer]| NUMBERS.map(|n| Entry::new(n, cache, speed, peers));
+        setting.more.extend(others(Cache::Cached, Speed::Fast, &few));
+        setting.more.extend(others(Cache::Cold, Speed::Fast, &cold));
+        setting.more.extend(others(Cache::Cached, Speed::Limited, &few));
+        setting.more.extend(others(Cache::Cold, Speed::Limited, &few));
+        let counted = COUNTED.map(|n| Entry::new(n, Cache::Cached, Speed::Fast, &few));
+        setting.counted.extend(counted);
     }
     let site = super::site(cx.quick)?;
     // Before the downloads, which may use all the time.

@@ -19,12 +19,14 @@ use results::{Downloads, Run};
 /// Numbers of concurrent downloads besides [`COMPARED`], that with which the paper ends and whose ratios have goals.
 const NUMBERS: [u32; 5] = [10, 30, 60, 1_000, 5_000];
 const COMPARED: u32 = 120;
+/// Those of them at which system calls are counted.
+const COUNTED: [u32; 2] = [10, 1_000];
 const ROUNDS: usize = 5;
 
 /// Length of each file of a download.
 const FILE_BYTES: usize = 10 << 20;
-/// The files, and how many of them are not cached: more than servers send in a run.
-const FILES: Files = Files { name: "10m", bytes: FILE_BYTES, cold: 256 };
+/// The files, and how many of them are not cached: as many as 120 clients begin to download in a run at 3.4 GB per second.
+const FILES: Files = Files { name: "10m", bytes: FILE_BYTES, cold: 448 };
 const QUICK_FILES: Files = Files { cold: 128, ..FILES };
 /// A file for requests beside the downloads.
 const SMALL: (&str, usize) = ("/1k.txt", 1 << 10);
@@ -40,23 +42,30 @@ const LIMIT_OF_ALL: u32 = 48_000_000;
 /// How much clients with a limited rate receive in a valid run, over what they are to receive.
 const VALID: RangeInclusive<f64> = 0.85..=1.15;
 
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 8] = [
     "A closed loop: each client downloads a file of 10 MB again and again. The server runs on core 0, the load \
      generator on core 1. Rates are those of the bytes that arrive in the measurement period, also of downloads that \
-     end later. The mean response time is the number of clients times the length of the file, over the rate \
-     (Little's law), as most downloads last longer than the measurement.",
+     end later. The cases of the ratios have five rounds, the others one, which is shorter.",
+    "The mean response time of up to 120 fast clients is measured: it is that of all downloads that begin in the measurement \
+     period, with the connection if it is new. The load continues until they have ended. There is no time of a run in \
+     which fewer downloads than clients began.",
+    "The mean response time of 1,000 and 5,000 clients, whose downloads last longer than the measurement, is \
+     calculated: the number of clients times the length of the file, over the rate (Little's law). That of clients with a limited \
+     rate is the length over their rate, and has no figure.",
     "`SO_SNDBUF` is 64 KiB (the kernel doubles it) for all servers, as a larger buffer has fewer context \
      switches.",
     "`process` is `plain` in the ratios, the paper's baseline: a blocking process for each connection, forked before the \
-     first one; an idle process takes the next connection. Context switches, CPU time and memory are those of all threads \
-     of all processes of a server. Its memory is that by which its processes grow while they serve: an idle process \
-     is not counted.",
-    "Files that are not cached: up to 256 files leave the page cache before each run; each client begins with another \
-     file, and none is sent twice while the run lasts. The host of a virtual machine may have them in its memory.",
+     first one; an idle process takes the next connection. Context switches and CPU time are those of all threads of \
+     all processes of a server.",
+    "Files that are not cached: 448 files leave the page cache before each run. Up to 120 clients download another file \
+     each time; of 1,000 or 5,000 clients, 3 or 12 begin with the same one, which the first of them reads from the \
+     disk. The host of a virtual machine may have them in its memory.",
     "Clients with a limited rate receive 400 KB per second (all together at most 48 MB), in pieces of 4 KiB at most, with \
      a receive buffer of 4 KiB; they begin within half a second. A run in which they received less than 85 % or more than \
      115 % of that counts as failed.",
-    "Memory is the growth of the resident memory of all processes of a server to its peak, over the number of clients.",
+    "Memory is the growth of the resident memory of all processes of a server to its peak, without the pages of programs and \
+     libraries, over the number of clients. Of `process` it is that of pages that they do not share, after the run; an idle \
+     process does not count.",
 ];
 
 /// Where the files are.
@@ -89,6 +98,11 @@ impl Case {
     /// Returns the bytes per second of each client, if it is limited.
     fn limit(self) -> Option<u32> {
         (self.speed == Speed::Limited).then(|| LIMIT.min(LIMIT_OF_ALL / self.clients))
+    }
+
+    /// Returns whether its downloads are short enough to be measured from their beginning to their end.
+    fn measures_responses(self) -> bool {
+        self.speed == Speed::Fast && self.clients <= COMPARED
     }
 
     /// Returns why a run does not count whose clients received this many megabytes per second.
@@ -135,6 +149,8 @@ struct Setting {
     compared: Vec<Entry>,
     /// The others, measured once.
     more: Vec<Entry>,
+    /// Those whose system calls are counted besides `compared`.
+    counted: Vec<Entry>,
 }
 
 /// Files of one length: one that is cached, and those that leave the page cache before each run.
@@ -177,32 +193,43 @@ struct Runner<'a> {
     files: Files,
     trials: Trials<'a>,
     quick: bool,
+    /// Whether a run has no goal and is measured for a shorter time.
+    brief: bool,
     seed: u64,
 }
 
 impl<'a> Runner<'a> {
     fn new(cx: &Context, site: &'a Site) -> Self {
         let trials = Trials::new(site, if cx.quick { 1 } else { 2 });
-        Runner { site, files: FILES, trials, quick: cx.quick, seed: 1 }
+        Runner { site, files: FILES, trials, quick: cx.quick, brief: false, seed: 1 }
+    }
+
+    /// Returns the lengths of the warm-up and of the measurement, in seconds.
+    fn period(&self, case: Case) -> (&'static str, &'static str) {
+        match (case.cache, case.speed) {
+            // The files of a longer run would not suffice.
+            (Cache::Cold, Speed::Fast) if self.quick => ("0", "0.4"),
+            (Cache::Cold, Speed::Fast) if case.measures_responses() => ("0", "0.8"),
+            (Cache::Cold, Speed::Fast) => ("0", "1.6"),
+            (_, Speed::Limited) if self.quick || self.brief => ("1.2", "0.6"),
+            (_, Speed::Limited) => ("2", "1.2"),
+            (Cache::Cached, Speed::Fast) if self.quick => ("0.3", "0.5"),
+            (Cache::Cached, Speed::Fast) if !case.measures_responses() => ("1", "2"),
+            (Cache::Cached, Speed::Fast) if self.brief => ("0.3", "1"),
+            (Cache::Cached, Speed::Fast) => ("0.5", "1.2"),
+        }
     }
 
     /// Returns the path of the load with its length, and the options of the load.
     fn load(&self, case: Case) -> ((String, usize), Vec<String>) {
         let Case { clients, cache, speed } = case;
-        let mut args: Vec<String> = ["--timeout", "60", "--no-drain"].map(str::to_owned).into();
+        let mut args: Vec<String> = ["--timeout", "60"].map(str::to_owned).into();
+        if !case.measures_responses() {
+            args.push("--no-drain".to_owned());
+        }
         let mut add = |name: &str, value: String| args.extend([name.to_owned(), value]);
         let sessions = self.site.root().join(self.files.sessions(cache)).display().to_string();
-        let (warm_up, seconds) = match (cache, self.quick) {
-            // The files of a longer run would not suffice.
-            (Cache::Cold, _) if speed == Speed::Fast => {
-                ("0", if self.quick { "0.4" } else { "0.8" })
-            }
-            (_, true) if speed == Speed::Limited => ("1.2", "0.6"),
-            (_, true) => ("0.3", "0.5"),
-            (_, false) if speed == Speed::Limited => ("2", "1.2"),
-            (_, false) if clients > 500 => ("1", "2"),
-            (_, false) => ("0.5", "1.2"),
-        };
+        let (warm_up, seconds) = self.period(case);
         add("--warm-up", warm_up.to_owned());
         add("--duration", seconds.to_owned());
         let path = match (speed, cache) {
@@ -282,8 +309,10 @@ fn run(
             run_entry(cx, setting.id, &mut runner, entry, (round.number, &order), &mut downloads);
         }
     }
+    runner.brief = true;
     if !cx.quick {
-        count_system_calls(cx, &mut runner, &setting.compared, &mut downloads);
+        let counted = setting.compared.iter().chain(&setting.counted);
+        count_system_calls(cx, &mut runner, counted, &mut downloads);
     }
     for entry in &setting.more {
         let order: Vec<_> = (0..entry.peers.len()).collect();
@@ -324,10 +353,10 @@ fn run_entry(
 }
 
 /// Counts the system calls of each server, where perf is installed.
-fn count_system_calls(
+fn count_system_calls<'a>(
     cx: &Context,
     runner: &mut Runner<'_>,
-    entries: &[Entry],
+    entries: impl Iterator<Item = &'a Entry>,
     downloads: &mut Downloads,
 ) {
     let perf = match Perf::find() {
@@ -367,5 +396,27 @@ mod tests {
         assert_eq!(limited.invalid(46.7), None);
         assert_eq!(case(10, Speed::Limited).invalid(4.1), None);
         assert_eq!(case(10, Speed::Fast).invalid(2.6), None);
+    }
+
+    #[test]
+    fn response_times_were_calculated_from_the_rate() {
+        let site = Site::bare(b"").unwrap();
+        let runner = Runner {
+            site: &site,
+            files: FILES,
+            trials: Trials::new(&site, 1),
+            quick: false,
+            brief: false,
+            seed: 1,
+        };
+        // A load that ends with the period loses the downloads that last longer.
+        let ends_early = |case| runner.load(case).1.contains(&"--no-drain".to_owned());
+        for clients in [10, 30, 60, COMPARED] {
+            for cache in [Cache::Cached, Cache::Cold] {
+                assert!(!ends_early(Case::new(clients, cache, Speed::Fast)));
+                assert!(ends_early(Case::new(clients, cache, Speed::Limited)));
+            }
+        }
+        assert!(ends_early(Case::new(1_000, Cache::Cached, Speed::Fast)));
     }
 }

@@ -23,11 +23,19 @@ pub(super) struct Downloads {
     pub(super) outcome: Outcome,
 }
 
-/// Returns the mean response time, by Little's law.
-fn mean_seconds(run: &Run) -> Option<f64> {
+/// Returns the mean response time, where at least one download for each client was measured.
+fn measured_seconds(run: &Run) -> Option<f64> {
+    let enough = run.trial.observed.replies >= run.case.clients.into();
+    let mean = run.trial.mean_ms().map(|ms| ms / 1e3);
+    mean.filter(|_| run.case.measures_responses() && enough)
+}
+
+/// Returns the mean response time of fast clients by Little's law, where it is not measured.
+fn calculated_seconds(run: &Run) -> Option<f64> {
     let rate = run.trial.received_megabytes();
     let of_all = f64::from(run.case.clients) * FILE_BYTES as f64 / 1e6;
-    (run.case.speed == Speed::Fast && rate > 0.0).then(|| of_all / rate)
+    let is_fast = run.case.speed == Speed::Fast;
+    (is_fast && !run.case.measures_responses() && rate > 0.0).then(|| of_all / rate)
 }
 
 /// Returns the memory of a download, in KiB.
@@ -68,7 +76,8 @@ impl Downloads {
                 let values: Vec<_> = self.of(peer, case).filter_map(of).collect();
                 self.point(figure, unit, (peer, case), &values);
             };
-            add("Mean response time", "s", mean_seconds);
+            add("Mean response time", "s", measured_seconds);
+            add("Mean response time, calculated by Little's law,", "s", calculated_seconds);
             add("Rate", "MB/s", |run| Some(run.trial.received_megabytes()));
             add("Voluntary context switches", "per MB", |run| run.trial.voluntary_per_megabyte());
             add("Involuntary context switches", "per MB", |run| {
