@@ -102,11 +102,38 @@ pub(crate) struct Invoke {
 
 #[derive(Args)]
 pub(crate) struct Complete {
+    #[arg(long)]
+    pub(crate) way: CompletionWay,
     /// The number of other calls that wait
     #[arg(long)]
     pub(crate) outstanding: usize,
     #[arg(long)]
     pub(crate) count: u32,
+}
+
+/// What completes a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CompletionWay {
+    /// The owner makes the call.
+    InPlace,
+    /// The ring of io_uring.
+    Ring,
+    /// Syscall threads.
+    Threads,
+    /// A descriptor is ready, in the epoll set.
+    Readiness,
+}
+
+impl CompletionWay {
+    /// Returns its name on the command line.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            CompletionWay::InPlace => "in-place",
+            CompletionWay::Ring => "ring",
+            CompletionWay::Threads => "threads",
+            CompletionWay::Readiness => "readiness",
+        }
+    }
 }
 
 /// What writes the data of a message to its place.

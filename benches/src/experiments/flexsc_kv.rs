@@ -233,8 +233,8 @@ fn summary(outcome: &mut Outcome) {
     if let (Some(ratio), Some(null_ns)) = (median("flexsc_over_epoll"), median("null_call_ns")) {
         shows.push(format!(
             "Posted calls give {ratio:.2} times the replies of epoll in a second of CPU time; the paper: \
-             up to 1.25 to 1.35. A null call, which switches to the kernel and back, takes {null_ns:.0} \
-             ns here."
+             up to 1.25 to 1.35. {}",
+            turns::mode_switch(null_ns)
         ));
     }
     outcome.shows.extend(shows);

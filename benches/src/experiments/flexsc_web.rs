@@ -177,8 +177,8 @@ fn summary(outcome: &mut Outcome) {
     if let (Some(ratio), Some(null_ns)) = (median("flexsc_over_epoll"), median("null_call_ns")) {
         outcome.shows.push(format!(
             "Posted calls give {ratio:.2} times the requests of epoll in a second of CPU time, with 256 \
-             connections; the paper: up to 1.70. A null call, which switches to the kernel and back, takes \
-             {null_ns:.0} ns here."
+             connections; the paper: up to 1.70. {}",
+            turns::mode_switch(null_ns)
         ));
     }
     outcome.paper(

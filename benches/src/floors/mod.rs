@@ -4,6 +4,7 @@
 //! request. A peer that never reads blocks the readiness floors, which are baselines, not servers.
 //! A floor ends when its listener is shut down, so it needs no further descriptor to watch.
 
+mod bare_ring;
 mod connection;
 mod epoll;
 mod green;
@@ -19,6 +20,7 @@ mod uring;
 use std::io;
 use std::net::TcpListener;
 
+pub(crate) use bare_ring::{BareRing, Operation};
 pub(crate) use connection::Task;
 
 /// A floor: serves until the listener is shut down. Returns its number of system calls.

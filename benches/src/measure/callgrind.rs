@@ -8,16 +8,18 @@ use rustix::process::Signal;
 
 use super::site::fetch;
 use super::{ClientWork, Conditions, Load, Requests, Server, Site, Subject, program};
-use crate::command::{RemoteWrite, ServerKind, Workload};
+use crate::command::{CompletionWay, RemoteWrite, ServerKind, Workload};
 use crate::failure::Failure;
 use crate::outcome;
 
 /// Two numbers of requests. The difference of their counts excludes start and end.
 const FEW: u64 = 2_000;
 const MANY: u64 = 42_000;
-/// The same for invocations of handlers, and for completions.
+/// The same for invocations of handlers, and for completions, in whole batches.
 const FEW_INVOCATIONS: u64 = 4_000;
 const MANY_INVOCATIONS: u64 = 24_000;
+const FEW_COMPLETIONS: u64 = 4_096;
+const MANY_COMPLETIONS: u64 = 24_576;
 
 /// Counts the instructions that servers execute outside the kernel.
 #[derive(Debug)]
@@ -64,11 +66,15 @@ impl Callgrind {
         })
     }
 
-    /// Returns the instructions of a null call that is posted, made in place and taken, while so many others wait.
-    pub(crate) fn count_completions(&self, outstanding: usize) -> Result<f64, Failure> {
-        let outstanding = outstanding.to_string();
-        between(FEW_INVOCATIONS, MANY_INVOCATIONS, |count| {
-            total_of_lab(&["complete", "--outstanding", &outstanding], count)
+    /// Returns the instructions of a call that is posted, completed in a way and taken, while so many others wait.
+    pub(crate) fn count_completions(
+        &self,
+        way: CompletionWay,
+        outstanding: usize,
+    ) -> Result<f64, Failure> {
+        let (way, outstanding) = (way.name(), outstanding.to_string());
+        between(FEW_COMPLETIONS, MANY_COMPLETIONS, |count| {
+            total_of_lab(&["complete", "--way", way, "--outstanding", &outstanding], count)
         })
     }
 
@@ -198,8 +204,10 @@ mod tests {
     #[test]
     fn instructions_of_a_completion_are_counted() {
         let Ok(callgrind) = Callgrind::find() else { return };
-        let count = callgrind.count_completions(100).unwrap();
-        assert!((50.0..10_000.0).contains(&count), "{count}");
+        for way in [CompletionWay::InPlace, CompletionWay::Readiness] {
+            let count = callgrind.count_completions(way, 100).unwrap();
+            assert!((50.0..10_000.0).contains(&count), "{way:?}: {count}");
+        }
     }
 
     #[test]

@@ -45,6 +45,7 @@ fn executors(c: &mut Criterion) {
                 Call::bounded(libc::SYS_close, [usize::MAX, 0, 0, 0, 0, 0]).pinned(Executor::Ring),
             ),
             ("thread", null().pinned(Executor::Threads)),
+            ("shared", null().pinned(Executor::Shared)),
             ("adaptive", null()),
         ] {
             let mut pages = Pages::register(&Config::default()).expect("pages");

@@ -1,22 +1,27 @@
 //! The cost of a system call, by executor and batch depth.
 
-use std::fs::{self, File};
-use std::io::{self, Write};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::net::UnixStream;
+mod bare_ring;
+mod completions;
+mod works;
+
+use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flexsc_rt::{Call, Config, Direction, Executor, Kind, Pages, Specialization, Waits};
-use rustix::fs::{MemfdFlags, memfd_create};
+use flexsc_rt::{Config, Executor, Pages, Specialization};
 
-use super::system_call::{SystemCall, failed};
+use super::system_call::failed;
 use super::{Context, Experiment};
-use crate::command::Complete;
 use crate::failure::Failure;
-use crate::measure::{Callgrind, OtherPrograms, raise_descriptors};
+use crate::measure::{OtherPrograms, raise_descriptors};
 use crate::outcome::{self, Outcome, X};
-use crate::statistics::{Spread, ratios, spread};
+use crate::statistics::{ratios, spread};
+
+use bare_ring::BareRing;
+use completions::Completions;
+use works::{Work, Works};
+
+pub(crate) use completions::complete;
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -47,31 +52,7 @@ const REPEATS: usize = 3;
 /// Calls by which `adaptive` learns before it is measured: of each work at each depth.
 const LEARNT: usize = 1 << 15;
 const QUICK_LEARNT: usize = 1 << 13;
-/// Calls outstanding while completions are measured, and those that complete.
-const OUTSTANDING: [usize; 2] = [100, 10_000];
-const COMPLETIONS: u32 = 20_000;
-
-/// What completes the calls, how many of them at a time, and the ratio of their times.
-const WAYS: [(Way, &str, u32, &str); 4] = [
-    (Way::InPlace, "in place", 1, "completion_10000_over_100"),
-    (Way::Ring, "ring", 64, "completion_ring_10000_over_100"),
-    (Way::Threads, "threads", 64, "completion_threads_10000_over_100"),
-    (Way::Readiness, "readiness", 1, "completion_readiness_10000_over_100"),
-];
-
-/// See [`WAYS`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
-    InPlace,
-    Ring,
-    Threads,
-    Readiness,
-}
-
-const OUTSTANDING_FIGURE: &str = "Time of a completion against calls outstanding";
-const INSTRUCTIONS_FIGURE: &str = "Instructions of a completion against calls outstanding";
-
-const NOTES: [&str; 6] = [
+const NOTES: [&str; 7] = [
     "Times are elapsed times over the number of calls: a batch is posted, executed and taken. Nothing is \
      pinned to a core. `direct` makes one call after the other with syscall(2).",
     "`null` is posix_fadvise(2) of normal use of a file in memory, which does nothing, and for which the \
@@ -88,125 +69,16 @@ const NOTES: [&str; 6] = [
     "A completion is a null call that is posted, made and taken, while others wait: in place, by the ring and by syscall \
      threads, 64 at a time, or a wait for a pipe that is readable, in the epoll set. \
      `completion_10000_over_100` is of its time in place, `completion_ring_...`, `completion_threads_...` and \
-     `completion_readiness_...` of the others, `completion_instructions_10000_over_100` of its instructions \
-     outside the kernel: the difference of 24,000 and 4,000 completions under callgrind.",
+     `completion_readiness_...` of the others, `completion_instructions_...` of its instructions \
+     outside the kernel, those of syscall threads included: the difference of 24,576 and 4,096 completions under callgrind.",
+    "`bare ring` is a ring of io_uring without flexsc-rt, with one io_uring_enter(2) for a batch: the same posix_fadvise(2) as \
+     `null`, of the file and of the file registered with the ring, and IORING_OP_NOP, the ring's null operation, beside \
+     getppid(2) directly. The ratios `..._over_bare_ring...` are of batches of 64.",
 ];
-
-/// One call, or two of which the second gets the result of the first.
-struct Work {
-    name: &'static str,
-    stages: Vec<Stage>,
-}
-
-/// Makes a call from the result of the former stage.
-type Stage = Box<dyn Fn(usize) -> SystemCall>;
-
-impl Work {
-    fn one(name: &'static str, call: SystemCall) -> Self {
-        Work { name, stages: vec![Box::new(move |_| call)] }
-    }
-}
-
-/// The works, and what they need.
-struct Works {
-    all: Vec<Work>,
-    _files: Vec<OwnedFd>,
-}
 
 /// Memory that calls use. It is never freed, and read by nothing else.
 fn memory(bytes: usize) -> usize {
     vec![0_u8; bytes].leak().as_mut_ptr() as usize
-}
-
-impl Works {
-    fn new(on_disk: &Path) -> Result<Self, Failure> {
-        let mut works = Works { all: vec![], _files: vec![] };
-        let path = on_disk.join("file");
-        let on_disk_file = File::options().read(true).write(true).create_new(true).open(path)?;
-        let in_memory = memfd_create("lab", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
-        let args = [in_memory.as_raw_fd() as usize, 0, 0, libc::POSIX_FADV_NORMAL as usize];
-        // SAFETY: it has no pointer, and the file stays open as long as this.
-        let null = unsafe { SystemCall::new(libc::SYS_fadvise64, args, Kind::Memory) };
-        works.all.push(Work::one("null", null));
-        works.all.push(Work::one("getppid", SystemCall::NULL));
-        for (place, kind, file) in
-            [("page cache", Kind::Disk, on_disk_file), ("tmpfs", Kind::Memory, in_memory.into())]
-        {
-            file.set_len(4096)?;
-            works.transfers(place, kind, file.into());
-        }
-        let null = File::options().write(true).open("/dev/null")?;
-        works.write("64 B write, /dev/null", Kind::Device, &null.into(), 64);
-        works.paths(on_disk)?;
-        works.sockets()?;
-        Ok(works)
-    }
-
-    fn transfers(&mut self, place: &str, kind: Kind, file: OwnedFd) {
-        for (size, bytes) in [("64 B", 64), ("4 KiB", 4096)] {
-            let name = format!("{size} read, {place}").leak();
-            let args = [file.as_raw_fd() as usize, memory(bytes), bytes, 0];
-            // SAFETY: the memory is never freed, and the file stays open as long as this.
-            let read = unsafe { SystemCall::new(libc::SYS_pread64, args, kind) };
-            self.all.push(Work::one(name, read));
-            self.write(format!("{size} write, {place}").leak(), kind, &file, bytes);
-        }
-        self._files.push(file);
-    }
-
-    fn write(&mut self, name: &'static str, kind: Kind, file: &OwnedFd, bytes: usize) {
-        let file = file.try_clone().expect("a free descriptor");
-        let args = [file.as_raw_fd() as usize, memory(bytes), bytes, 0];
-        // SAFETY: the memory is never freed, and the file stays open as long as this.
-        let write = unsafe { SystemCall::new(libc::SYS_pwrite64, args, kind) };
-        self.all.push(Work::one(name, write));
-        self._files.push(file);
-    }
-
-    fn paths(&mut self, directory: &Path) -> Result<(), Failure> {
-        let path = directory.join("named");
-        File::create(&path)?;
-        let mut bytes = path.into_os_string().into_encoded_bytes();
-        bytes.push(0);
-        let path = bytes.leak().as_ptr() as usize;
-        let at = libc::AT_FDCWD as usize;
-        let basic = libc::STATX_BASIC_STATS as usize;
-        let args = [at, path, 0, basic, memory(size_of::<libc::statx>())];
-        // SAFETY: path and result are never freed.
-        let stat = unsafe { SystemCall::new(libc::SYS_statx, args, Kind::Unknown) };
-        self.all.push(Work::one("stat", stat));
-        let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
-        // SAFETY: the path is never freed.
-        let open =
-            unsafe { SystemCall::new(libc::SYS_openat, [at, path, flags, 0], Kind::Unknown) };
-        let close = |file| {
-            // SAFETY: the file was opened by the stage before, and nothing else uses it.
-            unsafe { SystemCall::new(libc::SYS_close, [file], Kind::Unknown) }
-        };
-        let stages: Vec<Stage> = vec![Box::new(move |_| open), Box::new(close)];
-        self.all.push(Work { name: "open, close", stages });
-        Ok(())
-    }
-
-    fn sockets(&mut self) -> Result<(), Failure> {
-        let (from, to) = UnixStream::pair()?;
-        // Room for the largest batch: the kernel counts more than the bytes of a message.
-        rustix::net::sockopt::set_socket_send_buffer_size(&from, MAX_DEPTH * 1024)
-            .map_err(io::Error::from)?;
-        let flags = (libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) as usize;
-        let args = |socket: &UnixStream| [socket.as_raw_fd() as usize, memory(64), 64, flags, 0, 0];
-        // SAFETY: the memory is never freed, and the sockets stay open as long as this.
-        let (send, receive) = unsafe {
-            (
-                SystemCall::new(libc::SYS_sendto, args(&from), Kind::Socket),
-                SystemCall::new(libc::SYS_recvfrom, args(&to), Kind::Socket),
-            )
-        };
-        let stages: Vec<Stage> = vec![Box::new(move |_| send), Box::new(move |_| receive)];
-        self.all.push(Work { name: "send, receive", stages });
-        self._files.extend([from.into(), to.into()]);
-        Ok(())
-    }
 }
 
 /// Who makes the calls.
@@ -218,6 +90,10 @@ struct Maker {
     /// Which call of the batch an entry is.
     places: Vec<usize>,
 }
+
+/// The first works.
+const NULL: usize = 0;
+const GETPPID: usize = 1;
 
 const DIRECT: usize = 0;
 const RING: usize = 2;
@@ -342,7 +218,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let measured = measure(cx, &directory, &mut outcome);
     fs::remove_dir_all(&directory)?;
     measured?;
-    if let Err(failure) = count_instructions(&mut outcome) {
+    if let Err(failure) = completions::count_instructions(&mut outcome) {
         outcome.notes.push(format!("Instructions are not counted: {failure}."));
     }
     outcome.notes.extend(NOTES.map(str::to_owned));
@@ -371,7 +247,8 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
             makers[ADAPTIVE].batch(&works.all[*work], *depth)?;
         }
     }
-    let mut completions: [[Vec<f64>; 2]; WAYS.len()] = Default::default();
+    let mut completions = Completions::default();
+    let mut bare_ring = BareRing::new(depths);
     cx.progress.set_length((rounds * cells.len()) as u64);
     for mut round in cx.rounds(rounds) {
         for i in round.order(cells.len()) {
@@ -395,108 +272,24 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
             }
             cx.progress.inc(1);
         }
-        for way in round.order(WAYS.len()) {
-            for at in round.order(OUTSTANDING.len()) {
-                completions[way][at].extend(completion(way, OUTSTANDING[at])?);
-            }
-        }
+        completions.measure(&mut round)?;
+        bare_ring.measure(&mut round, calls)?;
     }
-    report(&works, &makers, &cells, &completions, outcome);
+    report(&works, &makers, &cells, outcome);
+    completions.report(outcome);
+    bare_ring.report(&cells, outcome);
     outcome.notes.extend(others.note()?);
     Ok(())
 }
 
-/// Returns the time of a posted null call while others wait, in nanoseconds; `None` without a ring that it needs.
-fn completion(way: usize, outstanding: usize) -> Result<Option<f64>, Failure> {
-    let (way, _, at_a_time, _) = WAYS[way];
-    let time = completions(way, at_a_time, outstanding, COMPLETIONS / at_a_time)?;
-    Ok(time.map(|time| time.as_nanos() as f64 / f64::from(COMPLETIONS / at_a_time * at_a_time)))
+/// Returns the name of the figure of a call.
+fn figure(call: &str) -> String {
+    format!("Time of a call against batch depth: {call}")
 }
 
-/// Makes a number of completions, for valgrind.
-pub(crate) fn complete(options: &Complete) -> Result<(), Failure> {
-    completions(Way::InPlace, 1, options.outstanding, options.count).map(drop)
-}
-
-/// Posts batches of null calls while others wait, and takes the completion of each. Returns the time; `None` without a
-/// ring that it needs.
-fn completions(
-    way: Way,
-    at_a_time: u32,
-    outstanding: usize,
-    batches: u32,
-) -> Result<Option<Duration>, Failure> {
-    let (reads, _writes) = std::io::pipe()?;
-    let fd = reads.as_raw_fd();
-    let args = [fd as usize, memory(1), 1, 0, 0, 0];
-    let waits = Waits::ReadyThenBlocks(fd, Direction::Read);
-    let config = Config::with_entries(outstanding as u32 + 200);
-    // Dropped before the pipe.
-    let mut pages = Pages::register(&config).map_err(failed)?;
-    let busy = |busy| Failure::new("flexsc", busy);
-    for _ in 0..outstanding {
-        // SAFETY: the memory is never freed, and the pipe is closed after the pages.
-        unsafe { pages.post(&Call::new(libc::SYS_read, args).waits(waits)) }.map_err(busy)?;
-    }
-    pages.wait(Some(Duration::ZERO)).map_err(failed)?;
-    let in_memory = memfd_create("lab", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
-    let (readable, mut writes) = std::io::pipe()?;
-    writes.write_all(b"x")?;
-    let call = match way {
-        Way::InPlace => SystemCall::NULL.posted().pinned(Executor::InPlace),
-        Way::Threads => SystemCall::NULL.posted().pinned(Executor::Threads),
-        Way::Ring => {
-            let args = [in_memory.as_raw_fd() as usize, 0, 0, libc::POSIX_FADV_NORMAL as usize];
-            // SAFETY: it has no pointer, and the file stays open as long as the pages.
-            let advice = unsafe { SystemCall::new(libc::SYS_fadvise64, args, Kind::Memory) };
-            advice.posted().pinned(Executor::Ring)
-        }
-        Way::Readiness => Call::until_ready(readable.as_raw_fd(), Direction::Read),
-    };
-    let begin = Instant::now();
-    for _ in 0..batches {
-        for _ in 0..at_a_time {
-            // SAFETY: it has no memory.
-            unsafe { pages.post(&call) }.map_err(busy)?;
-        }
-        let mut ended = 0;
-        while ended < at_a_time {
-            pages.wait(None).map_err(failed)?;
-            while let Some(completion) = pages.next() {
-                if completion.result.is_err() {
-                    return Err(Failure::Run("a null call has failed".to_owned()));
-                }
-                ended += 1;
-            }
-        }
-    }
-    let time = begin.elapsed();
-    Ok((way != Way::Ring || pages.ring_error().is_none()).then_some(time))
-}
-
-/// Adds the instructions of a completion.
-fn count_instructions(outcome: &mut Outcome) -> Result<(), Failure> {
-    let callgrind = Callgrind::find()?;
-    let mut counts = [0.0; 2];
-    for (outstanding, count) in OUTSTANDING.into_iter().zip(&mut counts) {
-        *count = callgrind.count_completions(outstanding)?;
-        let y = Spread { median: *count, low: *count, high: *count };
-        outcome.point(INSTRUCTIONS_FIGURE, "", "in place", X::Number(outstanding as f64), y);
-    }
-    let [few, many] = counts;
-    outcome.count("completion_instructions_10000_over_100", "flexsc", many / few);
-    Ok(())
-}
-
-fn report(
-    works: &Works,
-    makers: &[Maker],
-    cells: &[Cell],
-    completions: &[[Vec<f64>; 2]; WAYS.len()],
-    outcome: &mut Outcome,
-) {
+fn report(works: &Works, makers: &[Maker], cells: &[Cell], outcome: &mut Outcome) {
     for cell in cells {
-        let figure = format!("Time of a call against batch depth: {}", works.all[cell.work].name);
+        let figure = figure(works.all[cell.work].name);
         for (maker, times) in makers.iter().zip(&cell.times) {
             // Rounds in which the syscall thread did not leave have no time.
             let times: Vec<f64> = times.iter().copied().filter(|time| time.is_finite()).collect();
@@ -505,7 +298,7 @@ fn report(
             }
         }
     }
-    for (work, name) in ["null", "getppid"].iter().enumerate() {
+    for (work, name) in [(NULL, "null"), (GETPPID, "getppid")] {
         let is_this = |cell: &&Cell| (cell.work, cell.depth) == (work, NULL_DEPTH);
         if let Some(cell) = cells.iter().find(is_this) {
             let each = ratios(&cell.times[DIRECT], &cell.times[ADAPTIVE]);
@@ -528,16 +321,6 @@ fn report(
         (cell, ratios(&cell.times[ADAPTIVE], &best))
     });
     worst("adaptive_over_best_worst", over_best, works, outcome);
-    for ((_, name, _, ratio), [few, many]) in WAYS.iter().zip(completions) {
-        if !few.is_empty() {
-            outcome.ratio(*ratio, "flexsc", ratios(many, few));
-        }
-        for (outstanding, times) in OUTSTANDING.iter().zip([few, many]) {
-            if let Some(y) = spread(times) {
-                outcome.point(OUTSTANDING_FIGURE, "ns", name, X::Number(*outstanding as f64), y);
-            }
-        }
-    }
 }
 
 /// Adds the ratio of the syscall thread that leaves the owner's core, for the deepest batches of reads. It counts the rounds
@@ -592,13 +375,5 @@ mod tests {
             }
         }
         fs::remove_dir_all(directory).unwrap();
-    }
-
-    #[test]
-    fn completions_are_timed_with_calls_outstanding() {
-        for way in 0..WAYS.len() {
-            let time = completion(way, 100).unwrap();
-            assert!(time.is_none_or(|time| time > 0.0));
-        }
     }
 }
