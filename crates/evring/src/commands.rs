@@ -4,7 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use bytes::Bytes;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
@@ -130,6 +130,11 @@ pub trait Commands {
     /// # Errors
     /// Fails if the configuration has no such timer.
     fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer>;
+
+    /// Looks for completions all the time until `time` is over, instead of sleeping until there is one. The next message
+    /// within this time needs no wake-up; meanwhile, threads of the same core with no higher priority do not run.
+    /// `tokio` ignores it.
+    fn busy_poll(&mut self, time: Duration);
 
     /// Closes a connection. If called repeatedly, the most abrupt way wins.
     fn close(&mut self, id: ConnId, how: Close);

@@ -44,6 +44,9 @@ pub struct DatagramConfig {
     /// Time that datagrams may wait in the socket. If even the shortest delay of a period exceeds it, the thread is
     /// overloaded, and the application gets all datagrams. `None` switches that off.
     pub max_queue_delay: Option<Duration>,
+    /// Time for which the thread looks for more datagrams, after each one that the handler has handled, before it sleeps.
+    /// See [`Commands::busy_poll`](crate::Commands::busy_poll).
+    pub busy_poll: Duration,
 }
 
 impl Default for DatagramConfig {
@@ -55,6 +58,7 @@ impl Default for DatagramConfig {
             max_in_flight: 256,
             max_amplification: Some(3),
             max_queue_delay: Some(Duration::from_millis(5)),
+            busy_poll: Duration::ZERO,
         }
     }
 }
@@ -403,7 +407,7 @@ fn serve<K: Kernel, E>(
     let shared = server.shared();
     let _ = started.send(Ok((tenant, Arc::clone(&shared))));
     while !shared.stop.load(Ordering::Acquire) {
-        server.turn(server.overload_ends())?;
+        server.turn(server.until())?;
     }
     Ok(())
 }

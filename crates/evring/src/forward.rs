@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::net::SocketAddr;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
@@ -113,6 +113,7 @@ forward! {
         fn hold(id: ConnId, on: bool);
         fn set_deadline(id: ConnId, at: Option<Instant>);
         fn set_timer(timer: u32, at: Option<Instant>) -> Result<(), NoTimer>;
+        fn busy_poll(time: Duration);
         fn close(id: ConnId, how: Close);
         fn add_buffers(buffers: BufferPool) -> Result<BufferGroup, BufferError>;
         fn set_receive_group(id: ConnId, group: BufferGroup) -> Result<(), BufferError>;

@@ -1,6 +1,7 @@
 //! Messages that land in the memory of a handler in a sandbox, and replies that leave from there.
 
 use std::fmt;
+use std::time::Duration;
 
 use ash_sandbox::sandbox::Handler;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
@@ -63,6 +64,7 @@ pub struct Landing {
     starts_upcalls: bool,
     /// The next hook gets the message in hand.
     passes_to_next: bool,
+    busy_poll: Duration,
     choose: Option<Box<Choose>>,
     post: Option<Box<Post>>,
 }
@@ -182,6 +184,9 @@ impl Landing {
         };
         bound.replies(&message, || rx.take(), send);
         rx.consume(rx.bytes().len());
+        if !self.busy_poll.is_zero() {
+            io.busy_poll(self.busy_poll);
+        }
         if let Some(post) = &mut self.post {
             bound.events().iter().for_each(|&(kind, value)| post(id, kind, value));
         }
@@ -197,6 +202,14 @@ impl Landing {
     #[must_use]
     pub fn starting_upcalls(self) -> Self {
         Landing { starts_upcalls: true, ..self }
+    }
+
+    /// Looks for more messages for this time after each message that a handler has handled, before the thread sleeps; not
+    /// by default. See [`Commands::busy_poll`]. A message that goes to the application does not begin it, as the
+    /// application may need the core.
+    #[must_use]
+    pub fn busy_polling(self, time: Duration) -> Self {
+        Landing { busy_poll: time, ..self }
     }
 
     /// Passes the events of handlers on: connection, kind and value. Without it they are dropped.

@@ -6,6 +6,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use evring::hooks::ReceiveHook;
 use evring::mailbox::SendError;
@@ -318,4 +319,55 @@ fn owner_has_its_policy_or_says_that_it_is_not_permitted() {
             Err(other) => panic!("{other}"),
         }
     }
+}
+
+/// Answers each message with the number of turns, and looks for the next one for a time.
+struct Turns(Duration);
+
+impl ReceiveHook for Turns {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        let turns = io.stats().kernel.turns;
+        io.send(id, Chunk::Copy(&turns.to_be_bytes()));
+        rx.consume(rx.bytes().len());
+        io.busy_poll(self.0);
+    }
+}
+
+#[test]
+fn busy_poll_looks_for_messages_instead_of_sleeping() {
+    // Turns for a message, at most, if the thread sleeps between messages.
+    const TURNS: u64 = 8;
+    side_by_side(|backend| {
+        if backend == "tokio" {
+            return;
+        }
+        let turns_of = |client: &mut TcpStream| {
+            let mut turns = [0; 8];
+            client.write_all(b"h").unwrap();
+            client.read_exact(&mut turns).unwrap();
+            u64::from_be_bytes(turns)
+        };
+        let start = |time| {
+            let hook = move |_: &mut AnyMechanism, _| Ok::<_, Infallible>(Turns(time));
+            let config = listening(1);
+            OwnerThread::start(backend, &config, Scheduling::Inherited, CAPACITY, hook).unwrap()
+        };
+        let (sleeping, _ring) = start(Duration::ZERO);
+        let mut client = connect(sleeping.addresses()[0]);
+        let messages = 1..=100;
+        let turns = messages.map(|_| turns_of(&mut client)).last().unwrap();
+        assert!(turns <= 100 * TURNS, "{backend}: {turns} turns");
+        sleeping.remote().stop();
+        sleeping.join().unwrap();
+
+        // Between two messages it turns until the next one, however long that takes.
+        let (polling, _ring) = start(Duration::from_secs(3600));
+        let mut client = connect(polling.addresses()[0]);
+        let before = turns_of(&mut client);
+        let polled = (0..1_000_000).any(|n| turns_of(&mut client) - before > (n + 1) * TURNS);
+        assert!(polled, "{backend}: it slept");
+        // It polls until an hour from now, and yet ends.
+        polling.remote().stop();
+        polling.join().unwrap();
+    });
 }

@@ -1,7 +1,9 @@
 //! Scheduling policies of the threads on the server core, and the load there.
 
+use std::fs;
 use std::io::{self, Read, Write};
 use std::process::{Child, Command, Stdio};
+use std::time::Duration;
 
 use evring::owner::Scheduling;
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -80,6 +82,17 @@ impl Busy {
             }
         }
         Ok(busy)
+    }
+
+    /// Returns the CPU time of all processes until now.
+    pub(super) fn cpu(&self) -> Result<Duration, Failure> {
+        let mut all = Duration::ZERO;
+        for process in &self.0 {
+            let text = fs::read_to_string(format!("/proc/{}/schedstat", process.id()))?;
+            let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
+            all += Duration::from_nanos(ns.unwrap_or(0));
+        }
+        Ok(all)
     }
 }
 

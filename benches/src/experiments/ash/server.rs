@@ -63,12 +63,15 @@ pub(super) struct Setup {
     pub(super) polls: bool,
     /// The handler computes, as its messages say.
     pub(super) computes: bool,
+    /// The time for which the server looks for more messages after one that the handler has handled.
+    pub(super) busy_poll: Duration,
 }
 
 impl Setup {
     /// A server with this policy, before an application that is normal.
     pub(super) fn new(placement: Placement, server: Policy, polls: bool) -> Self {
-        Setup { placement, server, application: Policy::Normal, polls, computes: false }
+        let (application, busy_poll) = (Policy::Normal, Duration::ZERO);
+        Setup { placement, server, application, polls, computes: false, busy_poll }
     }
 }
 
@@ -184,7 +187,7 @@ fn serve(
     started: &Started,
     (stopped_ns, stamps): (Arc<AtomicU64>, Arc<Stamps>),
 ) -> Result<(), Failure> {
-    let Setup { placement, server: policy, application, polls, computes } = setup;
+    let Setup { placement, server: policy, application, polls, computes, busy_poll } = setup;
     pin(&[SERVER_CORE])?;
     policy.apply()?;
     let config = Config::default().with(|c| {
@@ -207,7 +210,7 @@ fn serve(
             }
         })
     });
-    let mut landing = Landing::new();
+    let mut landing = Landing::new().busy_polling(busy_poll);
     let landed = match placement {
         Placement::Unsafe => Some(unsafe_increment()?),
         Placement::Ash if computes => Some(computing_handler()?),

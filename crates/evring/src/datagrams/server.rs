@@ -7,7 +7,7 @@ use std::mem;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::Handler;
 use bytes::Bytes;
@@ -40,6 +40,8 @@ pub(super) struct DatagramServer<K: Kernel> {
     outbox: Outbox,
     load: LoadEstimator,
     max_amplification: Option<u32>,
+    busy_poll: Duration,
+    busy_poll_ends: Instant,
     notifier: SyncSender<DatagramNotification>,
     commands: Receiver<Command>,
     /// The application may have sent datagrams.
@@ -132,6 +134,7 @@ impl<K: Kernel> DatagramServer<K> {
         let slots = 0..u32::from(config.max_in_flight);
         // SAFETY: the socket is closed when the value is dropped, after `Submit::finish` has returned; no turn follows.
         let fd = unsafe { socket.fd() };
+        let busy_poll_ends = kernel.now();
         let mut server = DatagramServer {
             shared: Shared::new(kernel.waker()),
             kernel,
@@ -144,6 +147,8 @@ impl<K: Kernel> DatagramServer<K> {
             },
             load: LoadEstimator::new(admission, false),
             max_amplification: config.max_amplification,
+            busy_poll: config.busy_poll,
+            busy_poll_ends,
             notifier,
             commands,
             has_commands: false,
@@ -161,9 +166,10 @@ impl<K: Kernel> DatagramServer<K> {
         Arc::clone(&self.shared)
     }
 
-    /// Returns when the overload ends if it is not detected again.
-    pub(super) fn overload_ends(&self) -> Option<Instant> {
-        self.load.overload_ends()
+    /// Returns when the next turn ends: at once during a busy poll, or when the overload ends if it is not detected again.
+    pub(super) fn until(&self) -> Option<Instant> {
+        let now = self.kernel.now();
+        if now < self.busy_poll_ends { Some(now) } else { self.load.overload_ends() }
     }
 
     /// Runs a turn of the kernel, which waits until a time at most.
@@ -256,6 +262,7 @@ impl<K: Kernel> DatagramServer<K> {
                     let (kind, value) = self.bound.events()[n];
                     self.post(DatagramNotification::Event(source, kind, value));
                 }
+                self.busy_poll_ends = now + self.busy_poll;
             }
             Verdict::Discarded => {}
             Verdict::Passed { .. } => self.pass(source, &buffer, sent_len),

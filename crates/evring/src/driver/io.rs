@@ -66,6 +66,8 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) deferred_reads: Option<DeferredReads>,
     /// Time of the next search for idle connections.
     pub(crate) next_search: Instant,
+    /// End of a [busy poll](Commands::busy_poll).
+    pub(crate) busy_poll_ends: Instant,
     pub(crate) stopping: bool,
     /// The listeners are closed, and the connections go on.
     pub(crate) retiring: bool,
@@ -162,6 +164,7 @@ impl<K: Submit> Io<K> {
             policy_decides_memory,
             deferred_reads: defers.then(|| deferred_reads(config)),
             next_search: now,
+            busy_poll_ends: now,
             stopping: false,
             retiring: false,
             drain_deadline: None,

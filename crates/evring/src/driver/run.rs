@@ -77,7 +77,9 @@ impl<K: Kernel, A: Application> Driver<K, A> {
         self.set_backlogs();
         self.end_turn();
         while !self.is_done() {
-            let until = self.until(drain_ends);
+            let now = self.io.kernel.now();
+            let is_polling = now < self.io.busy_poll_ends;
+            let until = if is_polling { Some(now) } else { self.until(drain_ends) };
             self.io.kernel.turn(until)?;
             while let Some(completion) = self.io.kernel.next() {
                 self.complete(completion);

@@ -403,6 +403,10 @@ impl Commands for Io {
         unreachable!("a site has no timers of its own")
     }
 
+    fn busy_poll(&mut self, _: Duration) {
+        unreachable!("a site does not poll")
+    }
+
     fn close(&mut self, _: ConnId, how: Close) {
         let is_first = self.close.is_none();
         if is_first || how == Close::Reset {

@@ -1,12 +1,12 @@
 //! Commands: they record requests, which the driver executes after the callback.
 
 use std::net::SocketAddr;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{Errno, Host, Op, OpKind, Outcome, Submit, Submitted};
 
-use super::Io;
+use super::{Io, after};
 use crate::driver::connection::{ConnFlags, Connection, Phase, SendItem};
 use crate::driver::listener::ListenerState;
 use crate::{
@@ -133,6 +133,11 @@ impl<K: Submit> Commands for Io<K> {
     fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
         let max_timers = self.config.max_timers;
         self.wheel.set_own(timer, at).then_some(()).ok_or(NoTimer { timer, max_timers })
+    }
+
+    fn busy_poll(&mut self, time: Duration) {
+        let ends = after(self.kernel.now(), time);
+        self.busy_poll_ends = self.busy_poll_ends.max(ends);
     }
 
     fn close(&mut self, id: ConnId, how: Close) {
