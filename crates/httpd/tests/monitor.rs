@@ -13,7 +13,7 @@ use bytes::Bytes;
 use evring_httpd::body::Body;
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::{AccessLog, Limits};
-use evring_httpd::{Config, Request, Response, Server};
+use evring_httpd::{Config, Error, Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
 
 /// Returns the samples of a scrape as OpenMetrics, by their names with labels.
@@ -407,4 +407,18 @@ fn limits_of_the_metrics_stayed_at_a_reload() {
     server.handle().reload(limited(limits, None)).unwrap();
     assert_eq!(server.metrics_addresses(), at);
     assert_eq!(monitor(&server).get(&format!("/{}", "a".repeat(100))).status, 414);
+}
+
+#[test]
+fn address_of_the_metrics_that_narrows_or_widens_was_said_to_be_of_another_program() {
+    let builder = |ip: [u8; 4], port| {
+        let server = Server::builder().route("/", |_: Request| "served");
+        server.metrics_listen((ip, port).into())
+    };
+    for (from, to) in [([0; 4], [127, 0, 0, 1]), ([127, 0, 0, 1], [0; 4])] {
+        let server = builder(from, 0).listen("127.0.0.1:0").start().unwrap();
+        let at = server.metrics_addresses()[0];
+        let outcome = server.handle().reload(builder(to, at.port()));
+        assert!(matches!(outcome, Err(Error::Held(_, held)) if held == at), "{outcome:?}");
+    }
 }

@@ -523,7 +523,10 @@ mod program {
                 "root = 'DIR'\ntls-cert = ['a']\ntls-key = ['b']\n",
                 ":2:12: `tls-cert`: cannot read the file a",
             ),
-            ("listen = ['192.0.2.1:1']\nroot = 'DIR'\n", "192.0.2.1:1"),
+            (
+                "listen = ['192.0.2.1:1']\nroot = 'DIR'\n",
+                "192.0.2.1:1: Cannot assign requested address (os error 99); no interface of this machine has",
+            ),
         ];
         for (settings, reason) in cases {
             program.reload(settings);

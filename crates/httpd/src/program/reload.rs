@@ -17,7 +17,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
 use crate::descriptors::open_descriptors;
-use crate::{backends, notify_manager, settings};
+use crate::{advice, backends, notify_manager, settings};
 
 /// Maximum time until a signal is processed while a reload is deferred.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(500);
@@ -142,7 +142,10 @@ impl Reload {
         let located = |error: evring_httpd::Error| -> Box<dyn Error> {
             match error {
                 evring_httpd::Error::Ended | evring_httpd::Error::StillEnding => error.into(),
-                error => positions.locate(&error, error.to_string()).into(),
+                error => {
+                    let message = advice::with_advice(&error, &settings.0);
+                    positions.locate(&error, message).into()
+                }
             }
         };
         settings.check().map_err(located)?;

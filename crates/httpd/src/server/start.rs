@@ -252,6 +252,7 @@ impl Builder {
             return Ok(NextMonitor::Same);
         }
         let backend = if evring::mechanisms::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        check_not_held(&addresses, &sockets_for(&addresses, &given), &given)?;
         given.retain(|socket| addresses.contains(&socket.address()));
         let mut config = Config::default().with(|c| c.listen = addresses);
         config.max_connections = Monitor::MAX_CONNECTIONS;
