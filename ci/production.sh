@@ -231,7 +231,7 @@ if [ "${1:-}" = --follow ]; then
 fi
 
 skip() {
-    echo "skipped: $page is not followed here: $1"
+    echo "SKIPPED: $page was not followed, and nothing of it is tested here: $1" >&2
     exit
 }
 [ "$(id -u)" = 0 ] || skip "it needs root"

@@ -71,7 +71,9 @@ impl FromStr for HostName {
         // Names and addresses of IPv6 in brackets, without a port.
         let is_name =
             is_host(domain.as_bytes()) && (!domain.contains(':') || domain.ends_with(']'));
-        let is_plain = !domain.is_empty() && !domain.contains(['*', '%']) && !domain.ends_with('.');
+        // Each label has a character.
+        let is_plain =
+            !domain.contains(['*', '%']) && domain.split('.').all(|label| !label.is_empty());
         match is_name && is_plain && text.len() <= Self::MAX_BYTES {
             true => Ok(HostName(text.to_ascii_lowercase())),
             false => Err(format!(
@@ -100,8 +102,8 @@ mod tests {
         assert_eq!("A.b".parse::<HostName>().unwrap().to_string(), "a.b");
         let long = "a".repeat(256);
         for text in [
-            "", "*", "*.", "a:80", "[::1]:80", "::1", "a b", "a/b", "*.*.a", "a.*", "a.", "%41",
-            &long,
+            "", "*", "*.", "a..b", ".a", "*..a", "a:80", "[::1]:80", "::1", "a b", "a/b", "*.*.a",
+            "a.*", "a.", "%41", &long,
         ] {
             assert!(text.parse::<HostName>().unwrap_err().starts_with("expected "), "{text}");
         }

@@ -15,7 +15,7 @@ use crate::flags;
 /// limits.max_body_bytes = 8 << 20;
 /// let server = evring_httpd::Server::builder().limits(limits);
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Limits"))]
 pub struct Limits {

@@ -70,6 +70,14 @@ impl Redirect {
         })
     }
 
+    /// Returns a redirect that never applies, and the one before it that does for all of its paths.
+    pub(crate) fn find_unused(redirects: &[Self]) -> Option<(&Self, &Self)> {
+        redirects.iter().enumerate().find_map(|(n, redirect)| {
+            let mut earlier = redirects[..n].iter();
+            Some((redirect, earlier.find(|earlier| earlier.matches(&redirect.from))?))
+        })
+    }
+
     /// Returns whether the redirect applies to a canonical path.
     pub(crate) fn matches(&self, name: &[u8]) -> bool {
         path::is_at_or_below(name, &self.from)
@@ -151,6 +159,21 @@ mod tests {
         for (name, query, expected) in cases {
             let expected = expected.map(|(status, to)| (status, format!("Location: {to}\r\n")));
             assert_eq!(found(&rules, name, query), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn redirects_that_never_apply_were_accepted() {
+        for (rules, expected) in [
+            (&["/a=/b", "/a=/c"][..], Some(1)),
+            (&["/a/=/b/", "/c=/d", "/a/e=/f"], Some(2)),
+            (&["/a/=/b/", "/a/e/=/f"], Some(1)),
+            (&["/a=/b", "/a/=/c"], None),
+            (&["/a/e=/f", "/a/=/b/"], None),
+        ] {
+            let rules: Vec<Redirect> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
+            let unused = Redirect::find_unused(&rules).map(|(unused, _)| unused);
+            assert_eq!(unused, expected.map(|n| &rules[n]));
         }
     }
 

@@ -494,19 +494,30 @@ fn incomplete_heads_and_bodies_time_out_with_408() {
     }
 }
 
+/// Connects with a small buffer, so that the client's kernel takes little of a response.
+fn connect_with_small_buffer(to: SocketAddr) -> Client {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    net::connect(&socket, &to).unwrap();
+    Client::new(TcpStream::from(socket))
+}
+
 #[test]
 fn clients_that_do_not_read_their_responses_are_reset() {
     let root = tempfile::tempdir().unwrap();
     // More than the buffers of two sockets hold.
     fs::File::create(root.path().join("large")).unwrap().set_len(64 << 20).unwrap();
+    // Files that the cache has, and that it reads.
+    fs::write(root.path().join("small"), [b'x'; 50_000]).unwrap();
     let path = root.path().to_str().unwrap();
-    let arguments = ["--progress-interval", "1", "--lab"];
+    let arguments = ["--progress-interval", "1", "--keep-alive-timeout", "3600", "--lab"];
     // All mechanisms at once, as each test waits.
     let serving: Vec<_> = available().map(|name| (name, start(name, path, &arguments))).collect();
     let mut clients = Vec::new();
     for (name, serving) in &serving {
-        for target in ["/large", "/bytes?n=64000000"] {
-            let mut client = serving.connect();
+        // The last two are below 64 KiB: such clients were kept until the keep-alive timeout.
+        for target in ["/large", "/bytes?n=64000000", "/small", "/bytes?n=50000"] {
+            let mut client = connect_with_small_buffer(serving.address);
             client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
             clients.push((*name, target, client));
         }

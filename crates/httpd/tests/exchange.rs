@@ -506,7 +506,7 @@ fn client_below_the_minimum_rate_is_reset() {
 }
 
 #[test]
-fn unsent_small_response_delays_the_keep_alive_timeout() {
+fn client_that_takes_nothing_of_a_small_response_was_kept_until_the_keep_alive_timeout() {
     let root = site();
     let limits = Limits::default();
     for takes in [true, false] {
@@ -514,17 +514,36 @@ fn unsent_small_response_delays_the_keep_alive_timeout() {
         one(&mut stage, &get("/medium.bin"));
         stage.io.blocked = true;
         stage.feed(&get("/medium.bin"));
-        stage.pass(limits.keep_alive_timeout);
+        stage.pass(limits.progress_interval);
         assert_eq!(stage.io.close, None);
         if takes {
             stage.unblock();
         }
-        stage.pass(limits.progress_interval);
+        // The first look was after a sixteenth.
+        stage.pass(limits.progress_interval / 16);
         if takes {
             assert_eq!(stage.io.close, None);
             stage.pass(limits.keep_alive_timeout);
         }
         assert_eq!(stage.io.close, Some(if takes { Close::Flush } else { Close::Reset }));
+    }
+}
+
+#[test]
+fn look_after_a_response_leaves_the_keep_alive_timeout() {
+    let root = site();
+    for seconds in [1, 60] {
+        let mut limits = Limits::default();
+        limits.keep_alive_timeout = Duration::from_secs(seconds);
+        let app = Site::new(Some(evring_httpd::Root(0))).limits(limits.clone());
+        let mut stage = Stage::with(app, root.path());
+        for _ in 0..2 {
+            one(&mut stage, &get("/medium.bin"));
+            stage.pass(limits.keep_alive_timeout - MILLISECOND);
+            assert_eq!(stage.io.close, None);
+        }
+        stage.pass(MILLISECOND);
+        assert_eq!(stage.io.close, Some(Close::Flush));
     }
 }
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use evring_httpd::body::Body;
 use evring_httpd::handlers::Responder;
-use evring_httpd::options::AccessLog;
-use evring_httpd::{Config, Request, Response, Server};
+use evring_httpd::options::{AccessLog, Limits};
+use evring_httpd::{Config, Error, Request, Response, Server};
 use serving::{Client, connect, on_every_backend};
 
 /// Returns the samples of a scrape as OpenMetrics, by their names with labels.
@@ -350,5 +350,75 @@ fn connections_of_workers_that_had_ended_were_counted_as_open() {
             break;
         }
         assert!(Instant::now() < until, "{open} of {accepted} connections are open");
+    }
+}
+
+/// Returns a server whose metrics have these limits, and a cap of connections per address.
+fn limited(limits: Limits, max_per_address: Option<u32>) -> evring_httpd::Builder {
+    Server::builder()
+        .config(Config::default().with(|c| c.max_per_address = max_per_address))
+        .limits(limits)
+        .route("/", |_: Request| "served")
+        .metrics_listen(([127, 0, 0, 1], 0).into())
+}
+
+#[test]
+fn slow_clients_of_the_metrics_kept_readyz_from_answering() {
+    let mut limits = Limits::default();
+    limits.header_timeout = Duration::from_secs(3600);
+    let server = limited(limits, None).listen("127.0.0.1:0").start().unwrap();
+    let mut slow: Vec<_> = (0..100).map(|_| monitor(&server)).collect();
+    slow.iter_mut().for_each(|client| client.send(b"GET /metrics HTTP/1.1\r\n"));
+    assert_eq!(monitor(&server).get("/readyz").status, 200);
+    // None had to go before.
+    assert!(!slow.iter().any(Client::has_more));
+}
+
+#[test]
+fn metrics_had_other_limits_than_the_server() {
+    let mut limits = Limits::default();
+    limits.max_request_line_bytes = 100;
+    limits.keep_alive_timeout = Duration::from_millis(100);
+    limits.progress_interval = Duration::from_millis(100);
+    let server = limited(limits, None).listen("127.0.0.1:0").start().unwrap();
+    assert_eq!(monitor(&server).get(&format!("/{}", "a".repeat(100))).status, 414);
+    let mut idle = monitor(&server);
+    assert_eq!(idle.get("/readyz").status, 200);
+    idle.expect_end();
+    let mut reader = monitor(&server);
+    reader.send_rejected(&b"GET /metrics HTTP/1.1\r\nHost: h\r\n\r\n".repeat(2000));
+    reader.expect_reset();
+}
+
+#[test]
+fn metrics_had_no_cap_of_connections_per_address() {
+    let server = limited(Limits::default(), Some(2)).listen("127.0.0.1:0").start().unwrap();
+    let mut clients = [monitor(&server), monitor(&server)];
+    clients.iter_mut().for_each(|client| assert_eq!(client.get("/readyz").status, 200));
+    monitor(&server).expect_reset();
+}
+
+#[test]
+fn limits_of_the_metrics_stayed_at_a_reload() {
+    let server = limited(Limits::default(), None).listen("127.0.0.1:0").start().unwrap();
+    let at = server.metrics_addresses();
+    let mut limits = Limits::default();
+    limits.max_request_line_bytes = 100;
+    server.handle().reload(limited(limits, None)).unwrap();
+    assert_eq!(server.metrics_addresses(), at);
+    assert_eq!(monitor(&server).get(&format!("/{}", "a".repeat(100))).status, 414);
+}
+
+#[test]
+fn address_of_the_metrics_that_narrows_or_widens_was_said_to_be_of_another_program() {
+    let builder = |ip: [u8; 4], port| {
+        let server = Server::builder().route("/", |_: Request| "served");
+        server.metrics_listen((ip, port).into())
+    };
+    for (from, to) in [([0; 4], [127, 0, 0, 1]), ([127, 0, 0, 1], [0; 4])] {
+        let server = builder(from, 0).listen("127.0.0.1:0").start().unwrap();
+        let at = server.metrics_addresses()[0];
+        let outcome = server.handle().reload(builder(to, at.port()));
+        assert!(matches!(outcome, Err(Error::Held(_, held)) if held == at), "{outcome:?}");
     }
 }

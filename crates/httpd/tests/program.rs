@@ -270,6 +270,9 @@ fn settings_are_checked_without_serving() {
         assert_eq!((code, error.lines().count()), (Some(1), 1), "{error}");
         assert!(error.starts_with("httpd: ") && error.contains(reason), "{error}");
     }
+    std::fs::write(&file, b"workers = 2\nroot = '/\xc3\xa4\xff'\n").unwrap();
+    let text = String::from_utf8(output(&["--config", path, "--check-config"]).stderr).unwrap();
+    assert!(text.contains("httpd.toml:2:11: it is not UTF-8 text"), "{text}");
     let output = output(&["--config", "/does/not/exist.toml"]);
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("/does/not/exist.toml: cannot read it"), "{text}");
@@ -342,6 +345,41 @@ fn variable_with_a_wrong_value_is_named() {
     assert!(text.contains("'none'"), "{text}");
     let text = error("5", &["--max-connections", "none"]);
     assert!(!text.contains("EVRING_HTTPD"), "{text}");
+}
+
+#[test]
+fn repeated_setting_had_one_value_in_a_variable() {
+    let listens = |addresses: &str, flags: &[&str]| {
+        let serving = Serving::of({
+            let mut command = httpd(flags);
+            command.env("EVRING_HTTPD_LISTEN", addresses);
+            command
+        });
+        serving.line.matches("http://").count()
+    };
+    assert_eq!(listens("127.0.0.1:0,127.0.0.2:0", &[]), 2);
+    assert_eq!(listens("127.0.0.1:0,127.0.0.2:0", &["-p", "0"]), 1, "the flag replaces it");
+    let mut command = httpd(&["-p", "0"]);
+    command.env("EVRING_HTTPD_HEADER", "always A: 1, 2\nalways B: 3");
+    let response = Serving::of(command).connect().get("/none");
+    assert_eq!((response.field("A"), response.field("B")), (Some("1, 2"), Some("3")));
+}
+
+#[test]
+fn errors_of_variables_named_flags() {
+    let cases = [
+        ("TLS_CERT", "x", "the variable EVRING_HTTPD_TLS_CERT: a setting is missing: --tls-key"),
+        ("LISTING", "", "the variable EVRING_HTTPD_LISTING: "),
+        ("WORKERS", "", "the variable EVRING_HTTPD_WORKERS: "),
+        ("LISTEN", "127.0.0.1", "the variable EVRING_HTTPD_LISTEN: "),
+    ];
+    for (variable, value, expected) in cases {
+        let mut command = httpd(&["--check-config"]);
+        let output = command.env(format!("EVRING_HTTPD_{variable}"), value).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
 }
 
 #[test]
@@ -425,7 +463,7 @@ fn address_shared_by_another_process_is_in_use() {
 #[test]
 fn every_response_is_logged() {
     let directory = tempfile::tempdir().unwrap();
-    let (path, old) = (directory.path().join("log"), directory.path().join("old"));
+    let path = directory.path().join("log");
     let arguments = ["--listen", "127.0.0.1:0", "--workers", "2", "--lab", "--access-log"];
     let serving = Serving::start(&[&arguments[..], &[path.to_str().unwrap()]].concat());
     let mut client = serving.connect();
@@ -456,11 +494,24 @@ fn every_response_is_logged() {
     for (line, expected) in lines_now.iter().zip(expected) {
         assert!(line.starts_with("127.0.0.1 - - [") && line.ends_with(&expected), "{line}");
     }
-    std::fs::rename(&path, &old).unwrap();
-    serving.signal(Signal::HUP);
-    // The server may handle the signal after some of these requests.
-    while !path.exists() {
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
+fn access_log_is_rotated_at_either_signal() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, old) = (directory.path().join("log"), directory.path().join("old"));
+    let log = path.to_str().unwrap();
+    let serving = Serving::start(&["--listen", "127.0.0.1:0", "--access-log", log]);
+    for signal in [Signal::HUP, Signal::USR1] {
         serving.connect().get("/");
+        std::fs::rename(&path, &old).unwrap();
+        serving.signal(signal);
+        // The server may handle the signal after some of these requests.
+        while std::fs::read_to_string(&path).unwrap_or_default().is_empty() {
+            serving.connect().get("/");
+        }
     }
     serving.signal(Signal::TERM);
     serving.expect_success();
@@ -550,6 +601,25 @@ fn unread_access_log_prevented_exit() {
 fn unwritable_access_log_lines_are_counted() {
     let arguments = ["--listen", "127.0.0.1:0", "--access-log", "/dev/full"];
     let mut serving = Serving::start(&arguments);
+    let mut client = serving.connect();
+    client.get("/");
+    serving.line.clear();
+    serving.errors.read_line(&mut serving.line).unwrap();
+    assert!(serving.line.contains("lines are lost"), "{}", serving.line);
+    assert_eq!(client.status()["log_lines_lost"], 1);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+/// SIGXFSZ ended the server when its log reached the maximum size of a file.
+#[test]
+fn access_log_at_the_maximum_size_of_a_file_ended_the_server() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("access.log");
+    // The unit of the limit is at most 1,024 bytes.
+    std::fs::write(&log, [b'x'; 1024]).unwrap();
+    let flags = ["--listen", "127.0.0.1:0", "--access-log", log.to_str().unwrap()];
+    let mut serving = Serving::of(limited("ulimit -f 1", &flags));
     let mut client = serving.connect();
     client.get("/");
     serving.line.clear();

@@ -442,6 +442,7 @@ fn metrics_count_all_generations() {
 mod program {
     use std::fs;
     use std::io::{BufRead, Read};
+    use std::os::unix::net::UnixDatagram;
     use std::process::Command;
 
     use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
@@ -522,7 +523,10 @@ mod program {
                 "root = 'DIR'\ntls-cert = ['a']\ntls-key = ['b']\n",
                 ":2:12: `tls-cert`: cannot read the file a",
             ),
-            ("listen = ['192.0.2.1:1']\nroot = 'DIR'\n", "192.0.2.1:1"),
+            (
+                "listen = ['192.0.2.1:1']\nroot = 'DIR'\n",
+                "192.0.2.1:1: Cannot assign requested address (os error 99); no interface of this machine has",
+            ),
         ];
         for (settings, reason) in cases {
             program.reload(settings);
@@ -533,6 +537,47 @@ mod program {
         }
         program.serving.signal(Signal::TERM);
         assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    /// Starts a program at a port of one address, then at that of all, or the reverse; returns its last settings, and
+    /// the advice.
+    fn narrow_or_widen(from: &str, to: &str) -> (Configured, [String; 2]) {
+        let settings = |ip: &str, port| format!("listen = ['{ip}:{port}']\nroot = 'DIR'\n");
+        let program = Configured::start(&settings(from, 0), &[]);
+        let port = program.serving.address.port();
+        let advice = format!(
+            "`listen`: cannot listen on {to}:{port}: this server listens on {from}:{port}: restart it"
+        );
+        (program, [settings(to, port), advice])
+    }
+
+    #[test]
+    fn reload_that_narrows_or_widens_an_address_had_no_advice() {
+        for (from, to) in [("0.0.0.0", "127.0.0.1"), ("127.0.0.1", "0.0.0.0")] {
+            let (mut program, [settings, advice]) = narrow_or_widen(from, to);
+            program.reload(&settings);
+            let line = program.line();
+            assert!(line.contains("the settings stay as they were: "), "{line}");
+            assert!(line.contains(&format!("httpd.toml:1:10: {advice}")), "{line}");
+            let at = ("127.0.0.1", program.serving.address.port());
+            let mut client = Client::new(TcpStream::connect(at).unwrap());
+            assert_eq!(client.get("/a.txt").status, 200);
+        }
+    }
+
+    #[test]
+    fn successor_that_narrows_an_address_was_told_of_another_program() {
+        let (mut program, [settings, advice]) = narrow_or_widen("0.0.0.0", "127.0.0.1");
+        fs::write(
+            program.dir.path().join("httpd.toml"),
+            settings.replace("DIR", program.dir.path().to_str().unwrap()),
+        )
+        .unwrap();
+        program.serving.signal(Signal::USR2);
+        let line = program.line();
+        assert!(line.contains(&format!("httpd.toml:1:10: {advice}")), "{line}");
+        let line = program.line();
+        assert!(line.contains("this process continues"), "{line}");
     }
 
     #[test]
@@ -635,11 +680,8 @@ mod program {
             client.wait_readable();
             clients.push(client);
             program.reload(&settings(n == 3));
-            let expected = if n == 3 {
-                "the reload waits, for at most 10 minutes: "
-            } else {
-                "settings reloaded"
-            };
+            let expected =
+                if n == 3 { "the reload waits, for at most 600 s: " } else { "settings reloaded" };
             while !program.line().contains(expected) {}
         }
         let status = |program: &Configured| program.serving.connect().get("/").status;
@@ -654,6 +696,73 @@ mod program {
         clients[1..].iter_mut().for_each(whole);
         program.serving.signal(Signal::TERM);
         assert!(program.serving.child.wait().unwrap().success());
+    }
+
+    #[test]
+    fn deferred_reload_stops_the_oldest_workers_at_its_timeout() {
+        let dir = tempfile::tempdir().unwrap();
+        let manager = UnixDatagram::bind(dir.path().join("notify")).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        // The clients wait longer than a slow client may.
+        let settings = |listing: bool| {
+            let fixed = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nprogress-interval = 600\n\
+                         shutdown-timeout = 0.1\nreload-timeout = 1\n";
+            format!("{fixed}listing = {listing}\n")
+        };
+        let with_manager = |arguments: &[&str]| {
+            let mut command = httpd(arguments);
+            command.env("NOTIFY_SOCKET", dir.path().join("notify"));
+            command
+        };
+        let arguments = ["--log-level", "info"];
+        let mut program = Configured::of(with_manager, &settings(false), &arguments);
+        fs::File::create(program.dir.path().join("large")).unwrap().set_len(64 << 20).unwrap();
+        let mut clients = Vec::new();
+        for n in 0..4 {
+            let mut client = program.serving.connect();
+            client.send(b"GET /large HTTP/1.1\r\nHost: a\r\n\r\n");
+            // The worker has the request.
+            client.wait_readable();
+            clients.push(client);
+            program.reload(&settings(n == 3));
+            let expected =
+                if n == 3 { "the reload waits, for at most 1 s: " } else { "settings reloaded" };
+            while !program.line().contains(expected) {}
+        }
+        while !program.line().contains("the deferred reload stops the oldest workers") {}
+        clients[0].expect_reset();
+        while !program.line().contains("WARN settings reloaded after a deferral") {}
+        assert_eq!(program.serving.connect().get("/").status, 200);
+        for client in &clients[1..] {
+            assert!(!client.is_reset_within(Duration::ZERO), "only the oldest workers stop");
+        }
+        let mut statuses = Vec::new();
+        while statuses.len() < 3 {
+            let mut message = [0; 1024];
+            let n = manager.recv(&mut message).unwrap();
+            let message = std::str::from_utf8(&message[..n]).unwrap();
+            let lines = message.lines().filter_map(|line| line.strip_prefix("STATUS="));
+            statuses.extend(lines.map(str::to_owned));
+        }
+        let ready = program.serving.line.trim_end();
+        assert_eq!(statuses, [ready, "a reload waits for the workers of earlier ones", ready]);
+    }
+
+    #[test]
+    fn reload_during_the_drain_delay_stopped_announcing_the_end() {
+        let settings =
+            "listen = ['127.0.0.1:0']\nroot = 'DIR'\ndrain-delay = 600\nlisting = LISTING\n";
+        let settings = |listing: &str| settings.replace("LISTING", listing);
+        let mut program = Configured::start(&settings("false"), &["--log-level", "info"]);
+        program.serving.signal(Signal::TERM);
+        let ends =
+            |response: &serving::ParsedResponse| response.field("Connection") == Some("close");
+        while !ends(&program.serving.connect().get("/a.txt")) {}
+        program.reload(&settings("true"));
+        while !program.line().contains("settings reloaded") {}
+        let response = program.serving.connect().get("/");
+        assert_eq!(response.status, 200, "the settings are the new ones");
+        assert!(ends(&response), "{}", response.head);
     }
 
     #[test]

@@ -12,13 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::Config;
+use evring_httpd::evring::{Config, Stats};
 use evring_httpd::evring_tls::{ServerSession, rustls};
 use evring_httpd::handlers::with_client_info;
 use evring_httpd::options::{HostOptions, Limits, TlsOptions};
 use evring_httpd::{Request, Server, TlsInfo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
+use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 use rustls::{
     ClientConfig, ClientConnection, HandshakeKind, ProtocolVersion, RootCertStore, StreamOwned,
@@ -790,16 +791,26 @@ fn flood_of_handshakes_does_not_keep_others_from_being_served() {
     });
 }
 
-/// Each hello costs the server a signature. How such a client ends: `handshake_that_does_not_end_is_closed_at_the_header_timeout`.
+/// Returns the processor time of the only worker of a server, which it stops.
+fn processor_time(server: Server) -> (Duration, Stats) {
+    server.handle().stop();
+    let stats = server.wait().unwrap().remove(0);
+    (stats.cpu_time, stats)
+}
+
+/// Each hello costs the server a signature, and no more than a client that is served. How such a client ends: `handshake_that_does_not_end_is_closed_at_the_header_timeout`.
 #[test]
 fn flood_of_complete_hellos_delays_no_one() {
-    const CLIENTS: usize = 300;
+    const CLIENTS: u32 = 300;
+    const SERVED: u32 = 50;
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), "a").unwrap();
     let tls = authority.options("a", &["localhost"]);
-    let config = Arc::new(authority.trusting(BOTH));
+    let mut config = authority.trusting(BOTH);
+    config.resumption = Resumption::disabled();
+    let config = Arc::new(config);
     on_every_backend(|backend| {
-        let server = start_full(backend, dir.path(), tls.clone(), 2 * CLIENTS as u32);
+        let server = start_full(backend, dir.path(), tls.clone(), 2 * CLIENTS);
         let name = ServerName::try_from("localhost").unwrap();
         let hello = wire(&mut ClientConnection::new(Arc::clone(&config), name).unwrap());
         let mut flood = Vec::new();
@@ -820,11 +831,18 @@ fn flood_of_complete_hellos_delays_no_one() {
         let mut other = connect(&server, &config, "localhost");
         assert_eq!(body(&get(&mut other, "/a").unwrap()), b"a", "{backend}");
         drop((flood, other));
-        server.handle().stop();
-        let stats = server.wait().unwrap().remove(0);
-        let others = 1 + CLIENTS as u64 / 50;
-        assert_eq!(stats.accepted, CLIENTS as u64 + others, "{backend}");
+        let (of_flood, stats) = processor_time(server);
+        let others = 1 + u64::from(CLIENTS) / 50;
+        assert_eq!(stats.accepted, u64::from(CLIENTS) + others, "{backend}");
         assert_eq!((stats.closed, stats.abandoned), (stats.accepted, 0), "{backend}");
+        let server = start_full(backend, dir.path(), tls.clone(), 2 * CLIENTS);
+        for _ in 0..SERVED {
+            let mut client = connect(&server, &config, "localhost");
+            assert_eq!(body(&get(&mut client, "/a").unwrap()), b"a", "{backend}");
+        }
+        let (of_served, _) = processor_time(server);
+        let (hello, served) = (of_flood / CLIENTS, of_served / SERVED);
+        assert!(hello < 2 * served, "{backend}: {hello:?} and {served:?}");
     });
 }
 

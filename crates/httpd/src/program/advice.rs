@@ -1,11 +1,10 @@
 //! What a user can do about an error.
 
 use std::io::ErrorKind;
-use std::net::SocketAddr;
 
 use evring_httpd::Error;
 use evring_httpd::evring::StartError;
-use evring_httpd::options::{Addresses, CompressionLevels, Options};
+use evring_httpd::options::{CompressionLevels, Options};
 use tracing::warn;
 
 /// Returns the message of an error of a server with these options, with what to do.
@@ -17,14 +16,11 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
                  AmbientCapabilities=CAP_NET_BIND_SERVICE in its unit, or choose another port, such as -p {}",
                 u32::from(at.port()) + 8000
             ),
-            ErrorKind::AddrInUse => match overlapping(*at, options) {
-                Some(other) => format!("this server listens on {other}, too: keep one of them"),
-                None => format!(
-                    "another program listens there: end it (`ss -ltnp 'sport = :{}'` shows it), or choose another \
-                     port with -p or --listen",
-                    at.port()
-                ),
-            },
+            ErrorKind::AddrInUse => format!(
+                "another program listens there: end it (`ss -ltnp 'sport = :{}'` shows it), or choose another port with \
+                 -p or --listen",
+                at.port()
+            ),
             ErrorKind::AddrNotAvailable => {
                 "no interface of this machine has this address: `ip address` lists them".to_owned()
             }
@@ -43,19 +39,6 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
         _ => return error.to_string(),
     };
     format!("{error}; {advice}")
-}
-
-/// Returns another address of these options that includes an address, or is included.
-fn overlapping(at: SocketAddr, options: &Options) -> Option<SocketAddr> {
-    let Options { listen, tls, metrics_listen, .. } = options;
-    let all = listen.iter().chain(&tls.redirect_from).chain(metrics_listen);
-    let default = listen.is_empty().then_some(Options::DEFAULT_LISTEN);
-    all.flat_map(Addresses::as_slice).copied().chain(default).find(|other| {
-        let includes =
-            |a: SocketAddr, b: SocketAddr| a.ip().is_unspecified() && !b.ip().is_unspecified();
-        let same = other.port() == at.port() && other.is_ipv4() == at.is_ipv4();
-        same && (includes(*other, at) || includes(at, *other))
-    })
 }
 
 /// Warns if the directory has no page for `/`.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Parser;
 use evring_httpd::options::{Addresses, HostOptions, Options};
@@ -41,7 +42,8 @@ pub(crate) struct Arguments {
 
     /// File of settings, in TOML: the names of flags without `--`, and their values. Flags and environment variables
     /// (`EVRING_HTTPD_WORKERS` for --workers) take precedence: `--listing=false` turns off what a variable or the file
-    /// turns on
+    /// turns on. Several values of a variable are lines, and addresses have commas between them:
+    /// `EVRING_HTTPD_LISTEN=:80,:8080`
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -64,7 +66,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    // The next two settings are of the process: a program that uses the library sets up its own log and pid file.
+    // The next settings are of the process: a program that uses the library sets up its own log, pid file and signals.
     /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
     /// answered with an error
     #[arg(long, value_name = "LEVEL", default_value = "warn", help_heading = "Logging")]
@@ -74,12 +76,22 @@ pub(crate) struct Arguments {
     /// if --user may not remove files there
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,
+
+    /// Maximum time that a reload waits if the workers of three earlier ones are still sending responses; then the
+    /// oldest ones end within --shutdown-timeout
+    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
+    reload_timeout: u32,
 }
 
 impl Arguments {
     /// Sets the virtual hosts.
     pub(crate) fn set_hosts(&mut self, hosts: Vec<HostOptions>) {
         self.options.hosts = hosts;
+    }
+
+    /// Returns the maximum time that a reload waits for the workers of earlier ones.
+    pub(crate) fn reload_timeout(&self) -> Duration {
+        Duration::from_secs(self.reload_timeout.into())
     }
 
     /// Returns the options of the server.
@@ -119,6 +131,7 @@ impl Settings {
             workers: *workers,
             listeners: (listeners.max(inherited) + hosts.len()) as u64,
             host_logs: host_logs.len() as u64,
+            has_metrics: self.0.metrics_listen.is_some(),
             connections: connections.max_connections,
             open_files: u32::try_from(limits.max_open_files).unwrap_or(u32::MAX),
         }

@@ -15,6 +15,8 @@ pub(crate) struct DescriptorDemand {
     pub(crate) listeners: u64,
     /// Access logs of virtual hosts.
     pub(crate) host_logs: u64,
+    /// Whether there is a listener for metrics.
+    pub(crate) has_metrics: bool,
     pub(crate) connections: u32,
     /// Open files per worker that are being sent.
     pub(crate) open_files: u32,
@@ -55,6 +57,8 @@ impl std::error::Error for TooFewDescriptors {}
 const PROCESS_RESERVE: u64 = 4;
 /// Descriptors of the access log of a virtual host, with its replacement.
 const PER_HOST_LOG: u64 = 2;
+/// Descriptors of the listener for metrics: its 256 connections, and its worker. At most an eighth of the limit.
+const OF_METRICS: u64 = 256 + 8;
 /// Descriptors of a worker other than connections, listeners and files: two event queues with
 /// their wake-up descriptors, the root, and a few for connections that are being closed or reset.
 const WORKER_RESERVE: u64 = 5 + 3;
@@ -78,7 +82,8 @@ impl DescriptorDemand {
         open: u64,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
         let fixed = WORKER_RESERVE + self.listeners;
-        let reserve = open + PROCESS_RESERVE + PER_HOST_LOG * self.host_logs;
+        let of_metrics = if self.has_metrics { OF_METRICS.min(limit / 8) } else { 0 };
+        let reserve = open + PROCESS_RESERVE + PER_HOST_LOG * self.host_logs + of_metrics;
         let available = limit.saturating_sub(reserve);
         let workers = (available / (fixed + MIN_PER_WORKER)).min(self.workers.into());
         if workers == 0 {
@@ -150,6 +155,7 @@ mod tests {
         workers: 1,
         listeners: 1,
         host_logs: 0,
+        has_metrics: false,
         connections: 10_000,
         open_files: 1024,
     };

@@ -25,7 +25,7 @@ use evring_httpd::evring::sockets::ListeningSocket;
 use evring_httpd::options::Options;
 use evring_httpd::{Error, Handle, Server};
 use sd_notify::NotifyState;
-use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2};
+use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
 use tracing::{error, info, warn};
 use tracing_subscriber::layer::SubscriberExt;
@@ -70,6 +70,8 @@ fn main() -> ExitCode {
         open: 0,
         log_level,
         pid_file: arguments.pid_file.clone(),
+        timeout: arguments.reload_timeout(),
+        status: String::new(),
     };
     settings::warn_of_variables();
     let pid_file = arguments.pid_file.clone();
@@ -115,6 +117,8 @@ fn serve(
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let (mut signals, stops) = exit_at_second_signal()?;
+    // A file of logs at its maximum size is an error of its writer, not the end of the process (setrlimit(2)).
+    signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let reload_signals = Reload::signals()?;
     let upgrade_signals = Signals::new([SIGUSR2])?;
     let located = |error: Error, options: &Options| {
@@ -143,6 +147,7 @@ fn serve(
     }
     let ready = ready_line(&server, budget.workers);
     stderr.print(&ready);
+    reload.status.clone_from(&ready);
     notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
     inherited.report_ready()?;
     upgrade_at_signal(upgrade_signals, server.handle(), given, stops)?;

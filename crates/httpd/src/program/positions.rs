@@ -123,7 +123,10 @@ impl Positions {
         };
         let mut found = named(&is_value);
         // The message has the whole path of a page, and the whole address.
-        let is_completed = matches!(error, Error::Page(..) | Error::Start(_) | Error::Duplicate(_));
+        let is_completed = matches!(
+            error,
+            Error::Page(..) | Error::Start(_) | Error::Duplicate(_) | Error::Held(..)
+        );
         if found.is_empty() && is_completed {
             found = named(&|of_flag| is_part(of_flag, &value));
         }
@@ -162,8 +165,7 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
         Error::Log(path, _) => (&["access-log"], of(path)),
         Error::Users(path, _) => (&["basic-auth"], of(path)),
         Error::User(..) => (&["user"], String::new()),
-        Error::Duplicate(at) => (&["listen", "tls-redirect", "metrics-listen"], at.to_string()),
-        Error::Start(StartError::Listen(at, _)) => {
+        Error::Duplicate(at) | Error::Held(at, _) | Error::Start(StartError::Listen(at, _)) => {
             (&["listen", "tls-redirect", "metrics-listen"], at.to_string())
         }
         Error::Start(StartError::Unavailable(_) | StartError::Unknown(..)) => {
@@ -189,7 +191,9 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
         | Error::HandlerBuffers(name, _) => (&["handler"], name.clone()),
         #[cfg(feature = "sandbox")]
         Error::HandlerCache(_) => (&["handler-cache"], String::new()),
-        Error::RedirectLoop(redirect) => (&["redirect"], redirect.clone()),
+        Error::RedirectLoop(redirect) | Error::RedirectUnused(redirect, _) => {
+            (&["redirect"], redirect.clone())
+        }
         _ => (&[], String::new()),
     }
 }

@@ -17,13 +17,10 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
 use crate::descriptors::open_descriptors;
-use crate::{backends, notify_manager, settings};
+use crate::{advice, backends, notify_manager, settings};
 
-/// Interval at which a deferred reload is tried again.
-const RETRY: Duration = Duration::from_millis(500);
-
-/// Time after which a deferred reload stops the oldest workers.
-const MAX_DEFERRAL: Duration = Duration::from_secs(600);
+/// Maximum time until a signal is processed while a reload is deferred.
+const SIGNAL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A reload that waits for the end of workers.
 struct Deferral {
@@ -32,8 +29,8 @@ struct Deferral {
 }
 
 impl Deferral {
-    fn new(now: Instant) -> Self {
-        Deferral { until: Some(now + MAX_DEFERRAL) }
+    fn new(now: Instant, timeout: Duration) -> Self {
+        Deferral { until: now.checked_add(timeout) }
     }
 
     /// Returns whether the oldest workers have to be stopped, once.
@@ -54,6 +51,10 @@ pub(crate) struct Reload {
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
     /// The file with the number of the process, which stays.
     pub(crate) pid_file: Option<PathBuf>,
+    /// Time after which a deferred reload stops the oldest workers.
+    pub(crate) timeout: Duration,
+    /// What the service manager shows while no reload is deferred.
+    pub(crate) status: String,
 }
 
 impl Reload {
@@ -64,12 +65,12 @@ impl Reload {
 
     /// Reads the settings again at SIGHUP; if they cannot be used, the old ones stay. Opens the access log again at
     /// SIGHUP and SIGUSR1.
-    pub(crate) fn at_signals(self, mut signals: Signals, handle: Handle) -> io::Result<()> {
+    pub(crate) fn at_signals(mut self, mut signals: Signals, handle: Handle) -> io::Result<()> {
         thread::Builder::new().name("reload".to_owned()).spawn(move || {
             let mut deferral: Option<Deferral> = None;
             loop {
                 let arrived: Vec<_> = if deferral.is_some() {
-                    thread::sleep(RETRY);
+                    handle.wait_for_room(SIGNAL_INTERVAL);
                     signals.pending().collect()
                 } else {
                     signals.wait().collect()
@@ -90,46 +91,48 @@ impl Reload {
     }
 
     /// Reloads, and returns the deferral if workers have to end first. `before` is that of an earlier try.
-    fn reload(&self, handle: &Handle, before: Option<Deferral>) -> Option<Deferral> {
+    fn reload(&mut self, handle: &Handle, before: Option<Deferral>) -> Option<Deferral> {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => notify_manager(&[NotifyState::Reloading, now]),
             Err(error) => warn!("cannot notify the service manager: {error}"),
         }
         let mut deferral = None;
-        let mut status = "";
+        let was_deferred = before.is_some();
         match self.replace(handle) {
             Ok(log_level) => {
                 // The subscriber lives as long as the process.
                 let _ = self.log_level.reload(log_level);
                 match before {
                     None => info!("settings reloaded"),
-                    Some(_) => {
-                        status = "settings reloaded after a deferral";
-                        warn!("{status}");
-                    }
+                    Some(_) => warn!("settings reloaded after a deferral"),
                 }
             }
             Err(error) => match error.downcast_ref() {
                 Some(evring_httpd::Error::Ended) => {}
                 Some(evring_httpd::Error::StillEnding) => {
-                    deferral = Some(before.unwrap_or_else(|| Deferral::new(Instant::now())));
-                    status = "a reload waits for the workers of earlier ones";
-                    let minutes = MAX_DEFERRAL.as_secs() / 60;
-                    warn!("the reload waits, for at most {minutes} minutes: {error}");
+                    let begin = || Deferral::new(Instant::now(), self.timeout);
+                    deferral = Some(before.unwrap_or_else(begin));
+                    let seconds = self.timeout.as_secs_f64();
+                    warn!("the reload waits, for at most {seconds} s: {error}");
                 }
                 _ => error!("the settings stay as they were: {error}"),
             },
         }
         notify_manager(&[NotifyState::Ready]);
-        if !status.is_empty() {
-            notify_manager(&[NotifyState::Status(status)]);
+        if deferral.is_some() {
+            notify_manager(&[NotifyState::Status(
+                "a reload waits for the workers of earlier ones",
+            )]);
+        } else if was_deferred {
+            notify_manager(&[NotifyState::Status(&self.status)]);
         }
         deferral
     }
 
     /// Reads and checks the settings, and replaces those of the server. Returns the log level.
-    fn replace(&self, handle: &Handle) -> Result<LevelFilter, Box<dyn Error>> {
+    fn replace(&mut self, handle: &Handle) -> Result<LevelFilter, Box<dyn Error>> {
         let mut arguments: Arguments = settings::parse(&self.arguments)?;
+        self.timeout = arguments.reload_timeout();
         let log_level = arguments.log_level;
         if arguments.pid_file != self.pid_file {
             warn!("another `pid-file` is used after a restart or an upgrade");
@@ -139,7 +142,10 @@ impl Reload {
         let located = |error: evring_httpd::Error| -> Box<dyn Error> {
             match error {
                 evring_httpd::Error::Ended | evring_httpd::Error::StillEnding => error.into(),
-                error => positions.locate(&error, error.to_string()).into(),
+                error => {
+                    let message = advice::with_advice(&error, &settings.0);
+                    positions.locate(&error, message).into()
+                }
             }
         };
         settings.check().map_err(located)?;
@@ -159,10 +165,10 @@ mod tests {
 
     #[test]
     fn deferred_reload_waited_for_ever() {
-        let begin = Instant::now();
-        let mut deferral = Deferral::new(begin);
-        assert!(!deferral.ends(begin + MAX_DEFERRAL - Duration::from_millis(1)));
-        assert!(deferral.ends(begin + MAX_DEFERRAL));
-        assert!(!deferral.ends(begin + 2 * MAX_DEFERRAL), "the workers were stopped twice");
+        let (begin, timeout) = (Instant::now(), Duration::from_secs(600));
+        let mut deferral = Deferral::new(begin, timeout);
+        assert!(!deferral.ends(begin + timeout - Duration::from_millis(1)));
+        assert!(deferral.ends(begin + timeout));
+        assert!(!deferral.ends(begin + 2 * timeout), "the workers were stopped twice");
     }
 }

@@ -23,7 +23,7 @@ use crate::arguments::Arguments;
 use crate::positions::Positions;
 use crate::table::{
     FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason, reason_of_feature,
-    with_value,
+    with_delimiter, with_value,
 };
 use crate::{hosts, upgrade};
 
@@ -79,12 +79,13 @@ pub(crate) enum SettingsError {
 impl SettingsError {
     fn of_flags(error: clap::Error, arguments: &[OsString]) -> Self {
         let name = error.get(ContextKind::InvalidArg).map(ToString::to_string);
-        let long =
-            name.as_deref().and_then(|name| name.strip_prefix("--")?.split([' ', '=']).next());
-        let variable = long.map(variable).filter(|name| std::env::var_os(name).is_some());
+        let is_of = |definitions: Command| {
+            let other = definitions.try_get_matches_from(arguments);
+            other.is_err_and(|other| reason(&other) == reason(&error))
+        };
+        let variable = cause_among_variables(|id| is_of(with_variables(|other| other == id)));
         // The same error without variables is one of the command line.
-        let without = definitions().try_get_matches_from(arguments);
-        let is_of_flags = without.is_err_and(|other| reason(&other) == reason(&error));
+        let is_of_flags = is_of(definitions());
         let unexpected = name.filter(|_| error.kind() == ErrorKind::UnknownArgument);
         let advice = unexpected.and_then(|name| advice_for_unexpected(&name, arguments));
         match (variable, advice) {
@@ -135,6 +136,15 @@ impl fmt::Display for SettingsError {
 }
 
 impl std::error::Error for SettingsError {}
+
+/// Returns the first variable that the process has and with whose setting alone an error is the same.
+fn cause_among_variables(is_cause: impl Fn(&str) -> bool) -> Option<String> {
+    let command = definitions();
+    let all =
+        command.get_arguments().filter_map(|arg| Some((arg.get_id(), variable(arg.get_long()?))));
+    let mut given = all.filter(|(_, name)| std::env::var_os(name).is_some());
+    given.find(|(id, _)| is_cause(id.as_str())).map(|(_, name)| name)
+}
 
 /// Returns what to do about an argument that is no flag, if it was meant for one.
 fn advice_for_unexpected(argument: &str, arguments: &[OsString]) -> Option<String> {
@@ -232,6 +242,9 @@ fn with_variables(has_variable: impl Fn(&str) -> bool) -> Command {
                 || !NOT_SETTINGS.contains(&long) && has_variable(arg.get_id().as_str()) =>
         {
             let variable = variable(long);
+            // Then neither the command line nor the file has values of it.
+            let is_set = std::env::var_os(&variable).is_some();
+            let arg = if is_set { with_delimiter(arg) } else { arg };
             arg.env(variable).hide_env(true)
         }
         _ => arg,
@@ -269,8 +282,13 @@ impl FileSettings {
     /// Reads a file, and checks each setting by itself.
     fn read(path: &Path) -> Result<Self, FileError> {
         let error = |at, reason: String| FileError { path: path.to_owned(), at, reason };
-        let text =
-            fs::read_to_string(path).map_err(|e| error(None, format!("cannot read it: {e}")))?;
+        let bytes = fs::read(path).map_err(|e| error(None, format!("cannot read it: {e}")))?;
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let end = e.utf8_error().valid_up_to();
+            // As much of it is text.
+            let text = String::from_utf8_lossy(&e.as_bytes()[..end]);
+            error(Some(position(&text, &(end..end))), "it is not UTF-8 text".to_owned())
+        })?;
         let at =
             |(span, reason): (Range<usize>, String)| error(Some(position(&text, &span)), reason);
         let mut table = DeTable::parse(&text).map_err(|e| {

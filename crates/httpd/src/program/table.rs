@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use clap::error::{ContextKind, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, ArgAction, ArgMatches, Command};
+use evring_httpd::options::Addresses;
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
@@ -70,6 +71,16 @@ pub(crate) fn with_value(arg: Arg) -> Arg {
     let arg = arg.action(ArgAction::Set).num_args(0..=1).require_equals(true).value_name("BOOL");
     let arg = arg.default_value("false").default_missing_value("true");
     arg.hide_default_value(true).hide_possible_values(true)
+}
+
+/// Lets the variable of a setting that can be repeated have several values: lines, as values may contain anything else,
+/// or addresses with commas between them.
+pub(crate) fn with_delimiter(arg: Arg) -> Arg {
+    if !matches!(arg.get_action(), ArgAction::Append) {
+        return arg;
+    }
+    let are_addresses = arg.get_value_parser().type_id() == TypeId::of::<Addresses>();
+    arg.value_delimiter(if are_addresses { ',' } else { '\n' })
 }
 
 /// Returns whether a flag or its variable was given.

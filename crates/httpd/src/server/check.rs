@@ -213,6 +213,9 @@ impl Builder {
             if let Some(redirect) = Redirect::find_loop(redirects) {
                 return Err(Error::RedirectLoop(redirect.to_string()));
             }
+            if let Some((unused, earlier)) = Redirect::find_unused(redirects) {
+                return Err(Error::RedirectUnused(unused.to_string(), earlier.to_string()));
+            }
             let Some(page) = fallback else { continue };
             if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
                 let reason = "a redirect matches the page of fallback; exclude it or move it";

@@ -44,8 +44,12 @@ pub enum Error {
     Route(String, &'static str),
     /// Redirects form a loop, of which this is one.
     RedirectLoop(String),
-    /// Two settings are the same address to listen on.
+    /// The first redirect never applies, as the second one has all of its paths.
+    RedirectUnused(String, String),
+    /// Two settings are the same address to listen on, or one that includes it.
     Duplicate(SocketAddr),
+    /// The server cannot listen on the first address, as its socket on the second one includes it, or is included.
+    Held(SocketAddr, SocketAddr),
     /// The server stops or retires, so that its settings cannot be replaced.
     Ended,
     /// The workers of earlier settings still finish their responses, as many as there may be.
@@ -109,9 +113,22 @@ impl fmt::Display for Error {
                 f,
                 "the redirect {redirect} leads back to itself by others, so that clients give up; remove one of them"
             ),
+            Error::RedirectUnused(redirect, earlier) => write!(
+                f,
+                "the redirect {redirect} never applies: {earlier}, before it, has its paths; remove one of them, or put \
+                 {redirect} first"
+            ),
             Error::Duplicate(at) => {
-                write!(f, "there are two listeners on {at}; each needs an address of its own")
+                write!(
+                    f,
+                    "there are two listeners on {at}; each needs an address of its own, and one on all interfaces has \
+                     those of its port"
+                )
             }
+            Error::Held(at, other) => write!(
+                f,
+                "cannot listen on {at}: this server listens on {other}: restart it, with another socket unit if it has one"
+            ),
             Error::Ended => f.write_str("the server ends, so its settings cannot change"),
             Error::StillEnding => f.write_str(
                 "three earlier reloads still have workers that finish responses, which is the maximum; the new \
@@ -168,7 +185,9 @@ impl std::error::Error for Error {
             | Error::HostConflict(..)
             | Error::Route(..)
             | Error::RedirectLoop(_)
+            | Error::RedirectUnused(..)
             | Error::Duplicate(_)
+            | Error::Held(..)
             | Error::Ended
             | Error::StillEnding => None,
             #[cfg(feature = "user")]

@@ -156,13 +156,14 @@ pub struct ConnectionLimits {
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22)))]
     pub max_connections: u32,
 
-    /// Maximum connections per client address and worker; further ones are reset. An IPv6 /64 network
-    /// counts as one address. Unlimited by default, as many clients may share an address
+    /// Maximum connections per client address in each worker, so the server permits --workers times as many; further
+    /// ones are reset. An IPv6 /64 network counts as one address. Unlimited by default, as many clients may share an
+    /// address
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
     pub max_connections_per_address: Option<u32>,
 
-    /// Maximum connections per client network and worker, an IPv4 /24 or an IPv6 /64; further ones are reset.
-    /// Unlimited by default
+    /// Maximum connections per client network in each worker, an IPv4 /24 or an IPv6 /64, so the server permits
+    /// --workers times as many; further ones are reset. Unlimited by default
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
     pub max_connections_per_network: Option<u32>,
 

@@ -12,6 +12,8 @@ use evring::{RemoteHandle, Stats};
 #[cfg(feature = "tls")]
 use evring_tls::Certificates;
 
+#[cfg(feature = "metrics")]
+use crate::limits::Limits;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
 #[cfg(feature = "tls")]
@@ -71,18 +73,56 @@ struct Generations {
     monitor: Option<Monitor>,
 }
 
-/// The server of the metrics, and the addresses that it was set to listen on.
+/// The server of the metrics.
 #[cfg(feature = "metrics")]
 #[derive(Debug)]
 pub(crate) struct Monitor {
-    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) settings: MonitorSettings,
     pub(crate) server: Server,
 }
 
-impl ServerState {
-    /// Maximum number of generations that have not ended, including the one that accepts.
-    const MAX_GENERATIONS: usize = 4;
+#[cfg(feature = "metrics")]
+impl Monitor {
+    /// Maximum number of connections. Slow clients of some addresses leave places for the others.
+    pub(crate) const MAX_CONNECTIONS: u32 = 256;
+}
 
+/// What serves the metrics after a reload.
+#[cfg(feature = "metrics")]
+pub(crate) enum NextMonitor {
+    /// The one of before.
+    Same,
+    Other(Option<Box<Monitor>>),
+}
+
+/// The settings of the server of the metrics.
+#[cfg(feature = "metrics")]
+#[derive(Debug, PartialEq)]
+pub(crate) struct MonitorSettings {
+    /// The addresses that it was set to listen on.
+    pub(crate) listen: Vec<SocketAddr>,
+    pub(crate) limits: Limits,
+    /// Maximum connections per client address and per network.
+    pub(crate) caps: (Option<u32>, Option<u32>),
+}
+
+impl Generations {
+    /// Maximum number of generations that have not ended, including the one that accepts.
+    const MAX: usize = 4;
+
+    /// Returns whether another generation may start: those before keep their memory and descriptors until their last
+    /// responses end.
+    fn has_room(&self) -> bool {
+        #[cfg(feature = "metrics")]
+        if self.monitor.as_ref().is_some_and(|monitor| !monitor.server.handle.can_reload()) {
+            return false;
+        }
+        let living = self.generations.iter().filter(|generation| !generation.has_ended());
+        living.count() < Self::MAX
+    }
+}
+
+impl ServerState {
     fn lock(&self) -> MutexGuard<'_, Generations> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -90,12 +130,9 @@ impl ServerState {
     /// Maximum time for the workers before to stop accepting. One may be busy in a handler.
     const RETIRE_TIMEOUT: Duration = Duration::from_secs(1);
 
-    /// Returns whether another generation may start: those before keep their memory and descriptors until their last
-    /// responses end.
+    /// Returns whether another generation may start.
     pub(crate) fn has_room(&self) -> bool {
-        let state = self.lock();
-        let living = state.generations.iter().filter(|generation| !generation.has_ended());
-        living.count() < Self::MAX_GENERATIONS
+        self.lock().has_room()
     }
 
     /// Makes a generation serve in the place of the one before, which stops accepting first: with some mechanisms, one
@@ -125,6 +162,9 @@ impl ServerState {
         // Its end is no reason to stop the others.
         if let Some(generation) = state.generations.back() {
             generation.start(!state.ends);
+            if self.drains.load(Ordering::Relaxed) {
+                generation.drain();
+            }
         }
         if state.ends { Err(Error::Ended) } else { Ok(()) }
     }
@@ -170,10 +210,26 @@ impl ServerState {
         self.lock().generations.back()?.tls.clone()
     }
 
-    /// Returns whether the metrics are served at these addresses.
+    /// Returns whether the metrics are served with these settings.
     #[cfg(feature = "metrics")]
-    pub(crate) fn has_monitor(&self, listen: Option<&[SocketAddr]>) -> bool {
-        self.lock().monitor.as_ref().map(|monitor| &monitor.listen[..]) == listen
+    pub(crate) fn has_monitor(&self, settings: &MonitorSettings) -> bool {
+        self.lock().monitor.as_ref().is_some_and(|monitor| monitor.settings == *settings)
+    }
+
+    /// Sets what the settings of the server of the metrics are now.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn set_monitor_settings(&self, settings: MonitorSettings) {
+        if let Some(monitor) = &mut self.lock().monitor {
+            monitor.settings = settings;
+        }
+    }
+
+    /// Returns the server of the metrics if it was set to listen on these addresses.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn monitor_at(&self, listen: &[SocketAddr]) -> Option<Handle> {
+        let state = self.lock();
+        let same = state.monitor.as_ref().filter(|monitor| monitor.settings.listen == listen);
+        same.map(|monitor| monitor.server.handle())
     }
 
     /// Replaces the server of the metrics.
@@ -230,6 +286,14 @@ impl Handle {
     /// Returns false while the workers of three earlier reloads are still running; then [`Handle::reload`] fails.
     pub fn can_reload(&self) -> bool {
         self.0.has_room()
+    }
+
+    /// Waits until [`Handle::can_reload`] is true, for this time at most. Returns whether it is.
+    pub fn wait_for_room(&self, time: Duration) -> bool {
+        let state = self.0.lock();
+        let wait = self.0.ended.wait_timeout_while(state, time, |state| !state.has_room());
+        let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
+        state.has_room()
     }
 
     /// Stops the oldest workers that a reload has replaced, with the

@@ -1,6 +1,5 @@
 //! The listening sockets of workers: those that were given, and new ones.
 
-use std::collections::HashSet;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
@@ -49,6 +48,29 @@ impl Builder {
     }
 }
 
+/// Returns whether a socket on one address keeps others from listening on another one, as they are the same or one
+/// includes the other (`EADDRINUSE` in ip(7)).
+fn overlaps(a: &SocketAddr, b: &SocketAddr) -> bool {
+    let includes = |a: &SocketAddr, b: &SocketAddr| a.ip().is_unspecified() || a.ip() == b.ip();
+    let is_same_port = a.port() == b.port() && a.port() > 0;
+    is_same_port && a.is_ipv4() == b.is_ipv4() && (includes(a, b) || includes(b, a))
+}
+
+/// Checks that no socket of the server overlaps an address for which it has none: it stays open while the server runs.
+pub(super) fn check_not_held(
+    listen: &[SocketAddr],
+    given: &[Vec<ListeningSocket>],
+    inherited: &[ListeningSocket],
+) -> Result<(), Error> {
+    for (at, _) in listen.iter().zip(given).filter(|(_, given)| given.is_empty()) {
+        let mut held = inherited.iter().map(ListeningSocket::address);
+        if let Some(other) = held.find(|other| overlaps(at, other)) {
+            return Err(Error::Held(*at, other));
+        }
+    }
+    Ok(())
+}
+
 /// The addresses of a server.
 pub(super) struct Listeners {
     pub(super) listen: Vec<SocketAddr>,
@@ -64,7 +86,8 @@ impl Builder {
     /// none, the server keeps the `current` ones, or has the default.
     ///
     /// # Errors
-    /// An address is unknown, or occurs twice: the listeners of one address would divide its connections.
+    /// An address is unknown, or another one is the same or includes it: the listeners of one address would divide its
+    /// connections.
     pub(super) fn listeners(
         &self,
         inherited: &[ListeningSocket],
@@ -100,10 +123,10 @@ impl Builder {
         if listen.is_empty() {
             listen.push(Options::DEFAULT_LISTEN);
         }
-        let mut known = HashSet::new();
-        let mut all = listen.iter().chain(&redirecting).chain(&metrics);
-        match all.find(|at| at.port() > 0 && !known.insert(**at)) {
-            Some(twice) => Err(Error::Duplicate(*twice)),
+        let all: Vec<_> = listen.iter().chain(&redirecting).chain(&metrics).copied().collect();
+        let mut known = all.iter().enumerate();
+        match known.find(|(n, at)| all[..*n].iter().any(|before| overlaps(before, at))) {
+            Some((_, twice)) => Err(Error::Duplicate(*twice)),
             None => Ok(Listeners { listen, redirecting, metrics }),
         }
     }

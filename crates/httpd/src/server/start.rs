@@ -20,11 +20,11 @@ use crate::server::generation::Generation;
 use crate::server::modules;
 #[cfg(feature = "metrics")]
 use crate::server::monitor;
-#[cfg(feature = "metrics")]
-use crate::server::running::Monitor;
 use crate::server::running::{Handle, Server};
+#[cfg(feature = "metrics")]
+use crate::server::running::{Monitor, MonitorSettings, NextMonitor};
 use crate::server::sockets::{
-    WorkerSockets, is_free, retry_while_in_use, sockets_for, warn_of_unused,
+    WorkerSockets, check_not_held, is_free, retry_while_in_use, sockets_for, warn_of_unused,
 };
 #[cfg(feature = "tls")]
 use crate::server::tls;
@@ -93,6 +93,9 @@ impl Builder {
             warn_of_unused(&of_manager, &given, &listeners.metrics);
         }
         drop(of_manager);
+        if !shares_addresses {
+            check_not_held(&self.config.listen, &given, &inherited)?;
+        }
         if self.config.reuse_port && !shares_addresses {
             self.check_new_addresses(&given)?;
         }
@@ -109,12 +112,7 @@ impl Builder {
         self.status_thread = self.start_status()?;
         let sockets = self.sockets_of_workers(&given)?;
         #[cfg(feature = "metrics")]
-        let keeps_monitor = handle.0.has_monitor(self.metrics_listen.as_deref());
-        #[cfg(feature = "metrics")]
-        let monitor = match keeps_monitor {
-            true => None,
-            false => self.start_monitor(handle, listeners.metrics, inherited)?,
-        };
+        let monitor = self.next_monitor(handle, listeners.metrics, inherited)?;
         #[cfg(feature = "user")]
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
@@ -126,8 +124,8 @@ impl Builder {
         #[cfg(all(feature = "metrics", feature = "tls"))]
         metrics.set_certificates(handle.0.tls().map(|tls| tls.certificates));
         #[cfg(feature = "metrics")]
-        if !keeps_monitor {
-            handle.0.set_monitor(monitor);
+        if let NextMonitor::Other(monitor) = monitor {
+            handle.0.set_monitor(monitor.map(|monitor| *monitor));
         }
         Ok(())
     }
@@ -237,28 +235,44 @@ impl Builder {
         Ok(())
     }
 
-    /// Starts the server of the metrics, if there is one.
+    /// Starts the server of the metrics, or changes the settings of the one at the same addresses. Its clients have the
+    /// limits and caps of the others.
     #[cfg(feature = "metrics")]
-    fn start_monitor(
+    fn next_monitor(
         &self,
         handle: &Handle,
         addresses: Vec<SocketAddr>,
         mut given: Vec<ListeningSocket>,
-    ) -> Result<Option<Monitor>, Error> {
-        let Some(listen) = self.metrics_listen.clone() else { return Ok(None) };
+    ) -> Result<NextMonitor, Error> {
+        let Some(listen) = self.metrics_listen.clone() else { return Ok(NextMonitor::Other(None)) };
+        let caps = (self.config.max_per_address, self.config.max_per_network);
+        let settings = MonitorSettings { listen, limits: self.limits.clone(), caps };
+        let same = handle.0.monitor_at(&settings.listen);
+        if same.is_some() && handle.0.has_monitor(&settings) {
+            return Ok(NextMonitor::Same);
+        }
         let backend = if evring::mechanisms::NAMES.contains(&"epoll") { "epoll" } else { "auto" };
+        check_not_held(&addresses, &sockets_for(&addresses, &given), &given)?;
         given.retain(|socket| addresses.contains(&socket.address()));
         let mut config = Config::default().with(|c| c.listen = addresses);
-        config.max_connections = 64;
-        let server = Server::builder()
+        config.max_connections = Monitor::MAX_CONNECTIONS;
+        (config.max_per_address, config.max_per_network) = settings.caps;
+        let builder = Server::builder()
             .backend(backend)
-            .inherit(given)
             .config(config)
+            .limits(settings.limits.clone())
             .status(false)
             .route("/metrics", monitor::metrics(handle.0.metrics.clone()))
             .route("/healthz", |_: Request| "alive\n")
             .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
-        Ok(Some(Monitor { listen, server: server.start_with_purpose(" of the metrics listener")? }))
+        let purpose = " of the metrics listener";
+        let Some(same) = same else {
+            let server = builder.inherit(given).start_with_purpose(purpose)?;
+            return Ok(NextMonitor::Other(Some(Box::new(Monitor { settings, server }))));
+        };
+        builder.take_over(same.listening_sockets()).start_generation(&same, purpose)?;
+        handle.0.set_monitor_settings(settings);
+        Ok(NextMonitor::Same)
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike

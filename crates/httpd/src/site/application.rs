@@ -100,6 +100,9 @@ impl Application for Site {
             return;
         }
         let (before, unsent) = (x.state.unsent, x.io.unsent_bytes(x.id));
+        if self.context.looks_after_response(&mut x, unsent) {
+            return;
+        }
         #[cfg(feature = "basic-auth")]
         if matches!(x.state.work.as_deref(), Some(PendingWork::Login)) {
             debug!("connection reset: the password was not verified in time");

@@ -28,8 +28,9 @@ const RETIRED_KEEP_ALIVE: Duration = Duration::from_secs(5);
 /// kernels of both sides buffer in that time is not progress of the client. Most responses are sent by then.
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 
-/// Looks per progress interval at the unsent bytes of a connection that is idle otherwise. The keep-alive timeout begins
-/// at the first one that finds none.
+/// Looks per progress interval at the unsent bytes of a connection that is idle otherwise. If the first one after a
+/// response finds some, the client is watched; else the keep-alive timeout goes on. After that it begins at the first
+/// look that finds none.
 const LOOKS: u8 = 16;
 
 /// The limits of a site, and the responses that it sends, counts and logs.
@@ -179,6 +180,7 @@ impl Context {
                 io.set_deadline(id, Some(until));
             } else if io.deadline(id).is_none_or(|at| at > until) {
                 // A nearer deadline stays.
+                state.stop_watching();
                 io.set_deadline(id, Some(until));
             }
         });
@@ -246,8 +248,34 @@ impl Context {
             // The kernel has the rest of a response, and the client may not take it.
             self.await_progress(x);
         } else {
-            x.io.set_deadline(x.id, Some(x.io.now() + self.limits.keep_alive_timeout));
+            let (look, keep_alive) = (self.look_interval(), self.limits.keep_alive_timeout);
+            x.state.looks = if look < keep_alive { State::LOOK_AFTER_RESPONSE } else { 0 };
+            x.io.set_deadline(x.id, Some(x.io.now() + look.min(keep_alive)));
         }
+    }
+
+    fn look_interval(&self) -> Duration {
+        self.limits.progress_interval / u32::from(LOOKS)
+    }
+
+    /// Looks once whether the client has the response after which it is idle: its kernel and that of the server may have
+    /// all of it, and the client takes nothing. Returns true if there are no unsent bytes, so that the keep-alive timeout
+    /// goes on.
+    pub(crate) fn looks_after_response(
+        &self,
+        x: &mut Cx<'_, impl Commands, State>,
+        unsent: u64,
+    ) -> bool {
+        if x.state.looks != State::LOOK_AFTER_RESPONSE {
+            return false;
+        }
+        x.state.looks = 0;
+        if unsent > 0 || !x.state.is_idle() || x.state.full {
+            return false;
+        }
+        let left = self.limits.keep_alive_timeout.saturating_sub(self.look_interval());
+        x.io.set_deadline(x.id, Some(x.io.now() + left));
+        true
     }
 
     /// Sets the time of the first look at what the client takes of the unsent bytes.

@@ -29,7 +29,7 @@ pub struct State {
     /// Bytes of an incomplete head that were parsed.
     pub(crate) scanned: u16,
     pub(crate) requests: u32,
-    /// Looks at [`State::unsent`] that follow before the client is judged by it.
+    /// Looks at [`State::unsent`] that follow before the client is judged by it, or [`State::LOOK_AFTER_RESPONSE`].
     pub(crate) looks: u8,
     /// The send queue is at its high-water mark.
     pub(crate) full: bool,
@@ -67,6 +67,9 @@ pub(crate) struct Observed {
 impl State {
     /// [`State::unsent`] from a response that fills the send queue to the first look at what the client takes.
     pub(crate) const NOT_MEASURED: u64 = u64::MAX;
+
+    /// [`State::looks`] until the first look at what the client takes of a response after which it is idle.
+    pub(crate) const LOOK_AFTER_RESPONSE: u8 = u8::MAX;
 
     /// Watches the client's progress from the first measurement on, which follows.
     pub(crate) fn start_watching(&mut self) {
