@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
+use evring_sim::{CheckedKernel, PollerKind, SimKernel};
 use far::simulated::SimulatedMachine;
 use far::{DatagramPeer, Far, LocalMachine, Stream};
 use mapped::{View, mapped};
@@ -28,7 +28,7 @@ use shared_ring::calls::{Arg, Call, Executor};
 use shared_ring::files::{
     Access, File, FileKind, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt,
 };
-use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
+use shared_ring::poller::{POLLERS, Poll};
 use shared_ring::sockets::{BufferSizes, Datagram, ListenOptions, Transmit};
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
@@ -62,20 +62,11 @@ macro_rules! on_every_kernel {
         fn $test() {
             let Capacity { operations, buffers, buffer_size } = $capacity;
             let engine = EngineConfig::new(operations, buffers, buffer_size);
-            macro_rules! over {
-                ($name:literal, $poller:expr) => {
-                    println!("engine over {}", $name);
-                    let kernel = Engine::new($poller, &engine).unwrap();
-                    cases::$test(Tested::new(kernel), &LocalMachine::new());
-                };
+            for (name, open) in POLLERS {
+                println!("engine over {name}");
+                let kernel = Engine::new(open().unwrap(), &engine).unwrap();
+                cases::$test(Tested::new(kernel), &LocalMachine::new());
             }
-            over!("epoll", Epoll::new().unwrap());
-            over!("edge-triggered epoll", EpollEdge::new().unwrap());
-            over!("poll", Poll::default());
-            over!("select", Select::default());
-            over!("/dev/poll", DevPoll::new().unwrap());
-            over!("declared interests", InterestPoller::new().unwrap());
-            over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
                 let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                 match UringKernel::new(&ring) {
@@ -95,21 +86,14 @@ macro_rules! on_every_kernel {
                     cases::$test(Tested::new(kernel), &far);
                     far.check();
                 }
-                macro_rules! over {
-                    ($name:literal, $poller:expr) => {
-                        println!("simulated engine over {}, seed {seed}", $name);
-                        let far = SimulatedMachine::new(seed);
-                        let kernel =
-                            CheckedKernel::polling(&far.machine, $poller(&far.machine), &engine);
-                        cases::$test(Tested::new(kernel.unwrap()), &far);
-                        far.check();
-                    };
+                for kind in PollerKind::ALL {
+                    println!("simulated engine over {}, seed {seed}", kind.name());
+                    let far = SimulatedMachine::new(seed);
+                    let poller = kind.open(&far.machine, 3);
+                    let kernel = CheckedKernel::polling(&far.machine, poller, &engine).unwrap();
+                    cases::$test(Tested::new(kernel), &far);
+                    far.check();
                 }
-                over!("epoll", SimPoller::<false>::new);
-                over!("edge-triggered epoll", SimPoller::<true>::new);
-                over!("/dev/poll", Machine::dev_poll);
-                over!("declared interests", |machine: &Machine| machine.interests(3));
-                over!("real-time signals", |machine: &Machine| machine.rt_sig(3));
             }
         }
     };

@@ -19,9 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::calls::{Call, Executor};
 use shared_ring::files::{Access, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt};
-use shared_ring::poller::{
-    DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
-};
+use shared_ring::poller::{Epoll, EpollEdge, POLLERS, Poller, Readiness, RtSig};
 use shared_ring::sockets::ListenOptions;
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
@@ -91,13 +89,12 @@ fn wake_was_lost_if_the_submission_queue_was_full() {
     raise_limit();
     let (operations, buffers, buffer_size) = (1024, 16, 512);
     let engine = EngineConfig::new(operations, buffers, buffer_size);
-    wake_ends_a_wait("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
-    wake_ends_a_wait(
-        "engine over edge-triggered epoll",
-        Engine::new(EpollEdge::new().unwrap(), &engine).unwrap(),
-    );
-    wake_ends_a_wait("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
-    wake_ends_a_wait("engine over select", Engine::new(Select::default(), &engine).unwrap());
+    for (name, open) in POLLERS {
+        wake_ends_a_wait(
+            &format!("engine over {name}"),
+            Engine::new(open().unwrap(), &engine).unwrap(),
+        );
+    }
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
             Ok(kernel) => wake_ends_a_wait(&format!("ring, {mode:?}"), kernel),
@@ -500,12 +497,9 @@ fn waits_after_the_close_of_a_shared_listener(name: &str, poller: impl Poller) {
 
 #[test]
 fn closed_listener_of_two_processes_was_reported() {
-    waits_after_the_close_of_a_shared_listener("epoll", Epoll::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("epoll-edge", EpollEdge::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("devpoll", DevPoll::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("interest", InterestPoller::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("rtsig", RtSig::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("poll", Poll::default());
+    for (name, open) in POLLERS {
+        waits_after_the_close_of_a_shared_listener(name, open().unwrap());
+    }
 }
 
 /// A reply to the only message of a turn took two entries of the ring: one that submitted the send and found it
