@@ -189,6 +189,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn admit(&mut self, listener: Listener, socket: Socket, from: Option<Source>) {
+        if let Some(bytes) = self.io.config.max_unsent_bytes {
+            // A socket without the option has room until its buffer is full.
+            let _ = self.io.kernel.host_mut().set_unsent_limit(&socket, bytes);
+        }
         let group = self.io.listeners[usize::from(listener.0)].group;
         let slot = self.io.allocate_slot(Phase::Open);
         let connection = self.io.connection(slot);
