@@ -389,7 +389,7 @@ impl fmt::Display for CertificateError {
         match self {
             CertificateError::None => f.write_str("TLS needs a certificate and its key"),
             CertificateError::Read(file, error) => {
-                write!(f, "cannot read {}: {error}", file.display())
+                write!(f, "cannot read the certificate or key {}: {error}", file.display())
             }
             CertificateError::NoCertificate(file) => write!(
                 f,

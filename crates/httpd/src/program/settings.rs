@@ -19,6 +19,7 @@ use evring_httpd::options::{CompressionLevels, PagePath};
 use toml::de::DeTable;
 use tracing::warn;
 
+use crate::advice::with_path_advice;
 use crate::arguments::Arguments;
 use crate::positions::Positions;
 use crate::table::{
@@ -269,8 +270,10 @@ impl FileSettings {
     /// Reads a file, and checks each setting by itself.
     fn read(path: &Path) -> Result<Self, FileError> {
         let error = |at, reason: String| FileError { path: path.to_owned(), at, reason };
-        let text =
-            fs::read_to_string(path).map_err(|e| error(None, format!("cannot read it: {e}")))?;
+        let text = fs::read_to_string(path).map_err(|e| {
+            let message = format!("cannot read the settings: {e}");
+            error(None, with_path_advice(message, &e, "the path of --config"))
+        })?;
         let at =
             |(span, reason): (Range<usize>, String)| error(Some(position(&text, &span)), reason);
         let mut table = DeTable::parse(&text).map_err(|e| {
