@@ -352,7 +352,7 @@ fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
     kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
     let is_cancelled = |completion: &Completion| {
         completion.token == send
-            && completion.last
+            && completion.is_last
             && matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, None))
     };
     assert!(batch.iter().any(is_cancelled), "{batch:?}");
@@ -392,7 +392,7 @@ fn closed_socket_left_its_read_to_another() {
                 received += 1;
             }
             _ => {
-                assert!(completion.last && completion.token == receive(0));
+                assert!(completion.is_last && completion.token == receive(0));
                 let close = Token::new(OpKind::Close, 0, 0);
                 engine.submit(close, Op::Close { socket: first.take().unwrap() }).unwrap();
             }
@@ -459,7 +459,7 @@ fn call_is_cancelled_behind_others(mut kernel: impl Kernel) {
     let mut batch = Batch::new();
     kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
     let done = batch.pop_front().expect("the call has ended");
-    assert_eq!((done.token, done.last), (token(4), true));
+    assert_eq!((done.token, done.is_last), (token(4), true));
     assert!(matches!(done.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
     drop(write);
     let mut ended = 0;
