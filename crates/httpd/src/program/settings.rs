@@ -26,7 +26,7 @@ use crate::table::{
     FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason, reason_of_feature,
     with_value,
 };
-use crate::{hosts, upgrade};
+use crate::{hosts, successor};
 
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
@@ -203,7 +203,7 @@ pub(crate) fn warn_of_variables() {
         command().get_arguments().filter_map(|arg| arg.get_long()).map(variable).collect();
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| name.starts_with(PREFIX)) {
-        if !known.contains(&name) && name != upgrade::INHERITED {
+        if !known.contains(&name) && name != successor::INHERITED {
             warn!("there is no setting for the variable {name}");
         }
     }
