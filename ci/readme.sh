@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs the commands of the pages: the lines of their `sh` blocks, and what stands in backquotes as
-# `cargo ...` or `ci/...`. A command without a line in `check` below is an error. The Rust code of the
-# pages runs with the documentation tests.
+# `cargo ...` or `ci/...`. A command without a line in `check` below is an error. Cargo resolves the dependencies of
+# their `toml` blocks. The Rust code of the pages runs with the documentation tests.
 . "$(dirname "$0")/setup.sh"
 need curl curl
 
@@ -118,6 +118,33 @@ commands() {
         grep -ho '`\(cargo\|ci/\)[^`]*`' "$@" | tr -d '`'
     } | sed 's/ *\( #.*\)\?$//' | awk '!seen[$0]++'
 }
+
+# dependencies PAGE: checks that cargo resolves the dependencies in the `toml` blocks of a page, with their features, as
+# if this repository were the registry. Prints their names.
+dependencies() {
+    local package=$work/dependent root=$PWD crate name
+    mkdir -p "$package/src"
+    touch "$package/src/lib.rs"
+    cp Cargo.lock "$package"
+    {
+        printf '[workspace]\n[package]\nname = "dependent"\nedition = "2024"\n[dependencies]\n'
+        awk '/^```/ { block = $0 == "```toml"; next } block && /^[a-z-]* = \{.*features = /' "$1" |
+            sed "s|path = \"|&$root/|" | tee "$work/dependencies"
+        printf '[patch.crates-io]\n'
+        for crate in crates/*; do
+            name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$crate/Cargo.toml" | head -n 1)
+            ! grep -q "^$name = .*version" "$work/dependencies" || echo "$name = { path = \"$root/$crate\" }"
+        done
+    } >"$package/Cargo.toml"
+    cargo tree --offline --quiet --manifest-path "$package/Cargo.toml" >"$work/tree"
+    sed -n 's/ = .*//p' "$work/dependencies"
+}
+
+for page in "${pages[@]}"; do
+    command="the dependencies of $page"
+    dependencies "$page" >"$work/names"
+    sed "s|.*|ok: $page depends on &|" "$work/names"
+done
 
 commands "${pages[@]}" >"$work/commands"
 [ -s "$work/commands" ]

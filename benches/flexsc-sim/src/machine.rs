@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use shared_ring::Host;
 use shared_ring::poller::Readiness;
 
-use crate::call_ring::{Queues, Work, is_readable};
+use crate::call_ring::{Queues, RingWork, is_readable};
 use crate::host;
 use crate::workers::{BY_THREAD, Workers};
 
@@ -100,13 +100,13 @@ pub(crate) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Err
         for (name, work) in machine.ring.submitted.drain(..takes) {
             match work {
                 // SAFETY: the caller of `CallRing::push` keeps the memory.
-                Work::Call(job) => unsafe { machine.calls.begin(name, job, CallBy::Ring) },
-                Work::Bell(fd) => machine.bell_in_ring = Some((name, fd)),
-                Work::Poll(fd, direction) => {
+                RingWork::Call(job) => unsafe { machine.calls.begin(name, job, CallBy::Ring) },
+                RingWork::Bell(fd) => machine.bell_in_ring = Some((name, fd)),
+                RingWork::Poll(fd, direction) => {
                     machine.calls.begin_poll(name, fd, DIRECTIONS[direction as usize]);
                 }
-                Work::PollForRoom(fd) => machine.calls.begin_poll_for_room(name, fd),
-                Work::Cancel => machine.calls.cancel(name),
+                RingWork::PollForRoom(fd) => machine.calls.begin_poll_for_room(name, fd),
+                RingWork::Cancel => machine.calls.cancel(name),
             }
         }
         // The kernel does not wait if it has not taken everything, or is interrupted.

@@ -144,12 +144,12 @@ pub struct Stats {
     /// Requests that were never started because their session failed earlier.
     pub skipped: u64,
     /// Time from when a session was due until its connection was established, in nanoseconds.
-    pub connect: Histogram<u64>,
+    pub connect_ns: Histogram<u64>,
     /// Latency of successful replies, from when the request was due, in nanoseconds.
-    pub latency: Histogram<u64>,
+    pub latency_ns: Histogram<u64>,
     /// In an open loop, the delay from due to started, in nanoseconds. It is the error that the
     /// generator adds to each latency.
-    pub lag: Histogram<u64>,
+    pub lag_ns: Histogram<u64>,
     /// Time series, including the warm-up.
     pub intervals: Vec<IntervalStats>,
     /// All requests, in the order in which they ended, if the plan enables the log.
@@ -216,9 +216,9 @@ impl Stats {
             errors: ErrorCounts::default(),
             statuses: BTreeMap::new(),
             skipped: 0,
-            connect: histogram(),
-            latency: histogram(),
-            lag: histogram(),
+            connect_ns: histogram(),
+            latency_ns: histogram(),
+            lag_ns: histogram(),
             intervals: Vec::new(),
             log: Vec::new(),
             idle: 0,
@@ -243,7 +243,7 @@ impl Stats {
     /// Returns why the results are unreliable: the generator was late or short of resources.
     pub fn warnings(&self) -> Vec<String> {
         let mut warnings = Vec::new();
-        let lag_us = self.lag.value_at_quantile(0.99) as f64 / 1e3;
+        let lag_us = self.lag_ns.value_at_quantile(0.99) as f64 / 1e3;
         if lag_us > 1_000.0 {
             warnings.push(format!(
                 "1% of the requests were started {lag_us:.0} us late or later; at most 1,000 us are \
@@ -294,7 +294,7 @@ impl Stats {
     /// Records the delay from due to started, in an open loop.
     pub(crate) fn lagged(&mut self, measured: bool, lag: Duration) {
         if measured {
-            record(&mut self.lag, lag);
+            record(&mut self.lag_ns, lag);
         }
     }
 
@@ -303,7 +303,7 @@ impl Stats {
         self.interval().connects += 1;
         if measured {
             self.connects += 1;
-            record(&mut self.connect, time);
+            record(&mut self.connect_ns, time);
         }
     }
 
@@ -317,7 +317,7 @@ impl Stats {
         if measured {
             self.replies += 1;
             self.body_bytes += bytes;
-            record(&mut self.latency, time);
+            record(&mut self.latency_ns, time);
         }
     }
 

@@ -296,7 +296,7 @@ fn check(result: &RunResult, plan: &Plan) {
     let stats = &result.stats;
     assert_eq!(result.report.failure, None);
     assert_eq!(stats.due, stats.replies + stats.errors.total());
-    assert_eq!(stats.latency.len(), stats.replies);
+    assert_eq!(stats.latency_ns.len(), stats.replies);
     let successful = stats.log.iter().filter(|record| record.error.is_none());
     let sum =
         |of: fn(&load_generator::IntervalStats) -> u64| stats.intervals.iter().map(of).sum::<u64>();
@@ -341,8 +341,8 @@ fn open_loop_starts_every_due_session() {
         check(&result, &plan);
         assert_eq!(result.stats.connects, 200);
         assert_eq!((result.stats.due, result.stats.started, result.stats.replies), (400, 400, 400));
-        assert_eq!(result.stats.connect.len(), 200);
-        assert_eq!(result.stats.lag.len(), 200);
+        assert_eq!(result.stats.connect_ns.len(), 200);
+        assert_eq!(result.stats.lag_ns.len(), 200);
     }
 }
 

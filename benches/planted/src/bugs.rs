@@ -3,7 +3,7 @@
 //! `find` occurs once in its file. In `plant`, the word `PLANTED` stands for the condition that
 //! this bug is selected.
 
-use simulate::{Mechanism, Program};
+use simulate::Program;
 
 /// A bug that simulation must find.
 #[derive(Debug)]
@@ -12,8 +12,8 @@ pub struct Bug {
     pub name: &'static str,
     /// A description.
     pub description: &'static str,
-    /// The mechanism to simulate, if only one has the bug.
-    pub only_on: Option<Mechanism>,
+    /// The name of the mechanism to simulate, if only one has the bug.
+    pub only_on: Option<&'static str>,
     /// The server to simulate, if only one shows the bug.
     pub only_in: Option<Program>,
     /// The edits that plant it.
@@ -32,19 +32,19 @@ pub struct Edit {
 }
 
 macro_rules! bugs {
-    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:ident)? $(in $program:ident)?
+    ($($(#[doc = $description:literal])* $name:ident $(on $mechanism:literal)? $(in $program:ident)?
        $(, $file:literal: $find:literal => $plant:literal)+;)*) => {
         /// All bugs.
         pub const BUGS: &[Bug] = &[$(Bug {
             name: stringify!($name),
             description: concat!($($description),*).trim_ascii(),
-            only_on: bugs!(@only $(Mechanism::$mechanism)?),
+            only_on: bugs!(@only $($mechanism)?),
             only_in: bugs!(@only $(Program::$program)?),
             edits: &[$(Edit { file: $file, find: $find, plant: $plant },)+],
         },)*];
     };
     (@only) => { None };
-    (@only $value:path) => { Some($value) };
+    (@only $value:expr) => { Some($value) };
 }
 
 bugs! {
@@ -173,7 +173,7 @@ bugs! {
         }";
 
     /// A stale event of a closed descriptor reaches the next descriptor with its number.
-    StaleEventReachesNext on RtSig, "crates/shared-ring/src/engine.rs":
+    StaleEventReachesNext on "rtsig", "crates/shared-ring/src/engine.rs":
         "if self.socket(fd).notes.closed_after == self.waits => {" =>
         "if self.socket(fd).notes.closed_after == self.waits && !PLANTED => {";
 
@@ -193,19 +193,19 @@ bugs! {
         "by_edges || socket.writer.is_some() && !PLANTED";
 
     /// Discarded hints are not replaced by a scan.
-    HintsLost on Interest, "crates/shared-ring/src/interest/sets.rs":
+    HintsLost on "interest", "crates/shared-ring/src/interest/sets.rs":
         "self.hints.discard();
         self.unscanned = self.numbers();" =>
         "self.hints.discard();
         self.unscanned = if PLANTED { 0 } else { self.numbers() };";
 
     /// A stale signal of a closed descriptor is attributed to the next one with its number.
-    StaleSignalAccepted on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+    StaleSignalAccepted on "rtsig", "crates/shared-ring/src/poller/rtsig.rs":
         "if !is_current {" =>
         "if !is_current && !PLANTED {";
 
     /// Signals that overflowed the queue are not replaced by a scan.
-    OverflowIgnored on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+    OverflowIgnored on "rtsig", "crates/shared-ring/src/poller/rtsig.rs":
         "self.overflowed = false;" =>
         "self.overflowed = false;
         if PLANTED {
@@ -213,7 +213,7 @@ bugs! {
         }";
 
     /// A descriptor's state is not polled when it begins to signal.
-    StateNotPolled on RtSig, "crates/shared-ring/src/poller/rtsig.rs":
+    StateNotPolled on "rtsig", "crates/shared-ring/src/poller/rtsig.rs":
         "if want.is_empty() {" =>
         "if want.is_empty() || PLANTED {";
 
@@ -303,7 +303,7 @@ bugs! {
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
-    ResumeReceivesFirst on Send in Wild, "crates/evring/src/driver/receive.rs":
+    ResumeReceivesFirst on "send" in Wild, "crates/evring/src/driver/receive.rs":
         "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>
         "PLANTED || !connection.has(ConnFlags::RESUMED) || connection.tail.len()";
 
@@ -378,7 +378,7 @@ bugs! {
         "if (connection.has(ConnFlags::ABOVE_HIGH_WATER) || PLANTED) && connection.load() <= LOW_WATER {";
 
     /// A critical section does not defer notifications.
-    CriticalSectionIgnored on Send, "crates/send-core/src/gate.rs":
+    CriticalSectionIgnored on "send", "crates/send-core/src/gate.rs":
         "self.critical.store(depth + 1, Ordering::Relaxed);" =>
         "self.critical.store(depth + u32::from(!PLANTED), Ordering::Relaxed);";
 
@@ -458,12 +458,12 @@ bugs! {
             }";
 
     /// An accept is posted again although its listener no longer accepts.
-    AcceptPostedAfterCancel on FlexSc, "crates/flexsc-rt/src/kernel/mod.rs":
+    AcceptPostedAfterCancel on "flexsc", "crates/flexsc-rt/src/kernel/mod.rs":
         "if !ends {" =>
         "if !ends || PLANTED {";
 
     /// A file is closed by its owner and by the posted call.
-    FileClosedTwice on FlexSc, "crates/flexsc-rt/src/kernel/mod.rs":
+    FileClosedTwice on "flexsc", "crates/flexsc-rt/src/kernel/mod.rs":
         "let _ = file.into_raw_fd();" =>
         "if PLANTED {
                         drop(file);
@@ -472,7 +472,7 @@ bugs! {
                     }";
 
     /// The cancel of a wait in the ring is lost.
-    PolledCancelForgotten on FlexSc, "crates/flexsc-rt/src/pages/cancel.rs":
+    PolledCancelForgotten on "flexsc", "crates/flexsc-rt/src/pages/cancel.rs":
         "self.counters.withdrawn += 1;
                 let name = self.ring_name(id.index);" =>
         "self.counters.withdrawn += 1;
@@ -482,12 +482,12 @@ bugs! {
                 let name = self.ring_name(id.index);";
 
     /// A read that the page cache has only a part of is taken for the whole.
-    CachedPartIsWhole on FlexSc, "crates/flexsc-rt/src/kernel/files.rs":
+    CachedPartIsWhole on "flexsc", "crates/flexsc-rt/src/kernel/files.rs":
         "if is_whole || ends_file" =>
         "if is_whole || PLANTED || ends_file";
 
     /// A receive without a buffer is forgotten.
-    StarvedReceiveForgotten on FlexSc, "crates/flexsc-rt/src/kernel/stages.rs":
+    StarvedReceiveForgotten on "flexsc", "crates/flexsc-rt/src/kernel/stages.rs":
         "self.starved[group.index()].push_back(token);" =>
         "if !PLANTED {
                 self.starved[group.index()].push_back(token);

@@ -6,6 +6,7 @@ use std::sync::Mutex;
 use std::thread;
 
 use planted::{BUGS, Bug, VARIABLE, copy_with_bugs};
+use simulate::Mechanism;
 
 /// Number of seeds within which every bug must be found.
 const SEEDS: u64 = 4_000;
@@ -32,7 +33,7 @@ fn build() {
 fn search(seeds: [u64; 2], bug: &Bug, planted: Option<usize>) -> Option<(u64, String)> {
     let mut search = Command::new(format!("{COPY}/target/debug/planted"));
     search.args(seeds.map(|seed| seed.to_string()));
-    search.args(bug.only_on.map(|mechanism| mechanism.name()));
+    search.args(bug.only_on);
     search.args(bug.only_in.map(|program| program.name()));
     search.env_remove(VARIABLE).envs(planted.map(|number| (VARIABLE, number.to_string())));
     let found = search.output().unwrap();
@@ -46,6 +47,15 @@ fn search(seeds: [u64; 2], bug: &Bug, planted: Option<usize>) -> Option<(u64, St
 #[test]
 fn every_bug_replaces_a_piece_of_the_sources() {
     copy(Path::new(concat!(env!("CARGO_TARGET_TMPDIR"), "/planted-pieces")));
+}
+
+#[test]
+fn every_bug_names_a_simulated_mechanism() {
+    for bug in BUGS {
+        if let Some(name) = bug.only_on {
+            name.parse::<Mechanism>().unwrap_or_else(|error| panic!("{}: {error}", bug.name));
+        }
+    }
 }
 
 #[test]

@@ -5,21 +5,40 @@ use std::str::FromStr;
 
 use evring_sim::{Faults, Plan};
 
-use super::mechanism::{Mechanism, names};
+use super::mechanism::{Mechanism, named};
 
-names! {
-    /// The server to run.
-    Program, "program":
+/// The server to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
     /// The echo server.
-    Echo "echo",
+    Echo,
     /// The cache.
-    Kv "kv",
+    Kv,
     /// The proxy in front of an echo server.
-    Proxy "proxy",
+    Proxy,
     /// The web server.
-    Httpd "httpd",
+    Httpd,
     /// A server that uses everything in the interface of applications.
-    Wild "wild",
+    Wild,
+}
+
+impl Program {
+    /// Every program.
+    pub const ALL: &[Program] =
+        &[Program::Echo, Program::Kv, Program::Proxy, Program::Httpd, Program::Wild];
+
+    /// Returns its name.
+    pub fn name(self) -> &'static str {
+        ["echo", "kv", "proxy", "httpd", "wild"][self as usize]
+    }
+}
+
+impl FromStr for Program {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        named(Program::ALL, Program::name, "program", text)
+    }
 }
 
 /// A run, which can be formatted as a line and parsed.

@@ -5,68 +5,97 @@ use std::str::FromStr;
 
 use evring::mechanisms::Unavailable;
 use evring::{Config, KernelError, StartError, Stats};
-use evring_sim::{CheckedKernel, Machine, SimEngine, SimKernel, SimRing};
+use evring_sim::{CheckedKernel, Machine, PollerKind, SimKernel, SimRing};
 use send_core::kernel::{Capacity, Delivery, SendKernel};
 use shared_ring::Kernel;
 use shared_ring::uring::{Mode, UringKernel};
 
-/// Enumerations whose values have names.
-macro_rules! names {
-    ($(#[$doc:meta])* $type:ident, $what:literal: $($(#[$each:meta])* $name:ident $word:literal,)*) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type { $($(#[$each])* $name,)* }
-
-        impl $type {
-            /// All values.
-            pub const ALL: &[$type] = &[$($type::$name,)*];
-
-            /// Returns its name.
-            pub fn name(self) -> &'static str {
-                [$($word),*][self as usize]
-            }
-        }
-
-        impl FromStr for $type {
-            type Err = String;
-
-            fn from_str(text: &str) -> Result<Self, String> {
-                let found = Self::ALL.iter().find(|each| each.name() == text);
-                found.copied().ok_or_else(|| {
-                    let known: Vec<_> = Self::ALL.iter().map(|each| each.name()).collect();
-                    format!("unknown {} `{text}`; known: {}", $what, known.join(", "))
-                })
-            }
-        }
-    };
-}
-pub(super) use names;
-
-names! {
-    /// The mechanism that a server runs on.
-    Mechanism, "mechanism":
+/// The mechanism that a server runs on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mechanism {
     /// io_uring with deferred task work.
-    Uring "uring",
+    Uring,
     /// io_uring with task work at any time.
-    Immediate "immediate",
+    Immediate,
     /// SEND: io_uring with completions that interrupt; new connections first.
-    Send "send",
-    /// Level-triggered readiness: epoll, poll and select.
-    Level "level",
-    /// Edge-triggered readiness: epoll with EPOLLET.
-    Edge "edge",
+    Send,
     /// SEND with batched delivery.
-    SendPs1 "send-ps1",
+    SendPs1,
     /// SEND with immediate delivery and batched notification.
-    SendPs2 "send-ps2",
-    /// /dev/poll.
-    DevPoll "devpoll",
-    /// Declared interests (Banga).
-    Interest "interest",
-    /// Real-time signals.
-    RtSig "rtsig",
+    SendPs2,
     /// FlexSC: posted system calls.
-    FlexSc "flexsc",
+    FlexSc,
+    /// The engine over a poller.
+    Polling(PollerKind),
+}
+
+impl Mechanism {
+    /// Every mechanism.
+    pub const ALL: [Mechanism; 6 + PollerKind::ALL.len()] = {
+        use Mechanism::{FlexSc, Immediate, Send, SendPs1, SendPs2, Uring};
+        let kernels = [Uring, Immediate, Send, SendPs1, SendPs2, FlexSc];
+        let mut all = [Uring; 6 + PollerKind::ALL.len()];
+        let mut at = 0;
+        while at < all.len() {
+            all[at] = if at < kernels.len() {
+                kernels[at]
+            } else {
+                Mechanism::Polling(PollerKind::ALL[at - kernels.len()])
+            };
+            at += 1;
+        }
+        all
+    };
+
+    /// Returns its name.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mechanism::Uring => "uring",
+            Mechanism::Immediate => "immediate",
+            Mechanism::Send => "send",
+            Mechanism::SendPs1 => "send-ps1",
+            Mechanism::SendPs2 => "send-ps2",
+            Mechanism::FlexSc => "flexsc",
+            Mechanism::Polling(poller) => poller.name(),
+        }
+    }
+
+    /// Returns the counters that stay 0 on it, because they belong to features that it lacks.
+    pub fn unused_counters(self) -> Vec<&'static str> {
+        match self {
+            Mechanism::Send => vec![],
+            Mechanism::FlexSc => vec!["rearmed", "overflows", "interruptions"],
+            Mechanism::Polling(poller) if poller.has_queue() => {
+                vec!["buffer_shortages", "rearmed", "interruptions"]
+            }
+            Mechanism::Polling(_) => {
+                vec!["buffer_shortages", "rearmed", "overflows", "interruptions"]
+            }
+            _ => vec!["interruptions"],
+        }
+    }
+}
+
+impl FromStr for Mechanism {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        named(&Mechanism::ALL, Mechanism::name, "mechanism", text)
+    }
+}
+
+/// Returns the value of a name.
+pub(super) fn named<T: Copy>(
+    all: &[T],
+    name: impl Fn(T) -> &'static str,
+    what: &str,
+    text: &str,
+) -> Result<T, String> {
+    let found = all.iter().find(|each| name(**each) == text);
+    found.copied().ok_or_else(|| {
+        let known: Vec<_> = all.iter().map(|each| name(*each)).collect();
+        format!("unknown {what} `{text}`; known: {}", known.join(", "))
+    })
 }
 
 /// What runs on the kernel of a mechanism.
@@ -80,10 +109,6 @@ pub(super) enum RunError {
     Start(StartError),
 }
 
-const SENDS: [Mechanism; 3] = [Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2];
-const LEVELS: [Mechanism; 2] = [Mechanism::Level, Mechanism::DevPoll];
-const EDGES: [Mechanism; 3] = [Mechanism::Interest, Mechanism::Edge, Mechanism::RtSig];
-
 /// Lengths of the queues of hints or signals.
 const QUEUE_LENGTHS: [usize; 4] = [1, 4, 20, 1_000];
 
@@ -93,12 +118,18 @@ impl Mechanism {
 
     /// Returns the mechanism of a kind that the seed selects.
     pub(super) fn choose(kind: usize, seed: u64) -> Self {
-        match Mechanism::ALL[kind] {
+        let one_of = |some: &[Mechanism]| some[(seed % some.len() as u64) as usize];
+        let poller = |edges| {
+            let pollers = PollerKind::ALL.iter().filter(|each| each.is_edge_triggered() == edges);
+            one_of(&pollers.map(|each| Mechanism::Polling(*each)).collect::<Vec<_>>())
+        };
+        match kind {
             _ if seed % 7 == 5 => Mechanism::FlexSc,
-            Mechanism::Send => SENDS[(seed % 3) as usize],
-            Mechanism::Level => LEVELS[(seed % 2) as usize],
-            Mechanism::Edge => EDGES[(seed % 3) as usize],
-            other => other,
+            0 => Mechanism::Uring,
+            1 => Mechanism::Immediate,
+            2 => one_of(&[Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2]),
+            3 => poller(false),
+            _ => poller(true),
         }
     }
 
@@ -142,26 +173,12 @@ impl Mechanism {
             Mechanism::Send => server.run(sends(Delivery::Preemptive)?),
             Mechanism::SendPs1 => server.run(sends(Delivery::Ps1)?),
             Mechanism::SendPs2 => server.run(sends(Delivery::Ps2)?),
-            Mechanism::Level => {
-                server.run(SimEngine::<false>::new(machine, &engine).map_err(system)?)
-            }
-            Mechanism::Edge => {
-                server.run(SimEngine::<true>::new(machine, &engine).map_err(system)?)
-            }
-            Mechanism::Interest => {
-                let poller = machine.interests(queue_len);
-                server.run(CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
-            }
-            Mechanism::RtSig => {
-                let poller = machine.rt_sig(queue_len);
-                server.run(CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
-            }
             Mechanism::FlexSc => {
                 let with_ring = !seed.is_multiple_of(3);
                 server.run(flexsc_sim::kernel(machine, &engine, with_ring).map_err(system)?)
             }
-            Mechanism::DevPoll => {
-                let poller = machine.dev_poll();
+            Mechanism::Polling(poller) => {
+                let poller = poller.open(machine, queue_len);
                 server.run(CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
         }

@@ -190,9 +190,9 @@ impl Observation {
             slow: stats.slow,
             slow_replies: stats.slow_replies,
             slow_lost: stats.slow_lost,
-            connect_us: Times::of(&stats.connect),
-            response_us: Times::of(&stats.latency),
-            lag_us: Times::of(&stats.lag),
+            connect_us: Times::of(&stats.connect_ns),
+            response_us: Times::of(&stats.latency_ns),
+            lag_us: Times::of(&stats.lag_ns),
             series: series.collect(),
             generator_us: us(cpu_time) / due.max(1) as f64,
         }

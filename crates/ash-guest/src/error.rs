@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-/// Why a host call had no effect.
+/// The reason why a host call had no effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CallError {

@@ -8,7 +8,7 @@ use crate::entry::Arrival;
 use crate::error::CallError;
 use crate::table::Section;
 
-/// What becomes of a message; its number is that of the interface.
+/// The fate of a message; its number is that of the interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Verdict {

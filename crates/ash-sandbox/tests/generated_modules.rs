@@ -142,7 +142,7 @@ fn no_generated_module_leaves_its_sandbox() {
     let policies = [
         Policy::default(),
         Policy::default().with(|p| {
-            p.floats = true;
+            p.allows_floats = true;
             p.max_operations = 5_000;
         }),
         Policy::default().with(|p| p.loops = Loops::Epoch(Duration::from_millis(1))),

@@ -623,7 +623,7 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
 fn floats_are_permitted_by_the_policy() {
     let wasm = module("(i32.trunc_f32_s (f32.const 1.5))");
     assert!(sandboxer().load(&wasm).is_err());
-    let mut handler = handler_with(Policy::default().with(|p| p.floats = true), &wasm);
+    let mut handler = handler_with(Policy::default().with(|p| p.allows_floats = true), &wasm);
     assert_eq!(run(&mut handler, b""), Outcome::Handled);
 }
 

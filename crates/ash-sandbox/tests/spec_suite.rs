@@ -235,7 +235,7 @@ struct Counts {
 
 fn sandboxer() -> Sandboxer {
     Sandboxer::new(Policy::default().with(|p| {
-        p.floats = true;
+        p.allows_floats = true;
         p.max_aborts = u32::MAX;
         p.max_functions = 10_000;
         p.max_module_bytes = 16 << 20;

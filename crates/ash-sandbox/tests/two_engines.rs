@@ -113,7 +113,7 @@ impl Interpreted {
 #[test]
 fn generated_modules_do_the_same_in_two_engines() {
     let policy = Policy::default().with(|p| {
-        p.floats = true;
+        p.allows_floats = true;
         p.max_aborts = u32::MAX;
         p.max_operations = 1_000_000;
         p.operations_per_second = 1 << 40;

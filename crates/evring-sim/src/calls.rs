@@ -19,7 +19,7 @@ use crate::state::{Event, WaitOutcome, readiness};
 /// Usual maximum time of a thread's file operation, in microseconds.
 const MAX_FILE_OP_MICROS: usize = 5_000;
 
-/// What makes a call.
+/// The maker of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CallBy {
     /// A ring: the call ends when it can be made, or at once with `EAGAIN` if it must not wait.

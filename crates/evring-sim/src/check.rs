@@ -211,7 +211,7 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
             None => {
                 self.machine.fail(format!("a completion without an operation: {completion:?}"));
             }
-            Some(PostedOp { is_multishot: false, .. }) if !completion.last => {
+            Some(PostedOp { is_multishot: false, .. }) if !completion.is_last => {
                 self.machine.fail(format!("a single-shot operation continues: {completion:?}"));
             }
             Some(PostedOp { cancelled: false, .. })
@@ -224,7 +224,7 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
             {
                 self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));
             }
-            Some(_) if completion.last => {
+            Some(_) if completion.is_last => {
                 self.in_flight.remove(&token);
                 let usage = &mut self.machine.state().usage;
                 usage.operations -= 1;

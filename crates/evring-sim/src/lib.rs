@@ -144,9 +144,8 @@ pub use manual_peer::ManualPeer;
 pub use memory::WatchingAllocator;
 pub use peer::{Net, Next, Peer, PeerConn, ReceiveResult};
 pub use plan::{Plan, Unsupported};
-pub use poller::{SimDevPoll, SimInterest, SimPoller};
+pub use poller::{PollerKind, SimPoller};
 pub use ring::SimRing;
-pub use signals::{SimRtSig, SimSignals};
 pub use state::MachineUsage;
 
 use shared_ring::poller::Poller;

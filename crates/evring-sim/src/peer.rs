@@ -18,7 +18,7 @@ pub trait Peer {
     fn waits_for(&self) -> String;
 }
 
-/// When a [`Peer`] runs next.
+/// The time at which a [`Peer`] runs next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// At any later step.

@@ -1,4 +1,4 @@
-//! A simulated poller, level-triggered or edge-triggered.
+//! The pollers of a simulated machine.
 
 use std::collections::HashMap;
 use std::io;
@@ -6,15 +6,76 @@ use std::time::Duration;
 
 use foldhash::fast::FixedState;
 use shared_ring::author::HintSource;
-use shared_ring::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness};
+use shared_ring::poller::{DevPoll, InterestPoller, PollNow, Poller, Readiness, RtSig};
 use shared_ring::{Errno, Fd};
 
 use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::number;
+use crate::signals::SimSignals;
 use crate::state::{SimState, WaitOutcome, readiness};
 
-/// A simulated interest set.
+macro_rules! pollers {
+    ($($(#[$doc:meta])* $kind:ident = $name:literal, edges: $edges:literal, queue: $queue:literal,
+       |$machine:pat_param, $max:pat_param| $new:expr;)*) => {
+        /// A poller of a simulated machine.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum PollerKind { $($(#[$doc])* $kind,)* }
+
+        impl PollerKind {
+            /// Every poller.
+            pub const ALL: &[PollerKind] = &[$(PollerKind::$kind),*];
+
+            /// Returns its name.
+            pub const fn name(self) -> &'static str {
+                match self { $(PollerKind::$kind => $name,)* }
+            }
+
+            /// Returns whether it reports readiness once, when it begins.
+            pub const fn is_edge_triggered(self) -> bool {
+                match self { $(PollerKind::$kind => $edges,)* }
+            }
+
+            /// Returns whether it has a queue of events that can overflow.
+            pub const fn has_queue(self) -> bool {
+                match self { $(PollerKind::$kind => $queue,)* }
+            }
+
+            /// Opens it on a machine, with room for `max` events in its queue, if it has one.
+            pub fn open(self, machine: &Machine, max: usize) -> Box<dyn Poller> {
+                match self {
+                    $(PollerKind::$kind => {
+                        let ($machine, $max) = (machine, max);
+                        Box::new($new)
+                    })*
+                }
+            }
+        }
+    };
+}
+
+// The simulations and the tests of kernels take their pollers from this table.
+pollers! {
+    /// epoll, poll and select.
+    Level = "level", edges: false, queue: false, |machine, _| SimPoller::<false>::new(machine);
+    /// /dev/poll.
+    DevPoll = "devpoll", edges: false, queue: false, |machine, _| {
+        DevPoll::over(SimPoller::<true>::new(machine), machine.clone())
+    };
+    /// Declared interests (Banga), with a queue of hints.
+    Interest = "interest", edges: true, queue: true, |machine, max| {
+        InterestPoller::over(SimPoller::<true>::new(machine), machine.clone(), max)
+    };
+    /// epoll with EPOLLET.
+    Edge = "edge", edges: true, queue: false, |machine, _| SimPoller::<true>::new(machine);
+    /// Real-time signals. A machine has one such poller.
+    RtSig = "rtsig", edges: true, queue: true, |machine, max| {
+        RtSig::over(SimSignals::new(machine, max), machine.clone())
+    };
+}
+
+/// A simulated interest set, level-triggered or edge-triggered.
 pub struct SimPoller<const EDGE: bool> {
     machine: Machine,
     interests: HashMap<Fd, Readiness, FixedState>,
@@ -105,24 +166,6 @@ impl PollNow for Machine {
     }
 }
 
-/// /dev/poll on a simulated machine.
-pub type SimDevPoll = DevPoll<SimPoller<true>, Machine>;
-
-impl Machine {
-    /// Opens an empty set of /dev/poll.
-    pub fn dev_poll(&self) -> SimDevPoll {
-        DevPoll::over(SimPoller::new(self), self.clone())
-    }
-
-    /// Creates empty sets of declared interests, with a queue of at most `hints` hints.
-    pub fn interests(&self, hints: usize) -> SimInterest {
-        InterestPoller::over(SimPoller::new(self), self.clone(), hints)
-    }
-}
-
-/// Declared interests (Banga) on a simulated machine.
-pub type SimInterest = InterestPoller<SimPoller<true>, Machine>;
-
 impl HintSource for SimPoller<true> {
     fn watch(&mut self, fd: Fd, _wanted: i16, _one: bool) -> io::Result<bool> {
         let is_new = self.interests.get(&fd).is_none_or(Readiness::is_empty);
@@ -211,5 +254,19 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
 
     fn system_calls(&self) -> u64 {
         self.system_calls
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Plan;
+
+    #[test]
+    fn table_says_how_pollers_report() {
+        for kind in PollerKind::ALL {
+            let poller = kind.open(&Machine::new(&Plan::default()), 1);
+            assert_eq!(poller.is_edge_triggered(), kind.is_edge_triggered(), "{kind:?}");
+        }
     }
 }

@@ -4,24 +4,11 @@ use std::io;
 use std::time::Duration;
 
 use shared_ring::author::{Signal, SignalSource};
-use shared_ring::poller::RtSig;
 use shared_ring::{Errno, Fd};
 
 use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::state::{SignalQueue, Signalling, WaitOutcome};
-
-/// The real-time signal poller on a simulated machine.
-pub type SimRtSig = RtSig<SimSignals, Machine>;
-
-impl Machine {
-    /// Creates an empty set of descriptors that signal, with a queue of at most `max` signals. A machine
-    /// has one such set.
-    pub fn rt_sig(&self, max: usize) -> SimRtSig {
-        self.state().signalling = Signalling::Queued(SignalQueue::new(max));
-        RtSig::over(SimSignals { machine: self.clone() }, self.clone())
-    }
-}
 
 impl Machine {
     /// Called at each system call of a program that uses signals: peers may run, and a signal may
@@ -55,8 +42,17 @@ impl Machine {
 }
 
 /// The signal source of a simulated machine.
-pub struct SimSignals {
+pub(crate) struct SimSignals {
     machine: Machine,
+}
+
+impl SimSignals {
+    /// Creates an empty set of descriptors that signal, with a queue of at most `max` signals. A machine
+    /// has one such set.
+    pub(crate) fn new(machine: &Machine, max: usize) -> Self {
+        machine.state().signalling = Signalling::Queued(SignalQueue::new(max));
+        SimSignals { machine: machine.clone() }
+    }
 }
 
 impl SignalSource for SimSignals {

@@ -267,7 +267,7 @@ fn certified_key(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateEr
         other => CertificateError::Invalid(key.to_owned(), other.to_string()),
     })?;
     CertifiedKey::from_der(certificates, private, &ring::default_provider()).map_err(|error| {
-        CertificateError::Unusable { chain: chain.to_owned(), key: key.to_owned(), error }
+        CertificateError::InvalidKey { chain: chain.to_owned(), key: key.to_owned(), error }
     })
 }
 
@@ -366,7 +366,7 @@ pub enum CertificateError {
     /// A file is no valid PEM, or has an invalid certificate.
     Invalid(PathBuf, String),
     /// A key does not belong to its certificate, or its type is not supported.
-    Unusable {
+    InvalidKey {
         /// The file of the certificates.
         chain: PathBuf,
         /// The file of the key.
@@ -389,7 +389,7 @@ impl fmt::Display for CertificateError {
         match self {
             CertificateError::None => f.write_str("TLS needs a certificate and its key"),
             CertificateError::Read(file, error) => {
-                write!(f, "cannot read {}: {error}", file.display())
+                write!(f, "cannot read the certificate or key {}: {error}", file.display())
             }
             CertificateError::NoCertificate(file) => write!(
                 f,
@@ -404,7 +404,7 @@ impl fmt::Display for CertificateError {
             CertificateError::Invalid(file, error) => {
                 write!(f, "{} is no valid PEM file of certificates: {error}", file.display())
             }
-            CertificateError::Unusable { chain, key, error } => write!(
+            CertificateError::InvalidKey { chain, key, error } => write!(
                 f,
                 "the key {} cannot be used with the certificate {}: {error}",
                 key.display(),
@@ -428,7 +428,9 @@ impl std::error::Error for CertificateError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
             CertificateError::Read(_, error) => Some(error),
-            CertificateError::Unusable { error, .. } | CertificateError::Tls(error) => Some(error),
+            CertificateError::InvalidKey { error, .. } | CertificateError::Tls(error) => {
+                Some(error)
+            }
             _ => None,
         }
     }

@@ -7,7 +7,7 @@ use rustls::{CipherSuite, HandshakeKind, ProtocolVersion, ServerConnection};
 
 use crate::session::ServerSession;
 
-/// The details of a connection's TLS, as its handshake has settled them. Cheap to clone.
+/// The result of a connection's TLS handshake. Cheap to clone.
 ///
 /// An application inside [`Tls`](crate::Tls) gets them from
 /// [`Commands::session`](evring::Commands::session):

@@ -11,7 +11,7 @@ use shared_ring::buffers::{BufferError, BufferGroup};
 
 use crate::{BindError, ConnId, Listener, Tenant};
 
-/// What a handler in a sandbox can be bound to (ASH, section 3.1).
+/// The part of the traffic to which a handler in a sandbox is bound (ASH, section 3.1).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Binding {

@@ -48,6 +48,9 @@ pub struct Config {
     pub buffer_size: u32,
     /// Sizes of the kernel's socket buffers.
     pub socket_buffers: BufferSizes,
+    /// Number of bytes that the kernel has not sent yet, from which on an accepted connection has no room
+    /// (`TCP_NOTSENT_LOWAT`, tcp(7)). With `None`, the default, it has room until its socket buffer is full.
+    pub max_unsent_bytes: Option<u32>,
     /// Maximum number of bytes queued on one connection; a file counts as [`HIGH_WATER`](crate::HIGH_WATER)
     /// bytes.
     pub max_queued_bytes: usize,
@@ -94,6 +97,7 @@ impl Default for Config {
             buffers: 256,
             buffer_size: 4096,
             socket_buffers: BufferSizes::default(),
+            max_unsent_bytes: None,
             max_queued_bytes: 16 << 20,
             max_buffered_bytes: 256 << 20,
             send_policy: None,

@@ -72,7 +72,7 @@ impl DatagramConfig {
     }
 }
 
-/// What the handler of a [`DatagramThread`] did not handle.
+/// A datagram or event that the handler of a [`DatagramThread`] did not handle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DatagramNotification {

@@ -11,7 +11,7 @@ use shared_ring::{KernelError, Waker};
 
 use crate::{Application, Config, Listener, StartError, Stats, Unavailable};
 
-/// How a mechanism reports events.
+/// A mechanism's way of reporting events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
     /// Reports which descriptors are ready; the I/O follows.

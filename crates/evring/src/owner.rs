@@ -31,7 +31,7 @@ const RESUME: u64 = u64::MAX;
 /// That of the application's replies.
 const COMMANDS: u64 = u64::MAX - 1;
 
-/// What the hook of an [`OwnerThread`] did not consume.
+/// An event that the hook of an [`OwnerThread`] did not consume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notification {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::io;
 use std::time::Duration;
 
-/// How the kernel schedules a thread among others on its core: sched(7).
+/// A thread's scheduling among others on its core: sched(7).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Scheduling {

@@ -35,7 +35,7 @@ pub trait SendPolicy {
     }
 }
 
-/// What a connection has to send.
+/// The state of a connection that has something to send.
 pub struct SendState<'a> {
     /// The connection.
     pub id: ConnId,
@@ -43,11 +43,11 @@ pub struct SendState<'a> {
     pub queued_bytes: usize,
     /// Number of bytes left of the file at the front of the queue; `None` if bytes in memory are there.
     pub file_bytes: Option<u64>,
-    /// Whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and all
+    /// [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and all
     /// connections together hold less than half of
     /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
     pub can_read: bool,
-    /// Whether the socket took only a part of the last piece of a file, or of the last send from memory if the policy
+    /// The socket took only a part of the last piece of a file, or of the last send from memory if the policy
     /// decides these, too. After a pause this is not known, and false.
     pub is_full: bool,
     /// The time at which the turn began.

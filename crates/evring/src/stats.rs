@@ -47,6 +47,6 @@ pub struct Stats {
     pub cpu_time: Duration,
     /// Counters of the kernel.
     pub kernel: Counters,
-    /// What the kernel holds at the moment.
+    /// The resources that the kernel holds at the moment.
     pub occupancy: Occupancy,
 }

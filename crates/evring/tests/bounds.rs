@@ -128,24 +128,24 @@ impl Application for Obedient {
 }
 
 /// The largest values of what a server used.
-fn add(most: &mut Usage, usage: &Usage) {
-    most.operations = most.operations.max(usage.operations);
-    most.tail = most.tail.max(usage.tail);
-    most.queued_files = most.queued_files.max(usage.queued_files);
-    most.held = most.held.max(usage.held);
-    most.file_ops = most.file_ops.max(usage.file_ops);
-    most.deferred_file_ops = most.deferred_file_ops.max(usage.deferred_file_ops);
-    most.file_ops_per_connection = most.file_ops_per_connection.max(usage.file_ops_per_connection);
-    most.lists = most.lists.max(usage.lists);
-    most.spare = most.spare.max(usage.spare);
-    most.read_ahead_bytes = most.read_ahead_bytes.max(usage.read_ahead_bytes);
-    most.write_bytes = most.write_bytes.max(usage.write_bytes);
+fn add(max: &mut Usage, usage: &Usage) {
+    max.operations = max.operations.max(usage.operations);
+    max.tail = max.tail.max(usage.tail);
+    max.queued_files = max.queued_files.max(usage.queued_files);
+    max.held = max.held.max(usage.held);
+    max.file_ops = max.file_ops.max(usage.file_ops);
+    max.deferred_file_ops = max.deferred_file_ops.max(usage.deferred_file_ops);
+    max.file_ops_per_connection = max.file_ops_per_connection.max(usage.file_ops_per_connection);
+    max.lists = max.lists.max(usage.lists);
+    max.spare = max.spare.max(usage.spare);
+    max.read_ahead_bytes = max.read_ahead_bytes.max(usage.read_ahead_bytes);
+    max.write_bytes = max.write_bytes.max(usage.write_bytes);
 }
 
 /// What a server used at most and at last, and the bounds that it exceeded.
 #[derive(Default)]
 struct Report {
-    most: Usage,
+    max: Usage,
     last: Usage,
     exceeded: Option<(&'static str, usize, usize)>,
     stats: Stats,
@@ -177,17 +177,17 @@ fn serve(name: &'static str, config: Config, clients: impl FnOnce(SocketAddr)) -
         // On a ring, all buffers may land twice before a pause takes effect.
         let landed = 2 * usize::from(config.buffers) * config.buffer_size as usize;
         let (usage, seen) = mpsc::channel();
-        let (mut most, mut exceeded) = (Usage::default(), None);
+        let (mut max, mut exceeded) = (Usage::default(), None);
         let inspect = move |now: &Usage| {
             exceeded = exceeded.or_else(|| now.exceeded(&config, landed));
-            add(&mut most, now);
+            add(&mut max, now);
             if now.ending {
-                usage.send((most, *now, exceeded)).expect("this thread receives it later");
+                usage.send((max, *now, exceeded)).expect("this thread receives it later");
             }
         };
         let stats = server.run_inspected(Obedient(reason), inspect).unwrap();
-        let (most, last, exceeded) = seen.try_iter().last().expect("it has ended");
-        Report { most, last, exceeded, stats, reasons: Vec::new() }
+        let (max, last, exceeded) = seen.try_iter().last().expect("it has ended");
+        Report { max, last, exceeded, stats, reasons: Vec::new() }
     });
     let (address, remote) = receiver.recv().unwrap();
     clients(address);
@@ -257,13 +257,13 @@ fn hostile_clients_exceed_no_bound_of_a_server() {
             let report = serve(name, config, |address| hostile(address, 7));
             assert_eq!(report.exceeded, None, "{name} {policy}");
             // The clients did reach what they attack.
-            let most = report.most;
-            assert_eq!(most.file_ops_per_connection, 16, "{name} {policy}");
-            assert_eq!(most.lists, 4, "{name} {policy}");
-            assert!(most.deferred_file_ops > 0, "{name} {policy}");
-            assert!(most.held > MAX_BUFFERED / 2, "{name} {policy}: {}", most.held);
-            assert!(most.spare >= SERVED, "{name} {policy}: {}", most.spare);
-            assert!(most.operations > SERVED * 3 / 2, "{name} {policy}: {}", most.operations);
+            let max = report.max;
+            assert_eq!(max.file_ops_per_connection, 16, "{name} {policy}");
+            assert_eq!(max.lists, 4, "{name} {policy}");
+            assert!(max.deferred_file_ops > 0, "{name} {policy}");
+            assert!(max.held > MAX_BUFFERED / 2, "{name} {policy}: {}", max.held);
+            assert!(max.spare >= SERVED, "{name} {policy}: {}", max.spare);
+            assert!(max.operations > SERVED * 3 / 2, "{name} {policy}: {}", max.operations);
             assert!(report.stats.overruns > 0, "{name} {policy}");
             // No operation was rejected.
             let rejected = |reason: &CloseReason| match reason {

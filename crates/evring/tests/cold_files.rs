@@ -284,8 +284,8 @@ fn clients_that_do_not_read_had_any_number_of_bytes_read_ahead() {
         let others = clients as u64 * u64::from(MAX_EXACT_READ_BYTES);
         assert!(read <= with_ahead + others, "{by:?}: {read} bytes");
         // Threads read for many clients at once, and then the first read is that of all.
-        let least = if by == By::Ring { u64::from(ReadAhead::MAX_SOCKETS) * ahead } else { ahead };
-        assert!(read > least, "{by:?}: {read} bytes");
+        let min = if by == By::Ring { u64::from(ReadAhead::MAX_SOCKETS) * ahead } else { ahead };
+        assert!(read > min, "{by:?}: {read} bytes");
     }
 }
 

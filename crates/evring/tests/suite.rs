@@ -29,3 +29,4 @@ mod sends_file;
 mod server;
 mod slow_readers;
 mod timers_and_mailboxes;
+mod unsent_bytes;

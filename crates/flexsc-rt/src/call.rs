@@ -4,7 +4,7 @@ use std::os::fd::RawFd;
 
 use crate::object::{Kind, Object};
 
-/// What executes a call.
+/// The executor of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Executor {
@@ -19,7 +19,7 @@ pub enum Executor {
     Shared,
 }
 
-/// What a call may wait for.
+/// The events for which a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Waits {

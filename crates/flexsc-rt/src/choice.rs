@@ -348,14 +348,14 @@ impl Costs {
     fn learn(&mut self, executor: Executor, ns: f32) {
         let known = self.ns[executor as usize];
         let is_trial = executor == self.trial && executor != self.best;
-        let most = if self.raised { RAISED.1 } else { RAISED.0 };
+        let max_factor = if self.raised { RAISED.1 } else { RAISED.0 };
         self.ns[executor as usize] = match known {
             // A trial replaces what was known.
             _ if is_trial && !self.trial_known => ns,
             _ if is_trial => known.min(ns),
             0.0 => ns,
             _ if executor != self.best => known.min(ns),
-            _ => measured_again(known, ns, most),
+            _ => measured_again(known, ns, max_factor),
         };
         if is_trial {
             self.trial_known = true;
@@ -401,8 +401,8 @@ impl Costs {
 }
 
 /// Returns a known cost after another measurement, which raises it by a factor at most.
-fn measured_again(known: f32, ns: f32, most: f32) -> f32 {
-    if ns > known { ns.min(known * most) } else { (known + ns) / 2.0 }
+fn measured_again(known: f32, ns: f32, max_factor: f32) -> f32 {
+    if ns > known { ns.min(known * max_factor) } else { (known + ns) / 2.0 }
 }
 
 #[cfg(all(test, not(loom)))]

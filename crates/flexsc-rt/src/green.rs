@@ -53,7 +53,7 @@ use crate::future::Runtime;
 use crate::operation::Operation;
 use crate::pages::{Config as PagesConfig, Counters};
 
-/// How many green threads there may be, and of which size.
+/// The maximum number of green threads, and their size.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Config {
@@ -81,7 +81,7 @@ struct Scheduler {
     runtime: Runtime,
     max_threads: usize,
     stack_bytes: usize,
-    places: RefCell<Vec<Place>>,
+    places: RefCell<Vec<ThreadPlace>>,
     /// Places without a thread.
     free: RefCell<Vec<u32>>,
     /// Stacks without a thread.
@@ -98,7 +98,7 @@ struct Scheduler {
 }
 
 /// A place for a thread.
-struct Place {
+struct ThreadPlace {
     waker: Arc<Ready>,
     /// A thread that does not run now.
     suspended: Option<(Coroutine<(), (), ()>, Rc<Thread>)>,
@@ -346,7 +346,7 @@ impl Scheduler {
         let stack = stack.map_err(SpawnError::Stack)?;
         let place = self.free_place();
         let mut places = self.places.borrow_mut();
-        let Place { waker, suspended } = &mut places[place as usize];
+        let ThreadPlace { waker, suspended } = &mut places[place as usize];
         let thread = Rc::new(Thread {
             yielder: Cell::new(ptr::null()),
             waker: Waker::from(Arc::clone(waker)),
@@ -385,7 +385,7 @@ impl Scheduler {
             let place = places.len() as u32;
             let queue = Arc::clone(&self.ready);
             let waker = Arc::new(Ready { place, queued: AtomicBool::new(false), queue });
-            places.push(Place { waker, suspended: None });
+            places.push(ThreadPlace { waker, suspended: None });
             place
         })
     }
@@ -497,7 +497,7 @@ impl<T> fmt::Debug for JoinHandle<T> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stopped;
 
-/// Why a green thread was not started.
+/// The reason why a green thread was not started.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum SpawnError {

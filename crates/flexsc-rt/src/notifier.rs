@@ -15,12 +15,12 @@ use crate::interrupt;
 /// A thread that waits for the pages of a runtime while all its tasks do.
 #[derive(Debug)]
 pub(crate) struct Notifier {
-    shared: Arc<Shared>,
+    shared: Arc<NotifierState>,
     process: Process,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct NotifierState {
     watch: Mutex<Watch>,
     changed: Condvar,
     pages: OwnedFd,
@@ -36,7 +36,7 @@ struct Watch {
 impl Notifier {
     /// Starts the thread, which waits for the descriptor of pages.
     pub(crate) fn start(pages: impl AsFd) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(NotifierState {
             watch: Mutex::default(),
             changed: Condvar::new(),
             pages: pages.as_fd().try_clone_to_owned()?,
@@ -56,7 +56,7 @@ impl Notifier {
     }
 }
 
-impl Shared {
+impl NotifierState {
     fn lock(&self) -> MutexGuard<'_, Watch> {
         self.watch.lock().unwrap_or_else(PoisonError::into_inner)
     }

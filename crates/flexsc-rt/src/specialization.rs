@@ -1,6 +1,6 @@
 //! When syscall threads have cores of their own.
 
-/// When syscall threads leave the owner's core.
+/// The rule by which syscall threads leave the owner's core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Specialization {

@@ -117,7 +117,7 @@ struct Pool {
     max_active: usize,
     period: Duration,
     cores: Cores,
-    /// Pages wait, every thread that runs is blocked, and the system starts no other.
+    /// Pages wait, every thread that runs is blocked, and the kernel starts no other.
     stranded: AtomicBool,
 }
 

@@ -32,7 +32,7 @@ impl Busy {
     fn with_entries(specialization: Specialization, entries: u32) -> Self {
         let mut config = Config::with_entries(entries);
         config.heartbeat = Duration::from_micros(500);
-        (config.executor, config.ring) = (Some(Executor::Threads), false);
+        (config.executor, config.uses_ring) = (Some(Executor::Threads), false);
         config.specialization = specialization;
         let zero = File::open("/dev/zero").unwrap();
         Busy { pages: register(config), zero, buffer: vec![0; 4 << 20] }

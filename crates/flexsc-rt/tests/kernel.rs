@@ -47,7 +47,7 @@ fn several_accepts_are_outstanding() {
         accepted.into_iter().for_each(|socket| kernel.host_mut().close_unused(socket));
         kernel.cancel(token);
         let ended = next(&mut kernel);
-        assert!(ended.last && matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
+        assert!(ended.is_last && matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
         assert_eq!(turn(&mut kernel), 0);
     }
     kernel.host_mut().close_unused(listener);
@@ -154,7 +154,7 @@ fn receives_wait_without_a_buffer_and_then_in_order() {
     let mut seen = HashSet::new();
     while let Some(completion) = held.pop() {
         assert!(matches!(&completion.outcome, Outcome::Received(bytes) if **bytes == *b"bytes"));
-        assert!(!completion.last && seen.insert(completion.token));
+        assert!(!completion.is_last && seen.insert(completion.token));
         drop(completion);
         if seen.len() + held.len() < 4 {
             held.push(next(&mut kernel));
@@ -163,11 +163,11 @@ fn receives_wait_without_a_buffer_and_then_in_order() {
     // The end of a stream is the last completion, and a cancellation also.
     pairs[0].1.shutdown(std::net::Shutdown::Write).unwrap();
     let ended = next(&mut kernel);
-    assert!(ended.last && ended.token == token(0) && matches!(ended.outcome, Outcome::Eof));
+    assert!(ended.is_last && ended.token == token(0) && matches!(ended.outcome, Outcome::Eof));
     kernel.cancel(token(1));
     kernel.cancel(token(1));
     let ended = next(&mut kernel);
-    assert!(ended.last && ended.token == token(1));
+    assert!(ended.is_last && ended.token == token(1));
     assert!(matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
     kernel.finish();
     pairs.into_iter().for_each(|(ours, _)| kernel.host_mut().close_unused(ours));
@@ -191,7 +191,7 @@ fn cancelled_receive_that_waits_for_a_buffer_ends() {
     let waits = (0..3).map(token).find(|token| held.iter().all(|held| held.token != *token));
     kernel.cancel(waits.unwrap());
     let ended = kernel.next().unwrap();
-    assert!(ended.last && Some(ended.token) == waits);
+    assert!(ended.is_last && Some(ended.token) == waits);
     assert!(matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None)));
     kernel.finish();
     pairs.into_iter().for_each(|(ours, _)| kernel.host_mut().close_unused(ours));
@@ -385,7 +385,7 @@ fn files_are_opened_queried_and_read_by_posted_calls() {
         let made = kernel.page_counters().in_place;
         submit(kernel, token, Op::File(op));
         let completion = next(kernel);
-        assert!(completion.last && completion.token == token);
+        assert!(completion.is_last && completion.token == token);
         assert!(kernel.page_counters().in_place > made, "the first call is posted");
         match completion.outcome {
             Outcome::File(outcome) => Ok(outcome),

@@ -54,7 +54,7 @@ fn accepts_beyond_the_first_of_each_listener_are_bounded_together() {
     assert_eq!(kernel.page_counters().posted - before, 100 + BEYOND_THE_FIRST);
     // One that ends leaves its accepts to the next one.
     kernel.cancel(token(0));
-    assert!(next(&mut kernel).last);
+    assert!(next(&mut kernel).is_last);
     let before = kernel.page_counters().posted;
     submit(&mut kernel, token(0), accept(&listeners[0], None));
     assert_eq!(kernel.page_counters().posted - before, FOR_ONE);

@@ -267,7 +267,7 @@ fn choice_gives_the_ring_no_call_that_it_has_no_operation_for() {
 #[test]
 fn configuration_turns_the_ring_off() {
     let mut config = Config::default();
-    config.ring = false;
+    config.uses_ring = false;
     let mut pages = register(config);
     let pipe = Pipe::new();
     let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Ring));

@@ -128,11 +128,11 @@ pub use server::builder::Builder;
 pub use server::error::Error;
 pub use server::running::{Handle, Server};
 pub use site::Site;
+pub use site::any_response::{AnyResponse, Response};
 pub use site::handler::Request;
 pub use site::head::Head;
 pub use site::into_response::IntoResponse;
 pub use site::methods::{Methods, delete, get, patch, post, put};
-pub use site::reply::{Reply, Response};
 pub use site::state::State;
 
 /// Tests the examples of the README.

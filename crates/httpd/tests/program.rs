@@ -275,7 +275,15 @@ fn settings_are_checked_without_serving() {
     assert!(text.contains("httpd.toml:2:11: it is not UTF-8 text"), "{text}");
     let output = output(&["--config", "/does/not/exist.toml"]);
     let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("/does/not/exist.toml: cannot read it"), "{text}");
+    let expected = "/does/not/exist.toml: cannot read the settings: No such file or directory (os error 2); \
+                    check the path of --config";
+    assert!(text.contains(expected), "{text}");
+    // A flag that names a file.
+    let output = self::output(&["--tls-cert", "/none.crt", "--tls-key", "/none.key"]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    let expected = "httpd: cannot read the certificate or key /none.crt: No such file or directory (os error 2); \
+                    check the path of --tls-cert, --tls-key or --tls-client-ca";
+    assert!(text.contains(expected), "{text}");
 }
 
 #[test]

@@ -233,7 +233,7 @@ fn listener_with_reused_descriptor_did_not_interrupt() {
         loop {
             kernel.turn(Some(until)).unwrap();
             if let Some(completion) = kernel.next() {
-                assert!(completion.last && completion.token == token);
+                assert!(completion.is_last && completion.token == token);
                 return;
             }
         }

@@ -19,7 +19,7 @@
 //! | [`Waker`], [`EventCounter`] | ends a wait of the kernel from another thread |
 //! | [`System`], [`Host`], [`Linux`] | the system calls of a machine, which a simulation replaces |
 //! | [`Poller`] | an interest set and a wait; [`Engine`] makes a kernel of it |
-//! | [`PollNow`], [`HintSource`], [`SignalSource`] | the system calls under the pollers `DevPoll`, `InterestPoller` and `RtSig` |
+//! | [`PollNow`], [`HintSource`], [`SignalSource`] | the system calls under the pollers of which the simulated machine has its own |
 //! | `uring::CallRing` | a ring that makes system calls, for which the author keeps the memory |
 //! | `uring::Ring`, `uring::UringKernel` | the queues of io_uring, and the kernel over them |
 //! | [`Process`] | detects a child of fork(2), which must not use its parent's descriptors |

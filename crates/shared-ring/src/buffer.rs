@@ -31,11 +31,11 @@ pub struct BufferPool {
 /// The memory of a pool.
 struct Memory {
     start: NonNull<u8>,
-    owner: Owner,
+    owner: MemoryOwner,
 }
 
 /// What releases the memory of a pool.
-enum Owner {
+enum MemoryOwner {
     Allocator(Layout),
     /// Its drop releases the memory.
     Caller {
@@ -64,7 +64,7 @@ impl BufferPool {
         // SAFETY: the layout's size is not zero, as asserted above.
         let start = unsafe { alloc_zeroed(layout) };
         let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        let memory = Memory { start, owner: Owner::Allocator(layout) };
+        let memory = Memory { start, owner: MemoryOwner::Allocator(layout) };
         let free = RefCell::new((0..count).rev().collect());
         let (group, lent) = (Some(BufferGroup::DEFAULT), Cell::new(0));
         Rc::new(BufferPool { memory, group, size, stride, count, free, lent })
@@ -95,7 +95,7 @@ impl BufferPool {
         }
         let size = size as usize;
         Ok(BufferPool {
-            memory: Memory { start, owner: Owner::Caller { _memory: memory } },
+            memory: Memory { start, owner: MemoryOwner::Caller { _memory: memory } },
             group: None,
             size,
             stride: needed / usize::from(count),
@@ -201,7 +201,7 @@ impl Drop for Memory {
     /// Releases the memory: every `RxBuf` keeps the pool alive, and a kernel that may still write leaks
     /// its handle instead of dropping it.
     fn drop(&mut self) {
-        if let Owner::Allocator(layout) = self.owner
+        if let MemoryOwner::Allocator(layout) = self.owner
             && layout.size() > 0
         {
             // SAFETY: allocated in `new` or by a vector with this layout, and no longer used.
@@ -310,7 +310,7 @@ impl From<Vec<u8>> for RxBuf {
         let pool = BufferPool {
             memory: Memory {
                 start: NonNull::new(bytes.as_mut_ptr()).expect("a vector's pointer is not null"),
-                owner: Owner::Allocator(layout),
+                owner: MemoryOwner::Allocator(layout),
             },
             group: None,
             size,

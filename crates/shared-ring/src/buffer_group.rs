@@ -44,7 +44,7 @@ pub unsafe trait BufferMemory {
     fn bytes(&self) -> NonNull<[u8]>;
 }
 
-/// Where received bytes lie.
+/// The place of received bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The group of the buffer.

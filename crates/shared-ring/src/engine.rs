@@ -213,7 +213,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         {
             self.done.push_back(written);
         }
-        let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.last);
+        let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.is_last);
         if !self.poller.is_edge_triggered() && !has_more {
             // Without a waiter there is nothing to ask for. A set that shrinks has room.
             let _ = self.update_interest(fd);
@@ -251,7 +251,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         for _ in 0..per_turn.unwrap_or(Self::MAX_ACCEPTS_PER_TURN) {
             match self.operations.read(fd, token) {
                 Read::Completed(completion) => {
-                    let last = completion.last;
+                    let last = completion.is_last;
                     self.done.push_back(completion);
                     if last {
                         return;

@@ -22,11 +22,11 @@ struct Handle {
     has_read_ahead: Cell<bool>,
     /// The length and the last change of the contents when the file was opened.
     version: Cell<Option<(u64, i64)>>,
-    _owner: Owner,
+    _owner: FdOwner,
 }
 
 impl Handle {
-    fn new(fd: Fd, owner: Owner) -> Rc<Self> {
+    fn new(fd: Fd, owner: FdOwner) -> Rc<Self> {
         Rc::new(Handle {
             fd,
             cached: Cell::default(),
@@ -39,7 +39,7 @@ impl Handle {
 
 /// Closes the descriptor when dropped.
 #[expect(dead_code, reason = "held to be dropped")]
-enum Owner {
+enum FdOwner {
     Linux(OwnedFd),
     Other(Box<dyn Any>),
 }
@@ -51,7 +51,7 @@ impl File {
 
     /// Returns the open file of another machine. `owner` closes the descriptor when dropped.
     pub fn of(opened: Socket, owner: impl Any) -> Self {
-        File(Handle::new(opened.number(), Owner::Other(Box::new(owner))))
+        File(Handle::new(opened.number(), FdOwner::Other(Box::new(owner))))
     }
 
     /// Attaches a value to the file. It is dropped after the file, with the last clone of the
@@ -60,7 +60,7 @@ impl File {
     pub fn with(self, value: impl Any) -> Self {
         let (fd, version) = (self.fd(), self.0.version.get());
         let has_read_ahead = self.0.has_read_ahead.get();
-        let handle = Handle::new(fd, Owner::Other(Box::new((self, value))));
+        let handle = Handle::new(fd, FdOwner::Other(Box::new((self, value))));
         handle.version.set(version);
         handle.has_read_ahead.set(has_read_ahead);
         File(handle)
@@ -104,7 +104,7 @@ impl File {
 impl From<OwnedFd> for File {
     fn from(fd: OwnedFd) -> Self {
         let number = Fd::from_raw(fd.as_raw_fd());
-        File(Handle::new(number, Owner::Linux(fd)))
+        File(Handle::new(number, FdOwner::Linux(fd)))
     }
 }
 
@@ -153,7 +153,7 @@ pub struct Metadata {
 pub struct Listing {
     /// Each name except `.` and `..`, with the metadata of its target.
     pub entries: Vec<(OsString, Metadata)>,
-    /// Whether all entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted.
+    /// All entries are included. Entries beyond [`Listing::MAX_ENTRIES`] are omitted.
     pub is_complete: bool,
 }
 

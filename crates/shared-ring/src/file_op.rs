@@ -35,11 +35,11 @@ pub struct PathAt<D = File, P = Arc<CStr>> {
     pub root: D,
     /// A relative path.
     pub path: P,
-    /// Where its links may lead.
+    /// The policy for its links.
     pub symlinks: SymlinkPolicy,
 }
 
-/// What a file is opened for.
+/// The purpose for which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Access {
     /// Reading.
@@ -63,7 +63,7 @@ pub enum Blocking {
     NoBlock,
 }
 
-/// Where symbolic links of a path may lead.
+/// The policy for symbolic links of a path.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SymlinkPolicy {
     /// Only beneath the root. A path that leads out of it fails with `EXDEV`.
@@ -101,13 +101,13 @@ impl FileRange {
 pub struct FileWrite<F = File> {
     /// A regular file that was opened for writing.
     pub file: F,
-    /// Where to write.
+    /// The position of the write.
     pub at: WriteAt,
     /// The bytes. After a failure the file may contain the first of them.
     pub bytes: Bytes,
 }
 
-/// Where a write begins.
+/// The position at which a write begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteAt {
     /// At the end of the file, or of the bytes in a pipe.

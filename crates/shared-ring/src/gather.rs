@@ -35,15 +35,15 @@ pub struct GatherList {
 enum Segment {
     Copied(Range<usize>),
     Static(&'static [u8]),
-    Shared(Shared),
+    Shared(SharedBytes),
     Received(RxBuf),
 }
 
 /// Bytes shared with an owner whose destructor may panic. That panic is caught: it no longer
 /// concerns the connection, and a list can be dropped anywhere. The panic hook has reported it.
-struct Shared(ManuallyDrop<Bytes>);
+struct SharedBytes(ManuallyDrop<Bytes>);
 
-impl Drop for Shared {
+impl Drop for SharedBytes {
     fn drop(&mut self) {
         // SAFETY: the value is not used again.
         let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
@@ -163,7 +163,7 @@ impl GatherList {
 
     /// Appends shared bytes, which are copied only if they are few.
     pub fn shared(&mut self, bytes: Bytes) {
-        let bytes = Shared(ManuallyDrop::new(bytes));
+        let bytes = SharedBytes(ManuallyDrop::new(bytes));
         if bytes.0.len() <= Self::COPY_MAX_BYTES {
             return self.copy(&bytes.0);
         }

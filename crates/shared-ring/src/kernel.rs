@@ -84,7 +84,7 @@ pub unsafe trait Submit {
     }
 }
 
-/// What a kernel holds at a moment.
+/// The resources that a kernel holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Occupancy {
     /// Operations in flight, including those not submitted yet.
@@ -97,7 +97,7 @@ pub struct Occupancy {
     pub delivered: u32,
     /// Events that wait for delivery, the block's `num_queued` (SEND 3.2).
     pub queued: u32,
-    /// Whether no event interrupts the application: the mask `notify` is empty (SEND 3.2). It always is with PS1 and PS2.
+    /// No event interrupts the application: the mask `notify` is empty (SEND 3.2). It always is with PS1 and PS2.
     pub is_masked: bool,
 }
 

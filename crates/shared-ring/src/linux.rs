@@ -309,8 +309,8 @@ const SIGNALS: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
 
 /// Directs a descriptor's signals to the calling thread only.
 pub(crate) fn signal_to_this_thread(fd: BorrowedFd<'_>) -> Result<(), Errno> {
-    let owner = Owner { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
-    // SAFETY: the command reads one `f_owner_ex`, whose layout `Owner` has.
+    let owner = OwnerEx { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
+    // SAFETY: the command reads one `f_owner_ex`, whose layout `OwnerEx` has.
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) } < 0 {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
@@ -319,8 +319,8 @@ pub(crate) fn signal_to_this_thread(fd: BorrowedFd<'_>) -> Result<(), Errno> {
 
 /// Returns whether a descriptor's signals are directed to the calling thread.
 pub(crate) fn signals_to_this_thread(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
-    let mut owner = Owner { kind: -1, thread: 0 };
-    // SAFETY: the command writes one `f_owner_ex`, whose layout `Owner` has.
+    let mut owner = OwnerEx { kind: -1, thread: 0 };
+    // SAFETY: the command writes one `f_owner_ex`, whose layout `OwnerEx` has.
     if unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, &raw mut owner) } < 0 {
         return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
     }
@@ -333,7 +333,7 @@ const F_OWNER_TID: libc::c_int = 0;
 
 /// `struct f_owner_ex` of fcntl(2).
 #[repr(C)]
-struct Owner {
+struct OwnerEx {
     kind: libc::c_int,
     thread: libc::pid_t,
 }
@@ -359,7 +359,7 @@ mod tests {
 
     #[test]
     fn owner_has_the_layout_of_f_owner_ex() {
-        assert_eq!(size_of::<Owner>(), 8);
-        assert_eq!(std::mem::offset_of!(Owner, thread), 4);
+        assert_eq!(size_of::<OwnerEx>(), 8);
+        assert_eq!(std::mem::offset_of!(OwnerEx, thread), 4);
     }
 }

@@ -178,19 +178,19 @@ pub struct Completion {
     pub token: Token,
     /// Its result.
     pub outcome: Outcome,
-    /// Whether the operation has ended. `Accept`, `Receive` and `ReceiveFrom` have many completions.
-    pub last: bool,
+    /// The operation has ended. `Accept`, `Receive` and `ReceiveFrom` have many completions.
+    pub is_last: bool,
 }
 
 impl Completion {
     /// Creates the last completion of an operation.
     pub fn last(token: Token, outcome: Outcome) -> Self {
-        Completion { token, outcome, last: true }
+        Completion { token, outcome, is_last: true }
     }
 
     /// Creates a completion that others follow.
     pub fn more(token: Token, outcome: Outcome) -> Self {
-        Completion { token, outcome, last: false }
+        Completion { token, outcome, is_last: false }
     }
 }
 

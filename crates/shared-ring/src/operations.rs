@@ -55,7 +55,7 @@ pub struct SocketState<N> {
     pub notes: N,
 }
 
-/// What an operation in flight needs of its kernel.
+/// The need of an operation in flight.
 #[derive(Debug)]
 pub enum Need {
     /// Calls of [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.

@@ -138,7 +138,7 @@ pub trait System: Host {
     fn file(&self, opened: Socket) -> File;
 }
 
-/// How a program is notified of a wake.
+/// The way in which a program is notified of a wake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeSignal {
     /// A poller reports the waker as readable.

@@ -1,4 +1,4 @@
-//! Each system call is counted once, by the poller or the engine that makes it.
+//! Each system call is counted once, by the poller or the kernel that makes it.
 
 mod number;
 mod turns;
@@ -11,75 +11,13 @@ use std::time::{Duration, Instant};
 use number::number;
 use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::files::{File, FileOp};
-use shared_ring::poller::{
-    DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
-};
+use shared_ring::poller::Poll;
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
     Engine, EngineConfig, Errno, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit,
     Submitted, Token, WhenCold,
 };
 use turns::{Batch, TurnInto};
-
-/// Returns a poller's count after registering a descriptor, and after reporting it as ready.
-fn counts(mut poller: impl Poller) -> [u64; 2] {
-    let (one, other) = UnixDatagram::pair().unwrap();
-    one.send(b"1").unwrap();
-    let socket = Socket::from(OwnedFd::from(other));
-    let fd = number(&socket);
-    poller.set(fd, Readiness::READ).unwrap();
-    let registered = poller.system_calls();
-    let mut ready = Vec::new();
-    poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
-    assert!(ready.iter().any(|(at, ready)| *at == fd && ready.contains(Readiness::READ)));
-    assert_eq!(poller.overflows(), 0);
-    let counts = [registered, poller.system_calls()];
-    poller.forget(fd);
-    Linux::default().close_unused(socket);
-    counts
-}
-
-#[test]
-fn poller_counts_its_system_calls() {
-    // epoll_ctl and epoll_wait.
-    assert_eq!(counts(Epoll::new().unwrap()), [1, 2]);
-    assert_eq!(counts(EpollEdge::new().unwrap()), [1, 2]);
-    assert_eq!(counts(Poll::default()), [0, 1]);
-    assert_eq!(counts(Select::default()), [0, 1]);
-    // epoll_ctl; then epoll_wait for hints and poll for their state.
-    assert_eq!(counts(DevPoll::new().unwrap()), [1, 3]);
-    assert_eq!(counts(InterestPoller::new().unwrap()), [1, 3]);
-    // F_SETSIG, F_SETOWN_EX, F_GETFL, FIOASYNC, and poll for the current state; then sigtimedwait.
-    assert_eq!(counts(RtSig::new().unwrap()), [5, 6]);
-}
-
-/// Returns the number of calls that a poller makes to reduce and to extend interest.
-fn calls_to_change(mut poller: impl Poller) -> [u64; 2] {
-    let (_one, other) = UnixDatagram::pair().unwrap();
-    let socket = Socket::from(OwnedFd::from(other));
-    let fd = number(&socket);
-    let mut calls = |want| {
-        let before = poller.system_calls();
-        poller.set(fd, want).unwrap();
-        poller.system_calls() - before
-    };
-    calls(Readiness::READ | Readiness::WRITE);
-    let counts = [calls(Readiness::READ), calls(Readiness::READ | Readiness::WRITE)];
-    poller.forget(fd);
-    Linux::default().close_unused(socket);
-    counts
-}
-
-#[test]
-fn only_epoll_and_rtsig_make_calls_to_reduce_interest() {
-    assert_eq!(calls_to_change(Epoll::new().unwrap()), [1, 1]);
-    assert_eq!(calls_to_change(EpollEdge::new().unwrap()), [1, 1]);
-    assert_eq!(calls_to_change(Poll::default()), [0, 0]);
-    assert_eq!(calls_to_change(Select::default()), [0, 0]);
-    assert_eq!(calls_to_change(DevPoll::new().unwrap()), [0, 0]);
-    assert_eq!(calls_to_change(InterestPoller::new().unwrap()), [0, 1]);
-    assert_eq!(calls_to_change(RtSig::new().unwrap()), [1, 1]);
-}
 
 #[test]
 fn engine_counts_its_own_and_its_pollers_calls() {

@@ -66,7 +66,7 @@ fn accept_fails_without_a_descriptor(
     }
     let failed = next(name, &mut kernel, &mut batch);
     let full = matches!(failed.outcome, Outcome::Failed(Errno::MFILE, None));
-    assert!(full && failed.last, "{name}: {failed:?}");
+    assert!(full && failed.is_last, "{name}: {failed:?}");
     assert!(batch.is_empty(), "{name}: completions after the last: {batch:?}");
     assert!(kernel.counters().fd_limit_hits > 0, "{name}");
 
@@ -78,7 +78,7 @@ fn accept_fails_without_a_descriptor(
     kernel.cancel(ACCEPT);
     let ended = next(name, &mut kernel, &mut batch);
     let cancelled = matches!(ended.outcome, Outcome::Failed(Errno::CANCELED, None));
-    assert!(cancelled && ended.last, "{name}: {ended:?}");
+    assert!(cancelled && ended.is_last, "{name}: {ended:?}");
     for socket in [ours, peer, listener] {
         kernel.host_mut().close_unused(socket);
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use evring_sim::{CheckedKernel, Machine, SimKernel, SimPoller};
+use evring_sim::{CheckedKernel, PollerKind, SimKernel};
 use far::simulated::SimulatedMachine;
 use far::{DatagramPeer, Far, LocalMachine, Stream};
 use mapped::{View, mapped};
@@ -28,7 +28,7 @@ use shared_ring::calls::{Arg, Call, Executor};
 use shared_ring::files::{
     Access, File, FileKind, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt,
 };
-use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
+use shared_ring::poller::{POLLERS, Poll};
 use shared_ring::sockets::{BufferSizes, Datagram, ListenOptions, Transmit};
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
@@ -62,20 +62,11 @@ macro_rules! on_every_kernel {
         fn $test() {
             let Capacity { operations, buffers, buffer_size } = $capacity;
             let engine = EngineConfig::new(operations, buffers, buffer_size);
-            macro_rules! over {
-                ($name:literal, $poller:expr) => {
-                    println!("engine over {}", $name);
-                    let kernel = Engine::new($poller, &engine).unwrap();
-                    cases::$test(Tested::new(kernel), &LocalMachine::new());
-                };
+            for (name, open) in POLLERS {
+                println!("engine over {name}");
+                let kernel = Engine::new(open().unwrap(), &engine).unwrap();
+                cases::$test(Tested::new(kernel), &LocalMachine::new());
             }
-            over!("epoll", Epoll::new().unwrap());
-            over!("edge-triggered epoll", EpollEdge::new().unwrap());
-            over!("poll", Poll::default());
-            over!("select", Select::default());
-            over!("/dev/poll", DevPoll::new().unwrap());
-            over!("declared interests", InterestPoller::new().unwrap());
-            over!("real-time signals", RtSig::new().unwrap());
             for mode in MODES {
                 let ring = UringConfig::new(mode, operations, buffers, buffer_size);
                 match UringKernel::new(&ring) {
@@ -95,21 +86,14 @@ macro_rules! on_every_kernel {
                     cases::$test(Tested::new(kernel), &far);
                     far.check();
                 }
-                macro_rules! over {
-                    ($name:literal, $poller:expr) => {
-                        println!("simulated engine over {}, seed {seed}", $name);
-                        let far = SimulatedMachine::new(seed);
-                        let kernel =
-                            CheckedKernel::polling(&far.machine, $poller(&far.machine), &engine);
-                        cases::$test(Tested::new(kernel.unwrap()), &far);
-                        far.check();
-                    };
+                for kind in PollerKind::ALL {
+                    println!("simulated engine over {}, seed {seed}", kind.name());
+                    let far = SimulatedMachine::new(seed);
+                    let poller = kind.open(&far.machine, 3);
+                    let kernel = CheckedKernel::polling(&far.machine, poller, &engine).unwrap();
+                    cases::$test(Tested::new(kernel), &far);
+                    far.check();
                 }
-                over!("epoll", SimPoller::<false>::new);
-                over!("edge-triggered epoll", SimPoller::<true>::new);
-                over!("/dev/poll", Machine::dev_poll);
-                over!("declared interests", |machine: &Machine| machine.interests(3));
-                over!("real-time signals", |machine: &Machine| machine.rt_sig(3));
             }
         }
     };
@@ -188,7 +172,7 @@ unsafe impl<K: Kernel> Submit for Tested<K> {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if let Submitted::Done(outcome) = self.kernel.submit(token, op)? {
-            self.early.push_back(Completion { token, outcome, last: true });
+            self.early.push_back(Completion { token, outcome, is_last: true });
         }
         Ok(Submitted::InFlight)
     }
@@ -312,7 +296,7 @@ fn soon(kernel: &mut impl Kernel, batch: &mut Batch) {
 }
 
 fn failure(completion: Completion) -> Errno {
-    assert!(completion.last);
+    assert!(completion.is_last);
     match completion.outcome {
         Outcome::Failed(errno, _) => errno,
         other => panic!("not a failure: {other:?}"),
@@ -355,7 +339,7 @@ fn close(kernel: &mut impl Kernel, socket: Socket) {
     let token = Token::new(OpKind::Close, 98, 0);
     kernel.submit(token, Op::Close { socket }).unwrap();
     let done = next(kernel, &mut Batch::new(), token);
-    assert!(matches!(done.outcome, Outcome::Closed) && done.last);
+    assert!(matches!(done.outcome, Outcome::Closed) && done.is_last);
 }
 
 fn path(text: &str) -> Arc<CStr> {
@@ -409,7 +393,7 @@ mod cases {
         let mut batch = Batch::new();
         let mut peer = far.connect(address);
         let accepted = next(&mut kernel, &mut batch, ACCEPT);
-        assert!(!accepted.last);
+        assert!(!accepted.is_last);
         let Outcome::Accepted(socket) = accepted.outcome else { panic!("{accepted:?}") };
         assert_eq!(kernel.host().peer_addr(&socket), Some(peer.address()));
         let fd = number(&socket);
@@ -426,7 +410,7 @@ mod cases {
 
         peer.finish();
         let end = next(&mut kernel, &mut batch, receive(0));
-        assert!(matches!(end.outcome, Outcome::Eof) && end.last);
+        assert!(matches!(end.outcome, Outcome::Eof) && end.is_last);
         close(&mut kernel, socket);
         assert!(!peer.read_some(&mut Vec::new()), "the stream has ended");
         cancel(&mut kernel, &mut batch, ACCEPT);
@@ -485,7 +469,7 @@ mod cases {
             kernel.turn(Some(kernel.now())).unwrap();
             end = kernel.next();
         }
-        assert!(end.is_some_and(|end| end.token == receive(0) && end.last));
+        assert!(end.is_some_and(|end| end.token == receive(0) && end.is_last));
         kernel
             .submit(receive(0), Op::Receive { fd: number(&second), group: BufferGroup::DEFAULT })
             .unwrap();
@@ -531,7 +515,7 @@ mod cases {
         // Now the socket is writable, which a poller reports along with the end of the send.
         peer.read_some(&mut Vec::new());
         kernel.turn(Some(later(&kernel))).unwrap();
-        while !kernel.next().expect("the send ends").last {}
+        while !kernel.next().expect("the send ends").is_last {}
         kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();
         // If the close is already done, one of these gets the number.
         let mut sockets: Vec<Socket> = Vec::new();
@@ -572,7 +556,7 @@ mod cases {
             for completion in batch.drain(..) {
                 let slot = completion.token.slot() as usize;
                 let Outcome::Received(bytes) = completion.outcome else { panic!("{completion:?}") };
-                assert!(!completion.last && bytes.iter().all(|b| *b == slot as u8));
+                assert!(!completion.is_last && bytes.iter().all(|b| *b == slot as u8));
                 received[slot] += bytes.len();
             }
         }
@@ -742,7 +726,7 @@ mod cases {
             let bytes: Vec<u8> = (0..len).map(|n| n as u8).collect();
             peer.send(&bytes);
             let received = next(&mut kernel, &mut batch, receive(0));
-            assert!(!received.last);
+            assert!(!received.is_last);
             let Outcome::Datagram(datagram) = received.outcome else { panic!("{received:?}") };
             let kept = &bytes[..len.min(room)];
             assert_eq!((datagram.bytes(), datagram.source()), (kept, peer.address()));
@@ -852,7 +836,7 @@ mod cases {
         }
         kernel.cancel(send(0));
         let done = next(&mut kernel, &mut batch, send(0));
-        assert!(done.last);
+        assert!(done.is_last);
         match done.outcome {
             Outcome::Failed(Errno::CANCELED, Some(list)) => assert!(!list.is_empty()),
             // The ring reports the bytes sent before.
@@ -905,7 +889,7 @@ mod cases {
         for round in 0..3 {
             kernel.submit(send(0), Op::Writable { fd }).unwrap();
             let done = next(&mut kernel, &mut batch, send(0));
-            assert!(matches!(done.outcome, Outcome::Writable) && done.last, "{round}: {done:?}");
+            assert!(matches!(done.outcome, Outcome::Writable) && done.is_last, "{round}: {done:?}");
             let sent = fill_and_wait(&mut kernel, &mut batch, fd);
             let again = kernel.submit(send(0), Op::Writable { fd }).unwrap_err();
             assert_eq!(again.kind, SubmitErrorKind::TokenInUse);
@@ -1045,7 +1029,7 @@ mod cases {
             )
             .unwrap();
         let done = next(kernel, &mut Batch::new(), FILE);
-        assert!(done.last);
+        assert!(done.is_last);
         done.outcome
     }
 
@@ -1086,7 +1070,7 @@ mod cases {
             Submitted::Done(outcome) => outcome,
             Submitted::InFlight => {
                 let done = next(kernel, &mut Batch::new(), FILE);
-                assert!(done.last);
+                assert!(done.is_last);
                 done.outcome
             }
         };
@@ -1305,7 +1289,7 @@ mod cases {
             // A thread waits for the event all the same, and uses the memory.
             add();
             let done = next(&mut kernel, &mut batch, CALL);
-            assert!(done.last);
+            assert!(done.is_last);
             match called(done.outcome) {
                 (call, Ok(8)) => assert_eq!(call.memory(1), 1u64.to_ne_bytes()),
                 (_, Err(Errno::CANCELED)) => {
@@ -1491,7 +1475,7 @@ mod cases {
         for _ in 0..20 {
             far.wake(waker.clone());
             let woken = next(&mut kernel, &mut Batch::new(), token);
-            assert!(matches!(woken.outcome, Outcome::Woken) && !woken.last);
+            assert!(matches!(woken.outcome, Outcome::Woken) && !woken.is_last);
         }
     }
 

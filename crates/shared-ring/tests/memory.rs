@@ -14,7 +14,7 @@ use held::held;
 use number::number;
 use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::files::{File, FileOp, PathAt, SymlinkPolicy};
-use shared_ring::poller::{DevPoll, Epoll, EpollEdge, InterestPoller, Poll, RtSig, Select};
+use shared_ring::poller::POLLERS;
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
     Engine, EngineConfig, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit, Submitted,
@@ -128,21 +128,11 @@ fn releases_memory<K: Kernel>(name: &str, kernel: impl Fn() -> K) {
 
 #[test]
 fn dropped_kernel_releases_all_memory() {
-    releases_memory("engine over epoll", || Engine::new(Epoll::new().unwrap(), &ENGINE).unwrap());
-    releases_memory("engine over edge-triggered epoll", || {
-        Engine::new(EpollEdge::new().unwrap(), &ENGINE).unwrap()
-    });
-    releases_memory("engine over poll", || Engine::new(Poll::default(), &ENGINE).unwrap());
-    releases_memory("engine over select", || Engine::new(Select::default(), &ENGINE).unwrap());
-    releases_memory("engine over /dev/poll", || {
-        Engine::new(DevPoll::new().unwrap(), &ENGINE).unwrap()
-    });
-    releases_memory("engine over declared interests", || {
-        Engine::new(InterestPoller::new().unwrap(), &ENGINE).unwrap()
-    });
-    releases_memory("engine over real-time signals", || {
-        Engine::new(RtSig::new().unwrap(), &ENGINE).unwrap()
-    });
+    for (name, open) in POLLERS {
+        releases_memory(&format!("engine over {name}"), || {
+            Engine::new(open().unwrap(), &ENGINE).unwrap()
+        });
+    }
     for mode in MODES {
         let EngineConfig { operations, buffers, buffer_size, .. } = ENGINE;
         let config = UringConfig::new(mode, operations, buffers, buffer_size);

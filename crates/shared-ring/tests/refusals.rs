@@ -91,7 +91,7 @@ fn without_multishot_accepts_and_receives_are_single_shot() {
                 while received.len() < before + 3 {
                     kernel.turn(None).unwrap();
                     while let Some(completion) = kernel.next() {
-                        assert!(!completion.last, "{completion:?}");
+                        assert!(!completion.is_last, "{completion:?}");
                         if let Outcome::Received(bytes) = completion.outcome {
                             received.extend_from_slice(&bytes);
                         }
@@ -100,13 +100,13 @@ fn without_multishot_accepts_and_receives_are_single_shot() {
             }
             assert_eq!(received, b"onetwo");
             kernel.cancel(receive);
-            while !matches!(kernel.next(), Some(end) if end.token == receive && end.last) {
+            while !matches!(kernel.next(), Some(end) if end.token == receive && end.is_last) {
                 kernel.turn(None).unwrap();
             }
             kernel.host_mut().close_unused(socket);
         }
         kernel.cancel(accept);
-        while !matches!(kernel.next(), Some(end) if end.token == accept && end.last) {
+        while !matches!(kernel.next(), Some(end) if end.token == accept && end.is_last) {
             kernel.turn(None).unwrap();
         }
         kernel.host_mut().close_unused(listener);
@@ -176,7 +176,7 @@ fn without_multishot_a_wait_for_room_showed_that_accepts_are_multishot() {
             kernel.host_mut().close_unused(socket);
         }
         kernel.cancel(accept);
-        while !matches!(kernel.next(), Some(end) if end.token == accept && end.last) {
+        while !matches!(kernel.next(), Some(end) if end.token == accept && end.is_last) {
             kernel.turn(None).unwrap();
         }
         kernel.host_mut().close_unused(socket);

@@ -19,9 +19,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::calls::{Call, Executor};
 use shared_ring::files::{Access, FileOp, FileOutcome, PathAt, SymlinkPolicy, WriteAt};
-use shared_ring::poller::{
-    DevPoll, Epoll, EpollEdge, InterestPoller, Poll, Poller, Readiness, RtSig, Select,
-};
+use shared_ring::poller::{Epoll, EpollEdge, POLLERS, Poller, Readiness, RtSig};
 use shared_ring::sockets::ListenOptions;
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
@@ -91,13 +89,12 @@ fn wake_was_lost_if_the_submission_queue_was_full() {
     raise_limit();
     let (operations, buffers, buffer_size) = (1024, 16, 512);
     let engine = EngineConfig::new(operations, buffers, buffer_size);
-    wake_ends_a_wait("engine over epoll", Engine::new(Epoll::new().unwrap(), &engine).unwrap());
-    wake_ends_a_wait(
-        "engine over edge-triggered epoll",
-        Engine::new(EpollEdge::new().unwrap(), &engine).unwrap(),
-    );
-    wake_ends_a_wait("engine over poll", Engine::new(Poll::default(), &engine).unwrap());
-    wake_ends_a_wait("engine over select", Engine::new(Select::default(), &engine).unwrap());
+    for (name, open) in POLLERS {
+        wake_ends_a_wait(
+            &format!("engine over {name}"),
+            Engine::new(open().unwrap(), &engine).unwrap(),
+        );
+    }
     for mode in [Mode::Deferred, Mode::Cooperative, Mode::Immediate] {
         match UringKernel::new(&UringConfig::new(mode, operations, buffers, buffer_size)) {
             Ok(kernel) => wake_ends_a_wait(&format!("ring, {mode:?}"), kernel),
@@ -355,7 +352,7 @@ fn file_send_queued_behind_hanging_jobs_could_not_be_cancelled() {
     kernel.turn_into(Some(Instant::now()), &mut batch).unwrap();
     let is_cancelled = |completion: &Completion| {
         completion.token == send
-            && completion.last
+            && completion.is_last
             && matches!(completion.outcome, Outcome::Failed(Errno::CANCELED, None))
     };
     assert!(batch.iter().any(is_cancelled), "{batch:?}");
@@ -395,7 +392,7 @@ fn closed_socket_left_its_read_to_another() {
                 received += 1;
             }
             _ => {
-                assert!(completion.last && completion.token == receive(0));
+                assert!(completion.is_last && completion.token == receive(0));
                 let close = Token::new(OpKind::Close, 0, 0);
                 engine.submit(close, Op::Close { socket: first.take().unwrap() }).unwrap();
             }
@@ -462,7 +459,7 @@ fn call_is_cancelled_behind_others(mut kernel: impl Kernel) {
     let mut batch = Batch::new();
     kernel.turn_into(Some(kernel.now()), &mut batch).unwrap();
     let done = batch.pop_front().expect("the call has ended");
-    assert_eq!((done.token, done.last), (token(4), true));
+    assert_eq!((done.token, done.is_last), (token(4), true));
     assert!(matches!(done.outcome, Outcome::Called(_, Err(Errno::CANCELED))));
     drop(write);
     let mut ended = 0;
@@ -500,12 +497,9 @@ fn waits_after_the_close_of_a_shared_listener(name: &str, poller: impl Poller) {
 
 #[test]
 fn closed_listener_of_two_processes_was_reported() {
-    waits_after_the_close_of_a_shared_listener("epoll", Epoll::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("epoll-edge", EpollEdge::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("devpoll", DevPoll::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("interest", InterestPoller::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("rtsig", RtSig::new().unwrap());
-    waits_after_the_close_of_a_shared_listener("poll", Poll::default());
+    for (name, open) in POLLERS {
+        waits_after_the_close_of_a_shared_listener(name, open().unwrap());
+    }
 }
 
 /// A reply to the only message of a turn took two entries of the ring: one that submitted the send and found it

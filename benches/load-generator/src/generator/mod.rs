@@ -342,7 +342,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
     }
 
     fn complete(&mut self, completion: Completion) {
-        let Completion { token, outcome, last } = completion;
+        let Completion { token, outcome, is_last } = completion;
         let slot = token.slot();
         let Some(connection) = self.connections.get_mut(slot as usize) else { return };
         if connection.generation != token.generation() {
@@ -350,7 +350,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
         }
         match token.kind() {
             OpKind::Connect => connection.connecting = false,
-            OpKind::Receive | OpKind::Call => connection.receiving &= !last,
+            OpKind::Receive | OpKind::Call => connection.receiving &= !is_last,
             OpKind::Send => connection.sending = false,
             OpKind::Close => return self.closed(slot),
             _ => return,

@@ -123,13 +123,13 @@ impl Downloads {
 
     /// Adds the memory of a download, that of the case with most in each round.
     pub(super) fn memory(&mut self, name: &str, peer: Peer, cases: &[Case]) {
-        let most = |round| {
+        let max = |round| {
             let values = cases.iter().filter_map(|case| {
                 self.of(peer, *case).find(|run| run.round == round).map(memory_kib)
             });
             values.reduce(f64::max)
         };
-        let values = (0..self.rounds).filter_map(most).collect();
+        let values = (0..self.rounds).filter_map(max).collect();
         self.outcome.ratio(name, &peer.to_string(), values);
     }
 }

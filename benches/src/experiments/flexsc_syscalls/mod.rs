@@ -164,15 +164,15 @@ impl Maker {
     fn time(&mut self, work: &Work, depth: usize, calls: usize) -> Result<f64, Failure> {
         let batches = calls.div_ceil(depth);
         let made = batches * depth * work.stages.len();
-        let mut least = f64::MAX;
+        let mut min = f64::MAX;
         for _ in 0..REPEATS {
             let begin = Instant::now();
             for _ in 0..batches {
                 self.batch(work, depth)?;
             }
-            least = least.min(begin.elapsed().as_nanos() as f64 / made as f64);
+            min = min.min(begin.elapsed().as_nanos() as f64 / made as f64);
         }
-        Ok(least)
+        Ok(min)
     }
 
     /// Returns whether the syscall threads have left the owner's core.

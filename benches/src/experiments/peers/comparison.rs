@@ -22,7 +22,7 @@ pub(super) struct Run {
 
 /// A server and its runs, one per round.
 #[derive(Debug)]
-pub(super) struct Entry {
+pub(super) struct PeerRuns {
     pub(super) peer: Peer,
     pub(super) runs: Vec<Run>,
     /// Instructions outside the kernel per request, if they were counted.
@@ -31,7 +31,7 @@ pub(super) struct Entry {
     pub(super) failed: Option<String>,
 }
 
-impl Entry {
+impl PeerRuns {
     /// Returns one figure of each run.
     pub(super) fn of(&self, figure: fn(&Run) -> f64) -> Vec<f64> {
         self.runs.iter().map(figure).collect()
@@ -42,14 +42,18 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Comparison {
     pub(super) work: &'static PeerWork,
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<PeerRuns>,
 }
 
 impl Comparison {
     /// Creates the comparison without the `missing` servers.
     pub(super) fn new(work: &'static PeerWork, missing: &[Peer]) -> Self {
-        let entry =
-            |peer: &Peer| Entry { peer: *peer, runs: Vec::new(), instructions: None, failed: None };
+        let entry = |peer: &Peer| PeerRuns {
+            peer: *peer,
+            runs: Vec::new(),
+            instructions: None,
+            failed: None,
+        };
         let peers = work.peers.iter().filter(|peer| !missing.contains(peer));
         Comparison { work, entries: peers.map(entry).collect() }
     }
@@ -97,13 +101,13 @@ impl Comparison {
     }
 
     /// Returns the entry of `peer`.
-    pub(super) fn entry(&self, peer: Peer) -> Option<&Entry> {
+    pub(super) fn entry(&self, peer: Peer) -> Option<&PeerRuns> {
         self.entries.iter().find(|s| s.peer == peer)
     }
 }
 
 /// Returns the ratios of a figure of two entries, one per round.
-pub(super) fn ratios(above: &Entry, below: &Entry, figure: fn(&Run) -> f64) -> Vec<f64> {
+pub(super) fn ratios(above: &PeerRuns, below: &PeerRuns, figure: fn(&Run) -> f64) -> Vec<f64> {
     statistics::ratios(&above.of(figure), &below.of(figure))
 }
 

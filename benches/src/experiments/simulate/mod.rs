@@ -53,9 +53,14 @@ impl Sum {
         for (sum, count) in self.faults.iter_mut().zip(report.verdict.faults) {
             *sum += count;
         }
-        let of = &mut self.by_case[case.program as usize][case.mechanism as usize];
+        let of = &mut self.by_case[case.program as usize][number(case.mechanism)];
         *of = (of.0 + 1, of.1 + completions);
     }
+}
+
+/// Returns the number of a mechanism in the list of all.
+fn number(mechanism: Mechanism) -> usize {
+    Mechanism::ALL.iter().position(|each| *each == mechanism).unwrap_or_default()
 }
 
 /// The beginning of a round.
@@ -145,7 +150,7 @@ fn report(sum: &Sum, first: u64, outcome: &mut Outcome) {
     outcome.notes.push(format!("injected faults: {}", faults.join(", ")));
     for program in Program::ALL {
         for mechanism in Mechanism::ALL {
-            let (_, completions) = sum.by_case[*program as usize][*mechanism as usize];
+            let (_, completions) = sum.by_case[*program as usize][number(mechanism)];
             let at = X::Name(mechanism.name().to_owned());
             let name = program.name();
             if let Some(count) = spread(&[completions as f64]) {

@@ -58,7 +58,7 @@ impl Ilp {
         self.code.execution()
     }
 
-    /// Whether fragments may be applied in any order: all pipes are commutative.
+    /// Returns whether fragments may be applied in any order: all pipes are commutative.
     pub fn is_commutative(&self) -> bool {
         self.program.pipes.iter().all(|placed| placed.pipe.commutative)
     }

@@ -7,7 +7,7 @@ use super::{
     MAX_INSTRUCTIONS, MAX_PERSISTENT, MAX_PIPES, MAX_TABLES, MAX_TEMPORARY, Mode, UNIT_BYTES,
 };
 
-/// Why a pipe could not be built.
+/// The reason why a pipe could not be built.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PipeError {
@@ -139,7 +139,7 @@ impl fmt::Display for PipeError {
 
 impl Error for PipeError {}
 
-/// Why a pipe list could not be composed or compiled.
+/// The reason why a pipe list could not be composed or compiled.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CompileError {
@@ -180,7 +180,7 @@ impl Error for CompileError {
     }
 }
 
-/// Why no code could be generated. A list then runs in the interpreter.
+/// The reason why no code could be generated. A list then runs in the interpreter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum GeneratorError {
@@ -211,7 +211,7 @@ impl fmt::Display for GeneratorError {
 
 impl Error for GeneratorError {}
 
-/// Why an integrated loop was not applied. Nothing has been read or written then.
+/// The reason why an integrated loop was not applied. Nothing has been read or written then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ApplyError {
@@ -279,7 +279,7 @@ impl fmt::Display for ApplyError {
 
 impl Error for ApplyError {}
 
-/// Why a register or a keystream could not be reached.
+/// The reason why a register or a keystream could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum RegisterError {

@@ -34,7 +34,7 @@ impl Register {
     }
 }
 
-/// What an instruction reads: a register or a constant.
+/// An operand of an instruction: a register or a constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// The low bits of a register.

@@ -83,12 +83,12 @@ impl Pipe {
         self.output
     }
 
-    /// Whether the pipe may see the words of a message in any order.
+    /// Returns whether the pipe may see the words of a message in any order.
     pub fn is_commutative(&self) -> bool {
         self.commutative
     }
 
-    /// What the pipe does with the end of a message.
+    /// Returns what the pipe does with the end of a message.
     pub fn tail(&self) -> Tail {
         self.tail
     }

@@ -11,7 +11,7 @@ use super::{ApplyError, PipeId, RegisterError};
 /// How many bytes of each keystream are made at a time.
 pub(crate) const KEYSTREAM_BYTES: usize = 1024;
 
-/// What an integrated loop keeps of a message: the persistent registers of its pipes.
+/// The state of an integrated loop between the parts of a message: the persistent registers of its pipes.
 ///
 /// [`Ilp::state`](super::Ilp::state) makes one, which serves one message after another.
 pub struct State {

@@ -51,8 +51,8 @@ impl fmt::Display for Machine {
 pub enum MachineError {
     /// A word that is no parameter with a finite time of at least 0.
     Parameter(String),
-    /// A parameter that is missing.
-    Missing(&'static str),
+    /// The text lacks the parameter of this name.
+    Incomplete(&'static str),
 }
 
 impl fmt::Display for MachineError {
@@ -62,7 +62,7 @@ impl fmt::Display for MachineError {
                 f,
                 "`{word}` is no parameter of a machine; use NAME=MICROSECONDS with the names of table 7-2, such as t_a,i=0.05"
             ),
-            MachineError::Missing(name) => {
+            MachineError::Incomplete(name) => {
                 write!(
                     f,
                     "the parameter {name} is missing; `lab recommend` prints all of a machine"
@@ -90,7 +90,7 @@ impl FromStr for Machine {
             *parameter.ok_or_else(bad)?.1 = us.ok_or_else(bad)?;
         }
         match parameters.iter().find(|(_, us)| us.is_nan()) {
-            Some((name, _)) => Err(MachineError::Missing(name)),
+            Some((name, _)) => Err(MachineError::Incomplete(name)),
             None => Ok(machine),
         }
     }

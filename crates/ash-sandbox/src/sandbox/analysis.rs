@@ -16,7 +16,7 @@ const PAGE: u64 = 65536;
 /// Depth of nested calls beyond which the longest path is not sought, as that takes a stack.
 const MAX_DEPTH: u32 = 256;
 
-/// How the run time of a module is bounded.
+/// The kind of bound of a module's run time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Bound {
     /// No loops and no recursion: no path has more operations than this, beside those for the bytes that host calls
@@ -47,7 +47,7 @@ fn features(policy: &Policy) -> WasmFeatures {
         | Features::BULK_MEMORY_OPT
         | Features::SATURATING_FLOAT_TO_INT
         | Features::EXTENDED_CONST;
-    features.set(Features::FLOATS, policy.floats);
+    features.set(Features::FLOATS, policy.allows_floats);
     features
 }
 
@@ -379,11 +379,11 @@ impl<'a> Contents<'a> {
             cost = cost.saturating_add(self.cost(*callee, depth + 1, costs)?);
         }
         if body.calls_by_table > 0 {
-            let mut most = 0;
+            let mut max = 0;
             for callee in &self.in_tables {
-                most = most.max(self.cost(*callee, depth + 1, costs)?);
+                max = max.max(self.cost(*callee, depth + 1, costs)?);
             }
-            cost = cost.saturating_add(most.saturating_mul(body.calls_by_table));
+            cost = cost.saturating_add(max.saturating_mul(body.calls_by_table));
         }
         Some(cost)
     }

@@ -16,7 +16,7 @@ use wasmtime::{Engine, Module};
 
 use super::Rejection;
 
-/// Why a directory cannot be a cache.
+/// The reason why a directory cannot be a cache.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum CacheError {

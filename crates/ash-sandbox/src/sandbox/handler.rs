@@ -26,7 +26,7 @@ const DISCARDED: i32 = 2;
 /// What it returns if the application has to handle the message.
 const PASSED: i32 = 0;
 
-/// What became of a message.
+/// The outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The handler has handled it; [`Handler::sends`] are to be sent.
@@ -37,7 +37,7 @@ pub enum Outcome {
     Passed(Pass),
 }
 
-/// Why a message is passed to the application.
+/// The reason why a message is passed to the application.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Pass {
@@ -94,7 +94,7 @@ impl fmt::Display for Abort {
 /// Numbers of invocations and their outcomes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Counters {
+pub struct HandlerCounters {
     /// Messages that the handler was invoked for.
     pub invocations: u64,
     /// Messages that it has handled.
@@ -192,10 +192,10 @@ pub struct Handler {
     bound: Bound,
     budget: Arc<Budget>,
     /// Operations that have to be left for an invocation.
-    least: u64,
+    min_operations: u64,
     aborts: u32,
     is_on: bool,
-    counters: Counters,
+    counters: HandlerCounters,
     governor: Option<Governor>,
     areas_are_taken: bool,
     /// The part of the message area to which messages are copied.
@@ -225,7 +225,7 @@ impl Handler {
     ) -> Self {
         // With less it could be aborted, or use more than there is.
         let all = policy.max_operations.min(budget.per_second()).max(1);
-        let least = match bound {
+        let min_operations = match bound {
             Bound::Acyclic(operations) if is_by_bytes => operations.max(all),
             Bound::Acyclic(operations) => operations,
             Bound::Cyclic => all,
@@ -238,10 +238,10 @@ impl Handler {
             policy,
             bound,
             budget,
-            least,
+            min_operations,
             aborts: 0,
             is_on: true,
-            counters: Counters::default(),
+            counters: HandlerCounters::default(),
             governor: None,
             areas_are_taken: false,
             copy_area,
@@ -309,8 +309,8 @@ impl Handler {
     }
 
     /// Returns the counters.
-    pub fn counters(&self) -> Counters {
-        Counters { calls: self.code.host().calls, ..self.counters }
+    pub fn counters(&self) -> HandlerCounters {
+        HandlerCounters { calls: self.code.host().calls, ..self.counters }
     }
 
     /// Returns the counters that the handler itself counts.
@@ -464,7 +464,7 @@ impl Handler {
             Some(Pass::Off)
         } else if self.is_disabled() {
             Some(Pass::Disabled)
-        } else if left < self.least {
+        } else if left < self.min_operations {
             Some(Pass::OverBudget)
         } else {
             let strategy = self.governor.as_mut()?.next_strategy();

@@ -115,7 +115,7 @@ mod table;
 
 pub use analysis::Bound;
 pub use cache::CacheError;
-pub use handler::{Abort, Counters, Handler, Outcome, Pass};
+pub use handler::{Abort, Handler, HandlerCounters, Outcome, Pass};
 pub use host::{COUNTERS, SLOT_GAP};
 pub use memory::{Area, HandlerMemory};
 pub use native::NativeCalls;

@@ -6,7 +6,7 @@ use super::host::{EXHAUSTED, Host};
 /// The code of an unsafe handler. Its result is that of `ash_handle`.
 pub(crate) type NativeEntry = dyn FnMut(&mut NativeCalls<'_>) -> i32 + Send;
 
-/// What the code of an unsafe handler works with: the message, its own memory, and the calls of table 5-1.
+/// The interface of an unsafe handler's code: the message, its own memory, and the calls of table 5-1.
 ///
 /// Calls have the bounds and the results of those of a module.
 #[derive(Debug)]

@@ -22,8 +22,8 @@ pub struct Policy {
     /// Size of a reply slot in bytes, a multiple of the page size. A reply has up to
     /// [`SLOT_GAP`](super::SLOT_GAP) bytes less.
     pub reply_slot_bytes: usize,
-    /// Whether modules may use floating point.
-    pub floats: bool,
+    /// Allows floating point.
+    pub allows_floats: bool,
     /// Maximum number of operations in one invocation (section 4.1.2), and in the body of a function of a module without
     /// loops and recursion, also if nothing calls it.
     pub max_operations: u64,
@@ -77,7 +77,7 @@ impl Default for Policy {
             message_area_bytes: 256 << 10,
             reply_slots: 16,
             reply_slot_bytes: 4096,
-            floats: false,
+            allows_floats: false,
             max_operations: 100_000,
             max_body_operations: 10_000,
             operations_per_second: 200_000_000,

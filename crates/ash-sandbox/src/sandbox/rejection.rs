@@ -11,7 +11,7 @@ pub struct Rejection {
     pub reason: Reason,
 }
 
-/// What is wrong with a module.
+/// The defect of a module.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {

@@ -64,13 +64,13 @@ struct Ends {
 pub struct Done {
     /// The place of the message, as [`Channel::submit`] returned it.
     pub place: usize,
-    /// What the handler returned, with the meaning of the results of `ash_handle`.
+    /// The value that the handler returned, with the meaning of the results of `ash_handle`.
     pub result: i32,
     /// The event that it posted: kind and value.
     pub event: Option<(u64, u64)>,
 }
 
-/// Why a process gets no message.
+/// The reason why a process gets no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum MessageRejection {

@@ -67,18 +67,24 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Processes one completion.
     pub(crate) fn complete(&mut self, completion: Completion) {
-        let Completion { token, outcome, last } = completion;
+        let Completion { token, outcome, is_last } = completion;
         match token.kind() {
-            OpKind::Accept => self.accept(token.slot() as usize, outcome, last),
+            OpKind::Accept => self.accept(token.slot() as usize, outcome, is_last),
             OpKind::File => self.file_done(token, outcome),
             OpKind::Wake => self.wake(),
-            kind => self.connection_completed(kind, token, outcome, last),
+            kind => self.connection_completed(kind, token, outcome, is_last),
         }
         self.flush();
     }
 
     /// Processes a completion of an operation on a connection.
-    fn connection_completed(&mut self, kind: OpKind, token: Token, outcome: Outcome, last: bool) {
+    fn connection_completed(
+        &mut self,
+        kind: OpKind,
+        token: Token,
+        outcome: Outcome,
+        is_last: bool,
+    ) {
         let slot = token.slot();
         let is_current = |connection: &&mut Connection| {
             connection.phase != Phase::Vacant
@@ -88,7 +94,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.stats.stale_completions += 1;
             return;
         };
-        if last {
+        if is_last {
             connection.flags -= match kind {
                 OpKind::Receive => ConnFlags::RECEIVING | ConnFlags::CANCELLED,
                 OpKind::Send => ConnFlags::SENDING,
@@ -115,9 +121,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    fn accept(&mut self, listener: usize, outcome: Outcome, last: bool) {
+    fn accept(&mut self, listener: usize, outcome: Outcome, is_last: bool) {
         let now = self.io.kernel.now();
-        if last {
+        if is_last {
             self.io.listeners[listener].ended();
         }
         match outcome {
@@ -189,6 +195,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn admit(&mut self, listener: Listener, socket: Socket, from: Option<Source>) {
+        if let Some(bytes) = self.io.config.max_unsent_bytes {
+            // A socket without the option has room until its buffer is full.
+            let _ = self.io.kernel.host_mut().set_unsent_limit(&socket, bytes);
+        }
         let group = self.io.listeners[usize::from(listener.0)].group;
         let slot = self.io.allocate_slot(Phase::Open);
         let connection = self.io.connection(slot);

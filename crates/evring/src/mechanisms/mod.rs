@@ -51,11 +51,11 @@ const PREFERRED: [&str; 2] = ["uring", "epoll"];
 pub struct Backend {
     /// Its name.
     pub name: &'static str,
-    /// How it reports events.
+    /// Its way of reporting events.
     pub family: Family,
     /// A description of a few words.
     pub summary: &'static str,
-    /// Whether it can run on this machine, or the reason why not.
+    /// An error with the reason if it cannot run on this machine.
     pub available: Result<(), Unavailable>,
 }
 

@@ -13,31 +13,31 @@ use super::super::raw::OwnedFile;
 pub(super) const CLOSES: u16 = 256;
 
 /// The files to close.
-pub(super) struct Closes(Rc<Queue>);
+pub(super) struct Closes(Rc<CloseQueue>);
 
-struct Queue {
+struct CloseQueue {
     waiting: RefCell<Vec<OwnedFile>>,
     /// Places that are free.
     free: Cell<u16>,
 }
 
 /// Owns the descriptor of a file. Dropped with its last clone.
-struct Owner {
+struct FileOwner {
     fd: Option<OwnedFile>,
-    queue: Rc<Queue>,
+    queue: Rc<CloseQueue>,
 }
 
 impl Closes {
     pub(super) fn new() -> Self {
         let waiting = RefCell::new(Vec::with_capacity(CLOSES.into()));
-        Closes(Rc::new(Queue { waiting, free: Cell::new(CLOSES) }))
+        Closes(Rc::new(CloseQueue { waiting, free: Cell::new(CLOSES) }))
     }
 
     /// Returns an open file that is closed by a posted call.
     pub(super) fn file(&self, fd: OwnedFile) -> File {
         // SAFETY: the alias only names the descriptor; the owner closes it.
         let opened = unsafe { Socket::from_raw_fd(fd.as_raw_fd()) };
-        File::of(opened, Owner { fd: Some(fd), queue: Rc::clone(&self.0) })
+        File::of(opened, FileOwner { fd: Some(fd), queue: Rc::clone(&self.0) })
     }
 
     /// Closes a file that nothing uses, without an allocation.
@@ -62,7 +62,7 @@ impl Closes {
     }
 }
 
-impl Queue {
+impl CloseQueue {
     /// Lets a file wait to be closed; without a place, closes it.
     fn close(&self, fd: OwnedFile) {
         if let Some(free) = self.free.get().checked_sub(1) {
@@ -72,7 +72,7 @@ impl Queue {
     }
 }
 
-impl Drop for Owner {
+impl Drop for FileOwner {
     fn drop(&mut self) {
         if let Some(fd) = self.fd.take() {
             self.queue.close(fd);

@@ -64,7 +64,7 @@ impl Drop for Mapping {
     }
 }
 
-/// What a program can say about its memory: madvise(2). None takes access away.
+/// A program's advice about its memory: madvise(2). None takes access away.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Advice {

@@ -29,7 +29,7 @@ pub struct Config {
     /// Pins the executor of bounded calls, instead of the choice by cost.
     pub executor: Option<Executor>,
     /// Whether calls may use io_uring. It is set up when one is first given to it.
-    pub ring: bool,
+    pub uses_ring: bool,
     /// Whether the owner sleeps in io_uring, and calls that wait for a descriptor wait there instead of in an epoll
     /// set. Then one entry into the kernel submits a batch, waits, and takes completions; but of several calls that
     /// wait for one descriptor, none is the first. Without effect where the kernel lacks an operation for it, and in
@@ -47,7 +47,7 @@ impl Default for Config {
             heartbeat: Duration::from_millis(1),
             specialization: Specialization::Adaptive,
             executor: None,
-            ring: true,
+            uses_ring: true,
             sleep_in_ring: false,
         }
     }

@@ -223,7 +223,7 @@ impl Pages {
             measured: None,
         };
         let mut ring = Ring::new(entries);
-        let sleeps_in_ring = config.ring
+        let sleeps_in_ring = config.uses_ring
             && config.sleep_in_ring
             && ring.set_up_for_sleep(shared.bell.as_fd(), &Call::of_batches());
         let lanes = if threads.is_some() { config.active_threads.max(1) } else { 1 };
@@ -236,7 +236,7 @@ impl Pages {
             max_indefinite: usize::from(config.threads).saturating_sub(1).max(1),
             reserve: (config.reserve as usize).min(entries - 1),
             executor: config.executor,
-            may_use_ring: config.ring,
+            may_use_ring: config.uses_ring,
             free: free_entries(pages, config.active_threads.max(1)),
             slots: vec![slot; entries].into_boxed_slice(),
             scratch: Some(zeroed_scratch(entries)),

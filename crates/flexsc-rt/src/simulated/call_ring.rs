@@ -18,7 +18,7 @@ const SUBMISSIONS: usize = 4;
 
 /// What the ring does for a submission.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Work {
+pub(crate) enum RingWork {
     Call(CallJob),
     Poll(RawFd, Direction),
     /// A wait for room that reports changes.
@@ -32,7 +32,7 @@ pub(crate) enum Work {
 #[derive(Debug, Default)]
 pub(crate) struct Queues {
     /// Names, and what the ring does.
-    pub(crate) submitted: VecDeque<(u64, Work)>,
+    pub(crate) submitted: VecDeque<(u64, RingWork)>,
     /// Completions that an entry into the kernel makes visible, and those that are visible. With `true`, more follow.
     pub(crate) deferred: VecDeque<(u64, i32, bool)>,
     pub(crate) landed: VecDeque<(u64, i32, bool)>,
@@ -85,7 +85,7 @@ impl CallRing {
     /// The memory of the call is valid until it has ended.
     pub(crate) unsafe fn push(&mut self, name: u64, call: &CallJob) -> Pushed {
         match CallRing::is_known(call) {
-            true if self.queue(name, Work::Call(*call)) => Pushed::Queued,
+            true if self.queue(name, RingWork::Call(*call)) => Pushed::Queued,
             true => Pushed::Full,
             false => Pushed::NoOperation,
         }
@@ -93,9 +93,9 @@ impl CallRing {
 
     pub(crate) fn push_poll(&mut self, name: u64, fd: RawFd, events: PollFlags) -> bool {
         let work = match name {
-            CallRing::MAX_NAME => Work::Bell(fd),
-            _ if events.contains(PollFlags::OUT) => Work::Poll(fd, Direction::Write),
-            _ => Work::Poll(fd, Direction::Read),
+            CallRing::MAX_NAME => RingWork::Bell(fd),
+            _ if events.contains(PollFlags::OUT) => RingWork::Poll(fd, Direction::Write),
+            _ => RingWork::Poll(fd, Direction::Read),
         };
         self.queue(name, work)
     }
@@ -105,14 +105,14 @@ impl CallRing {
     }
 
     pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
-        self.queue(name, Work::PollForRoom(fd))
+        self.queue(name, RingWork::PollForRoom(fd))
     }
 
     pub(crate) fn cancel(&mut self, name: u64) -> bool {
-        self.queue(name, Work::Cancel)
+        self.queue(name, RingWork::Cancel)
     }
 
-    fn queue(&mut self, name: u64, work: Work) -> bool {
+    fn queue(&mut self, name: u64, work: RingWork) -> bool {
         machine(|machine| {
             let has_room = machine.ring.submitted.len() < SUBMISSIONS;
             if has_room {

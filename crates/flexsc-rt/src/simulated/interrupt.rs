@@ -8,7 +8,7 @@ use super::machine::machine;
 use super::tasks;
 use crate::entry::{Entry, Status};
 
-/// Starts a thread, unless the system starts none at the moment.
+/// Starts a thread, unless the kernel starts none at the moment.
 pub(crate) fn spawn(_builder: Builder, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
     let living = tasks::living();
     if machine(|machine| machine.refuses_thread(living)) {

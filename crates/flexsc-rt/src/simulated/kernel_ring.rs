@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::call_ring::{Work, is_readable};
+use super::call_ring::{RingWork, is_readable};
 use super::machine::{CLOSED, Machine, NOT_OPEN, wait_until};
 use crate::call::Direction;
 
@@ -18,7 +18,7 @@ const NO_ROOM: isize = libc::POLLRDHUP as isize;
 #[derive(Clone, Copy, Debug)]
 struct Submission {
     name: u64,
-    work: Work,
+    work: RingWork,
     cancelled: bool,
     /// A wait that reports changes has reported the present room.
     was_reported: bool,
@@ -67,7 +67,8 @@ impl Machine {
     pub(super) fn in_ring(&self) -> impl Iterator<Item = u64> {
         let in_flight = self.kernel_ring.in_flight.iter().map(|one| (one.name, one.work));
         let all = self.ring.submitted.iter().copied().chain(in_flight);
-        all.filter(|(_, work)| !matches!(work, Work::Bell(_) | Work::Cancel)).map(|(name, _)| name)
+        all.filter(|(_, work)| !matches!(work, RingWork::Bell(_) | RingWork::Cancel))
+            .map(|(name, _)| name)
     }
 
     /// Lets the ring go on with a submission that it has taken.
@@ -78,16 +79,16 @@ impl Machine {
         let at = self.random(self.kernel_ring.in_flight.len() as u64) as usize;
         let Submission { name, work, cancelled, was_reported } = self.kernel_ring.in_flight[at];
         let done = match work {
-            Work::Call(call) if self.waits_no_longer(call.number) => {
+            RingWork::Call(call) if self.waits_no_longer(call.number) => {
                 // Some calls on sockets do not wait.
                 let not_ready = call.args[3] == 1;
                 self.call(call.number, &call.args).or(not_ready.then_some(-(libc::EAGAIN as isize)))
             }
-            Work::Poll(CLOSED, _) | Work::PollForRoom(CLOSED) => Some(NOT_OPEN),
-            Work::Poll(fd, direction) if self.ready(fd)[direction as usize] => Some(READY),
+            RingWork::Poll(CLOSED, _) | RingWork::PollForRoom(CLOSED) => Some(NOT_OPEN),
+            RingWork::Poll(fd, direction) if self.ready(fd)[direction as usize] => Some(READY),
             // The peer has shut down its sending side.
-            Work::Poll(_, Direction::Write) if self.random(4) == 0 => Some(NO_ROOM),
-            Work::PollForRoom(fd) => {
+            RingWork::Poll(_, Direction::Write) if self.random(4) == 0 => Some(NO_ROOM),
+            RingWork::PollForRoom(fd) => {
                 let is_ready = self.ready(fd)[Direction::Write as usize];
                 self.kernel_ring.in_flight[at].was_reported = is_ready;
                 let report = match (is_ready, was_reported) {
@@ -103,7 +104,7 @@ impl Machine {
                 let end = [READY, -(libc::ECANCELED as isize)][self.random(2) as usize];
                 ends.then_some(end)
             }
-            Work::Bell(fd) if is_readable(fd) => Some(1),
+            RingWork::Bell(fd) if is_readable(fd) => Some(1),
             _ => None,
         };
         let result = match done {
@@ -116,17 +117,17 @@ impl Machine {
     }
 
     fn take_submissions(&mut self) -> u32 {
-        let most = match self.random(8) {
+        let max = match self.random(8) {
             _ if self.now_ns < self.kernel_ring.short_until_ns => 0,
             0..=1 => 0,
             2 => 1 + self.random(4) as usize,
             _ => usize::MAX,
         };
-        let takes = most.min(self.ring.submitted.len());
+        let takes = max.min(self.ring.submitted.len());
         let in_flight = &mut self.kernel_ring.in_flight;
         for (name, work) in self.ring.submitted.drain(..takes) {
             match work {
-                Work::Cancel => {
+                RingWork::Cancel => {
                     for other in in_flight.iter_mut().filter(|other| other.name == name) {
                         other.cancelled = true;
                     }

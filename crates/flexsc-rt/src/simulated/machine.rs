@@ -23,7 +23,7 @@ pub(super) const CLOSED: RawFd = DESCRIPTORS as RawFd;
 /// The result of a call or wait for it.
 pub(super) const NOT_OPEN: isize = -(libc::EBADF as isize);
 
-/// Which threads the system starts, the heartbeat among them.
+/// Which threads the kernel starts, the heartbeat among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Starts {
     #[default]
@@ -55,7 +55,7 @@ pub(super) struct Machine {
     pub(super) max_threads: usize,
     /// No call ends that waits for others.
     pub(super) stands_still: bool,
-    /// Which threads the system starts.
+    /// Which threads the kernel starts.
     pub(super) starts: Starts,
     pub(super) ring: Queues,
     pub(super) kernel_ring: KernelRing,
@@ -194,7 +194,7 @@ impl Machine {
     pub(super) fn refuses_thread(&mut self, living: usize) -> bool {
         match self.starts {
             Starts::All => false,
-            Starts::UpTo(most) => living >= most,
+            Starts::UpTo(max) => living >= max,
             Starts::Some(one_in) => self.random(one_in) == 0,
         }
     }

@@ -132,7 +132,7 @@ fn transfer(mut call: Call) -> Call {
     call.other_end(other)
 }
 
-/// Begins a run. In half of them the system does not start every thread.
+/// Begins a run. In half of them the kernel does not start every thread.
 fn prepare(seed: u64, config: &Config) {
     machine(|machine| {
         machine.reset(seed);
@@ -145,7 +145,7 @@ fn prepare(seed: u64, config: &Config) {
     });
 }
 
-/// Returns whether this is the error of a call whose thread died, or that has none: the system starts none, and those that
+/// Returns whether this is the error of a call whose thread died, or that has none: the kernel starts none, and those that
 /// run are blocked.
 fn has_no_thread(call: &Call, error: &io::Error) -> bool {
     match error.raw_os_error() {
@@ -224,8 +224,8 @@ impl Run {
     }
 
     /// Takes completions, so many at most.
-    fn take(&mut self, most: u64) {
-        for _ in 0..most {
+    fn take(&mut self, max: u64) {
+        for _ in 0..max {
             let Some(completion) = self.pages.next() else { return };
             let posted = self.live.remove(&completion.id).expect("a completion of a posted call");
             assert_eq!(posted.id, completion.id);
@@ -358,7 +358,7 @@ fn configurations() -> [Config; 4] {
     let few = |sleep_in_ring, threads, ring| {
         let mut config = Config::with_entries(64);
         (config.reserve, config.threads, config.active_threads) = (8, threads, ACTIVE_THREADS);
-        (config.sleep_in_ring, config.ring) = (sleep_in_ring, ring);
+        (config.sleep_in_ring, config.uses_ring) = (sleep_in_ring, ring);
         config.heartbeat = Duration::from_micros(3);
         config
     };
@@ -423,7 +423,7 @@ fn waits_of_a_transfer_were_cancelled_with_those_before() {
 #[test]
 fn threads_get_cores_while_the_load_justifies_it() {
     let mut config = Config::with_entries(64);
-    (config.threads, config.active_threads, config.ring) = (3, 2, false);
+    (config.threads, config.active_threads, config.uses_ring) = (3, 2, false);
     config.heartbeat = Duration::from_micros(3);
     prepare(2, &config);
     processors::set(2, 2);
@@ -468,7 +468,7 @@ fn runs_are_repeatable() {
 fn clock_is_read_for_few_calls_of_a_batch() {
     const BATCHES: u64 = 100;
     let mut config = Config::with_entries(64);
-    (config.threads, config.ring) = (0, false);
+    (config.threads, config.uses_ring) = (0, false);
     prepare(2, &config);
     let mut run = Run::started(&config);
     for batch in 0..BATCHES as usize {

@@ -175,11 +175,11 @@ pub(super) fn is_computing(task: usize) -> bool {
 
 /// Panics if calls that may wait indefinitely have all threads.
 fn assert_thread_is_left() {
-    let most = machine(|machine| machine.max_threads);
+    let max_threads = machine(|machine| machine.max_threads);
     let waiting = TASKS.with_borrow(|tasks| {
         tasks.iter().filter(|task| task.calls.is_some_and(|number| number >= 1_020)).count()
     });
-    assert!(waiting < most.max(1), "no thread is left for bounded calls");
+    assert!(waiting < max_threads.max(1), "no thread is left for bounded calls");
 }
 
 /// Panics if a thread makes a call.

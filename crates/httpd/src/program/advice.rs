@@ -1,9 +1,11 @@
 //! What a user can do about an error.
 
-use std::io::ErrorKind;
+use std::fmt;
+use std::io::{self, ErrorKind};
 
 use evring_httpd::Error;
 use evring_httpd::evring::StartError;
+use evring_httpd::evring_tls::CertificateError;
 use evring_httpd::options::{CompressionLevels, Options};
 use tracing::warn;
 
@@ -33,12 +35,44 @@ pub(crate) fn with_advice(error: &Error, options: &Options) -> String {
         {
             format!("for a value of --compress, write --compress={}", path.display())
         }
+        Error::Root(_, reason) => {
+            return with_path_advice(error, reason, "the path of --root, or DIR");
+        }
+        Error::Certificate(CertificateError::Read(_, reason)) => {
+            let flags = "the path of --tls-cert, --tls-key or --tls-client-ca";
+            return with_path_advice(error, reason, flags);
+        }
+        Error::Users(_, reason) => {
+            return with_path_advice(error, reason, "the path of --basic-auth");
+        }
+        Error::Log(_, reason) => {
+            return with_path_advice(error, reason, "the path of --access-log");
+        }
+        Error::Page(_, reason) => {
+            let flags = "--fallback or --error-page, whose paths begin at the root";
+            return with_path_advice(error, reason, flags);
+        }
         Error::User(_, reason) if reason.kind() == ErrorKind::PermissionDenied => {
             "start the program as root, or without --user".to_owned()
         }
         _ => return error.to_string(),
     };
     format!("{error}; {advice}")
+}
+
+/// Returns a message about a path that cannot be used, with what to do.
+pub(crate) fn with_path_advice(
+    message: impl fmt::Display,
+    reason: &io::Error,
+    origin: &str,
+) -> String {
+    match reason.kind() {
+        ErrorKind::NotFound => format!("{message}; check {origin}"),
+        ErrorKind::PermissionDenied => {
+            format!("{message}; let the user of the server access it")
+        }
+        _ => message.to_string(),
+    }
 }
 
 /// Warns if the directory has no page for `/`.
@@ -54,8 +88,6 @@ pub(crate) fn warn_of_directory(options: &Options) {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-
     use super::*;
 
     #[test]

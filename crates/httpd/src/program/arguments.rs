@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "LEVEL", default_value = "warn", help_heading = "Logging")]
     pub(crate) log_level: LevelFilter,
 
-    /// File for the number of the process; after an upgrade, for that of the successor. Removed at the end, or emptied
+    /// File for the number of the process; after SIGUSR2, for that of the successor. Removed at the end, or emptied
     /// if --user may not remove files there
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,

@@ -4,48 +4,41 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
 
-use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser};
 use evring_httpd::options::{AccessLog, BasicAuth, FileOptions, HostName, HostOptions, Options};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::table::{NOT_SETTINGS, Setting, is_given, read_table, reason, with_value};
 
-/// The settings of a virtual host. Those for files, and those of [`command`], are as for the whole server, unless the
-/// host has its own.
+/// The settings that only virtual hosts have, and those for files. The others are flags of the server, of [`SHARED`].
 #[derive(Debug, Parser)]
 struct HostArguments {
     /// Name of the host, such as example.org, or *.example.org for all names below; can be repeated
     #[arg(long = "name", value_name = "NAME", required = true)]
     names: Vec<HostName>,
 
-    /// Directory to serve; a host without one has redirects only
-    #[arg(long, value_name = "DIR")]
-    root: Option<PathBuf>,
-
     #[command(flatten)]
     files: FileOptions,
-
-    /// File of a certificate chain, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_key")]
-    tls_cert: Option<PathBuf>,
-
-    /// File of the private key, in PEM
-    #[arg(long, value_name = "FILE", requires = "tls_cert")]
-    tls_key: Option<PathBuf>,
 }
 
-/// The identifiers of the settings for basic authentication, and for the access log.
+/// The identifiers of the server's settings that a host has, too.
+const SHARED: [&str; 6] = [ROOT, BASIC_AUTH, ACCESS_LOG, LOG_FORMAT, CERTIFICATE, KEY];
+const ROOT: &str = "root";
 const BASIC_AUTH: &str = "basic_auth";
 const ACCESS_LOG: &str = "access_log";
 const LOG_FORMAT: &str = "log_format";
+/// A host has one of each.
+const CERTIFICATE: &str = "certificates";
+const KEY: &str = "keys";
 
 /// Returns the settings of a host: its own, and those that it shares with the server.
 fn command() -> Command {
     let server = Options::augment_args(Command::new("server"));
-    let shared = [BASIC_AUTH, ACCESS_LOG, LOG_FORMAT];
-    let shared = server.get_arguments().filter(|arg| shared.contains(&arg.get_id().as_str()));
-    HostArguments::command().args(shared.cloned().collect::<Vec<_>>()).mut_args(with_value)
+    let shared = server.get_arguments().filter(|arg| SHARED.contains(&arg.get_id().as_str()));
+    let one = |arg: Arg| arg.action(ArgAction::Set);
+    let command = HostArguments::command().args(shared.cloned().collect::<Vec<_>>());
+    command.mut_arg(CERTIFICATE, one).mut_arg(KEY, one).mut_args(with_value)
 }
 
 /// Parses the settings of a host.
@@ -57,17 +50,18 @@ fn parse<'a>(flags: impl Iterator<Item = &'a String>) -> Result<HostOptions, cla
     let Some(first) = names.next() else {
         return Err(clap::Error::new(clap::error::ErrorKind::MissingRequiredArgument));
     };
+    let path = |id: &str| matches.get_one::<PathBuf>(id).cloned();
     let mut options = HostOptions::new(first, PathBuf::new());
     options.names.extend(names);
-    options.root = host.root;
+    options.root = path(ROOT);
     options.files = host.files;
     let basic_auth = matches.get_many::<BasicAuth>(BASIC_AUTH);
     options.basic_auth = basic_auth.map(|all| all.cloned().collect());
-    options.access_log = matches.get_one::<PathBuf>(ACCESS_LOG).map(|path| {
+    options.access_log = path(ACCESS_LOG).map(|path| {
         let format = matches.get_one(LOG_FORMAT).copied().unwrap_or_default();
-        AccessLog::from_setting(path.clone(), format)
+        AccessLog::from_setting(path, format)
     });
-    options.certificate = host.tls_cert.zip(host.tls_key);
+    options.certificate = path(CERTIFICATE).zip(path(KEY));
     Ok(options)
 }
 

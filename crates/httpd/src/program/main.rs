@@ -10,8 +10,8 @@ mod positions;
 mod reload;
 mod settings;
 mod stderr;
+mod successor;
 mod table;
-mod upgrade;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ use pid_file::PidFile;
 use positions::Positions;
 use reload::Reload;
 use stderr::Stderr;
-use upgrade::Inheritance;
+use successor::Inheritance;
 
 fn main() -> ExitCode {
     let inheritance = Inheritance::take();
@@ -120,7 +120,7 @@ fn serve(
     // A file of logs at its maximum size is an error of its writer, not the end of the process (setrlimit(2)).
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let reload_signals = Reload::signals()?;
-    let upgrade_signals = Signals::new([SIGUSR2])?;
+    let successor_signals = Signals::new([SIGUSR2])?;
     let located = |error: Error, options: &Options| {
         positions.locate(&error, advice::with_advice(&error, options))
     };
@@ -150,7 +150,7 @@ fn serve(
     reload.status.clone_from(&ready);
     notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
     inherited.report_ready()?;
-    upgrade_at_signal(upgrade_signals, server.handle(), given, stops)?;
+    start_successor_at_signal(successor_signals, server.handle(), given, stops)?;
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -208,22 +208,22 @@ fn ready_line(server: &Server, workers: u16) -> String {
 }
 
 /// Starts a successor at SIGUSR2. When it listens, the server ends with its last connection.
-fn upgrade_at_signal(
+fn start_successor_at_signal(
     mut signals: Signals,
     handle: Handle,
     given: Vec<SocketAddr>,
     stops: Arc<AtomicBool>,
 ) -> std::io::Result<()> {
-    thread::Builder::new().name("upgrade".to_owned()).spawn(move || {
+    thread::Builder::new().name("successor".to_owned()).spawn(move || {
         for _ in signals.forever() {
-            match upgrade::start_successor(&handle, &given, &stops) {
+            match successor::start(&handle, &given, &stops) {
                 Ok(successor) => {
                     // The service manager knows it before this process can end.
                     let number = successor.as_raw_pid().unsigned_abs();
                     notify_manager(&[NotifyState::MainPid(number)]);
                     break;
                 }
-                Err(error) => error!("no upgrade, this process continues: {error}"),
+                Err(error) => error!("no successor, this process continues: {error}"),
             }
         }
         handle.retire();

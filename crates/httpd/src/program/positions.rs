@@ -179,7 +179,7 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
             CertificateError::NoCertificate(path) => (&["tls-cert", "tls-client-ca"], of(path)),
             CertificateError::Invalidates(warning) => (&["tls-cert"], of(&warning.file)),
             CertificateError::NoKey(path) => (&["tls-key"], of(path)),
-            CertificateError::Unusable { key, .. } => (&["tls-key"], of(key)),
+            CertificateError::InvalidKey { key, .. } => (&["tls-key"], of(key)),
             CertificateError::Authorities(_) => (&["tls-client-ca"], String::new()),
             _ => (&[], String::new()),
         },

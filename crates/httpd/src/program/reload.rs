@@ -135,7 +135,7 @@ impl Reload {
         self.timeout = arguments.reload_timeout();
         let log_level = arguments.log_level;
         if arguments.pid_file != self.pid_file {
-            warn!("another `pid-file` is used after a restart or an upgrade");
+            warn!("another `pid-file` is used after a restart, or by a successor");
         }
         let positions = std::mem::take(&mut arguments.positions);
         let settings = Settings(arguments.into_options());

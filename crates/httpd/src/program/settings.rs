@@ -19,13 +19,14 @@ use evring_httpd::options::{CompressionLevels, PagePath};
 use toml::de::DeTable;
 use tracing::warn;
 
+use crate::advice::with_path_advice;
 use crate::arguments::Arguments;
 use crate::positions::Positions;
 use crate::table::{
     FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason, reason_of_feature,
     with_delimiter, with_value,
 };
-use crate::{hosts, upgrade};
+use crate::{hosts, successor};
 
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
@@ -212,7 +213,7 @@ pub(crate) fn warn_of_variables() {
         command().get_arguments().filter_map(|arg| arg.get_long()).map(variable).collect();
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| name.starts_with(PREFIX)) {
-        if !known.contains(&name) && name != upgrade::INHERITED {
+        if !known.contains(&name) && name != successor::INHERITED {
             warn!("there is no setting for the variable {name}");
         }
     }
@@ -282,7 +283,10 @@ impl FileSettings {
     /// Reads a file, and checks each setting by itself.
     fn read(path: &Path) -> Result<Self, FileError> {
         let error = |at, reason: String| FileError { path: path.to_owned(), at, reason };
-        let bytes = fs::read(path).map_err(|e| error(None, format!("cannot read it: {e}")))?;
+        let bytes = fs::read(path).map_err(|e| {
+            let message = format!("cannot read the settings: {e}");
+            error(None, with_path_advice(message, &e, "the path of --config"))
+        })?;
         let text = String::from_utf8(bytes).map_err(|e| {
             let end = e.utf8_error().valid_up_to();
             // As much of it is text.

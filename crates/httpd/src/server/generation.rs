@@ -35,7 +35,7 @@ pub(crate) struct Generation {
     pub(crate) addresses: Vec<SocketAddr>,
     /// Whether these workers accept connections: the server ends with them.
     pub(crate) is_current: Arc<AtomicBool>,
-    /// The workers have been told that others take their place.
+    /// The workers have been notified that others take their place.
     pub(crate) is_retired: bool,
     /// Number of workers that have ended.
     pub(crate) ended: Arc<AtomicUsize>,

@@ -7,9 +7,9 @@ use http::StatusCode;
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::server::builder::Builder;
+use crate::site::any_response::Response;
 use crate::site::handler::Request;
 use crate::site::into_response::IntoResponse;
-use crate::site::reply::Response;
 use crate::site::response_body::Body;
 use crate::site::shed::shed_if_late;
 

@@ -14,10 +14,10 @@ use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, text};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 
+use crate::site::any_response::Response;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::IntoHandler;
 use crate::site::metrics::{Metrics, Sum};
-use crate::site::reply::Response;
 use crate::site::response_body::Body;
 
 /// Returns the handler of `/metrics`: OpenMetrics for clients that accept it, else the older text format, which all

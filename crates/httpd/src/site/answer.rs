@@ -17,6 +17,7 @@ use crate::site::Site;
 use crate::site::handlers::Handlers;
 use crate::site::lookup::FileLookup;
 use crate::site::state::{AfterBody, State};
+use crate::site::status;
 
 /// The path of the server's metrics.
 const STATUS: &str = "/.httpd/status.json";
@@ -121,8 +122,8 @@ impl Site {
             return proceed;
         }
         let is_first_host = options.host == HostIndex::default();
-        if is_first_host && *name == *STATUS.as_bytes() && self.shows_status() {
-            return self.show_status(x, request, options);
+        if is_first_host && *name == *STATUS.as_bytes() && status::is_shown_by(self) {
+            return status::answer(self, x, request, options);
         }
         let lookup = match FileLookup::open(&name, query, options) {
             Ok(lookup) => lookup,
@@ -161,7 +162,7 @@ impl Site {
         options: ResponseOptions,
     ) -> bool {
         let is_page = path == Path::new(path::INDEX) && options.host == HostIndex::default();
-        if !is_page || !self.shows_status() {
+        if !is_page || !status::is_shown_by(self) {
             return self.context.send_error(x, Status::NOT_FOUND, options);
         }
         let page = include_str!("page.html")

@@ -17,6 +17,7 @@ use crate::site::Site;
 use crate::site::client_info;
 #[cfg(feature = "compression")]
 use crate::site::compressor;
+use crate::site::context::Context;
 #[cfg(feature = "basic-auth")]
 use crate::site::login;
 use crate::site::metrics::COPY_TAG;
@@ -53,14 +54,14 @@ impl Application for Site {
     }
 
     fn received(&mut self, mut x: Cx<'_, impl Commands, State>, rx: &mut Rx<'_>) {
-        let now = self.tick(x.io);
+        let now = tick(self, x.io);
         let mut memory = self.head_memory.take().unwrap_or_else(|| Box::new(HeadMemory::new()));
         let next = self.answer_all(&mut x, rx, &mut memory);
         self.head_memory = Some(memory);
         if rx.eof() && matches!(next, Received::All | Received::Partial) {
             return x.io.close(x.id, Close::Flush);
         }
-        self.set_deadline(&mut x, now, next);
+        set_deadline(&self.context, &mut x, now, next);
     }
 
     fn drained(&mut self, mut x: Cx<'_, impl Commands, State>) {
@@ -76,7 +77,7 @@ impl Application for Site {
             x.io.set_receiving(x.id, true);
         } else if was_full && !x.state.read_deadline_armed {
             let now = x.io.now();
-            self.set_deadline(&mut x, now, Received::All);
+            set_deadline(&self.context, &mut x, now, Received::All);
         }
     }
 
@@ -86,12 +87,12 @@ impl Application for Site {
         _: u32,
         outcome: io::Result<FileOutcome>,
     ) {
-        self.tick(x.io);
+        tick(self, x.io);
         self.files.completed(&mut self.context, &mut x, outcome);
     }
 
     fn expired(&mut self, mut x: Cx<'_, impl Commands, State>) {
-        self.tick(x.io);
+        tick(self, x.io);
         if progress::expired(&mut self.context, &mut x) {
             return;
         }
@@ -160,7 +161,7 @@ impl Application for Site {
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, State>, tag: u64) {
-        self.tick(io);
+        tick(self, io);
         match tag {
             wakers::TAG => self.handlers.woken(&mut self.context, io, all),
             #[cfg(feature = "compression")]
@@ -197,40 +198,43 @@ impl Application for Site {
     }
 }
 
-impl Site {
-    /// Brings the clock of responses to the time of this turn, which it returns. Does each second's work once.
-    #[inline]
-    fn tick(&mut self, io: &mut impl Commands) -> Instant {
-        let now = io.now();
-        if self.context.responder.clock.tick(now, io) {
-            self.context.metrics.own().copy_stats(&io.stats());
-            self.files.cache.close_idle(now);
-        }
-        now
+/// Brings the clock of responses to the time of this turn, which it returns. Does each second's work once.
+#[inline]
+fn tick(site: &mut Site, io: &mut impl Commands) -> Instant {
+    let now = io.now();
+    if site.context.responder.clock.tick(now, io) {
+        site.context.metrics.own().copy_stats(&io.stats());
+        site.files.cache.close_idle(now);
     }
+    now
+}
 
-    /// Sets the deadline for the next step of a connection; one store for a plain request.
-    #[inline]
-    fn set_deadline(&self, x: &mut Cx<'_, impl Commands, State>, now: Instant, next: Received) {
-        match next {
-            Received::All => self.context.await_request(x),
-            // The deadline stays, so that single bytes do not extend it.
-            Received::Partial if x.state.read_deadline_armed => {}
-            Received::Partial => {
-                x.state.read_deadline_armed = true;
-                x.state.stop_watching();
-                let time = match x.state.body() {
-                    Some(_) => self.context.limits.progress_interval,
-                    None => self.context.limits.header_timeout,
-                };
-                x.io.set_deadline(x.id, Some(now + time));
-            }
-            Received::Full => {
-                x.state.paused = true;
-                x.io.set_receiving(x.id, false);
-                self.context.await_progress(x);
-            }
-            Received::Waits => {}
+/// Sets the deadline for the next step of a connection; one store for a plain request.
+#[inline]
+fn set_deadline(
+    context: &Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    now: Instant,
+    next: Received,
+) {
+    match next {
+        Received::All => context.await_request(x),
+        // The deadline stays, so that single bytes do not extend it.
+        Received::Partial if x.state.read_deadline_armed => {}
+        Received::Partial => {
+            x.state.read_deadline_armed = true;
+            x.state.stop_watching();
+            let time = match x.state.body() {
+                Some(_) => context.limits.progress_interval,
+                None => context.limits.header_timeout,
+            };
+            x.io.set_deadline(x.id, Some(now + time));
         }
+        Received::Full => {
+            x.state.paused = true;
+            x.io.set_receiving(x.id, false);
+            context.await_progress(x);
+        }
+        Received::Waits => {}
     }
 }

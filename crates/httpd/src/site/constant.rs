@@ -6,9 +6,9 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::request::Parts;
 
+use crate::site::any_response::{AnyResponse, Response};
 use crate::site::handler::{Answer, BodySink, Handler};
 use crate::site::head::Head;
-use crate::site::reply::{Reply, Response};
 
 /// Returns a handler that gives the same response to every request. The server makes it once, so it costs no
 /// more than a small file.
@@ -30,18 +30,18 @@ struct Constant {
 }
 
 impl Constant {
-    fn reply(&self) -> Reply {
-        Reply::plain(Some(self.content_type), self.body.clone())
+    fn response(&self) -> AnyResponse {
+        AnyResponse::plain(Some(self.content_type), self.body.clone())
     }
 }
 
 impl Handler for Constant {
     fn handle(self: Arc<Self>, _: Parts) -> Answer {
-        Answer::Receive(Box::new(Unread(self.reply().into())))
+        Answer::Receive(Box::new(Unread(self.response().into())))
     }
 
-    fn handle_head(&self, _: &Head<'_>) -> Option<Reply> {
-        Some(self.reply())
+    fn handle_head(&self, _: &Head<'_>) -> Option<AnyResponse> {
+        Some(self.response())
     }
 
     fn constant(&self) -> Option<(&'static str, Bytes)> {

@@ -1,8 +1,8 @@
 //! Responses that any thread gives later.
 
+use crate::site::any_response::Response;
 use crate::site::into_response::IntoResponse;
 use crate::site::oneshot::{Receiver, Sender, oneshot};
-use crate::site::reply::Response;
 
 /// Answers a request later, from any thread, once. Dropping it answers with 500.
 ///

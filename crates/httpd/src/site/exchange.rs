@@ -20,7 +20,7 @@ pub(crate) struct Exchange {
     /// The waker of the connection; `None` for pieces that are never waited for.
     pub(crate) task: Option<Task>,
     /// The request's body, also after it has arrived.
-    pub(crate) upload: Option<Upload>,
+    pub(crate) incoming: Option<IncomingBody>,
     /// The request's head, for the log.
     pub(crate) head: Option<KeptHead>,
     pub(crate) waits_for: WaitsFor,
@@ -59,7 +59,7 @@ pub(crate) enum WaitsFor {
 
 /// The body of a request, on its way to the handler.
 #[derive(Debug)]
-pub(crate) struct Upload {
+pub(crate) struct IncomingBody {
     pub(crate) body: BodyDecoder,
     pub(crate) writer: Writer,
     /// Bytes of content received since the deadline was set.
@@ -75,7 +75,7 @@ impl Exchange {
             stage,
             options,
             task: None,
-            upload: None,
+            incoming: None,
             head: None,
             waits_for: WaitsFor::Nothing,
             paused: false,
@@ -98,8 +98,8 @@ impl Exchange {
     }
 
     /// Returns the body of the request while it is incomplete.
-    pub(crate) fn open_upload(&mut self) -> Option<&mut Upload> {
-        self.upload.as_mut().filter(|upload| upload.body.is_open())
+    pub(crate) fn open_incoming(&mut self) -> Option<&mut IncomingBody> {
+        self.incoming.as_mut().filter(|incoming| incoming.body.is_open())
     }
 
     /// Makes wake-ups have no effect before the next poll.

@@ -10,9 +10,9 @@ use http::request::Parts;
 use http::{HeaderMap, Method};
 
 use crate::message::status::Status;
+use crate::site::any_response::{AnyResponse, Response};
 use crate::site::head::Head;
 use crate::site::into_response::IntoResponse;
-use crate::site::reply::{Reply, Response};
 use crate::site::request_body::RequestBody;
 
 /// A request with its complete body.
@@ -83,13 +83,13 @@ pub trait Handler: Send + Sync + 'static {
 
     /// Answers a request without a body. The default returns the head to the server, which calls
     /// [`Handler::handle`] and ends the [`BodySink`] at once. Implement it to avoid creating a sink.
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<AnyResponse, Parts> {
         ControlFlow::Continue(head)
     }
 
     /// Answers a request without a body by its head alone, before the head is converted. The default returns
     /// `None`, and the server calls the other methods. Not called for a route with parameters.
-    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+    fn handle_head(&self, head: &Head<'_>) -> Option<AnyResponse> {
         let _ = head;
         None
     }
@@ -133,7 +133,7 @@ pub enum Answer {
 pub struct Wait(Box<dyn FnOnce(RequestBody) -> ResponseFuture>);
 
 /// The response of a handler that waits, or the status that the server answers with.
-pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Result<Reply, Status>>>>;
+pub(crate) type ResponseFuture = Pin<Box<dyn Future<Output = Result<AnyResponse, Status>>>>;
 
 impl Answer {
     /// Waits for a response: `start` gets the body and returns a future. The worker polls the future on its
@@ -144,11 +144,11 @@ impl Answer {
     ) -> Self {
         Answer::of(|body| {
             let future = start(body);
-            async { Ok(future.await.into_reply()) }
+            async { Ok(future.await.into_any()) }
         })
     }
 
-    pub(crate) fn of<F: Future<Output = Result<Reply, Status>> + 'static>(
+    pub(crate) fn of<F: Future<Output = Result<AnyResponse, Status>> + 'static>(
         start: impl FnOnce(RequestBody) -> F + 'static,
     ) -> Self {
         Answer::Wait(Wait::new(start))
@@ -156,7 +156,7 @@ impl Answer {
 }
 
 impl Wait {
-    pub(crate) fn new<F: Future<Output = Result<Reply, Status>> + 'static>(
+    pub(crate) fn new<F: Future<Output = Result<AnyResponse, Status>> + 'static>(
         start: impl FnOnce(RequestBody) -> F + 'static,
     ) -> Self {
         Wait(Box::new(|body| Box::pin(start(body))))
@@ -204,8 +204,8 @@ where
         Answer::Receive(Box::new(CollectedBody { handler: self, head, body: BytesMut::new() }))
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
-        ControlFlow::Break(self(Request::from_parts(head, Bytes::new())).into_reply())
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<AnyResponse, Parts> {
+        ControlFlow::Break(self(Request::from_parts(head, Bytes::new())).into_any())
     }
 }
 

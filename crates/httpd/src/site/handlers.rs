@@ -13,17 +13,17 @@ use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::{Expects, KeptHead, Method, RequestHead};
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
+use crate::site::any_response::{AnyResponse, ResponseKind};
 use crate::site::body_memory::BodyMemory;
 use crate::site::client_info;
 use crate::site::context::Context;
-use crate::site::exchange::{Exchange, Stage, Upload, WaitsFor};
+use crate::site::exchange::{Exchange, IncomingBody, Stage, WaitsFor};
 use crate::site::guard::{Guarded, guard};
 use crate::site::handler::{Answer, BodySink, Wait};
 use crate::site::head::Head;
 use crate::site::log::LoggedRequest;
 use crate::site::pipe::pipe;
 use crate::site::progress::{self, Progress};
-use crate::site::reply::{Reply, ReplyKind};
 use crate::site::request_body::RequestBody;
 use crate::site::responses::{self, SendProgress};
 use crate::site::routes::{ConstantFor, Route, Routes};
@@ -70,10 +70,12 @@ impl Handlers {
             let handler = self.routes.handler(&route);
             match guard(|| handler.handle_head(&Head::parsed(request))) {
                 Ok(None) => {}
-                Ok(Some(Reply(ReplyKind::Plain(reply)))) if responses::is_simple(&reply) => {
-                    return responses::send_plain(context, x, reply, options);
+                Ok(Some(AnyResponse(ResponseKind::Plain(response))))
+                    if responses::is_simple(&response) =>
+                {
+                    return responses::send_plain(context, x, response, options);
                 }
-                Ok(Some(reply)) => return self.send(context, x, Ok(reply), options),
+                Ok(Some(response)) => return self.send(context, x, Ok(response), options),
                 Err(status) => return self.send(context, x, Err(status), options),
             }
         }
@@ -103,7 +105,9 @@ impl Handlers {
         if !body.is_open() {
             head = match guard(|| handler.handle_without_body(head)) {
                 Ok(ControlFlow::Continue(head)) => head,
-                Ok(ControlFlow::Break(reply)) => return self.send(context, x, Ok(reply), options),
+                Ok(ControlFlow::Break(response)) => {
+                    return self.send(context, x, Ok(response), options);
+                }
                 Err(status) => return self.send(context, x, Err(status), options),
             }
         }
@@ -210,7 +214,7 @@ impl Handlers {
         options: ResponseOptions,
     ) -> bool {
         let response = guard(|| sink.into_inner().end(trailers(bytes)));
-        self.send(context, x, response.map(Reply::from), options)
+        self.send(context, x, response.map(AnyResponse::from), options)
     }
 
     /// Sends a handler's response. Returns whether the next request may be processed.
@@ -218,10 +222,10 @@ impl Handlers {
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
-        reply: Result<Reply, Status>,
+        response: Result<AnyResponse, Status>,
         options: ResponseOptions,
     ) -> bool {
-        match responses::send(context, &mut self.conversion, x, reply, options) {
+        match responses::send(context, &mut self.conversion, x, response, options) {
             SendProgress::Sent(proceed) => proceed,
             SendProgress::Streams(body) => {
                 let task = if body.waits() { self.task(x) } else { None };
@@ -242,13 +246,13 @@ impl Handlers {
         options: ResponseOptions,
     ) -> bool {
         let started = protocol.start(options, BodyMemory::new(&context.bodies));
-        let (Some(task), Ok((sent, upload))) = (self.task(x), started) else {
+        let (Some(task), Ok((sent, incoming))) = (self.task(x), started) else {
             x.io.close(x.id, Close::Reset);
             return false;
         };
         let exchange = Exchange::new(Stage::Body(sent), options);
-        let (task, upload) = (Some(task), Some(upload));
-        self.begin(context, x, Exchange { task, upload, is_upgraded: true, ..exchange })
+        let (task, incoming) = (Some(task), Some(incoming));
+        self.begin(context, x, Exchange { task, incoming, is_upgraded: true, ..exchange })
     }
 
     /// Calls a handler that waits. Returns whether the next request may be processed.
@@ -263,21 +267,21 @@ impl Handlers {
         let Some(task) = self.task(x) else {
             return context.send_error(x, Status::INTERNAL, options.ending());
         };
-        let (upload, request_body) = if body.is_open() {
+        let (incoming, request_body) = if body.is_open() {
             let (writer, reader) = pipe();
             let memory = BodyMemory::new(&context.bodies);
             let expects_continue = request.expects == Expects::Continue;
-            let upload = Upload { body, writer, received: 0, memory, expects_continue };
-            (Some(upload), RequestBody::new(reader))
+            let incoming = IncomingBody { body, writer, received: 0, memory, expects_continue };
+            (Some(incoming), RequestBody::new(reader))
         } else {
             (None, RequestBody::default())
         };
-        let reply = match guard(|| wait.start(request_body)) {
-            Ok(reply) => Guarded::new(reply),
+        let response = match guard(|| wait.start(request_body)) {
+            Ok(response) => Guarded::new(response),
             Err(status) => return context.send_error(x, status, options.ending()),
         };
-        let exchange = Exchange::new(Stage::Handler(reply), options);
-        let proceed = self.begin(context, x, Exchange { task: Some(task), upload, ..exchange });
+        let exchange = Exchange::new(Stage::Handler(response), options);
+        let proceed = self.begin(context, x, Exchange { task: Some(task), incoming, ..exchange });
         if let Some(exchange) = x.state.exchange()
             && context.logs_requests()
         {

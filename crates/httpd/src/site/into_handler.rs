@@ -6,12 +6,12 @@ use std::sync::Arc;
 use http::request::Parts;
 
 use crate::message::status::Status;
+use crate::site::any_response::AnyResponse;
 use crate::site::constant::Unread;
 use crate::site::deferred::{Responder, deferred};
 use crate::site::handler::{Answer, Handler, Request};
 use crate::site::head::Head;
 use crate::site::into_response::IntoResponse;
-use crate::site::reply::Reply;
 use crate::site::request_body::RequestBody;
 
 /// A [`Handler`], or a function that can be one.
@@ -103,7 +103,7 @@ where
             let handler = Arc::clone(&handler);
             async move {
                 let body = body.bytes().await.map_err(|_| Status::BAD_REQUEST)?;
-                Ok(handler(Request::from_parts(head, body)).await.into_reply())
+                Ok(handler(Request::from_parts(head, body)).await.into_any())
             }
         })
     }
@@ -117,7 +117,7 @@ where
     fn into_handler(self) -> impl Handler {
         WaitingHandler(move |head, body| {
             let response = self(Request::from_parts(head, body));
-            async { Ok(response.await.into_reply()) }
+            async { Ok(response.await.into_any()) }
         })
     }
 }
@@ -131,7 +131,7 @@ impl<F: Fn(Request, Responder) + Send + Sync + 'static> IntoHandler<kind::Deferr
                 let body = body.bytes().await.map_err(|_| Status::BAD_REQUEST)?;
                 let (responder, response) = deferred();
                 handler(Request::from_parts(head, body), responder);
-                response.await.map(Reply::from).ok_or(Status::INTERNAL)
+                response.await.map(AnyResponse::from).ok_or(Status::INTERNAL)
             }
         })
     }
@@ -143,7 +143,7 @@ where
     R: IntoResponse,
 {
     fn into_handler(self) -> impl Handler {
-        HeadHandler(move |head: &Head<'_>| self(head).into_reply())
+        HeadHandler(move |head: &Head<'_>| self(head).into_any())
     }
 }
 
@@ -153,23 +153,23 @@ where
     R: IntoResponse,
 {
     fn into_handler(self) -> impl Handler {
-        HeadHandler(move |_: &Head<'_>| self().into_reply())
+        HeadHandler(move |_: &Head<'_>| self().into_any())
     }
 }
 
 /// A handler that needs no more than a head. A body is received and not used.
 struct HeadHandler<F>(F);
 
-impl<F: Fn(&Head<'_>) -> Reply + Send + Sync + 'static> Handler for HeadHandler<F> {
+impl<F: Fn(&Head<'_>) -> AnyResponse + Send + Sync + 'static> Handler for HeadHandler<F> {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
         Answer::Receive(Box::new(Unread((self.0)(&Head::of(&head)).into())))
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<AnyResponse, Parts> {
         ControlFlow::Break((self.0)(&Head::of(&head)))
     }
 
-    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+    fn handle_head(&self, head: &Head<'_>) -> Option<AnyResponse> {
         Some((self.0)(head))
     }
 }
@@ -180,7 +180,7 @@ pub(crate) struct WaitingHandler<F>(pub(crate) F);
 impl<F, T> Handler for WaitingHandler<F>
 where
     F: Fn(Parts, RequestBody) -> T + Send + Sync + 'static,
-    T: Future<Output = Result<Reply, Status>> + 'static,
+    T: Future<Output = Result<AnyResponse, Status>> + 'static,
 {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
         Answer::of(move |body| (self.0)(head, body))

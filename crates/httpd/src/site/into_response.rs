@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use bytes::Bytes;
 use http::StatusCode;
 
-use crate::site::reply::{Reply, Response};
+use crate::site::any_response::{AnyResponse, Response};
 
 /// A value that a closure can return as its response.
 #[diagnostic::on_unimplemented(
@@ -18,7 +18,7 @@ pub trait IntoResponse {
     fn into_response(self) -> Response;
 
     /// Converts the value into a response that is cheaper to send, if there is one.
-    fn into_reply(self) -> Reply
+    fn into_any(self) -> AnyResponse
     where
         Self: Sized,
     {
@@ -32,27 +32,27 @@ impl IntoResponse for Response {
     }
 }
 
-impl IntoResponse for Reply {
+impl IntoResponse for AnyResponse {
     fn into_response(self) -> Response {
         self.into()
     }
 
-    fn into_reply(self) -> Reply {
+    fn into_any(self) -> AnyResponse {
         self
     }
 }
 
-/// Implements the trait for types that implement `into_reply`.
-macro_rules! by_reply {
-    ([$($parameter:ident),*] $type:ty: $value:pat => $reply:expr) => {
+/// Implements the trait for types that implement `into_any`.
+macro_rules! into_response {
+    ([$($parameter:ident),*] $type:ty: $value:pat => $response:expr) => {
         impl<$($parameter: IntoResponse),*> IntoResponse for $type {
             fn into_response(self) -> Response {
-                self.into_reply().into()
+                self.into_any().into()
             }
 
-            fn into_reply(self) -> Reply {
+            fn into_any(self) -> AnyResponse {
                 let $value = self;
-                $reply
+                $response
             }
         }
     };
@@ -61,18 +61,18 @@ macro_rules! by_reply {
 const TEXT: Option<&str> = Some("text/plain; charset=utf-8");
 const BYTES: Option<&str> = Some("application/octet-stream");
 
-by_reply!([] &'static str: text => Reply::plain(TEXT, text.into()));
-by_reply!([] String: text => Reply::plain(TEXT, text.into()));
-by_reply!([] &'static [u8]: bytes => Reply::plain(BYTES, bytes.into()));
-by_reply!([] Vec<u8>: bytes => Reply::plain(BYTES, bytes.into()));
-by_reply!([] Bytes: bytes => Reply::plain(BYTES, bytes));
-by_reply!([] StatusCode: status => Reply::plain(None, Bytes::new()).with_status(status));
-by_reply!([] Cow<'static, str>: text => match text {
-    Cow::Borrowed(text) => text.into_reply(),
-    Cow::Owned(text) => text.into_reply(),
+into_response!([] &'static str: text => AnyResponse::plain(TEXT, text.into()));
+into_response!([] String: text => AnyResponse::plain(TEXT, text.into()));
+into_response!([] &'static [u8]: bytes => AnyResponse::plain(BYTES, bytes.into()));
+into_response!([] Vec<u8>: bytes => AnyResponse::plain(BYTES, bytes.into()));
+into_response!([] Bytes: bytes => AnyResponse::plain(BYTES, bytes));
+into_response!([] StatusCode: status => AnyResponse::plain(None, Bytes::new()).with_status(status));
+into_response!([] Cow<'static, str>: text => match text {
+    Cow::Borrowed(text) => text.into_any(),
+    Cow::Owned(text) => text.into_any(),
 });
-by_reply!([R] (StatusCode, R): (status, reply) => reply.into_reply().with_status(status));
-by_reply!([R, E] Result<R, E>: result => match result {
-    Ok(reply) => reply.into_reply(),
-    Err(reply) => reply.into_reply(),
+into_response!([R] (StatusCode, R): (status, response) => response.into_any().with_status(status));
+into_response!([R, E] Result<R, E>: result => match result {
+    Ok(response) => response.into_any(),
+    Err(response) => response.into_any(),
 });

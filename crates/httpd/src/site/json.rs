@@ -9,9 +9,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tracing::error;
 
+use crate::site::any_response::Response;
 use crate::site::handler::Request;
 use crate::site::into_response::IntoResponse;
-use crate::site::reply::Response;
 
 /// A value as a JSON response. One that cannot be serialized gives 500, and the reason is logged.
 ///

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use http::request::Parts;
 
+use crate::site::any_response::AnyResponse;
 use crate::site::handler::{Answer, Handler};
 use crate::site::head::Head;
-use crate::site::reply::Reply;
 
 /// A handler with other answers to [`Handler::sheds_if_late`] and [`Handler::wants_client_info`].
 pub(crate) struct Marked<H> {
@@ -30,11 +30,11 @@ impl<H: Handler> Handler for Marked<H> {
         Arc::clone(&self.handler).handle(head)
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<AnyResponse, Parts> {
         self.handler.handle_without_body(head)
     }
 
-    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+    fn handle_head(&self, head: &Head<'_>) -> Option<AnyResponse> {
         self.handler.handle_head(head)
     }
 

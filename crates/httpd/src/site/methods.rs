@@ -9,11 +9,11 @@ use http::header::{ALLOW, HeaderValue};
 use http::request::Parts;
 use http::{Method, StatusCode};
 
+use crate::site::any_response::{AnyResponse, Response};
 use crate::site::handler::{Answer, Handler};
 use crate::site::head::Head;
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
-use crate::site::reply::{Reply, Response};
 
 /// Handlers of one path by method; created by [`get`], [`post`], [`put`], [`patch`] and [`delete`].
 ///
@@ -102,14 +102,14 @@ impl Handler for Methods {
         }
     }
 
-    fn handle_without_body(&self, head: Parts) -> ControlFlow<Reply, Parts> {
+    fn handle_without_body(&self, head: Parts) -> ControlFlow<AnyResponse, Parts> {
         match self.find(head.method.as_str()) {
             Some(handler) => handler.handle_without_body(head),
             None => ControlFlow::Break(self.reject(&head.method).into()),
         }
     }
 
-    fn handle_head(&self, head: &Head<'_>) -> Option<Reply> {
+    fn handle_head(&self, head: &Head<'_>) -> Option<AnyResponse> {
         self.find(head.method())?.handle_head(head)
     }
 

@@ -7,10 +7,10 @@ use http::StatusCode;
 use http::request::Parts;
 
 use crate::message::status::Status;
+use crate::site::any_response::{AnyResponse, Response};
 use crate::site::handler::{Answer, Handler, Request, ResponseFuture};
 use crate::site::into_handler::IntoHandler;
 use crate::site::into_response::IntoResponse;
-use crate::site::reply::{Reply, Response};
 use crate::site::request_body::RequestBody;
 
 /// The handler inside a function that [`wrap`] puts around it.
@@ -21,8 +21,8 @@ pub struct Next(Arc<dyn Handler>);
 impl Next {
     /// Calls the handler. A dropped responder, and a body that does not arrive, give a response, too.
     pub async fn run(self, request: Request<RequestBody>) -> Response {
-        let reply = call(self.0, request).await;
-        reply.map(Response::from).unwrap_or_else(|Status(code, _)| {
+        let response = call(self.0, request).await;
+        response.map(Response::from).unwrap_or_else(|Status(code, _)| {
             StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR).into_response()
         })
     }
@@ -68,7 +68,7 @@ impl Around {
     ) -> Self {
         Around(Arc::new(move |request, next| {
             let response = function(request, next);
-            Box::pin(async { Ok(response.await.into_reply()) })
+            Box::pin(async { Ok(response.await.into_any()) })
         }))
     }
 
@@ -106,7 +106,10 @@ impl Handler for Wrapped {
 }
 
 /// Calls a handler of any kind with a request whose body may still arrive.
-async fn call(handler: Arc<dyn Handler>, request: Request<RequestBody>) -> Result<Reply, Status> {
+async fn call(
+    handler: Arc<dyn Handler>,
+    request: Request<RequestBody>,
+) -> Result<AnyResponse, Status> {
     let (head, mut body) = request.into_parts();
     match handler.handle(head) {
         Answer::Respond(response) => Ok(response.into()),

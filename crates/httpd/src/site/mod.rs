@@ -1,6 +1,7 @@
 //! The site: the application that answers HTTP requests.
 
 mod answer;
+pub(crate) mod any_response;
 mod application;
 pub(crate) mod body_memory;
 pub(crate) mod cache;
@@ -42,7 +43,6 @@ pub(crate) mod pipe;
 pub(crate) mod pool;
 pub(crate) mod progress;
 mod receive;
-pub(crate) mod reply;
 pub(crate) mod request_body;
 #[cfg(feature = "compression")]
 pub(crate) mod reservation;

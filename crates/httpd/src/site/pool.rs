@@ -11,11 +11,11 @@ use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 
 use crate::message::status::Status;
+use crate::site::any_response::{AnyResponse, Response};
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::WaitingHandler;
 use crate::site::into_response::IntoResponse;
 use crate::site::oneshot::oneshot;
-use crate::site::reply::{Reply, Response};
 use crate::site::request_body::RequestBody;
 
 /// A bounded number of threads for calls that block, such as those of a database. The threads end when the
@@ -85,12 +85,12 @@ impl Pool {
     pub(crate) fn respond<R: IntoResponse>(
         &self,
         call: impl FnOnce() -> R + Send + 'static,
-    ) -> impl Future<Output = Result<Reply, Status>> + 'static {
-        let result = self.run(move || call().into_reply());
+    ) -> impl Future<Output = Result<AnyResponse, Status>> + 'static {
+        let result = self.run(move || call().into_any());
         async {
             match result.await {
-                Ok(reply) => Ok(reply),
-                Err(PoolError::Full) => Ok(PoolError::Full.into_reply()),
+                Ok(response) => Ok(response),
+                Err(PoolError::Full) => Ok(PoolError::Full.into_any()),
                 Err(PoolError::Panicked) => Err(Status::INTERNAL),
             }
         }

@@ -13,12 +13,12 @@ use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::KeptHead;
 use crate::message::status::Status;
 use crate::response::sent::Sent;
+use crate::site::any_response::AnyResponse;
 use crate::site::body_memory::BodyMemory;
 use crate::site::context::Context;
 use crate::site::exchange::{Exchange, Stage, WaitsFor};
 use crate::site::guard::guard;
 use crate::site::log::LoggedRequest;
-use crate::site::reply::Reply;
 use crate::site::responses::{self, SendProgress};
 use crate::site::state::{PendingWork, State};
 use crate::site::stream::Streamed;
@@ -86,7 +86,7 @@ fn poll(
     let mut has_sent = false;
     loop {
         let polled = match &mut exchange.stage {
-            Stage::Handler(reply) => match guard(|| reply.as_mut().poll(task)) {
+            Stage::Handler(response) => match guard(|| response.as_mut().poll(task)) {
                 Ok(Poll::Pending) => Polled::Waits(WaitsFor::Handler),
                 Ok(Poll::Ready(response)) => respond(context, conversion, x, exchange, response),
                 Err(status) => respond(context, conversion, x, exchange, Err(status)),
@@ -130,22 +130,22 @@ fn respond(
     conversion: &mut HttpConversion,
     x: &mut Cx<'_, impl Commands, State>,
     exchange: &mut Exchange,
-    response: Result<Reply, Status>,
+    response: Result<AnyResponse, Status>,
 ) -> Polled {
     // The rest of the request's body is discarded.
-    let is_last = exchange.open_upload().is_some() || x.io.is_stopping();
+    let is_last = exchange.open_incoming().is_some() || x.io.is_stopping();
     let options = exchange.options.ending_if(is_last);
     match responses::send(context, conversion, x, response, options) {
         SendProgress::Sent(proceed) => return Polled::Ended(proceed),
         SendProgress::Streams(body) => exchange.stage = Stage::Body(body),
         SendProgress::Upgrades(protocol) => {
             let memory = BodyMemory::new(&context.bodies);
-            let Ok((sent, upload)) = protocol.start(options, memory) else {
+            let Ok((sent, incoming)) = protocol.start(options, memory) else {
                 x.io.close(x.id, Close::Reset);
                 return Polled::Ended(false);
             };
             exchange.stage = Stage::Body(sent);
-            exchange.upload = Some(upload);
+            exchange.incoming = Some(incoming);
             exchange.is_upgraded = true;
         }
     }
@@ -162,24 +162,26 @@ fn wait(
     has_sent: bool,
 ) -> Progress {
     let (mut receives, is_upgraded) = (exchange.receives_next(), exchange.is_upgraded);
-    if let Some(upload) = &mut exchange.upload {
-        let bytes = upload.writer.held_bytes();
-        if upload.memory.set(bytes) > context.limits.max_body_memory && bytes > 0 {
+    if let Some(incoming) = &mut exchange.incoming {
+        let bytes = incoming.writer.held_bytes();
+        if incoming.memory.set(bytes) > context.limits.max_body_memory && bytes > 0 {
             context.metrics.own().rejected_bodies.add(1);
             return fail(context, x, exchange, Status::BUSY);
         }
-        if upload.expects_continue && upload.writer.is_wanted() {
-            upload.expects_continue = false;
+        if incoming.expects_continue && incoming.writer.is_wanted() {
+            incoming.expects_continue = false;
             if matches!(exchange.stage, Stage::Handler(_)) {
                 x.io.send(x.id, Chunk::Static(b"HTTP/1.1 100 Continue\r\n\r\n"));
             }
         }
-        if upload.body.is_open() {
+        if incoming.body.is_open() {
             receives = match &exchange.task {
-                Some(task) => upload.writer.has_room() || upload.writer.wake_at_room(&task.waker()),
-                None => upload.writer.has_room(),
+                Some(task) => {
+                    incoming.writer.has_room() || incoming.writer.wake_at_room(&task.waker())
+                }
+                None => incoming.writer.has_room(),
             };
-            let is_paced = !upload.expects_continue && !is_upgraded;
+            let is_paced = !incoming.expects_continue && !is_upgraded;
             if receives && waits_for != WaitsFor::Room && is_paced {
                 waits_for = WaitsFor::Client;
             }
@@ -215,8 +217,8 @@ fn set_deadline(context: &Context, x: &mut Cx<'_, impl Commands, State>, exchang
         // The client may wait for events as long as the server sees that it stays connected.
         WaitsFor::Piece | WaitsFor::Nothing | WaitsFor::Room => None,
     };
-    if let Some(upload) = &mut exchange.upload {
-        upload.received = 0;
+    if let Some(incoming) = &mut exchange.incoming {
+        incoming.received = 0;
     }
     x.state.stop_watching();
     x.io.set_deadline(x.id, time.map(|time| x.io.now() + time));
@@ -327,7 +329,7 @@ pub(crate) fn receive(
                 return false;
             }
         };
-        exchange.next_bytes = if exchange.open_upload().is_none() { rx.bytes().len() } else { 0 };
+        exchange.next_bytes = if exchange.open_incoming().is_none() { rx.bytes().len() } else { 0 };
         exchange.at_end |= rx.eof() && exchange.next_bytes > 0;
         let is_full = !exchange.paused && !exchange.receives_next();
         if (fed != Fed::Nothing || is_full)
@@ -351,7 +353,7 @@ pub(crate) fn receive(
         // A client that has sent another request still gets this response. Without `half_close`, the handler of the last
         // request is cancelled if it waits.
         let is_permitted = context.limits.half_close || exchange.next_bytes > 0;
-        if is_permitted && exchange.open_upload().is_none() {
+        if is_permitted && exchange.open_incoming().is_none() {
             exchange.at_end = true;
             if exchange.waits_for == WaitsFor::Piece {
                 let time = context.limits.handler_timeout;
@@ -376,9 +378,9 @@ pub(crate) fn end_input(
     };
     exchange.at_end = true;
     exchange.suppress_wakeups();
-    if let Some(upload) = exchange.open_upload() {
-        upload.writer.end(Ok(HeaderMap::new()));
-        upload.body = BodyDecoder::default();
+    if let Some(incoming) = exchange.open_incoming() {
+        incoming.writer.end(Ok(HeaderMap::new()));
+        incoming.body = BodyDecoder::default();
     }
     if let Progress::Ended(proceed) = proceed(context, conversion, x) {
         return proceed;
@@ -403,26 +405,26 @@ enum Fed {
 /// Passes received bytes of a request's body to the handler, as long as there is room.
 fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed, Status> {
     let mut fed = Fed::Nothing;
-    while let Some(upload) = exchange.open_upload() {
-        if !upload.writer.has_room() {
+    while let Some(incoming) = exchange.open_incoming() {
+        if !incoming.writer.has_room() {
             return Ok(Fed::UntilFull);
         }
-        let piece = upload.body.next(rx, limits)?;
+        let piece = incoming.body.next(rx, limits)?;
         if piece == BodyPiece::Partial {
             break;
         }
         // The exchange is polled after all pieces.
         exchange.suppress_wakeups();
-        let Some(upload) = exchange.upload.as_mut() else { break };
+        let Some(incoming) = exchange.incoming.as_mut() else { break };
         match piece {
             BodyPiece::Partial => {}
             BodyPiece::Content(n) => {
-                upload.received += n as u64;
-                upload.writer.push(Bytes::copy_from_slice(&rx.bytes()[..n]));
+                incoming.received += n as u64;
+                incoming.writer.push(Bytes::copy_from_slice(&rx.bytes()[..n]));
                 rx.consume(n);
             }
             BodyPiece::End(n) => {
-                upload.writer.end(Ok(trailers(&rx.bytes()[..n])));
+                incoming.writer.end(Ok(trailers(&rx.bytes()[..n])));
                 rx.consume(n);
             }
         }
@@ -454,13 +456,13 @@ pub(crate) fn expired(context: &mut Context, x: &mut Cx<'_, impl Commands, State
             abort(context, x, Status::BUSY);
         }
         WaitsFor::Client => {
-            let received = exchange.upload.as_ref().map_or(0, |upload| upload.received);
+            let received = exchange.incoming.as_ref().map_or(0, |incoming| incoming.received);
             if u128::from(received) < context.min_progress() {
                 abort(context, x, Status::TIMEOUT);
             } else {
                 let time = context.limits.progress_interval;
-                if let Some(upload) = &mut exchange.upload {
-                    upload.received = 0;
+                if let Some(incoming) = &mut exchange.incoming {
+                    incoming.received = 0;
                 }
                 x.io.set_deadline(x.id, Some(x.io.now() + time));
             }

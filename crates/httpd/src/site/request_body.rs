@@ -8,9 +8,9 @@ use std::task::{Context, Poll};
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
 
+use crate::site::any_response::Response;
 use crate::site::into_response::IntoResponse;
 use crate::site::pipe::Reader;
-use crate::site::reply::Response;
 
 /// The body of a request, received while the handler takes it.
 ///

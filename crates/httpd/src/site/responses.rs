@@ -13,9 +13,9 @@ use crate::response::head::{begin_head, end_head, put_field, put_length};
 use crate::response::prepared::PreparedResponse;
 use crate::response::responder::ResponseSender;
 use crate::response::sent::Sent;
+use crate::site::any_response::{AnyResponse, PlainResponse, Response, ResponseKind};
 use crate::site::context::Context;
 use crate::site::guard::Guarded;
-use crate::site::reply::{PlainReply, Reply, ReplyKind, Response};
 use crate::site::response_body::{Body, Kind, Pieces};
 use crate::site::state::State;
 use crate::site::stream::{PART_BYTES, StreamedBody};
@@ -36,22 +36,22 @@ pub(crate) fn send(
     context: &mut Context,
     conversion: &mut HttpConversion,
     x: &mut Cx<'_, impl Commands, State>,
-    reply: Result<Reply, Status>,
+    response: Result<AnyResponse, Status>,
     options: ResponseOptions,
 ) -> SendProgress {
-    match reply {
-        Ok(Reply(ReplyKind::Plain(reply))) if is_simple(&reply) => {
-            SendProgress::Sent(send_plain(context, x, reply, options))
+    match response {
+        Ok(AnyResponse(ResponseKind::Plain(response))) if is_simple(&response) => {
+            SendProgress::Sent(send_plain(context, x, response, options))
         }
-        Ok(reply) => send_full(context, conversion, x, reply.into(), options),
+        Ok(response) => send_full(context, conversion, x, response.into(), options),
         Err(status) => SendProgress::Sent(context.send_error(x, status, options.ending())),
     }
 }
 
 /// Returns whether a response has a body, and is sent at once.
 #[inline]
-pub(crate) fn is_simple(reply: &PlainReply) -> bool {
-    reply.body.len() <= PART_BYTES && !is_bodiless(reply.status.as_u16())
+pub(crate) fn is_simple(response: &PlainResponse) -> bool {
+    response.body.len() <= PART_BYTES && !is_bodiless(response.status.as_u16())
 }
 
 /// Returns whether responses with this status have no body and no length, or are not final (RFC 9110,
@@ -64,10 +64,10 @@ fn is_bodiless(status: u16) -> bool {
 pub(crate) fn send_plain(
     context: &mut Context,
     x: &mut Cx<'_, impl Commands, State>,
-    reply: PlainReply,
+    response: PlainResponse,
     options: ResponseOptions,
 ) -> bool {
-    let PlainReply { status, content_type, body } = reply;
+    let PlainResponse { status, content_type, body } = response;
     let ResponseSender { clock, scratch, plain, .. } = &mut context.responder;
     let len = body.len() as u64;
     let (status, out) = match (status, content_type) {

@@ -20,9 +20,9 @@ use tracing::error;
 use crate::message::conversion::is_framing;
 use crate::message::status::Status;
 use crate::response::head::put_field;
+use crate::site::any_response::Response;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::{IntoHandler, WaitingHandler};
-use crate::site::reply::Response;
 use crate::site::request_body::{BodyError, RequestBody};
 use crate::site::response_body::{Body, Kind, Piece, Pieces};
 

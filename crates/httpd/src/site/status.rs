@@ -12,11 +12,11 @@ use crate::message::body::BodyDecoder;
 use crate::message::request::RequestHead;
 use crate::response::prepared::PreparedResponse;
 use crate::site::Site;
+use crate::site::any_response::Response;
 use crate::site::context::Context;
 use crate::site::handler::Wait;
 use crate::site::metrics::Metrics;
 use crate::site::pool::Pool;
-use crate::site::reply::Response;
 use crate::site::response_body::Body;
 use crate::site::routes::Routes;
 use crate::site::state::State;
@@ -27,33 +27,31 @@ pub(crate) fn is_shown(setting: Option<bool>, has_files: bool, routes: &Routes) 
     setting.unwrap_or(!has_files && routes.is_empty())
 }
 
-impl Site {
-    /// Returns whether the metrics and evring's page are enabled.
-    pub(super) fn shows_status(&self) -> bool {
-        let has_files = self.files.hosts.count() > 1 || self.has_root(HostIndex::default());
-        is_shown(self.status, has_files, &self.handlers.routes)
-    }
+/// Returns whether the metrics and evring's page are enabled.
+pub(super) fn is_shown_by(site: &Site) -> bool {
+    let has_files = site.files.hosts.count() > 1 || site.has_root(HostIndex::default());
+    is_shown(site.status, has_files, &site.handlers.routes)
+}
 
-    /// Answers with the metrics: those that the workers have now, or, without a thread, those that they have copied.
-    pub(super) fn show_status(
-        &mut self,
-        x: &mut Cx<'_, impl Commands, State>,
-        request: &RequestHead<'_>,
-        options: ResponseOptions,
-    ) -> bool {
-        if let Some(thread) = &self.status_thread {
-            let wait = wait_on(thread, self.context.metrics.clone(), self.backend.clone());
-            let body = (BodyDecoder::default(), options);
-            return self.handlers.wait(&mut self.context, x, request, body, wait);
-        }
-        let Context { metrics, responder, .. } = &self.context;
-        metrics.own().copy_stats(&x.io.stats());
-        let text = metrics.json(&self.backend, x.io.now());
-        let representation = RepresentationHeaders::uncached("application/json");
-        let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &responder.clock);
-        let sent = prepared.send(x.io, x.id, &responder.clock, options);
-        x.state.record(sent)
+/// Answers with the metrics: those that the workers have now, or, without a thread, those that they have copied.
+pub(super) fn answer(
+    site: &mut Site,
+    x: &mut Cx<'_, impl Commands, State>,
+    request: &RequestHead<'_>,
+    options: ResponseOptions,
+) -> bool {
+    if let Some(thread) = &site.status_thread {
+        let wait = wait_on(thread, site.context.metrics.clone(), site.backend.clone());
+        let body = (BodyDecoder::default(), options);
+        return site.handlers.wait(&mut site.context, x, request, body, wait);
     }
+    let Context { metrics, responder, .. } = &site.context;
+    metrics.own().copy_stats(&x.io.stats());
+    let text = metrics.json(&site.backend, x.io.now());
+    let representation = RepresentationHeaders::uncached("application/json");
+    let mut prepared = PreparedResponse::new(representation, text.as_bytes(), &responder.clock);
+    let sent = prepared.send(x.io, x.id, &responder.clock, options);
+    x.state.record(sent)
 }
 
 /// Waits for the metrics on a thread.

@@ -20,7 +20,7 @@ use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyDecoder;
 use crate::message::status::Status;
 use crate::site::body_memory::BodyMemory;
-use crate::site::exchange::Upload;
+use crate::site::exchange::IncomingBody;
 use crate::site::guard::guard;
 #[cfg(feature = "futures-io")]
 use crate::site::pipe::CAPACITY_BYTES;
@@ -85,7 +85,7 @@ impl Protocol {
         &self,
         options: ResponseOptions,
         memory: BodyMemory,
-    ) -> Result<(StreamedBody, Upload), Status> {
+    ) -> Result<(StreamedBody, IncomingBody), Status> {
         let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         let run = run.ok_or(Status::INTERNAL)?;
         let ((input, reader), (writer, mut output)) = (pipe(), pipe());
@@ -103,7 +103,10 @@ impl Protocol {
         };
         let sent = StreamedBody::new(Pieces::polled(next), None, false, options.ending());
         let body = BodyDecoder::unframed();
-        Ok((sent, Upload { body, writer: input, received: 0, memory, expects_continue: false }))
+        Ok((
+            sent,
+            IncomingBody { body, writer: input, received: 0, memory, expects_continue: false },
+        ))
     }
 }
 

@@ -7,7 +7,8 @@
 use std::io;
 use std::time::Duration;
 
-use super::{EpollEdge, PollNow, Poller, Readiness};
+use super::epoll::EpollEdge;
+use super::interface::{PollNow, Poller, Readiness};
 use crate::table::Table;
 use crate::{Fd, Linux};
 

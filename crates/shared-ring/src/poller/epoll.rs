@@ -8,7 +8,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use rustix::io::Errno;
 
-use super::{Poller, Readiness, timeout_of};
+use super::interface::{Poller, Readiness, timeout_of};
 use crate::Fd;
 use crate::descriptor::borrow;
 use crate::table::Table;

@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{PollNow, Poller, Readiness};
+use super::interface::{PollNow, Poller, Readiness};
 use crate::interest::{EpollEdges, HintSource, InterestSets};
 use crate::{Fd, Linux};
 

@@ -3,198 +3,36 @@
 mod devpoll;
 mod epoll;
 mod interest;
+mod interface;
 mod poll;
 mod rtsig;
 mod select;
 pub(crate) mod signals;
 
-pub use devpoll::DevPoll;
-pub use epoll::{Epoll, EpollEdge};
-pub use interest::InterestPoller;
-pub use poll::Poll;
-pub use rtsig::RtSig;
-pub use select::Select;
+pub(crate) use interface::timeout_of;
+pub use interface::{PollNow, Poller, Readiness};
 
 use std::io;
-use std::time::Duration;
 
-use bitflags::bitflags;
-use rustix::fs::Timespec;
+macro_rules! pollers {
+    ($($name:literal => $module:ident::$type:ident, $new:expr;)*) => {
+        $(pub use $module::$type;)*
 
-use crate::{Fd, Linux};
-
-bitflags! {
-    /// Readiness of a descriptor, or interest in it.
-    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-    pub struct Readiness: u8 {
-        /// Reading, or accepting, does not block.
-        const READ = 1;
-        /// Writing does not block, or a connect has completed.
-        const WRITE = 2;
-        /// A read that fills less than its buffer may leave more: the peer has, or may have, shut down its sending side
-        /// or sent an urgent byte (tcp(7)), or the connection is broken. It is reported without a request.
-        const HANGUP = 4;
-    }
+        /// Every poller, by the name of its mechanism, with what opens it.
+        pub const POLLERS: &[(&str, fn() -> io::Result<Box<dyn Poller>>)] =
+            &[$(($name, || Ok(Box::new($new?)))),*];
+    };
 }
 
-impl Readiness {
-    /// Converts interest to events of poll(2).
-    fn to_poll(self) -> i16 {
-        let mut events = 0;
-        if self.contains(Readiness::READ) {
-            events |= libc::POLLIN;
-        }
-        if self.contains(Readiness::WRITE) {
-            events |= libc::POLLOUT;
-        }
-        events
-    }
-
-    /// Converts returned events of poll(2).
-    fn from_poll(revents: i16) -> Self {
-        let has = |flags| revents & flags != 0;
-        let broken = has(libc::POLLHUP | libc::POLLERR | libc::POLLNVAL);
-        let mut ready = Readiness::empty();
-        ready.set(Readiness::READ, broken || has(libc::POLLIN));
-        ready.set(Readiness::WRITE, broken || has(libc::POLLOUT));
-        ready.set(Readiness::HANGUP, broken || has(libc::POLLRDHUP | libc::POLLPRI));
-        ready
-    }
-}
-
-/// An interest set and a wait for readiness.
-///
-/// # Safety
-/// After [`forget`](Poller::forget), the poller does not use the descriptor's number until it is
-/// set again. It reports only numbers that were set.
-pub unsafe trait Poller {
-    /// Returns whether readiness is reported once, when it begins (edge-triggered), rather than as
-    /// long as it lasts.
-    fn is_edge_triggered(&self) -> bool;
-
-    /// Returns whether each wait scans all descriptors.
-    fn scans_all_fds(&self) -> bool {
-        false
-    }
-
-    /// Returns whether descriptors must be able to signal, which those of eventfd(2) can't.
-    fn needs_signals(&self) -> bool {
-        false
-    }
-
-    /// Replaces the interest in a descriptor. Empty interest removes it from the set.
-    ///
-    /// # Errors
-    /// If the descriptor cannot be registered.
-    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()>;
-
-    /// Removes a descriptor that is about to be closed.
-    fn forget(&mut self, fd: Fd);
-
-    /// Removes a descriptor that is about to be closed while other descriptors of its open file may remain, as those
-    /// of a listening socket in another process. Closing it does not remove it from an epoll set (epoll(7)).
-    fn forget_shared(&mut self, fd: Fd) {
-        // A descriptor of the set can be removed.
-        let _ = self.set(fd, Readiness::empty());
-        self.forget(fd);
-    }
-
-    /// Appends the descriptors that are ready. Waits for the first, without limit with `None`.
-    /// Returns early, with none, if a signal was handled.
-    ///
-    /// # Errors
-    /// Only if the set is unusable from now on.
-    fn wait(&mut self, timeout: Option<Duration>, out: &mut Vec<(Fd, Readiness)>)
-    -> io::Result<()>;
-
-    /// Returns the number of system calls made so far.
-    fn system_calls(&self) -> u64;
-
-    /// Returns the number of overflows of a bounded event queue.
-    fn overflows(&self) -> u64 {
-        0
-    }
-}
-
-// SAFETY: all calls are passed on.
-unsafe impl<P: Poller + ?Sized> Poller for Box<P> {
-    fn is_edge_triggered(&self) -> bool {
-        (**self).is_edge_triggered()
-    }
-
-    fn scans_all_fds(&self) -> bool {
-        (**self).scans_all_fds()
-    }
-
-    fn needs_signals(&self) -> bool {
-        (**self).needs_signals()
-    }
-
-    fn set(&mut self, fd: Fd, want: Readiness) -> io::Result<()> {
-        (**self).set(fd, want)
-    }
-
-    fn forget(&mut self, fd: Fd) {
-        (**self).forget(fd);
-    }
-
-    fn forget_shared(&mut self, fd: Fd) {
-        (**self).forget_shared(fd);
-    }
-
-    fn wait(
-        &mut self,
-        timeout: Option<Duration>,
-        out: &mut Vec<(Fd, Readiness)>,
-    ) -> io::Result<()> {
-        (**self).wait(timeout, out)
-    }
-
-    fn system_calls(&self) -> u64 {
-        (**self).system_calls()
-    }
-
-    fn overflows(&self) -> u64 {
-        (**self).overflows()
-    }
-}
-
-/// Reports the current state of descriptors.
-pub trait PollNow {
-    /// Fills in the readiness of each entry, as poll(2) without waiting.
-    ///
-    /// # Errors
-    /// Those of poll(2).
-    fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()>;
-}
-
-impl PollNow for Linux {
-    fn poll_now(&mut self, array: &mut [libc::pollfd]) -> io::Result<()> {
-        // SAFETY: the array has the given length.
-        let n = unsafe { libc::poll(array.as_mut_ptr(), array.len() as _, 0) };
-        ready(n.into()).map(drop)
-    }
-}
-
-/// Converts a timeout, for the calls of rustix.
-pub(crate) fn timeout_of(timeout: Duration) -> Timespec {
-    let tv_sec = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-    Timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }
-}
-
-/// Converts a timeout, for those of libc.
-fn timespec(timeout: Duration) -> libc::timespec {
-    let tv_sec = libc::time_t::try_from(timeout.as_secs()).unwrap_or(libc::time_t::MAX);
-    libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }
-}
-
-/// Converts the result of a wait to the number of ready descriptors, 0 if a signal was handled.
-fn ready(returned: i64) -> io::Result<usize> {
-    if let Ok(n) = usize::try_from(returned) {
-        return Ok(n);
-    }
-    let error = io::Error::last_os_error();
-    if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+// The tests of pollers and of kernels take their pollers from this table.
+pollers! {
+    "devpoll" => devpoll::DevPoll, DevPoll::new();
+    "epoll" => epoll::Epoll, Epoll::new();
+    "epoll-edge" => epoll::EpollEdge, EpollEdge::new();
+    "interest" => interest::InterestPoller, InterestPoller::new();
+    "poll" => poll::Poll, io::Result::Ok(Poll::default());
+    "rtsig" => rtsig::RtSig, RtSig::new();
+    "select" => select::Select, io::Result::Ok(Select::default());
 }
 
 #[cfg(test)]
@@ -203,12 +41,13 @@ mod tests {
     use std::os::fd::IntoRawFd;
     use std::os::unix::net::UnixStream;
     use std::sync::{Mutex, PoisonError};
+    use std::time::Duration;
 
     use rustix::io::{read, write};
 
-    use crate::Socket;
     use crate::descriptor::borrow;
     use crate::linux::take;
+    use crate::{Fd, Socket};
 
     fn pair() -> (Fd, Fd) {
         let (a, b) = UnixStream::pair().unwrap();
@@ -273,37 +112,63 @@ mod tests {
     }
 
     #[test]
-    fn epoll_behaves() {
-        behaves(Epoll::new().unwrap());
+    fn every_poller_behaves() {
+        for (name, open) in POLLERS {
+            println!("{name}");
+            behaves(open().unwrap());
+        }
+    }
+
+    /// Returns a poller's count after registering a descriptor, and after reporting it as ready.
+    fn counts(poller: &mut dyn Poller) -> [u64; 2] {
+        let (fd, other) = pair();
+        write(borrow(&other), b"x").unwrap();
+        poller.set(fd, Readiness::READ).unwrap();
+        let registered = poller.system_calls();
+        let mut ready = Vec::new();
+        poller.wait(Some(Duration::ZERO), &mut ready).unwrap();
+        assert!(ready.iter().any(|(at, ready)| *at == fd && ready.contains(Readiness::READ)));
+        assert_eq!(poller.overflows(), 0);
+        let counts = [registered, poller.system_calls()];
+        poller.forget(fd);
+        close(fd);
+        close(other);
+        counts
+    }
+
+    /// Returns the number of calls that a poller makes to reduce and to extend interest.
+    fn calls_to_change(poller: &mut dyn Poller) -> [u64; 2] {
+        let (fd, other) = pair();
+        let mut calls = |want| {
+            let before = poller.system_calls();
+            poller.set(fd, want).unwrap();
+            poller.system_calls() - before
+        };
+        calls(Readiness::READ | Readiness::WRITE);
+        let counts = [calls(Readiness::READ), calls(Readiness::READ | Readiness::WRITE)];
+        poller.forget(fd);
+        close(fd);
+        close(other);
+        counts
     }
 
     #[test]
-    fn epoll_edge_behaves() {
-        behaves(EpollEdge::new().unwrap());
-    }
-
-    #[test]
-    fn poll_behaves() {
-        behaves(Poll::default());
-    }
-
-    #[test]
-    fn devpoll_behaves() {
-        behaves(DevPoll::new().unwrap());
-    }
-
-    #[test]
-    fn interest_behaves() {
-        behaves(InterestPoller::new().unwrap());
-    }
-
-    #[test]
-    fn rtsig_behaves() {
-        behaves(RtSig::new().unwrap());
-    }
-
-    #[test]
-    fn select_behaves() {
-        behaves(Select::default());
+    fn every_poller_counts_its_system_calls() {
+        for (name, open) in POLLERS {
+            let (counts, change) = match *name {
+                // epoll_ctl and epoll_wait.
+                "epoll" | "epoll-edge" => ([1, 2], [1, 1]),
+                "poll" | "select" => ([0, 1], [0, 0]),
+                // epoll_ctl; then epoll_wait for hints and poll for their state.
+                "devpoll" => ([1, 3], [0, 0]),
+                "interest" => ([1, 3], [0, 1]),
+                // F_SETSIG, F_SETOWN_EX, F_GETFL, FIOASYNC, and poll for the current state; then
+                // sigtimedwait.
+                "rtsig" => ([5, 6], [1, 1]),
+                other => panic!("which calls does {other} make?"),
+            };
+            assert_eq!(self::counts(&mut *open().unwrap()), counts, "{name}");
+            assert_eq!(calls_to_change(&mut *open().unwrap()), change, "{name}");
+        }
     }
 }

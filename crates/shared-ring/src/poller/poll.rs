@@ -3,7 +3,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Poller, Readiness, ready, timespec};
+use super::interface::{Poller, Readiness, ready, timespec};
 use crate::Fd;
 use crate::table::Table;
 

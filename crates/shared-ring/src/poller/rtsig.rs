@@ -12,8 +12,8 @@ use std::mem;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use super::interface::{PollNow, Poller, Readiness};
 use super::signals::{Signal, SignalQueue, SignalSource};
-use super::{PollNow, Poller, Readiness};
 use crate::interest::HintQueue;
 use crate::table::Table;
 use crate::{Fd, Linux};

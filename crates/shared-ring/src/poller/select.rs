@@ -4,7 +4,7 @@
 use std::io;
 use std::time::Duration;
 
-use super::{Poller, Readiness, ready, timespec};
+use super::interface::{Poller, Readiness, ready, timespec};
 use crate::Fd;
 
 const BITS: usize = u64::BITS as usize;

@@ -7,7 +7,7 @@ use std::mem;
 use std::ptr;
 use std::time::Duration;
 
-use super::{Readiness, timespec};
+use super::interface::{Readiness, timespec};
 use crate::descriptor::borrow;
 use crate::linux::{signal_to_this_thread, signals_to_this_thread};
 use crate::{Fd, Process};

@@ -25,7 +25,7 @@ pub struct CallRing {
     operations: RingCalls,
 }
 
-/// What became of a call that was pushed.
+/// The result of pushing a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pushed {
     /// It is queued.

@@ -45,7 +45,7 @@ use sqe::OpState;
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct UringConfig {
-    /// When completions land.
+    /// The time at which completions land.
     pub mode: Mode,
     /// Maximum number of operations in flight.
     pub operations: u32,

@@ -64,7 +64,7 @@ impl RawCompletion {
     }
 }
 
-/// When the kernel runs deferred work, which makes completions land.
+/// The time at which the kernel runs deferred work, which makes completions land.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Only in a turn (`DEFER_TASKRUN`): maximum throughput. Nothing lands between turns.

@@ -18,7 +18,7 @@ pub fn pipe() -> Pipe {
     pipe.build_as(Kind::Checksum)
 }
 
-/// What to export to [`SUM`] so that the sum begins with a sum of 16-bit words in the order of the
+/// Returns the value to export to [`SUM`] so that the sum begins with a sum of 16-bit words in the order of the
 /// network, such as that of a pseudo-header.
 pub const fn seed(sum: u16) -> u64 {
     sum.swap_bytes() as u64

@@ -5,9 +5,9 @@ use crate::ilp::{Binary, Gauge, Operand, Pipe, PipeBuilder, Register, Unary};
 
 /// The place of the first such byte, counted from 0; [`NOT_FOUND`] while there is none.
 pub const FOUND: Register = Register::persistent(0);
-/// How many bytes have been searched.
+/// The number of bytes that have been searched.
 pub const SEARCHED: Register = Register::persistent(1);
-/// What is in [`FOUND`] while the byte has not been found.
+/// The value of [`FOUND`] while the byte has not been found.
 pub const NOT_FOUND: u64 = u64::MAX;
 /// The byte, eight times; may be exported for each message: [`repeat`].
 pub const BYTE: Register = Register::persistent(2);
@@ -15,7 +15,7 @@ pub const BYTE: Register = Register::persistent(2);
 const LOW_BITS: u64 = repeat(0x01);
 const HIGH_BITS: u64 = repeat(0x80);
 
-/// What to export to [`BYTE`].
+/// Returns the value to export to [`BYTE`].
 pub const fn repeat(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }

@@ -76,7 +76,7 @@ pub struct Usage {
     pub file_ops_per_connection: usize,
     /// Directory listings in flight or not delivered yet.
     pub lists: usize,
-    /// Lists and tails kept for reuse, and the maximum memory of the most recent ones.
+    /// Lists and tails kept for reuse, and the maximum memory of the max recent ones.
     pub spare: usize,
     /// See [`spare`](Usage::spare).
     pub spare_memory: usize,
@@ -125,7 +125,7 @@ impl<K: Submit> Io<K> {
         let sources = admitted.chain(self.deferred.iter().map(|(_, _, from)| *from));
         usage.with_share = sources.flatten().count();
         usage.miscounted = self.held.abs_diff(self.connections.iter().map(Connection::holds).sum());
-        // The most recent ones; earlier inspections checked the others.
+        // The max recent ones; earlier inspections checked the others.
         let lists = self.spare.iter().rev().take(RECENT).map(|list| held(list));
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
@@ -234,10 +234,10 @@ mod tests {
         let app = Lists(server.remote());
         server.run_inspected(app, move |usage| sees.borrow_mut().push(*usage)).unwrap();
 
-        let most = |of: fn(&Usage) -> usize| seen.borrow().iter().map(of).max().unwrap();
-        assert_eq!((most(|u| u.listeners), most(|u| u.connections)), (1, 1));
-        assert_eq!((most(|u| u.sockets), most(|u| u.max_unconsumed)), (2, 64));
-        assert_eq!((most(|u| u.file_ops), most(|u| u.file_ops_per_connection)), (1, 1));
+        let max = |of: fn(&Usage) -> usize| seen.borrow().iter().map(of).max().unwrap();
+        assert_eq!((max(|u| u.listeners), max(|u| u.connections)), (1, 1));
+        assert_eq!((max(|u| u.sockets), max(|u| u.max_unconsumed)), (2, 64));
+        assert_eq!((max(|u| u.file_ops), max(|u| u.file_ops_per_connection)), (1, 1));
         let last = *seen.borrow().last().unwrap();
         assert_eq!((last.listeners, last.sockets, last.file_ops), (0, 0, 0));
     }

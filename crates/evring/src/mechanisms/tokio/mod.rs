@@ -238,7 +238,7 @@ mod tests {
         assert!(matches!(kernel.submit(token, op), Ok(Submitted::InFlight)));
         kernel.cancel(token);
         let done = kernel.done.pop_front().expect("it was cancelled");
-        assert!(done.token == token && done.last);
+        assert!(done.token == token && done.is_last);
         assert!(matches!(done.outcome, Outcome::Failed(Errno::CANCELED, None)));
         // No job uses the file, so it was closed.
         assert_eq!(write.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);

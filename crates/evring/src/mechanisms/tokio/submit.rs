@@ -94,7 +94,7 @@ impl TokioSubmit {
     }
 
     fn complete(&mut self, token: Token, outcome: Outcome) {
-        self.done.push_back(Completion { token, outcome, last: true });
+        self.done.push_back(Completion { token, outcome, is_last: true });
     }
 
     /// Provides what an operation needs that has just begun to wait.

@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 /// More than the sockets of a connection take.
 const LARGE: usize = 24 << 20;
 
-/// New connections that have to be served after each upgrade.
+/// New connections that have to be served by each successor.
 const CONNECTIONS: u64 = 10;
 
 /// A connection, with TLS or without.
@@ -112,7 +112,7 @@ fn process(file: &Path) -> Pid {
 }
 
 /// Starts a successor, and waits until the process before accepts no more.
-fn upgrade(serving: &mut Serving, pid_file: &Path) {
+fn replace(serving: &mut Serving, pid_file: &Path) {
     kill_process(process(pid_file), Signal::USR2).unwrap();
     let expected = ["listening on", "another process serves"];
     let mut found = [false; 2];
@@ -135,8 +135,8 @@ impl Drop for StopOnDrop<'_> {
     }
 }
 
-/// Upgrades a program twice while clients connect, and others are in the middle of something.
-fn upgrade_twice(backend: &str, authority: &Authority, files: &Path, has_tls: bool) {
+/// Replaces a program twice while clients connect, and others are in the middle of something.
+fn replace_twice(backend: &str, authority: &Authority, files: &Path, has_tls: bool) {
     let dir = tempfile::tempdir().unwrap();
     let pid_file = dir.path().join("pid");
     let mut command = httpd(&["-p", "0", "--workers", "2", "--backend", backend]);
@@ -169,7 +169,7 @@ fn upgrade_twice(backend: &str, authority: &Authority, files: &Path, has_tls: bo
             idle.write_all(&request("keep-alive")).unwrap();
             receive_until(&mut *idle, b"\r\n\r\ntext");
             let end_begun = clients.begin();
-            upgrade(&mut serving, &pid_file);
+            replace(&mut serving, &pid_file);
             idle.write_all(&request("keep-alive")).unwrap();
             expect_end(&mut *idle);
             end_begun();
@@ -201,7 +201,7 @@ fn what_is_in_progress_ends_whole_while_successors_take_over() {
     for backend in available() {
         for has_tls in [true, false] {
             println!("{backend}, TLS: {has_tls}");
-            upgrade_twice(backend, &authority, files.path(), has_tls);
+            replace_twice(backend, &authority, files.path(), has_tls);
         }
     }
 }

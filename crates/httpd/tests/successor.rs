@@ -1,4 +1,4 @@
-//! Sockets from a service manager, and upgrades of the running program.
+//! Sockets from a service manager, and successors of the running program.
 #![cfg(feature = "cli")]
 
 use crate::serving;
@@ -27,8 +27,8 @@ use serving::program::{Serving, httpd, with_sockets};
 use serving::refused::refuse;
 use serving::{Client, available};
 
-/// Upgrades for each mechanism, unless `UPGRADES` says another number. `BACKEND` selects one mechanism.
-const UPGRADES: usize = 3;
+/// Successors for each mechanism, unless `SUCCESSORS` says another number. `BACKEND` selects one mechanism.
+const SUCCESSORS: usize = 3;
 
 const CLIENTS: usize = 4;
 
@@ -53,7 +53,7 @@ fn request(at: SocketAddr, stop: &AtomicBool, requests: &AtomicU64) {
 
 #[test]
 fn no_request_fails_while_successors_take_over() {
-    let upgrades = std::env::var("UPGRADES").map_or(UPGRADES, |n| n.parse().unwrap());
+    let successors = std::env::var("SUCCESSORS").map_or(SUCCESSORS, |n| n.parse().unwrap());
     let dir = tempfile::tempdir().unwrap();
     fs::write(dir.path().join("a.txt"), "text").unwrap();
     let pid_file = dir.path().join("pid");
@@ -80,15 +80,15 @@ fn no_request_fails_while_successors_take_over() {
             let (address, stop, requests) = (serving.address, &stop, &requests);
             let spawn = |requests| scope.spawn(move || request(address, stop, requests));
             let clients: Vec<_> = requests.iter().map(spawn).collect();
-            for n in 0..upgrades {
+            for n in 0..successors {
                 assert_eq!(process(&pid_file), current);
                 kill_process(current, Signal::USR2).unwrap();
                 let mut line = String::new();
                 serving.errors.read_line(&mut line).unwrap();
-                assert_eq!(line, serving.line, "upgrade {n}");
+                assert_eq!(line, serving.line, "successor {n}");
                 assert_ne!(process(&pid_file), current);
                 current = process(&pid_file);
-                // Each client gets responses: the next upgrade would hide a lost request.
+                // Each client gets responses: the next one would hide a lost request.
                 let made = || requests.each_ref().map(|made| made.load(Ordering::Relaxed));
                 let before = made();
                 while made().iter().zip(before).any(|(made, before)| *made < before + 25) {
@@ -186,7 +186,7 @@ fn successor_was_reported_as_main_process_when_its_predecessor_could_have_ended(
     let mut current = Pid::from_child(&serving.child);
     let (sender, message) = notification(&manager);
     assert!(sender == current && message.starts_with("READY=1\nSTATUS="), "{message}");
-    // An upgrade, and one of the successor.
+    // A successor, and one of its own.
     for _ in 0..2 {
         kill_process(current, Signal::USR2).unwrap();
         let (successor, message) = notification(&manager);
@@ -232,7 +232,7 @@ fn successor_served_beside_a_process_that_failed_to_wait_for_it() {
         } else {
             let mut lines = serving.errors.by_ref().lines().map(Result::unwrap);
             // The successor may have reported its address before.
-            let line = lines.find(|line| line.contains("no upgrade")).unwrap();
+            let line = lines.find(|line| line.contains("no successor")).unwrap();
             assert!(line.contains("this process continues: Operation not permitted"), "{line}");
             serving.signal(Signal::TERM);
             assert!(serving.child.wait().unwrap().success());
@@ -292,7 +292,7 @@ fn successor_did_not_know_which_sockets_are_of_a_service_manager() {
     let mut serving =
         Serving::of(with_sockets([socket], &["--pid-file", pid_file.to_str().unwrap()]));
     let mut current = process(&pid_file);
-    // An upgrade, and one of the successor.
+    // A successor, and one of its own.
     for _ in 0..2 {
         kill_process(current, Signal::USR2).unwrap();
         let mut line = String::new();
@@ -405,7 +405,7 @@ fn stop_of_both_processes_was_a_second_signal_for_the_successor() {
 }
 
 #[test]
-fn failed_upgrade_did_not_name_the_program() {
+fn failed_successor_did_not_name_the_program() {
     let dir = tempfile::tempdir().unwrap();
     let program = dir.path().join("httpd");
     // No copy: a program that another thread starts has its descriptor for a moment, and what is open for writing cannot
@@ -422,7 +422,7 @@ fn failed_upgrade_did_not_name_the_program() {
 }
 
 #[test]
-fn upgrade_after_a_stop_started_another_server() {
+fn successor_after_a_stop_started_another_server() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("notify");
     let manager = UnixDatagram::bind(&path).unwrap();
@@ -437,7 +437,7 @@ fn upgrade_after_a_stop_started_another_server() {
     let mut line = String::new();
     serving.errors.read_line(&mut line).unwrap();
     assert!(
-        line.contains("no upgrade, this process continues: the server is about to stop"),
+        line.contains("no successor, this process continues: the server is about to stop"),
         "{line}"
     );
     serving.signal(Signal::TERM);
@@ -495,7 +495,7 @@ fn older_successor_is_stopped_with_its_predecessor() {
 
 #[test]
 #[cfg(feature = "tls")]
-fn upgrade_signal_ended_a_process_that_was_starting() {
+fn signal_for_a_successor_ended_a_process_that_was_starting() {
     let dir = tempfile::tempdir().unwrap();
     let [certificate, key] = ["cert.pem", "key.pem"].map(|name| dir.path().join(name));
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();

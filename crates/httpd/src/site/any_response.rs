@@ -11,47 +11,51 @@ pub type Response<T = Body> = http::Response<T>;
 
 /// A response that has not been converted to the types of `http`, unless it needs them.
 #[derive(Debug)]
-pub struct Reply(pub(crate) ReplyKind);
+pub struct AnyResponse(pub(crate) ResponseKind);
 
 #[derive(Debug)]
-pub(crate) enum ReplyKind {
-    Plain(PlainReply),
+pub(crate) enum ResponseKind {
+    Plain(PlainResponse),
     Full(Response),
 }
 
 /// A response without further fields.
 #[derive(Debug)]
-pub(crate) struct PlainReply {
+pub(crate) struct PlainResponse {
     pub(crate) status: StatusCode,
     pub(crate) content_type: Option<&'static str>,
     pub(crate) body: Bytes,
 }
 
-impl Reply {
+impl AnyResponse {
     pub(crate) fn plain(content_type: Option<&'static str>, body: Bytes) -> Self {
-        Reply(ReplyKind::Plain(PlainReply { status: StatusCode::OK, content_type, body }))
+        AnyResponse(ResponseKind::Plain(PlainResponse {
+            status: StatusCode::OK,
+            content_type,
+            body,
+        }))
     }
 
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         match &mut self.0 {
-            ReplyKind::Plain(reply) => reply.status = status,
-            ReplyKind::Full(response) => *response.status_mut() = status,
+            ResponseKind::Plain(response) => response.status = status,
+            ResponseKind::Full(response) => *response.status_mut() = status,
         }
         self
     }
 }
 
-impl From<Response> for Reply {
+impl From<Response> for AnyResponse {
     fn from(response: Response) -> Self {
-        Reply(ReplyKind::Full(response))
+        AnyResponse(ResponseKind::Full(response))
     }
 }
 
-impl From<Reply> for Response {
-    fn from(reply: Reply) -> Response {
-        match reply.0 {
-            ReplyKind::Full(response) => response,
-            ReplyKind::Plain(PlainReply { status, content_type, body }) => {
+impl From<AnyResponse> for Response {
+    fn from(response: AnyResponse) -> Response {
+        match response.0 {
+            ResponseKind::Full(response) => response,
+            ResponseKind::Plain(PlainResponse { status, content_type, body }) => {
                 let mut response = Response::new(body.into());
                 *response.status_mut() = status;
                 if let Some(content_type) = content_type {

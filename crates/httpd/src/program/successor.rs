@@ -1,4 +1,4 @@
-//! Sockets from a service manager, and the upgrade to another process without losing a connection.
+//! Sockets from a service manager, and a successor: another process that takes the sockets without losing a connection.
 //!
 //! At SIGUSR2 the program starts itself again, with the file that its name now leads to, and passes its listening
 //! sockets on. When the successor listens, this process stops accepting, ends each connection with its next response,
@@ -144,11 +144,7 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
 /// # Errors
 /// If it cannot be started, or ends before it listens, or this process is about to stop. Then this process continues to
 /// serve, or stops.
-pub(crate) fn start_successor(
-    handle: &Handle,
-    given: &[SocketAddr],
-    stops: &AtomicBool,
-) -> io::Result<Pid> {
+pub(crate) fn start(handle: &Handle, given: &[SocketAddr], stops: &AtomicBool) -> io::Result<Pid> {
     if std::process::id() == 1 {
         let reason = "a container ends with its first process, so replace the container";
         return Err(io::Error::new(ErrorKind::Unsupported, reason));
