@@ -159,6 +159,7 @@ mod completions;
 mod cores;
 mod descriptor;
 mod entry;
+mod entry_queue;
 mod epoll_set;
 mod error;
 mod event_loop;

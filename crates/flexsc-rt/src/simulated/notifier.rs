@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::task::Waker;
 
 use super::call_ring::is_readable;
+use super::epoll_set::Armed;
 use super::machine::{Machine, machine};
 
 /// The machine holds the waker.
@@ -29,12 +30,11 @@ impl Machine {
     /// Returns the task to wake, if the epoll set of the pages that the notifier waits for has a report.
     pub(super) fn take_notified(&mut self) -> Option<Waker> {
         let (bell, _) = self.notifier.as_ref()?;
-        let is_ready = |(fd, interest): (&i32, &[bool; 2])| {
-            let ready = self.ready(*fd);
-            interest[0] && ready[0] || interest[1] && ready[1]
-        };
+        let bell = *bell;
+        let armed: Vec<_> = self.armed.iter().map(|(fd, armed)| (*fd, *armed)).collect();
+        let mut is_reported = |(fd, armed): &(i32, Armed)| !armed.report(self, *fd).is_empty();
         let has_report =
-            is_readable(*bell) || self.ring.has_completions() || self.armed.iter().any(is_ready);
+            armed.iter().any(&mut is_reported) || is_readable(bell) || self.ring.has_completions();
         if has_report { self.notifier.take().map(|(_, waker)| waker) } else { None }
     }
 }
