@@ -4,6 +4,10 @@
 //! task, so that it is polled again after all tasks that are ready. By then these have posted their
 //! calls, and the driver has them executed in one batch. While all tasks wait, a thread waits for
 //! the pages and wakes the driver.
+//!
+//! The task of the driver may be waiting for something else, and not poll it. So each future wakes its task once, when it
+//! has posted its call; if no turn has come when it is polled again, it takes the turn. (Most calls end in that turn, which
+//! would wake the task as well.) Later, the thread notices that no turn comes, and wakes the others (`watch.rs`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,12 +23,13 @@ use super::notifier::Notifier;
 use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::error::Error;
 use crate::operation::Operation;
+use crate::watch::Watch;
 
 /// Pages whose calls are futures. A clone is another handle.
 ///
 /// It belongs to one thread, as the tasks that use it do: spawn them on a local executor, such as
-/// tokio's `LocalSet`. A task that is woken must poll one of its pending futures, or drop them: it may
-/// be the one that has the others' calls executed.
+/// tokio's `LocalSet`. The tasks have each other's calls executed. One that keeps pending futures and polls none of them
+/// when it is woken, as it waits for something else, can delay the others' calls by some tens of milliseconds.
 ///
 /// Wakers may use the runtime, and so may operations whose result is taken, or which are dropped; but not
 /// [`Operation::prepare`], which panics if it does. An operation that owns a future of its own runtime keeps the
@@ -43,6 +48,8 @@ struct Inner {
     /// The future that has calls executed, and its task.
     driver: Option<(u64, Waker)>,
     next_future: u64,
+    /// Times that calls were executed.
+    turns: u64,
     /// The notifier waits for the driver.
     parked: bool,
     notifier: Option<Notifier>,
@@ -70,7 +77,7 @@ enum Ended {
 /// What a pending future has to do for the others.
 enum Part {
     Nothing,
-    /// It becomes the driver, after all tasks that are ready now.
+    /// It is polled again, after all tasks that are ready now.
     Begin,
     /// It has a turn. Its task had another waker.
     Turn(Option<Waker>),
@@ -118,6 +125,7 @@ impl Runtime {
             next_ticket: 0,
             driver: None,
             next_future: 0,
+            turns: 0,
             parked: false,
             notifier: None,
             slots,
@@ -140,6 +148,7 @@ impl Runtime {
             runtime: self.clone(),
             number,
             ticket: None,
+            pending: Pending::default(),
             state: State::Unposted(operation),
         }
     }
@@ -174,9 +183,9 @@ impl Runtime {
     }
 
     /// Lets a pending future do its part for the others; see [`Inner::part_of`].
-    fn drive(&self, number: u64, waker: &Waker, just_posted: bool) {
-        let part = self.0.borrow_mut().part_of(number, waker, just_posted);
-        let goes_on = match part {
+    fn drive(&self, number: u64, waker: &Waker, pending: &mut Pending) {
+        let part = self.0.borrow_mut().part_of(number, waker, pending);
+        let wakes_itself = match part {
             Part::Nothing => false,
             Part::Begin => true,
             Part::Turn(former) => {
@@ -188,8 +197,38 @@ impl Runtime {
                 }
             }
         };
-        if goes_on {
+        if wakes_itself {
             waker.wake_by_ref();
+        }
+    }
+
+    /// Has a future that remains pending woken if no task has calls executed.
+    fn register(&self, number: u64, waker: &Waker, pending: &mut Pending) {
+        let mut inner = self.0.borrow_mut();
+        let is_first = !mem::replace(&mut pending.was_polled, true);
+        if is_first || inner.is_driven_by_owner() {
+            return;
+        }
+        let former = inner.notify(|watch| watch.add(number, waker));
+        drop(inner);
+        match former {
+            Some(former) => {
+                pending.is_registered = true;
+                drop(former);
+            }
+            // Without a thread, the task polls.
+            None => waker.wake_by_ref(),
+        }
+    }
+
+    /// Ends what [`Runtime::register`] has begun.
+    fn unregister(&self, number: u64, pending: &mut Pending) {
+        if mem::take(&mut pending.is_registered) {
+            let inner = self.0.borrow();
+            let notifier = inner.notifier.as_ref();
+            let former = notifier.and_then(|notifier| notifier.with(|watch| watch.remove(number)));
+            drop(inner);
+            drop(former);
         }
     }
 
@@ -199,7 +238,14 @@ impl Runtime {
     /// # Panics
     /// If the pages cannot wait. That would be so in the next turn, too, and calls in flight would not end.
     fn turn(&self) -> bool {
-        let waited = self.0.borrow_mut().pages.wait(Some(Duration::ZERO));
+        let (waited, former) = {
+            let mut inner = self.0.borrow_mut();
+            inner.turns += 1;
+            let notifier = inner.notifier.as_ref();
+            let former = notifier.and_then(|notifier| notifier.with(Watch::turn));
+            (inner.pages.wait(Some(Duration::ZERO)), former)
+        };
+        drop(former);
         let any = self.wake_ended();
         if let Err(error) = waited {
             panic!("system calls in flight cannot end: {error}");
@@ -304,26 +350,50 @@ impl Inner {
         Wakers { to_wake: wakes.then(|| self.parked_driver()).flatten(), _to_drop }
     }
 
-    /// Makes a pending future the driver, or lets the driver go on. Another future of the driver's
-    /// task takes its part, unless it has `just_posted` its call.
-    fn part_of(&mut self, number: u64, waker: &Waker, just_posted: bool) -> Part {
-        match &mut self.driver {
-            None => {
-                self.driver = Some((number, waker.clone()));
-                Part::Begin
-            }
-            Some((driver, of_driver))
-                if *driver == number || (!just_posted && of_driver.will_wake(waker)) =>
-            {
-                *driver = number;
-                let former = replace(of_driver, waker);
-                if mem::take(&mut self.parked) {
-                    self.pages.end_of_sleep();
-                }
-                Part::Turn(former)
-            }
-            Some(_) => Part::Nothing,
+    /// Returns whether no future drives the pages.
+    fn is_driven_by_owner(&self) -> bool {
+        matches!(self.driver, Some((0, _)))
+    }
+
+    /// Changes what the notifier wakes, and starts it if there is none. Returns `None` if it cannot be started.
+    fn notify<R: Default>(&mut self, change: impl FnOnce(&mut Watch) -> R) -> Option<R> {
+        if self.notifier.is_none() {
+            self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
         }
+        self.notifier.as_ref().map(|notifier| notifier.with(change))
+    }
+
+    /// Returns whether tasks were woken as none of those before took a turn.
+    fn is_overdue(&self) -> bool {
+        self.notifier.as_ref().is_some_and(|notifier| notifier.with(|watch| watch.is_overdue()))
+    }
+
+    /// Returns what a pending future has to do: it becomes the driver if there is none. It takes a turn if it is the
+    /// driver, or another future of its task, or if the driver has not taken one.
+    fn part_of(&mut self, number: u64, waker: &Waker, pending: &mut Pending) -> Part {
+        if self.is_driven_by_owner() {
+            return Part::Nothing;
+        }
+        let is_overdue = pending.is_registered && self.is_overdue();
+        let Some((driver, of_driver)) = &mut self.driver else {
+            (self.driver, pending.turn) = (Some((number, waker.clone())), Some(self.turns));
+            return Part::Begin;
+        };
+        let is_drivers = *driver == number || of_driver.will_wake(waker);
+        let Some(turn) = pending.turn else {
+            pending.turn = Some(self.turns);
+            // The driver's task was woken.
+            return if is_drivers && !self.parked { Part::Nothing } else { Part::Begin };
+        };
+        if !(is_drivers || is_overdue || turn == self.turns && !self.parked) {
+            return Part::Nothing;
+        }
+        *driver = number;
+        let former = replace(of_driver, waker);
+        if mem::take(&mut self.parked) {
+            self.pages.end_of_sleep();
+        }
+        Part::Turn(former)
     }
 
     /// Returns the next call that has ended.
@@ -344,11 +414,8 @@ impl Inner {
         if !is_driver || !self.pages.prepare_to_sleep() {
             return None;
         }
-        if self.notifier.is_none() {
-            self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
-        }
         // Without a thread, the task polls.
-        let former = self.notifier.as_ref()?.watch(waker.clone());
+        let former = self.notify(|watch| watch.park(waker.clone()))?;
         self.parked = true;
         Some(former)
     }
@@ -435,7 +502,19 @@ pub struct CallFuture<O: Operation> {
     number: u64,
     /// Its place among those that wait, or have waited, for a free entry.
     ticket: Option<Ticket>,
+    pending: Pending,
     state: State<O>,
+}
+
+/// What a pending future has done for the others.
+#[derive(Debug, Default)]
+struct Pending {
+    /// How many turns there had been when it was polled first.
+    turn: Option<u64>,
+    /// It was polled once.
+    was_polled: bool,
+    /// The notifier has its task.
+    is_registered: bool,
 }
 
 enum State<O> {
@@ -502,7 +581,6 @@ impl<O: Operation> Future for CallFuture<O> {
             return this.fail(io::Error::other(Error::InChild));
         }
         let waker = context.waker();
-        let just_posted = matches!(this.state, State::Unposted(_));
         match mem::replace(&mut this.state, State::Done) {
             State::Unposted(mut operation) => {
                 let mut inner = this.runtime.0.borrow_mut();
@@ -520,7 +598,8 @@ impl<O: Operation> Future for CallFuture<O> {
                         drop(inner);
                         this.ticket = Some(ticket);
                         wakers.wake();
-                        this.runtime.drive(this.number, waker, false);
+                        this.runtime.drive(this.number, waker, &mut this.pending);
+                        this.runtime.register(this.number, waker, &mut this.pending);
                         return Poll::Pending;
                     }
                 }
@@ -537,11 +616,13 @@ impl<O: Operation> Future for CallFuture<O> {
         if !this.runtime.0.borrow().slots[index].done {
             let former = this.runtime.0.borrow_mut().slots[index].waker.replace(waker.clone());
             drop(former);
-            this.runtime.drive(this.number, waker, just_posted);
+            this.runtime.drive(this.number, waker, &mut this.pending);
             if !this.runtime.0.borrow().slots[index].done {
+                this.runtime.register(this.number, waker, &mut this.pending);
                 return Poll::Pending;
             }
         }
+        this.runtime.unregister(this.number, &mut this.pending);
         let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done) else {
             unreachable!("it was checked above");
         };
@@ -555,6 +636,7 @@ impl<O: Operation> Future for CallFuture<O> {
 
 impl<O: Operation> Drop for CallFuture<O> {
     fn drop(&mut self) {
+        self.runtime.unregister(self.number, &mut self.pending);
         let mut inner = self.runtime.0.borrow_mut();
         let mut ended = None;
         let wakers = match mem::replace(&mut self.state, State::Done) {

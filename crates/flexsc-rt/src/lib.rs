@@ -200,6 +200,7 @@ mod tasks {
     pub(crate) use std::thread::yield_now;
 }
 mod threads;
+mod watch;
 
 pub use call::{Call, Direction, Executor, Waits};
 pub use descriptor::Descriptor;

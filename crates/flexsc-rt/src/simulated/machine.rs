@@ -3,7 +3,6 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -14,6 +13,7 @@ use super::kernel_ring::KernelRing;
 pub(super) use super::kernel_ring::{enter, has_operation};
 use super::{processors, tasks};
 use crate::call::Waits;
+use crate::watch::Watch;
 
 /// Descriptors, numbered from 0.
 pub(super) const DESCRIPTORS: usize = 12;
@@ -70,8 +70,8 @@ pub(super) struct Machine {
     pub(super) ring: Queues,
     pub(super) kernel_ring: KernelRing,
     pub(super) armed: BTreeMap<i32, Armed>,
-    /// The bell of the pages that the notifier waits for, and the waker of its task.
-    pub(super) notifier: Option<(RawFd, Waker)>,
+    /// The bell of the pages that the notifier waits for, and what it wakes.
+    pub(super) notifier: Option<(RawFd, Watch)>,
 }
 
 thread_local! {
