@@ -88,14 +88,14 @@ enum Part {
 #[must_use]
 struct Wakers {
     to_wake: Option<Waker>,
+    /// The driver, which wakes another one if that one does not use the entry for which it is woken.
+    driver: Option<Waker>,
     _to_drop: Option<Waker>,
 }
 
 impl Wakers {
     fn wake(self) {
-        if let Some(waker) = self.to_wake {
-            waker.wake();
-        }
+        [self.to_wake, self.driver].into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -190,7 +190,7 @@ impl Runtime {
             Part::Begin => true,
             Part::Turn(former) => {
                 drop(former);
-                self.turn() || {
+                self.turn() || self.wake_throttled() || {
                     // What it returns is dropped when nothing is borrowed.
                     let parked = self.0.borrow_mut().park(number, waker);
                     parked.is_none()
@@ -200,6 +200,14 @@ impl Runtime {
         if wakes_itself {
             waker.wake_by_ref();
         }
+    }
+
+    /// Wakes a task that could use a free entry: those woken before may not poll their futures. Returns whether there is one.
+    fn wake_throttled(&self) -> bool {
+        let next = self.0.borrow_mut().next_throttled();
+        let any = next.is_some();
+        next.into_iter().for_each(Waker::wake);
+        any
     }
 
     /// Has a future that remains pending woken if no task has calls executed.
@@ -292,9 +300,9 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let mut inner = self.runtime.0.borrow_mut();
         inner.pages.take(self.index as u32);
-        let next = inner.next_throttled();
+        let wakers = inner.free_entry();
         drop(inner);
-        next.into_iter().for_each(Waker::wake);
+        wakers.wake();
     }
 }
 
@@ -347,7 +355,8 @@ impl Inner {
         // The driver ends the call.
         let is_others = self.driver.as_ref().is_some_and(|(driver, _)| *driver != number);
         let wakes = is_others && !self.pages.is_in_child();
-        Wakers { to_wake: wakes.then(|| self.parked_driver()).flatten(), _to_drop }
+        let driver = wakes.then(|| self.parked_driver()).flatten();
+        Wakers { to_wake: None, driver, _to_drop }
     }
 
     /// Returns whether no future drives the pages.
@@ -434,7 +443,7 @@ impl Inner {
             self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
         // Those that wait for an entry can have the others' calls executed, too.
         let next = first.or_else(|| self.throttled.values().next());
-        Wakers { to_wake: next.cloned(), _to_drop }
+        Wakers { to_wake: next.cloned(), driver: None, _to_drop }
     }
 
     /// Returns the waker of the task that has waited for longest, of those whose calls could be posted now.
@@ -448,13 +457,21 @@ impl Inner {
         next.and_then(|ticket| self.throttled.remove(&ticket))
     }
 
+    /// Returns the task that may use an entry that is free, and the driver if there are others.
+    fn free_entry(&mut self) -> Wakers {
+        let to_wake = self.next_throttled();
+        let has_others = to_wake.is_some() && !self.throttled.is_empty();
+        let driver = if has_others { self.parked_driver() } else { None };
+        Wakers { to_wake, driver, _to_drop: None }
+    }
+
     /// Lets a future wait for a free entry. Returns its place among those that do.
     fn throttle(&mut self, ticket: Option<Ticket>, room: Room, waker: &Waker) -> (Ticket, Wakers) {
         if let Some(ticket) = ticket.filter(|ticket| ticket.room == room)
             && let Some(throttled) = self.throttled.get_mut(&ticket)
         {
             let _to_drop = replace(throttled, waker);
-            return (ticket, Wakers { to_wake: None, _to_drop });
+            return (ticket, Wakers { _to_drop, ..Wakers::default() });
         }
         // If it was woken, others have been faster: the entry for which it was may be of use for another one.
         let wakers = self.leave(ticket);
@@ -468,8 +485,8 @@ impl Inner {
     fn leave(&mut self, ticket: Option<Ticket>) -> Wakers {
         let Some(ticket) = ticket else { return Wakers::default() };
         match self.throttled.remove(&ticket) {
-            None => Wakers { to_wake: self.next_throttled(), _to_drop: None },
-            _to_drop => Wakers { to_wake: None, _to_drop },
+            None => self.free_entry(),
+            _to_drop => Wakers { _to_drop, ..Wakers::default() },
         }
     }
 }
@@ -590,7 +607,7 @@ impl<O: Operation> Future for CallFuture<O> {
                         let ticket = this.ticket.take();
                         let waited = ticket.and_then(|ticket| inner.throttled.remove(&ticket));
                         drop(inner);
-                        Wakers { to_wake: driver, _to_drop: waited }.wake();
+                        Wakers { to_wake: None, driver, _to_drop: waited }.wake();
                     }
                     Err(room) => {
                         this.state = State::Unposted(operation);

@@ -464,3 +464,45 @@ fn driver_that_waited_for_another_task_kept_it_from_ending() {
         }
     }
 }
+
+/// A free entry goes to the task that has waited for longest. If that one waits for something else, the next one gets it.
+#[test]
+fn task_that_did_not_use_a_free_entry_kept_the_next_one_waiting() {
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let runtime = runtime(config);
+    local.block_on(&tokio, async {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let ours = Descriptor::new(ours);
+        let full: Vec<_> = (0..64)
+            .map(|_| {
+                let receives = runtime.call(receive(&ours, Vec::with_capacity(1)));
+                tokio::task::spawn_local(async move { receives.await.0.unwrap() })
+            })
+            .collect();
+        while runtime.counters().posted < 64 {
+            tokio::task::yield_now().await;
+        }
+        let mut kept = pin!(runtime.call(stat_file(&ours)));
+        for _ in 0..3 {
+            poll_fn(|context| {
+                assert!(kept.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        let stats = runtime.call(stat_file(&ours));
+        let next = tokio::task::spawn_local(async move { stats.await.unwrap() });
+        // It is polled, and waits for an entry.
+        let throttled = runtime.counters().throttled;
+        while runtime.counters().throttled == throttled {
+            tokio::task::yield_now().await;
+        }
+        theirs.write_all(b"x").unwrap();
+        next.await.unwrap();
+        full.into_iter().for_each(|task| task.abort());
+    });
+}
