@@ -5,7 +5,7 @@
 #   ci/mutants.sh --table RESULTS...
 #
 # Without options, tests every mutant that .cargo/mutants.toml permits: thousands, which takes a day.
-# --crate selects those of crates/NAME, --sample N of them by the seed, --shard part K (from 0) of N parts of the
+# --crate selects those of crates/NAME or examples/NAME, --sample N of them by the seed, --shard part K (from 0) of N parts of the
 # selection, --names the mutants listed in a file, one per line. Each mutant is tested by its crate, survivors by simulation, and
 # the remaining ones by the suites on real sockets. The results are in target/mutants: NAME.results, one
 # line per mutant with its outcome and the deciding tests, and NAME.survivors. --table sums the results of
@@ -18,7 +18,10 @@ test_timeout=180
 build_timeout=600
 
 # The crates that have test passes below.
-crates=(shared-ring send-core evring httpd flexsc-rt ecem)
+crates=(shared-ring send-core evring httpd flexsc-rt ecem kv walk)
+
+# Prints where a crate is.
+directory() { case $1 in kv | walk) echo "examples/$1" ;; *) echo "crates/$1" ;; esac; }
 
 usage() { sed -n '4,5s/^# *//p' "$0" >&2; exit 2; }
 
@@ -61,7 +64,8 @@ passes() {
         httpd) echo own simulation server ;;
         shared-ring) echo own simulation kernels sockets ;;
         flexsc-rt) echo own slow simulation sockets ;;
-        ecem) echo own ;;
+        ecem | walk) echo own ;;
+        kv) echo own simulation ;;
         *) echo own simulation sockets ;;
     esac
 }
@@ -80,6 +84,8 @@ suite() {
         flexsc-rt:slow) echo "--package flexsc-rt --features green-threads $(for_each --test broken_ring cores \
             forks parallel races server signals)" ;;
         ecem:own) echo "--package ecem --lib $(for_each --test descriptors figures manager pairs)" ;;
+        kv:own) echo "--package kv --lib $(for_each --test handler memory session)" ;;
+        walk:own) echo "--package walk --lib --test trees" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
         shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \
             signal_overflow signals)" ;;
@@ -126,12 +132,12 @@ else
     name=all
 fi
 if [ -n "$of_crate" ]; then
-    grep "^crates/$of_crate/" "$selected" >"$selected.crate" || { echo "no mutant of $of_crate" >&2; exit 1; }
+    grep "^$(directory "$of_crate")/" "$selected" >"$selected.crate" || { echo "no mutant of $of_crate" >&2; exit 1; }
     mv "$selected.crate" "$selected"
     name=$of_crate-$name
 fi
 # Every crate of .cargo/mutants.toml needs a suite here, or its mutants would be dropped.
-without=$(cut -d/ -f1,2 "$selected" | sort -u | grep -vxF -f <(printf 'crates/%s\n' "${crates[@]}") || true)
+without=$(cut -d/ -f1,2 "$selected" | sort -u | grep -vxF -f <(for crate in "${crates[@]}"; do directory "$crate"; done) || true)
 [ -z "$without" ] || { printf 'ci/mutants.sh has no tests for:\n%s\n' "$without" >&2; exit 1; }
 if [ -n "$sample" ]; then
     # Shuffled by the "minimal standard" generator of Park and Miller.
@@ -193,7 +199,7 @@ run() {
 }
 
 for crate in "${crates[@]}"; do
-    grep "^crates/$crate/" "$selected" >"$work/survivors" || continue
+    grep "^$(directory "$crate")/" "$selected" >"$work/survivors" || continue
     for pass in $(passes "$crate"); do
         [ -s "$work/survivors" ] || break
         run "$crate" "$pass" "$work/survivors"

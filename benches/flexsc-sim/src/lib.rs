@@ -26,6 +26,8 @@ mod completions;
 mod descriptor;
 #[path = "../../../crates/flexsc-rt/src/entry.rs"]
 mod entry;
+#[path = "../../../crates/flexsc-rt/src/entry_queue.rs"]
+mod entry_queue;
 #[path = "../../../crates/flexsc-rt/src/simulated/epoll_set.rs"]
 mod epoll_set;
 #[path = "../../../crates/flexsc-rt/src/error.rs"]

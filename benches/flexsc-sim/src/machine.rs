@@ -11,6 +11,7 @@ use shared_ring::Host;
 use shared_ring::poller::Readiness;
 
 use crate::call_ring::{Queues, RingWork, is_readable};
+use crate::epoll_set::Armed;
 use crate::host;
 use crate::workers::{BY_THREAD, Workers};
 
@@ -33,7 +34,8 @@ pub(crate) struct Machine {
     pub(crate) calls: SimCalls,
     pub(crate) workers: Workers,
     pub(crate) ring: Queues,
-    pub(crate) armed: BTreeMap<RawFd, [bool; 2]>,
+    pub(crate) armed: BTreeMap<RawFd, Armed>,
+    looks: u64,
     has_ring: bool,
     /// The ring waits for the bell, by this name.
     bell_in_ring: Option<(u64, RawFd)>,
@@ -51,6 +53,7 @@ pub(crate) fn begin(on: &evring_sim::Machine, has_ring: bool) {
         workers: Workers::default(),
         ring: Queues::default(),
         armed: BTreeMap::new(),
+        looks: 0,
         has_ring,
         bell_in_ring: None,
     };
@@ -105,7 +108,9 @@ pub(crate) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Err
                 RingWork::Poll(fd, direction) => {
                     machine.calls.begin_poll(name, fd, DIRECTIONS[direction as usize]);
                 }
-                RingWork::PollForRoom(fd) => machine.calls.begin_poll_for_room(name, fd),
+                RingWork::Watch(fd, direction) => {
+                    machine.calls.begin_watch(name, fd, DIRECTIONS[direction as usize]);
+                }
                 RingWork::Cancel => machine.calls.cancel(name),
             }
         }
@@ -156,6 +161,17 @@ impl Machine {
     pub(crate) fn ready(&self, fd: RawFd) -> [bool; 2] {
         let ready = self.calls.readiness(fd);
         DIRECTIONS.map(|direction| ready.intersects(direction))
+    }
+
+    /// No descriptor has an error queue.
+    pub(crate) fn has_error(&self, _fd: RawFd) -> bool {
+        false
+    }
+
+    /// Returns how often a descriptor has changed: any look may find that it has.
+    pub(crate) fn changes(&mut self, _fd: RawFd) -> [u64; 2] {
+        self.looks += 1;
+        [self.looks; 2]
     }
 
     /// The machine fails the run if a call uses a number that is not open.

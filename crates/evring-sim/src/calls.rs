@@ -57,7 +57,7 @@ enum Work {
     /// A wait until a descriptor is readable or writable.
     Poll(Fd, Readiness),
     /// A wait for room that reports changes, and the state that was reported.
-    PollForRoom(Fd, u32),
+    Watch(Fd, Readiness, u32),
 }
 
 impl SimCalls {
@@ -96,9 +96,9 @@ impl SimCalls {
         self.push(name, Work::Poll(number::fd(fd), ready), CallBy::Ring, Vec::new());
     }
 
-    /// Begins to wait for room. The result is that of poll(2); more follow with each change, until it is cancelled.
-    pub fn begin_poll_for_room(&mut self, name: u64, fd: RawFd) {
-        self.push(name, Work::PollForRoom(number::fd(fd), 0), CallBy::Ring, Vec::new());
+    /// Begins to wait for changes. The result is that of poll(2); more follow with each change, until it is cancelled.
+    pub fn begin_watch(&mut self, name: u64, fd: RawFd, ready: Readiness) {
+        self.push(name, Work::Watch(number::fd(fd), ready, 0), CallBy::Ring, Vec::new());
     }
 
     fn push(&mut self, name: u64, work: Work, by: CallBy, holds: Vec<MemoryHold>) {
@@ -237,10 +237,12 @@ impl SimCalls {
                 0 => Err(Errno::AGAIN),
                 events => Ok(events as usize),
             },
-            Work::PollForRoom(fd, before) => {
-                let now = self.events(fd, Readiness::WRITE);
-                self.in_flight[at].work = Work::PollForRoom(fd, now);
-                if now & !before != 0 {
+            Work::Watch(fd, ready, before) => {
+                let now = self.events(fd, ready);
+                self.in_flight[at].work = Work::Watch(fd, ready, now);
+                // Bytes may have come since others were received.
+                let may_have_changed = ready != Readiness::WRITE && self.below(4) == 0;
+                if now & !before != 0 || now != 0 && may_have_changed {
                     if self.happens(Fault::MultishotEnds) {
                         // Some kernels end it with an error when the completion queue is full.
                         let cancelled = -(Errno::CANCELED.raw_os_error() as isize);

@@ -243,8 +243,9 @@ const OWN_THREAD_BITS: [u64; 8] = {
 
 /// Calls about the calling thread, which set or return: its identity, signal mask and alternate stack, scheduling,
 /// credentials and keyrings (which are a thread's own in Linux), namespaces, memory policy, robust list, clock, stack,
-/// tracing, restrictions and their attributes, access to memory by protection keys, its rings, which may have registered
-/// numbers and permit one submitter; and those that end it or copy it.
+/// restrictions and their attributes, access to memory by protection keys, its rings, which may have registered
+/// numbers and permit one submitter; and those that copy or trace it, or replace its program. exit(2) is not one of them:
+/// it ends the thread that makes it, which another one replaces.
 #[rustfmt::skip]
 const OWN_THREAD: &[libc::c_long] = &[
     libc::SYS_gettid, libc::SYS_set_tid_address, libc::SYS_set_robust_list, libc::SYS_rseq,

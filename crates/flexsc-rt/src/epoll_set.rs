@@ -6,7 +6,16 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-/// A set. Descriptors are armed once at a time (`EPOLLONESHOT`).
+/// How a descriptor is reported.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    /// Once, when it is ready (`EPOLLONESHOT`).
+    Once,
+    /// If it is ready now, and then at each change (`EPOLLET`).
+    Changes,
+}
+
+/// A set.
 #[derive(Debug)]
 pub(crate) struct EpollSet(OwnedFd);
 
@@ -20,8 +29,8 @@ impl EpollSet {
         epoll::add(&self.0, fd, epoll::EventData::new_u64(data), epoll::EventFlags::IN)
     }
 
-    /// Reports a descriptor once when it is ready for one of the directions: reading, writing. `added` says whether it
-    /// is in the set, as far as is known.
+    /// Reports a descriptor when it is ready for one of the directions: reading, writing. `added` says whether it is in
+    /// the set, as far as is known.
     ///
     /// # Errors
     /// `EPERM` if the descriptor is always ready, as files are; `EBADF` if it is closed.
@@ -30,11 +39,15 @@ impl EpollSet {
         fd: RawFd,
         [reads, writes]: [bool; 2],
         added: bool,
+        arm: Arm,
     ) -> Result<(), Errno> {
         // SAFETY: the owner of the call vouches for the number until the entry is done. Another
         // descriptor of this number is reported as ready, and its call is repeated.
         let borrowed = unsafe { BorrowedFd::borrow_raw(fd) };
-        let mut flags = epoll::EventFlags::ONESHOT;
+        let mut flags = match arm {
+            Arm::Once => epoll::EventFlags::ONESHOT,
+            Arm::Changes => epoll::EventFlags::ET,
+        };
         flags.set(epoll::EventFlags::IN | epoll::EventFlags::RDHUP, reads);
         flags.set(epoll::EventFlags::OUT, writes);
         let data = epoll::EventData::new_u64(fd as u64);

@@ -4,6 +4,10 @@
 //! task, so that it is polled again after all tasks that are ready. By then these have posted their
 //! calls, and the driver has them executed in one batch. While all tasks wait, a thread waits for
 //! the pages and wakes the driver.
+//!
+//! The task of the driver may be waiting for something else, and not poll it. So each future wakes its task once, when it
+//! has posted its call; if no turn has come when it is polled again, it takes the turn. (Most calls end in that turn, which
+//! would wake the task as well.) Later, the thread notices that no turn comes, and wakes the others (`watch.rs`).
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,12 +23,13 @@ use super::notifier::Notifier;
 use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::error::Error;
 use crate::operation::Operation;
+use crate::watch::Watch;
 
 /// Pages whose calls are futures. A clone is another handle.
 ///
 /// It belongs to one thread, as the tasks that use it do: spawn them on a local executor, such as
-/// tokio's `LocalSet`. A task that is woken must poll one of its pending futures, or drop them: it may
-/// be the one that has the others' calls executed.
+/// tokio's `LocalSet`. The tasks have each other's calls executed. One that keeps pending futures and polls none of them
+/// when it is woken, as it waits for something else, can delay the others' calls by some tens of milliseconds.
 ///
 /// Wakers may use the runtime, and so may operations whose result is taken, or which are dropped; but not
 /// [`Operation::prepare`], which panics if it does. An operation that owns a future of its own runtime keeps the
@@ -43,6 +48,8 @@ struct Inner {
     /// The future that has calls executed, and its task.
     driver: Option<(u64, Waker)>,
     next_future: u64,
+    /// Times that calls were executed.
+    turns: u64,
     /// The notifier waits for the driver.
     parked: bool,
     notifier: Option<Notifier>,
@@ -70,7 +77,7 @@ enum Ended {
 /// What a pending future has to do for the others.
 enum Part {
     Nothing,
-    /// It becomes the driver, after all tasks that are ready now.
+    /// It is polled again, after all tasks that are ready now.
     Begin,
     /// It has a turn. Its task had another waker.
     Turn(Option<Waker>),
@@ -81,14 +88,14 @@ enum Part {
 #[must_use]
 struct Wakers {
     to_wake: Option<Waker>,
+    /// The driver, which wakes another one if that one does not use the entry for which it is woken.
+    driver: Option<Waker>,
     _to_drop: Option<Waker>,
 }
 
 impl Wakers {
     fn wake(self) {
-        if let Some(waker) = self.to_wake {
-            waker.wake();
-        }
+        [self.to_wake, self.driver].into_iter().flatten().for_each(Waker::wake);
     }
 }
 
@@ -118,6 +125,7 @@ impl Runtime {
             next_ticket: 0,
             driver: None,
             next_future: 0,
+            turns: 0,
             parked: false,
             notifier: None,
             slots,
@@ -140,6 +148,7 @@ impl Runtime {
             runtime: self.clone(),
             number,
             ticket: None,
+            pending: Pending::default(),
             state: State::Unposted(operation),
         }
     }
@@ -174,22 +183,60 @@ impl Runtime {
     }
 
     /// Lets a pending future do its part for the others; see [`Inner::part_of`].
-    fn drive(&self, number: u64, waker: &Waker, just_posted: bool) {
-        let part = self.0.borrow_mut().part_of(number, waker, just_posted);
-        let goes_on = match part {
+    fn drive(&self, number: u64, waker: &Waker, pending: &mut Pending) {
+        let part = self.0.borrow_mut().part_of(number, waker, pending);
+        let wakes_itself = match part {
             Part::Nothing => false,
             Part::Begin => true,
             Part::Turn(former) => {
                 drop(former);
-                self.turn() || {
+                self.turn() || self.wake_throttled() || {
                     // What it returns is dropped when nothing is borrowed.
                     let parked = self.0.borrow_mut().park(number, waker);
                     parked.is_none()
                 }
             }
         };
-        if goes_on {
+        if wakes_itself {
             waker.wake_by_ref();
+        }
+    }
+
+    /// Wakes a task that could use a free entry: those woken before may not poll their futures. Returns whether there is one.
+    fn wake_throttled(&self) -> bool {
+        let next = self.0.borrow_mut().next_throttled();
+        let any = next.is_some();
+        next.into_iter().for_each(Waker::wake);
+        any
+    }
+
+    /// Has a future that remains pending woken if no task has calls executed.
+    fn register(&self, number: u64, waker: &Waker, pending: &mut Pending) {
+        let mut inner = self.0.borrow_mut();
+        let is_first = !mem::replace(&mut pending.was_polled, true);
+        if is_first || inner.is_driven_by_owner() {
+            return;
+        }
+        let former = inner.notify(|watch| watch.add(number, waker));
+        drop(inner);
+        match former {
+            Some(former) => {
+                pending.is_registered = true;
+                drop(former);
+            }
+            // Without a thread, the task polls.
+            None => waker.wake_by_ref(),
+        }
+    }
+
+    /// Ends what [`Runtime::register`] has begun.
+    fn unregister(&self, number: u64, pending: &mut Pending) {
+        if mem::take(&mut pending.is_registered) {
+            let inner = self.0.borrow();
+            let notifier = inner.notifier.as_ref();
+            let former = notifier.and_then(|notifier| notifier.with(|watch| watch.remove(number)));
+            drop(inner);
+            drop(former);
         }
     }
 
@@ -199,7 +246,14 @@ impl Runtime {
     /// # Panics
     /// If the pages cannot wait. That would be so in the next turn, too, and calls in flight would not end.
     fn turn(&self) -> bool {
-        let waited = self.0.borrow_mut().pages.wait(Some(Duration::ZERO));
+        let (waited, former) = {
+            let mut inner = self.0.borrow_mut();
+            inner.turns += 1;
+            let notifier = inner.notifier.as_ref();
+            let former = notifier.and_then(|notifier| notifier.with(Watch::turn));
+            (inner.pages.wait(Some(Duration::ZERO)), former)
+        };
+        drop(former);
         let any = self.wake_ended();
         if let Err(error) = waited {
             panic!("system calls in flight cannot end: {error}");
@@ -246,9 +300,9 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let mut inner = self.runtime.0.borrow_mut();
         inner.pages.take(self.index as u32);
-        let next = inner.next_throttled();
+        let wakers = inner.free_entry();
         drop(inner);
-        next.into_iter().for_each(Waker::wake);
+        wakers.wake();
     }
 }
 
@@ -301,29 +355,54 @@ impl Inner {
         // The driver ends the call.
         let is_others = self.driver.as_ref().is_some_and(|(driver, _)| *driver != number);
         let wakes = is_others && !self.pages.is_in_child();
-        Wakers { to_wake: wakes.then(|| self.parked_driver()).flatten(), _to_drop }
+        let driver = wakes.then(|| self.parked_driver()).flatten();
+        Wakers { to_wake: None, driver, _to_drop }
     }
 
-    /// Makes a pending future the driver, or lets the driver go on. Another future of the driver's
-    /// task takes its part, unless it has `just_posted` its call.
-    fn part_of(&mut self, number: u64, waker: &Waker, just_posted: bool) -> Part {
-        match &mut self.driver {
-            None => {
-                self.driver = Some((number, waker.clone()));
-                Part::Begin
-            }
-            Some((driver, of_driver))
-                if *driver == number || (!just_posted && of_driver.will_wake(waker)) =>
-            {
-                *driver = number;
-                let former = replace(of_driver, waker);
-                if mem::take(&mut self.parked) {
-                    self.pages.end_of_sleep();
-                }
-                Part::Turn(former)
-            }
-            Some(_) => Part::Nothing,
+    /// Returns whether no future drives the pages.
+    fn is_driven_by_owner(&self) -> bool {
+        matches!(self.driver, Some((0, _)))
+    }
+
+    /// Changes what the notifier wakes, and starts it if there is none. Returns `None` if it cannot be started.
+    fn notify<R: Default>(&mut self, change: impl FnOnce(&mut Watch) -> R) -> Option<R> {
+        if self.notifier.is_none() {
+            self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
         }
+        self.notifier.as_ref().map(|notifier| notifier.with(change))
+    }
+
+    /// Returns whether tasks were woken as none of those before took a turn.
+    fn is_overdue(&self) -> bool {
+        self.notifier.as_ref().is_some_and(|notifier| notifier.with(|watch| watch.is_overdue()))
+    }
+
+    /// Returns what a pending future has to do: it becomes the driver if there is none. It takes a turn if it is the
+    /// driver, or another future of its task, or if the driver has not taken one.
+    fn part_of(&mut self, number: u64, waker: &Waker, pending: &mut Pending) -> Part {
+        if self.is_driven_by_owner() {
+            return Part::Nothing;
+        }
+        let is_overdue = pending.is_registered && self.is_overdue();
+        let Some((driver, of_driver)) = &mut self.driver else {
+            (self.driver, pending.turn) = (Some((number, waker.clone())), Some(self.turns));
+            return Part::Begin;
+        };
+        let is_drivers = *driver == number || of_driver.will_wake(waker);
+        let Some(turn) = pending.turn else {
+            pending.turn = Some(self.turns);
+            // The driver's task was woken.
+            return if is_drivers && !self.parked { Part::Nothing } else { Part::Begin };
+        };
+        if !(is_drivers || is_overdue || turn == self.turns && !self.parked) {
+            return Part::Nothing;
+        }
+        *driver = number;
+        let former = replace(of_driver, waker);
+        if mem::take(&mut self.parked) {
+            self.pages.end_of_sleep();
+        }
+        Part::Turn(former)
     }
 
     /// Returns the next call that has ended.
@@ -344,11 +423,8 @@ impl Inner {
         if !is_driver || !self.pages.prepare_to_sleep() {
             return None;
         }
-        if self.notifier.is_none() {
-            self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
-        }
         // Without a thread, the task polls.
-        let former = self.notifier.as_ref()?.watch(waker.clone());
+        let former = self.notify(|watch| watch.park(waker.clone()))?;
         self.parked = true;
         Some(former)
     }
@@ -367,7 +443,7 @@ impl Inner {
             self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
         // Those that wait for an entry can have the others' calls executed, too.
         let next = first.or_else(|| self.throttled.values().next());
-        Wakers { to_wake: next.cloned(), _to_drop }
+        Wakers { to_wake: next.cloned(), driver: None, _to_drop }
     }
 
     /// Returns the waker of the task that has waited for longest, of those whose calls could be posted now.
@@ -381,13 +457,21 @@ impl Inner {
         next.and_then(|ticket| self.throttled.remove(&ticket))
     }
 
+    /// Returns the task that may use an entry that is free, and the driver if there are others.
+    fn free_entry(&mut self) -> Wakers {
+        let to_wake = self.next_throttled();
+        let has_others = to_wake.is_some() && !self.throttled.is_empty();
+        let driver = if has_others { self.parked_driver() } else { None };
+        Wakers { to_wake, driver, _to_drop: None }
+    }
+
     /// Lets a future wait for a free entry. Returns its place among those that do.
     fn throttle(&mut self, ticket: Option<Ticket>, room: Room, waker: &Waker) -> (Ticket, Wakers) {
         if let Some(ticket) = ticket.filter(|ticket| ticket.room == room)
             && let Some(throttled) = self.throttled.get_mut(&ticket)
         {
             let _to_drop = replace(throttled, waker);
-            return (ticket, Wakers { to_wake: None, _to_drop });
+            return (ticket, Wakers { _to_drop, ..Wakers::default() });
         }
         // If it was woken, others have been faster: the entry for which it was may be of use for another one.
         let wakers = self.leave(ticket);
@@ -401,8 +485,8 @@ impl Inner {
     fn leave(&mut self, ticket: Option<Ticket>) -> Wakers {
         let Some(ticket) = ticket else { return Wakers::default() };
         match self.throttled.remove(&ticket) {
-            None => Wakers { to_wake: self.next_throttled(), _to_drop: None },
-            _to_drop => Wakers { to_wake: None, _to_drop },
+            None => self.free_entry(),
+            _to_drop => Wakers { _to_drop, ..Wakers::default() },
         }
     }
 }
@@ -435,7 +519,19 @@ pub struct CallFuture<O: Operation> {
     number: u64,
     /// Its place among those that wait, or have waited, for a free entry.
     ticket: Option<Ticket>,
+    pending: Pending,
     state: State<O>,
+}
+
+/// What a pending future has done for the others.
+#[derive(Debug, Default)]
+struct Pending {
+    /// How many turns there had been when it was polled first.
+    turn: Option<u64>,
+    /// It was polled once.
+    was_polled: bool,
+    /// The notifier has its task.
+    is_registered: bool,
 }
 
 enum State<O> {
@@ -502,7 +598,6 @@ impl<O: Operation> Future for CallFuture<O> {
             return this.fail(io::Error::other(Error::InChild));
         }
         let waker = context.waker();
-        let just_posted = matches!(this.state, State::Unposted(_));
         match mem::replace(&mut this.state, State::Done) {
             State::Unposted(mut operation) => {
                 let mut inner = this.runtime.0.borrow_mut();
@@ -512,7 +607,7 @@ impl<O: Operation> Future for CallFuture<O> {
                         let ticket = this.ticket.take();
                         let waited = ticket.and_then(|ticket| inner.throttled.remove(&ticket));
                         drop(inner);
-                        Wakers { to_wake: driver, _to_drop: waited }.wake();
+                        Wakers { to_wake: None, driver, _to_drop: waited }.wake();
                     }
                     Err(room) => {
                         this.state = State::Unposted(operation);
@@ -520,7 +615,8 @@ impl<O: Operation> Future for CallFuture<O> {
                         drop(inner);
                         this.ticket = Some(ticket);
                         wakers.wake();
-                        this.runtime.drive(this.number, waker, false);
+                        this.runtime.drive(this.number, waker, &mut this.pending);
+                        this.runtime.register(this.number, waker, &mut this.pending);
                         return Poll::Pending;
                     }
                 }
@@ -537,11 +633,13 @@ impl<O: Operation> Future for CallFuture<O> {
         if !this.runtime.0.borrow().slots[index].done {
             let former = this.runtime.0.borrow_mut().slots[index].waker.replace(waker.clone());
             drop(former);
-            this.runtime.drive(this.number, waker, just_posted);
+            this.runtime.drive(this.number, waker, &mut this.pending);
             if !this.runtime.0.borrow().slots[index].done {
+                this.runtime.register(this.number, waker, &mut this.pending);
                 return Poll::Pending;
             }
         }
+        this.runtime.unregister(this.number, &mut this.pending);
         let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done) else {
             unreachable!("it was checked above");
         };
@@ -555,6 +653,7 @@ impl<O: Operation> Future for CallFuture<O> {
 
 impl<O: Operation> Drop for CallFuture<O> {
     fn drop(&mut self) {
+        self.runtime.unregister(self.number, &mut self.pending);
         let mut inner = self.runtime.0.borrow_mut();
         let mut ended = None;
         let wakers = match mem::replace(&mut self.state, State::Done) {

@@ -5,12 +5,20 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::thread;
+use std::time::Duration;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use shared_ring::author::Process;
 
 use crate::interrupt;
+use crate::watch::Watch;
+
+/// Time in which a driver that was woken should take its turn.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Longest time between two looks at whether the driver was woken by another thread than the notifier.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
 
 /// A thread that waits for the pages of a runtime while all its tasks do.
 #[derive(Debug)]
@@ -21,15 +29,15 @@ pub(crate) struct Notifier {
 
 #[derive(Debug)]
 struct NotifierState {
-    watch: Mutex<Watch>,
+    state: Mutex<State>,
     changed: Condvar,
     pages: OwnedFd,
     stop: OwnedFd,
 }
 
 #[derive(Debug, Default)]
-struct Watch {
-    waker: Option<Waker>,
+struct State {
+    watch: Watch,
     stop: bool,
 }
 
@@ -37,7 +45,7 @@ impl Notifier {
     /// Starts the thread, which waits for the descriptor of pages.
     pub(crate) fn start(pages: impl AsFd) -> io::Result<Self> {
         let shared = Arc::new(NotifierState {
-            watch: Mutex::default(),
+            state: Mutex::default(),
             changed: Condvar::new(),
             pages: pages.as_fd().try_clone_to_owned()?,
             stop: eventfd(0, EventfdFlags::CLOEXEC)?,
@@ -48,39 +56,60 @@ impl Notifier {
         Ok(Notifier { shared, process: Process::current() })
     }
 
-    /// Has a task woken, once. Returns the waker whose place it takes.
-    pub(crate) fn watch(&self, waker: Waker) -> Option<Waker> {
-        let former = self.shared.lock().waker.replace(waker);
-        self.shared.changed.notify_one();
-        former
+    /// Changes what the thread wakes. In a child of fork(2), which has no such thread, returns the default.
+    pub(crate) fn with<R: Default>(&self, change: impl FnOnce(&mut Watch) -> R) -> R {
+        if !self.process.is_current() {
+            return R::default();
+        }
+        let mut state = self.shared.lock();
+        let was_idle = !state.watch.is_parked() && !state.watch.is_due();
+        let result = change(&mut state.watch);
+        if was_idle || state.watch.is_parked() {
+            self.shared.changed.notify_one();
+        }
+        result
     }
 }
 
 impl NotifierState {
-    fn lock(&self) -> MutexGuard<'_, Watch> {
-        self.watch.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn serve(&self) {
-        let mut watch = self.lock();
-        while !watch.stop {
-            if watch.waker.is_none() {
-                watch = self.changed.wait(watch).unwrap_or_else(PoisonError::into_inner);
-                continue;
-            }
-            drop(watch);
-            let mut fds =
-                [PollFd::new(&self.pages, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
-            let polled = poll(&mut fds, None);
-            watch = self.lock();
-            if polled != Err(Errno::INTR)
-                && let Some(waker) = watch.waker.take()
-            {
-                drop(watch);
-                waker.wake();
-                watch = self.lock();
+        let mut pause = TICK;
+        let mut state = self.lock();
+        while !state.stop {
+            if state.watch.is_parked() {
+                drop(state);
+                let is_ready = self.wait_for_pages(pause);
+                state = self.lock();
+                pause = if is_ready { TICK } else { MAX_PAUSE.min(pause * 2) };
+                if is_ready && let Some(driver) = state.watch.take_driver() {
+                    drop(state);
+                    driver.wake();
+                    state = self.lock();
+                }
+            } else if state.watch.is_due() {
+                let (waited, timeout) =
+                    self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner);
+                state = waited;
+                let overdue = if timeout.timed_out() { state.watch.tick() } else { Vec::new() };
+                drop(state);
+                overdue.into_iter().for_each(Waker::wake);
+                state = self.lock();
+            } else {
+                state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
             }
         }
+    }
+
+    /// Waits until the pages have something to do, at most for a time. Returns whether they have.
+    fn wait_for_pages(&self, timeout: Duration) -> bool {
+        let mut fds =
+            [PollFd::new(&self.pages, PollFlags::IN), PollFd::new(&self.stop, PollFlags::IN)];
+        let timeout = Timespec::try_from(timeout).ok();
+        !matches!(poll(&mut fds, timeout.as_ref()), Ok(0) | Err(Errno::INTR))
     }
 }
 

@@ -3,6 +3,9 @@
 //! So 10,000 reads of idle sockets need no thread (section 7: "applications may still utilize the
 //! epoll facility, but through the exception-less interface"). A descriptor is armed once at a time
 //! (`EPOLLONESHOT`); entries that wait for the same one are served in order.
+//!
+//! A report can be fruitless: the kernel reports an error queue that is not empty (`IP_RECVERR` of ip(7)), or room that
+//! is too little, and the call still returns `EAGAIN`. From then on changes are reported (`EPOLLET`).
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -13,11 +16,9 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use shared_ring::__private::Table;
 
-use super::epoll_set::EpollSet;
+use super::epoll_set::{Arm, EpollSet};
 use crate::call::Direction;
-
-/// No entry.
-const NONE: u32 = u32::MAX;
+use crate::entry_queue::{Links, Queue};
 
 /// The data of the events of the bell and of the ring. No descriptor has these numbers.
 const BELL: u64 = u64::MAX;
@@ -31,33 +32,31 @@ fn name_of(entry: u32) -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add(entry)
 }
 
-/// Entries in order, linked through [`Readiness::next`].
-#[derive(Clone, Copy, Debug)]
-struct Queue {
-    first: u32,
-    last: u32,
-}
-
-impl Default for Queue {
-    fn default() -> Self {
-        Queue { first: NONE, last: NONE }
-    }
-}
-
 /// The entries that wait for a descriptor.
 #[derive(Debug, Default)]
 struct Waiters {
     queues: [Queue; 2],
     /// Entries until whose end the others are not to be reported.
     holders: [Option<NonZeroU32>; 2],
-    /// It is in the set, as far as is known: closing a descriptor removes it.
-    added: bool,
+    /// How it is in the set, as far as is known: closing a descriptor removes it.
+    armed: Armed,
+}
+
+/// How a descriptor is in the set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Armed {
+    #[default]
+    Out,
+    /// It is reported once, or was.
+    Once,
+    /// Its changes are reported, in these directions.
+    Changes([bool; 2]),
 }
 
 impl Waiters {
     /// Returns for which directions the descriptor is to be reported.
     fn interest(&self) -> [bool; 2] {
-        [0, 1].map(|n| self.queues[n].first != NONE && self.holders[n].is_none())
+        [0, 1].map(|n| !self.queues[n].is_empty() && self.holders[n].is_none())
     }
 }
 
@@ -72,7 +71,7 @@ pub(crate) struct Report {
 pub(crate) struct Readiness {
     epoll: EpollSet,
     waiters: Table<Waiters>,
-    next: Box<[u32]>,
+    links: Links,
     reports: Vec<epoll::Event>,
     waiting: usize,
     calls: u64,
@@ -89,7 +88,7 @@ impl Readiness {
         let mut readiness = Readiness {
             epoll: EpollSet::new()?,
             waiters: Table::default(),
-            next: vec![NONE; entries].into_boxed_slice(),
+            links: Links::new(entries),
             reports: Vec::with_capacity(REPORTS),
             waiting: 0,
             calls: 0,
@@ -125,37 +124,21 @@ impl Readiness {
     /// Lets an entry wait. [`Readiness::arm`] has to follow.
     pub(crate) fn push(&mut self, entry: u32, fd: RawFd, direction: Direction) {
         let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
-        match queue.last {
-            NONE => queue.first = entry,
-            last => self.next[last as usize] = entry,
-        }
-        queue.last = entry;
-        self.next[entry as usize] = NONE;
+        self.links.push_back(queue, entry);
         self.waiting += 1;
     }
 
     /// Lets an entry wait before all others. [`Readiness::arm`] has to follow.
     pub(crate) fn push_front(&mut self, entry: u32, fd: RawFd, direction: Direction) {
         let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
-        self.next[entry as usize] = queue.first;
-        if queue.first == NONE {
-            queue.last = entry;
-        }
-        queue.first = entry;
+        self.links.push_front(queue, entry);
         self.waiting += 1;
     }
 
     /// Takes the first entry that waits.
     pub(crate) fn pop(&mut self, fd: RawFd, direction: Direction) -> Option<u32> {
         let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
-        let entry = queue.first;
-        if entry == NONE {
-            return None;
-        }
-        queue.first = self.next[entry as usize];
-        if queue.first == NONE {
-            queue.last = NONE;
-        }
+        let entry = self.links.pop_front(queue)?;
         self.waiting -= 1;
         Some(entry)
     }
@@ -163,24 +146,11 @@ impl Readiness {
     /// Takes an entry from anywhere among those that wait.
     pub(crate) fn remove(&mut self, entry: u32, fd: RawFd, direction: Direction) {
         let queue = &mut self.waiters.at(fd as usize).queues[direction as usize];
-        let after = self.next[entry as usize];
-        if queue.first == entry {
-            queue.first = after;
-            if after == NONE {
-                queue.last = NONE;
-            }
-        } else {
-            let mut before = queue.first;
-            while self.next[before as usize] != entry {
-                before = self.next[before as usize];
-            }
-            self.next[before as usize] = after;
-            if after == NONE {
-                queue.last = before;
-            }
-        }
+        self.links.remove(queue, entry);
         self.waiting -= 1;
-        let _ = self.arm(fd);
+        if queue.is_empty() {
+            let _ = self.arm(fd);
+        }
     }
 
     /// Waits for what the entries of a descriptor need.
@@ -188,27 +158,43 @@ impl Readiness {
     /// # Errors
     /// `EPERM` if the descriptor is always ready, as files are; `EBADF` if it is closed.
     pub(crate) fn arm(&mut self, fd: RawFd) -> Result<(), Errno> {
+        self.arm_as(fd, Arm::Once)
+    }
+
+    fn arm_as(&mut self, fd: RawFd, arm: Arm) -> Result<(), Errno> {
         let waiters = self.waiters.at(fd as usize);
         let interest = waiters.interest();
+        let is_in = waiters.armed != Armed::Out;
         if interest == [false; 2] {
-            if std::mem::take(&mut waiters.added) {
+            waiters.armed = Armed::Out;
+            if is_in {
                 self.epoll.disarm(fd);
             }
             return Ok(());
         }
         self.calls += 1;
-        self.epoll.arm(fd, interest, waiters.added)?;
-        waiters.added = true;
+        self.epoll.arm(fd, interest, is_in, arm)?;
+        waiters.armed = match arm {
+            Arm::Once => Armed::Once,
+            Arm::Changes => Armed::Changes(interest),
+        };
         Ok(())
     }
 
-    /// Waits for what the remaining entries of a reported descriptor need. Without any, the descriptor
-    /// stays in the set, disarmed.
+    /// Waits for what the remaining entries of a reported descriptor need; for changes, if the report was `fruitless`:
+    /// all calls for which it could have been ready returned `EAGAIN`. Without any, the descriptor stays in the set if it
+    /// is disarmed.
     ///
     /// # Errors
     /// As [`Readiness::arm`].
-    pub(crate) fn arm_again(&mut self, fd: RawFd) -> Result<(), Errno> {
-        if self.waiters.at(fd as usize).interest() == [false; 2] { Ok(()) } else { self.arm(fd) }
+    pub(crate) fn arm_again(&mut self, fd: RawFd, fruitless: bool) -> Result<(), Errno> {
+        let waiters = self.waiters.at(fd as usize);
+        match (waiters.interest(), waiters.armed) {
+            ([false, false], Armed::Out | Armed::Once) => Ok(()),
+            // The set has what was reported since.
+            (interest, Armed::Changes(armed)) if fruitless && interest == armed => Ok(()),
+            _ => self.arm_as(fd, if fruitless { Arm::Changes } else { Arm::Once }),
+        }
     }
 
     /// Keeps a descriptor from being reported until the end of an entry. Returns false if another entry does.
@@ -292,6 +278,7 @@ mod tests {
         assert_eq!(readiness.pop(fd, Direction::Write), Some(5));
         assert_eq!(readiness.waiting(), 0);
     }
+
     #[test]
     fn descriptor_has_a_place_once_an_entry_has_waited_for_it() {
         let mut readiness = Readiness::new(8, Bell::new().unwrap().as_fd()).unwrap();

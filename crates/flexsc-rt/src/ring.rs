@@ -160,25 +160,25 @@ impl Ring {
         fd: RawFd,
         direction: Direction,
     ) -> Result<Pushed, Errno> {
-        let events = match direction {
-            Direction::Read => PollFlags::IN | PollFlags::RDHUP,
-            Direction::Write => PollFlags::OUT,
-        };
-        self.push_with(|ring| match ring.push_poll(name, fd, events) {
+        self.push_with(|ring| match ring.push_poll(name, fd, events(direction)) {
             true => Pushed::Queued,
             false => Pushed::Full,
         })
     }
 
-    /// Pushes a multishot wait for room, for a full socket whose peer has shut down its sending side. It reports changes
-    /// until it is cancelled. Returns whether it was pushed.
+    /// Pushes a multishot wait, for a descriptor that was reported as ready and is not. It reports the present state, and
+    /// changes until it is cancelled.
     #[cold]
-    pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
-        let pushed = self.push_with(|ring| match ring.push_poll_for_room(name, fd) {
+    pub(crate) fn push_watch(
+        &mut self,
+        name: u64,
+        fd: RawFd,
+        direction: Direction,
+    ) -> Result<Pushed, Errno> {
+        self.push_with(|ring| match ring.push_watch(name, fd, events(direction)) {
             true => Pushed::Queued,
             false => Pushed::Full,
-        });
-        pushed == Ok(Pushed::Queued)
+        })
     }
 
     #[inline]
@@ -233,7 +233,10 @@ impl Ring {
             return Ok(false);
         };
         bell.is_watched = bell.is_watched || ring.push_poll(BELL, bell.fd, PollFlags::IN);
-        let wanted = u32::from(bell.is_watched && timeout != Some(Duration::ZERO));
+        // What the full queue had no room for could be all that would end the sleep.
+        let is_behind = !self.queue.is_empty() || !self.cancels.is_empty();
+        let sleeps = bell.is_watched && !is_behind && timeout != Some(Duration::ZERO);
+        let wanted = u32::from(sleeps);
         self.entered += 1;
         let has_submissions = ring.queued() > 0;
         let taken = ring.enter(wanted, timeout.filter(|timeout| !timeout.is_zero()))?;
@@ -266,5 +269,13 @@ impl Ring {
     #[inline]
     pub(crate) fn take_ringing(&mut self) -> bool {
         self.bell.as_mut().is_some_and(|bell| std::mem::take(&mut bell.has_rung))
+    }
+}
+
+/// Returns the events for which a wait waits.
+fn events(direction: Direction) -> PollFlags {
+    match direction {
+        Direction::Read => PollFlags::IN | PollFlags::RDHUP,
+        Direction::Write => PollFlags::OUT,
     }
 }

@@ -162,7 +162,7 @@ fn wake_up_for_a_free_entry_went_to_a_future_that_was_gone() {
         }
     }
     let (third, count) = throttled.next().unwrap();
-    assert_eq!(count.0.load(Relaxed), 1);
+    assert_eq!(count.0.load(Relaxed), 2, "by itself, when it was polled first, and for the entry");
     let (_fourth, count) = throttled.next().unwrap();
     // It may have been woken to have calls executed.
     let before = count.0.load(Relaxed);
@@ -201,6 +201,7 @@ fn future_that_moves_to_another_task_wakes_that_one() {
         assert!(Pin::new(posted.last_mut().unwrap()).poll(other).is_pending());
     }
     let mut throttled = posted.pop().unwrap();
+    assert!(Pin::new(&mut driver).poll(second).is_pending());
     for task in [third, fourth] {
         assert!(Pin::new(&mut throttled).poll(task).is_pending());
     }
@@ -233,10 +234,11 @@ fn entries_kept_for_bounded_calls_woke_futures_that_cannot_use_them() {
     let waker = Waker::from(Arc::clone(&count));
     let mut last = runtime.call(stat_file(&ours));
     assert!(Pin::new(&mut last).poll(&mut Context::from_waker(&waker)).is_pending());
+    let by_itself = count.0.load(Relaxed);
     for mut future in kept {
         while Pin::new(&mut future).poll(&mut context).is_pending() {}
     }
-    assert_eq!(count.0.load(Relaxed), 1, "three receives have waited for longer");
+    assert_eq!(count.0.load(Relaxed), by_itself + 1, "three receives have waited for longer");
     assert!(Pin::new(&mut last).poll(&mut context).is_pending());
     while Pin::new(&mut last).poll(&mut context).is_pending() {}
 }
@@ -322,19 +324,20 @@ fn drop_of_the_future_that_was_to_drive_left_the_others_pending() {
     let pairs: Vec<_> = (0..3).map(|_| UnixStream::pair().unwrap()).collect();
     let (ours, mut theirs): (Vec<_>, Vec<_>) =
         pairs.into_iter().map(|(ours, theirs)| (Descriptor::new(ours), theirs)).unzip();
-    let counts: Vec<_> = (0..3).map(|_| Arc::new(Count::default())).collect();
-    let wakers: Vec<_> = counts.iter().map(|count| Waker::from(Arc::clone(count))).collect();
+    let counts = [(); 3].map(|()| Arc::new(Count::default()));
+    let wakers = counts.each_ref().map(|count| Waker::from(Arc::clone(count)));
     let mut futures: Vec<_> =
         ours.iter().map(|end| Some(runtime.call(receive(end, Vec::with_capacity(1))))).collect();
     for (future, waker) in futures.iter_mut().zip(&wakers) {
         let future = Pin::new(future.as_mut().unwrap());
         assert!(future.poll(&mut Context::from_waker(waker)).is_pending());
     }
+    let by_itself = counts.each_ref().map(|count| count.0.load(Relaxed));
     theirs[0].write_all(b"x").unwrap();
     let mut first = futures[0].take().unwrap();
     while Pin::new(&mut first).poll(&mut Context::from_waker(&wakers[0])).is_pending() {}
     drop(first);
-    let woken = |n: usize| counts[n].0.load(Relaxed) > 0;
+    let woken = |n: usize| counts[n].0.load(Relaxed) > by_itself[n];
     let (next, last) = if woken(1) { (1, 2) } else { (2, 1) };
     assert!(woken(next) && !woken(last), "one of the others is to drive");
     drop(futures[next].take());
@@ -419,5 +422,87 @@ fn future_waits_for_room_of_a_peer_that_has_shut_down_its_side() {
         let events = room.await.unwrap();
         assert_eq!(events & libc::POLLOUT, libc::POLLOUT, "{events}");
         assert_eq!(runtime.call(send(&ours, b"reply".to_vec())).await.0.unwrap(), 5);
+    });
+}
+
+/// Runs a task that polls a receive so often, keeps it, and waits for another task, whose call has to end.
+fn wait_for_another_task(polls: usize, other_is_first: bool) {
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let runtime = runtime(Config::default());
+    local.block_on(&tokio, async {
+        let (idle, _peer) = UnixStream::pair().unwrap();
+        let idle = Descriptor::new(idle);
+        let spawn = || {
+            let sleeps = runtime.call(sleep(Duration::from_millis(5)));
+            tokio::task::spawn_local(async move { sleeps.await.unwrap() })
+        };
+        let other = other_is_first.then(spawn);
+        let mut kept = pin!(runtime.call(receive(&idle, Vec::new())));
+        for _ in 0..polls {
+            poll_fn(|context| {
+                assert!(kept.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        other.unwrap_or_else(spawn).await.unwrap();
+    });
+}
+
+#[test]
+fn task_that_polled_a_future_once_kept_others_from_ending() {
+    wait_for_another_task(1, false);
+}
+
+#[test]
+fn driver_that_waited_for_another_task_kept_it_from_ending() {
+    for polls in 2..5 {
+        for other_is_first in [false, true] {
+            wait_for_another_task(polls, other_is_first);
+        }
+    }
+}
+
+/// A free entry goes to the task that has waited for longest. If that one waits for something else, the next one gets it.
+#[test]
+fn task_that_did_not_use_a_free_entry_kept_the_next_one_waiting() {
+    let tokio = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let local = tokio::task::LocalSet::new();
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let runtime = runtime(config);
+    local.block_on(&tokio, async {
+        let (ours, mut theirs) = UnixStream::pair().unwrap();
+        let ours = Descriptor::new(ours);
+        let full: Vec<_> = (0..64)
+            .map(|_| {
+                let receives = runtime.call(receive(&ours, Vec::with_capacity(1)));
+                tokio::task::spawn_local(async move { receives.await.0.unwrap() })
+            })
+            .collect();
+        while runtime.counters().posted < 64 {
+            tokio::task::yield_now().await;
+        }
+        let mut kept = pin!(runtime.call(stat_file(&ours)));
+        for _ in 0..3 {
+            poll_fn(|context| {
+                assert!(kept.as_mut().poll(context).is_pending());
+                Poll::Ready(())
+            })
+            .await;
+            tokio::task::yield_now().await;
+        }
+        let stats = runtime.call(stat_file(&ours));
+        let next = tokio::task::spawn_local(async move { stats.await.unwrap() });
+        // It is polled, and waits for an entry.
+        let throttled = runtime.counters().throttled;
+        while runtime.counters().throttled == throttled {
+            tokio::task::yield_now().await;
+        }
+        theirs.write_all(b"x").unwrap();
+        next.await.unwrap();
+        full.into_iter().for_each(|task| task.abort());
     });
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use flexsc_rt::{Busy, Call, Config, Direction, EntryId, Executor, Pages, Waits};
 use proptest::prelude::*;
-use support::{Pipe, register};
+use support::{Pipe, post, read_of, register};
 
 /// What a buffer contains that no read has filled.
 const EMPTY: u8 = 0xee;
@@ -173,4 +173,22 @@ proptest! {
         steps.iter().for_each(|step| race.step(step));
         race.end();
     }
+}
+
+#[test]
+fn each_cancelled_wait_for_a_descriptor_changed_the_epoll_set() {
+    const CALLS: usize = 10_000;
+    let mut config = Config::with_entries(2 * CALLS as u32);
+    config.threads = 0;
+    let mut pages = register(config);
+    let (idle, _peer) = std::os::unix::net::UnixStream::pair().unwrap();
+    let mut buffer = [0; 8];
+    let ids: Vec<_> =
+        (0..CALLS).map(|_| post(&mut pages, &read_of(idle.as_raw_fd(), &mut buffer))).collect();
+    pages.wait(Some(Duration::ZERO)).unwrap();
+    let before = pages.counters().epoll_calls;
+    // The newest first.
+    ids.into_iter().rev().for_each(|id| pages.cancel(id));
+    assert!(pages.counters().epoll_calls - before <= 1, "{:?}", pages.counters());
+    assert_eq!(std::iter::from_fn(|| pages.next()).count(), CALLS);
 }

@@ -45,6 +45,7 @@
 //! - A number is changed in place unless the value is being sent in pieces. memcached also allocates a new
 //!   item, without trailing spaces, while a reply with a small one is in flight.
 //! - There is one class of items (`stats slabs`), and one LRU order for all.
+//! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes.
 
 mod application;
 mod database;

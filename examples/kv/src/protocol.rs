@@ -43,7 +43,10 @@ pub(crate) enum Command<'a> {
         quiet: bool,
     },
     Stats {
+        /// Of what; empty if the command does not say.
         what: &'a [u8],
+        /// The next words, empty where there is none.
+        args: [&'a [u8]; 2],
     },
     Version,
     Verbosity {
@@ -137,7 +140,10 @@ pub(crate) fn parse(line: &[u8]) -> Command<'_> {
         b"decr" => count_by(words, false, quiet),
         b"touch" => touch(words, quiet),
         b"flush_all" => flush(words, quiet),
-        b"stats" => Command::Stats { what: words.first().unwrap_or(&&b""[..]) },
+        b"stats" => {
+            let word = |n: usize| words.get(n).copied().unwrap_or_default();
+            Command::Stats { what: word(0), args: [word(1), word(2)] }
+        }
         b"version" => Command::Version,
         b"verbosity" => verbosity(words, quiet),
         b"quit" => Command::Quit,

@@ -5,7 +5,8 @@ use std::sync::atomic::Ordering;
 
 use crate::database::Database;
 pub(crate) use crate::mirror::END;
-use crate::protocol::ERROR;
+use crate::number::parse_u32;
+use crate::protocol::{BAD_FORMAT, ERROR};
 use crate::store::{Clock, Counted, Found, Usage};
 
 pub(crate) const OK: &[u8] = b"OK\r\n";
@@ -46,8 +47,14 @@ pub(crate) fn counted(counted: Counted, out: &mut Vec<u8>) {
     out.extend_from_slice(reply);
 }
 
-/// Writes the reply to `stats`, with an optional argument.
-pub(crate) fn stats(what: &[u8], database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
+/// Writes the reply to `stats`, with optional arguments.
+pub(crate) fn stats(
+    what: &[u8],
+    args: [&[u8]; 2],
+    database: &mut Database,
+    clock: &impl Clock,
+    out: &mut Vec<u8>,
+) {
     match what {
         b"" => general(database, clock, out),
         b"reset" => {
@@ -60,12 +67,39 @@ pub(crate) fn stats(what: &[u8], database: &mut Database, clock: &impl Clock, ou
         b"slabs" => slabs(database, clock, out),
         // Sizes are not counted.
         b"sizes" => stat(out, "sizes_status", "disabled"),
+        // Keys are not listed, and prefixes of keys are not counted.
+        b"cachedump" => return out.extend_from_slice(cachedump(args)),
+        b"detail" => return out.extend_from_slice(detail(args[0])),
         _ => {
             out.extend_from_slice(ERROR);
             return;
         }
     }
     out.extend_from_slice(END);
+}
+
+/// Classes of sizes in memcached.
+const MAX_CLASSES: u32 = 64;
+
+/// Returns the reply to `stats cachedump CLASS LIMIT`: no class has a key.
+fn cachedump([class, limit]: [&[u8]; 2]) -> &'static [u8] {
+    if limit.is_empty() {
+        return b"CLIENT_ERROR bad command line\r\n";
+    }
+    match (parse_u32(class), parse_u32(limit)) {
+        (Some(0..MAX_CLASSES), Some(_)) => END,
+        (Some(_), Some(_)) => b"CLIENT_ERROR Illegal slab id\r\n",
+        _ => BAD_FORMAT,
+    }
+}
+
+/// Returns the reply to `stats detail`.
+fn detail(command: &[u8]) -> &'static [u8] {
+    match command {
+        b"on" | b"off" => b"OK\r\n",
+        b"dump" => END,
+        _ => b"CLIENT_ERROR usage: stats detail on|off|dump\r\n",
+    }
 }
 
 fn stat(out: &mut Vec<u8>, name: &str, value: impl std::fmt::Display) {

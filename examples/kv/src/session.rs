@@ -259,7 +259,7 @@ impl Session {
                 database.each(clock, |store| store.flush(delay, clock));
                 respond(quiet, reply::OK);
             }
-            Command::Stats { what } => reply::stats(what, database, clock, out),
+            Command::Stats { what, args } => reply::stats(what, args, database, clock, out),
             Command::Version => {
                 respond(false, b"VERSION ");
                 respond(false, reply::VERSION.as_bytes());

@@ -159,6 +159,22 @@ const BAD: &[(&str, &str, bool)] = &[
         "CLIENT_ERROR invalid numeric delta argument\r\nCLIENT_ERROR invalid numeric delta argument\r\n",
         false,
     ),
+    (
+        "stats cachedump\r\nstats cachedump 1\r\n",
+        "CLIENT_ERROR bad command line\r\nCLIENT_ERROR bad command line\r\n",
+        false,
+    ),
+    ("stats cachedump 63 1\r\nstats cachedump 4294967296 0 x\r\n", "END\r\nEND\r\n", false),
+    ("stats cachedump 64 1\r\n", "CLIENT_ERROR Illegal slab id\r\n", false),
+    ("stats cachedump x 1\r\n", "CLIENT_ERROR bad command line format\r\n", false),
+    ("stats cachedump 1 -1\r\n", "CLIENT_ERROR bad command line format\r\n", false),
+    ("stats detail\r\n", "CLIENT_ERROR usage: stats detail on|off|dump\r\n", false),
+    (
+        "stats detail on\r\nstats detail off x\r\nstats detail dump\r\n",
+        "OK\r\nOK\r\nEND\r\n",
+        false,
+    ),
+    ("stats detail bogus\r\n", "CLIENT_ERROR usage: stats detail on|off|dump\r\n", false),
     ("shutdown\r\nstats bogus\r\n", "ERROR: shutdown not enabled\r\nERROR\r\n", false),
 ];
 

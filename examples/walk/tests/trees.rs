@@ -1,14 +1,18 @@
 //! Trees with what makes them difficult, compared with du(1) and find(1), and the bounds of a walk.
 
 use std::collections::BTreeSet;
+use std::ffi::OsStr;
 use std::fs::{self, File};
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use rustix::fs::{Mode, OFlags, mkdirat, open, openat};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 use walk::{Error, Found, Options, Totals, walk};
 
 /// A user without privileges, if the tests run as root.
@@ -234,4 +238,34 @@ fn few_entries_suffice() {
     // None at a time is one.
     (options.directories, options.batch) = (0, 0);
     assert_eq!(sums(root.path(), &options).unwrap().entries, 101);
+}
+
+#[test]
+fn terminal_shows_how_much_was_found() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..2_000 {
+        fs::write(root.path().join(number.to_string()), "x").unwrap();
+    }
+    let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&master).unwrap();
+    unlockpt(&master).unwrap();
+    let name = ptsname(&master, Vec::new()).unwrap();
+    let terminal = File::options().read(true).write(true).open(OsStr::from_bytes(name.as_bytes()));
+    let terminal = terminal.unwrap();
+    let size = Winsize { ws_row: 24, ws_col: 80, ws_xpixel: 0, ws_ypixel: 0 };
+    tcsetwinsize(&terminal, size).unwrap();
+    let mut command = walk_program();
+    command.arg(root.path()).env("TERM", "xterm").stdout(Stdio::null()).stderr(terminal);
+    let mut walk = command.spawn().unwrap();
+    // The last descriptor of the terminal but that of the program: reads end with the program.
+    drop(command);
+    let mut shown = Vec::new();
+    let _ = File::from(master).read_to_end(&mut shown);
+    assert!(walk.wait().unwrap().success());
+    let shown = String::from_utf8_lossy(&shown);
+    for message in ["1,000 objects, ", "2,000 objects, "] {
+        assert!(shown.contains(message), "{shown:?}");
+    }
+    // Nothing is left of the line.
+    assert!(shown.ends_with("\u{1b}[2K"), "{shown:?}");
 }

@@ -20,13 +20,13 @@ impl Pages {
             self.assign_thread(index);
         } else {
             slot.place = Place::Ready;
-            self.ready.push_back(index);
+            self.ready_links.push_back(&mut self.ready, index);
         }
     }
 
     /// Withdraws a call that waits for a thread.
     pub(super) fn withdraw_ready(&mut self, index: u32) {
-        self.ready.retain(|other| *other != index);
+        self.ready_links.remove(&mut self.ready, index);
     }
 
     /// Lets the ring wait for the descriptor of a call that may block, unless it does for another one.
@@ -70,7 +70,7 @@ impl Pages {
         if !self.process.is_current() {
             return;
         }
-        if let Some(next) = self.ready.pop_front() {
+        if let Some(next) = self.ready_links.pop_front(&mut self.ready) {
             self.assign_blocking(next);
         }
     }
@@ -81,7 +81,7 @@ impl Pages {
             return;
         }
         if !self.sleeps_in_ring {
-            self.arm_again(fd);
+            self.arm_again(fd, false);
         } else if let Some(next) = self.readiness.pop(fd, direction) {
             self.poll_one(next, fd, direction);
         }

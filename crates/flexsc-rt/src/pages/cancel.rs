@@ -28,7 +28,8 @@ impl Pages {
             | Place::CancelledBatch
             | Place::CancelledThread
             | Place::CancelledRing
-            | Place::CancelledPolled => {}
+            | Place::CancelledPolled
+            | Place::EndingWatch => {}
             Place::Batch => {
                 slot.place = Place::CancelledBatch;
                 self.counters.withdrawn += 1;
@@ -56,7 +57,7 @@ impl Pages {
                 slot.place = Place::CancelledPolled;
                 self.counters.withdrawn += 1;
             }
-            Place::Polled => {
+            Place::Polled | Place::Watched => {
                 slot.place = Place::CancelledPolled;
                 self.counters.withdrawn += 1;
                 let name = self.ring_name(id.index);

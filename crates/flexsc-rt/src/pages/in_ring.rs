@@ -5,8 +5,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 
 use super::super::call_ring::{CallRing, Pushed};
-use super::super::raw::INTERRUPTED;
-use super::{POLL, Pages, Place, is_not_ready};
+use super::super::raw::{self, INTERRUPTED};
+use super::{NO_END, POLL, Pages, Place, is_not_ready};
 use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
 
@@ -53,8 +53,13 @@ impl Pages {
                 }
                 Place::Polled if more => self.end_poll(index, name),
                 Place::Polled => self.polled(index, result),
+                Place::Watched => self.changed(index, name, result, more),
                 // The last result follows.
-                Place::EndingPoll | Place::CancelledPolled if more => {}
+                Place::EndingPoll | Place::EndingWatch | Place::CancelledPolled if more => {}
+                Place::EndingWatch => {
+                    self.slots[index as usize].place = Place::Done;
+                    self.done.push_back(index);
+                }
                 Place::EndingPoll => self.polled(index, result.max(0)),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
                 // It must not wait again.
@@ -82,11 +87,46 @@ impl Pages {
     /// Waits for room again, by a poll that reports changes.
     #[cold]
     fn wait_for_room(&mut self, index: u32, name: u64) {
-        let slot = &mut self.slots[index as usize];
-        let waits = slot.waits.descriptor();
-        if !waits.is_some_and(|(fd, _)| self.ring.push_poll_for_room(name, fd)) {
-            slot.place = Place::Batch;
-            self.ring.queue.push_back(index | POLL);
+        let waits = self.slots[index as usize].waits.descriptor();
+        let pushed = waits.map(|(fd, direction)| self.ring.push_watch(name, fd, direction));
+        if pushed != Some(Ok(Pushed::Queued)) {
+            self.poll_again(index);
+        }
+    }
+
+    /// Waits for a descriptor by another poll.
+    fn poll_again(&mut self, index: u32) {
+        self.slots[index as usize].place = Place::Batch;
+        self.ring.queue.push_back(index | POLL);
+    }
+
+    /// Makes the call of a descriptor that has changed. Once it is not refused, its result waits for the end of the
+    /// reports.
+    #[cold]
+    fn changed(&mut self, index: u32, name: u64, result: isize, more: bool) {
+        if result < 0 {
+            return match result {
+                INTERRUPTED => self.poll_again(index),
+                _ => self.finish(index, result),
+            };
+        }
+        self.counters.in_place += 1;
+        let entry = self.shared.entry(index);
+        // SAFETY: the ring only waits for the descriptor; the caller of `Pages::post` vouches for the call.
+        let result = unsafe {
+            let (number, args) = entry.call();
+            raw::system_call(number, &args)
+        };
+        match (is_not_ready(result), more) {
+            (true, true) => {}
+            (true, false) => self.poll_again(index),
+            (false, false) => self.finish(index, result),
+            (false, true) => {
+                // SAFETY: no other executor has the entry.
+                unsafe { entry.finish(result) };
+                self.slots[index as usize].place = Place::EndingWatch;
+                self.ring.cancel(name);
+            }
         }
     }
 
@@ -106,7 +146,11 @@ impl Pages {
             _ if result < 0 => self.finish(index, result),
             Waits::UntilReady(..) => self.finish(index, 0),
             Waits::ReadyThenBlocks(..) if self.threads.is_some() => self.assign_blocking(index),
-            _ => self.execute_in_place(index),
+            _ => {
+                // Of a transfer, the other end may not be ready.
+                slot.by_changes = slot.other_end == NO_END;
+                self.execute_in_place(index);
+            }
         }
     }
 
@@ -123,17 +167,20 @@ impl Pages {
                 self.finish(index, INTERRUPTED);
                 continue;
             }
-            let waits = slot.waits;
+            let (waits, by_changes) = (slot.waits, slot.by_changes);
             let name = self.ring_name(index);
             if queued != index
                 && let Some((fd, direction)) = waits.descriptor()
             {
-                let pushed = self.ring.push_poll(name, fd, direction);
+                let (pushed, place) = match by_changes {
+                    true => (self.ring.push_watch(name, fd, direction), Place::Watched),
+                    false => (self.ring.push_poll(name, fd, direction), Place::Polled),
+                };
                 if pushed != Ok(Pushed::Queued) {
                     self.ring.queue.push_front(queued);
                     return pushed.map(drop);
                 }
-                self.slots[index as usize].place = Place::Polled;
+                self.slots[index as usize].place = place;
                 continue;
             }
             // SAFETY: no executor has the entry. The caller of `Pages::post` vouches for it and its memory.

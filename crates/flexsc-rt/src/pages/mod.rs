@@ -28,6 +28,7 @@ use super::ring::Ring;
 use super::threads::Threads;
 use crate::call::{Call, Executor, Waits};
 use crate::choice::{Choice, Choices, Depth, Row};
+use crate::entry_queue::{Links, Queue};
 use crate::error::Error;
 use crate::interrupt;
 use crate::page::ENTRIES;
@@ -78,8 +79,12 @@ enum Place {
     CancelledRing,
     /// The ring waits for its descriptor.
     Polled,
+    /// The ring reports changes of its descriptor, and the call is made at each, until it is not refused with `EAGAIN`.
+    Watched,
     /// The ring has reported room by a poll that is being ended.
     EndingPoll,
+    /// The call was made at a report of changes, which are being ended.
+    EndingWatch,
     /// The ring waits for its descriptor, or is ending that wait; the call is cancelled.
     CancelledPolled,
     /// It waits for its descriptor.
@@ -106,6 +111,8 @@ struct Slot {
     is_indefinite: bool,
     /// The ring makes it in a batch, if the owner sleeps there.
     in_batches: bool,
+    /// The ring is to report changes: it has reported the descriptor as ready, and the call may have found that it is not.
+    by_changes: bool,
     waits: Waits,
     /// The end that it waits for in turn with that of `waits`; most calls have [`NO_END`].
     other_end: RawFd,
@@ -180,7 +187,8 @@ pub struct Pages {
     /// thread.
     indefinite: usize,
     /// Entries of such others that wait for a thread.
-    ready: VecDeque<u32>,
+    ready: Queue,
+    ready_links: Links,
     counters: Counters,
     /// Calls that had been posted when the pages were shut down, of which some did not end.
     gave_up: Option<u64>,
@@ -217,6 +225,7 @@ impl Pages {
             has_thread: false,
             is_indefinite: false,
             in_batches: false,
+            by_changes: false,
             waits: Waits::Bounded,
             other_end: NO_END,
             row: Row::default(),
@@ -255,7 +264,8 @@ impl Pages {
             depth: Depth::of(0),
             batch_since: None,
             indefinite: 0,
-            ready: VecDeque::with_capacity(entries),
+            ready: Queue::default(),
+            ready_links: Links::new(entries),
             counters: Counters::default(),
             gave_up: None,
             process: Process::current(),

@@ -35,6 +35,7 @@ impl Pages {
         slot.uncancellable = call.uncancellable;
         slot.has_thread = room == Room::Thread;
         slot.in_batches = call.in_batches;
+        slot.by_changes = false;
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
         slot.other_end = call.other_end.unwrap_or(NO_END);

@@ -20,6 +20,16 @@ const ENTER_EVERY: u32 = 4;
 /// Time after which the owner offers the ring again what the kernel did not take.
 const RING_RETRY: Duration = Duration::from_millis(1);
 
+/// Why no further call is made for which a descriptor was reported.
+enum Stop {
+    /// No other call is to be made now.
+    NoOther,
+    /// The descriptor is not ready for the next one.
+    NotReady,
+    /// It may have been ready for one call only.
+    OneServed,
+}
+
 impl Pages {
     /// Has all posted calls executed. Sleeps while no completion is there to take, and calls are
     /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion.
@@ -122,20 +132,26 @@ impl Pages {
             self.shared.bell.reset();
         }
         while let Some(report) = self.readiness.report() {
+            let (mut any_not_ready, mut any_served) = (false, false);
             for direction in [Direction::Read, Direction::Write] {
                 if report.ready[direction as usize] {
-                    self.make_waiting_calls(report.fd, direction);
+                    match self.make_waiting_calls(report.fd, direction) {
+                        Stop::NotReady => any_not_ready = true,
+                        Stop::OneServed => any_served = true,
+                        Stop::NoOther => {}
+                    }
                 }
             }
-            self.arm_again(report.fd);
+            self.arm_again(report.fd, any_not_ready && !any_served);
         }
         self.publish();
         Ok(())
     }
 
-    /// Waits for what the remaining calls of a descriptor need.
-    pub(super) fn arm_again(&mut self, fd: RawFd) {
-        if let Err(errno) = self.readiness.arm_again(fd) {
+    /// Waits for what the remaining calls of a descriptor need; for changes, if all returned `EAGAIN` for which it was
+    /// reported as ready.
+    pub(super) fn arm_again(&mut self, fd: RawFd, fruitless: bool) {
+        if let Err(errno) = self.readiness.arm_again(fd, fruitless) {
             for direction in [Direction::Read, Direction::Write] {
                 while let Some(index) = self.readiness.pop(fd, direction) {
                     self.not_armed(index, errno);
@@ -145,13 +161,14 @@ impl Pages {
     }
 
     /// Makes the calls that wait for a descriptor, as long as it is ready.
-    pub(super) fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) {
+    fn make_waiting_calls(&mut self, fd: RawFd, direction: Direction) -> Stop {
         while let Some(index) = self.readiness.pop(fd, direction) {
             self.swap_ends(index);
             let blocks = matches!(self.slots[index as usize].waits, Waits::ReadyThenBlocks(..));
             if blocks && self.threads.is_some() {
                 self.readiness.hold(index, fd, direction);
-                return self.assign_blocking(index);
+                self.assign_blocking(index);
+                return Stop::NoOther;
             }
             if self.is_only_readiness(index) {
                 self.finish(index, 0);
@@ -170,14 +187,15 @@ impl Pages {
                     continue;
                 }
                 self.readiness.push_front(index, fd, direction);
-                return;
+                return Stop::NotReady;
             }
             self.finish(index, result);
             if blocks {
                 // It may have been ready for one call only.
-                return;
+                return Stop::OneServed;
             }
         }
+        Stop::NoOther
     }
 
     /// Has a call whose descriptor is ready wait for its other end, if it is not ready now.

@@ -21,8 +21,8 @@ const SUBMISSIONS: usize = 4;
 pub(crate) enum RingWork {
     Call(CallJob),
     Poll(RawFd, Direction),
-    /// A wait for room that reports changes.
-    PollForRoom(RawFd),
+    /// A wait that reports changes.
+    Watch(RawFd, Direction),
     /// Of the bell, a descriptor of the real machine.
     Bell(RawFd),
     Cancel,
@@ -94,8 +94,7 @@ impl CallRing {
     pub(crate) fn push_poll(&mut self, name: u64, fd: RawFd, events: PollFlags) -> bool {
         let work = match name {
             CallRing::MAX_NAME => RingWork::Bell(fd),
-            _ if events.contains(PollFlags::OUT) => RingWork::Poll(fd, Direction::Write),
-            _ => RingWork::Poll(fd, Direction::Read),
+            _ => RingWork::Poll(fd, direction(events)),
         };
         self.queue(name, work)
     }
@@ -104,8 +103,8 @@ impl CallRing {
         shared_ring::uring::CallRing::has_room(events)
     }
 
-    pub(crate) fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
-        self.queue(name, RingWork::PollForRoom(fd))
+    pub(crate) fn push_watch(&mut self, name: u64, fd: RawFd, events: PollFlags) -> bool {
+        self.queue(name, RingWork::Watch(fd, direction(events)))
     }
 
     pub(crate) fn cancel(&mut self, name: u64) -> bool {
@@ -137,6 +136,10 @@ impl CallRing {
     pub(crate) fn next_result(&mut self) -> Option<(u64, i32, bool)> {
         machine(|machine| machine.ring.landed.pop_front())
     }
+}
+
+fn direction(events: PollFlags) -> Direction {
+    if events.contains(PollFlags::OUT) { Direction::Write } else { Direction::Read }
 }
 
 impl AsFd for CallRing {

@@ -12,6 +12,38 @@ use super::machine::{Machine, machine, wait_until};
 /// Reports of one wait.
 const REPORTS: usize = 16;
 
+/// How a descriptor is reported; see the real one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Arm {
+    Once,
+    Changes,
+}
+
+/// A descriptor in the set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Armed {
+    interest: [bool; 2],
+    arm: Arm,
+    /// The changes that were reported.
+    seen: Option<[u64; 2]>,
+}
+
+impl Armed {
+    /// Returns what the set reports of the descriptor now.
+    pub(crate) fn report(&self, machine: &mut Machine, fd: RawFd) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        let changes = machine.changes(fd);
+        let has_changed = |n: usize| self.seen.is_none_or(|seen| seen[n] != changes[n]);
+        if self.arm == Arm::Once || (0..2).any(|n| self.interest[n] && has_changed(n)) {
+            let ready = machine.ready(fd);
+            flags.set(epoll::EventFlags::IN, self.interest[0] && ready[0]);
+            flags.set(epoll::EventFlags::OUT, self.interest[1] && ready[1]);
+            flags.set(epoll::EventFlags::ERR, machine.has_error(fd));
+        }
+        flags
+    }
+}
+
 pub(crate) struct EpollSet {
     /// The owner's bell and what its reports carry; the rings follow.
     watched: Vec<(RawFd, u64)>,
@@ -32,12 +64,13 @@ impl EpollSet {
         fd: RawFd,
         interest: [bool; 2],
         _added: bool,
+        arm: Arm,
     ) -> Result<(), Errno> {
         machine(|machine| {
             if !machine.is_open(fd) {
                 return Err(Errno::BADF);
             }
-            machine.armed.insert(fd, interest);
+            machine.armed.insert(fd, Armed { interest, arm, seen: None });
             Ok(())
         })
     }
@@ -72,14 +105,15 @@ impl EpollSet {
                 add(epoll::EventFlags::IN, *data);
             }
         }
-        for (fd, interest) in std::mem::take(&mut machine.armed) {
-            let ready = machine.ready(fd);
-            let mut flags = epoll::EventFlags::empty();
-            flags.set(epoll::EventFlags::IN, interest[0] && ready[0]);
-            flags.set(epoll::EventFlags::OUT, interest[1] && ready[1]);
-            // A report disarms.
-            if flags.is_empty() || !add(flags, fd as u64) {
-                machine.armed.insert(fd, interest);
+        for (fd, mut armed) in std::mem::take(&mut machine.armed) {
+            let flags = armed.report(machine, fd);
+            let is_reported = !flags.is_empty() && add(flags, fd as u64);
+            if is_reported {
+                armed.seen = Some(machine.changes(fd));
+            }
+            // A report disarms what is armed once.
+            if !is_reported || armed.arm == Arm::Changes {
+                machine.armed.insert(fd, armed);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! Futures on the simulated machine: tasks wait for calls and drop them at any step, while completions, full pages and
-//! the notifier race with them.
+//! Futures on the simulated machine: tasks wait for calls, drop them, move them to other tasks and wait for other tasks at
+//! any step, while completions, full pages and the notifier race with them.
 
 use std::cell::Cell;
 use std::future::Future as _;
@@ -105,9 +105,17 @@ impl Wake for Flag {
     }
 }
 
+/// Calls of tasks that wait for others at most: their entries are not free meanwhile.
+const MAX_KEPT: usize = 24;
+
 /// A task that waits for several calls at once.
 struct Task {
-    futures: Vec<(CallFuture<Owned>, Rc<Cell<bool>>)>,
+    /// Set at its end.
+    ended: Rc<Cell<bool>>,
+    /// A later task: until its end, this one keeps its futures and polls none of them.
+    waits_for: Option<Rc<Cell<bool>>>,
+    /// With each, whether it is gone, and whether its call may occupy a thread for long.
+    futures: Vec<(CallFuture<Owned>, Rc<Cell<bool>>, bool)>,
     flag: Arc<Flag>,
     waker: Waker,
 }
@@ -117,9 +125,17 @@ impl Task {
         self.flag.0.load(Ordering::Relaxed)
     }
 
+    /// Returns whether it waits for another task.
+    fn waits(&self) -> bool {
+        self.waits_for.as_ref().is_some_and(|ended| !ended.get())
+    }
+
     /// Polls the futures, or some of them; may drop one that is pending. Returns whether all have ended.
     fn poll(&mut self, counts: &Counts) -> bool {
         self.flag.0.store(false, Ordering::Relaxed);
+        if self.waits() {
+            return false;
+        }
         let mut context = Context::from_waker(&self.waker);
         let first = random(self.futures.len() as u64) as usize;
         self.futures.rotate_left(first);
@@ -146,7 +162,7 @@ impl Task {
     fn drop_one(&mut self, counts: &Counts) {
         if !self.futures.is_empty() {
             let at = random(self.futures.len() as u64) as usize;
-            let (future, is_gone) = self.futures.swap_remove(at);
+            let (future, is_gone, _) = self.futures.swap_remove(at);
             is_gone.set(true);
             drop(future);
             count(&counts.dropped);
@@ -183,11 +199,66 @@ impl Run {
                 counts: Rc::clone(&self.counts),
             };
             self.next_call += 1;
-            futures.push((self.runtime.call(operation), is_gone));
+            let needs_thread = !matches!(call.waits, Waits::Bounded | Waits::Ready(..));
+            futures.push((self.runtime.call(operation), is_gone, needs_thread));
         }
         let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&flag));
-        self.tasks.push(Task { futures, flag, waker });
+        let ended = Rc::new(Cell::new(false));
+        self.tasks.push(Task { ended, waits_for: None, futures, flag, waker });
+    }
+
+    /// Lets a task wait for a later one, whether its futures were polled or not.
+    fn keep(&mut self) {
+        let kept: usize =
+            self.tasks.iter().filter(|task| task.waits()).map(|task| task.futures.len()).sum();
+        if self.tasks.len() < 2 || kept > MAX_KEPT {
+            return;
+        }
+        let at = random(self.tasks.len() as u64 - 1) as usize;
+        let later = at + 1 + random((self.tasks.len() - at - 1) as u64) as usize;
+        let (task, other) = (&self.tasks[at], &self.tasks[later]);
+        // Calls that may wait indefinitely keep threads from others, too.
+        let may_keep = task.futures.iter().all(|(_, _, needs_thread)| !needs_thread);
+        if may_keep && !task.waits() {
+            self.tasks[at].waits_for = Some(Rc::clone(&other.ended));
+        }
+    }
+
+    /// Ends a task: those wake up that wait for it.
+    fn end_task(&mut self, at: usize) {
+        // The others stay in their order.
+        let ended = self.tasks.remove(at);
+        ended.ended.set(true);
+        for task in &self.tasks {
+            if task.waits_for.as_ref().is_some_and(|other| Rc::ptr_eq(other, &ended.ended)) {
+                task.waker.wake_by_ref();
+            }
+        }
+        for (future, is_gone, _) in ended.futures {
+            is_gone.set(true);
+            drop(future);
+            count(&self.counts.dropped);
+        }
+    }
+
+    /// Moves a future to another task, which polls it next.
+    fn move_one(&mut self) {
+        if self.tasks.len() < 2 {
+            return;
+        }
+        let from = random(self.tasks.len() as u64) as usize;
+        let to = random(self.tasks.len() as u64) as usize;
+        if from == to || self.tasks[from].waits() || self.tasks[to].waits() {
+            return;
+        }
+        let at = random(self.tasks[from].futures.len() as u64) as usize;
+        let moved = self.tasks[from].futures.swap_remove(at);
+        self.tasks[to].futures.push(moved);
+        self.tasks[to].waker.wake_by_ref();
+        if self.tasks[from].futures.is_empty() {
+            self.end_task(from);
+        }
     }
 
     /// Polls one of the tasks that were woken. Returns whether there is one.
@@ -198,7 +269,7 @@ impl Run {
         }
         let at = woken[random(woken.len() as u64) as usize];
         if self.tasks[at].poll(&self.counts) {
-            self.tasks.swap_remove(at);
+            self.end_task(at);
         }
         true
     }
@@ -210,7 +281,7 @@ impl Run {
         let at = random(self.tasks.len() as u64) as usize;
         self.tasks[at].drop_one(&self.counts);
         if self.tasks[at].futures.is_empty() {
-            self.tasks.swap_remove(at);
+            self.end_task(at);
         }
     }
 
@@ -220,7 +291,21 @@ impl Run {
         }
     }
 
+    fn tick() {
+        machine(|machine| machine.tick()).into_iter().for_each(Waker::wake);
+    }
+
     fn step(&mut self) {
+        match random(64) {
+            0..=1 => return self.keep(),
+            2 => return self.move_one(),
+            3 if random(8) == 0 && !self.tasks.is_empty() => {
+                let at = random(self.tasks.len() as u64) as usize;
+                return self.end_task(at);
+            }
+            4 => return Run::tick(),
+            _ => {}
+        }
         match random(16) {
             0..=2 if self.tasks.len() < 60 => self.spawn(),
             0..=9 => {
@@ -243,8 +328,11 @@ impl Run {
             // Every task sleeps.
             step();
             Run::notify();
+            if random(64) == 0 {
+                Run::tick();
+            }
             idle += 1;
-            let is_watched = machine(|machine| machine.notifier.is_some());
+            let is_watched = machine(|machine| machine.is_watched());
             let is_woken = self.tasks.iter().any(Task::is_woken);
             assert!(is_watched || is_woken, "tasks wait, and nothing waits for their calls");
             assert!(idle < STANDSTILL, "tasks wait and nothing happens");

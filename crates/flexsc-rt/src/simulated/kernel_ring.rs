@@ -15,13 +15,16 @@ const READY: isize = (libc::POLLIN | libc::POLLOUT) as isize;
 /// The result of a wait for room without room: the peer has shut down its sending side.
 const NO_ROOM: isize = libc::POLLRDHUP as isize;
 
+/// The result of a wait for a descriptor that has an error queue.
+const ERROR: isize = libc::POLLERR as isize;
+
 #[derive(Clone, Copy, Debug)]
 struct Submission {
     name: u64,
     work: RingWork,
     cancelled: bool,
-    /// A wait that reports changes has reported the present room.
-    was_reported: bool,
+    /// The changes that a wait for changes has reported.
+    seen: Option<u64>,
 }
 
 /// What the kernel has of the ring.
@@ -77,31 +80,38 @@ impl Machine {
             return;
         }
         let at = self.random(self.kernel_ring.in_flight.len() as u64) as usize;
-        let Submission { name, work, cancelled, was_reported } = self.kernel_ring.in_flight[at];
+        let Submission { name, work, cancelled, seen } = self.kernel_ring.in_flight[at];
         let done = match work {
             RingWork::Call(call) if self.waits_no_longer(call.number) => {
                 // Some calls on sockets do not wait.
                 let not_ready = call.args[3] == 1;
                 self.call(call.number, &call.args).or(not_ready.then_some(-(libc::EAGAIN as isize)))
             }
-            RingWork::Poll(CLOSED, _) | RingWork::PollForRoom(CLOSED) => Some(NOT_OPEN),
+            RingWork::Poll(CLOSED, _) | RingWork::Watch(CLOSED, _) => Some(NOT_OPEN),
             RingWork::Poll(fd, direction) if self.ready(fd)[direction as usize] => Some(READY),
+            RingWork::Poll(fd, _) if self.has_error(fd) => Some(ERROR),
             // The peer has shut down its sending side.
             RingWork::Poll(_, Direction::Write) if self.random(4) == 0 => Some(NO_ROOM),
-            RingWork::PollForRoom(fd) => {
-                let is_ready = self.ready(fd)[Direction::Write as usize];
-                self.kernel_ring.in_flight[at].was_reported = is_ready;
-                let report = match (is_ready, was_reported) {
-                    (true, false) => Some(READY),
-                    (false, _) if self.random(8) == 0 => Some(NO_ROOM),
+            RingWork::Watch(fd, direction) => {
+                let (ready, changes) = (self.ready(fd), self.changes(fd));
+                let (is_ready, now) = (ready[direction as usize], changes[direction as usize]);
+                let state = match is_ready {
+                    true => Some(READY),
+                    false => self.has_error(fd).then_some(ERROR),
+                };
+                let report = match state {
+                    Some(state) if seen != Some(now) => Some(state),
+                    None if direction == Direction::Write && self.random(8) == 0 => Some(NO_ROOM),
                     _ => None,
                 };
+                self.kernel_ring.in_flight[at].seen = Some(now);
                 // It may end early, with a report or after one.
-                let ends = report == Some(READY) && self.random(3) == 0;
+                let ends = report.is_some_and(|report| report != NO_ROOM) && self.random(3) == 0;
                 if let Some(report) = report.filter(|_| !ends || self.random(2) == 0) {
                     self.ring.deferred.push_back((name, report as i32, true));
                 }
-                let end = [READY, -(libc::ECANCELED as isize)][self.random(2) as usize];
+                let end = [state.unwrap_or(READY), -(libc::ECANCELED as isize)];
+                let end = end[self.random(2) as usize];
                 ends.then_some(end)
             }
             RingWork::Bell(fd) if is_readable(fd) => Some(1),
@@ -135,12 +145,7 @@ impl Machine {
                 _ => {
                     let is_used = in_flight.iter().any(|other| other.name == name);
                     assert!(!is_used, "the ring has a call of this name");
-                    in_flight.push(Submission {
-                        name,
-                        work,
-                        cancelled: false,
-                        was_reported: false,
-                    });
+                    in_flight.push(Submission { name, work, cancelled: false, seen: None });
                 }
             }
         }

@@ -3,19 +3,23 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::RawFd;
-use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
 use super::call_ring::Queues;
+use super::epoll_set::Armed;
 use super::kernel_ring::KernelRing;
 pub(super) use super::kernel_ring::{enter, has_operation};
 use super::{processors, tasks};
 use crate::call::Waits;
+use crate::watch::Watch;
 
 /// Descriptors, numbered from 0.
 pub(super) const DESCRIPTORS: usize = 12;
+
+/// The first of them may have an error queue.
+pub(super) const WITH_ERRORS: usize = 4;
 
 /// A number of a descriptor that is closed.
 pub(super) const CLOSED: RawFd = DESCRIPTORS as RawFd;
@@ -49,6 +53,12 @@ pub(super) struct Machine {
     pub(super) readings: u64,
     /// For each descriptor and direction, how many calls find it ready.
     ready: [[u32; 2]; DESCRIPTORS],
+    /// How often it became ready.
+    changes: [[u64; 2]; DESCRIPTORS],
+    /// It has an error queue, so it is reported as ready all the time.
+    errors: [bool; DESCRIPTORS],
+    /// Waits in a row that ended at once.
+    pub(super) at_once: u32,
     /// Effects of the calls whose completions were not taken; `None` of an entry that makes no call.
     effects: BTreeMap<usize, Option<u32>>,
     /// Threads at most.
@@ -59,9 +69,9 @@ pub(super) struct Machine {
     pub(super) starts: Starts,
     pub(super) ring: Queues,
     pub(super) kernel_ring: KernelRing,
-    pub(super) armed: BTreeMap<i32, [bool; 2]>,
-    /// The bell of the pages that the notifier waits for, and the waker of its task.
-    pub(super) notifier: Option<(RawFd, Waker)>,
+    pub(super) armed: BTreeMap<i32, Armed>,
+    /// The bell of the pages that the notifier waits for, and what it wakes.
+    pub(super) notifier: Option<(RawFd, Watch)>,
 }
 
 thread_local! {
@@ -90,8 +100,15 @@ pub(super) fn wait_until(
     mut is_so: impl FnMut(&mut Machine) -> bool,
 ) -> Result<bool, Errno> {
     let begin = machine(|machine| machine.now_ns);
-    for _ in 0..STANDSTILL {
+    for steps in 0..STANDSTILL {
         let is_so = machine(&mut is_so);
+        if timeout.is_none() {
+            let at_once = machine(|machine| {
+                machine.at_once = if is_so && steps == 0 { machine.at_once + 1 } else { 0 };
+                machine.at_once
+            });
+            assert!(at_once < 1_000, "the owner spins");
+        }
         let time = machine(|machine| Duration::from_nanos(machine.now_ns - begin));
         if is_so || timeout.is_some_and(|timeout| time >= timeout) {
             return Ok(is_so);
@@ -113,6 +130,8 @@ impl Machine {
     pub(super) fn reset(&mut self, seed: u64) {
         *self =
             Machine { state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1, ..Machine::default() };
+        // Those of transfers have none.
+        self.errors = std::array::from_fn(|fd| fd < WITH_ERRORS && self.random(2) == 0);
         tasks::reset();
         processors::reset();
     }
@@ -182,6 +201,16 @@ impl Machine {
         self.ready[fd as usize].map(|calls| calls > 0)
     }
 
+    /// Returns whether a descriptor is reported as ready for everything, whether it is or not.
+    pub(super) fn has_error(&self, fd: RawFd) -> bool {
+        self.errors[fd as usize]
+    }
+
+    /// Returns how often a descriptor became ready for reads and for writes.
+    pub(super) fn changes(&self, fd: RawFd) -> [u64; 2] {
+        self.changes[fd as usize]
+    }
+
     pub(super) fn is_open(&self, fd: RawFd) -> bool {
         fd != CLOSED
     }
@@ -208,6 +237,7 @@ impl Machine {
                 let (fd, direction) = (self.random(DESCRIPTORS as u64), self.random(2));
                 let ready = &mut self.ready[fd as usize][direction as usize];
                 *ready = (*ready + 1).min(3);
+                self.changes[fd as usize][direction as usize] += 1;
             }
             1 => self.step_ring(),
             _ => return true,

@@ -41,7 +41,7 @@ use std::time::Duration;
 
 use crate::call::{Call, Direction, Executor, Waits};
 use crate::error::Busy;
-use machine::{CLOSED, DESCRIPTORS, DIES, STANDSTILL, Starts, machine, step};
+use machine::{CLOSED, DESCRIPTORS, DIES, STANDSTILL, Starts, WITH_ERRORS, machine, step};
 use pages::{Config, Counters, EntryId, Pages};
 
 /// A run: the pages, and the calls whose completions were not taken.
@@ -94,7 +94,7 @@ fn random_call(of: usize) -> Call {
         0..=3 => Call::bounded(number, args),
         4 => {
             let call = Call::new(number + 10, args).waits(Waits::Ready(fd, direction));
-            if random(2) == 0 { transfer(call) } else { call }
+            if random(2) == 0 && fd >= WITH_ERRORS as i32 { transfer(call) } else { call }
         }
         5 => Call::new(number + 10, args).waits(Waits::AfterReady(fd, direction)),
         6 => match random(2) {
@@ -127,7 +127,7 @@ fn random_call(of: usize) -> Call {
 
 /// Returns a call that needs another descriptor, too, in the other direction.
 fn transfer(mut call: Call) -> Call {
-    let other = random(DESCRIPTORS as u64) as i32;
+    let other = (WITH_ERRORS as u64 + random((DESCRIPTORS - WITH_ERRORS) as u64)) as i32;
     call.args[4] = other as usize + 1;
     call.other_end(other)
 }
@@ -402,7 +402,8 @@ fn waits_of_a_transfer_were_cancelled_with_those_before() {
                 0 => {
                     for _ in 0..random(40) {
                         let number = run.next_call;
-                        let (fd, to) = (random(DESCRIPTORS as u64), Direction::Write);
+                        let fd = WITH_ERRORS as u64 + random((DESCRIPTORS - WITH_ERRORS) as u64);
+                        let to = Direction::Write;
                         let args = [number, fd as usize, to as usize, 0, 0, 0];
                         let call = Call::new(1_010, args).waits(Waits::Ready(fd as i32, to));
                         run.post_call(transfer(call));

@@ -96,10 +96,11 @@ impl CallRing {
         sqe::has_room(events)
     }
 
-    /// Queues a multishot wait for room, to follow a single one that reported none. It reports the present state and
-    /// then each change, until it is [cancelled](CallRing::cancel). Returns false if the queue is full.
-    pub fn push_poll_for_room(&mut self, name: u64, fd: RawFd) -> bool {
-        let poll = sqe::poll_for_room(Raw(fd), true);
+    /// Queues a multishot wait, to follow a single one whose report was of no use: a peer that has shut down its sending
+    /// side is no room. It reports the present state and then each change, until it is
+    /// [cancelled](CallRing::cancel). Returns false if the queue is full.
+    pub fn push_watch(&mut self, name: u64, fd: RawFd, events: PollFlags) -> bool {
+        let poll = opcode::PollAdd::new(Raw(fd), events.bits().into()).multi(true).build();
         // SAFETY: a poll points to no memory.
         unsafe { self.ring.push(&poll.user_data(name)) }
     }

@@ -142,11 +142,7 @@ pub(super) fn sqe(token: Token, op: &mut Op, state: &mut OpState, multishot: boo
 
 /// Waits until a socket has room.
 fn writable(fd: Raw, state: &OpState) -> Sqe {
-    poll_for_room(fd, state.room_poll != RoomPoll::Once)
-}
-
-/// Polls a socket for room: once, or `multishot`.
-pub(super) fn poll_for_room(fd: Raw, multishot: bool) -> Sqe {
+    let multishot = state.room_poll != RoomPoll::Once;
     opcode::PollAdd::new(fd, libc::POLLOUT as u32).multi(multishot).build()
 }
 

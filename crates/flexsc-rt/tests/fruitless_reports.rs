@@ -1,0 +1,147 @@
+//! Descriptors that the kernel reports as ready although calls on them are not: the calls wait for changes.
+
+use std::cell::RefCell;
+use std::io::ErrorKind;
+use std::net::UdpSocket;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+use std::time::Duration;
+
+use flexsc_rt::operations::{read, receive, set_option, sleep, write};
+use flexsc_rt::{Config, Descriptor, EventLoop, Operation};
+use rustix::event::{EventfdFlags, eventfd};
+
+type Output<T> = Rc<RefCell<Option<T>>>;
+
+/// Begins a call.
+fn begin<O: Operation>(events: &mut EventLoop, operation: O) -> Output<O::Output> {
+    let output = Rc::new(RefCell::new(None));
+    let slot = Rc::clone(&output);
+    events.post(operation, move |_, output| *slot.borrow_mut() = Some(output)).expect("room");
+    output
+}
+
+fn end<T>(events: &mut EventLoop, output: &Output<T>) -> T {
+    while output.borrow().is_none() {
+        events.turn(None).expect("a completion");
+    }
+    output.take().expect("it was set")
+}
+
+fn run<O: Operation>(events: &mut EventLoop, operation: O) -> O::Output {
+    let output = begin(events, operation);
+    end(events, &output)
+}
+
+/// With and without threads, and the ring as the place to sleep.
+fn each_wait(test: impl Fn(&mut EventLoop)) {
+    for (sleep_in_ring, threads) in [(false, 0), (false, 4), (true, 0), (true, 4)] {
+        let mut config = Config::default();
+        (config.sleep_in_ring, config.threads) = (sleep_in_ring, threads);
+        test(&mut EventLoop::new(&config).expect("pages"));
+    }
+}
+
+/// Lets 50 timers expire. The loop makes a few calls beside: it does not look at a descriptor again and again.
+fn assert_quiet(events: &mut EventLoop) {
+    let before = events.counters();
+    for _ in 0..50 {
+        run(events, sleep(Duration::from_micros(100))).unwrap();
+    }
+    let now = events.counters();
+    let in_place = now.in_place - before.in_place;
+    assert!(in_place <= 110, "{in_place} calls beside 50 timers");
+    let enters = now.epoll_calls + now.ring_entries - before.epoll_calls - before.ring_entries;
+    assert!(enters <= 400, "{enters} looks, at 50 timers");
+}
+
+/// A socket with an error in its queue (`IP_RECVERR`), which was also the result of a receive, and its address.
+fn with_error_in_queue(events: &mut EventLoop) -> (Descriptor, UdpSocket) {
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_nonblocking(true).unwrap();
+    let peer = UdpSocket::bind("127.0.0.1:0").unwrap();
+    peer.connect(socket.local_addr().unwrap()).unwrap();
+    let descriptor = Descriptor::new(OwnedFd::from(socket.try_clone().unwrap()));
+    run(events, set_option(&descriptor, 0, libc::IP_RECVERR, 1)).unwrap();
+    send_to_closed_port(&socket);
+    let (refused, _) = run(events, receive(&descriptor, Vec::with_capacity(16)));
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    (descriptor, peer)
+}
+
+fn send_to_closed_port(socket: &UdpSocket) {
+    let closed = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    socket.send_to(b"nobody", closed).unwrap();
+}
+
+#[test]
+fn error_in_the_queue_of_a_socket_kept_the_owner_busy() {
+    each_wait(|events| {
+        let (socket, peer) = with_error_in_queue(events);
+        let waits = begin(events, receive(&socket, Vec::with_capacity(16)));
+        assert_quiet(events);
+        assert!(waits.borrow().is_none());
+        peer.send(b"first").unwrap();
+        assert_eq!(end(events, &waits).1, b"first");
+        // Of several in the ring, none is the first.
+        let waits = [(); 2].map(|()| begin(events, receive(&socket, Vec::with_capacity(16))));
+        assert_quiet(events);
+        for bytes in [b"second", b"third_"] {
+            peer.send(bytes).unwrap();
+            while waits.iter().all(|waits| waits.borrow().is_none()) {
+                events.turn(None).unwrap();
+            }
+            let received = waits.iter().find_map(|waits| waits.take()).unwrap();
+            assert_eq!(received.1, bytes);
+            assert_quiet(events);
+        }
+    });
+}
+
+#[test]
+fn next_error_ends_a_wait_beside_an_error_in_the_queue() {
+    each_wait(|events| {
+        let (socket, _peer) = with_error_in_queue(events);
+        let waits = begin(events, receive(&socket, Vec::with_capacity(16)));
+        assert_quiet(events);
+        let own = UdpSocket::from(rustix::io::dup(&socket).unwrap());
+        send_to_closed_port(&own);
+        let (refused, _) = end(events, &waits);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    });
+}
+
+#[test]
+fn cancelled_wait_beside_an_error_in_the_queue_ends() {
+    each_wait(|events| {
+        let (socket, peer) = with_error_in_queue(events);
+        let output = Rc::new(RefCell::new(None));
+        let slot = Rc::clone(&output);
+        let receives = receive(&socket, Vec::with_capacity(16));
+        let id = events.post(receives, move |_, output| *slot.borrow_mut() = Some(output)).unwrap();
+        assert_quiet(events);
+        events.cancel(id);
+        let (interrupted, _) = end(events, &output);
+        assert_eq!(interrupted.unwrap_err().kind(), ErrorKind::Interrupted);
+        peer.send(b"bytes").unwrap();
+        let (_, bytes) = run(events, receive(&socket, Vec::with_capacity(16)));
+        assert_eq!(bytes, b"bytes");
+        assert_quiet(events);
+    });
+}
+
+/// The counter is writable, but not for so large a number.
+#[test]
+fn write_that_does_not_fit_kept_the_owner_busy() {
+    each_wait(|events| {
+        let counter = eventfd(1, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC).unwrap();
+        let counter = Descriptor::new(counter);
+        let number = (u64::MAX - 1).to_ne_bytes().to_vec();
+        let waits = begin(events, write(&counter, number));
+        assert_quiet(events);
+        assert!(waits.borrow().is_none());
+        let (_, bytes) = run(events, read(&counter, Vec::with_capacity(8)));
+        assert_eq!(bytes, 1_u64.to_ne_bytes());
+        assert_eq!(end(events, &waits).0.unwrap(), 8);
+    });
+}
