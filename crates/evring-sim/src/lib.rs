@@ -133,11 +133,11 @@ mod state;
 mod stream;
 mod submission;
 mod trace;
+mod versions;
 mod work;
 
 pub use calls::{CallBy, SimCalls};
 pub use check::CheckedKernel;
-pub use disk::is_of_file;
 pub use fault::{Fault, Faults};
 pub use machine::{Machine, RunReport};
 pub use manual_peer::ManualPeer;
@@ -148,6 +148,7 @@ pub use poller::{SimDevPoll, SimInterest, SimPoller};
 pub use ring::SimRing;
 pub use signals::{SimRtSig, SimSignals};
 pub use state::MachineUsage;
+pub use versions::FileVersions;
 
 use shared_ring::poller::Poller;
 use shared_ring::uring::{SetupError, UringConfig, UringKernel};
