@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use evring_httpd::body::{Body, BodyError, RequestBody};
 use evring_httpd::options::Limits;
 use evring_httpd::{Request, Response, Site};
-use evring_sim::{Fault, Net, PeerConn, is_of_file};
+use evring_sim::{Fault, FileVersions, Net, PeerConn};
 
 use super::pattern::PATTERN;
 use super::talker::{ProtocolModel, Shared};
@@ -93,8 +93,8 @@ impl Expected {
     fn matches(&self, len: usize, body: &[u8], changed: bool, start: usize) -> bool {
         let same = if self.is_head { self.body.len() == len } else { self.body == body };
         let Some((size, _)) = self.part.filter(|_| changed) else { return same };
-        let original = &PATTERN[..size];
-        body.iter().enumerate().all(|(at, byte)| is_of_file(original, start + at, *byte))
+        let (original, mut versions) = (&PATTERN[..size], FileVersions::default());
+        (start..).zip(body).all(|(at, byte)| versions.accepts(original, at, *byte))
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use evring_sim::is_of_file;
+use evring_sim::FileVersions;
 
 use super::pattern::PATTERN;
 
@@ -13,8 +13,17 @@ pub(super) struct Replies {
     bytes: VecDeque<u8>,
     /// Number of received bytes.
     received: usize,
-    /// Ranges of the stream that are parts of files, with their offsets in the file.
-    files: VecDeque<(Range<usize>, usize)>,
+    /// Ranges of the stream that are parts of files, in order.
+    files: VecDeque<FilePart>,
+}
+
+/// A part of a file.
+struct FilePart {
+    /// Where it is in the stream.
+    range: Range<usize>,
+    /// Its offset in the file.
+    start: usize,
+    versions: FileVersions,
 }
 
 impl Replies {
@@ -25,7 +34,9 @@ impl Replies {
     /// Adds a part of a file, which may change.
     pub(super) fn add_file(&mut self, part: Range<usize>) {
         let start = self.received + self.bytes.len();
-        self.files.push_back((start..start + part.len(), part.start));
+        let range = start..start + part.len();
+        let versions = FileVersions::default();
+        self.files.push_back(FilePart { range, start: part.start, versions });
         self.add(&PATTERN[part]);
     }
 
@@ -42,34 +53,33 @@ impl Replies {
     /// # Errors
     /// If they differ from the expected ones.
     pub(super) fn compare(&mut self, new: &[u8]) -> Result<usize, String> {
-        let (head, tail) = self.bytes.as_slices();
-        let n = head.len().min(new.len());
-        let remaining = new.len() - n;
-        let same =
-            remaining <= tail.len() && new[..n] == head[..n] && new[n..] == tail[..remaining];
-        if !same && !self.is_of_files(new) {
+        if !self.accepts(new) {
             let expected: Vec<u8> = self.bytes.iter().copied().take(new.len().max(1)).collect();
             return Err(format!("expected \"{}\", received \"{}\"", show(&expected), show(new)));
         }
         self.bytes.drain(..new.len());
         self.received += new.len();
-        while self.files.front().is_some_and(|(range, _)| range.end <= self.received) {
+        while self.files.front().is_some_and(|file| file.range.end <= self.received) {
             self.files.pop_front();
         }
         Ok(new.len())
     }
 
-    /// Returns whether new bytes differ from the expected ones only where files have changed.
-    fn is_of_files(&self, new: &[u8]) -> bool {
+    /// Returns whether new bytes are the expected ones, except in files, which may have changed.
+    fn accepts(&mut self, new: &[u8]) -> bool {
+        let mut files = self.files.iter_mut().peekable();
+        let mut accepts = |at, byte, expected| {
+            while files.next_if(|file| file.range.end <= at).is_some() {}
+            match files.peek_mut().filter(|file| file.range.contains(&at)) {
+                Some(file) => {
+                    file.versions.accepts(&PATTERN, file.start + at - file.range.start, byte)
+                }
+                None => byte == expected,
+            }
+        };
+        let mut bytes = (self.received..).zip(new.iter().zip(&self.bytes));
         new.len() <= self.bytes.len()
-            && new.iter().enumerate().zip(&self.bytes).all(|((n, byte), expected)| {
-                let at = self.received + n;
-                let file = self.files.iter().find(|(range, _)| range.contains(&at));
-                byte == expected
-                    || file.is_some_and(|(range, start)| {
-                        is_of_file(&PATTERN, start + at - range.start, *byte)
-                    })
-            })
+            && bytes.all(|(at, (byte, expected))| accepts(at, *byte, *expected))
     }
 
     pub(super) fn outstanding(&self) -> Option<String> {

@@ -59,6 +59,20 @@ fn web_server_in_a_layer_holds() {
     }
 }
 
+/// The clients check that no block follows one with bytes of two versions.
+#[test]
+fn replies_from_files_that_change_are_not_continued_with_another_version() {
+    for mechanism in Mechanism::ALL {
+        for (program, seed) in [Program::Httpd, Program::Wild].iter().cycle().zip(1..=40) {
+            let mut case =
+                Case { program: *program, mechanism: *mechanism, ..Case::of(seed, 1_000) };
+            case.plan.faults =
+                Faults::NONE.with(Fault::FileChanges).with(Fault::Cold).with(Fault::ShortSend);
+            assert_eq!(run(&case).verdict.failure, None, "{case}");
+        }
+    }
+}
+
 #[test]
 fn run_without_faults_serves_every_client() {
     for seed in 1..=20 {

@@ -52,7 +52,7 @@ impl std::error::Error for AddError {}
 /// Pairs of events, each in the order in which they must happen, with their states.
 ///
 /// `K` identifies the objects of events, by default by descriptor. An object may be in any number
-/// of pairs. Adding, removing and finding a pair takes constant time.
+/// of pairs. Finding a pair takes constant time; adding and removing one does on average.
 #[derive(Debug)]
 pub struct PairTable<K = i32> {
     entries: Vec<Entry<K>>,
@@ -87,6 +87,12 @@ struct Entry<K> {
 struct Neighbours {
     previous: Option<u32>,
     next: Option<u32>,
+}
+
+/// Creates a map that never holds more than `max` entries, and never grows. A removed entry leaves a mark, and a map that
+/// is full of entries and marks grows if it is more than half full of entries, else it only removes the marks.
+fn map<K, V>(max: usize) -> HashMap<K, V, RandomState> {
+    HashMap::with_capacity_and_hasher(2 * max, RandomState::default())
 }
 
 /// The role of an event in a pair.
@@ -132,8 +138,8 @@ impl<K: Copy + Eq + Hash> PairTable<K> {
             entries: Vec::with_capacity(max),
             unused: None,
             max,
-            objects: HashMap::with_capacity_and_hasher(2 * max, RandomState::default()),
-            pairs: HashMap::with_capacity_and_hasher(max, RandomState::default()),
+            objects: map(2 * max),
+            pairs: map(max),
         }
     }
 

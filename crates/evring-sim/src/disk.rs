@@ -9,13 +9,15 @@ use rustix::io::Errno;
 use shared_ring::files::{Access, FileKind, Listing, Metadata, WriteAt};
 
 use crate::rng::SimRng;
+use crate::versions::byte_of;
 
 #[derive(Debug)]
 enum Node {
     File {
         bytes: Vec<u8>,
-        /// Initial content, from which bytes that are added later are derived.
+        /// Initial content, from which that of later versions is derived.
         original: Vec<u8>,
+        version: u32,
         modified: Duration,
     },
     Directory(BTreeMap<Vec<u8>, u32>),
@@ -26,9 +28,6 @@ enum Node {
 pub(super) struct FileTree {
     nodes: Vec<Node>,
 }
-
-/// Bytes written later differ from the original ones by this XOR mask.
-const WRITTEN: u8 = 0x55;
 
 /// A file of this length does not grow further.
 const MAX_FILE_BYTES: usize = 400_000;
@@ -42,15 +41,6 @@ const TICK: Duration = Duration::from_millis(4);
 /// Returns the time of the last tick.
 fn tick(wall: Duration) -> Duration {
     wall - Duration::from_nanos(wall.as_nanos() as u64 % TICK.as_nanos() as u64)
-}
-
-/// Returns whether a file with initial content `original` may have `byte` at offset `at`, after any
-/// number of [changes](super::Fault::FileChanges).
-pub fn is_of_file(original: &[u8], at: usize, byte: u8) -> bool {
-    match original.get(at) {
-        Some(first) => byte == *first || byte == first ^ WRITTEN,
-        None => byte == at as u8 ^ WRITTEN,
-    }
 }
 
 /// The root directory.
@@ -73,7 +63,7 @@ impl FileTree {
 
     fn insert_bytes(&mut self, at: u32, name: &[u8], bytes: Vec<u8>) -> u32 {
         let (original, modified) = (bytes.clone(), Duration::from_secs(1_000_000_000));
-        self.insert(at, name, Node::File { bytes, original, modified })
+        self.insert(at, name, Node::File { bytes, original, version: 0, modified })
     }
 
     fn insert(&mut self, at: u32, name: &[u8], new: Node) -> u32 {
@@ -183,22 +173,29 @@ impl FileTree {
         Ok(&bytes[start..end])
     }
 
-    /// Truncates a file, extends it, or overwrites all of it; `wall` is the time of day.
-    /// [`is_of_file`] recognises the new bytes.
+    /// Truncates a file, extends it, or overwrites all of it, with more bytes or as many; `wall` is the time of day. New
+    /// contents are those of a [version](crate::FileVersions), one for each time at which the file was overwritten.
     pub(super) fn change(&mut self, node: u32, wall: Duration, rng: &mut SimRng) {
-        let Node::File { bytes, original, modified } = &mut self.nodes[node as usize] else {
+        let Node::File { bytes, original, version, modified } = &mut self.nodes[node as usize]
+        else {
             return;
         };
-        let new = |at: usize| original.get(at).copied().unwrap_or(at as u8) ^ WRITTEN;
         let before = bytes.len();
-        match rng.below(4) {
-            0 => bytes.clear(),
-            1 => bytes.truncate(rng.below(before + 1)),
-            2 if before < MAX_FILE_BYTES => {
-                bytes.extend((before..before + 1 + rng.below(5_000)).map(new))
+        let longer = before + 1 + rng.below(5_000);
+        let len = match rng.below(5) {
+            0 => 0,
+            1 => rng.below(before + 1),
+            2 if before < MAX_FILE_BYTES => longer,
+            // Nothing shows that a file was overwritten twice within a tick.
+            _ if tick(wall) == *modified => return,
+            kind => {
+                *version += 1;
+                bytes.clear();
+                if kind == 3 && before < MAX_FILE_BYTES { longer } else { before }
             }
-            _ => bytes.iter_mut().enumerate().for_each(|(at, byte)| *byte = new(at)),
-        }
+        };
+        bytes.truncate(len);
+        bytes.extend((bytes.len()..len).map(|at| byte_of(*version, original, at)));
         *modified = tick(wall);
     }
 

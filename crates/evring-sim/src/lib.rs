@@ -133,11 +133,11 @@ mod state;
 mod stream;
 mod submission;
 mod trace;
+mod versions;
 mod work;
 
 pub use calls::{CallBy, SimCalls};
 pub use check::CheckedKernel;
-pub use disk::is_of_file;
 pub use fault::{Fault, Faults};
 pub use machine::{Machine, RunReport};
 pub use manual_peer::ManualPeer;
@@ -147,6 +147,7 @@ pub use plan::{Plan, Unsupported};
 pub use poller::{PollerKind, SimPoller};
 pub use ring::SimRing;
 pub use state::MachineUsage;
+pub use versions::FileVersions;
 
 use shared_ring::poller::Poller;
 use shared_ring::uring::{SetupError, UringConfig, UringKernel};

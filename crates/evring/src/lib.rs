@@ -101,7 +101,7 @@ pub mod buffers {
 /// Files that an application reads, sends and writes, by commands.
 pub mod files {
     pub use crate::commands::{MAX_READ_BYTES, MAX_WRITE_BYTES};
-    pub use crate::file_path::{FileOp, FilePath};
+    pub use crate::file_path::{FileChanged, FileOp, FilePath};
     pub use shared_ring::files::{
         Access, File, FileKind, FileOutcome, FileWrite, Listing, Metadata, SymlinkPolicy, WriteAt,
     };

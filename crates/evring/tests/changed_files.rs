@@ -5,6 +5,7 @@ use crate::server;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime};
 
@@ -14,11 +15,14 @@ use server::{Server, TIMEOUT, listening, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;
 
-/// Returns an application that sends the file to each client, and reports why connections closed.
-fn sends_file(reasons: Sender<CloseReason>) -> impl Application {
+/// Less than a block, and more than the buffers of a connection take.
+const ONE_BLOCK: usize = 250_000;
+
+/// Returns an application that sends a file of this length to each client, and reports why connections closed.
+fn sends_file(len: usize, reasons: Sender<CloseReason>) -> impl Application {
     SendsFile {
-        send: |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..FILE_BYTES as u64));
+        send: move |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::File(file, 0..len as u64));
             io.close(id, Close::Flush);
         },
         // The receiver may be gone.
@@ -26,13 +30,14 @@ fn sends_file(reasons: Sender<CloseReason>) -> impl Application {
     }
 }
 
-#[test]
-fn file_that_was_written_to_was_continued_with_the_new_bytes() {
+/// Changes a file of `len` bytes after its first bytes have arrived, with each policy on each mechanism. Calls `check` with
+/// a name, all bytes that arrived and the reason of the close.
+fn change_while_sent(len: usize, change: fn(&Path), check: fn(&str, &[u8], CloseReason)) {
     for policy in FileDelivery::ALL {
         side_by_side(|name| {
             let root = tempfile::tempdir().unwrap();
             let path = root.path().join("file");
-            fs::write(&path, vec![1; FILE_BYTES]).unwrap();
+            fs::write(&path, vec![1; len]).unwrap();
             let file = File::options().write(true).open(&path).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
             let config = listening(1).with(|c| {
@@ -41,18 +46,64 @@ fn file_that_was_written_to_was_continued_with_the_new_bytes() {
                 c.send_policy = policy.send_policy();
             });
             let (sender, reasons) = mpsc::channel();
-            let server = Server::start(name, config, move || sends_file(sender));
+            let server = Server::start(name, config, move || sends_file(len, sender));
             let mut client = server.connect();
             client.write_all(b"x").unwrap();
-            client.read_exact(&mut [0; 100]).unwrap();
-            (&file).write_all(&[2; FILE_BYTES]).unwrap();
-            let mut got = Vec::new();
+            let mut got = vec![0; 100];
+            client.read_exact(&mut got).unwrap();
+            change(&path);
             // The connection may be reset.
             let _ = client.read_to_end(&mut got);
-            assert!(got.len() < FILE_BYTES / 2, "{name}, {policy}: {} bytes", got.len());
             let reason = reasons.recv_timeout(TIMEOUT).unwrap();
-            assert!(matches!(reason, CloseReason::Truncated), "{name}, {policy}: {reason:?}");
+            check(&format!("{name}, {policy}"), &got, reason);
             server.stop();
+        });
+    }
+}
+
+/// Checks that the reply was cut.
+fn is_cut(name: &str, got: &[u8], reason: CloseReason) {
+    assert!(matches!(reason, CloseReason::Truncated), "{name}: {reason:?}, {} bytes", got.len());
+}
+
+/// Writes `len` bytes over the file.
+fn overwrite(path: &Path, len: usize) {
+    let mut file = File::options().write(true).open(path).unwrap();
+    file.write_all(&vec![2; len]).unwrap();
+}
+
+#[test]
+fn file_that_was_written_to_was_continued_with_the_new_bytes() {
+    let change = |path: &Path| overwrite(path, FILE_BYTES);
+    change_while_sent(FILE_BYTES, change, |name, got, reason| {
+        is_cut(name, got, reason);
+        assert!(got.len() < FILE_BYTES / 2, "{name}: {} bytes", got.len());
+    });
+}
+
+#[test]
+fn file_overwritten_by_a_longer_one_counted_as_grown() {
+    change_while_sent(FILE_BYTES, |path| overwrite(path, FILE_BYTES + 1), is_cut);
+    change_while_sent(FILE_BYTES, |path| fs::write(path, vec![2; FILE_BYTES + 1]).unwrap(), is_cut);
+}
+
+#[test]
+fn file_of_one_block_was_not_looked_at_again() {
+    change_while_sent(ONE_BLOCK, |path| overwrite(path, ONE_BLOCK), is_cut);
+    change_while_sent(ONE_BLOCK, |path| fs::write(path, vec![2; ONE_BLOCK]).unwrap(), is_cut);
+}
+
+#[test]
+fn file_that_is_appended_to_is_sent_to_its_promised_length() {
+    let append = |path: &Path| {
+        let mut file = File::options().append(true).open(path).unwrap();
+        file.write_all(&[2; 100_000]).unwrap();
+    };
+    for len in [FILE_BYTES, ONE_BLOCK] {
+        change_while_sent(len, append, |name, got, reason| {
+            assert!(matches!(reason, CloseReason::Closed), "{name}: {reason:?}");
+            assert!(got.iter().all(|byte| *byte == 1), "{name}");
+            assert!([FILE_BYTES, ONE_BLOCK].contains(&got.len()), "{name}: {} bytes", got.len());
         });
     }
 }
@@ -68,7 +119,7 @@ fn file_whose_name_another_one_takes_is_sent_to_its_end() {
             c.socket_buffers = BufferSizes { send: Some(8192), receive: None };
         });
         let (sender, _reasons) = mpsc::channel();
-        let server = Server::start(name, config, move || sends_file(sender));
+        let server = Server::start(name, config, move || sends_file(FILE_BYTES, sender));
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
         client.read_exact(&mut [0; 100]).unwrap();

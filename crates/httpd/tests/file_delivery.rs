@@ -1,10 +1,10 @@
 //! Downloads by each policy for sending files, on every mechanism.
 
+use crate::downloads::changes::{Change, restore};
 use crate::downloads::{Files, LARGE, contents, directory, evict, name, on_all, write};
-use crate::serving::{Client, Server};
+use crate::serving::Server;
 
-use std::fs::{self, OpenOptions};
-use std::io::{ErrorKind, Read, Write};
+use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,64 +40,18 @@ fn random_downloads_are_exact_on_every_policy_and_mechanism() {
     });
 }
 
-/// What happens to a file while it is sent.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Change {
-    Truncated,
-    Grown,
-    Replaced,
-}
-
 #[test]
 fn changed_file_is_cut_or_sent_as_promised() {
-    for change in [Change::Truncated, Change::Grown, Change::Replaced] {
+    for change in Change::ALL {
         on_all(|policy, backend| {
             let root = tempfile::tempdir().unwrap();
-            let path = root.path().join(name(LARGE));
-            fs::write(&path, contents(LARGE)).unwrap();
+            restore(root.path());
             let server = start(policy, backend, root.path());
-            let mut client = server.connect();
-            client.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", name(LARGE)).as_bytes());
-            let head = client.response(false);
-            assert_eq!(head.field("Content-Length"), Some("1000000"));
-            match change {
-                // Not to another length: the kernel would clear the rest of a page, which sockets may
-                // still refer to.
-                Change::Truncated => {
-                    OpenOptions::new().write(true).open(&path).unwrap().set_len(0).unwrap();
-                }
-                Change::Grown => {
-                    let mut file = OpenOptions::new().append(true).open(&path).unwrap();
-                    file.write_all(&[0xff; 100_000]).unwrap();
-                }
-                Change::Replaced => {
-                    let new = root.path().join("new");
-                    fs::write(&new, vec![0xff; LARGE]).unwrap();
-                    fs::rename(new, &path).unwrap();
-                }
-            }
-            if change == Change::Truncated {
-                let got = rest(&mut client);
-                assert!(
-                    got.len() < LARGE && contents(LARGE).starts_with(&got),
-                    "{policy} {backend}"
-                );
-            } else {
-                let body = client.body(head).body;
-                assert!(body == contents(LARGE), "{change:?} {policy} {backend}");
-            }
+            let stream = server.connect().stream;
+            change.download(root.path(), stream, &format!("{policy} {backend}"));
             server.stop();
         });
     }
-}
-
-/// Receives what the server sends until it closes the connection.
-fn rest(client: &mut Client) -> Vec<u8> {
-    let mut got = client.take_received();
-    if let Err(error) = client.stream.read_to_end(&mut got) {
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset, "{error}");
-    }
-    got
 }
 
 /// A client that does not read occupies no more than the memory for read-ahead, and ends with the server.

@@ -30,7 +30,7 @@ pub(crate) fn is_cold(part: FileRange) -> bool {
 
 /// Returns whether pages of a part are missing in the page cache (cachestat(2)). `None` if that is unknown: the kernel
 /// is older than Linux 6.5, or the file is of another user and may not be written to.
-fn has_gap(part: FileRange) -> Option<bool> {
+pub(crate) fn has_gap(part: FileRange) -> Option<bool> {
     let page_bytes = rustix::param::page_size() as u64;
     let pages = part.last() / page_bytes - part.offset / page_bytes + 1;
     let range = [part.offset, part.len.into()];

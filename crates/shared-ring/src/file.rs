@@ -9,7 +9,8 @@ use std::rc::Rc;
 use std::time::{Duration, SystemTime};
 
 use crate::cached::CachedParts;
-use crate::{Fd, Socket};
+use crate::version::Version;
+use crate::{Blocking, Fd, Host, Socket};
 
 /// An open file or directory. Clones share it, and dropping the last one closes it.
 #[derive(Clone)]
@@ -20,8 +21,8 @@ struct Handle {
     cached: Cell<CachedParts>,
     /// Whether the kernel reads ahead; it does so in files that were just opened.
     has_read_ahead: Cell<bool>,
-    /// The length and the last change of the contents when the file was opened.
-    version: Cell<Option<(u64, i64)>>,
+    /// The contents since the file was opened; `None` if they are not looked at.
+    version: Cell<Option<Version>>,
     _owner: FdOwner,
 }
 
@@ -71,18 +72,65 @@ impl File {
         Rc::strong_count(&self.0) > 1
     }
 
-    /// Notes the metadata with which the file was opened.
+    /// Notes the metadata with which the file was opened for reading.
     pub fn note_metadata(&self, meta: &Metadata) {
-        self.0.version.set(Some((meta.len, meta.modified_ns)));
+        self.0.version.set(Some(Version::new(meta)));
     }
 
-    /// Returns whether the contents have changed since [`note_metadata`](File::note_metadata): the file is shorter, or of the
-    /// same length and was written to later. A longer file counts as one to which bytes were added. The time of the last
-    /// change of metadata does not count: it changes when another file takes the name of this one.
-    pub fn has_changed(&self, now: &Metadata) -> bool {
-        self.0.version.get().is_some_and(|(len, modified_ns)| {
-            now.len < len || now.len == len && now.modified_ns != modified_ns
-        })
+    /// Returns the length of the file when it was opened, if it is looked for changes.
+    pub fn opened_len(&self) -> Option<u64> {
+        self.0.version.get().map(|version| version.opened_len)
+    }
+
+    /// Notes some bytes of the file, unless some are known: the last 64 before an offset, which are sent next, if the page
+    /// cache has them, or which were just sent.
+    pub fn note_bytes(&self, host: &impl Host, end: u64, disk: Blocking) {
+        let has_sample = self.0.version.get().is_none_or(|version| version.has_sample());
+        if !has_sample && let Some((sample, len)) = self.read_sample(host, end, disk) {
+            self.note_read(end, &sample[..len]);
+        }
+    }
+
+    /// Notes that these bytes before an offset were read from the file, to be sent.
+    pub fn note_read(&self, end: u64, bytes: &[u8]) {
+        if let Some(mut version) = self.0.version.get().filter(|version| version.lacks_sample(end))
+        {
+            version.set_sample(end, bytes);
+            self.0.version.set(Some(version));
+        }
+    }
+
+    /// Returns whether the contents have changed since [`note_metadata`](File::note_metadata), as the bytes before `sent_to`
+    /// were sent: the file is shorter, or of the same length and was written to later, or is longer and has not the bytes that
+    /// were noted last. A longer file with these is one to which bytes were added. The time of the last change of metadata
+    /// does not count: it changes when another file takes the name of this one. If the metadata cannot be read, the file
+    /// counts as changed.
+    pub fn has_changed(&self, host: &impl Host, sent_to: u64) -> bool {
+        let Some(mut version) = self.0.version.get() else { return false };
+        // Read before the metadata, which then show whether these are still the bytes that were sent.
+        let sample = self.read_sample(host, sent_to, Blocking::NoBlock);
+        let has_changed = version.has_changed(host.file_metadata(self), |at, into| {
+            host.read_file(self, at, into, Blocking::MayBlock).is_ok_and(|n| n == into.len())
+        });
+        if let (Some((sample, len)), false) = (sample, has_changed) {
+            version.set_sample(sent_to, &sample[..len]);
+        }
+        self.0.version.set(Some(version));
+        has_changed
+    }
+
+    /// Reads the last bytes before an offset, if none near it are known.
+    fn read_sample(
+        &self,
+        host: &impl Host,
+        end: u64,
+        disk: Blocking,
+    ) -> Option<([u8; Version::SAMPLE_BYTES], usize)> {
+        self.0.version.get().filter(|version| version.lacks_sample(end))?;
+        let mut sample = [0; Version::SAMPLE_BYTES];
+        let len = end.min(sample.len() as u64) as usize;
+        let read = host.read_file(self, end - len as u64, &mut sample[..len], disk);
+        read.is_ok_and(|n| n == len).then_some((sample, len))
     }
 
     /// Returns the descriptor's number, which is open as long as the value lives.

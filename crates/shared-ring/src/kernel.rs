@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::{
-    BufferError, BufferGroup, BufferPool, BufferSizes, Completion, Errno, File, KernelError,
-    ListenOptions, ListeningSocket, Metadata, Op, Outcome, Socket, SubmitError, Submitted, Token,
-    Waker,
+    Blocking, BufferError, BufferGroup, BufferPool, BufferSizes, Completion, Errno, File,
+    KernelError, ListenOptions, ListeningSocket, Metadata, Op, Outcome, Socket, SubmitError,
+    Submitted, Token, Waker,
 };
 
 /// Completions, oldest first.
@@ -190,6 +190,18 @@ pub trait Host {
     /// # Errors
     /// Those of fstat(2).
     fn file_metadata(&self, file: &File) -> Result<Metadata, Errno>;
+
+    /// Reads bytes of an open file. Returns their number, fewer only at its end.
+    ///
+    /// # Errors
+    /// Those of preadv2(2); with [`Blocking::NoBlock`] also `EAGAIN` if the page cache does not have the bytes.
+    fn read_file(
+        &self,
+        file: &File,
+        offset: u64,
+        into: &mut [u8],
+        disk: Blocking,
+    ) -> Result<usize, Errno>;
 
     /// Returns the number of bytes that have arrived and were not received.
     fn unread(&self, socket: &Socket) -> u64;

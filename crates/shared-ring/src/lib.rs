@@ -71,6 +71,7 @@ mod table;
 mod token;
 #[cfg(feature = "uring")]
 pub mod uring;
+mod version;
 mod waker;
 
 /// Memory that a kernel receives into, and memory to send from.

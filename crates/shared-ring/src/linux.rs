@@ -154,6 +154,21 @@ impl Host for Linux {
         disk::meta(borrow(&file.fd()))
     }
 
+    fn read_file(
+        &self,
+        file: &File,
+        offset: u64,
+        into: &mut [u8],
+        disk: Blocking,
+    ) -> Result<usize, Errno> {
+        let part = FileRange { file: file.fd(), offset, len: into.len() as u32 };
+        if disk == Blocking::NoBlock && disk::has_gap(part) == Some(true) {
+            // The kernel would begin to read the page, alone.
+            return Err(Errno::AGAIN);
+        }
+        disk::read_into(file.fd(), offset, into, disk)
+    }
+
     fn unread(&self, socket: &Socket) -> u64 {
         rustix::io::ioctl_fionread(lend(socket)).unwrap_or(0)
     }

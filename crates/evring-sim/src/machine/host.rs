@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rustix::io::Errno;
 use shared_ring::author::System;
 use shared_ring::files::{File, Metadata};
+use shared_ring::nonblocking::{Blocking, FileRange};
 use shared_ring::sockets::{BufferSizes, ListenOptions};
 use shared_ring::{Host, Socket};
 
@@ -100,6 +101,25 @@ impl Host for Machine {
     fn file_metadata(&self, file: &File) -> Result<Metadata, Errno> {
         self.may_be_signalled(false);
         self.metadata(number::of(file))
+    }
+
+    fn read_file(
+        &self,
+        file: &File,
+        offset: u64,
+        into: &mut [u8],
+        disk: Blocking,
+    ) -> Result<usize, Errno> {
+        self.may_be_signalled(false);
+        let mut state = self.state();
+        let node = state.file(number::of(file), "pread")?;
+        let part = FileRange { file: number::of(file), offset, len: into.len() as u32 };
+        if disk == Blocking::NoBlock && state.page_cache.is_cold(node, part) == Some(true) {
+            return Err(Errno::AGAIN);
+        }
+        let bytes = state.disk.read(node, offset, into.len() as u32)?;
+        into[..bytes.len()].copy_from_slice(bytes);
+        Ok(bytes.len())
     }
 
     fn unread(&self, socket: &Socket) -> u64 {

@@ -78,7 +78,30 @@ bitflags! {
 #[derive(Debug)]
 pub(crate) enum SendItem {
     Memory(Box<GatherList>),
-    File(File, Range<u64>),
+    File(QueuedFile),
+}
+
+/// A part of a file.
+#[derive(Debug)]
+pub(crate) struct QueuedFile {
+    pub(crate) file: File,
+    /// The bytes that are left. They are not empty.
+    pub(crate) left: Range<u64>,
+    /// Whether bytes before these were sent or read.
+    pub(crate) is_begun: bool,
+}
+
+impl QueuedFile {
+    pub(crate) fn new(file: File, left: Range<u64>) -> Self {
+        QueuedFile { file, left, is_begun: false }
+    }
+
+    /// Removes bytes that were sent or read. Returns whether none are left.
+    pub(crate) fn advance(&mut self, n: u64) -> bool {
+        self.left.start += n;
+        self.is_begun |= n > 0;
+        self.left.is_empty()
+    }
 }
 
 /// Send queue of a connection. It is usually a single list, which needs no further allocation.
@@ -156,10 +179,10 @@ impl SendQueue {
         self.first.is_none()
     }
 
-    /// Returns the first file and the part of it that is left.
-    pub(crate) fn first_file(&self) -> Option<(File, Range<u64>)> {
+    /// Returns the first file.
+    pub(crate) fn first_file(&self) -> Option<&QueuedFile> {
         self.iter().find_map(|item| match item {
-            SendItem::File(file, range) => Some((file.clone(), range.clone())),
+            SendItem::File(queued) => Some(queued),
             SendItem::Memory(_) => None,
         })
     }
@@ -173,12 +196,11 @@ impl SendQueue {
         }
         // The file is behind the list, so it is not the first item.
         let Some(at) = self.remaining.iter().position(SendItem::is_file) else { return };
-        if let SendItem::File(_, range) = &mut self.remaining[at] {
-            range.start += n;
-            if range.is_empty() {
-                self.remaining.remove(at);
-                self.files -= 1;
-            }
+        if let SendItem::File(queued) = &mut self.remaining[at]
+            && queued.advance(n)
+        {
+            self.remaining.remove(at);
+            self.files -= 1;
         }
     }
 
@@ -216,7 +238,7 @@ impl SendItem {
     /// Returns the number of bytes left of a file.
     pub(crate) fn file_bytes_left(&self) -> Option<u64> {
         match self {
-            SendItem::File(_, range) => Some(range.end - range.start),
+            SendItem::File(QueuedFile { left, .. }) => Some(left.end - left.start),
             SendItem::Memory(_) => None,
         }
     }
@@ -477,7 +499,7 @@ mod tests {
         let mut connection = Connection::default();
         copy(&mut connection, 10);
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        connection.queue.push_back(SendItem::File(file, 0..1));
+        connection.queue.push_back(SendItem::File(QueuedFile::new(file, 0..1)));
         send(&mut connection, 4);
         assert_eq!((connection.queue.files(), connection.load()), (1, HIGH_WATER + 6));
     }
@@ -486,7 +508,7 @@ mod tests {
     fn file_at_the_front_stays_and_is_counted_once() {
         let mut connection = Connection::default();
         let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
-        connection.queue.push_back(SendItem::File(file, 0..1));
+        connection.queue.push_back(SendItem::File(QueuedFile::new(file, 0..1)));
         copy(&mut connection, 10);
         assert!(connection.take_list().is_none());
         assert_eq!((connection.queue.files(), connection.load()), (1, HIGH_WATER + 10));

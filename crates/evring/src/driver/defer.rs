@@ -17,7 +17,8 @@ impl<K: Submit> Io<K> {
         work: FileRequest,
         outcome: Outcome,
     ) -> Option<(FileRequest, Outcome)> {
-        let connection = &mut self.connections[work.on.slot() as usize];
+        let slot = work.on.slot();
+        let connection = &mut self.connections[slot as usize];
         let waits = connection.defers_reads || connection.has_unsent();
         let is_read = matches!(outcome, Outcome::File(FileOutcome::Read(_)));
         let Some(reads) = self.deferred_reads.as_mut().filter(|_| waits && is_read) else {
@@ -30,7 +31,7 @@ impl<K: Submit> Io<K> {
         connection.defers_reads = true;
         match reads.deliver(pair, (work, outcome), self.kernel.now()) {
             Delivery::Now(next) => {
-                self.update_pair(work.on.slot());
+                self.update_pair(slot);
                 Some(next)
             }
             Delivery::Deferred => None,

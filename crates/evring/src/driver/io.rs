@@ -1,6 +1,7 @@
 //! The state of a server without its application: connections, listeners, and the memory that they hold.
 
 mod bounds;
+mod changes;
 mod commands;
 pub(crate) mod file_ops;
 pub(crate) mod file_requests;

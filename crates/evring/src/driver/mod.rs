@@ -238,8 +238,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Passes the result of a file operation to the application or to the send queue.
-    fn deliver_file(&mut self, work: FileRequest, outcome: Outcome) {
-        if let Outcome::File(FileOutcome::Opened(opened)) = &outcome {
+    fn deliver_file(&mut self, mut work: FileRequest, mut outcome: Outcome) {
+        if let Outcome::File(FileOutcome::Opened(opened)) = &outcome
+            && work.opens_to_read
+        {
             opened.0.note_metadata(&opened.1);
         }
         if work.read_ahead_bytes > 0 {
@@ -248,9 +250,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             return;
         }
+        if let (Some(read), Outcome::File(FileOutcome::Read(bytes))) = (work.reads.take(), &outcome)
+            && self.io.has_changed_for_application(&read, bytes)
+        {
+            outcome = Outcome::Failed(Errno::STALE, None);
+        }
         let Some((work, outcome)) = self.io.defer_read(work, outcome) else { return };
+        let slot = work.on.slot();
         let (tag, done) = work.done(outcome);
-        call!(self, work.on.slot(), file, tag, done);
+        call!(self, slot, file, tag, done);
     }
 
     /// Services every connection that has commands.

@@ -1,11 +1,10 @@
 //! Sending of queued bytes.
 
 use shared_ring::buffers::GatherList;
-use shared_ring::files::{File, FileOutcome, Metadata};
+use shared_ring::files::{File, FileOutcome};
 use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold};
 
-use super::connection::{ConnFlags, Connection, Phase, SendItem};
-use super::io::file_ops::QueueRead;
+use super::connection::{ConnFlags, Connection, Phase, QueuedFile, SendItem};
 use super::{Driver, Io};
 use crate::{
     Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
@@ -25,22 +24,16 @@ fn next_send(
     max_file_bytes: u32,
     when_cold: WhenCold,
 ) -> Option<Op> {
-    if let SendItem::File(file, range) = connection.queue.front()? {
+    if let SendItem::File(QueuedFile { file, left, .. }) = connection.queue.front()? {
         let max = u64::from(max_file_bytes.clamp(1, MAX_FILE_BYTES));
-        let max = max.min(File::BLOCK_BYTES - range.start % File::BLOCK_BYTES);
-        let left = range.end - range.start;
-        let len = left.min(max) as u32;
-        let (file, offset, is_last) = (file.clone(), range.start, left == u64::from(len));
+        let max = max.min(File::BLOCK_BYTES - left.start % File::BLOCK_BYTES);
+        let bytes_left = left.end - left.start;
+        let len = bytes_left.min(max) as u32;
+        let (file, offset, is_last) = (file.clone(), left.start, bytes_left == u64::from(len));
         let op = Op::SendFile { fd, file, offset, len, is_last, when_cold };
         return Some(op);
     }
     connection.take_list().map(|data| Op::Send { fd, data })
-}
-
-/// Returns whether the metadata of a file differ from those with which it was opened. If they cannot be read, they count as
-/// different.
-fn differs(file: &File, now: Result<Metadata, Errno>) -> bool {
-    now.map_or(true, |now| file.has_changed(&now))
 }
 
 /// Returns whether a send of `n` bytes has filled the socket: more was offered, of which these bytes are left. What is left
@@ -50,13 +43,6 @@ fn has_filled(n: usize, left: &GatherList) -> bool {
 }
 
 impl<K: Submit> Io<K> {
-    /// Returns whether the contents of a file may have changed, if a block after the first one begins at this offset. What
-    /// was sent would be continued with other bytes.
-    pub(crate) fn has_changed(&self, file: &File, offset: u64) -> bool {
-        let checks = offset > 0 && offset.is_multiple_of(File::BLOCK_BYTES);
-        checks && differs(file, self.kernel.host().file_metadata(file))
-    }
-
     /// Asks the policy for the next step of a connection with something to send.
     #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
@@ -107,14 +93,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 }
                 SendStep::Read { max_bytes } => {
                     if self.io.can_read_ahead(slot) {
-                        match self.io.read_ahead(slot, max_bytes) {
-                            QueueRead::Changed => return self.end(slot, CloseReason::Truncated),
-                            QueueRead::Done(outcome) => {
-                                if !self.read_ahead_done(slot, outcome) {
-                                    return;
-                                }
-                            }
-                            QueueRead::InFlight => {}
+                        let done = self.io.read_ahead(slot, max_bytes);
+                        if done.is_some_and(|outcome| !self.read_ahead_done(slot, outcome)) {
+                            return;
                         }
                     }
                     continue;
@@ -124,8 +105,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 SendStep::Yield => break,
             };
             let Some(op) = op else { return };
-            if let Op::SendFile { file, offset, .. } = &op
-                && self.io.has_changed(file, *offset)
+            if let Op::SendFile { offset, len, .. } = op
+                && self.io.has_changed_before(slot, offset + u64::from(len))
             {
                 return self.end(slot, CloseReason::Truncated);
             }
@@ -200,12 +181,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return;
         }
         connection.flags.set(ConnFlags::SOCKET_FULL, is_full);
-        if let Some(SendItem::File(_, range)) = connection.queue.front_mut() {
-            range.start += u64::from(bytes);
-            if range.is_empty() {
+        if let Some(SendItem::File(queued)) = connection.queue.front_mut() {
+            if queued.advance(bytes.into()) {
                 connection.queue.pop_front();
             } else if bytes == 0 {
                 return self.end(slot, CloseReason::Truncated);
+            } else {
+                self.io.note_sent_bytes(slot);
             }
         }
         self.progress(slot);
@@ -224,7 +206,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         };
         let n = bytes.len();
         self.note_send(slot, SendResult::Read(n as u32));
-        if n == 0 {
+        if n == 0 || self.io.has_changed_after_read(slot, &bytes) {
             self.end(slot, CloseReason::Truncated);
             return false;
         }
@@ -283,19 +265,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::OwnedFd;
-
     use super::*;
-
-    #[test]
-    fn file_whose_metadata_cannot_be_read_counts_as_changed() {
-        let this = std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
-        let file = File::from(OwnedFd::from(this));
-        let metadata = shared_ring::Linux::default().file_metadata(&file).unwrap();
-        file.note_metadata(&metadata);
-        assert!(!differs(&file, Ok(metadata)));
-        assert!(differs(&file, Err(Errno::IO)));
-    }
 
     #[test]
     fn socket_is_full_if_bytes_are_left_that_were_offered() {

@@ -1,6 +1,8 @@
 //! Files, and random downloads of them: each byte that arrives is compared, also of downloads that a reset cuts.
 #![allow(dead_code, reason = "not every executable uses all of it")]
 
+pub(crate) mod changes;
+
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::Path;

@@ -4,7 +4,7 @@ use std::io;
 use std::mem;
 
 use evring::buffers::RxBuf;
-use evring::files::{FileOp, MAX_READ_BYTES};
+use evring::files::{FileChanged, FileOp, MAX_READ_BYTES};
 use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER};
 
 use super::{MAX_HELD, PIECE, READ_TAG, Session};
@@ -112,6 +112,9 @@ impl<T: Transform> Session<T> {
                 range.start += bytes.len() as u64;
                 self.seal(io, &bytes);
                 self.pump(io);
+            }
+            Err(error) if FileChanged::is_reason_of(&error) => {
+                self.fail(io, CloseReason::Truncated, Close::Reset);
             }
             Err(error) => self.fail(io, CloseReason::Failed(error), Close::Reset),
         }

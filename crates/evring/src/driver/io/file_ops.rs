@@ -1,10 +1,11 @@
 //! Starts and ends file operations of connections.
 
-use shared_ring::files::File;
+use shared_ring::files::{Access, File};
 use shared_ring::{Errno, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
 
 use super::Io;
 use super::file_requests::FileRequest;
+use crate::driver::connection::QueuedFile;
 use crate::{ConnId, FileOp};
 
 /// Maximum number of bytes that are read at a time for a send queue.
@@ -13,14 +14,12 @@ const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 /// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
-/// The state of a read for a send queue after its submission.
-pub(crate) enum QueueRead {
-    /// It is in flight.
-    InFlight,
-    /// It has ended.
-    Done(Outcome),
-    /// The file has changed, so it was not read.
-    Changed,
+/// Returns the file and the offset of a read after which the file is looked at. A read of the whole file is not followed
+/// by others.
+fn looked_at(op: &FileOp) -> Option<(File, u64)> {
+    let FileOp::Read(file, range) = op else { return None };
+    let is_whole = |len| range.start == 0 && range.end >= len;
+    file.opened_len().filter(|len| !is_whole(*len)).map(|_| (file.clone(), range.start))
 }
 
 impl<K: Submit> Io<K> {
@@ -34,7 +33,15 @@ impl<K: Submit> Io<K> {
             FileOp::Write(write) => write.bytes.len() as u32,
             _ => 0,
         };
-        let work = FileRequest { on, tag, is_list, write_bytes, read_ahead_bytes: 0 };
+        let work = FileRequest {
+            on,
+            tag,
+            is_list,
+            write_bytes,
+            read_ahead_bytes: 0,
+            reads: looked_at(&op),
+            opens_to_read: matches!(op, FileOp::Open(_, Access::Read)),
+        };
         let prepared = match self.file_ops.prepare(op, &self.config) {
             Ok(_) if crowded => Err(Errno::BUSY),
             prepared => prepared,
@@ -48,7 +55,7 @@ impl<K: Submit> Io<K> {
 
     /// Starts a file operation or defers it.
     fn start_file_op(&mut self, work: FileRequest, op: Op) {
-        if let Some(outcome) = self.submit_file_op(work, op) {
+        if let Some(outcome) = self.submit_file_op(work.clone(), op) {
             self.file_ops.end(work, outcome);
         }
     }
@@ -118,33 +125,33 @@ impl<K: Submit> Io<K> {
             && self.file_ops.has_room()
     }
 
-    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead).
-    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> QueueRead {
+    /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead). Returns the outcome
+    /// if the read has ended.
+    pub(crate) fn read_ahead(&mut self, slot: u32, max_bytes: u32) -> Option<Outcome> {
         let on = self.conn(slot);
-        let Some((file, range)) = self.connections[slot as usize].queue.first_file() else {
-            return QueueRead::InFlight;
-        };
-        if self.has_changed(&file, range.start) {
-            return QueueRead::Changed;
-        }
         let connection = &mut self.connections[slot as usize];
+        let QueuedFile { file, left, .. } = connection.queue.first_file()?;
         let max = u64::from(max_bytes.clamp(1, MAX_READ_AHEAD_BYTES));
-        let max = max.min(File::BLOCK_BYTES - range.start % File::BLOCK_BYTES);
-        // Queued ranges are not empty.
-        let read_ahead_bytes = (range.end - range.start).min(max) as u32;
-        let range = range.start..range.start + u64::from(read_ahead_bytes);
+        let max = max.min(File::BLOCK_BYTES - left.start % File::BLOCK_BYTES);
+        let read_ahead_bytes = (left.end - left.start).min(max) as u32;
+        let range = left.start..left.start + u64::from(read_ahead_bytes);
+        let read = Op::File(shared_ring::files::FileOp::Read(file.clone(), range));
         connection.is_reading_ahead = true;
         connection.files += 1;
         self.file_ops.read_ahead_bytes += read_ahead_bytes as usize;
         self.stats.read_ahead += 1;
-        let work = FileRequest { on, tag: 0, is_list: false, write_bytes: 0, read_ahead_bytes };
-        let Some(outcome) =
-            self.submit_file_op(work, Op::File(shared_ring::files::FileOp::Read(file, range)))
-        else {
-            return QueueRead::InFlight;
+        let work = FileRequest {
+            on,
+            tag: 0,
+            is_list: false,
+            write_bytes: 0,
+            read_ahead_bytes,
+            reads: None,
+            opens_to_read: false,
         };
+        let outcome = self.submit_file_op(work.clone(), read)?;
         // What is in memory is sent at once, so that other connections can use its buffer.
         self.wanted(work);
-        QueueRead::Done(outcome)
+        Some(outcome)
     }
 }

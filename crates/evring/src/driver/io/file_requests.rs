@@ -7,7 +7,7 @@ use shared_ring::__private::Table;
 use shared_ring::files::{Access, File, FileOutcome, PathAt};
 use shared_ring::{Errno, Op, Outcome};
 
-use crate::{Config, ConnId, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES};
+use crate::{Config, ConnId, FileChanged, FileOp, MAX_READ_BYTES, MAX_WRITE_BYTES};
 
 /// Maximum number of file operations in flight; others are deferred.
 pub(crate) const MAX_FILE_OPS: u32 = 256;
@@ -17,7 +17,7 @@ pub(crate) const MAX_FILE_OPS: u32 = 256;
 pub(crate) const MAX_LISTS: usize = 4;
 
 /// A file operation of a connection.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct FileRequest {
     pub(crate) on: ConnId,
     pub(super) tag: u32,
@@ -26,6 +26,10 @@ pub(crate) struct FileRequest {
     pub(super) write_bytes: u32,
     /// Number of bytes to read for the connection's send queue; 0 for an operation of the application.
     pub(crate) read_ahead_bytes: u32,
+    /// The file that the application reads, and the offset, if it is looked for changes afterwards.
+    pub(crate) reads: Option<(File, u64)>,
+    /// The application opens a file for reading only.
+    pub(crate) opens_to_read: bool,
 }
 
 impl FileRequest {
@@ -33,6 +37,7 @@ impl FileRequest {
     pub(crate) fn done(self, outcome: Outcome) -> (u32, io::Result<FileOutcome>) {
         let done = match outcome {
             Outcome::File(done) => Ok(done),
+            Outcome::Failed(Errno::STALE, _) => Err(FileChanged.into()),
             Outcome::Failed(errno, _) => Err(errno.into()),
             _ => Err(Errno::IO.into()),
         };

@@ -1,0 +1,78 @@
+//! Contents of files that change: each byte shows the version of the file that it is of.
+
+use shared_ring::files::File;
+
+/// Number of versions that differ. Later ones look like these again.
+const VERSIONS: u8 = 8;
+
+/// Returns the byte of a version at an offset. Each version differs from the others everywhere, and continues beyond the
+/// initial length.
+pub(crate) fn byte_of(version: u32, original: &[u8], at: usize) -> u8 {
+    // Multiples of an odd number differ.
+    original.get(at).copied().unwrap_or(at as u8) ^ ((version % u32::from(VERSIONS)) as u8 * 0x1d)
+}
+
+/// The versions of the bytes in a reply from a file that may [change](crate::Fault::FileChanges).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileVersions {
+    last: Option<u8>,
+    /// One bit for each version that was found.
+    found: u8,
+    /// The offset at which another version began.
+    switched_at: Option<usize>,
+}
+
+impl FileVersions {
+    /// Returns whether a server may send `byte` at offset `at` of a file with initial content `original`, after the bytes
+    /// before. A server that looks at a file between its blocks continues a block with a newer version, but sends no
+    /// further block.
+    pub fn accepts(&mut self, original: &[u8], at: usize, byte: u8) -> bool {
+        const BLOCK_BYTES: usize = File::BLOCK_BYTES as usize;
+        let difference = byte ^ byte_of(0, original, at);
+        let Some(version) = (0..VERSIONS).find(|version| version * 0x1d == difference) else {
+            return false;
+        };
+        if self.last != Some(version) {
+            if self.found & 1 << version != 0 {
+                return false;
+            }
+            if self.last.is_some() {
+                self.switched_at.get_or_insert(at);
+            }
+            self.found |= 1 << version;
+            self.last = Some(version);
+        }
+        self.switched_at.is_none_or(|from| from / BLOCK_BYTES == at / BLOCK_BYTES)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = File::BLOCK_BYTES as usize;
+
+    /// Returns whether bytes of these versions at these offsets are accepted one after another.
+    fn accepts(parts: &[(u32, usize)]) -> bool {
+        let (original, mut versions) = ([7; 10], FileVersions::default());
+        parts.iter().all(|(version, at)| {
+            versions.accepts(&original, *at, byte_of(*version, &original, *at))
+        })
+    }
+
+    #[test]
+    fn block_continues_with_a_newer_version_and_the_next_block_does_not() {
+        assert!(accepts(&[(0, 0), (0, BLOCK), (0, 2 * BLOCK)]));
+        assert!(accepts(&[(3, 0), (3, BLOCK)]));
+        assert!(accepts(&[(0, 0), (1, 1), (2, BLOCK - 1)]));
+        assert!(!accepts(&[(0, 0), (1, 1), (1, BLOCK)]));
+        assert!(!accepts(&[(0, 0), (1, BLOCK), (1, 2 * BLOCK)]));
+        assert!(!accepts(&[(1, 0), (2, 1), (1, 2)]), "an old version does not come back");
+    }
+
+    #[test]
+    fn bytes_of_no_version_are_not_accepted() {
+        let accepted = (0..=255).filter(|byte| FileVersions::default().accepts(&[7], 0, *byte));
+        assert_eq!(accepted.count(), usize::from(VERSIONS));
+    }
+}

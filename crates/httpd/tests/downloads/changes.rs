@@ -1,0 +1,93 @@
+//! Files that change while they are sent.
+
+use super::{LARGE, contents, name};
+
+use std::fs::{self, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::path::Path;
+use std::time::{Duration, SystemTime};
+
+/// What happens to a file while it is sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Change {
+    Truncated,
+    Appended,
+    /// By rename(2).
+    Replaced,
+    /// In place, with as many bytes.
+    Overwritten,
+    /// In place, with one byte more.
+    OverwrittenLonger,
+    /// As cp(1) does, with one byte more.
+    Copied,
+}
+
+impl Change {
+    pub(crate) const ALL: [Change; 6] = [
+        Change::Truncated,
+        Change::Appended,
+        Change::Replaced,
+        Change::Overwritten,
+        Change::OverwrittenLonger,
+        Change::Copied,
+    ];
+
+    fn apply(self, path: &Path) {
+        let write = |options: &mut OpenOptions, len| {
+            options.open(path).unwrap().write_all(&vec![0xff; len]).unwrap();
+        };
+        match self {
+            // Not to another length: the kernel would clear the rest of a page, which sockets may still refer to.
+            Change::Truncated => drop(fs::File::create(path).unwrap()),
+            Change::Appended => write(OpenOptions::new().append(true), 100_000),
+            Change::Replaced => {
+                let new = path.with_extension("new");
+                fs::write(&new, vec![0xff; LARGE]).unwrap();
+                fs::rename(new, path).unwrap();
+            }
+            Change::Overwritten => write(OpenOptions::new().write(true), LARGE),
+            Change::OverwrittenLonger => write(OpenOptions::new().write(true), LARGE + 1),
+            Change::Copied => write(OpenOptions::new().write(true).truncate(true), LARGE + 1),
+        }
+    }
+
+    /// Downloads a large file, which changes after its first byte has arrived. The reply is cut, or whole and without new bytes.
+    pub(crate) fn download(self, root: &Path, mut stream: impl Read + Write, what: &str) {
+        let request = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n\r\n", name(LARGE));
+        stream.write_all(request.as_bytes()).unwrap();
+        let (mut got, mut byte) = (Vec::new(), [0]);
+        while !got.ends_with(b"\r\n\r\n") {
+            stream.read_exact(&mut byte).unwrap();
+            got.extend(byte);
+        }
+        let head = String::from_utf8(got).unwrap();
+        assert!(head.contains("Content-Length: 1000000\r\n"), "{head}");
+        stream.read_exact(&mut byte).unwrap();
+        self.apply(&root.join(name(LARGE)));
+        let mut body = byte.to_vec();
+        match stream.take(LARGE as u64 - 1).read_to_end(&mut body) {
+            Ok(_) => {}
+            Err(error) => assert!(
+                matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof),
+                "{error}"
+            ),
+        }
+        match self {
+            Change::Appended | Change::Replaced => {
+                assert!(body == contents(LARGE), "{self:?}, {what}: {} bytes", body.len());
+            }
+            _ => assert!(body.len() < LARGE, "{self:?}, {what}: the reply was not cut"),
+        }
+        if self == Change::Truncated {
+            assert!(contents(LARGE).starts_with(&body), "{what}");
+        }
+    }
+}
+
+/// Writes the large file again, with an old time of its last change.
+pub(crate) fn restore(root: &Path) {
+    let path = root.join(name(LARGE));
+    fs::write(&path, contents(LARGE)).unwrap();
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+}
