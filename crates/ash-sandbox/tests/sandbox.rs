@@ -709,6 +709,20 @@ fn handler_that_aborts_too_often_moves_to_the_application_and_back() {
 }
 
 #[test]
+fn governor_took_rejected_replies_for_successes() {
+    let policy = Policy::default().with(|p| p.max_aborts = u32::MAX);
+    let mut handler = handler_with(policy, &module("(i32.const 1)"));
+    let workload = Workload { handler_us: 200.0, ..Workload::default() };
+    handler.set_governor(Some(Governor::new(Machine::ULTRIX, workload).with_window(4)));
+    for _ in 0..4 {
+        assert_eq!(run(&mut handler, b""), Outcome::Handled);
+        handler.reject();
+    }
+    let governed = Outcome::Passed(Pass::Governed(Strategy::Interrupt));
+    assert_eq!(run(&mut handler, b""), governed);
+}
+
+#[test]
 fn reply_slots_are_free_until_their_replies_have_left() {
     let body = "(i32.store (i32.const 0) (call $reply (i32.const 4032)))
          (i32.store (i32.const 4) (call $reply (i32.const 4032)))
