@@ -102,6 +102,7 @@ mod analysis;
 mod budget;
 mod cache;
 mod call;
+mod cost;
 mod handler;
 mod host;
 mod memory;
