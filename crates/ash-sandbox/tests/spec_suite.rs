@@ -240,6 +240,8 @@ fn sandboxer() -> Sandboxer {
         p.max_functions = 10_000;
         p.max_module_bytes = 16 << 20;
         p.max_operations = 1 << 40;
+        p.max_body_operations = 1 << 40;
+        p.max_module_operations = 1 << 40;
         p.operations_per_second = 1 << 60;
     }))
     .unwrap()

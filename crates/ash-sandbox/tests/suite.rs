@@ -17,4 +17,5 @@ mod sandbox;
 mod shared_data;
 mod shared_table;
 mod support;
+mod time_bound;
 mod two_engines;

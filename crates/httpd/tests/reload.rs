@@ -512,6 +512,37 @@ mod program {
         assert!(program.serving.child.wait().unwrap().success());
     }
 
+    /// Answers requests of up to 200 bytes, and aborts for longer ones.
+    #[cfg(feature = "sandbox")]
+    const SHORT: &str = r#"(module
+        (import "ash" "send" (func $send (param i32 i32) (result i32)))
+        (memory (export "memory") 1 1)
+        (data (i32.const 0) "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nhandler")
+        (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+            (if (i32.gt_u (local.get 1) (i32.const 200)) (then (unreachable)))
+            (drop (call $send (i32.const 0) (i32.const 45)))
+            (i32.const 1)))"#;
+
+    #[cfg(feature = "sandbox")]
+    #[test]
+    fn reload_enables_a_handler_that_was_disabled() {
+        let modules = tempfile::tempdir().unwrap();
+        let file = modules.path().join("short.wasm");
+        fs::write(&file, wat::parse_str(SHORT).unwrap()).unwrap();
+        let settings =
+            format!("listen = ['127.0.0.1:0']\nroot = 'DIR'\nhandler = ['{}']\n", file.display());
+        let program = Configured::start(&settings, &[]);
+        let get = |path: &str| program.serving.connect().get(path).body;
+        assert_eq!(get("/a.txt"), b"handler");
+        let long = format!("/a.txt?{}", "x".repeat(300));
+        for _ in 0..3 {
+            assert_eq!(get(&long), b"text");
+        }
+        assert_eq!(get("/a.txt"), b"text", "the handler is disabled");
+        program.reload(&settings);
+        while get("/a.txt") != b"handler" {}
+    }
+
     #[test]
     fn wrong_settings_are_reported_and_the_old_ones_stay() {
         let settings = "listen = ['127.0.0.1:0']\nroot = 'DIR'\n";

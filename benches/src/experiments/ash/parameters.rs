@@ -35,13 +35,13 @@ pub(super) const OTHER_CORE: &str = "a word that two cores share";
 
 pub(super) const NOTES: [&str; 5] = [
     "ASH: a handler that does nothing. The equations use only the sums of set-up and clean-up, so the \
-     set-up has the whole of a successful invocation. The switch is the additional time of two handlers \
-     in turn, half of it for each direction.",
+     set-up has the whole of a successful invocation, and t_a,s is 0. The switch is the additional time of two \
+     handlers in turn, half of it for each direction.",
     "Upcall, interrupt and poll are measured as in section 7.3: in the server, from the point where a handler would run to \
      the first line of the code that increments, in another process or in the thread of the application, both on the same \
      core; for an upcall, also from there until the thread of the ring has the reply, by a thread that waits for the process \
-     and wakes the ring. The set-up of the upcall contains the switch. A busy process shares the core, except while the \
-     application polls.",
+     and wakes the ring. The set-up of the upcall contains the switch, so t_u,c is 0. Its clean-up is the way \
+     back, which an abort takes, too: t_u,a is t_u,s. A busy process shares the core, except while the application polls.",
     "Context switch: a byte through a pipe to another process on the same core, and back, half of it for each direction. The \
      interrupt is the rest of the way to an application that sleeps, as in section 7.3: t_i,i + t_c is what was measured.",
     "Poll: the application shares the core with the thread of the ring, as in the thesis with the kernel. One that polls on a \

@@ -88,6 +88,10 @@ impl Governor {
     /// Returns the strategy for the next message. After [`Strategy::Ash`], [`record`](Self::record) has to follow.
     #[inline]
     pub fn next_strategy(&mut self) -> Strategy {
+        // Not before, as the last outcome may be corrected.
+        if self.invocations >= self.window {
+            self.end_window();
+        }
         if self.best == Strategy::Ash {
             return self.best;
         }
@@ -106,9 +110,11 @@ impl Governor {
     pub fn record(&mut self, is_abort: bool) {
         self.invocations += 1;
         self.aborts += u32::from(is_abort);
-        if self.invocations >= self.window {
-            self.end_window();
-        }
+    }
+
+    /// Records that the last invocation, which was recorded as none, is an abort.
+    pub(crate) fn correct(&mut self) {
+        self.aborts = self.invocations.min(self.aborts + 1);
     }
 
     fn end_window(&mut self) {

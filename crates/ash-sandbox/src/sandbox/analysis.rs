@@ -8,7 +8,8 @@ use wasmparser::{
     WasmFeatures as Features,
 };
 
-use super::call::{CALLS, COPY_MEMORY, Call, ENTRY, FILL_MEMORY, MEMORY, MODULE, Type};
+use super::call::{CALLS, Call, ENTRY, MEMORY, MODULE, Type};
+use super::cost::{Body, Types};
 use super::{Policy, Reason, Rejection};
 
 const PAGE: u64 = 65536;
@@ -38,6 +39,15 @@ pub(crate) struct Analysis {
 /// Maximum number of mutable globals, which the host saves for each message. Compilers use one.
 pub(crate) const MAX_GLOBALS: u32 = 64;
 
+/// Maximum number of parameters of a type, and of results: a call or branch moves no more.
+const MAX_VALUES: usize = 16;
+
+/// Work of the compiler for an entry of a section, such as an import or a data segment; for a function beside its body; and
+/// for each parameter and result of a type or function.
+const WORK_OF_ENTRY: u64 = 60;
+const WORK_OF_FUNCTION: u64 = 40;
+const WORK_OF_VALUE: u64 = 8;
+
 /// WebAssembly's first version with what compilers emit by default.
 fn features(policy: &Policy) -> WasmFeatures {
     let mut features = Features::WASM1
@@ -51,22 +61,15 @@ fn features(policy: &Policy) -> WasmFeatures {
     features
 }
 
-#[derive(Debug, Default)]
-struct Function {
-    operations: u64,
-    calls: Vec<u32>,
-    calls_by_table: u64,
-    copies_or_fills: bool,
-    has_loop: bool,
-}
-
 #[derive(Default)]
 struct Contents<'a> {
     types: Vec<FuncType>,
     /// Types of all functions, the imported ones first.
     functions: Vec<u32>,
     imported: Vec<Call>,
-    bodies: Vec<Function>,
+    bodies: Vec<Body>,
+    /// Work of the compiler beside that of the bodies.
+    work: u64,
     in_tables: Vec<u32>,
     memory: Option<wasmparser::MemoryType>,
     exports: Vec<(&'a str, ExternalKind, u32)>,
@@ -77,16 +80,22 @@ struct Contents<'a> {
 
 /// Checks a module before it is rewritten, so that errors name its own functions and offsets.
 ///
+/// Returns also how many operations each instruction of each function has more than the engine counts.
+///
 /// # Errors
 /// The first reason for which the policy rejects it.
-pub(crate) fn analyse(wasm: &[u8], policy: &Policy) -> Result<Analysis, Rejection> {
+pub(crate) fn analyse(
+    wasm: &[u8],
+    policy: &Policy,
+) -> Result<(Analysis, Vec<Vec<u32>>), Rejection> {
     let mut contents = Contents::default();
     contents.read(wasm, policy)?;
     let memory_bytes = contents.check_memory(policy)?;
     let mut costs = vec![Cost::Unknown; contents.functions.len()];
     let bound = contents.longest_path(contents.check_entry()?, &mut costs, policy)?;
-    contents.check_bodies(bound, policy)?;
-    Ok(Analysis { bound, is_by_bytes: contents.is_by_bytes(&costs), memory_bytes })
+    contents.check_work(policy)?;
+    let analysis = Analysis { bound, is_by_bytes: contents.is_by_bytes(&costs), memory_bytes };
+    Ok((analysis, contents.bodies.into_iter().map(|body| body.extra).collect()))
 }
 
 fn invalid(error: wasmparser::BinaryReaderError) -> Rejection {
@@ -104,11 +113,14 @@ impl<'a> Contents<'a> {
             let valid = validator.payload(&payload).map_err(invalid)?;
             if let wasmparser::ValidPayload::Func(function, body) = valid {
                 let mut function = function.into_validator(allocations);
-                let number = function.index();
+                let (number, mut again) = (function.index(), function.clone());
                 let result = function.validate(&body);
                 result.map_err(|error| self.in_function(number, invalid(error).reason))?;
                 allocations = function.into_allocations();
-                self.read_body(&body).map_err(invalid)?;
+                let (types, functions) = (&self.types[..], &self.functions[..]);
+                let types = Types { types, functions, imported: self.imported.len() as u32 };
+                let cost = types.cost(&body, &mut again, self.type_of(number)).map_err(invalid)?;
+                self.bodies.push(cost);
                 continue;
             }
             self.read_payload(payload, policy)?;
@@ -119,11 +131,19 @@ impl<'a> Contents<'a> {
     fn read_payload(&mut self, payload: Payload<'a>, policy: &Policy) -> Result<(), Rejection> {
         match payload {
             Payload::TypeSection(section) => {
-                for ty in section.into_iter_err_on_gc_types() {
-                    self.types.push(ty.map_err(invalid)?);
+                for (number, ty) in (0..).zip(section.into_iter_err_on_gc_types()) {
+                    let ty = ty.map_err(invalid)?;
+                    let values = ty.params().len().max(ty.results().len());
+                    if values > MAX_VALUES {
+                        return Err(Reason::TypeTooWide(number, values, MAX_VALUES).into());
+                    }
+                    self.types.push(ty);
+                    let (params, results) = self.values(number);
+                    self.work += WORK_OF_ENTRY + WORK_OF_VALUE * u64::from(params + results);
                 }
             }
             Payload::ImportSection(section) => {
+                self.add_entries(section.count());
                 for import in section.into_imports() {
                     self.check_import(import.map_err(invalid)?)?;
                 }
@@ -134,7 +154,10 @@ impl<'a> Contents<'a> {
                     return Err(Reason::TooManyFunctions(count, max).into());
                 }
                 for ty in section {
-                    self.functions.push(ty.map_err(invalid)?);
+                    let ty = ty.map_err(invalid)?;
+                    self.functions.push(ty);
+                    let (params, results) = self.values(ty);
+                    self.work += WORK_OF_FUNCTION + WORK_OF_VALUE * u64::from(params + results);
                 }
             }
             Payload::TableSection(section) => {
@@ -152,6 +175,7 @@ impl<'a> Contents<'a> {
                 }
             }
             Payload::GlobalSection(section) => {
+                self.add_entries(section.count());
                 let mut mutable = 0;
                 for global in section {
                     mutable += u32::from(global.map_err(invalid)?.ty.mutable);
@@ -161,6 +185,7 @@ impl<'a> Contents<'a> {
                 }
             }
             Payload::ExportSection(section) => {
+                self.add_entries(section.count());
                 for export in section {
                     let export = export.map_err(invalid)?;
                     self.exports.push((export.name, export.kind, export.index));
@@ -170,9 +195,11 @@ impl<'a> Contents<'a> {
                 return Err(self.in_function(func, Reason::Start));
             }
             Payload::ElementSection(section) => {
+                self.add_entries(section.count());
                 for element in section {
                     match element.map_err(invalid)?.items {
                         ElementItems::Functions(functions) => {
+                            self.work += u64::from(functions.count());
                             for function in functions {
                                 self.in_tables.push(function.map_err(invalid)?);
                             }
@@ -186,6 +213,7 @@ impl<'a> Contents<'a> {
                 self.in_tables.dedup();
             }
             Payload::DataSection(section) => {
+                self.add_entries(section.count());
                 for data in section {
                     let data = data.map_err(invalid)?;
                     // The validator rejects passive segments, which belong to a feature that is off.
@@ -242,28 +270,20 @@ impl<'a> Contents<'a> {
         Ok(())
     }
 
-    fn read_body(&mut self, body: &wasmparser::FunctionBody<'_>) -> wasmparser::Result<()> {
-        let mut function = Function::default();
-        for operator in body.get_operators_reader()? {
-            function.operations += 1;
-            match operator? {
-                Operator::Loop { .. } => function.has_loop = true,
-                Operator::Call { function_index } => function.calls.push(function_index),
-                Operator::CallIndirect { .. } => function.calls_by_table += 1,
-                // Calls, when the module has been rewritten.
-                Operator::MemoryCopy { .. } => {
-                    function.operations += COPY_MEMORY.cost;
-                    function.copies_or_fills = true;
-                }
-                Operator::MemoryFill { .. } => {
-                    function.operations += FILL_MEMORY.cost;
-                    function.copies_or_fills = true;
-                }
-                _ => {}
-            }
-        }
-        self.bodies.push(function);
-        Ok(())
+    /// Counts entries of a section.
+    fn add_entries(&mut self, count: u32) {
+        self.work += WORK_OF_ENTRY * u64::from(count);
+    }
+
+    /// Returns the numbers of parameters and results of a type.
+    fn values(&self, ty: u32) -> (u32, u32) {
+        let ty = self.types.get(ty as usize);
+        ty.map_or((0, 0), |ty| (ty.params().len() as u32, ty.results().len() as u32))
+    }
+
+    /// Returns those of a function.
+    fn type_of(&self, function: u32) -> (u32, u32) {
+        self.functions.get(function as usize).map_or((0, 0), |ty| self.values(*ty))
     }
 
     fn check_memory(&self, policy: &Policy) -> Result<usize, Rejection> {
@@ -321,19 +341,18 @@ impl<'a> Contents<'a> {
         }
     }
 
-    /// Checks that no body is long, those included that the entry does not reach: the compiler takes them all. Of a cyclic
-    /// handler, less than one body runs between two checks of its bound.
-    fn check_bodies(&self, bound: Bound, policy: &Policy) -> Result<(), Rejection> {
-        let (max, reason): (_, fn(_, _) -> _) = match bound {
-            Bound::Acyclic(_) => (policy.max_operations, Reason::BodyTooLong),
-            Bound::Cyclic => (policy.max_body_operations, Reason::BodyTooLong),
-        };
+    /// Checks that the compiler has little work with each body and with all, those included that the entry does not reach.
+    /// Of a cyclic handler, less than one body runs between two checks of its bound.
+    fn check_work(&self, policy: &Policy) -> Result<(), Rejection> {
+        let max = policy.max_body_operations;
         for (number, body) in (self.imported.len() as u32..).zip(&self.bodies) {
-            if body.operations > max {
-                return Err(self.in_function(number, reason(body.operations, max)));
+            if body.work > max {
+                return Err(self.in_function(number, Reason::BodyTooLong(body.work, max)));
             }
         }
-        Ok(())
+        let work = self.bodies.iter().map(|body| body.work).sum::<u64>() + self.work;
+        let max = policy.max_module_operations;
+        if work > max { Err(Reason::TooMuchCode(work, max).into()) } else { Ok(()) }
     }
 
     /// Returns whether a function whose cost was sought calls what is charged by its bytes.
@@ -424,8 +443,12 @@ mod tests {
         (2..DEPTH).for_each(|callee| text += &format!("(func (call {callee}))"));
         text += "(func))";
         let wasm = wat::parse_str(text).unwrap();
-        let policy = Policy { max_functions: DEPTH as u32, ..Policy::default() };
-        assert_eq!(analyse(&wasm, &policy).unwrap().bound, Bound::Cyclic);
+        let policy = Policy {
+            max_functions: DEPTH as u32,
+            max_module_operations: u64::MAX,
+            ..Policy::default()
+        };
+        assert_eq!(analyse(&wasm, &policy).unwrap().0.bound, Bound::Cyclic);
     }
 
     #[test]

@@ -434,6 +434,9 @@ impl Handler {
         self.counters.handled = self.counters.handled.saturating_sub(1);
         self.counters.involuntary_aborts += 1;
         self.aborts += 1;
+        if let Some(governor) = &mut self.governor {
+            governor.correct();
+        }
         self.code.host_mut().discard();
         Outcome::Passed(Pass::Involuntary(Abort::Reply))
     }

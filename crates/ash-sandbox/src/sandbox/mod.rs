@@ -87,6 +87,8 @@
 //!
 //! # Bounds
 //!
+//! An instruction is one operation, and each value or local that a branch, a call, or the end of a block may have to move is one
+//! more, so that operations bound time. The work of the compiler is counted in the same way, with more for what takes it longer.
 //! [`Policy`] bounds a module's size, its memory, the operations of one invocation, those of a tenant
 //! in a second, and what it sends. A handler without loops and recursion runs without any check, as
 //! its longest path is known when it is loaded ([`Bound`]). Others are stopped at the bound. That is
@@ -102,6 +104,7 @@ mod analysis;
 mod budget;
 mod cache;
 mod call;
+mod cost;
 mod handler;
 mod host;
 mod memory;

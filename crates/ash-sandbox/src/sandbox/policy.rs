@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits of handlers. Work is measured in operations: about one for each WebAssembly instruction,
-/// and a fixed number for each host call and for the bytes that it touches.
+/// Limits of handlers. Work is measured in operations: one for each WebAssembly instruction, one for each value and local
+/// that it may have to move, and a fixed number for each host call and for the bytes that it touches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Policy {
@@ -24,13 +24,16 @@ pub struct Policy {
     pub reply_slot_bytes: usize,
     /// Allows floating point.
     pub allows_floats: bool,
-    /// Maximum number of operations in one invocation (section 4.1.2), and in the body of a function of a module without
-    /// loops and recursion, also if nothing calls it.
+    /// Maximum number of operations in one invocation (section 4.1.2).
     pub max_operations: u64,
-    /// Maximum number of operations in the body of a function of a module with loops or recursion. They are counted
-    /// when the function is called and at each iteration of a loop, so a handler exceeds
-    /// [`max_operations`](Self::max_operations) by one body at most, which is not charged.
+    /// Maximum number of operations in the body of a function, also if nothing calls it, with its locals and the targets of its
+    /// branches. It bounds the time of the compiler. Operations are counted when a function is called, when it has returned,
+    /// and at each iteration of a loop, so a handler exceeds [`max_operations`](Self::max_operations) by one body at most,
+    /// which is not charged.
     pub max_body_operations: u64,
+    /// Maximum number of these in all functions, with what the compiler does for each type, import, function, global, export
+    /// and segment, which is that of 40 to 300 operations.
+    pub max_module_operations: u64,
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
     /// threads. Beyond it, messages are passed to the application. A handler with loops or recursion, or with calls that
     /// are charged by their bytes, is invoked only while [`max_operations`](Self::max_operations) are left, or all of a
@@ -51,10 +54,10 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Loops {
-    /// Count operations, at each call and iteration; slower by a tenth to a quarter. A handler exceeds its maximum by
+    /// Count operations, at each call, return and iteration; slower by a tenth to a quarter. A handler exceeds its maximum by
     /// [one body](Policy::max_body_operations) at most.
     Fuel,
-    /// Check a clock tick at each call and iteration: a handler ends within two ticks, as in section 4.1.2. A thread
+    /// Check a clock tick at each call, return and iteration: a handler ends within two ticks, as in section 4.1.2. A thread
     /// ticks, every 100 us at most; where that is permitted, it runs before real-time threads.
     Epoch(Duration),
 }
@@ -79,7 +82,8 @@ impl Default for Policy {
             reply_slot_bytes: 4096,
             allows_floats: false,
             max_operations: 100_000,
-            max_body_operations: 10_000,
+            max_body_operations: 20_000,
+            max_module_operations: 100_000,
             operations_per_second: 200_000_000,
             max_sends: 8,
             max_events: 8,

@@ -44,9 +44,13 @@ pub enum Reason {
     /// Each path through the handler is bounded, but the longest has more operations than the policy
     /// permits: its number of operations and the maximum.
     TooLong(u64, u64),
-    /// The body of a function has more operations than the policy permits: in a module with loops or recursion between two
-    /// checks, in others in all. Their number and the maximum.
+    /// The body of a function is too long for the compiler: its operations, locals and targets of branches, and the maximum.
     BodyTooLong(u64, u64),
+    /// The module is too long for the compiler: the same of all its functions, with what it has for types, imports, exports
+    /// and segments, and the maximum.
+    TooMuchCode(u64, u64),
+    /// A type has more parameters or results than handlers may have: its number, theirs, and the maximum.
+    TypeTooWide(u32, usize, usize),
     /// The module defines more mutable globals than a handler may have: their number and the maximum.
     TooManyGlobals(u32, u32),
     /// The compiler or the loader failed.
@@ -124,8 +128,15 @@ impl fmt::Display for Reason {
             ),
             Reason::BodyTooLong(operations, max) => write!(
                 f,
-                "the function has {operations} operations; the policy permits {max} in a function of this module"
+                "the function has {operations} operations, with its locals and the targets of its branches; the policy permits {max} in a function: divide it"
             ),
+            Reason::TooMuchCode(operations, max) => write!(
+                f,
+                "the module has {operations} operations, with its types, imports, exports and segments; the policy permits {max}"
+            ),
+            Reason::TypeTooWide(ty, count, max) => {
+                write!(f, "type {ty} has {count} parameters or results; handlers have up to {max}")
+            }
             Reason::TooManyGlobals(count, max) => {
                 write!(f, "the module defines {count} mutable globals; handlers have up to {max}")
             }

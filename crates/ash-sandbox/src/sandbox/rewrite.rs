@@ -1,5 +1,7 @@
 //! Rewrites a module (section 4.1.2: sandboxing by code inspection). Host calls, which check their ranges and are charged
-//! by their length, replace the instructions `memory.copy` and `memory.fill`. Mutable globals are exported, as the host
+//! by their length, replace the instructions `memory.copy` and `memory.fill`. `memory.grow` becomes its result, as no memory
+//! grows. Before an instruction that costs more operations than the engine counts, there are as many `nop`, which the engine
+//! counts and which are no code; behind a call, there is an empty loop, where the engine checks the bound. Mutable globals are exported, as the host
 //! restores them after an abort. The maximum of the memory includes what lies behind the module's own: the compiler
 //! turns an access at a constant address beyond the maximum into a trap.
 
@@ -7,12 +9,12 @@ use std::fmt;
 
 use wasm_encoder::reencode::{self, Reencode, utils};
 use wasm_encoder::{
-    EntityType, ExportKind, ExportSection, GlobalSection, ImportSection, Instruction, Module,
-    SectionId, TypeSection, ValType,
+    BlockType, CodeSection, EntityType, ExportKind, ExportSection, GlobalSection, ImportSection,
+    Instruction, Module, SectionId, TypeSection, ValType,
 };
 use wasmparser::{
-    ExportSectionReader, GlobalSectionReader, ImportSectionReader, Imports, Operator, Parser,
-    TypeRef, TypeSectionReader,
+    ExportSectionReader, FunctionBody, GlobalSectionReader, ImportSectionReader, Imports, Operator,
+    Parser, TypeRef, TypeSectionReader,
 };
 
 use super::call::{COPY_MEMORY, Call, FILL_MEMORY, MODULE};
@@ -20,6 +22,16 @@ use super::{Reason, Rejection};
 
 /// The calls that are added, behind the imports of the module.
 const ADDED: [Call; 2] = [COPY_MEMORY, FILL_MEMORY];
+
+/// The result of growing a memory by a number of pages: its size if they are none, or -1.
+const GROW: [Instruction<'static>; 6] = [
+    Instruction::I32Eqz,
+    Instruction::If(BlockType::Result(ValType::I32)),
+    Instruction::MemorySize(0),
+    Instruction::Else,
+    Instruction::I32Const(-1),
+    Instruction::End,
+];
 
 /// The pages that an address of 32 bits can name.
 const MAX_PAGES: u64 = 1 << 16;
@@ -29,12 +41,17 @@ pub(crate) fn global_name(n: usize) -> String {
     format!("ash.global {n}")
 }
 
-/// Rewrites a module, which imports functions only.
+/// Rewrites a module, which imports functions only. `extra` has, for each instruction of each function, the operations that the
+/// engine does not count; none if the engine counts nothing, as the module is acyclic.
 ///
 /// # Errors
 /// If it cannot be parsed.
-pub(crate) fn rewrite(wasm: &[u8]) -> std::result::Result<Vec<u8>, Rejection> {
-    let (mut rewriter, mut module) = (Rewriter::default(), Module::new());
+pub(crate) fn rewrite(
+    wasm: &[u8],
+    extra: Option<Vec<Vec<u32>>>,
+) -> std::result::Result<Vec<u8>, Rejection> {
+    let extra = extra.map(Vec::into_iter);
+    let (mut rewriter, mut module) = (Rewriter { extra, ..Rewriter::default() }, Module::new());
     match rewriter.parse_core_module(&mut module, Parser::new(0), wasm) {
         Ok(()) => Ok(module.finish()),
         Err(error) => Err(Reason::Invalid(error.to_string()).into()),
@@ -70,6 +87,8 @@ struct Rewriter {
     has_imports: bool,
     /// The mutable globals.
     mutable: Vec<u32>,
+    /// What the instructions of the functions cost that follow, in a cyclic module.
+    extra: Option<std::vec::IntoIter<Vec<u32>>>,
 }
 
 impl Rewriter {
@@ -169,6 +188,41 @@ impl Reencode for Rewriter {
         }
         let moved = function.checked_add(ADDED.len() as u32);
         moved.ok_or(reencode::Error::UserError(Unsupported::Function(function)))
+    }
+
+    fn parse_function_body(
+        &mut self,
+        code: &mut CodeSection,
+        body: FunctionBody<'_>,
+    ) -> Result<()> {
+        let is_cyclic = self.extra.is_some();
+        let mut extra = self.extra.as_mut().and_then(Iterator::next).into_iter().flatten();
+        let mut function = self.new_function_with_parsed_locals(&body)?;
+        let mut operators = body.get_operators_reader()?;
+        while !operators.eof() {
+            (0..extra.next().unwrap_or(0)).for_each(|_| {
+                function.instruction(&Instruction::Nop);
+            });
+            let operator = operators.read()?;
+            let is_call = match operator {
+                Operator::Call { function_index } => function_index >= self.imported,
+                Operator::CallIndirect { .. } => true,
+                _ => false,
+            };
+            if let Operator::MemoryGrow { mem: 0 } = operator {
+                GROW.iter().for_each(|instruction| {
+                    function.instruction(instruction);
+                });
+                continue;
+            }
+            function.instruction(&self.instruction(operator)?);
+            if is_call && is_cyclic {
+                function.instruction(&Instruction::Loop(BlockType::Empty));
+                function.instruction(&Instruction::End);
+            }
+        }
+        code.function(&function);
+        Ok(())
     }
 
     fn instruction<'a>(&mut self, operator: Operator<'a>) -> Result<Instruction<'a>> {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use rustix::thread::{CpuSet, sched_setaffinity};
-use wasmtime::{Config, Engine, Global, Linker, Module, Mutability, OptLevel, Store};
+use wasmtime::{Config, Engine, Global, Linker, Module, Mutability, OperatorCost, OptLevel, Store};
 
 use super::analysis::{Analysis, MAX_GLOBALS, analyse};
 use super::budget::Budgets;
@@ -116,6 +116,7 @@ impl Sandboxer {
                 .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .consume_fuel(checks == Some(Loops::Fuel))
+                .operator_cost(OperatorCost { Nop: 1, ..OperatorCost::new() })
                 .epoch_interruption(matches!(checks, Some(Loops::Epoch(_))))
                 .with_host_memory(Arc::new(Creator(Arc::clone(&memories))));
             Engine::new(&config).map_err(compiler)
@@ -176,8 +177,9 @@ impl Sandboxer {
         if !wasm.starts_with(b"\0asm") {
             return Err(Reason::NoModule.into());
         }
-        let analysis = analyse(wasm, &self.policy)?;
-        let wasm = &rewrite(wasm)?[..];
+        let (analysis, extra) = analyse(wasm, &self.policy)?;
+        let extra = (analysis.bound == Bound::Cyclic).then_some(extra);
+        let wasm = &rewrite(wasm, extra)?[..];
         let engine = match analysis.bound {
             Bound::Acyclic(_) => &self.plain,
             Bound::Cyclic => &self.checked,

@@ -57,19 +57,18 @@ pub(crate) fn find_listeners(
     Ok(())
 }
 
-/// Returns the number of each handler's tenant. A name gets the first number, from the number of handlers on, that no
-/// other tenant has.
+/// Returns the number of each handler's tenant. A name, and a handler without a tenant, gets the next number that no other
+/// tenant has.
 fn numbers(modules: &[HandlerModule]) -> Vec<u64> {
     let is_number =
         |n: u64| modules.iter().any(|module| module.tenant == Some(HandlerTenant::Number(n)));
-    let mut free = (modules.len() as u64..).filter(|n| !is_number(*n));
+    let mut free = (0..).filter(|n| !is_number(*n));
     let mut names = HashMap::new();
-    let tenants = (0..).zip(modules).map(|(n, module)| match &module.tenant {
-        None => n,
+    let mut next = || free.next().unwrap_or(u64::MAX);
+    let tenants = modules.iter().map(|module| match &module.tenant {
+        None => next(),
         Some(HandlerTenant::Number(number)) => *number,
-        Some(HandlerTenant::Name(name)) => {
-            *names.entry(name).or_insert_with(|| free.next().unwrap_or(n))
-        }
+        Some(HandlerTenant::Name(name)) => *names.entry(name).or_insert_with(&mut next),
     });
     tenants.collect()
 }
@@ -91,6 +90,13 @@ mod tests {
                 (local.set $n (i32.add (local.get $n) (i32.const 1)))
                 (br_if $more (i32.lt_u (local.get $n) (i32.const 10000))))
             (i32.const 1)))"#;
+
+    #[test]
+    fn handler_without_a_tenant_had_the_budget_of_a_number() {
+        let modules = ["a,tenant=1", "b", "c,tenant=x", "d", "e,tenant=x", "f,tenant=0"];
+        let modules = modules.map(|module| module.parse().unwrap());
+        assert_eq!(numbers(&modules), [1, 2, 3, 4, 3, 0]);
+    }
 
     #[test]
     fn each_handler_and_worker_had_the_budget_of_its_tenant() {
