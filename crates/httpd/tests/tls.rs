@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring_httpd::bytes::Bytes;
 use evring_httpd::evring::Config;
 use evring_httpd::evring_tls::{ServerSession, rustls};
 use evring_httpd::handlers::with_client_info;
@@ -244,6 +245,45 @@ fn keep_alive_and_pipelined_requests_work() {
             remaining = &body(remaining)[size..];
         }
         assert_eq!(remaining, b"");
+    });
+}
+
+/// Memory whose owner panics when it is dropped.
+struct Fragile(Vec<u8>);
+
+impl AsRef<[u8]> for Fragile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn panic_in_drop_of_a_body_ended_a_worker_with_tls() {
+    let authority = Authority::new();
+    on_every_backend(|backend| {
+        let tls = authority.options("a", &["localhost"]);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).tls(tls);
+        let fragile = |len| move |_: Request| Bytes::from_owner(Fragile(contents(len)));
+        let server = server.route("/short", fragile(10_000)).route("/long", fragile(1_000_000));
+        let server = server.start().unwrap();
+        let config = Arc::new(authority.trusting(BOTH));
+        for (target, len) in [("/short", 10_000), ("/long", 1_000_000)] {
+            // This client leaves before it has all.
+            let mut leaves = connect(&server, &config, "localhost");
+            leaves.write_all(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            leaves.read_exact(&mut [0]).unwrap();
+            drop(leaves);
+            let response = get(&mut connect(&server, &config, "localhost"), target).unwrap();
+            assert!(body(&response) == contents(len), "{len} bytes differ");
+        }
+        server.handle().stop();
+        server.wait().unwrap();
     });
 }
 
