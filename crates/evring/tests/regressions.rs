@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, WriteAt};
-use evring::mechanisms::EventLoop;
+use evring::mechanisms::{self, EventLoop, Mechanism as _};
 use evring::sockets::{BufferSizes, ListenOptions, ListeningSocket};
 use evring::{
     AcceptPolicy, AnyMechanism, Application, Chunk, Close, CloseReason, Commands, Config, ConnId,
@@ -1636,7 +1636,7 @@ fn after_a_panic<K: Kernel>(kernel: impl FnOnce(&Config) -> K) {
     assert_eq!(order, [true; 2], "a descriptor was closed before its operations had ended");
 }
 
-/// Runs a test over a portable kernel, and over those of io_uring.
+/// Runs a test over a portable kernel, over those of io_uring, and over those of SEND and FlexSC.
 macro_rules! on_kernels {
     ($test:ident) => {
         $test(|config| {
@@ -1647,6 +1647,12 @@ macro_rules! on_kernels {
                 $test(|config| UringKernel::new(&config.uring_config(mode).unwrap()).unwrap());
             }
         }
+        #[cfg(feature = "send")]
+        if mechanisms::Send::available().is_ok() {
+            $test(|config| mechanisms::Send::kernel(config).unwrap());
+        }
+        #[cfg(feature = "flexsc")]
+        $test(|config| mechanisms::FlexSc::kernel(config).unwrap());
     };
 }
 
