@@ -1107,6 +1107,41 @@ fn pipelined_requests_over_tls_made_memory_grow() {
 }
 
 #[test]
+fn memory_of_all_tls_clients_stays_within_the_logged_maximum() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("a", &["localhost"]);
+    let tls = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let config = Arc::new(authority.trusting(BOTH));
+    let handshake = |serving: &Serving| {
+        let mut stream = tcp(serving.address);
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut session = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        session.complete_io(&mut stream).unwrap();
+        session.set_buffer_limit(None);
+        (session, stream)
+    };
+    let client = |serving: &Serving, bytes: Vec<u8>| {
+        let (mut session, stream) = handshake(serving);
+        session.writer().write_all(&bytes).unwrap();
+        bounds::Sender::new(stream, wire(&mut session))
+    };
+    let other = |serving: &Serving| {
+        let (session, stream) = handshake(serving);
+        let mut connection = StreamOwned::new(session, stream);
+        move || {
+            connection.write_all(b"HEAD /none HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            let mut response = Vec::new();
+            while !response.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                connection.read_exact(&mut byte).unwrap();
+                response.extend(byte);
+            }
+        }
+    };
+    bounds::check_memory_of_all_clients(&tls, client, other);
+}
+
+#[test]
 fn targets_of_https_were_served_without_tls() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), "a").unwrap();
