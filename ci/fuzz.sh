@@ -23,5 +23,5 @@ for target in "${targets[@]}"; do
     leaks=1
     [ "$target" != server ] || leaks=0
     cargo +nightly fuzz run "$target" "fuzz/corpus/$target" "fuzz/seeds/$target" -- \
-        -max_total_time="$seconds" -print_final_stats=1 -timeout=10 -detect_leaks=$leaks
+        -max_total_time="$seconds" -print_final_stats=1 -timeout=60 -detect_leaks=$leaks
 done

@@ -64,8 +64,7 @@ fn web_server_in_a_layer_holds() {
 fn replies_from_files_that_change_are_not_continued_with_another_version() {
     for mechanism in Mechanism::ALL {
         for (program, seed) in [Program::Httpd, Program::Wild].iter().cycle().zip(1..=40) {
-            let mut case =
-                Case { program: *program, mechanism: *mechanism, ..Case::of(seed, 1_000) };
+            let mut case = Case { program: *program, mechanism, ..Case::of(seed, 1_000) };
             case.plan.faults =
                 Faults::NONE.with(Fault::FileChanges).with(Fault::Cold).with(Fault::ShortSend);
             assert_eq!(run(&case).verdict.failure, None, "{case}");

@@ -32,7 +32,7 @@ pub enum Chunk<'a> {
     Copy(&'a [u8]),
     /// Sent without a copy.
     Static(&'static [u8]),
-    /// Sent without a copy and dropped once sent.
+    /// Sent without a copy and dropped once sent. A panic of their owner's `Drop` affects no connection.
     Shared(Bytes),
     /// A receive buffer, sent without a copy.
     Received(RxBuf),
@@ -41,6 +41,17 @@ pub enum Chunk<'a> {
     /// before it sends the next [`File::BLOCK_BYTES`] or the last part, for a file that a
     /// [`FileOp::Open`](crate::files::FileOp::Open) has opened.
     File(File, Range<u64>),
+}
+
+impl Chunk<'_> {
+    /// Drops the chunk, and ignores a panic of the owner of [`Chunk::Shared`]. A layer that does not pass a chunk on
+    /// calls this.
+    #[inline]
+    pub fn discard(self) {
+        if let Chunk::Shared(bytes) = self {
+            shared_ring::buffers::discard(bytes);
+        }
+    }
 }
 
 /// Ways to close a connection.

@@ -174,8 +174,10 @@ fn serve(name: &'static str, config: Config, clients: impl FnOnce(SocketAddr)) -
     let server = thread::spawn(move || {
         let server = AnyMechanism::new(name, &config).unwrap();
         sender.send((server.addresses()[0], server.remote())).unwrap();
-        // On a ring, all buffers may land twice before a pause takes effect.
-        let landed = 2 * usize::from(config.buffers) * config.buffer_size as usize;
+        // On a ring, all buffers may land twice before a pause takes effect, elsewhere one.
+        let is_ring = ["uring", "send", "send-ps1", "send-ps2"].contains(&name);
+        let buffers = if is_ring { 2 * usize::from(config.buffers) } else { 1 };
+        let landed = buffers * config.buffer_size as usize;
         let (usage, seen) = mpsc::channel();
         let (mut max, mut exceeded) = (Usage::default(), None);
         let inspect = move |now: &Usage| {

@@ -59,15 +59,18 @@ fn open_connections(status: &serde_json::Value) -> u64 {
 }
 
 /// A client that sends as much as possible and does not read.
-struct Sender {
+pub(crate) struct Sender {
     stream: TcpStream,
     bytes: Vec<u8>,
     sent: usize,
 }
 
 impl Sender {
-    fn new(serving: &Serving, bytes: Vec<u8>) -> Self {
-        let stream = TcpStream::connect(serving.address).unwrap();
+    fn connect(serving: &Serving, bytes: Vec<u8>) -> Self {
+        Sender::new(TcpStream::connect(serving.address).unwrap(), bytes)
+    }
+
+    pub(crate) fn new(stream: TcpStream, bytes: Vec<u8>) -> Self {
         stream.set_nonblocking(true).unwrap();
         Sender { stream, bytes, sent: 0 }
     }
@@ -87,11 +90,16 @@ impl Sender {
     }
 }
 
+/// Returns a client that asks for a missing file at each call, and has its answer.
+fn asks(serving: &Serving) -> impl FnMut() + use<> {
+    let mut client = serving.connect();
+    move || drop(client.get("/none"))
+}
+
 /// Makes all clients send until none can send more. Meanwhile the server answers enough requests
-/// of another client that it has processed everything sent before.
-fn send_all(serving: &Serving, senders: &mut [Sender]) {
+/// of another client, which `ask` makes, that it has processed everything sent before.
+fn send_all(mut ask: impl FnMut(), senders: &mut [Sender]) {
     const ROUNDS: u32 = 200;
-    let mut other = serving.connect();
     let mut idle_rounds = 0;
     while idle_rounds < ROUNDS {
         idle_rounds += 1;
@@ -100,7 +108,7 @@ fn send_all(serving: &Serving, senders: &mut [Sender]) {
                 idle_rounds = 0;
             }
         }
-        other.get("/none");
+        ask();
     }
 }
 
@@ -189,25 +197,46 @@ fn pipelined_requests_for_missing_files_made_memory_grow() {
 
 #[test]
 fn memory_of_all_clients_stays_within_the_logged_maximum() {
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("log");
+    let more = ["--access-log", log.to_str().unwrap(), "--compress"];
+    for arguments in [&[][..], if cfg!(feature = "compression") { &more } else { &more[..2] }] {
+        check_memory_of_all_clients(arguments, Sender::connect, asks);
+    }
+}
+
+/// Starts the program with each mechanism. Checks that its memory stays within the maximum that it logs while clients
+/// use it: `connect` connects one that sends these bytes, `other` one that asks for `/none` and has its answer at each
+/// call.
+pub(crate) fn check_memory_of_all_clients<F: FnMut()>(
+    more: &[&str],
+    connect: impl Fn(&Serving, Vec<u8>) -> Sender,
+    other: impl Fn(&Serving) -> F,
+) {
     const CONNECTIONS: usize = 120;
     const FILES: usize = 50;
     let root = tempfile::tempdir().unwrap();
     for n in 0..FILES {
-        fs::write(root.path().join(n.to_string()), vec![b'x'; 60_000]).unwrap();
+        fs::write(root.path().join(format!("{n}.txt")), vec![b'x'; 60_000]).unwrap();
     }
-    fs::write(root.path().join("large"), vec![b'x'; 8 << 20]).unwrap();
+    fs::write(root.path().join("large.txt"), vec![b'x'; 8 << 20]).unwrap();
     let max = (CONNECTIONS + 1).to_string();
     let arguments = [
         &["--max-connections", &max, "--max-buffered", "4000000", "--cache-size", "1000000"][..],
         &["--max-body-memory", "1000000", "--max-body-size", "4000000", "--lab"],
+        more,
     ]
     .concat();
     on_every_backend_with(root.path(), &arguments, |name, serving| {
         let line = serving.before.lines().find(|line| line.contains(" at most ")).unwrap();
         let max = line.split_once(" at most ").unwrap().1.split_once(" MiB").unwrap().0;
         let max = max.parse::<u64>().unwrap() * 1024;
-        serving.connect().get("/none");
+        let mut ask = other(serving);
+        ask();
         let idle = serving.resident_kb();
+        let get = |target: &str| {
+            format!("GET {target} HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n\r\n")
+        };
         let client = |n: usize| match n % 4 {
             // A head without its last byte.
             0 => [b"GET / HTTP/1.1\r\nHost: a\r\nA: ", &[b'a'; 16_000][..]].concat(),
@@ -218,23 +247,21 @@ fn memory_of_all_clients_stays_within_the_logged_maximum() {
             }
             // Small files that evict each other from the cache.
             2 => {
-                let get =
-                    |at: usize| format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", (n + at) % FILES);
+                let get = |at: usize| get(&format!("/{}.txt", (n + at) % FILES));
                 (0..4 * FILES).map(get).collect::<String>().into_bytes()
             }
             // Long responses, and many short ones.
             _ => {
-                let missing = "GET /missing HTTP/1.1\r\nHost: a\r\n\r\n".repeat(1_000);
-                let files = "GET /large HTTP/1.1\r\nHost: a\r\n\r\n".repeat(10);
-                let made = "GET /bytes?n=9000000 HTTP/1.1\r\nHost: a\r\n\r\n".repeat(10);
+                let missing = get("/missing").repeat(1_000);
+                let files = get("/large.txt").repeat(10);
+                let made = get("/bytes?n=9000000").repeat(10);
                 [missing, files, made].concat().into_bytes()
             }
         };
-        let mut clients: Vec<_> =
-            (0..CONNECTIONS).map(|n| Sender::new(serving, client(n))).collect();
-        send_all(serving, &mut clients);
+        let mut clients: Vec<_> = (0..CONNECTIONS).map(|n| connect(serving, client(n))).collect();
+        send_all(ask, &mut clients);
         let grown = serving.peak_kb() - idle;
-        println!("{name}: {grown} KB of {max}");
+        println!("{name} {more:?}: {grown} KB of {max}");
         assert!(grown <= max, "{name} has grown by {grown} KB, more than {max}");
     });
 }
@@ -315,8 +342,8 @@ fn connections_beyond_the_total_buffer_limit_are_closed() {
         let mut head = b"GET / HTTP/1.1\r\nHost: a\r\nA: ".to_vec();
         head.resize(8_000, b'a');
         // Each needs at least 8 KB, so a dozen fit.
-        let mut clients: Vec<_> = (0..40).map(|_| Sender::new(serving, head.clone())).collect();
-        send_all(serving, &mut clients);
+        let mut clients: Vec<_> = (0..40).map(|_| Sender::connect(serving, head.clone())).collect();
+        send_all(asks(serving), &mut clients);
         // A reset, or a close with unread bytes, which the client sees as a reset.
         let is_open = |client: &&Sender| {
             let peeked = client.stream.peek(&mut [0]);
@@ -337,8 +364,8 @@ fn unread_handler_response_is_produced_in_parts() {
         serving.connect().get("/bytes?n=1000000");
         let before = serving.resident_kb();
         let request = b"GET /bytes?n=1000000000 HTTP/1.1\r\nHost: a\r\n\r\n";
-        let mut clients = vec![Sender::new(serving, request.to_vec())];
-        send_all(serving, &mut clients);
+        let mut clients = vec![Sender::connect(serving, request.to_vec())];
+        send_all(asks(serving), &mut clients);
         let after = serving.resident_kb();
         assert!(after <= before + MAX_GROWTH_KB, "{name} grew from {before} to {after} KB");
         // The whole response would exceed the maximum queue.
@@ -401,8 +428,8 @@ fn unread_listings_count_as_buffered_bytes() {
         let before = serving.resident_kb();
         let requests = "GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(24).into_bytes();
         let mut clients: Vec<_> =
-            (0..CLIENTS).map(|_| Sender::new(serving, requests.clone())).collect();
-        send_all(serving, &mut clients);
+            (0..CLIENTS).map(|_| Sender::connect(serving, requests.clone())).collect();
+        send_all(asks(serving), &mut clients);
         // The socket buffers take some pages. The server queues the others, until there are too many.
         let until = Instant::now() + TIMEOUT;
         // The connection that exceeds the maximum may be that of this request.

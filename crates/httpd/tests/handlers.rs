@@ -426,43 +426,6 @@ fn expensive_handler_is_shed_for_late_requests() {
     assert_eq!(stage.io.close, Some(Close::Reset));
 }
 
-/// A value of a handler whose drop panics.
-#[derive(Clone)]
-struct Fragile;
-
-impl Drop for Fragile {
-    fn drop(&mut self) {
-        panic!("on purpose");
-    }
-}
-
-#[test]
-fn panic_in_drop_of_a_handlers_value_ended_the_worker() {
-    let pieces = |_: Request| {
-        let fragile = Fragile;
-        let piece = move || {
-            let _ = &fragile;
-            ok("x")
-        };
-        Response::new(Body::pieces(std::iter::repeat_with(piece).take(2)))
-    };
-    let mut stage = stage(site("/", pieces));
-    let response = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    assert!(response.ends_with("0\r\n\r\n"), "{response}");
-    // HEAD drops the body at once.
-    let response = text(&stage.exchange(b"HEAD / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    assert!(response.starts_with("HTTP/1.1 200 "), "{response}");
-
-    let extended = |_: Request| {
-        let mut response = Response::new(Body::from("text"));
-        response.extensions_mut().insert(Fragile);
-        response
-    };
-    let mut stage = self::stage(site("/", extended));
-    let response = text(&stage.exchange(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n"));
-    assert!(response.ends_with("text"), "{response}");
-}
-
 #[test]
 fn handlers_of_heads_get_their_parts_and_a_body_is_not_used() {
     let site = Site::new(None)

@@ -2,6 +2,7 @@
 
 mod cases;
 mod directories;
+mod drops;
 mod exchange;
 mod handlers;
 mod selection;

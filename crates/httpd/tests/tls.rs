@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring_httpd::bytes::Bytes;
 use evring_httpd::evring::{Config, Stats};
 use evring_httpd::evring_tls::{ServerSession, rustls};
 use evring_httpd::handlers::with_client_info;
@@ -245,6 +246,45 @@ fn keep_alive_and_pipelined_requests_work() {
             remaining = &body(remaining)[size..];
         }
         assert_eq!(remaining, b"");
+    });
+}
+
+/// Memory whose owner panics when it is dropped.
+struct Fragile(Vec<u8>);
+
+impl AsRef<[u8]> for Fragile {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic!("on purpose");
+    }
+}
+
+#[test]
+fn panic_in_drop_of_a_body_ended_a_worker_with_tls() {
+    let authority = Authority::new();
+    on_every_backend(|backend| {
+        let tls = authority.options("a", &["localhost"]);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).tls(tls);
+        let fragile = |len| move |_: Request| Bytes::from_owner(Fragile(contents(len)));
+        let server = server.route("/short", fragile(10_000)).route("/long", fragile(1_000_000));
+        let server = server.start().unwrap();
+        let config = Arc::new(authority.trusting(BOTH));
+        for (target, len) in [("/short", 10_000), ("/long", 1_000_000)] {
+            // This client leaves before it has all.
+            let mut leaves = connect(&server, &config, "localhost");
+            leaves.write_all(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            leaves.read_exact(&mut [0]).unwrap();
+            drop(leaves);
+            let response = get(&mut connect(&server, &config, "localhost"), target).unwrap();
+            assert!(body(&response) == contents(len), "{len} bytes differ");
+        }
+        server.handle().stop();
+        server.wait().unwrap();
     });
 }
 
@@ -1082,6 +1122,41 @@ fn pipelined_requests_over_tls_made_memory_grow() {
         let shared = Shared { session: Arc::new(Mutex::new(session)), stream: Arc::clone(&stream) };
         bounds::check_pipelining(name, serving, &stream, (shared.clone(), shared), 4_000);
     });
+}
+
+#[test]
+fn memory_of_all_tls_clients_stays_within_the_logged_maximum() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("a", &["localhost"]);
+    let tls = ["--tls-cert", certificate.to_str().unwrap(), "--tls-key", key.to_str().unwrap()];
+    let config = Arc::new(authority.trusting(BOTH));
+    let handshake = |serving: &Serving| {
+        let mut stream = tcp(serving.address);
+        let name = ServerName::try_from("localhost").unwrap();
+        let mut session = ClientConnection::new(Arc::clone(&config), name).unwrap();
+        session.complete_io(&mut stream).unwrap();
+        session.set_buffer_limit(None);
+        (session, stream)
+    };
+    let client = |serving: &Serving, bytes: Vec<u8>| {
+        let (mut session, stream) = handshake(serving);
+        session.writer().write_all(&bytes).unwrap();
+        bounds::Sender::new(stream, wire(&mut session))
+    };
+    let other = |serving: &Serving| {
+        let (session, stream) = handshake(serving);
+        let mut connection = StreamOwned::new(session, stream);
+        move || {
+            connection.write_all(b"HEAD /none HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+            let mut response = Vec::new();
+            while !response.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                connection.read_exact(&mut byte).unwrap();
+                response.extend(byte);
+            }
+        }
+    };
+    bounds::check_memory_of_all_clients(&tls, client, other);
 }
 
 #[test]

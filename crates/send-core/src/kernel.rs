@@ -355,7 +355,8 @@ impl<R: Ring + 'static> Drop for SendKernel<R> {
 }
 
 impl<R: Ring + 'static> SendKernel<R> {
-    /// Decodes events not consumed, so that operations complete and connections are closed. Then ends the ring.
+    /// Decodes events not consumed, so that operations complete and connections are closed. Then ends the ring, which
+    /// discards what it completes meanwhile: listeners may go on accepting.
     fn end(&mut self) {
         let SendKernel { ecb, new, others, host, .. } = self;
         // An interruption in between would deliver events that cannot be decoded after the end.
@@ -363,6 +364,7 @@ impl<R: Ring + 'static> SendKernel<R> {
             // Lowering it needs no handler.
             let _ = ecb.set_notify(Groups::NONE);
             ecb.set_deliver(Groups::ALL);
+            ecb.with_notifications_blocked(|source| source.ends = true);
             loop {
                 ecb.handle_events();
                 let Ok(event) = new.pop().or_else(|_| others.pop()) else { break };

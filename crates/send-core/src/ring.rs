@@ -15,11 +15,13 @@ pub(crate) struct RingSource<R: Ring + 'static = LinuxRing> {
     pub(crate) kernel: UringKernel<R>,
     /// The fault of the last wait, if it failed.
     pub(crate) fault: Option<KernelError>,
+    /// Further completions stay in the kernel, whose end discards them.
+    pub(crate) ends: bool,
 }
 
 impl<R: Ring + 'static> RingSource<R> {
     pub(crate) fn new(kernel: UringKernel<R>) -> Self {
-        RingSource { kernel, fault: None }
+        RingSource { kernel, fault: None, ends: false }
     }
 }
 
@@ -48,7 +50,8 @@ pub(crate) fn raw(event: Event) -> RawCompletion {
 // when no other method is being called.
 unsafe impl<R: Ring + 'static> Source for RingSource<R> {
     fn collect(&mut self, sink: &mut EventSink<'_>) {
-        while sink.has_room()
+        while !self.ends
+            && sink.has_room()
             && let Some(raw) = self.kernel.next_raw()
         {
             sink.post(event(raw));

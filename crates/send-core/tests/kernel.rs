@@ -77,16 +77,22 @@ fn queues_of_no_event_passed_none_on() {
     assert!(woken);
 }
 
+/// Clients of a flood.
+const CLIENTS_AT_MOST: u32 = 300;
+
 thread_local! {
     /// Where a client is to connect.
     static ADDRESS: Cell<Option<SocketAddr>> = const { Cell::new(None) };
+    /// Where a client connects whenever the ring is looked at, and how many were accepted so far.
+    static FLOODED: Cell<Option<SocketAddr>> = const { Cell::new(None) };
+    static LANDED: Cell<u32> = const { Cell::new(0) };
     static CLIENT: Cell<Option<TcpStream>> = const { Cell::new(None) };
 }
 
-/// A ring that accepts a connection immediately after it was asked what has landed.
+/// A ring that accepts a connection immediately after it was asked what has landed, or whenever it is looked at.
 struct AcceptsAfterQuery(LinuxRing);
 
-// Only `landed` differs.
+// Only `landed` and `reap` differ.
 impl Ring for AcceptsAfterQuery {
     type System = Linux;
 
@@ -159,6 +165,18 @@ impl Ring for AcceptsAfterQuery {
     }
 
     fn reap(&mut self, into: &mut VecDeque<Cqe>) {
+        let landed = self.0.landed();
+        if let Some(address) = FLOODED.get()
+            && LANDED.get() < CLIENTS_AT_MOST
+        {
+            CLIENT.set(Some(TcpStream::connect(address).unwrap()));
+            // It does not land when the accept has ended.
+            let lands = (0..1_000).any(|_| {
+                thread::yield_now();
+                self.0.landed() > landed
+            });
+            LANDED.set(LANDED.get() + u32::from(lands));
+        }
         self.0.reap(into);
     }
 }
@@ -189,5 +207,28 @@ fn connection_accepted_at_the_end_stayed_open() {
         client.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
         let end = client.read(&mut [0]).map_err(|error| error.kind());
         assert!(matches!(end, Ok(0) | Err(io::ErrorKind::ConnectionReset)), "{finishes}: {end:?}");
+    }
+}
+
+#[test]
+fn flood_of_connections_kept_the_end_from_ending() {
+    for delivery in [Delivery::Preemptive, Delivery::Ps2, Delivery::Ps1] {
+        let config = UringConfig::new(delivery.mode(), 16, 1, 16);
+        let ring = match UringKernel::<AcceptsAfterQuery>::on(Linux::default(), &config) {
+            Ok(ring) => ring,
+            Err(missing) => return println!("not tested: {missing}"),
+        };
+        let mut kernel = SendKernel::with_kernel(ring, delivery, Capacity::new(8, 8)).unwrap();
+        let at = "127.0.0.1:0".parse().unwrap();
+        let (listener, address) = kernel.host_mut().listen(at, &ListenOptions::new(1024)).unwrap();
+        // SAFETY: the listener stays open.
+        let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
+        kernel.submit(Token::new(OpKind::Accept, 0, 0), accept).unwrap();
+        kernel.turn(Some(Instant::now())).unwrap();
+        FLOODED.set(Some(address));
+        kernel.finish();
+        FLOODED.set(None);
+        let came = LANDED.replace(0);
+        assert!(came < CLIENTS_AT_MOST / 10, "{delivery:?}: the end took {came} connections");
     }
 }

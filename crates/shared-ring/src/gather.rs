@@ -39,18 +39,23 @@ enum Segment {
     Received(RxBuf),
 }
 
-/// Bytes shared with an owner whose destructor may panic. That panic is caught: it no longer
-/// concerns the connection, and a list can be dropped anywhere. The panic hook has reported it.
+/// Bytes shared with an owner whose destructor may panic; see [`discard`].
 struct SharedBytes(ManuallyDrop<Bytes>);
 
 impl Drop for SharedBytes {
     fn drop(&mut self) {
         // SAFETY: the value is not used again.
-        let bytes = unsafe { ManuallyDrop::take(&mut self.0) };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
-            // Dropping the payload may panic too.
-            mem::forget(panic);
-        }
+        discard(unsafe { ManuallyDrop::take(&mut self.0) });
+    }
+}
+
+/// Drops shared bytes, whose owner's destructor may panic. That panic is caught: it no longer concerns
+/// the connection, and the bytes can be dropped anywhere. The panic hook has reported it.
+#[inline]
+pub fn discard(bytes: Bytes) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
+        // Dropping the payload may panic too.
+        mem::forget(panic);
     }
 }
 

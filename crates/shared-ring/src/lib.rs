@@ -78,7 +78,7 @@ mod waker;
 pub mod buffers {
     pub use crate::buffer::{BufferPool, RxBuf};
     pub use crate::buffer_group::{BufferError, BufferGroup, BufferMemory, Place};
-    pub use crate::gather::GatherList;
+    pub use crate::gather::{GatherList, discard};
 }
 
 /// System calls by number, and the executors that can make them.

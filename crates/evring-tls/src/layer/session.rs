@@ -96,6 +96,12 @@ pub(super) struct Session<T> {
     stops: bool,
 }
 
+impl<T> Drop for Session<T> {
+    fn drop(&mut self) {
+        self.queue.drain(..).for_each(Chunk::discard);
+    }
+}
+
 impl<T: Transform> Session<T> {
     pub(super) fn new(id: ConnId, transform: T) -> Self {
         Session {

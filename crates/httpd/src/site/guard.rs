@@ -25,6 +25,12 @@ pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
 /// A value that handler code made; its `Drop` runs under [`guard`].
 pub(crate) struct Guarded<T>(Option<T>);
 
+impl<T: Clone> Clone for Guarded<T> {
+    fn clone(&self) -> Self {
+        Guarded(self.0.clone())
+    }
+}
+
 impl<T> fmt::Debug for Guarded<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Guarded(..)")

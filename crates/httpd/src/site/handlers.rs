@@ -12,6 +12,7 @@ use crate::message::body::BodyDecoder;
 use crate::message::conversion::{HttpConversion, trailers};
 use crate::message::request::{Expects, KeptHead, Method, RequestHead};
 use crate::message::status::Status;
+use crate::response::clock::Clock;
 use crate::response::prepared::PreparedResponse;
 use crate::site::any_response::{AnyResponse, ResponseKind};
 use crate::site::body_memory::BodyMemory;
@@ -19,7 +20,7 @@ use crate::site::client_info;
 use crate::site::context::Context;
 use crate::site::exchange::{Exchange, IncomingBody, Stage, WaitsFor};
 use crate::site::guard::{Guarded, guard};
-use crate::site::handler::{Answer, BodySink, Wait};
+use crate::site::handler::{Answer, BodySink, Handler, Wait};
 use crate::site::head::Head;
 use crate::site::log::LoggedRequest;
 use crate::site::pipe::pipe;
@@ -146,12 +147,13 @@ impl Handlers {
         if self.constants.len() <= route.index {
             self.constants.resize_with(route.index + 1, || None);
         }
-        let slot = &mut self.constants[route.index];
-        let prepared = slot.get_or_insert_with(|| {
-            let constant = self.routes.handler(route).constant_for(&http::Method::GET);
-            let (content_type, body) = constant.unwrap_or_default();
-            PreparedResponse::new(RepresentationHeaders::plain(content_type), &body, clock)
-        });
+        let prepared = match &mut self.constants[route.index] {
+            Some(prepared) => prepared,
+            slot => match constant(self.routes.handler(route), clock) {
+                Ok(prepared) => slot.insert(prepared),
+                Err(status) => return context.send_error(x, status, options.ending()),
+            },
+        };
         let sent = prepared.send(x.io, x.id, clock, options);
         x.state.record(sent)
     }
@@ -265,6 +267,7 @@ impl Handlers {
         wait: Wait,
     ) -> bool {
         let Some(task) = self.task(x) else {
+            drop(Guarded::new(wait));
             return context.send_error(x, Status::INTERNAL, options.ending());
         };
         let (incoming, request_body) = if body.is_open() {
@@ -371,6 +374,15 @@ impl Handlers {
         }
         is_upgraded
     }
+}
+
+/// Makes the constant response of a handler.
+#[cold]
+fn constant(handler: &Arc<dyn Handler>, clock: &Clock) -> Result<PreparedResponse, Status> {
+    let constant = guard(|| handler.constant_for(&http::Method::GET))?;
+    let (content_type, body) = constant.unwrap_or_default();
+    let body = Guarded::new(body);
+    Ok(PreparedResponse::new(RepresentationHeaders::plain(content_type), &body, clock))
 }
 
 /// Rejects a late request. Returns `None` if it is in time, else whether the next request may be processed.

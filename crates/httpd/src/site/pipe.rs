@@ -7,6 +7,8 @@ use std::task::{Context, Poll, Waker};
 use bytes::Bytes;
 use http::HeaderMap;
 
+use crate::site::guard::{Guarded, guard};
+
 /// Bytes in a pipe at which its writer has to wait, with [`PIECE_BYTES`] for each piece. One piece may exceed it.
 pub(crate) const CAPACITY_BYTES: usize = 64 * 1024;
 
@@ -28,7 +30,7 @@ type End = Result<HeaderMap, Broken>;
 
 #[derive(Debug, Default)]
 struct PipeState {
-    pieces: VecDeque<Bytes>,
+    pieces: VecDeque<Guarded<Bytes>>,
     /// Memory of `pieces`.
     queued_bytes: usize,
     /// Bytes that the reader has taken and keeps.
@@ -61,7 +63,8 @@ impl Shared {
     fn change(&self, change: impl FnOnce(&mut PipeState) -> Option<Waker>) {
         let waker = change(&mut self.lock());
         if let Some(waker) = waker {
-            waker.wake();
+            // It may be one of the handler.
+            let _ = guard(|| waker.wake());
         }
     }
 }
@@ -84,7 +87,7 @@ impl Writer {
                 return None;
             }
             state.queued_bytes += cost(&piece);
-            state.pieces.push_back(piece);
+            state.pieces.push_back(Guarded::new(piece));
             state.reader.take()
         });
     }
@@ -160,7 +163,7 @@ impl Reader {
             if let Some(writer) = writer {
                 writer.wake();
             }
-            return Poll::Ready(Some(Ok(piece)));
+            return Poll::Ready(Some(Ok(piece.into_inner())));
         }
         match state.end {
             Some(Ok(_)) => Poll::Ready(None),

@@ -4,7 +4,8 @@ use std::iter;
 
 use evring::{Chunk, Commands, Cx};
 use http::header::{self, HeaderValue};
-use http::{HeaderMap, StatusCode};
+use http::response::Parts;
+use http::{Extensions, HeaderMap, StatusCode};
 
 use crate::decision::options::ResponseOptions;
 use crate::message::conversion::{HttpConversion, is_framing};
@@ -137,24 +138,42 @@ fn send_full(
     response: Response,
     options: ResponseOptions,
 ) -> SendProgress {
-    let (mut head, Body(body)) = response.into_parts();
-    if head.status == StatusCode::SWITCHING_PROTOCOLS
-        && let Some(protocol) = head.extensions.remove::<Protocol>()
-    {
-        drop(Guarded::new((head.extensions, body)));
-        return switch(context, x, &head.headers, protocol, options);
+    let (Parts { status, mut headers, extensions, .. }, Body(body)) = response.into_parts();
+    let progress = send_parts(context, x, (status, &headers), extensions, body, options);
+    // The handler's memory may have owners whose drops panic.
+    headers.drain().for_each(|field| drop(Guarded::new(field)));
+    conversion.recycle(headers);
+    progress
+}
+
+/// Sends the parts of a response with fields.
+fn send_parts(
+    context: &mut Context,
+    x: &mut Cx<'_, impl Commands, State>,
+    (status, fields): (StatusCode, &HeaderMap),
+    mut extensions: Extensions,
+    body: Kind,
+    options: ResponseOptions,
+) -> SendProgress {
+    let protocol = match status {
+        StatusCode::SWITCHING_PROTOCOLS => extensions.remove::<Protocol>(),
+        _ => None,
+    };
+    if !extensions.is_empty() {
+        drop(Guarded::new(extensions));
     }
-    let extensions = (!head.extensions.is_empty()).then(|| Guarded::new(head.extensions));
-    drop(extensions);
-    let status = Status(head.status.as_u16(), head.status.canonical_reason().unwrap_or(""));
+    if let Some(protocol) = protocol {
+        drop(Guarded::new(body));
+        return switch(context, x, fields, protocol, options);
+    }
+    let status = Status(status.as_u16(), status.canonical_reason().unwrap_or(""));
     // 1xx is not a final status.
     if status.0 < 200 {
         drop(Guarded::new(body));
         return SendProgress::Sent(context.send_error(x, Status::INTERNAL, options.ending()));
     }
-    let framing = Framing::of(status, &head.headers, &body, options);
-    let options = put_full_head(&mut context.responder, status, &head.headers, framing, options);
-    conversion.recycle(head.headers);
+    let framing = Framing::of(status, fields, &body, options);
+    let options = put_full_head(&mut context.responder, status, fields, framing, options);
     send_body(&mut context.responder.scratch, x, body, (status, framing, options))
 }
 
@@ -203,6 +222,7 @@ fn send_body(
         }
         Kind::Bytes(bytes) if bytes.len() <= PreparedResponse::MAX_INLINE_BYTES => {
             head.extend_from_slice(&bytes);
+            drop(Guarded::new(bytes));
             Kind::default()
         }
         body => body,

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use http::Method;
 
 use crate::message::path;
+use crate::site::guard::Guarded;
 use crate::site::handler::Handler;
 use crate::site::params::PathParams;
 
@@ -17,7 +18,7 @@ pub(crate) struct Routes(Vec<RouteEntry>);
 #[derive(Clone)]
 struct RouteEntry {
     path: RoutePath,
-    handler: Arc<dyn Handler>,
+    handler: Guarded<Arc<dyn Handler>>,
     sheds_if_late: bool,
     wants_client_info: bool,
     constant: ConstantFor,
@@ -42,6 +43,7 @@ impl RouteEntry {
         } else {
             ConstantFor::None
         };
+        let handler = Guarded::new(handler);
         RouteEntry { path, handler, sheds_if_late, wants_client_info, constant }
     }
 }

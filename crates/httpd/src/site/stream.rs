@@ -18,7 +18,7 @@ use crate::site::response_body::{Piece, Pieces};
 pub(crate) struct StreamedBody {
     pieces: Guarded<Pieces>,
     /// The unsent part of the last piece.
-    unsent: Bytes,
+    unsent: Guarded<Bytes>,
     /// Bytes of the pieces not produced yet; `None` for a body of unknown length.
     remaining: Option<u64>,
     /// Bytes of the body that were queued and not counted.
@@ -63,7 +63,7 @@ impl StreamedBody {
         let pieces = Guarded::new(pieces);
         StreamedBody {
             pieces,
-            unsent: Bytes::new(),
+            unsent: Guarded::new(Bytes::new()),
             remaining: len,
             uncounted: 0,
             chunked,
@@ -91,7 +91,8 @@ impl StreamedBody {
         let mut empty = 0;
         loop {
             if !self.unsent.is_empty() {
-                let part = self.unsent.split_to(self.unsent.len().min(PART_BYTES));
+                let len = self.unsent.len().min(PART_BYTES);
+                let part = self.unsent.split_to(len);
                 if self.send_part(io, to, part) >= HIGH_WATER {
                     return Streamed::Full;
                 }
@@ -104,7 +105,7 @@ impl StreamedBody {
                 Err(status) => Err(status),
             };
             let piece = match piece {
-                Ok(Some(Ok(Piece::Bytes(piece)))) => piece,
+                Ok(Some(Ok(Piece::Bytes(piece)))) => Guarded::new(piece),
                 Ok(Some(Ok(Piece::Trailers(lines)))) => return self.end(io, to, &lines),
                 Ok(None) => return self.end(io, to, b""),
                 Ok(Some(Err(error))) => {

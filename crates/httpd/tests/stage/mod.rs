@@ -349,7 +349,10 @@ impl Commands for Io {
         match chunk {
             Chunk::Copy(bytes) => self.sent.extend_from_slice(bytes),
             Chunk::Static(bytes) => self.sent.extend_from_slice(bytes),
-            Chunk::Shared(bytes) => self.sent.extend_from_slice(&bytes),
+            Chunk::Shared(bytes) => {
+                self.sent.extend_from_slice(&bytes);
+                Chunk::Shared(bytes).discard();
+            }
             Chunk::Received(bytes) => self.sent.extend_from_slice(&bytes),
             Chunk::File(file, range) => {
                 let bytes = read(&file, range.start, range.end - range.start).unwrap();

@@ -16,12 +16,14 @@ impl<T: Transform> Session<T> {
     /// Seals a chunk or queues it. Returns the number of buffered bytes.
     pub(in crate::layer) fn send(&mut self, io: &mut dyn Commands, chunk: Chunk<'_>) -> usize {
         if !self.app_may_send() {
+            chunk.discard();
             return 0;
         }
         self.pump(io); // the caller has filled any reserved memory
         let is_file = matches!(chunk, Chunk::File(..));
         if self.queue.is_empty() && self.transform.ready() && !is_file {
             self.seal(io, bytes_of(&chunk));
+            chunk.discard();
         } else {
             self.enqueue(io, owned(chunk));
             self.pump(io);
@@ -93,6 +95,7 @@ impl<T: Transform> Session<T> {
                 Some(chunk) => {
                     self.held -= bytes_of(&chunk).len();
                     self.seal(io, bytes_of(&chunk));
+                    chunk.discard();
                     self.buffered();
                 }
             }
@@ -162,7 +165,7 @@ impl<T: Transform> Session<T> {
 
     pub(super) fn drop_queue(&mut self) {
         self.dropped += self.unsealed_bytes();
-        self.queue.clear();
+        self.queue.drain(..).for_each(Chunk::discard);
         (self.held, self.files, self.reading) = (0, 0, false);
     }
 }

@@ -30,6 +30,10 @@ impl Usage {
     /// `landed` bytes before a pause takes effect.
     pub fn exceeded(&self, config: &Config, landed: usize) -> Option<(&'static str, usize, usize)> {
         let connections = config.max_connections as usize;
+        // One waits for each listener. Connections that the program opens take the room of accepts in flight.
+        let listeners = config.listen.len();
+        let in_flight = if self.connected > 0 { config.backlog.max(16) as usize } else { 0 };
+        let accepted = connections + listeners * (1 + in_flight);
         let tail = self.max_unconsumed + landed;
         let queue = Self::max_queue_memory(config);
         let per_address = config.max_per_address.map_or(0, |max| max as usize);
@@ -42,6 +46,7 @@ impl Usage {
         let spare = 2 * connections.clamp(128, 1_024);
         let bounds = [
             ("connections", self.connections, connections),
+            ("connections with those that wait", self.connections + self.deferred, accepted),
             ("operations of a connection in flight", self.operations_per_connection, MAX_CONN_OPS),
             ("unconsumed bytes", self.tail, tail),
             ("memory of unconsumed bytes", self.tail_memory, 2 * tail + MAX_KEPT_BYTES),
@@ -72,6 +77,22 @@ impl Usage {
 mod tests {
     use super::*;
     use crate::driver::connection::{ConnFlags, Connection, Phase};
+
+    #[test]
+    fn connections_that_wait_were_not_compared_with_their_bound() {
+        let config = Config::default().with(|c| {
+            c.listen = vec!["127.0.0.1:0".parse().unwrap(); 2];
+            c.max_connections = 10;
+        });
+        let usage = |deferred, connected| {
+            Usage { connections: 10, deferred, connected, ..Usage::default() }.exceeded(&config, 0)
+        };
+        assert_eq!(usage(2, 0), None);
+        assert_eq!(usage(3, 0), Some(("connections with those that wait", 13, 12)));
+        // Those that the program opens take the room of accepts in flight.
+        assert_eq!(usage(2 + 2 * config.backlog as usize, 1), None);
+        assert!(usage(3 + 2 * config.backlog as usize, 1).is_some());
+    }
 
     #[test]
     fn operations_of_one_connection_were_hidden_by_those_of_others() {

@@ -32,6 +32,7 @@ impl<K: Submit> Commands for Io<K> {
         let connection =
             connections.get_mut(to.slot() as usize).filter(|connection| connection.is(to));
         let Some(connection) = connection.filter(|connection| connection.takes_sends()) else {
+            chunk.discard();
             return 0;
         };
         let mut n = 0;

@@ -23,6 +23,8 @@ pub struct Usage {
     pub connections: usize,
     /// Accepted connections that are not admitted.
     pub deferred: usize,
+    /// Connections that the program has opened itself so far.
+    pub connected: u64,
     /// Sockets that the driver must close, including listeners.
     pub sockets: usize,
     /// Of these, sockets whose close is in flight.
@@ -100,6 +102,7 @@ impl<K: Submit> Io<K> {
             rejected_addresses: self.stats.rejected_addresses,
             connections: self.open as usize,
             deferred: self.deferred.len(),
+            connected: self.stats.connected,
             sockets: self.deferred.len(),
             spare: self.spare.len() + self.spare_tails.len(),
             deferred_file_ops: self.file_ops.num_deferred(),
