@@ -10,6 +10,8 @@
     reason = "of the included modules, only the kernel is used"
 )]
 
+#[path = "../../../crates/flexsc-rt/src/simulated/armed.rs"]
+mod armed;
 #[path = "../../../crates/flexsc-rt/src/bell.rs"]
 mod bell;
 #[path = "../../../crates/flexsc-rt/src/call.rs"]

@@ -10,8 +10,8 @@ use rustix::io::Errno;
 use shared_ring::Host;
 use shared_ring::poller::Readiness;
 
+use crate::armed::Armed;
 use crate::call_ring::{Queues, RingWork, is_readable};
-use crate::epoll_set::Armed;
 use crate::host;
 use crate::workers::{BY_THREAD, Workers};
 

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::super::rounds::Round;
 use super::super::system_call::{SystemCall, failed};
-use super::memory;
+use super::works::memory;
 use crate::command::{Complete, CompletionWay};
 use crate::failure::Failure;
 use crate::measure::Callgrind;

@@ -19,7 +19,7 @@ use crate::statistics::{ratios, spread};
 
 use bare_ring::BareRing;
 use completions::Completions;
-use works::{Work, Works};
+use works::{MAX_DEPTH, Work, Works};
 
 pub(crate) use completions::complete;
 
@@ -36,7 +36,6 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 /// Batch depths.
 const FULL: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const QUICK: [usize; 3] = [1, 8, 64];
-const MAX_DEPTH: usize = 512;
 /// The work that keeps a syscall thread busy.
 const READS: &str = "4 KiB read, page cache";
 /// The depth of the goal for a null call, and the lowest one for the best executor.
@@ -75,11 +74,6 @@ const NOTES: [&str; 7] = [
      `null`, of the file and of the file registered with the ring, and IORING_OP_NOP, the ring's null operation, beside \
      getppid(2) directly. The ratios `..._over_bare_ring...` are of batches of 64.",
 ];
-
-/// Memory that calls use. It is never freed, and read by nothing else.
-fn memory(bytes: usize) -> usize {
-    vec![0_u8; bytes].leak().as_mut_ptr() as usize
-}
 
 /// Who makes the calls.
 struct Maker {

@@ -10,8 +10,15 @@ use flexsc_rt::Kind;
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::super::system_call::SystemCall;
-use super::{MAX_DEPTH, memory};
 use crate::failure::Failure;
+
+/// The largest batch.
+pub(super) const MAX_DEPTH: usize = 512;
+
+/// Memory that calls use. It is never freed, and read by nothing else.
+pub(super) fn memory(bytes: usize) -> usize {
+    vec![0_u8; bytes].leak().as_mut_ptr() as usize
+}
 
 /// One call, or two of which the second gets the result of the first.
 pub(super) struct Work {

@@ -6,43 +6,13 @@ use std::time::Duration;
 use rustix::event::epoll;
 use rustix::io::Errno;
 
+pub(crate) use super::armed::Arm;
+use super::armed::Armed;
 use super::call_ring::is_readable;
 use super::machine::{Machine, machine, wait_until};
 
 /// Reports of one wait.
 const REPORTS: usize = 16;
-
-/// How a descriptor is reported; see the real one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Arm {
-    Once,
-    Changes,
-}
-
-/// A descriptor in the set.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Armed {
-    interest: [bool; 2],
-    arm: Arm,
-    /// The changes that were reported.
-    seen: Option<[u64; 2]>,
-}
-
-impl Armed {
-    /// Returns what the set reports of the descriptor now.
-    pub(crate) fn report(&self, machine: &mut Machine, fd: RawFd) -> epoll::EventFlags {
-        let mut flags = epoll::EventFlags::empty();
-        let changes = machine.changes(fd);
-        let has_changed = |n: usize| self.seen.is_none_or(|seen| seen[n] != changes[n]);
-        if self.arm == Arm::Once || (0..2).any(|n| self.interest[n] && has_changed(n)) {
-            let ready = machine.ready(fd);
-            flags.set(epoll::EventFlags::IN, self.interest[0] && ready[0]);
-            flags.set(epoll::EventFlags::OUT, self.interest[1] && ready[1]);
-            flags.set(epoll::EventFlags::ERR, machine.has_error(fd));
-        }
-        flags
-    }
-}
 
 pub(crate) struct EpollSet {
     /// The owner's bell and what its reports carry; the rings follow.
@@ -106,7 +76,7 @@ impl EpollSet {
             }
         }
         for (fd, mut armed) in std::mem::take(&mut machine.armed) {
-            let flags = armed.report(machine, fd);
+            let flags = armed.report(machine.changes(fd), machine.ready(fd), machine.has_error(fd));
             let is_reported = !flags.is_empty() && add(flags, fd as u64);
             if is_reported {
                 armed.seen = Some(machine.changes(fd));

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
+use super::armed::Armed;
 use super::call_ring::Queues;
-use super::epoll_set::Armed;
 use super::kernel_ring::KernelRing;
 pub(super) use super::kernel_ring::{enter, has_operation};
 use super::{processors, tasks};

@@ -11,6 +11,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "the tests do not use all of the included modules")]
 
+mod armed;
 mod call_ring;
 mod clock;
 #[path = "../cores.rs"]

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::task::Waker;
 
+use super::armed::Armed;
 use super::call_ring::is_readable;
-use super::epoll_set::Armed;
 use super::machine::{Machine, machine};
 use crate::watch::Watch;
 
@@ -56,7 +56,9 @@ impl Machine {
             return None;
         }
         let armed: Vec<_> = self.armed.iter().map(|(fd, armed)| (*fd, *armed)).collect();
-        let mut is_reported = |(fd, armed): &(i32, Armed)| !armed.report(self, *fd).is_empty();
+        let mut is_reported = |(fd, armed): &(i32, Armed)| {
+            !armed.report(self.changes(*fd), self.ready(*fd), self.has_error(*fd)).is_empty()
+        };
         let has_report =
             armed.iter().any(&mut is_reported) || is_readable(bell) || self.ring.has_completions();
         if has_report { self.notifier.as_mut()?.1.take_driver() } else { None }
