@@ -41,6 +41,7 @@ mod buffer;
 mod buffer_group;
 mod cached;
 mod call;
+mod changes;
 mod datagram;
 mod descriptor;
 mod discard;
@@ -56,6 +57,7 @@ mod kernel;
 mod kernel_error;
 mod linux;
 mod listening;
+mod metadata;
 pub mod nonblocking;
 mod offload;
 mod op;
@@ -88,10 +90,11 @@ pub mod calls {
 
 /// File operations, open files and their metadata.
 pub mod files {
-    pub use crate::file::{File, FileKind, Listing, Metadata};
+    pub use crate::file::File;
     pub use crate::file_op::{
         Access, FileOp, FileOutcome, FileWrite, PathAt, SymlinkPolicy, WriteAt,
     };
+    pub use crate::metadata::{FileKind, Listing, Metadata};
 }
 
 /// Listening sockets, and datagrams.
