@@ -75,7 +75,7 @@ impl File {
         self.0.version.set(Some(Version::new(meta)));
     }
 
-    /// Returns the length of the file when it was opened, if it is looked for changes.
+    /// Returns the length of the file when it was opened, if the driver looks for changes of it.
     pub fn opened_len(&self) -> Option<u64> {
         self.0.version.get().map(|version| version.opened_len)
     }

@@ -117,6 +117,11 @@ impl Generations {
         if self.monitor.as_ref().is_some_and(|monitor| !monitor.server.handle.can_reload()) {
             return false;
         }
+        self.has_own_room()
+    }
+
+    /// The same, without the server of the metrics.
+    fn has_own_room(&self) -> bool {
         let living = self.generations.iter().filter(|generation| !generation.has_ended());
         living.count() < Self::MAX
     }
@@ -296,10 +301,17 @@ impl Handle {
         state.has_room()
     }
 
-    /// Stops the oldest workers that a reload has replaced, with the
+    /// Stops the oldest workers that keep another reload from starting, with the
     /// [`Config::drain_timeout`](evring::Config::drain_timeout) of their settings for their responses.
     pub fn stop_oldest(&self) {
         let mut state = self.0.lock();
+        #[cfg(feature = "metrics")]
+        if let Some(monitor) = &state.monitor {
+            monitor.server.handle.stop_oldest();
+        }
+        if state.has_own_room() {
+            return;
+        }
         let mut living = state.generations.iter_mut().filter(|generation| !generation.has_ended());
         if let Some(oldest) = living.next().filter(|oldest| oldest.is_retired) {
             oldest.stop();

@@ -51,7 +51,12 @@ impl Builder {
 /// Returns whether a socket on one address keeps others from listening on another one, as they are the same or one
 /// includes the other (`EADDRINUSE` in ip(7)).
 fn overlaps(a: &SocketAddr, b: &SocketAddr) -> bool {
-    let includes = |a: &SocketAddr, b: &SocketAddr| a.ip().is_unspecified() || a.ip() == b.ip();
+    let scope = |at: &SocketAddr| match at {
+        SocketAddr::V4(_) => 0,
+        SocketAddr::V6(at) => at.scope_id(),
+    };
+    let is_same = |a: &SocketAddr, b: &SocketAddr| a.ip() == b.ip() && scope(a) == scope(b);
+    let includes = |a: &SocketAddr, b: &SocketAddr| a.ip().is_unspecified() || is_same(a, b);
     let is_same_port = a.port() == b.port() && a.port() > 0;
     is_same_port && a.is_ipv4() == b.is_ipv4() && (includes(a, b) || includes(b, a))
 }

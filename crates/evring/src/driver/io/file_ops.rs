@@ -6,7 +6,7 @@ use shared_ring::{Errno, Op, OpKind, Outcome, Submit, SubmitError, Submitted, To
 use super::Io;
 use super::file_requests::FileRequest;
 use crate::driver::connection::QueuedFile;
-use crate::{ConnId, FileOp};
+use crate::{ConnId, FileOp, MAX_READ_BYTES};
 
 /// Maximum number of bytes that are read at a time for a send queue.
 const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
@@ -18,7 +18,7 @@ const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 /// by others.
 fn looked_at(op: &FileOp) -> Option<(File, u64)> {
     let FileOp::Read(file, range) = op else { return None };
-    let is_whole = |len| range.start == 0 && range.end >= len;
+    let is_whole = |len| range.start == 0 && range.end.min(MAX_READ_BYTES.into()) >= len;
     file.opened_len().filter(|len| !is_whole(*len)).map(|_| (file.clone(), range.start))
 }
 

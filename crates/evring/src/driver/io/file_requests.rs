@@ -37,7 +37,7 @@ impl FileRequest {
     pub(crate) fn done(self, outcome: Outcome) -> (u32, io::Result<FileOutcome>) {
         let done = match outcome {
             Outcome::File(done) => Ok(done),
-            Outcome::Failed(Errno::STALE, _) => Err(FileChanged.into()),
+            Outcome::Failed(Errno::STALE, _) if self.reads.is_some() => Err(FileChanged.into()),
             Outcome::Failed(errno, _) => Err(errno.into()),
             _ => Err(Errno::IO.into()),
         };

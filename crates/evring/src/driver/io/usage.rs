@@ -78,7 +78,7 @@ pub struct Usage {
     pub file_ops_per_connection: usize,
     /// Directory listings in flight or not delivered yet.
     pub lists: usize,
-    /// Lists and tails kept for reuse, and the maximum memory of the max recent ones.
+    /// Lists and tails kept for reuse, and the maximum memory of the latest ones.
     pub spare: usize,
     /// See [`spare`](Usage::spare).
     pub spare_memory: usize,
@@ -128,7 +128,7 @@ impl<K: Submit> Io<K> {
         let sources = admitted.chain(self.deferred.iter().map(|(_, _, from)| *from));
         usage.with_share = sources.flatten().count();
         usage.miscounted = self.held.abs_diff(self.connections.iter().map(Connection::holds).sum());
-        // The max recent ones; earlier inspections checked the others.
+        // The latest ones; earlier inspections checked the others.
         let lists = self.spare.iter().rev().take(RECENT).map(|list| held(list));
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
