@@ -3,9 +3,11 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process;
+use std::thread;
+use std::time::Duration;
 
 use rustix::fs::sendfile;
 use rustix::io::Errno;
@@ -18,6 +20,9 @@ const BUFFER_BYTES: usize = 64 * 1024;
 
 /// Maximum length of a request, in bytes.
 const MAX_REQUEST_BYTES: usize = 4096;
+
+/// Time after which a process accepts again when it could not.
+const RETRY: Duration = Duration::from_millis(1);
 
 /// How a process sends a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,12 +73,27 @@ pub(super) fn wait_for_processes() {
 fn child(parent: Pid, listener: &TcpListener, root: &Path, method: Method) -> ! {
     let ends = set_parent_process_death_signal(Some(Signal::KILL));
     if ends.is_ok() && getppid() == Some(parent) {
-        while let Ok((stream, _)) = listener.accept() {
-            // An error ends its connection.
-            let _ = connection(stream, root, method);
-        }
+        serve(|| listener.accept(), root, method);
     }
     process::exit(0)
+}
+
+/// Serves one connection after another until the listener is shut down.
+fn serve(
+    mut accept: impl FnMut() -> io::Result<(TcpStream, SocketAddr)>,
+    root: &Path,
+    method: Method,
+) {
+    loop {
+        match accept() {
+            // An error ends its connection.
+            Ok((stream, _)) => drop(connection(stream, root, method)),
+            // The listener does not listen any more (accept(2)).
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => return,
+            // The client has gone, or there is no descriptor until another connection is closed.
+            Err(_) => thread::sleep(RETRY),
+        }
+    }
 }
 
 /// Answers the requests of a connection.
@@ -120,10 +140,14 @@ fn connection(mut stream: TcpStream, root: &Path, method: Method) -> io::Result<
 
 #[cfg(test)]
 mod tests {
-    use std::thread;
-    use std::time::Duration;
-
     use super::*;
+
+    #[test]
+    fn process_ended_when_it_could_not_accept_once() {
+        let mut errors = [Errno::CONNABORTED, Errno::MFILE, Errno::INVAL].into_iter();
+        serve(|| Err(errors.next().unwrap().into()), Path::new(""), Method::Sendfile);
+        assert_eq!(errors.next(), None);
+    }
 
     #[test]
     fn client_that_asked_for_a_close_waited_for_it_in_vain() {

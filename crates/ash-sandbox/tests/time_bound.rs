@@ -108,6 +108,61 @@ fn functions_that_returned_ran_on_behind_the_bound() {
 }
 
 #[test]
+fn empty_loops_were_no_operations() {
+    let (gets, sets) = (repeated(40, "(local.get $l#)"), repeated(40, "(local.set $l#)"));
+    let locals = repeated(40, "(local $l# i64)");
+    for loops in [
+        "(loop)".repeat(600),
+        "(loop ".repeat(600) + &")".repeat(600),
+        "(block (loop (br 1)))".repeat(500),
+        "(drop (loop (result i64) (local.get $c)))".repeat(500),
+        "(if (local.get $a) (then (loop)) (else (loop)))".repeat(250),
+        // Locals live across the loops, and move behind them.
+        format!("{} {gets} {sets}", "(loop)".repeat(400)),
+    ] {
+        assert_bounded("", &format!("{locals} (loop $l {loops} (br $l)) unreachable"));
+    }
+}
+
+#[test]
+fn empty_blocks_were_no_operations() {
+    for blocks in ["(block)".repeat(6000), "(block ".repeat(6000) + &")".repeat(6000)] {
+        assert_bounded("", &format!("(loop $l {blocks} (br $l)) unreachable"));
+    }
+}
+
+#[test]
+fn instructions_with_little_or_no_code_are_bounded() {
+    let fields = "(type $t (func)) (table funcref (elem $empty))
+        (func $empty (type $t)) (func $returns (block (return)))";
+    for body in [
+        String::new(),
+        "nop ".repeat(10_000),
+        "(drop (i32.const 1))".repeat(5000),
+        "(local.set $c (local.tee $c (local.get $c)))".repeat(3000),
+        "(block (br 0))".repeat(5000),
+        "(drop (block (result i64) (local.get $c)))".repeat(2000),
+        "(if (local.get $a) (then) (else))".repeat(800),
+        "(block (br_if 0 (local.get $a)) (br 0))".repeat(800),
+        "(local.set $c (select (local.get $c) (i64.const 1) (local.get $a)))".repeat(2000),
+        "(call $empty)".repeat(500),
+        "(call $returns)".repeat(500),
+        "(call_indirect (type $t) (i32.const 0))".repeat(200),
+    ] {
+        assert_bounded(fields, &format!("(loop $l {body} (br $l)) unreachable"));
+    }
+}
+
+#[test]
+fn divisions_are_bounded() {
+    let chain =
+        format!("(i64.const -#) {} (local.set $c)", "(local.get $d) (i64.div_u)".repeat(40));
+    let divisor = "(local $d i64) (local.set $d (i64.or (local.get $c) (i64.const 3)))";
+    let body = format!("{divisor} (loop $l {} (br $l)) unreachable", repeated(50, &chain));
+    assert_bounded("", &body);
+}
+
+#[test]
 fn growing_the_memory_was_one_operation() {
     for pages in [0, 1] {
         let grow = format!("(drop (memory.grow (i32.const {pages})))");
@@ -269,8 +324,31 @@ fn example_handlers_need_a_tenth_of_what_the_policy_permits() {
     assert!(loaded > 8, "{loaded} handlers");
 }
 
+/// Generates loops, blocks and conditions of the first `kinds`, empty or nested, of which none repeats.
+fn constructs(random: &mut fastrand::Rng, kinds: usize, depth: u32) -> String {
+    let count = if depth == 0 { 0 } else { random.usize(..4) };
+    let inner: String = (0..count).map(|_| constructs(random, kinds, depth - 1)).collect();
+    match random.usize(..kinds) {
+        0..3 => format!("(loop {inner})"),
+        3 => format!("(block {inner})"),
+        4 => format!("(block {inner} (br 0))"),
+        5 => format!("(block (br_if 0 (local.get $a)) {inner})"),
+        6 => format!("(if (local.get $a) (then {inner}))"),
+        7 => format!("(if (local.get $a) (then) (else {inner}))"),
+        8 => format!("(local.set $l0 (loop (result i64) {inner} (local.get $l1)))"),
+        other => unreachable!("{other}"),
+    }
+}
+
+/// Generates an endless loop of constructs with few instructions, perhaps with none.
+fn sparse(random: &mut fastrand::Rng) -> String {
+    let kinds = random.usize(1..=9);
+    let inner: String = (0..random.usize(1..100)).map(|_| constructs(random, kinds, 4)).collect();
+    format!("(local $l0 i64) (local $l1 i64) (loop $l {inner} (br $l)) unreachable")
+}
+
 /// Generates the body of an endless loop that moves many values: rotated locals in branches that are taken or not, wide
-/// blocks, tables of branches and calls.
+/// blocks, tables of branches and calls, and constructs with few instructions.
 fn wide(random: &mut fastrand::Rng) -> String {
     let locals = random.usize(2..60);
     let names = repeated(locals, "(local $l# i64)");
@@ -289,7 +367,7 @@ fn wide(random: &mut fastrand::Rng) -> String {
         let kept: String =
             (0..values).map(|n| format!("(local.set $l{})", (n + by) % locals)).collect();
         let results = "i64 ".repeat(values);
-        steps += &match random.usize(..6) {
+        steps += &match random.usize(..7) {
             0 => format!("(if {condition} (then) (else {gets} {sets}))"),
             1 => format!("(block $b (br_if $b {condition}) {gets} {sets})"),
             2 => format!("(block (result {results}) {some} (br_if 0 {condition})) {kept}"),
@@ -305,13 +383,33 @@ fn wide(random: &mut fastrand::Rng) -> String {
                 "(call $f {} ) (local.set $l1) (local.set $l0)",
                 "(local.get $l0)".repeat(16)
             ),
-            _ => format!(
+            5 => format!(
                 "(call_indirect (type $t) {} (i32.const 0)) (local.set $l0) (local.set $l1)",
                 "(local.get $l1)".repeat(16)
             ),
+            _ => (0..random.usize(1..40)).map(|_| constructs(random, 9, 4)).collect(),
         };
     }
     format!("{names} {init} (loop $l {steps} (br_if $l (i32.const 1))) {stores} (unreachable)")
+}
+
+/// Asserts that modules with generated bodies take no longer than others, if they are accepted, as most are.
+fn assert_all_bounded(fields: &str, generate: impl Fn(&mut fastrand::Rng) -> String) {
+    let plain = time_of_operation(&mut handler("", PLAIN));
+    let mut accepted = 0;
+    for seed in 0..60 {
+        let body = generate(&mut fastrand::Rng::with_seed(seed));
+        if load(fields, &body).is_err() {
+            continue;
+        }
+        accepted += 1;
+        let time = time_of_operation(&mut handler(fields, &body));
+        assert!(
+            time < MAX_RATIO * plain,
+            "seed {seed}: {time} ns for an operation, not {plain} ns"
+        );
+    }
+    assert!(accepted > 30, "{accepted} modules were accepted");
 }
 
 #[test]
@@ -321,19 +419,10 @@ fn generated_modules_with_wide_types_take_no_longer() {
          (func $f (type $t) (local.get 3) (local.get 15))",
         "i64 ".repeat(16)
     );
-    let plain = time_of_operation(&mut handler("", PLAIN));
-    let mut accepted = 0;
-    for seed in 0..60 {
-        let body = wide(&mut fastrand::Rng::with_seed(seed));
-        if load(&fields, &body).is_err() {
-            continue;
-        }
-        accepted += 1;
-        let time = time_of_operation(&mut handler(&fields, &body));
-        assert!(
-            time < MAX_RATIO * plain,
-            "seed {seed}: {time} ns for an operation, not {plain} ns"
-        );
-    }
-    assert!(accepted > 30, "{accepted} modules were accepted");
+    assert_all_bounded(&fields, wide);
+}
+
+#[test]
+fn generated_modules_with_few_instructions_take_no_longer() {
+    assert_all_bounded("", sparse);
 }

@@ -127,8 +127,9 @@ impl Connection {
         self.broken || self.has_error(side) || has_room
     }
 
+    /// Sets the number of bytes in transit from which on an end has no room; 0 for none.
     pub(super) fn set_unsent_limit(&mut self, side: u8, bytes: usize) {
-        self.streams[usize::from(side)].unsent_limit = Some(bytes);
+        self.streams[usize::from(side)].unsent_limit = (bytes > 0).then_some(bytes);
     }
 
     pub(super) fn is_broken(&self) -> bool {

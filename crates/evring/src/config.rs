@@ -48,7 +48,7 @@ pub struct Config {
     pub buffer_size: u32,
     /// Sizes of the kernel's socket buffers.
     pub socket_buffers: BufferSizes,
-    /// Number of bytes that the kernel has not sent yet, from which on an accepted connection has no room
+    /// Maximum number of unsent bytes in the kernel at which an accepted connection still has room
     /// (`TCP_NOTSENT_LOWAT`, tcp(7)). With `None`, the default, it has room until its socket buffer is full.
     pub max_unsent_bytes: Option<u32>,
     /// Maximum number of bytes queued on one connection; a file counts as [`HIGH_WATER`](crate::HIGH_WATER)

@@ -12,6 +12,12 @@ const SLOTS: u32 = 64;
 const LEVELS: usize = 6;
 const NONE: u32 = u32::MAX;
 
+/// Returns `now + time`, with `time` limited to one year to avoid overflow.
+pub(crate) fn after(now: Instant, time: Duration) -> Instant {
+    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+    now + time.min(FAR)
+}
+
 /// Deadlines by id, at most one per id. Ids are small: they index a table.
 #[derive(Debug)]
 pub struct TimerWheel {
@@ -231,6 +237,13 @@ mod tests {
             assert!(steps_down < 100, "each step moves the timer down");
         }
         assert_eq!(wheel.pop_expired(start + far), Some(0));
+    }
+
+    #[test]
+    fn times_are_limited_to_a_year() {
+        let now = Instant::now();
+        let days = |time| (after(now, time) - now).as_secs() / (24 * 3_600);
+        assert_eq!([days(Duration::MAX), days(Duration::from_secs(3 * 24 * 3_600))], [365, 3]);
     }
 
     #[test]

@@ -517,6 +517,17 @@ fn handlers_are_off_under_overload() {
 }
 
 #[test]
+fn busy_poll_without_end_ended_the_thread() {
+    on_each(|mechanism| {
+        let config = config().with(|c| c.busy_poll = Duration::MAX);
+        let server = Running::start(mechanism, HANDLER.as_bytes(), Policy::default(), &config);
+        server.echo(&datagram(0, 10));
+        server.echo(&datagram(0, 10));
+        server.stop();
+    });
+}
+
+#[test]
 fn memory_outlives_receives_in_flight() {
     on_each(|mechanism| {
         for _ in 0..5 {

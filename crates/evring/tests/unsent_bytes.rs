@@ -6,6 +6,7 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
+use evring::sockets::{ListenOptions, ListeningSocket};
 use evring::{Application, Chunk, Commands, Cx, Rx};
 use rustix::net::getpeername;
 
@@ -67,6 +68,26 @@ fn accepted_connections_have_the_limit_of_the_configuration() {
             // 0 stands for none.
             assert_eq!(unsent_limit(connection_to(&client)), limit.unwrap_or(0), "{name}");
             assert_eq!(unsent_limit(client.as_raw_fd()), 0, "{name}");
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn adopted_listener_has_the_limit_of_the_configuration() {
+    one_by_one(|name| {
+        let address = ([127, 0, 0, 1], 0).into();
+        let socket = ListeningSocket::bind(address, &ListenOptions::new(16)).unwrap();
+        for limit in [Some(12_345), None] {
+            let config = listening(1).with(|c| {
+                c.listen = vec![socket.address()];
+                c.inherited = vec![socket.clone()];
+                c.max_unsent_bytes = limit;
+            });
+            let server = Server::start(name, config, || Replies);
+            let mut client = server.connect();
+            ask(&mut client, "?", "!");
+            assert_eq!(unsent_limit(connection_to(&client)), limit.unwrap_or(0), "{name}");
             server.stop();
         }
     });

@@ -410,6 +410,18 @@ fn limits_of_the_metrics_stayed_at_a_reload() {
 }
 
 #[test]
+fn reload_that_failed_changed_the_limits_of_the_metrics() {
+    let server = limited(Limits::default(), None).listen("127.0.0.1:0").start().unwrap();
+    let mut limits = Limits::default();
+    limits.max_request_line_bytes = 100;
+    // The workers cannot start.
+    let builder = limited(limits, None).config(Config::default().with(|c| c.buffers = 3));
+    let outcome = server.handle().reload(builder);
+    assert!(matches!(outcome, Err(Error::Start(_))), "{outcome:?}");
+    assert_eq!(monitor(&server).get(&format!("/{}", "a".repeat(100))).status, 404);
+}
+
+#[test]
 fn address_of_the_metrics_that_narrows_or_widens_was_said_to_be_of_another_program() {
     let builder = |ip: [u8; 4], port| {
         let server = Server::builder().route("/", |_: Request| "served");

@@ -342,6 +342,21 @@ fn variable_was_in_conflict_with_the_command_line_or_the_file() {
 }
 
 #[test]
+fn newline_at_the_end_of_a_variable_was_another_value() {
+    let mut command = httpd(&[]);
+    command.env("EVRING_HTTPD_LISTEN", "127.0.0.1:0,127.0.0.2:0\n");
+    command.env("EVRING_HTTPD_HEADER", "always A: 1\nalways B: 2\n");
+    command.env("EVRING_HTTPD_WORKERS", "1\n");
+    let serving = Serving::of(command);
+    assert_eq!(serving.line.matches("http://").count(), 2, "{}", serving.line);
+    let response = serving.connect().get("/none");
+    assert_eq!((response.field("A"), response.field("B")), (Some("1"), Some("2")));
+    // One newline only.
+    let output = httpd(&[]).env("EVRING_HTTPD_HEADER", "always A: 1\n\n").output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
 fn variable_with_a_wrong_value_is_named() {
     let error = |variable: &str, flags: &[&str]| {
         let output = httpd(flags).env("EVRING_HTTPD_MAX_CONNECTIONS", variable).output().unwrap();

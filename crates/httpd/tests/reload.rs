@@ -738,7 +738,8 @@ mod program {
         let settings = |listing: bool| {
             let fixed = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nprogress-interval = 600\n\
                          shutdown-timeout = 0.1\nreload-timeout = 1\n";
-            format!("{fixed}listing = {listing}\n")
+            let workers = if listing { 2 } else { 1 };
+            format!("{fixed}listing = {listing}\nworkers = {workers}\n")
         };
         let with_manager = |arguments: &[&str]| {
             let mut command = httpd(arguments);
@@ -768,7 +769,7 @@ mod program {
             assert!(!client.is_reset_within(Duration::ZERO), "only the oldest workers stop");
         }
         let mut statuses = Vec::new();
-        while statuses.len() < 3 {
+        while statuses.len() < 6 {
             let mut message = [0; 1024];
             let n = manager.recv(&mut message).unwrap();
             let message = std::str::from_utf8(&message[..n]).unwrap();
@@ -776,7 +777,9 @@ mod program {
             statuses.extend(lines.map(str::to_owned));
         }
         let ready = program.serving.line.trim_end();
-        assert_eq!(statuses, [ready, "a reload waits for the workers of earlier ones", ready]);
+        assert_eq!(statuses[..4], [ready; 4], "at the start, and after three reloads");
+        assert_eq!(statuses[4], "a reload waits for the workers of earlier ones");
+        assert_eq!(statuses[5], ready.replace("1 worker", "2 workers"));
     }
 
     #[test]

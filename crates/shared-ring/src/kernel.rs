@@ -165,8 +165,8 @@ pub trait Host {
     /// Shuts down the sending side. Errors appear in later operations.
     fn shutdown(&mut self, socket: &Socket);
 
-    /// Sets the number of unsent bytes from which on a socket has no room (`TCP_NOTSENT_LOWAT`). Bytes
-    /// sent that the peer has not acknowledged do not count.
+    /// Sets the number of unsent bytes from which on a socket has no room (`TCP_NOTSENT_LOWAT`); 0 for none. Bytes
+    /// sent that the peer has not acknowledged do not count. Connections that a listener accepts inherit its number.
     ///
     /// # Errors
     /// Those of setsockopt(2).

@@ -76,9 +76,7 @@ const NOTES: [&str; 9] = [
      `suspended`: it sleeps, and four busy processes share the core. `idle`: it sleeps, and so does the core, \
      whose wake-up hides most of the difference.",
     "What all placements have in common limits the ratios: the interrupt that the client's core sends to the server's, \
-     about 11 us here, and TCP on both sides. A thread that blocks in recv(2) and send(2), without a ring, answers after \
-     18.8 us (by hand), a bare ring after 19.1 to 19.8 in each of its modes; a handler adds less than 1 us to that, and \
-     the application two switches and a wake-up.",
+     and TCP on both sides. A handler adds little to that, and the application two switches and a wake-up.",
     "`busy poll`: for 100 us after each message that the handler has handled, the thread of the ring looks for the next \
      one instead of sleeping, so that no interrupt is sent for it. The client sends at once, so the thread never \
      sleeps, and the busy processes get nothing but what `Share of the core for the busy processes` says. That is why it \

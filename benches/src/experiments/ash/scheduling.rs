@@ -90,7 +90,8 @@ impl Busy {
         for process in &self.0 {
             let text = fs::read_to_string(format!("/proc/{}/schedstat", process.id()))?;
             let ns = text.split(' ').next().and_then(|ns| ns.parse().ok());
-            all += Duration::from_nanos(ns.unwrap_or(0));
+            let ns = ns.ok_or_else(|| Failure::Run(format!("no CPU time in schedstat: {text}")))?;
+            all += Duration::from_nanos(ns);
         }
         Ok(all)
     }

@@ -94,7 +94,7 @@ fn merge(into: &mut HashSet<u32>, mut other: HashSet<u32>) {
 }
 
 impl Types<'_> {
-    /// Returns what the body of a valid function costs. `validator` has read the locals, and no instruction.
+    /// Returns what the body of a valid function costs. `validator` has read nothing of it yet.
     ///
     /// # Errors
     /// None for a valid body.

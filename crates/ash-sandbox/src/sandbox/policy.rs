@@ -26,8 +26,9 @@ pub struct Policy {
     pub allows_floats: bool,
     /// Maximum number of operations in one invocation (section 4.1.2).
     pub max_operations: u64,
-    /// Maximum number of operations in the body of a function, also if nothing calls it, with its locals and the targets of its
-    /// branches. It bounds the time of the compiler. Operations are counted when a function is called, when it has returned,
+    /// Maximum number of operations in the body of a function, also if nothing calls it, with its locals, the targets of its
+    /// branches, and more for loops, conditions and calls. It bounds the time of the compiler, which has more work with these
+    /// than their run takes operations. Operations are counted when a function is called, when it has returned,
     /// and at each iteration of a loop, so a handler exceeds [`max_operations`](Self::max_operations) by one body at most,
     /// which is not charged.
     pub max_body_operations: u64,

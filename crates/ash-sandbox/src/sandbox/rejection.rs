@@ -44,7 +44,8 @@ pub enum Reason {
     /// Each path through the handler is bounded, but the longest has more operations than the policy
     /// permits: its number of operations and the maximum.
     TooLong(u64, u64),
-    /// The body of a function is too long for the compiler: its operations, locals and targets of branches, and the maximum.
+    /// The body of a function is too long for the compiler: its operations, with its locals, the targets of its branches, and
+    /// more for loops, conditions and calls, and the maximum.
     BodyTooLong(u64, u64),
     /// The module is too long for the compiler: the same of all its functions, with what it has for types, imports, exports
     /// and segments, and the maximum.
@@ -128,11 +129,11 @@ impl fmt::Display for Reason {
             ),
             Reason::BodyTooLong(operations, max) => write!(
                 f,
-                "the function has {operations} operations, with its locals and the targets of its branches; the policy permits {max} in a function: divide it"
+                "the function has {operations} operations, with its locals, the targets of its branches, and more for loops, conditions and calls; the policy permits {max} in a function: divide it"
             ),
             Reason::TooMuchCode(operations, max) => write!(
                 f,
-                "the module has {operations} operations, with its types, imports, exports and segments; the policy permits {max}"
+                "the module has {operations} operations, with more for loops, conditions and calls, and with its types, imports, exports and segments; the policy permits {max}"
             ),
             Reason::TypeTooWide(ty, count, max) => {
                 write!(f, "type {ty} has {count} parameters or results; handlers have up to {max}")

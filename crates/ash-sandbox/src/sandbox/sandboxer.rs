@@ -30,6 +30,20 @@ const MAX_STACK: usize = 128 << 10;
 /// Shortest time between two ticks.
 const MIN_TICK: Duration = Duration::from_micros(100);
 
+/// Each instruction is one operation, as in `cost`. Those that cost nothing by default are code, too: a loop checks the
+/// bound, and among many labels there are jumps.
+const EACH_ONE: OperatorCost = OperatorCost {
+    Nop: 1,
+    Drop: 1,
+    Block: 1,
+    Loop: 1,
+    Else: 1,
+    End: 1,
+    Return: 1,
+    Unreachable: 1,
+    ..OperatorCost::new()
+};
+
 /// Lets this thread run on all cores that the process may use, before real-time threads if that is permitted: a handler
 /// that runs for too long in such a thread would stop the ticks that end it. Threads inherit both from their creator.
 fn run_above_others() {
@@ -116,7 +130,7 @@ impl Sandboxer {
                 .memory_init_cow(false)
                 .max_wasm_stack(MAX_STACK)
                 .consume_fuel(checks == Some(Loops::Fuel))
-                .operator_cost(OperatorCost { Nop: 1, ..OperatorCost::new() })
+                .operator_cost(EACH_ONE)
                 .epoch_interruption(matches!(checks, Some(Loops::Epoch(_))))
                 .with_host_memory(Arc::new(Creator(Arc::clone(&memories))));
             Engine::new(&config).map_err(compiler)

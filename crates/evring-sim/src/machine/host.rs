@@ -69,8 +69,7 @@ impl Host for Machine {
     fn set_unsent_limit(&mut self, socket: &Socket, bytes: u32) -> io::Result<()> {
         self.may_be_signalled(false);
         let mut state = self.state();
-        let end = state.connected(number::of(socket), "setsockopt")?;
-        state.connection_of(end).set_unsent_limit(end.side, bytes as usize);
+        state.set_unsent_limit(number::of(socket), bytes as usize)?;
         Ok(())
     }
 
@@ -164,5 +163,29 @@ impl Host for Machine {
 
     fn random(&mut self) -> u64 {
         self.state().rng.number()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::IoSlice;
+
+    use super::*;
+    use crate::{Faults, Plan};
+
+    #[test]
+    fn accepted_connections_inherit_the_limit_of_their_listener() {
+        let plan = Plan { faults: Faults::NONE, ..Plan::default() };
+        let mut machine = Machine::new(&plan);
+        let at = ([127, 0, 0, 1], 0).into();
+        let (listener, at) = machine.listen(at, &ListenOptions::new(4)).unwrap();
+        let peer = machine.manual_peer();
+        for (limit, sent) in [(3, 3), (0, 10)] {
+            machine.set_unsent_limit(&listener, limit).unwrap();
+            peer.with(|net| net.connect(at)).expect("the listener has room");
+            let socket = machine.accept(&listener).unwrap();
+            let pieces = [IoSlice::new(&[0; 10])];
+            assert_eq!(machine.send_all(number::of(&socket), &pieces), Ok(sent));
+        }
     }
 }

@@ -11,5 +11,7 @@ pub(super) struct Listener {
     /// Connections not accepted yet.
     pub(super) queue: VecDeque<u32>,
     pub(super) max: usize,
+    /// The limit of unsent bytes that its connections get.
+    pub(super) unsent_limit: usize,
     pub(super) owner: Owner,
 }

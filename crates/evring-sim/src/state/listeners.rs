@@ -22,7 +22,7 @@ impl SimState {
         if self.listener(at).is_some() {
             return Err(Errno::ADDRINUSE);
         }
-        self.listeners.push(Listener { at, queue: VecDeque::new(), max, owner });
+        self.listeners.push(Listener { at, queue: VecDeque::new(), max, unsent_limit: 0, owner });
         Ok((self.listeners.len() as u32 - 1, at))
     }
 
@@ -32,6 +32,17 @@ impl SimState {
 
     pub(crate) fn set_backlog(&mut self, listener: u32, max: usize) {
         self.listeners[listener as usize].max = max;
+    }
+
+    /// Sets the limit of unsent bytes of a connection, or of those that a listener accepts; 0 for none.
+    pub(crate) fn set_unsent_limit(&mut self, fd: Fd, bytes: usize) -> Result<(), Errno> {
+        if let DescriptorKind::Listener(listener) = *self.kind(fd, "setsockopt")? {
+            self.listeners[listener as usize].unsent_limit = bytes;
+        } else {
+            let end = self.connected(fd, "setsockopt")?;
+            self.connection_of(end).set_unsent_limit(end.side, bytes);
+        }
+        Ok(())
     }
 
     pub(super) fn new_address(&mut self, like: SocketAddr) -> SocketAddr {
@@ -98,6 +109,8 @@ impl SimState {
         }
         *self.kind(new, "accept")? = DescriptorKind::Connected(end);
         self.set_owner(end, Owner::Descriptor(new.raw() as u32));
+        let limit = self.listeners[listener as usize].unsent_limit;
+        self.connection_of(end).set_unsent_limit(end.side, limit);
         self.usage.accepted(new);
         Ok(new)
     }

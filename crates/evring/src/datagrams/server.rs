@@ -20,6 +20,7 @@ use shared_ring::{
 use super::{Command, DatagramConfig, DatagramNotification, Shared};
 use crate::admission::LoadEstimator;
 use crate::tenant::{Bound, Lends, Reply, Verdict, add};
+use crate::wheel::after;
 use crate::{Admission, BindError, Tenant};
 
 /// The receive. It is the only operation of its kind.
@@ -262,7 +263,7 @@ impl<K: Kernel> DatagramServer<K> {
                     let (kind, value) = self.bound.events()[n];
                     self.post(DatagramNotification::Event(source, kind, value));
                 }
-                self.busy_poll_ends = now + self.busy_poll;
+                self.busy_poll_ends = after(now, self.busy_poll);
             }
             Verdict::Discarded => {}
             Verdict::Passed { .. } => self.pass(source, &buffer, sent_len),

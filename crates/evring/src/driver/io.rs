@@ -22,6 +22,7 @@ use super::pauses::Pauses;
 use super::shares::{Rejected, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
+use crate::wheel::after;
 use crate::{Config, ConnId, Listener, SendPolicy, Stats, Tail};
 use file_requests::{FileOps, MAX_FILE_OPS};
 
@@ -90,12 +91,6 @@ impl<K: Submit> Drop for Io<K> {
             self.kernel.host_mut().close_unused(socket);
         }
     }
-}
-
-/// Returns `now + time`, with `time` limited to one year to avoid overflow.
-pub(crate) fn after(now: Instant, time: Duration) -> Instant {
-    const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
-    now + time.min(FAR)
 }
 
 /// Bytes that a connection may hold even if all together exceed the maximum; enough for a short reply.

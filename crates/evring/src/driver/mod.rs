@@ -195,10 +195,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     fn admit(&mut self, listener: Listener, socket: Socket, from: Option<Source>) {
-        if let Some(bytes) = self.io.config.max_unsent_bytes {
-            // A socket without the option has room until its buffer is full.
-            let _ = self.io.kernel.host_mut().set_unsent_limit(&socket, bytes);
-        }
         let group = self.io.listeners[usize::from(listener.0)].group;
         let slot = self.io.allocate_slot(Phase::Open);
         let connection = self.io.connection(slot);
@@ -491,19 +487,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::{Duration, Instant};
-
     use shared_ring::buffers::GatherList;
 
     use super::*;
     use crate::{Config, Tail};
-
-    #[test]
-    fn times_are_limited_to_a_year() {
-        let now = Instant::now();
-        let days = |time| (io::after(now, time) - now).as_secs() / (24 * 3_600);
-        assert_eq!([days(Duration::MAX), days(Duration::from_secs(3 * 24 * 3_600))], [365, 3]);
-    }
 
     #[test]
     fn spare_memory_is_that_of_a_list_and_a_tail_for_each_connection_up_to_a_bound() {

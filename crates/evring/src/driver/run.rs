@@ -7,8 +7,8 @@ use shared_ring::files::File;
 use shared_ring::sockets::ListenOptions;
 use shared_ring::{Host, Kernel, KernelError, Submit};
 
-use super::io::after;
 use super::{Driver, Io, ListenerState};
+use crate::wheel::after;
 use crate::{Application, Commands, Config, RemoteHandle, StartError, Stats};
 
 /// Opens the configured listeners.
@@ -23,18 +23,24 @@ pub(crate) fn open_listeners(
     let mut addresses = Vec::new();
     let mut inherited = config.inherited.clone();
     for at in &config.listen {
-        let index = listeners.len() as u32;
-        let opened = match inherited.iter().position(|socket| socket.address() == *at) {
-            Some(n) => host
-                .adopt(inherited.swap_remove(n))
-                .map(|socket| (ListenerState::adopted(index, socket, config.backlog), *at)),
-            None => host.listen(*at, &options).map(|(socket, address)| {
-                (ListenerState::new(index, socket, config.backlog), address)
-            }),
+        let (index, backlog) = (listeners.len() as u32, config.backlog);
+        let position = inherited.iter().position(|socket| socket.address() == *at);
+        let opened = match position.map(|n| inherited.swap_remove(n)) {
+            Some(socket) => host.adopt(socket).map(|socket| (socket, *at)),
+            None => host.listen(*at, &options),
         };
         match opened {
-            Ok((listener, address)) => {
-                listeners.push(listener);
+            Ok((socket, address)) => {
+                // One that is adopted may have the limit of another configuration; 0 stands for none.
+                let limit = config.max_unsent_bytes.or(position.map(|_| 0));
+                if let Some(bytes) = limit {
+                    // Without the option, connections have room until their buffers are full.
+                    let _ = host.set_unsent_limit(&socket, bytes);
+                }
+                listeners.push(match position {
+                    Some(_) => ListenerState::adopted(index, socket, backlog),
+                    None => ListenerState::new(index, socket, backlog),
+                });
                 addresses.push(address);
             }
             Err(error) => {

@@ -23,7 +23,7 @@ use std::thread;
 
 use evring_httpd::evring::sockets::ListeningSocket;
 use evring_httpd::options::Options;
-use evring_httpd::{Error, Handle, Server};
+use evring_httpd::{Error, Handle};
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR2, SIGXFSZ};
 use signal_hook::iterator::Signals;
@@ -40,6 +40,7 @@ use stderr::Stderr;
 use successor::Inheritance;
 
 fn main() -> ExitCode {
+    settings::trim_variables();
     let inheritance = Inheritance::take();
     let command_line: Vec<_> = std::env::args_os().collect();
     let mut arguments = match settings::parse(&command_line) {
@@ -145,7 +146,7 @@ fn serve(
     if let Some(file) = &pid_file {
         file.write()?;
     }
-    let ready = ready_line(&server, budget.workers);
+    let ready = ready_line(&server.handle(), budget.workers);
     stderr.print(&ready);
     reload.status.clone_from(&ready);
     notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
@@ -190,7 +191,7 @@ fn notify_manager(states: &[NotifyState<'_>]) {
 }
 
 /// Returns the message that connections are accepted.
-fn ready_line(server: &Server, workers: u16) -> String {
+fn ready_line(server: &Handle, workers: u16) -> String {
     let url = |at| format!("{}://{at}", server.scheme());
     let mut addresses: Vec<_> = server.addresses().iter().map(url).collect();
     let redirecting = server.redirecting_addresses();

@@ -17,7 +17,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
 use crate::descriptors::open_descriptors;
-use crate::{advice, backends, notify_manager, settings};
+use crate::{advice, backends, notify_manager, ready_line, settings};
 
 /// Maximum time until a signal is processed while a reload is deferred.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(500);
@@ -31,6 +31,12 @@ struct Deferral {
 impl Deferral {
     fn new(now: Instant, timeout: Duration) -> Self {
         Deferral { until: now.checked_add(timeout) }
+    }
+
+    /// Returns the time until they are stopped, in seconds with one decimal.
+    fn seconds_left(&self, now: Instant) -> Option<f64> {
+        let left = self.until?.saturating_duration_since(now);
+        Some((left.as_secs_f64() * 10.0).ceil() / 10.0)
     }
 
     /// Returns whether the oldest workers have to be stopped, once.
@@ -53,7 +59,7 @@ pub(crate) struct Reload {
     pub(crate) pid_file: Option<PathBuf>,
     /// Time after which a deferred reload stops the oldest workers.
     pub(crate) timeout: Duration,
-    /// What the service manager shows while no reload is deferred.
+    /// What the service manager shows while no reload is deferred; each reload makes it anew.
     pub(crate) status: String,
 }
 
@@ -97,7 +103,6 @@ impl Reload {
             Err(error) => warn!("cannot notify the service manager: {error}"),
         }
         let mut deferral = None;
-        let was_deferred = before.is_some();
         match self.replace(handle) {
             Ok(log_level) => {
                 // The subscriber lives as long as the process.
@@ -110,22 +115,24 @@ impl Reload {
             Err(error) => match error.downcast_ref() {
                 Some(evring_httpd::Error::Ended) => {}
                 Some(evring_httpd::Error::StillEnding) => {
-                    let begin = || Deferral::new(Instant::now(), self.timeout);
-                    deferral = Some(before.unwrap_or_else(begin));
-                    let seconds = self.timeout.as_secs_f64();
-                    warn!("the reload waits, for at most {seconds} s: {error}");
+                    let now = Instant::now();
+                    let waits = before.unwrap_or_else(|| Deferral::new(now, self.timeout));
+                    match waits.seconds_left(now) {
+                        Some(seconds) => {
+                            warn!("the reload waits, for at most {seconds} s: {error}")
+                        }
+                        None => warn!("the reload waits: {error}"),
+                    }
+                    deferral = Some(waits);
                 }
                 _ => error!("the settings stay as they were: {error}"),
             },
         }
-        notify_manager(&[NotifyState::Ready]);
-        if deferral.is_some() {
-            notify_manager(&[NotifyState::Status(
-                "a reload waits for the workers of earlier ones",
-            )]);
-        } else if was_deferred {
-            notify_manager(&[NotifyState::Status(&self.status)]);
-        }
+        let status = match deferral {
+            Some(_) => "a reload waits for the workers of earlier ones",
+            None => &self.status,
+        };
+        notify_manager(&[NotifyState::Ready, NotifyState::Status(status)]);
         deferral
     }
 
@@ -154,7 +161,9 @@ impl Reload {
         let open = open_descriptors().max(self.open);
         let demand = settings.descriptor_demand(self.inherited);
         let budget = demand.budget_of_process(open, " until the next reload")?;
+        let workers = budget.workers;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
+        self.status = ready_line(handle, workers);
         Ok(log_level)
     }
 }
@@ -170,5 +179,18 @@ mod tests {
         assert!(!deferral.ends(begin + timeout - Duration::from_millis(1)));
         assert!(deferral.ends(begin + timeout));
         assert!(!deferral.ends(begin + 2 * timeout), "the workers were stopped twice");
+    }
+
+    #[test]
+    fn another_signal_announced_the_whole_time_again() {
+        let begin = Instant::now();
+        let mut deferral = Deferral::new(begin, Duration::from_secs(600));
+        let left =
+            |deferral: &Deferral, ms| deferral.seconds_left(begin + Duration::from_millis(ms));
+        assert_eq!(left(&deferral, 0), Some(600.0));
+        assert_eq!(left(&deferral, 500_010), Some(100.0));
+        assert_eq!(left(&deferral, 700_000), Some(0.0));
+        assert!(deferral.ends(begin + Duration::from_secs(600)));
+        assert_eq!(left(&deferral, 700_000), None);
     }
 }

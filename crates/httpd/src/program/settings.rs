@@ -4,11 +4,12 @@
 //! file over the default. Values of variables and of the file are parsed as those of flags are, so each setting has
 //! one definition.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
 use std::io;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -205,6 +206,20 @@ fn check_file(path: &Path, is_page: bool) -> io::Result<()> {
 /// Returns the name of a flag's variable.
 fn variable(long: &str) -> String {
     format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
+}
+
+/// Removes a newline at the end of each variable of the program, which a here-document or a block of YAML leaves there.
+/// Called first, while the process has one thread.
+pub(crate) fn trim_variables() {
+    for (name, value) in std::env::vars_os() {
+        let is_own = name.as_bytes().starts_with(PREFIX.as_bytes());
+        if let Some(value) = value.as_bytes().strip_suffix(b"\n")
+            && is_own
+        {
+            // SAFETY: there is no other thread, which could read the environment.
+            unsafe { std::env::set_var(name, OsStr::from_bytes(value)) };
+        }
+    }
 }
 
 /// Warns of environment variables with the program's prefix that are no settings.

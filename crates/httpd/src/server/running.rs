@@ -14,6 +14,8 @@ use evring_tls::Certificates;
 
 #[cfg(feature = "metrics")]
 use crate::limits::Limits;
+#[cfg(feature = "metrics")]
+use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
 #[cfg(feature = "tls")]
@@ -92,6 +94,8 @@ impl Monitor {
 pub(crate) enum NextMonitor {
     /// The one of before.
     Same,
+    /// The same with other settings, as the builder sets it up.
+    Changed(Box<(Handle, Builder, MonitorSettings)>),
     Other(Option<Box<Monitor>>),
 }
 
@@ -325,6 +329,38 @@ impl Handle {
         state.generations.back().map_or(Duration::ZERO, |generation| generation.drain_delay)
     }
 
+    /// Returns the addresses that the server listens on, without those that redirect to https.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.0.addresses()
+    }
+
+    /// Returns the addresses that redirect to https.
+    #[cfg(feature = "tls")]
+    pub fn redirecting_addresses(&self) -> Vec<SocketAddr> {
+        self.of_current(|generation| {
+            let tls = generation.tls.as_ref();
+            tls.map_or(Vec::new(), |tls| generation.addresses[tls.first_redirecting..].to_vec())
+        })
+    }
+
+    /// Returns the scheme of the server's URLs, `http` or `https`.
+    pub fn scheme(&self) -> &'static str {
+        #[cfg(feature = "tls")]
+        if self.0.tls().is_some() {
+            return "https";
+        }
+        "http"
+    }
+
+    /// Returns the name of the mechanism.
+    pub fn backend(&self) -> &'static str {
+        self.of_current(|generation| generation.workers.first().map_or("", |worker| worker.backend))
+    }
+
+    fn of_current<T: Default>(&self, value: impl FnOnce(&Generation) -> T) -> T {
+        self.0.lock().generations.back().map_or_else(T::default, value)
+    }
+
     /// Counts lines of the program's own log that were lost, as the metric `messages_lost`.
     pub fn count_lost_messages(&self, lines: u64) {
         self.0.metrics.count_lost_messages(lines);
@@ -348,33 +384,24 @@ impl Server {
 
     /// Returns the addresses that the server listens on, without those that redirect to https.
     pub fn addresses(&self) -> Vec<SocketAddr> {
-        self.handle.0.addresses()
+        self.handle.addresses()
     }
 
     /// Returns the addresses that redirect to https.
     #[cfg(feature = "tls")]
     pub fn redirecting_addresses(&self) -> Vec<SocketAddr> {
-        self.of_current(|generation| {
-            let tls = generation.tls.as_ref();
-            tls.map_or(Vec::new(), |tls| generation.addresses[tls.first_redirecting..].to_vec())
-        })
+        self.handle.redirecting_addresses()
     }
 
     /// Returns the certificates of a server with TLS, which can be read again while it runs.
     #[cfg(feature = "tls")]
     pub fn certificates(&self) -> Option<Arc<Certificates>> {
-        self.of_current(|generation| {
-            generation.tls.as_ref().map(|tls| Arc::clone(&tls.certificates))
-        })
+        self.handle.0.tls().map(|tls| tls.certificates)
     }
 
     /// Returns the scheme of the server's URLs, `http` or `https`.
     pub fn scheme(&self) -> &'static str {
-        #[cfg(feature = "tls")]
-        if self.certificates().is_some() {
-            return "https";
-        }
-        "http"
+        self.handle.scheme()
     }
 
     /// Returns the addresses of the metrics.
@@ -386,7 +413,7 @@ impl Server {
 
     /// Returns the name of the mechanism.
     pub fn backend(&self) -> &'static str {
-        self.of_current(|generation| generation.workers.first().map_or("", |worker| worker.backend))
+        self.handle.backend()
     }
 
     /// Returns a handle that stops the server.
@@ -412,10 +439,6 @@ impl Server {
         #[cfg(feature = "metrics")]
         self.handle.0.set_monitor(None);
         ends.into_iter().collect()
-    }
-
-    fn of_current<T: Default>(&self, value: impl FnOnce(&Generation) -> T) -> T {
-        self.handle.0.lock().generations.back().map_or_else(T::default, value)
     }
 }
 

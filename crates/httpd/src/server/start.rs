@@ -10,7 +10,7 @@ use std::time::SystemTime;
 #[cfg(feature = "metrics")]
 use evring::Config;
 use evring::sockets::ListeningSocket;
-#[cfg(feature = "tls")]
+#[cfg(any(feature = "metrics", feature = "tls"))]
 use tracing::warn;
 
 use crate::server::builder::Builder;
@@ -36,6 +36,10 @@ use crate::site::handler::Request;
 use crate::site::log::{LogSender, LogWriter};
 #[cfg(feature = "basic-auth")]
 use crate::site::login::LoginThreads;
+
+/// The purpose of the server of the metrics, as the log names it.
+#[cfg(feature = "metrics")]
+const MONITOR: &str = " of the metrics listener";
 
 impl Builder {
     /// Starts the server. When this returns, it accepts connections.
@@ -124,8 +128,17 @@ impl Builder {
         #[cfg(all(feature = "metrics", feature = "tls"))]
         metrics.set_certificates(handle.0.tls().map(|tls| tls.certificates));
         #[cfg(feature = "metrics")]
-        if let NextMonitor::Other(monitor) = monitor {
-            handle.0.set_monitor(monitor.map(|monitor| *monitor));
+        match monitor {
+            NextMonitor::Same => {}
+            NextMonitor::Other(monitor) => handle.0.set_monitor(monitor.map(|monitor| *monitor)),
+            // The settings of the others have changed, so this is no error of the reload.
+            NextMonitor::Changed(change) => {
+                let (same, builder, settings) = *change;
+                match builder.start_generation(&same, MONITOR) {
+                    Ok(()) => handle.0.set_monitor_settings(settings),
+                    Err(error) => warn!("the metrics keep their limits: {error}"),
+                }
+            }
         }
         Ok(())
     }
@@ -235,8 +248,8 @@ impl Builder {
         Ok(())
     }
 
-    /// Starts the server of the metrics, or changes the settings of the one at the same addresses. Its clients have the
-    /// limits and caps of the others.
+    /// Starts the server of the metrics, or returns how to change that at the same addresses. Its clients have the limits
+    /// and caps of the others.
     #[cfg(feature = "metrics")]
     fn next_monitor(
         &self,
@@ -265,14 +278,12 @@ impl Builder {
             .route("/metrics", monitor::metrics(handle.0.metrics.clone()))
             .route("/healthz", |_: Request| "alive\n")
             .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
-        let purpose = " of the metrics listener";
         let Some(same) = same else {
-            let server = builder.inherit(given).start_with_purpose(purpose)?;
+            let server = builder.inherit(given).start_with_purpose(MONITOR)?;
             return Ok(NextMonitor::Other(Some(Box::new(Monitor { settings, server }))));
         };
-        builder.take_over(same.listening_sockets()).start_generation(&same, purpose)?;
-        handle.0.set_monitor_settings(settings);
-        Ok(NextMonitor::Same)
+        let builder = builder.take_over(same.listening_sockets());
+        Ok(NextMonitor::Changed(Box::new((same, builder, settings))))
     }
 
     /// Starts the server and waits until it ends. It handles no signals, unlike

@@ -6,9 +6,10 @@ use std::time::{Duration, Instant, SystemTime};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{Errno, Host, Op, OpKind, Outcome, Submit, Submitted};
 
-use super::{Io, after};
+use super::Io;
 use crate::driver::connection::{ConnFlags, Connection, Phase, QueuedFile, SendItem};
 use crate::driver::listener::ListenerState;
+use crate::wheel::after;
 use crate::{
     AcceptPolicy, Chunk, Close, CloseReason, Commands, ConnId, FileOp, Lateness, Listener, NoTimer,
     Stats,
