@@ -1,5 +1,5 @@
-//! Futures on the simulated machine: tasks wait for calls, drop them, move them to other tasks and wait for other tasks or timers at
-//! any step, while completions, full pages and the notifier race with them.
+//! Futures on the simulated machine: tasks wait for calls, drop them, move them to other tasks and wait for other tasks
+//! or timers at any step, while completions, full pages and the notifier race with them.
 
 use std::cell::Cell;
 use std::future::Future as _;
