@@ -6,8 +6,11 @@
 //! the pages and wakes the driver.
 //!
 //! The task of the driver may be waiting for something else, and not poll it. So each future wakes its task once, when it
-//! has posted its call; if no turn has come when it is polled again, it takes the turn. (Most calls end in that turn, which
+//! is polled first; if no turn has come when it is polled again, it takes the turn. (Most calls end in that turn, which
 //! would wake the task as well.) Later, the thread notices that no turn comes, and wakes the others (`watch.rs`).
+//!
+//! If the thread cannot be started, every future that is pending wakes its task again and again: one alone could be of a
+//! task that does not poll it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -19,7 +22,8 @@ use std::time::Duration;
 use std::{fmt, io, mem};
 
 // A simulated machine includes this file with modules of its own.
-use super::notifier::Notifier;
+use super::clock::Instant;
+use super::notifier::{self, Notifier};
 use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::error::Error;
 use crate::operation::Operation;
@@ -29,7 +33,8 @@ use crate::watch::Watch;
 ///
 /// It belongs to one thread, as the tasks that use it do: spawn them on a local executor, such as
 /// tokio's `LocalSet`. The tasks have each other's calls executed. One that keeps pending futures and polls none of them
-/// when it is woken, as it waits for something else, can delay the others' calls by some tens of milliseconds.
+/// when it is woken, as it waits for something else, can delay the others' calls: by some tens of milliseconds; if all
+/// tasks had been waiting, by a second more.
 ///
 /// Wakers may use the runtime, and so may operations whose result is taken, or which are dropped; but not
 /// [`Operation::prepare`], which panics if it does. An operation that owns a future of its own runtime keeps the
@@ -53,6 +58,8 @@ struct Inner {
     /// The notifier waits for the driver.
     parked: bool,
     notifier: Option<Notifier>,
+    /// When it is tried again to start the notifier.
+    notifier_retry: Option<Instant>,
 }
 
 /// The place of a future among those that wait for a free entry.
@@ -90,7 +97,7 @@ struct Wakers {
     to_wake: Option<Waker>,
     /// The driver, which wakes another one if that one does not use the entry for which it is woken.
     driver: Option<Waker>,
-    _to_drop: Option<Waker>,
+    _to_drop: [Option<Waker>; 2],
 }
 
 impl Wakers {
@@ -128,6 +135,7 @@ impl Runtime {
             turns: 0,
             parked: false,
             notifier: None,
+            notifier_retry: None,
             slots,
             pages,
         }))))
@@ -182,23 +190,28 @@ impl Runtime {
         self.0.borrow().pages.outstanding()
     }
 
-    /// Lets a pending future do its part for the others; see [`Inner::part_of`].
-    fn drive(&self, number: u64, waker: &Waker, pending: &mut Pending) {
+    /// Lets a pending future do its part for the others; see [`Inner::part_of`]. Returns whether it is to be registered,
+    /// if it remains pending: not if its task was woken to poll it again.
+    fn drive(&self, number: u64, waker: &Waker, pending: &mut Pending) -> bool {
         let part = self.0.borrow_mut().part_of(number, waker, pending);
-        let wakes_itself = match part {
-            Part::Nothing => false,
-            Part::Begin => true,
+        match part {
+            Part::Nothing => true,
+            Part::Begin => {
+                waker.wake_by_ref();
+                false
+            }
             Part::Turn(former) => {
                 drop(former);
-                self.turn() || self.wake_throttled() || {
+                let wakes_itself = self.turn() || self.wake_throttled() || {
                     // What it returns is dropped when nothing is borrowed.
                     let parked = self.0.borrow_mut().park(number, waker);
                     parked.is_none()
+                };
+                if wakes_itself {
+                    waker.wake_by_ref();
                 }
+                true
             }
-        };
-        if wakes_itself {
-            waker.wake_by_ref();
         }
     }
 
@@ -210,32 +223,34 @@ impl Runtime {
         any
     }
 
-    /// Has a future that remains pending woken if no task has calls executed.
-    fn register(&self, number: u64, waker: &Waker, pending: &mut Pending) {
+    /// Has a future woken if no task has calls executed. It remains pending, and was polled before.
+    fn register(&self, waker: &Waker, pending: &mut Pending) {
         let mut inner = self.0.borrow_mut();
-        let is_first = !mem::replace(&mut pending.was_polled, true);
-        if is_first || inner.is_driven_by_owner() {
+        if inner.is_driven_by_owner() {
             return;
         }
-        let former = inner.notify(|watch| watch.add(number, waker));
-        drop(inner);
-        match former {
-            Some(former) => {
-                pending.is_registered = true;
-                drop(former);
+        let turns = inner.turns;
+        let Some(notifier) = inner.notifier() else {
+            // The task polls, and takes a turn if none has come by then.
+            pending.turn = Some(turns);
+            drop(inner);
+            return waker.wake_by_ref();
+        };
+        let former = match pending.registration {
+            Some(registered) => notifier.with(|watch| watch.replace(registered, waker)),
+            None => {
+                pending.registration = Some(notifier.with(|watch| watch.add(waker)));
+                None
             }
-            // Without a thread, the task polls.
-            None => waker.wake_by_ref(),
-        }
+        };
+        drop(inner);
+        drop(former);
     }
 
     /// Ends what [`Runtime::register`] has begun.
-    fn unregister(&self, number: u64, pending: &mut Pending) {
-        if mem::take(&mut pending.is_registered) {
-            let inner = self.0.borrow();
-            let notifier = inner.notifier.as_ref();
-            let former = notifier.and_then(|notifier| notifier.with(|watch| watch.remove(number)));
-            drop(inner);
+    fn unregister(&self, pending: &mut Pending) {
+        if let Some(registered) = pending.registration.take() {
+            let former = self.0.borrow().change_watch(|watch| watch.remove(registered));
             drop(former);
         }
     }
@@ -249,8 +264,7 @@ impl Runtime {
         let (waited, former) = {
             let mut inner = self.0.borrow_mut();
             inner.turns += 1;
-            let notifier = inner.notifier.as_ref();
-            let former = notifier.and_then(|notifier| notifier.with(Watch::turn));
+            let former = inner.change_watch(Watch::turn);
             (inner.pages.wait(Some(Duration::ZERO)), former)
         };
         drop(former);
@@ -332,7 +346,9 @@ impl Inner {
         if !mem::take(&mut self.parked) {
             return None;
         }
-        self.driver.as_ref().map(|(_, waker)| waker.clone())
+        self.pages.end_of_sleep();
+        // From now on the notifier counts ticks: the driver may not take its turn. It may have been woken by now.
+        self.change_watch(Watch::take_driver)
     }
 
     /// Removes an entry from those that wait.
@@ -351,12 +367,12 @@ impl Inner {
         self.ended(id.index());
         let slot = &mut self.slots[id.index()];
         slot.discard = Some(discard);
-        let _to_drop = slot.waker.take();
+        let of_future = slot.waker.take();
         // The driver ends the call.
         let is_others = self.driver.as_ref().is_some_and(|(driver, _)| *driver != number);
         let wakes = is_others && !self.pages.is_in_child();
         let driver = wakes.then(|| self.parked_driver()).flatten();
-        Wakers { to_wake: None, driver, _to_drop }
+        Wakers { to_wake: None, driver, _to_drop: [of_future, None] }
     }
 
     /// Returns whether no future drives the pages.
@@ -364,36 +380,44 @@ impl Inner {
         matches!(self.driver, Some((0, _)))
     }
 
-    /// Changes what the notifier wakes, and starts it if there is none. Returns `None` if it cannot be started.
-    fn notify<R: Default>(&mut self, change: impl FnOnce(&mut Watch) -> R) -> Option<R> {
-        if self.notifier.is_none() {
+    /// Returns the notifier, which is started at the first time. Returns `None` if it cannot be, or could not be a short
+    /// time ago.
+    fn notifier(&mut self) -> Option<&Notifier> {
+        if self.notifier.is_none()
+            && self.notifier_retry.is_none_or(|retry| Instant::now() >= retry)
+        {
             self.notifier = Notifier::start(self.pages.sleep_fd()).ok();
+            if self.notifier.is_none() {
+                self.notifier_retry = Some(Instant::now() + notifier::RETRY);
+            }
         }
-        self.notifier.as_ref().map(|notifier| notifier.with(change))
+        self.notifier.as_ref()
     }
 
-    /// Returns whether tasks were woken as none of those before took a turn.
-    fn is_overdue(&self) -> bool {
-        self.notifier.as_ref().is_some_and(|notifier| notifier.with(|watch| watch.is_overdue()))
+    /// Changes what the notifier wakes, if there is one.
+    fn change_watch<R: Default>(&self, change: impl FnOnce(&mut Watch) -> R) -> R {
+        self.notifier.as_ref().map_or_else(R::default, |notifier| notifier.with(change))
     }
 
     /// Returns what a pending future has to do: it becomes the driver if there is none. It takes a turn if it is the
-    /// driver, or another future of its task, or if the driver has not taken one.
+    /// driver, or another future of its task, or if the driver has not taken one. At the first poll it only has its task
+    /// woken, as no other wake-up is sure to come: the task may have used that of the driver for something else.
     fn part_of(&mut self, number: u64, waker: &Waker, pending: &mut Pending) -> Part {
         if self.is_driven_by_owner() {
             return Part::Nothing;
         }
-        let is_overdue = pending.is_registered && self.is_overdue();
+        let is_first = pending.turn.is_none();
+        let turn = *pending.turn.get_or_insert(self.turns);
+        let is_overdue =
+            pending.registration.is_some() && self.change_watch(|watch| watch.is_overdue());
         let Some((driver, of_driver)) = &mut self.driver else {
-            (self.driver, pending.turn) = (Some((number, waker.clone())), Some(self.turns));
+            self.driver = Some((number, waker.clone()));
             return Part::Begin;
         };
+        if is_first {
+            return Part::Begin;
+        }
         let is_drivers = *driver == number || of_driver.will_wake(waker);
-        let Some(turn) = pending.turn else {
-            pending.turn = Some(self.turns);
-            // The driver's task was woken.
-            return if is_drivers && !self.parked { Part::Nothing } else { Part::Begin };
-        };
         if !(is_drivers || is_overdue || turn == self.turns && !self.parked) {
             return Part::Nothing;
         }
@@ -420,11 +444,11 @@ impl Inner {
     /// driver, this future, has to go on, or is another one by now.
     fn park(&mut self, number: u64, waker: &Waker) -> Option<Option<Waker>> {
         let is_driver = self.driver.as_ref().is_some_and(|(driver, _)| *driver == number);
-        if !is_driver || !self.pages.prepare_to_sleep() {
+        // No event tells that the ring takes again what it has refused; so the task polls, as without a thread.
+        if !is_driver || self.pages.ring_is_behind() || !self.pages.prepare_to_sleep() {
             return None;
         }
-        // Without a thread, the task polls.
-        let former = self.notify(|watch| watch.park(waker.clone()))?;
+        let former = self.notifier()?.with(|watch| watch.park(waker.clone()));
         self.parked = true;
         Some(former)
     }
@@ -435,15 +459,13 @@ impl Inner {
         if self.driver.as_ref().is_some_and(|(driver, _)| *driver != number) {
             return Wakers::default();
         }
-        let _to_drop = self.driver.take().map(|(_, waker)| waker);
-        if mem::take(&mut self.parked) {
-            self.pages.end_of_sleep();
-        }
+        let former = self.driver.take().map(|(_, waker)| waker);
+        let parked = self.parked_driver();
         let first =
             self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
         // Those that wait for an entry can have the others' calls executed, too.
         let next = first.or_else(|| self.throttled.values().next());
-        Wakers { to_wake: next.cloned(), driver: None, _to_drop }
+        Wakers { to_wake: next.cloned(), driver: None, _to_drop: [former, parked] }
     }
 
     /// Returns the waker of the task that has waited for longest, of those whose calls could be posted now.
@@ -462,7 +484,7 @@ impl Inner {
         let to_wake = self.next_throttled();
         let has_others = to_wake.is_some() && !self.throttled.is_empty();
         let driver = if has_others { self.parked_driver() } else { None };
-        Wakers { to_wake, driver, _to_drop: None }
+        Wakers { to_wake, driver, _to_drop: [None, None] }
     }
 
     /// Lets a future wait for a free entry. Returns its place among those that do.
@@ -470,7 +492,7 @@ impl Inner {
         if let Some(ticket) = ticket.filter(|ticket| ticket.room == room)
             && let Some(throttled) = self.throttled.get_mut(&ticket)
         {
-            let _to_drop = replace(throttled, waker);
+            let _to_drop = [replace(throttled, waker), None];
             return (ticket, Wakers { _to_drop, ..Wakers::default() });
         }
         // If it was woken, others have been faster: the entry for which it was may be of use for another one.
@@ -486,7 +508,7 @@ impl Inner {
         let Some(ticket) = ticket else { return Wakers::default() };
         match self.throttled.remove(&ticket) {
             None => self.free_entry(),
-            _to_drop => Wakers { _to_drop, ..Wakers::default() },
+            former => Wakers { _to_drop: [former, None], ..Wakers::default() },
         }
     }
 }
@@ -526,12 +548,10 @@ pub struct CallFuture<O: Operation> {
 /// What a pending future has done for the others.
 #[derive(Debug, Default)]
 struct Pending {
-    /// How many turns there had been when it was polled first.
+    /// How many turns there had been when it was polled first; without a notifier, when it was polled last.
     turn: Option<u64>,
-    /// It was polled once.
-    was_polled: bool,
-    /// The notifier has its task.
-    is_registered: bool,
+    /// The number under which the notifier has its task.
+    registration: Option<u64>,
 }
 
 enum State<O> {
@@ -607,7 +627,8 @@ impl<O: Operation> Future for CallFuture<O> {
                         let ticket = this.ticket.take();
                         let waited = ticket.and_then(|ticket| inner.throttled.remove(&ticket));
                         drop(inner);
-                        Wakers { to_wake: None, driver, _to_drop: waited }.wake();
+                        let wakers = Wakers { to_wake: None, driver, _to_drop: [waited, None] };
+                        wakers.wake();
                     }
                     Err(room) => {
                         this.state = State::Unposted(operation);
@@ -615,8 +636,9 @@ impl<O: Operation> Future for CallFuture<O> {
                         drop(inner);
                         this.ticket = Some(ticket);
                         wakers.wake();
-                        this.runtime.drive(this.number, waker, &mut this.pending);
-                        this.runtime.register(this.number, waker, &mut this.pending);
+                        if this.runtime.drive(this.number, waker, &mut this.pending) {
+                            this.runtime.register(waker, &mut this.pending);
+                        }
                         return Poll::Pending;
                     }
                 }
@@ -633,13 +655,15 @@ impl<O: Operation> Future for CallFuture<O> {
         if !this.runtime.0.borrow().slots[index].done {
             let former = this.runtime.0.borrow_mut().slots[index].waker.replace(waker.clone());
             drop(former);
-            this.runtime.drive(this.number, waker, &mut this.pending);
+            let registers = this.runtime.drive(this.number, waker, &mut this.pending);
             if !this.runtime.0.borrow().slots[index].done {
-                this.runtime.register(this.number, waker, &mut this.pending);
+                if registers {
+                    this.runtime.register(waker, &mut this.pending);
+                }
                 return Poll::Pending;
             }
         }
-        this.runtime.unregister(this.number, &mut this.pending);
+        this.runtime.unregister(&mut this.pending);
         let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done) else {
             unreachable!("it was checked above");
         };
@@ -653,7 +677,7 @@ impl<O: Operation> Future for CallFuture<O> {
 
 impl<O: Operation> Drop for CallFuture<O> {
     fn drop(&mut self) {
-        self.runtime.unregister(self.number, &mut self.pending);
+        self.runtime.unregister(&mut self.pending);
         let mut inner = self.runtime.0.borrow_mut();
         let mut ended = None;
         let wakers = match mem::replace(&mut self.state, State::Done) {

@@ -17,8 +17,12 @@ use crate::watch::Watch;
 /// Time in which a driver that was woken should take its turn.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Longest time between two looks at whether the driver was woken by another thread than the notifier.
+/// Longest time between two looks at whether the driver was woken by another thread than the notifier. From then on it
+/// counts ticks.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
+
+/// Time after which a thread that could not be started is tried again.
+pub(crate) const RETRY: Duration = Duration::from_secs(1);
 
 /// A thread that waits for the pages of a runtime while all its tasks do.
 #[derive(Debug)]
@@ -38,7 +42,35 @@ struct NotifierState {
 #[derive(Debug, Default)]
 struct State {
     watch: Watch,
+    sleep: Sleep,
     stop: bool,
+}
+
+/// How the thread waits for a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Sleep {
+    /// It does not, or was woken.
+    #[default]
+    No,
+    /// Until there is something to wait for.
+    Idle,
+    /// For a tick.
+    Tick,
+}
+
+impl State {
+    /// Returns whether the thread must be woken after a change: it has to wait for something else.
+    fn must_wake(&mut self) -> bool {
+        let must_wake = match self.sleep {
+            Sleep::No => false,
+            Sleep::Idle => self.watch.is_parked() || self.watch.is_due(),
+            Sleep::Tick => self.watch.is_parked(),
+        };
+        if must_wake {
+            self.sleep = Sleep::No;
+        }
+        must_wake
+    }
 }
 
 impl Notifier {
@@ -62,9 +94,10 @@ impl Notifier {
             return R::default();
         }
         let mut state = self.shared.lock();
-        let was_idle = !state.watch.is_parked() && !state.watch.is_due();
         let result = change(&mut state.watch);
-        if was_idle || state.watch.is_parked() {
+        let must_wake = state.must_wake();
+        drop(state);
+        if must_wake {
             self.shared.changed.notify_one();
         }
         result
@@ -91,15 +124,19 @@ impl NotifierState {
                     state = self.lock();
                 }
             } else if state.watch.is_due() {
+                state.sleep = Sleep::Tick;
                 let (waited, timeout) =
                     self.changed.wait_timeout(state, TICK).unwrap_or_else(PoisonError::into_inner);
                 state = waited;
+                state.sleep = Sleep::No;
                 let overdue = if timeout.timed_out() { state.watch.tick() } else { Vec::new() };
                 drop(state);
                 overdue.into_iter().for_each(Waker::wake);
                 state = self.lock();
             } else {
+                state.sleep = Sleep::Idle;
                 state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.sleep = Sleep::No;
             }
         }
     }

@@ -182,8 +182,8 @@ impl Readiness {
     }
 
     /// Waits for what the remaining entries of a reported descriptor need; for changes, if the report was `fruitless`:
-    /// all calls for which it could have been ready returned `EAGAIN`. Without any, the descriptor stays in the set if it
-    /// is disarmed.
+    /// the last call for which it could have been ready returned `EAGAIN`. Without any, the descriptor stays in the set
+    /// if it is disarmed.
     ///
     /// # Errors
     /// As [`Readiness::arm`].

@@ -117,6 +117,11 @@ impl Pages {
         self.shared.bell.sleep.end();
     }
 
+    /// Returns whether the ring has refused calls, which the owner offers it again.
+    pub(crate) fn ring_is_behind(&mut self) -> bool {
+        self.ring.is_behind()
+    }
+
     /// Returns a descriptor that is readable when the owner should end its sleep.
     pub(crate) fn sleep_fd(&self) -> BorrowedFd<'_> {
         self.readiness.as_fd()
@@ -148,8 +153,8 @@ impl Pages {
         Ok(())
     }
 
-    /// Waits for what the remaining calls of a descriptor need; for changes, if all returned `EAGAIN` for which it was
-    /// reported as ready.
+    /// Waits for what the remaining calls of a descriptor need; for changes, if the last one for which it was reported as
+    /// ready returned `EAGAIN`.
     pub(super) fn arm_again(&mut self, fd: RawFd, fruitless: bool) {
         if let Err(errno) = self.readiness.arm_again(fd, fruitless) {
             for direction in [Direction::Read, Direction::Write] {

@@ -1,5 +1,5 @@
-//! Futures on the simulated machine: tasks wait for calls, drop them, move them to other tasks and wait for other tasks at
-//! any step, while completions, full pages and the notifier race with them.
+//! Futures on the simulated machine: tasks wait for calls, drop them, move them to other tasks and wait for other tasks
+//! or timers at any step, while completions, full pages and the notifier race with them.
 
 use std::cell::Cell;
 use std::future::Future as _;
@@ -105,15 +105,25 @@ impl Wake for Flag {
     }
 }
 
-/// Calls of tasks that wait for others at most: their entries are not free meanwhile.
+/// Calls of tasks that do not poll all their futures at most: their entries are not free meanwhile.
 const MAX_KEPT: usize = 24;
 
-/// A task that waits for several calls at once.
+/// What a task waits for while it keeps its futures and polls none of them.
+enum Wait {
+    /// Nothing: it polls its futures.
+    No,
+    /// The end of a later task.
+    Task(Rc<Cell<bool>>),
+    Timer,
+}
+
+/// A task that waits for several calls at once, or for one after the other.
 struct Task {
     /// Set at its end.
     ended: Rc<Cell<bool>>,
-    /// A later task: until its end, this one keeps its futures and polls none of them.
-    waits_for: Option<Rc<Cell<bool>>>,
+    wait: Wait,
+    /// It polls its first future until that has ended.
+    one_by_one: bool,
     /// With each, whether it is gone, and whether its call may occupy a thread for long.
     futures: Vec<(CallFuture<Owned>, Rc<Cell<bool>>, bool)>,
     flag: Arc<Flag>,
@@ -125,9 +135,18 @@ impl Task {
         self.flag.0.load(Ordering::Relaxed)
     }
 
-    /// Returns whether it waits for another task.
+    /// Returns whether it waits for something else than its futures.
     fn waits(&self) -> bool {
-        self.waits_for.as_ref().is_some_and(|ended| !ended.get())
+        match &self.wait {
+            Wait::No => false,
+            Wait::Task(ended) => !ended.get(),
+            Wait::Timer => true,
+        }
+    }
+
+    /// Returns how many of its calls keep an entry without being polled, at most.
+    fn kept(&self) -> usize {
+        if self.waits() || self.one_by_one { self.futures.len() } else { 0 }
     }
 
     /// Polls the futures, or some of them; may drop one that is pending. Returns whether all have ended.
@@ -137,6 +156,14 @@ impl Task {
             return false;
         }
         let mut context = Context::from_waker(&self.waker);
+        if self.one_by_one {
+            while let Some((future, ..)) = self.futures.first_mut()
+                && Pin::new(future).poll(&mut context).is_ready()
+            {
+                drop(self.futures.remove(0));
+            }
+            return self.futures.is_empty();
+        }
         let first = random(self.futures.len() as u64) as usize;
         self.futures.rotate_left(first);
         // A task that is woken polls one future at least; it does not know for which it was woken.
@@ -205,24 +232,50 @@ impl Run {
         let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&flag));
         let ended = Rc::new(Cell::new(false));
-        self.tasks.push(Task { ended, waits_for: None, futures, flag, waker });
+        let (wait, one_by_one) = (Wait::No, false);
+        self.tasks.push(Task { ended, wait, one_by_one, futures, flag, waker });
     }
 
-    /// Lets a task wait for a later one, whether its futures were polled or not.
+    /// Lets a task wait for a later one or for a timer, whether its futures were polled or not. Then it may poll one of
+    /// them only.
     fn keep(&mut self) {
-        let kept: usize =
-            self.tasks.iter().filter(|task| task.waits()).map(|task| task.futures.len()).sum();
-        if self.tasks.len() < 2 || kept > MAX_KEPT {
+        let kept: usize = self.tasks.iter().map(Task::kept).sum();
+        if self.tasks.is_empty() || kept > MAX_KEPT {
             return;
         }
-        let at = random(self.tasks.len() as u64 - 1) as usize;
-        let later = at + 1 + random((self.tasks.len() - at - 1) as u64) as usize;
-        let (task, other) = (&self.tasks[at], &self.tasks[later]);
+        let at = random(self.tasks.len() as u64) as usize;
+        let later = self.tasks.len() - at - 1;
+        let task = &self.tasks[at];
         // Calls that may wait indefinitely keep threads from others, too.
         let may_keep = task.futures.iter().all(|(_, _, needs_thread)| !needs_thread);
-        if may_keep && !task.waits() {
-            self.tasks[at].waits_for = Some(Rc::clone(&other.ended));
+        if !may_keep || task.waits() {
+            return;
         }
+        let wait = if later == 0 || random(2) == 0 {
+            Wait::Timer
+        } else {
+            let later = at + 1 + random(later as u64) as usize;
+            Wait::Task(Rc::clone(&self.tasks[later].ended))
+        };
+        let task = &mut self.tasks[at];
+        (task.wait, task.one_by_one) = (wait, random(2) == 0);
+        let others = task.futures.len() as u64;
+        task.futures.rotate_left(random(others) as usize);
+    }
+
+    /// Ends the wait of a task for a timer. Returns whether there is one.
+    fn end_timer(&mut self) -> bool {
+        let waits = |task: &Task| matches!(task.wait, Wait::Timer);
+        let count = self.tasks.iter().filter(|task| waits(task)).count();
+        if count == 0 {
+            return false;
+        }
+        let nth = random(count as u64) as usize;
+        let task = self.tasks.iter_mut().filter(|task| waits(task)).nth(nth);
+        let task = task.expect("they were counted");
+        task.wait = Wait::No;
+        task.waker.wake_by_ref();
+        true
     }
 
     /// Ends a task: those wake up that wait for it.
@@ -231,7 +284,7 @@ impl Run {
         let ended = self.tasks.remove(at);
         ended.ended.set(true);
         for task in &self.tasks {
-            if task.waits_for.as_ref().is_some_and(|other| Rc::ptr_eq(other, &ended.ended)) {
+            if matches!(&task.wait, Wait::Task(other) if Rc::ptr_eq(other, &ended.ended)) {
                 task.waker.wake_by_ref();
             }
         }
@@ -249,7 +302,8 @@ impl Run {
         }
         let from = random(self.tasks.len() as u64) as usize;
         let to = random(self.tasks.len() as u64) as usize;
-        if from == to || self.tasks[from].waits() || self.tasks[to].waits() {
+        let is_kept = |task: usize| self.tasks[task].kept() > 0;
+        if from == to || is_kept(from) || is_kept(to) {
             return;
         }
         let at = random(self.tasks[from].futures.len() as u64) as usize;
@@ -280,6 +334,10 @@ impl Run {
         }
         let at = random(self.tasks.len() as u64) as usize;
         self.tasks[at].drop_one(&self.counts);
+        if self.tasks[at].one_by_one {
+            // It goes on with the next one.
+            self.tasks[at].waker.wake_by_ref();
+        }
         if self.tasks[at].futures.is_empty() {
             self.end_task(at);
         }
@@ -304,6 +362,11 @@ impl Run {
                 return self.end_task(at);
             }
             4 => return Run::tick(),
+            5 => {
+                self.end_timer();
+                return;
+            }
+            6 if random(32) == 0 => return self.end_tasks(),
             _ => {}
         }
         match random(16) {
@@ -318,25 +381,34 @@ impl Run {
     }
 
     /// Lets the tasks end.
-    fn end(mut self) -> [u64; 4] {
-        let mut idle = 0;
-        while !self.tasks.is_empty() {
-            if self.poll() {
-                idle = 0;
-                continue;
+    fn end_tasks(&mut self) {
+        let mut steps = 0;
+        while let before @ 1.. = self.tasks.len() {
+            let is_idle = !self.poll();
+            // Without a notifier, a task is always woken.
+            if is_idle || random(8) == 0 {
+                step();
+                Run::notify();
+                if random(64) == 0 {
+                    Run::tick();
+                }
+                if random(16) == 0 {
+                    self.end_timer();
+                }
             }
-            // Every task sleeps.
-            step();
-            Run::notify();
-            if random(64) == 0 {
-                Run::tick();
-            }
-            idle += 1;
             let is_watched = machine(|machine| machine.is_watched());
             let is_woken = self.tasks.iter().any(Task::is_woken);
-            assert!(is_watched || is_woken, "tasks wait, and nothing waits for their calls");
-            assert!(idle < STANDSTILL, "tasks wait and nothing happens");
+            let has_timer = self.tasks.iter().any(|task| matches!(task.wait, Wait::Timer));
+            let goes_on = self.tasks.is_empty() || is_watched || is_woken || has_timer;
+            assert!(goes_on, "nothing waits for the calls of tasks");
+            steps = if self.tasks.len() < before { 0 } else { steps + 1 };
+            assert!(steps < STANDSTILL, "tasks wait and nothing happens");
         }
+    }
+
+    /// Lets the tasks and the calls end. Returns how often each outcome occurred.
+    fn end(mut self) -> [u64; 4] {
+        self.end_tasks();
         // It waits for the calls of which the futures are gone.
         drop(self.runtime);
         machine(|machine| machine.assert_idle());

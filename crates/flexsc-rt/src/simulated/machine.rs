@@ -72,6 +72,8 @@ pub(super) struct Machine {
     pub(super) armed: BTreeMap<i32, Armed>,
     /// The bell of the pages that the notifier waits for, and what it wakes.
     pub(super) notifier: Option<(RawFd, Watch)>,
+    /// It cannot be started.
+    pub(super) refuses_notifier: bool,
 }
 
 thread_local! {

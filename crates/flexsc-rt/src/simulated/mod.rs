@@ -133,11 +133,12 @@ fn transfer(mut call: Call) -> Call {
     call.other_end(other)
 }
 
-/// Begins a run. In half of them the kernel does not start every thread.
+/// Begins a run. In half of them the kernel does not start every thread, in a fifth no notifier.
 fn prepare(seed: u64, config: &Config) {
     machine(|machine| {
         machine.reset(seed);
         machine.max_threads = config.threads.into();
+        machine.refuses_notifier = seed % 5 == 2;
         machine.starts = match seed % 4 {
             1 => Starts::UpTo(machine.random(u64::from(config.threads) + 1) as usize),
             3 => Starts::Some(1 + machine.random(3)),

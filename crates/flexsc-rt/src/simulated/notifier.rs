@@ -3,26 +3,28 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::task::Waker;
+use std::time::Duration;
 
 use super::armed::Armed;
 use super::call_ring::is_readable;
 use super::machine::{Machine, machine};
 use crate::watch::Watch;
 
+/// Time after which it is tried again, of the machine.
+pub(crate) const RETRY: Duration = Duration::from_micros(10);
+
 /// The machine holds what it wakes.
 pub(crate) struct Notifier;
 
 impl Notifier {
-    /// Fails in one of four attempts, as if no thread could be started.
+    /// Fails in one of four attempts, or always, as if no thread could be started.
     pub(crate) fn start(pages: impl AsFd) -> io::Result<Self> {
-        match machine(|machine| machine.random(4)) {
-            0 => Err(io::ErrorKind::WouldBlock.into()),
-            _ => {
-                let bell = pages.as_fd().as_raw_fd();
-                machine(|machine| machine.notifier = Some((bell, Watch::default())));
-                Ok(Notifier)
-            }
+        if machine(|machine| machine.refuses_notifier || machine.random(4) == 0) {
+            return Err(io::ErrorKind::WouldBlock.into());
         }
+        let bell = pages.as_fd().as_raw_fd();
+        machine(|machine| machine.notifier = Some((bell, Watch::default())));
+        Ok(Notifier)
     }
 
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut Watch) -> R) -> R {
