@@ -338,9 +338,9 @@ bugs! {
 
     /// More bytes of a file that has grown are sent than promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
-        "let len = left.min(max) as u32;" =>
-        "let len = if PLANTED { max } else { left.min(max) } as u32;
-        let left = left.max(len.into());";
+        "let len = bytes_left.min(max) as u32;" =>
+        "let len = if PLANTED { max } else { bytes_left.min(max) } as u32;
+        let bytes_left = bytes_left.max(len.into());";
 
     /// A file that ends before the promised length is taken for complete.
     TruncatedIsWhole, "crates/evring/src/driver/send.rs":
@@ -422,8 +422,8 @@ bugs! {
 
     /// Bytes of a file that were read ahead are sent again from the file.
     ReadAheadSentTwice, "crates/evring/src/driver/connection.rs":
-        "range.start += n;" =>
-        "range.start += if PLANTED { 0 } else { n };";
+        "&& queued.advance(n)" =>
+        "&& queued.advance(if PLANTED { 0 } else { n })";
 
     /// Bytes of a file that were read ahead are queued behind the rest of the file.
     ReadAheadBehindFile, "crates/evring/src/driver/connection.rs":
