@@ -314,7 +314,8 @@ impl Drop for Ending<'_> {
     fn drop(&mut self) {
         let mut inner = self.runtime.0.borrow_mut();
         inner.pages.take(self.index as u32);
-        let wakers = inner.free_entry();
+        let mut wakers = inner.free_entry();
+        wakers.driver = wakers.driver.or_else(|| inner.driver_for_others());
         drop(inner);
         wakers.wake();
     }
@@ -349,6 +350,13 @@ impl Inner {
         self.pages.end_of_sleep();
         // From now on the notifier counts ticks: the driver may not take its turn. It may have been woken by now.
         self.change_watch(Watch::take_driver)
+    }
+
+    /// Ends the wait of the driver if another call could go on in the place of one that has ended: it may have ended at
+    /// once, as there is no thread for it. Returns the driver's waker.
+    fn driver_for_others(&mut self) -> Option<Waker> {
+        let has_work = self.parked && self.pages.has_work();
+        if has_work { self.parked_driver() } else { None }
     }
 
     /// Removes an entry from those that wait.

@@ -23,7 +23,9 @@ impl File {
         // Read before the metadata, which then show whether these are still the bytes that were sent.
         let sample = self.read_sample(host, sent_to, Blocking::NoBlock);
         let has_changed = version.has_changed(host.file_metadata(self), |at, into| {
-            host.read_file(self, at, into, Blocking::NoBlock).is_ok_and(|n| n == into.len())
+            // Only after it became longer. These bytes were sent lately; and not all file systems can read without
+            // blocking.
+            host.read_file(self, at, into, Blocking::MayBlock).is_ok_and(|n| n == into.len())
         });
         if let (Some((sample, len)), false) = (sample, has_changed) {
             version.set_sample(sent_to, &sample[..len]);

@@ -105,11 +105,16 @@ impl Pages {
     /// completion is there to take, or calls to make for which no thread comes.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         self.shared.bell.sleep.prepare();
-        if self.has_completion() || self.has_stranded_calls() {
+        if self.has_work() {
             self.shared.bell.sleep.end();
             return false;
         }
         true
+    }
+
+    /// Returns whether a completion is there to take, or calls to make for which no thread comes.
+    pub(crate) fn has_work(&mut self) -> bool {
+        self.has_completion() || self.has_stranded_calls()
     }
 
     /// Ends the sleep.

@@ -437,6 +437,17 @@ fn dropped_futures_race_with_completions() {
     run_seeds(0..10, 20_000);
 }
 
+/// A call took the place of one that had ended, and ended at once, as there was no thread for it: the driver slept on. And
+/// a driver that slept did not offer the ring again what it had refused.
+#[test]
+fn driver_slept_while_calls_had_ended_or_were_held_back() {
+    for (config, seed) in [(2, 1_173), (0, 1_305)] {
+        let mut run = Run::new(seed, &configurations()[config]);
+        (0..20_000).for_each(|_| run.step());
+        run.end();
+    }
+}
+
 /// The same for more seeds: `FLEXSC_SEEDS=10000 cargo test -p flexsc-rt --lib more_seeds -- --ignored`.
 #[test]
 #[ignore = "runs until all of FLEXSC_SEEDS are done; dropped_futures_race_with_completions runs by default"]

@@ -14,8 +14,6 @@ use evring_tls::Certificates;
 
 #[cfg(feature = "metrics")]
 use crate::limits::Limits;
-#[cfg(feature = "metrics")]
-use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
 #[cfg(feature = "tls")]
@@ -87,16 +85,6 @@ pub(crate) struct Monitor {
 impl Monitor {
     /// Maximum number of connections. Slow clients of some addresses leave places for the others.
     pub(crate) const MAX_CONNECTIONS: u32 = 256;
-}
-
-/// What serves the metrics after a reload.
-#[cfg(feature = "metrics")]
-pub(crate) enum NextMonitor {
-    /// The one of before.
-    Same,
-    /// The same with other settings, as the builder sets it up.
-    Changed(Box<(Handle, Builder, MonitorSettings)>),
-    Other(Option<Box<Monitor>>),
 }
 
 /// The settings of the server of the metrics.

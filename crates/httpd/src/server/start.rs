@@ -22,7 +22,7 @@ use crate::server::modules;
 use crate::server::monitor;
 use crate::server::running::{Handle, Server};
 #[cfg(feature = "metrics")]
-use crate::server::running::{Monitor, MonitorSettings, NextMonitor};
+use crate::server::running::{Monitor, MonitorSettings};
 use crate::server::sockets::{
     WorkerSockets, check_not_held, is_free, retry_while_in_use, sockets_for, warn_of_unused,
 };
@@ -40,6 +40,16 @@ use crate::site::login::LoginThreads;
 /// The purpose of the server of the metrics, as the log names it.
 #[cfg(feature = "metrics")]
 const MONITOR: &str = " of the metrics listener";
+
+/// What serves the metrics after a reload.
+#[cfg(feature = "metrics")]
+enum NextMonitor {
+    /// The one of before.
+    Same,
+    /// The same with other settings, as the builder sets it up.
+    Changed(Box<(Handle, Builder, MonitorSettings)>),
+    Other(Option<Box<Monitor>>),
+}
 
 impl Builder {
     /// Starts the server. When this returns, it accepts connections.
