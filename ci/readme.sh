@@ -30,7 +30,7 @@ served() {
     "$@" >"$work/out" 2>&1 &
     pid=$!
     for _ in $(seq $((limit * 10))); do
-        address=$(sed -n 's|.*\(https\{0,1\}://[0-9.:]*\).*|\1|p' "$work/out" | head -n 1)
+        address=$(grep -o 'https\{0,1\}://[0-9.]*:[0-9]*' "$work/out" | head -n 1) || true
         [ -z "$address" ] || break
         kill -0 "$pid" 2>/dev/null || break
         sleep 0.1
