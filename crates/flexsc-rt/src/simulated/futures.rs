@@ -335,7 +335,7 @@ impl Run {
         let at = random(self.tasks.len() as u64) as usize;
         self.tasks[at].drop_one(&self.counts);
         if self.tasks[at].one_by_one {
-            // It goes on with the next one.
+            // It continues with the next one.
             self.tasks[at].waker.wake_by_ref();
         }
         if self.tasks[at].futures.is_empty() {

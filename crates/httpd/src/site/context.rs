@@ -29,7 +29,7 @@ const RETIRED_KEEP_ALIVE: Duration = Duration::from_secs(5);
 const FIRST_CHECK: Duration = Duration::from_millis(100);
 
 /// Looks per progress interval at the unsent bytes of a connection that is idle otherwise. If the first one after a
-/// response finds some, the client is watched; else the keep-alive timeout goes on. After that it begins at the first
+/// response finds some, the client is watched; else the keep-alive timeout continues. After that it begins at the first
 /// look that finds none.
 const LOOKS: u8 = 16;
 
@@ -260,7 +260,7 @@ impl Context {
 
     /// Looks once whether the client has the response after which it is idle: its kernel and that of the server may have
     /// all of it, and the client takes nothing. Returns true if there are no unsent bytes, so that the keep-alive timeout
-    /// goes on.
+    /// continues.
     pub(crate) fn looks_after_response(
         &self,
         x: &mut Cx<'_, impl Commands, State>,
