@@ -23,7 +23,7 @@ use crate::{
 /// Time after which a wake-up that failed is tried again.
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Bytes of a message that the application gets in one piece.
+/// Maximum number of bytes that the application gets in one piece.
 const MAX_MESSAGE: usize = 64 * 1024;
 
 /// The wake-up after which connections that found the ring full are received from again.
@@ -35,7 +35,7 @@ const COMMANDS: u64 = u64::MAX - 1;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notification {
-    /// Bytes arrived. The hook gets nothing more of the connection until it is
+    /// Bytes arrived, at most 64 KiB of them. The hook gets nothing more of the connection until it is
     /// [given back](NotificationRing::reply).
     Message(ConnId, Vec<u8>),
     /// The client sends nothing more.
@@ -385,11 +385,13 @@ impl Application for Rest {
 
     fn received(&mut self, x: Cx<'_, impl Commands, HookedConnection>, rx: &mut Rx<'_>) {
         let mut put = Ok(true);
-        if !rx.bytes().is_empty() {
+        // More may have been received while the ring was full.
+        while !rx.bytes().is_empty() && matches!(put, Ok(true)) {
             x.state.has_message = true;
-            put = self.put(Notification::Message(x.id, rx.bytes().to_vec()));
+            let len = rx.bytes().len().min(MAX_MESSAGE);
+            put = self.put(Notification::Message(x.id, rx.bytes()[..len].to_vec()));
             if let Ok(true) = put {
-                rx.consume(rx.bytes().len());
+                rx.consume(len);
                 x.state.last_put = self.put;
             }
         }

@@ -142,6 +142,31 @@ fn client_that_reads_late_was_reset() {
 }
 
 #[test]
+fn bytes_received_while_the_ring_was_full_reached_the_application_as_one_message() {
+    const BYTES: usize = 2 << 20;
+    side_by_side(|backend| {
+        let (owner, ring) = start_with(backend, &small_queues());
+        let mut client = connect(owner.addresses()[0]);
+        let mut writes = client.try_clone().unwrap();
+        let writer = thread::spawn(move || writes.write_all(&vec![b'a'; BYTES]).unwrap());
+        let (mut received, mut id) = (0, None);
+        while received < BYTES {
+            let Some(Notification::Message(from, bytes)) = ring.wait() else { panic!() };
+            assert!(bytes.len() <= 64 << 10, "{backend}: {} bytes", bytes.len());
+            received += bytes.len();
+            if id.replace(from).is_none() {
+                // The ring fills meanwhile.
+                ring.send(from, vec![1]).unwrap();
+                client.read_exact(&mut [0]).unwrap();
+            }
+        }
+        writer.join().unwrap();
+        owner.remote().stop();
+        owner.join().unwrap();
+    });
+}
+
+#[test]
 fn rest_of_a_message_of_the_application_reached_the_hook() {
     side_by_side(|backend| {
         let (owner, ring) = start(backend);
