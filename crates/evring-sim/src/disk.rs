@@ -173,8 +173,8 @@ impl FileTree {
         Ok(&bytes[start..end])
     }
 
-    /// Truncates a file, extends it, or overwrites all of it, with more bytes or as many; `wall` is the time of day. New
-    /// contents are those of a [version](crate::FileVersions), one for each time at which the file was overwritten.
+    /// Truncates a file, extends it, sets only its mtime, as a write in progress does, or overwrites all of it, with more bytes
+    /// or as many; `wall` is the time of day. New contents are those of a [version](crate::FileVersions), one for each time at which the file was overwritten.
     pub(super) fn change(&mut self, node: u32, wall: Duration, rng: &mut SimRng) {
         let Node::File { bytes, original, version, modified } = &mut self.nodes[node as usize]
         else {
@@ -182,16 +182,17 @@ impl FileTree {
         };
         let before = bytes.len();
         let longer = before + 1 + rng.below(5_000);
-        let len = match rng.below(5) {
+        let len = match rng.below(6) {
             0 => 0,
             1 => rng.below(before + 1),
             2 if before < MAX_FILE_BYTES => longer,
+            3 => before,
             // Nothing shows that a file was overwritten twice within a tick.
             _ if tick(wall) == *modified => return,
             kind => {
                 *version += 1;
                 bytes.clear();
-                if kind == 3 && before < MAX_FILE_BYTES { longer } else { before }
+                if kind == 4 && before < MAX_FILE_BYTES { longer } else { before }
             }
         };
         bytes.truncate(len);

@@ -3,15 +3,17 @@
 use crate::sends_file::SendsFile;
 use crate::server;
 
-use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::fs;
+use std::io::{self, Read, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, SystemTime};
 
+use evring::files::{Access, File, FileChanged, FileOp, FileOutcome, FilePath};
 use evring::sockets::BufferSizes;
-use evring::{Application, Chunk, Close, CloseReason, Commands, FileDelivery};
-use server::{Server, TIMEOUT, listening, side_by_side};
+use evring::{Application, Chunk, Close, CloseReason, Commands, Cx, FileDelivery, Root, Rx};
+use server::{Server, TIMEOUT, ask, listening, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;
 
@@ -38,7 +40,7 @@ fn change_while_sent(len: usize, change: fn(&Path), check: fn(&str, &[u8], Close
             let root = tempfile::tempdir().unwrap();
             let path = root.path().join("file");
             fs::write(&path, vec![1; len]).unwrap();
-            let file = File::options().write(true).open(&path).unwrap();
+            let file = fs::File::options().write(true).open(&path).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
             let config = listening(1).with(|c| {
                 c.roots = vec![root.path().to_owned()];
@@ -68,7 +70,7 @@ fn is_cut(name: &str, got: &[u8], reason: CloseReason) {
 
 /// Writes `len` bytes over the file.
 fn overwrite(path: &Path, len: usize) {
-    let mut file = File::options().write(true).open(path).unwrap();
+    let mut file = fs::File::options().write(true).open(path).unwrap();
     file.write_all(&vec![2; len]).unwrap();
 }
 
@@ -96,7 +98,7 @@ fn file_of_one_block_was_not_looked_at_again() {
 #[test]
 fn file_that_is_appended_to_is_sent_to_its_promised_length() {
     let append = |path: &Path| {
-        let mut file = File::options().append(true).open(path).unwrap();
+        let mut file = fs::File::options().append(true).open(path).unwrap();
         file.write_all(&[2; 100_000]).unwrap();
     };
     for len in [FILE_BYTES, ONE_BLOCK] {
@@ -106,6 +108,68 @@ fn file_that_is_appended_to_is_sent_to_its_promised_length() {
             assert!([FILE_BYTES, ONE_BLOCK].contains(&got.len()), "{name}: {} bytes", got.len());
         });
     }
+}
+
+/// Opens the file for each client, and reads a part of it for each byte that the client sends. Replies with one word of 6 bytes.
+struct ReadsParts(Vec<Range<u64>>);
+
+impl Application for ReadsParts {
+    type State = Option<File>;
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, Self::State>, rx: &mut Rx<'_>) {
+        if rx.take().is_empty() {
+            return;
+        }
+        let op = match x.state {
+            None => FileOp::Open((Root(0), FilePath::new("file")), Access::Read),
+            Some(file) => FileOp::Read(file.clone(), self.0.remove(0)),
+        };
+        x.io.file_op(x.id, 0, op);
+    }
+
+    fn file(
+        &mut self,
+        x: Cx<'_, impl Commands, Self::State>,
+        _tag: u32,
+        done: io::Result<FileOutcome>,
+    ) {
+        let word: &[u8] = match done {
+            Ok(FileOutcome::Opened(opened)) => {
+                *x.state = Some(opened.0);
+                b"opened"
+            }
+            Ok(FileOutcome::Read(_)) => b"reads ",
+            Err(error) if FileChanged::is_reason_of(&error) => b"change",
+            _ => b"fails ",
+        };
+        x.io.send(x.id, Chunk::Static(word));
+    }
+}
+
+#[test]
+fn application_did_not_learn_that_the_file_has_changed() {
+    application_learns_of_contents(FILE_BYTES - 1);
+    application_learns_of_contents(FILE_BYTES);
+}
+
+/// Overwrites a file of which an application has read the first bytes.
+fn application_learns_of_contents(new_len: usize) {
+    side_by_side(|name| {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("file");
+        fs::write(&path, vec![1; FILE_BYTES]).unwrap();
+        let config = listening(1).with(|c| c.roots = vec![root.path().to_owned()]);
+        let parts = vec![0..100, File::BLOCK_BYTES - 100..FILE_BYTES as u64];
+        let server = Server::start(name, config, || ReadsParts(parts));
+        let mut client = server.connect();
+        ask(&mut client, "x", "opened");
+        ask(&mut client, "x", "reads ");
+        fs::write(&path, vec![2; new_len]).unwrap();
+        ask(&mut client, "x", "change");
+        drop(client);
+        server.stop();
+    });
 }
 
 #[test]

@@ -1,8 +1,23 @@
 //! Whether the contents of an open file are still those that were sent before.
 
+use std::time::{Duration, Instant};
+
 use rustix::io::Errno;
 
 use crate::Metadata;
+
+/// What is known of the contents of a file since some of it was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contents {
+    /// The same, perhaps with bytes added.
+    Same,
+    /// Others, or not known.
+    Changed,
+    /// The file was written to, and is as long as before: bytes were replaced, or a write(2) in progress adds some. The
+    /// kernel sets the time first and the length later. If this lasts for [`File::WRITE_TIME`](crate::File::WRITE_TIME), bytes
+    /// were replaced.
+    Written,
+}
 
 /// What is known of the contents of a file.
 ///
@@ -15,6 +30,8 @@ pub(crate) struct Version {
     len: u64,
     modified_ns: i64,
     sample: Option<Sample>,
+    /// When the file was first seen to be [written to](Contents::Written).
+    written: Option<Instant>,
 }
 
 /// Bytes of a file.
@@ -30,13 +47,16 @@ impl Version {
     /// Maximum number of bytes of a sample.
     pub(crate) const SAMPLE_BYTES: usize = 64;
 
+    /// Maximum time from the change of mtime until the change of the length, also if the writer is preempted between them.
+    pub(crate) const WRITE_TIME: Duration = Duration::from_millis(500);
+
     /// Maximum distance of a sample from bytes that are sent.
     const MAX_DISTANCE: u64 = 1 << 20;
 
     /// Returns the contents of a file that is opened.
     pub(crate) fn new(opened: &Metadata) -> Self {
         let &Metadata { len, modified_ns, .. } = opened;
-        Version { opened_len: len, len, modified_ns, sample: None }
+        Version { opened_len: len, len, modified_ns, sample: None, written: None }
     }
 
     /// Returns whether some bytes are known.
@@ -60,29 +80,35 @@ impl Version {
         self.sample = Some(Sample { end, len: last.len() as u8, bytes });
     }
 
-    /// Returns whether the contents have changed, apart from added bytes. `read` reads bytes at an offset, and returns false if
+    /// Compares the contents with the metadata that were read at a time. `read` reads bytes at an offset, and returns false if
     /// it cannot. If the metadata cannot be read, the contents count as changed.
-    pub(crate) fn has_changed(
+    pub(crate) fn compare(
         &mut self,
-        now: Result<Metadata, Errno>,
+        found: Result<Metadata, Errno>,
+        at: Instant,
         read: impl FnOnce(u64, &mut [u8]) -> bool,
-    ) -> bool {
-        let Ok(now) = now else { return true };
-        if (now.len, now.modified_ns) == (self.len, self.modified_ns) {
-            return false;
+    ) -> Contents {
+        let Ok(found) = found else { return Contents::Changed };
+        if (found.len, found.modified_ns) == (self.len, self.modified_ns) {
+            return Contents::Same;
         }
-        if now.len <= self.len {
-            return true;
+        if found.len == self.len {
+            let since = *self.written.get_or_insert(at);
+            let is_over = at.saturating_duration_since(since) >= Self::WRITE_TIME;
+            return if is_over { Contents::Changed } else { Contents::Written };
+        }
+        if found.len < self.len {
+            return Contents::Changed;
         }
         if let Some(Sample { end, len, bytes }) = self.sample {
-            let (expected, mut found) = (&bytes[..len.into()], [0; Self::SAMPLE_BYTES]);
-            let found = &mut found[..expected.len()];
-            if !read(end.saturating_sub(len.into()), found) || found != expected {
-                return true;
+            let (expected, mut now) = (&bytes[..len.into()], [0; Self::SAMPLE_BYTES]);
+            let now = &mut now[..expected.len()];
+            if !read(end.saturating_sub(len.into()), now) || now != expected {
+                return Contents::Changed;
             }
         }
-        (self.len, self.modified_ns) = (now.len, now.modified_ns);
-        false
+        (self.len, self.modified_ns, self.written) = (found.len, found.modified_ns, None);
+        Contents::Same
     }
 }
 
@@ -109,34 +135,53 @@ mod tests {
 
     #[test]
     fn shorter_and_rewritten_files_have_changed() {
-        let mut version = Version::new(&meta(100, 1));
+        let (mut version, start) = (Version::new(&meta(100, 1)), Instant::now());
         version.set_sample(50, &[7; 50]);
-        assert!(!version.has_changed(Ok(meta(100, 1)), never));
-        assert!(version.has_changed(Ok(meta(99, 1)), never));
-        assert!(version.has_changed(Ok(meta(100, 2)), never));
+        assert_eq!(version.compare(Ok(meta(100, 1)), start, never), Contents::Same);
+        assert_eq!(version.compare(Ok(meta(99, 1)), start, never), Contents::Changed);
+        assert_eq!(version.compare(Ok(meta(100, 2)), start, never), Contents::Written);
+        let before = start + Version::WRITE_TIME - Duration::from_nanos(1);
+        assert_eq!(version.compare(Ok(meta(100, 3)), before, never), Contents::Written);
+        let over = start + Version::WRITE_TIME;
+        assert_eq!(version.compare(Ok(meta(100, 3)), over, never), Contents::Changed);
+    }
+
+    #[test]
+    fn file_that_becomes_longer_after_its_mtime_has_changed_is_the_same() {
+        let (mut version, start) = (Version::new(&meta(100, 1)), Instant::now());
+        assert_eq!(version.compare(Ok(meta(100, 2)), start, never), Contents::Written);
+        assert_eq!(version.compare(Ok(meta(101, 2)), start, never), Contents::Same);
+        let later = start + Version::WRITE_TIME;
+        assert_eq!(version.compare(Ok(meta(101, 3)), later, never), Contents::Written);
+        assert_eq!(version.compare(Ok(meta(102, 3)), later, never), Contents::Same);
     }
 
     #[test]
     fn longer_file_has_changed_unless_the_bytes_that_were_sent_are_there() {
-        let mut version = Version::new(&meta(100, 1));
+        let (mut version, at) = (Version::new(&meta(100, 1)), Instant::now());
         version.set_sample(50, &[7; 50]);
-        assert!(version.has_changed(Ok(meta(101, 2)), all(8)));
-        assert!(version.has_changed(Ok(meta(101, 2)), |_, _| false));
-        assert!(!version.has_changed(Ok(meta(101, 2)), all(7)));
-        assert!(!version.has_changed(Ok(meta(101, 2)), never), "that is known");
-        assert!(version.has_changed(Ok(meta(100, 3)), never), "it became shorter afterwards");
+        assert_eq!(version.compare(Ok(meta(101, 2)), at, all(8)), Contents::Changed);
+        assert_eq!(version.compare(Ok(meta(101, 2)), at, |_, _| false), Contents::Changed);
+        assert_eq!(version.compare(Ok(meta(101, 2)), at, all(7)), Contents::Same);
+        assert_eq!(version.compare(Ok(meta(101, 2)), at, never), Contents::Same, "that is known");
+        assert_eq!(
+            version.compare(Ok(meta(100, 3)), at, never),
+            Contents::Changed,
+            "it is shorter"
+        );
         assert_eq!(version.opened_len, 100);
     }
 
     #[test]
     fn file_whose_metadata_cannot_be_read_counts_as_changed() {
-        assert!(Version::new(&meta(100, 1)).has_changed(Err(Errno::IO), never));
+        let mut version = Version::new(&meta(100, 1));
+        assert_eq!(version.compare(Err(Errno::IO), Instant::now(), never), Contents::Changed);
     }
 
     #[test]
     fn longer_file_of_which_nothing_was_sent_has_not_changed() {
         let mut version = Version::new(&meta(100, 1));
-        assert!(!version.has_changed(Ok(meta(101, 2)), never));
+        assert_eq!(version.compare(Ok(meta(101, 2)), Instant::now(), never), Contents::Same);
     }
 
     #[test]
@@ -150,7 +195,7 @@ mod tests {
             assert_eq!((at, into.len()), (136, 64));
             all(7)(at, into)
         };
-        assert!(!version.has_changed(Ok(meta(2 << 30, 2)), read));
+        assert_eq!(version.compare(Ok(meta(2 << 30, 2)), Instant::now(), read), Contents::Same);
         assert!(!version.lacks_sample(200 + (1 << 20) - 1));
         assert!(version.lacks_sample(200 + (1 << 20)));
         version.set_sample(1 << 20, &[]);

@@ -37,7 +37,7 @@ pub(crate) use run::{drive, open_listeners, open_roots};
 
 use std::time::Duration;
 
-use shared_ring::files::FileOutcome;
+use shared_ring::files::{Contents, FileOutcome};
 use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
 
 use crate::others::States;
@@ -234,7 +234,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Passes the result of a file operation to the application or to the send queue.
-    fn deliver_file(&mut self, mut work: FileRequest, mut outcome: Outcome) {
+    fn deliver_file(&mut self, work: FileRequest, mut outcome: Outcome) {
         if let Outcome::File(FileOutcome::Opened(opened)) = &outcome
             && work.opens_to_read
         {
@@ -246,10 +246,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             return;
         }
-        if let (Some(read), Outcome::File(FileOutcome::Read(bytes))) = (work.reads.take(), &outcome)
-            && self.io.has_changed_for_application(&read, bytes)
-        {
-            outcome = Outcome::Failed(Errno::STALE, None);
+        if let (Some(read), Outcome::File(FileOutcome::Read(bytes))) = (&work.reads, &outcome) {
+            match self.io.contents_for_application(read, bytes) {
+                Contents::Same => {}
+                Contents::Changed => outcome = Outcome::Failed(Errno::STALE, None),
+                Contents::Written => return self.io.look_again(work, outcome),
+            }
         }
         let Some((work, outcome)) = self.io.defer_read(work, outcome) else { return };
         let slot = work.on.slot();
@@ -332,6 +334,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.flush();
         }
         self.end_pauses();
+        self.io.file_ops.end_looks(now);
         for _ in 0..self.io.file_ops.finished.len() {
             let Some((work, outcome)) = self.io.file_ops.finished.pop_front() else { break };
             if let Some(work) = self.io.wanted(work) {

@@ -135,6 +135,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             .chain(search)
             .chain(io.wheel.next())
             .chain(io.pauses.next())
+            .chain(io.file_ops.next_look())
             .chain(drain_ends)
             .chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()))
             .chain(io.load.overload_ends())

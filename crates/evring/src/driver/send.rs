@@ -1,7 +1,7 @@
 //! Sending of queued bytes.
 
 use shared_ring::buffers::GatherList;
-use shared_ring::files::{File, FileOutcome};
+use shared_ring::files::{Contents, File, FileOutcome};
 use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold};
 
 use super::connection::{ConnFlags, Connection, Phase, QueuedFile, SendItem};
@@ -105,10 +105,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 SendStep::Yield => break,
             };
             let Some(op) = op else { return };
-            if let Op::SendFile { offset, len, .. } = op
-                && self.io.has_changed_before(slot, offset + u64::from(len))
-            {
-                return self.end(slot, CloseReason::Truncated);
+            if let Op::SendFile { offset, len, .. } = op {
+                match self.io.contents_before(slot, offset + u64::from(len)) {
+                    Contents::Same => {}
+                    Contents::Changed => return self.end(slot, CloseReason::Truncated),
+                    Contents::Written => return self.io.pause_send(slot, File::WRITE_TIME),
+                }
             }
             let connection = self.io.connection(slot);
             let token = Token::new(OpKind::Send, slot, connection.generation);
@@ -193,7 +195,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.progress(slot);
     }
 
-    /// Queues bytes that were read from the first queued file, in its place. Returns false if the connection ends instead.
+    /// Queues bytes that were read from the first queued file, in its place. Returns false if the connection ends or pauses
+    /// instead.
     pub(super) fn read_ahead_done(&mut self, slot: u32, outcome: Outcome) -> bool {
         self.io.connection(slot).is_reading_ahead = false;
         let bytes = match outcome {
@@ -206,9 +209,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
         };
         let n = bytes.len();
         self.note_send(slot, SendResult::Read(n as u32));
-        if n == 0 || self.io.has_changed_after_read(slot, &bytes) {
-            self.end(slot, CloseReason::Truncated);
-            return false;
+        match self.io.contents_after_read(slot, &bytes) {
+            Contents::Same if n > 0 => {}
+            // The bytes are read again.
+            Contents::Written if n > 0 => {
+                self.io.pause_send(slot, File::WRITE_TIME);
+                return false;
+            }
+            _ => {
+                self.end(slot, CloseReason::Truncated);
+                return false;
+            }
         }
         let mut list = self.io.spare_list();
         list.received(bytes);

@@ -4,7 +4,7 @@
 //! afterwards, so that they are of the contents that the metadata show.
 
 use shared_ring::Submit;
-use shared_ring::files::File;
+use shared_ring::files::{Contents, File};
 use shared_ring::nonblocking::Blocking;
 
 use super::Io;
@@ -17,21 +17,21 @@ fn looks_at(start: u64, end: u64, is_last: bool) -> bool {
 }
 
 impl<K: Submit> Io<K> {
-    /// Returns whether the file at the front of a queue has changed, before its bytes up to `end` are sent. Of a file that is
-    /// not sent in one piece, notes some bytes before.
-    pub(crate) fn has_changed_before(&self, slot: u32, end: u64) -> bool {
+    /// Returns the contents of the file at the front of a queue before its bytes up to `end` are sent. Of a file that is not
+    /// sent in one piece, notes some bytes before.
+    pub(crate) fn contents_before(&self, slot: u32, end: u64) -> Contents {
         let Some(SendItem::File(queued)) = self.connections[slot as usize].queue.front() else {
-            return false;
+            return Contents::Same;
         };
         let QueuedFile { file, left, is_begun } = queued;
-        let (host, is_last) = (self.kernel.host(), end == left.end);
-        if *is_begun {
-            return looks_at(left.start, end, is_last) && file.has_changed(host, left.start);
+        let is_last = end == left.end;
+        if *is_begun && looks_at(left.start, end, is_last) {
+            return self.contents(file, left.start);
         }
-        if !is_last {
-            file.note_bytes(host, end, Blocking::NoBlock);
+        if !*is_begun && !is_last {
+            file.note_bytes(self.kernel.host(), end, Blocking::NoBlock);
         }
-        false
+        Contents::Same
     }
 
     /// Notes some bytes of the file at the front of a queue, of which not all were sent, unless they were noted before.
@@ -42,37 +42,50 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Returns whether the first file of a queue has changed, from which these bytes were read.
-    pub(crate) fn has_changed_after_read(&self, slot: u32, bytes: &[u8]) -> bool {
-        let Some(queued) = self.connections[slot as usize].queue.first_file() else { return false };
+    /// Returns the contents of the first file of a queue, from which these bytes were read.
+    pub(crate) fn contents_after_read(&self, slot: u32, bytes: &[u8]) -> Contents {
+        let Some(queued) = self.connections[slot as usize].queue.first_file() else {
+            return Contents::Same;
+        };
         let QueuedFile { file, left, is_begun } = queued;
-        self.is_changed(file, left.start, bytes, *is_begun, left.end)
+        self.contents_of(file, left.start, bytes, *is_begun, left.end)
     }
 
-    /// Returns whether a file has changed from which an application has read these bytes.
-    pub(crate) fn has_changed_for_application(
+    /// Returns the contents of a file from which an application has read these bytes.
+    pub(crate) fn contents_for_application(
         &self,
         (file, start): &(File, u64),
         bytes: &[u8],
-    ) -> bool {
+    ) -> Contents {
         let end = file.opened_len().unwrap_or(u64::MAX);
-        self.is_changed(file, *start, bytes, *start > 0, end)
+        self.contents_of(file, *start, bytes, *start > 0, end)
     }
 
-    /// Returns whether a file has changed from which bytes were read: the last of them, if they reach `end`.
-    fn is_changed(&self, file: &File, start: u64, bytes: &[u8], is_begun: bool, end: u64) -> bool {
+    /// Returns the contents of a file from which bytes were read: the last of them, if they reach `end`.
+    fn contents_of(
+        &self,
+        file: &File,
+        start: u64,
+        bytes: &[u8],
+        is_begun: bool,
+        end: u64,
+    ) -> Contents {
         let read_to = start + bytes.len() as u64;
         let is_last = read_to >= end;
-        if is_begun
-            && looks_at(start, read_to, is_last)
-            && file.has_changed(self.kernel.host(), start)
-        {
-            return true;
+        if is_begun && looks_at(start, read_to, is_last) {
+            let contents = self.contents(file, start);
+            if contents != Contents::Same {
+                return contents;
+            }
         }
         if !is_last {
             file.note_read(read_to, bytes);
         }
-        false
+        Contents::Same
+    }
+
+    fn contents(&self, file: &File, sent_to: u64) -> Contents {
+        file.contents(self.kernel.host(), sent_to, self.kernel.now())
     }
 }
 

@@ -92,6 +92,14 @@ impl<K: Submit> Io<K> {
         self.wanted(work)
     }
 
+    /// Has the result of a read delivered when its file, which is [written to](shared_ring::files::Contents::Written), can be
+    /// looked at again.
+    pub(crate) fn look_again(&mut self, work: FileRequest, outcome: Outcome) {
+        self.connection(work.on.slot()).files += 1;
+        let at = self.kernel.now() + File::WRITE_TIME;
+        self.file_ops.looks.push_back((at, work, outcome));
+    }
+
     /// Starts deferred file operations while there is room. Called after completed ones are delivered: the
     /// next operation on an open file comes before another file is opened.
     pub(crate) fn start_deferred_file_ops(&mut self) {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::time::Instant;
 
 use shared_ring::__private::Table;
 use shared_ring::files::{Access, File, FileOutcome, PathAt};
@@ -56,6 +57,8 @@ pub(crate) struct FileOps {
     pub(super) waiting_lists: VecDeque<(FileRequest, Op)>,
     /// Those that completed or failed on submission.
     pub(crate) finished: VecDeque<(FileRequest, Outcome)>,
+    /// Reads of files that are being written to, and when the files are looked at again.
+    pub(super) looks: VecDeque<(Instant, FileRequest, Outcome)>,
     /// Number of bytes of all writes that are in flight or wait.
     pub(super) write_bytes: usize,
     /// Number of bytes of all reads for send queues that are in flight or not delivered yet.
@@ -72,6 +75,7 @@ impl FileOps {
             deferred: VecDeque::new(),
             waiting_lists: VecDeque::new(),
             finished: VecDeque::new(),
+            looks: VecDeque::new(),
             write_bytes: 0,
             read_ahead_bytes: 0,
         }
@@ -101,7 +105,7 @@ impl FileOps {
     /// is delivered.
     pub(super) fn has_room(&self) -> bool {
         let in_flight = MAX_FILE_OPS as usize - self.free.len();
-        in_flight + self.finished.len() < self.max_in_flight
+        in_flight + self.finished.len() + self.looks.len() < self.max_in_flight
     }
 
     /// Returns whether another directory listing can start.
@@ -113,6 +117,20 @@ impl FileOps {
     pub(super) fn end(&mut self, work: FileRequest, outcome: Outcome) {
         self.write_bytes -= work.write_bytes as usize;
         self.finished.push_back((FileRequest { write_bytes: 0, ..work }, outcome));
+    }
+
+    /// Ends the reads whose files can be looked at again.
+    pub(crate) fn end_looks(&mut self, now: Instant) {
+        while self.next_look().is_some_and(|at| at <= now)
+            && let Some((_, work, outcome)) = self.looks.pop_front()
+        {
+            self.finished.push_back((work, outcome));
+        }
+    }
+
+    /// Returns when the next file is looked at again.
+    pub(crate) fn next_look(&self) -> Option<Instant> {
+        self.looks.front().map(|(at, ..)| *at)
     }
 
     /// Defers an operation, up to `max`. At the limit, operations of closed connections are dropped first.
