@@ -13,6 +13,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring_sim::{Fault, Faults, Machine, Plan, SimKernel};
 use held::held;
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -27,6 +28,9 @@ use shared_ring::{
     PortableKernel, Socket, Submit, Submitted, Token, WhenCold,
 };
 use turns::{Batch, TurnInto};
+
+/// Simulated runs of a test.
+const SEEDS: u64 = 5_000;
 
 /// More than the submission queue holds.
 const RECEIVES: u32 = 600;
@@ -316,6 +320,37 @@ fn hanging_file_job_blocked_the_drop_of_a_kernel() {
     // SAFETY: returns the flags of a descriptor.
     assert!(unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0);
     drop(read);
+}
+
+/// A kernel waits for 5 s at its end, the last time for 0.1 s. Few of the opens end in that.
+#[test]
+fn file_that_was_opened_in_the_last_wait_of_a_kernel_stayed_open() {
+    for seed in 1..=SEEDS {
+        let mut plan = Plan::default();
+        plan.seed = seed;
+        plan.faults = Faults::NONE.with(Fault::Cold).with(Fault::SlowDisk);
+        let machine = Machine::new(&plan);
+        machine.add_file("file", b"");
+        let mut kernel =
+            SimKernel::new(&machine, &UringConfig::new(Mode::Deferred, 64, 1, 64)).unwrap();
+        let root = kernel.host_mut().open_directory("/".as_ref()).unwrap();
+        for slot in 0..64 {
+            let path = PathAt {
+                root: root.clone(),
+                path: c"file".into(),
+                symlinks: SymlinkPolicy::Beneath,
+            };
+            let open = Op::File(FileOp::Open(path, Access::Read));
+            kernel.submit(Token::new(OpKind::File, slot, 0), open).unwrap();
+        }
+        // Those on a disk that is not slow.
+        let (end, mut batch) = (kernel.now() + Duration::from_secs(1), Batch::new());
+        while batch.len() < 64 && kernel.now() < end {
+            kernel.turn_into(Some(end), &mut batch).unwrap();
+        }
+        drop((root, batch, kernel));
+        assert_eq!(machine.verdict().failure, None, "seed {seed}");
+    }
 }
 
 #[test]

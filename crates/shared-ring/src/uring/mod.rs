@@ -387,19 +387,26 @@ impl<R: Ring> UringKernel<R> {
             self.cancels.push_back(Token::new(OpKind::Cancel, 0, 0));
         }
         self.close_late_arrivals();
-        while !self.owned.inflight.is_empty() || self.wake_in_flight || self.streams > 0 {
+        let mut can_wait = true;
+        while self.uses_memory() && can_wait {
             // Not `turn`, which would arm the waker again.
-            let now = self.system.clock();
-            let turned = self.fill().and_then(|()| self.enter(1, Some(Duration::from_millis(100))));
-            if turned.is_err() || now > until {
-                return false;
-            }
+            can_wait = self.system.clock() <= until
+                && self
+                    .fill()
+                    .and_then(|()| self.enter(1, Some(Duration::from_millis(100))))
+                    .is_ok();
+            // Also after the last wait: a file that was opened meanwhile is closed.
             self.close_late_arrivals();
         }
-        true
+        !self.uses_memory()
     }
 
-    /// Closes sockets that were accepted during the shutdown.
+    /// Returns whether the kernel uses memory of this one.
+    fn uses_memory(&self) -> bool {
+        !self.owned.inflight.is_empty() || self.wake_in_flight || self.streams > 0
+    }
+
+    /// Closes sockets that were accepted, and files that were opened, during the shutdown.
     fn close_late_arrivals(&mut self) {
         self.reap();
         while let Some(completion) = self.next() {
