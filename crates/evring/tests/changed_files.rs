@@ -6,13 +6,16 @@ use crate::server;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::ops::Range;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::mpsc::{self, Sender};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use evring::files::{Access, File, FileChanged, FileOp, FileOutcome, FilePath};
 use evring::sockets::BufferSizes;
-use evring::{Application, Chunk, Close, CloseReason, Commands, Cx, FileDelivery, Root, Rx};
+use evring::{
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileDelivery, Root, Rx,
+};
 use server::{Server, TIMEOUT, ask, listening, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;
@@ -108,6 +111,121 @@ fn file_that_is_appended_to_is_sent_to_its_promised_length() {
             assert!([FILE_BYTES, ONE_BLOCK].contains(&got.len()), "{name}: {} bytes", got.len());
         });
     }
+}
+
+/// Sends one open file to all clients, as a cache of open files does.
+struct SendsShared(Option<File>);
+
+impl SendsShared {
+    fn send(io: &mut impl Commands, id: ConnId, file: &File) {
+        io.send(id, Chunk::File(file.clone(), 0..FILE_BYTES as u64));
+        io.close(id, Close::Flush);
+    }
+}
+
+impl Application for SendsShared {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        match &self.0 {
+            _ if rx.take().is_empty() => {}
+            None => {
+                x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+            }
+            Some(file) => SendsShared::send(x.io, x.id, file),
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, _tag: u32, done: io::Result<FileOutcome>) {
+        let Ok(FileOutcome::Opened(opened)) = done else { panic!("{done:?}") };
+        SendsShared::send(x.io, x.id, &opened.0);
+        self.0 = Some(opened.0);
+    }
+}
+
+/// The bytes that are noted of a file are those that this client got. One client is far ahead of the other.
+#[test]
+fn longer_file_with_the_bytes_of_one_client_was_continued_for_another() {
+    const AHEAD: usize = FILE_BYTES * 3 / 4;
+    for policy in FileDelivery::ALL {
+        side_by_side(|name| {
+            let root = tempfile::tempdir().unwrap();
+            let path = root.path().join("file");
+            fs::write(&path, vec![1; FILE_BYTES]).unwrap();
+            let file = fs::File::options().write(true).open(&path).unwrap();
+            file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+            let config = listening(1).with(|c| {
+                c.roots = vec![root.path().to_owned()];
+                c.socket_buffers = BufferSizes { send: Some(8192), receive: None };
+                c.send_policy = policy.send_policy();
+            });
+            let server = Server::start(name, config, || SendsShared(None));
+            let mut ahead = server.connect();
+            ahead.write_all(b"x").unwrap();
+            let mut got = vec![0; AHEAD];
+            ahead.read_exact(&mut got).unwrap();
+            let mut behind = server.connect();
+            behind.write_all(b"x").unwrap();
+            behind.read_exact(&mut [0; 100]).unwrap();
+            // All bytes but those at the start, and one more.
+            file.write_all_at(&vec![2; FILE_BYTES - AHEAD / 2 + 1], AHEAD as u64 / 2).unwrap();
+            // Looks at the bytes at the start.
+            let mut rest = Vec::new();
+            let _ = behind.read_to_end(&mut rest);
+            let mut got = Vec::new();
+            let _ = ahead.read_to_end(&mut got);
+            let received = AHEAD + got.len();
+            assert!(received < FILE_BYTES, "{name}, {policy}: {received} bytes");
+            server.stop();
+        });
+    }
+}
+
+/// A write(2) that adds bytes sets mtime first. Here more time is between the two.
+#[test]
+fn reply_goes_on_after_the_pause_if_bytes_were_added() {
+    for len in [FILE_BYTES, ONE_BLOCK] {
+        for policy in FileDelivery::ALL {
+            side_by_side(|name| while !goes_on(name, len, policy) {});
+        }
+    }
+}
+
+/// Adds bytes to a file of which a client receives nothing more. Returns false if this took too long.
+fn goes_on(name: &'static str, len: usize, policy: FileDelivery) -> bool {
+    let root = tempfile::tempdir().unwrap();
+    let path = root.path().join("file");
+    fs::write(&path, vec![1; len]).unwrap();
+    let mut file = fs::File::options().append(true).open(&path).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(1)).unwrap();
+    let config = listening(1).with(|c| {
+        c.roots = vec![root.path().to_owned()];
+        c.socket_buffers = BufferSizes { send: Some(8192), receive: None };
+        c.send_policy = policy.send_policy();
+    });
+    let (sender, reasons) = mpsc::channel();
+    let server = Server::start(name, config, move || sends_file(len, sender));
+    let mut client = server.connect();
+    client.write_all(b"x").unwrap();
+    let mut got = vec![0; 100];
+    client.read_exact(&mut got).unwrap();
+    file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(2)).unwrap();
+    let written = Instant::now();
+    // Until the server pauses.
+    client.set_read_timeout(Some(Duration::from_millis(50))).unwrap();
+    let _ = client.read_to_end(&mut got);
+    file.write_all(&[2; 100_000]).unwrap();
+    let is_late = written.elapsed() > Duration::from_millis(300);
+    client.set_read_timeout(Some(TIMEOUT)).unwrap();
+    let _ = client.read_to_end(&mut got);
+    let reason = reasons.recv_timeout(TIMEOUT).unwrap();
+    server.stop();
+    if !is_late {
+        assert!(matches!(reason, CloseReason::Closed), "{name}, {policy}: {reason:?}");
+        assert!(got == vec![1; len], "{name}, {policy}: {} bytes", got.len());
+    }
+    !is_late
 }
 
 /// Opens the file for each client, and reads a part of it for each byte that the client sends. Replies with one word of 6 bytes.

@@ -2,40 +2,64 @@
 
 use std::time::{Duration, Instant};
 
-use crate::version::{Contents, Version};
+use crate::version::{Contents, FileVersion};
 use crate::{Blocking, File, Host};
 
 impl File {
     /// Time after which a file that was [written to](Contents::Written) is looked at again.
-    pub const WRITE_TIME: Duration = Version::WRITE_TIME;
+    pub const WRITE_TIME: Duration = FileVersion::WRITE_TIME;
+}
+
+impl FileVersion {
+    /// Returns the version of a file before a first piece of it is sent. `None` if it is not
+    /// [looked at](File::note_metadata).
+    pub fn of(file: &File) -> Option<Self> {
+        file.opened().map(FileVersion::new)
+    }
+
+    /// Returns whether this is a version of a file as it was opened.
+    pub fn is_of(&self, file: &File) -> bool {
+        file.opened().is_some_and(|opened| self.is_opened_as(opened))
+    }
 
     /// Notes some bytes of the file, unless some are known: the last 64 before an offset, which are sent next, if the page
     /// cache has them, or which were just sent.
-    pub fn note_bytes(&self, host: &impl Host, end: u64, disk: Blocking) {
-        let has_sample = self.version().is_none_or(|version| version.has_sample());
-        if !has_sample && let Some((sample, len)) = self.read_sample(host, end, disk) {
-            self.note_read(end, &sample[..len]);
+    pub fn note_bytes(&mut self, host: &impl Host, file: &File, end: u64, disk: Blocking) {
+        if !self.has_sample()
+            && let Some((sample, len)) = self.read_sample(host, file, end, disk)
+        {
+            self.set_sample(end, &sample[..len]);
         }
     }
 
-    /// Compares the contents with those at [`note_metadata`](File::note_metadata), as the bytes before `sent_to` were sent. They
-    /// have changed if the file is shorter, or was written to and is of the same length, or is longer and has not the bytes
-    /// that were noted last. A longer file with these is one to which bytes were added. The time of the last change of
-    /// metadata does not count: it changes when another file takes the name of this one. If the metadata cannot be read, the
-    /// file counts as changed.
-    pub fn contents(&self, host: &impl Host, sent_to: u64, now: Instant) -> Contents {
-        let Some(mut version) = self.version() else { return Contents::Same };
+    /// Notes that these bytes before an offset were read from the file, to be sent.
+    pub fn note_read(&mut self, end: u64, bytes: &[u8]) {
+        if self.lacks_sample(end) {
+            self.set_sample(end, bytes);
+        }
+    }
+
+    /// Compares the contents with those before, as the bytes before `sent_to` were sent. They have changed if the file is
+    /// shorter, or was written to and is of the same length, or is longer and has not the bytes that were noted last. A longer
+    /// file with these is one to which bytes were added. The time of the last change of metadata does not count: it
+    /// changes when another file takes the name of this one. If the metadata cannot be read, the file counts as changed.
+    pub fn contents(
+        &mut self,
+        host: &impl Host,
+        file: &File,
+        sent_to: u64,
+        now: Instant,
+    ) -> Contents {
         // Read before the metadata, which then show whether these are still the bytes that were sent.
-        let sample = self.read_sample(host, sent_to, Blocking::NoBlock);
-        let contents = version.compare(host.file_metadata(self), now, |at, into| {
+        let sample = self.read_sample(host, file, sent_to, Blocking::NoBlock);
+        let contents = self.compare(host.file_metadata(file), now, |at, into| {
             // Only after it became longer. These bytes were sent lately; and not all file systems can read without
             // blocking.
-            host.read_file(self, at, into, Blocking::MayBlock).is_ok_and(|n| n == into.len())
+            host.read_file(file, at, into, Blocking::MayBlock).is_ok_and(|n| n == into.len())
         });
         if let (Some((sample, len)), Contents::Same) = (sample, contents) {
-            version.set_sample(sent_to, &sample[..len]);
+            self.set_sample(sent_to, &sample[..len]);
         }
-        self.set_version(version);
         contents
     }
 
@@ -43,13 +67,16 @@ impl File {
     fn read_sample(
         &self,
         host: &impl Host,
+        file: &File,
         end: u64,
         disk: Blocking,
-    ) -> Option<([u8; Version::SAMPLE_BYTES], usize)> {
-        self.version().filter(|version| version.lacks_sample(end))?;
-        let mut sample = [0; Version::SAMPLE_BYTES];
+    ) -> Option<([u8; FileVersion::SAMPLE_BYTES], usize)> {
+        if !self.lacks_sample(end) {
+            return None;
+        }
+        let mut sample = [0; FileVersion::SAMPLE_BYTES];
         let len = end.min(sample.len() as u64) as usize;
-        let read = host.read_file(self, end - len as u64, &mut sample[..len], disk);
+        let read = host.read_file(file, end - len as u64, &mut sample[..len], disk);
         read.is_ok_and(|n| n == len).then_some((sample, len))
     }
 }
@@ -73,16 +100,19 @@ mod tests {
         let file = File::from(std::os::fd::OwnedFd::from(fs::File::open(&path).unwrap()));
         let (host, start) = (Linux::default(), Instant::now());
         file.note_metadata(&host.file_metadata(&file).unwrap());
-        file.note_bytes(&host, 500, Blocking::MayBlock);
-        assert_eq!(file.contents(&host, 500, start), Contents::Same);
+        let mut version = FileVersion::of(&file).unwrap();
+        assert!(version.is_of(&file));
+        version.note_bytes(&host, &file, 500, Blocking::MayBlock);
+        let mut contents = |now| version.contents(&host, &file, 500, now);
+        assert_eq!(contents(start), Contents::Same);
         // write(2) sets mtime before it adds the bytes.
         log.set_modified(SystemTime::now()).unwrap();
-        assert_eq!(file.contents(&host, 500, start), Contents::Written);
+        assert_eq!(contents(start), Contents::Written);
         log.write_all(&[2; 1000]).unwrap();
         let later = start + File::WRITE_TIME;
-        assert_eq!(file.contents(&host, 500, later), Contents::Same);
+        assert_eq!(contents(later), Contents::Same);
         log.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        assert_eq!(file.contents(&host, 500, later), Contents::Written);
-        assert_eq!(file.contents(&host, 500, later + File::WRITE_TIME), Contents::Changed);
+        assert_eq!(contents(later), Contents::Written);
+        assert_eq!(contents(later + File::WRITE_TIME), Contents::Changed);
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 
 use crate::cached::CachedParts;
-use crate::version::Version;
+use crate::version::Opened;
 use crate::{Fd, Metadata, Socket};
 
 /// An open file or directory. Clones share it, and dropping the last one closes it.
@@ -19,8 +19,8 @@ struct Handle {
     cached: Cell<CachedParts>,
     /// Whether the kernel reads ahead; it does so in files that were just opened.
     has_read_ahead: Cell<bool>,
-    /// The contents since the file was opened; `None` if they are not looked at.
-    version: Cell<Option<Version>>,
+    /// The metadata when the file was opened; `None` if it is not looked at.
+    opened: Cell<Option<Opened>>,
     _owner: FdOwner,
 }
 
@@ -30,7 +30,7 @@ impl Handle {
             fd,
             cached: Cell::default(),
             has_read_ahead: Cell::new(true),
-            version: Cell::default(),
+            opened: Cell::default(),
             _owner: owner,
         })
     }
@@ -57,10 +57,10 @@ impl File {
     /// returned value.
     #[must_use]
     pub fn with(self, value: impl Any) -> Self {
-        let (fd, version) = (self.fd(), self.0.version.get());
+        let (fd, opened) = (self.fd(), self.opened());
         let has_read_ahead = self.0.has_read_ahead.get();
         let handle = Handle::new(fd, FdOwner::Other(Box::new((self, value))));
-        handle.version.set(version);
+        handle.opened.set(opened);
         handle.has_read_ahead.set(has_read_ahead);
         File(handle)
     }
@@ -70,33 +70,19 @@ impl File {
         Rc::strong_count(&self.0) > 1
     }
 
-    /// Notes the metadata with which the file was opened for reading.
+    /// Notes the metadata with which the file was opened for reading. From now on it is looked at for changes.
     pub fn note_metadata(&self, meta: &Metadata) {
-        self.0.version.set(Some(Version::new(meta)));
+        self.0.opened.set(Some(meta.into()));
     }
 
-    /// Returns the length of the file when it was opened, if the driver looks for changes of it.
+    /// Returns the length of the file when it was opened, if it is looked at for changes.
     pub fn opened_len(&self) -> Option<u64> {
-        self.0.version.get().map(|version| version.opened_len)
+        self.opened().map(|opened| opened.len)
     }
 
-    /// Notes that these bytes before an offset were read from the file, to be sent.
-    pub fn note_read(&self, end: u64, bytes: &[u8]) {
-        if let Some(mut version) = self.0.version.get().filter(|version| version.lacks_sample(end))
-        {
-            version.set_sample(end, bytes);
-            self.0.version.set(Some(version));
-        }
-    }
-
-    /// Returns what is known of the contents.
-    pub(crate) fn version(&self) -> Option<Version> {
-        self.0.version.get()
-    }
-
-    /// Sets what is known of the contents.
-    pub(crate) fn set_version(&self, version: Version) {
-        self.0.version.set(Some(version));
+    /// Returns the metadata when the file was opened, if it is looked at for changes.
+    pub(crate) fn opened(&self) -> Option<Opened> {
+        self.0.opened.get()
     }
 
     /// Returns the descriptor's number, which is open as long as the value lives.

@@ -95,7 +95,7 @@ pub mod files {
         Access, FileOp, FileOutcome, FileWrite, PathAt, SymlinkPolicy, WriteAt,
     };
     pub use crate::metadata::{FileKind, Listing, Metadata};
-    pub use crate::version::Contents;
+    pub use crate::version::{Contents, FileVersion};
 }
 
 /// Listening sockets, and datagrams.

@@ -19,19 +19,32 @@ pub enum Contents {
     Written,
 }
 
-/// What is known of the contents of a file.
+/// What one client knows of the contents of a file, of which it gets several pieces.
 ///
 /// The kernel says that a file was written to, but not whether bytes were added or replaced. So a few of the bytes that
 /// were sent are kept. A file that has become longer counts as one with added bytes as long as these are the same.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Version {
-    /// Length when the file was opened.
-    pub(crate) opened_len: u64,
+pub struct FileVersion {
+    opened: Opened,
     len: u64,
     modified_ns: i64,
     sample: Option<Sample>,
     /// When the file was first seen to be [written to](Contents::Written).
     written: Option<Instant>,
+}
+
+/// Metadata of a file when it was opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Opened {
+    inode: u64,
+    pub(crate) len: u64,
+    modified_ns: i64,
+}
+
+impl From<&Metadata> for Opened {
+    fn from(&Metadata { inode, len, modified_ns, .. }: &Metadata) -> Self {
+        Opened { inode, len, modified_ns }
+    }
 }
 
 /// Bytes of a file.
@@ -40,10 +53,10 @@ struct Sample {
     /// The offset behind them.
     end: u64,
     len: u8,
-    bytes: [u8; Version::SAMPLE_BYTES],
+    bytes: [u8; FileVersion::SAMPLE_BYTES],
 }
 
-impl Version {
+impl FileVersion {
     /// Maximum number of bytes of a sample.
     pub(crate) const SAMPLE_BYTES: usize = 64;
 
@@ -53,10 +66,14 @@ impl Version {
     /// Maximum distance of a sample from bytes that are sent.
     const MAX_DISTANCE: u64 = 1 << 20;
 
-    /// Returns the contents of a file that is opened.
-    pub(crate) fn new(opened: &Metadata) -> Self {
-        let &Metadata { len, modified_ns, .. } = opened;
-        Version { opened_len: len, len, modified_ns, sample: None, written: None }
+    pub(crate) fn new(opened: Opened) -> Self {
+        let Opened { len, modified_ns, .. } = opened;
+        FileVersion { opened, len, modified_ns, sample: None, written: None }
+    }
+
+    /// Returns whether this is of a file with these metadata.
+    pub(crate) fn is_opened_as(&self, opened: Opened) -> bool {
+        self.opened == opened
     }
 
     /// Returns whether some bytes are known.
@@ -90,6 +107,7 @@ impl Version {
     ) -> Contents {
         let Ok(found) = found else { return Contents::Changed };
         if (found.len, found.modified_ns) == (self.len, self.modified_ns) {
+            self.written = None;
             return Contents::Same;
         }
         if found.len == self.len {
@@ -121,6 +139,10 @@ mod tests {
         Metadata { kind: FileKind::Regular, len, modified_ns, changed_ns: 0, inode: 1 }
     }
 
+    fn version(len: u64, modified_ns: i64) -> FileVersion {
+        FileVersion::new(Opened::from(&meta(len, modified_ns)))
+    }
+
     /// Returns a function that reads from a file with this byte everywhere.
     fn all(byte: u8) -> impl FnOnce(u64, &mut [u8]) -> bool {
         move |_, into| {
@@ -135,30 +157,30 @@ mod tests {
 
     #[test]
     fn shorter_and_rewritten_files_have_changed() {
-        let (mut version, start) = (Version::new(&meta(100, 1)), Instant::now());
+        let (mut version, start) = (version(100, 1), Instant::now());
         version.set_sample(50, &[7; 50]);
         assert_eq!(version.compare(Ok(meta(100, 1)), start, never), Contents::Same);
         assert_eq!(version.compare(Ok(meta(99, 1)), start, never), Contents::Changed);
         assert_eq!(version.compare(Ok(meta(100, 2)), start, never), Contents::Written);
-        let before = start + Version::WRITE_TIME - Duration::from_nanos(1);
+        let before = start + FileVersion::WRITE_TIME - Duration::from_nanos(1);
         assert_eq!(version.compare(Ok(meta(100, 3)), before, never), Contents::Written);
-        let over = start + Version::WRITE_TIME;
+        let over = start + FileVersion::WRITE_TIME;
         assert_eq!(version.compare(Ok(meta(100, 3)), over, never), Contents::Changed);
     }
 
     #[test]
     fn file_that_becomes_longer_after_its_mtime_has_changed_is_the_same() {
-        let (mut version, start) = (Version::new(&meta(100, 1)), Instant::now());
+        let (mut version, start) = (version(100, 1), Instant::now());
         assert_eq!(version.compare(Ok(meta(100, 2)), start, never), Contents::Written);
         assert_eq!(version.compare(Ok(meta(101, 2)), start, never), Contents::Same);
-        let later = start + Version::WRITE_TIME;
+        let later = start + FileVersion::WRITE_TIME;
         assert_eq!(version.compare(Ok(meta(101, 3)), later, never), Contents::Written);
         assert_eq!(version.compare(Ok(meta(102, 3)), later, never), Contents::Same);
     }
 
     #[test]
     fn longer_file_has_changed_unless_the_bytes_that_were_sent_are_there() {
-        let (mut version, at) = (Version::new(&meta(100, 1)), Instant::now());
+        let (mut version, at) = (version(100, 1), Instant::now());
         version.set_sample(50, &[7; 50]);
         assert_eq!(version.compare(Ok(meta(101, 2)), at, all(8)), Contents::Changed);
         assert_eq!(version.compare(Ok(meta(101, 2)), at, |_, _| false), Contents::Changed);
@@ -169,24 +191,23 @@ mod tests {
             Contents::Changed,
             "it is shorter"
         );
-        assert_eq!(version.opened_len, 100);
     }
 
     #[test]
     fn file_whose_metadata_cannot_be_read_counts_as_changed() {
-        let mut version = Version::new(&meta(100, 1));
+        let mut version = version(100, 1);
         assert_eq!(version.compare(Err(Errno::IO), Instant::now(), never), Contents::Changed);
     }
 
     #[test]
     fn longer_file_of_which_nothing_was_sent_has_not_changed() {
-        let mut version = Version::new(&meta(100, 1));
+        let mut version = version(100, 1);
         assert_eq!(version.compare(Ok(meta(101, 2)), Instant::now(), never), Contents::Same);
     }
 
     #[test]
     fn sample_is_the_last_64_bytes() {
-        let mut version = Version::new(&meta(1 << 30, 1));
+        let mut version = version(1 << 30, 1);
         assert!(version.lacks_sample(0));
         let mut sent = [6; 100];
         sent[36..].fill(7);

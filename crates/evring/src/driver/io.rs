@@ -1,7 +1,7 @@
 //! The state of a server without its application: connections, listeners, and the memory that they hold.
 
 mod bounds;
-mod changes;
+pub(crate) mod changes;
 mod commands;
 pub(crate) mod file_ops;
 pub(crate) mod file_requests;
@@ -24,6 +24,7 @@ use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::wheel::after;
 use crate::{Config, ConnId, Listener, SendPolicy, Stats, Tail};
+use changes::Versions;
 use file_requests::{FileOps, MAX_FILE_OPS};
 
 /// State of a server, except the application and its connection states.
@@ -39,6 +40,7 @@ pub(crate) struct Io<K: Submit> {
     last_group: BufferGroup,
     pub(crate) wheel: Timers,
     pub(crate) file_ops: FileOps,
+    versions: Versions,
     /// Empty lists for reuse.
     #[expect(clippy::vec_box, reason = "the kernel takes the boxes and needs stable addresses")]
     spare: Vec<Box<GatherList>>,
@@ -143,6 +145,7 @@ impl<K: Submit> Io<K> {
             last_group: BufferGroup::DEFAULT,
             wheel: Timers::new(now, config.max_timers),
             file_ops: FileOps::new(roots, config),
+            versions: Versions::default(),
             spare: (0..PREALLOCATED)
                 .map(|_| Box::new(GatherList::with_capacity(PREALLOCATED_BYTES)))
                 .collect(),
@@ -290,6 +293,7 @@ impl<K: Submit> Io<K> {
         if let Some(policy) = &mut self.send_policy {
             policy.closed(ConnId::new(slot, self.connections[slot as usize].generation));
         }
+        self.versions.forget(slot);
         let connection = &mut self.connections[slot as usize];
         self.held -= connection.held;
         let generation = connection.generation.wrapping_add(1);

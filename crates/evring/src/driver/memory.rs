@@ -2,7 +2,7 @@
 
 use shared_ring::author::ReadBuffers;
 use shared_ring::buffers::GatherList;
-use shared_ring::files::Listing;
+use shared_ring::files::{FileVersion, Listing};
 
 use super::connection::Connection;
 use super::deferred_reads::MAX_DEFERRED_READS;
@@ -32,7 +32,8 @@ impl Config {
     /// besides its connection states, such as shared bytes in send queues and in writes to files.
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
         // While a table or a byte vector grows, the old and the new memory exist together.
-        let connection = 2 * (size_of::<Connection>() + size_of::<A::State>());
+        let state = size_of::<A::State>() + size_of::<Option<FileVersion>>();
+        let connection = 2 * (size_of::<Connection>() + state);
         // A list keeps capacity from earlier use.
         let each = connection
             + CONNECTION_BYTES

@@ -246,11 +246,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             return;
         }
-        if let (Some(read), Outcome::File(FileOutcome::Read(bytes))) = (&work.reads, &outcome) {
-            match self.io.contents_for_application(read, bytes) {
+        if let (Some((file, range)), Outcome::File(FileOutcome::Read(bytes))) =
+            (&work.reads, &outcome)
+        {
+            let slot = work.on.slot();
+            match self.io.contents_for_application(slot, file, range.start, bytes) {
                 Contents::Same => {}
-                Contents::Changed => outcome = Outcome::Failed(Errno::STALE, None),
-                Contents::Written => return self.io.look_again(work, outcome),
+                Contents::Written if self.io.can_look_again() => return self.io.look_again(work),
+                _ => outcome = Outcome::Failed(Errno::STALE, None),
             }
         }
         let Some((work, outcome)) = self.io.defer_read(work, outcome) else { return };
@@ -334,7 +337,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.flush();
         }
         self.end_pauses();
-        self.io.file_ops.end_looks(now);
+        self.io.read_again(now);
         for _ in 0..self.io.file_ops.finished.len() {
             let Some((work, outcome)) = self.io.file_ops.finished.pop_front() else { break };
             if let Some(work) = self.io.wanted(work) {

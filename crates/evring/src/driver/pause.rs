@@ -1,4 +1,4 @@
-//! Pauses of sends, for which a policy asked.
+//! Pauses of sends, for which a policy asked, or because a file is being written to.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,8 +16,11 @@ const MAX_ENDS_PER_TURN: usize = 8;
 impl<K: Submit> Io<K> {
     /// Has a connection send nothing for a time.
     pub(super) fn pause_send(&mut self, slot: u32, time: Duration) {
-        let (id, now) = (self.conn(slot), self.kernel.now());
+        if self.connection(slot).has(ConnFlags::SEND_PAUSED) {
+            return;
+        }
         self.connection(slot).flags |= ConnFlags::SEND_PAUSED;
+        let (id, now) = (self.conn(slot), self.kernel.now());
         let end = self.pauses.end(now, time);
         self.pauses.ends.push(Reverse((end, id.slot(), id.generation())));
         if self.pauses.ends.len() > 2 * self.connections.len() {

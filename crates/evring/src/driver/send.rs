@@ -5,6 +5,7 @@ use shared_ring::files::{Contents, File, FileOutcome};
 use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token, WhenCold};
 
 use super::connection::{ConnFlags, Connection, Phase, QueuedFile, SendItem};
+use super::io::changes::LOOK_AGAIN;
 use super::{Driver, Io};
 use crate::{
     Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
@@ -109,7 +110,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 match self.io.contents_before(slot, offset + u64::from(len)) {
                     Contents::Same => {}
                     Contents::Changed => return self.end(slot, CloseReason::Truncated),
-                    Contents::Written => return self.io.pause_send(slot, File::WRITE_TIME),
+                    Contents::Written => return self.io.pause_send(slot, LOOK_AGAIN),
                 }
             }
             let connection = self.io.connection(slot);
@@ -208,18 +209,19 @@ impl<K: Submit, A: Application> Driver<K, A> {
             other => unreachable!("a read cannot end with {other:?}"),
         };
         let n = bytes.len();
-        self.note_send(slot, SendResult::Read(n as u32));
-        match self.io.contents_after_read(slot, &bytes) {
-            Contents::Same if n > 0 => {}
+        let contents = match n {
+            0 => Contents::Changed,
+            _ => self.io.contents_after_read(slot, &bytes),
+        };
+        if contents == Contents::Written {
             // The bytes are read again.
-            Contents::Written if n > 0 => {
-                self.io.pause_send(slot, File::WRITE_TIME);
-                return false;
-            }
-            _ => {
-                self.end(slot, CloseReason::Truncated);
-                return false;
-            }
+            self.io.pause_send(slot, LOOK_AGAIN);
+            return false;
+        }
+        self.note_send(slot, SendResult::Read(n as u32));
+        if contents == Contents::Changed {
+            self.end(slot, CloseReason::Truncated);
+            return false;
         }
         let mut list = self.io.spare_list();
         list.received(bytes);

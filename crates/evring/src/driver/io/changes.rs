@@ -3,12 +3,43 @@
 //! Before a file is sent by sendfile(2) there is nothing to look at but the file; bytes that were read are looked at
 //! afterwards, so that they are of the contents that the metadata show.
 
+use std::ops::Range;
+use std::time::Duration;
+
+use shared_ring::__private::Table;
 use shared_ring::Submit;
-use shared_ring::files::{Contents, File};
+use shared_ring::files::{Contents, File, FileVersion};
 use shared_ring::nonblocking::Blocking;
 
 use super::Io;
 use crate::driver::connection::{QueuedFile, SendItem};
+
+/// Time after which a file that was [written to](Contents::Written) is looked at again. A pause of a send may end a quarter
+/// earlier.
+pub(crate) const LOOK_AGAIN: Duration = File::WRITE_TIME.saturating_mul(4).checked_div(3).unwrap();
+
+/// What each connection knows of the file that it sends, or that its application reads. It has an entry only after a part
+/// of a file, which is not all, was sent or read.
+#[derive(Default)]
+pub(crate) struct Versions(Table<Option<FileVersion>>);
+
+impl Versions {
+    /// Forgets the file of a connection.
+    pub(crate) fn forget(&mut self, slot: u32) {
+        if let Some(version) = self.0.get_mut(slot as usize) {
+            *version = None;
+        }
+    }
+
+    /// Returns what a connection knows of a file.
+    fn of(&mut self, slot: u32, file: &File) -> Option<&mut FileVersion> {
+        let version = self.0.at(slot as usize);
+        if !version.is_some_and(|version| version.is_of(file)) {
+            *version = FileVersion::of(file);
+        }
+        version.as_mut()
+    }
+}
 
 /// Returns whether a file is looked at for a piece that follows others: the piece enters a block, or is the last.
 fn looks_at(start: u64, end: u64, is_last: bool) -> bool {
@@ -19,73 +50,89 @@ fn looks_at(start: u64, end: u64, is_last: bool) -> bool {
 impl<K: Submit> Io<K> {
     /// Returns the contents of the file at the front of a queue before its bytes up to `end` are sent. Of a file that is not
     /// sent in one piece, notes some bytes before.
-    pub(crate) fn contents_before(&self, slot: u32, end: u64) -> Contents {
-        let Some(SendItem::File(queued)) = self.connections[slot as usize].queue.front() else {
+    pub(crate) fn contents_before(&mut self, slot: u32, end: u64) -> Contents {
+        let Io { kernel, connections, versions, .. } = self;
+        let Some(SendItem::File(queued)) = connections[slot as usize].queue.front() else {
             return Contents::Same;
         };
         let QueuedFile { file, left, is_begun } = queued;
         let is_last = end == left.end;
-        if *is_begun && looks_at(left.start, end, is_last) {
-            return self.contents(file, left.start);
+        if *is_begun {
+            return match versions.of(slot, file) {
+                Some(version) if looks_at(left.start, end, is_last) => {
+                    version.contents(kernel.host(), file, left.start, kernel.now())
+                }
+                _ => Contents::Same,
+            };
         }
-        if !*is_begun && !is_last {
-            file.note_bytes(self.kernel.host(), end, Blocking::NoBlock);
+        versions.forget(slot);
+        if !is_last && let Some(version) = versions.of(slot, file) {
+            version.note_bytes(kernel.host(), file, end, Blocking::NoBlock);
         }
         Contents::Same
     }
 
     /// Notes some bytes of the file at the front of a queue, of which not all were sent, unless they were noted before.
-    pub(crate) fn note_sent_bytes(&self, slot: u32) {
-        let connection = &self.connections[slot as usize];
-        if let Some(SendItem::File(QueuedFile { file, left, .. })) = connection.queue.front() {
-            file.note_bytes(self.kernel.host(), left.start, Blocking::MayBlock);
+    pub(crate) fn note_sent_bytes(&mut self, slot: u32) {
+        let Io { kernel, connections, versions, .. } = self;
+        if let Some(SendItem::File(queued)) = connections[slot as usize].queue.front()
+            && let Some(version) = versions.of(slot, &queued.file)
+        {
+            version.note_bytes(kernel.host(), &queued.file, queued.left.start, Blocking::MayBlock);
         }
     }
 
     /// Returns the contents of the first file of a queue, from which these bytes were read.
-    pub(crate) fn contents_after_read(&self, slot: u32, bytes: &[u8]) -> Contents {
+    pub(crate) fn contents_after_read(&mut self, slot: u32, bytes: &[u8]) -> Contents {
         let Some(queued) = self.connections[slot as usize].queue.first_file() else {
             return Contents::Same;
         };
         let QueuedFile { file, left, is_begun } = queued;
-        self.contents_of(file, left.start, bytes, *is_begun, left.end)
+        let (file, left, is_begun) = (file.clone(), left.clone(), *is_begun);
+        self.contents_of(slot, &file, left, bytes, is_begun)
     }
 
-    /// Returns the contents of a file from which an application has read these bytes.
+    /// Returns the contents of a file from which an application has read these bytes at an offset.
     pub(crate) fn contents_for_application(
-        &self,
-        (file, start): &(File, u64),
-        bytes: &[u8],
-    ) -> Contents {
-        let end = file.opened_len().unwrap_or(u64::MAX);
-        self.contents_of(file, *start, bytes, *start > 0, end)
-    }
-
-    /// Returns the contents of a file from which bytes were read: the last of them, if they reach `end`.
-    fn contents_of(
-        &self,
+        &mut self,
+        slot: u32,
         file: &File,
         start: u64,
         bytes: &[u8],
-        is_begun: bool,
-        end: u64,
     ) -> Contents {
-        let read_to = start + bytes.len() as u64;
-        let is_last = read_to >= end;
-        if is_begun && looks_at(start, read_to, is_last) {
-            let contents = self.contents(file, start);
+        let end = file.opened_len().unwrap_or(u64::MAX);
+        self.contents_of(slot, file, start..end, bytes, start > 0)
+    }
+
+    /// Returns the contents of a file from which bytes were read, the first of those that are left.
+    fn contents_of(
+        &mut self,
+        slot: u32,
+        file: &File,
+        left: Range<u64>,
+        bytes: &[u8],
+        is_begun: bool,
+    ) -> Contents {
+        let Io { kernel, versions, .. } = self;
+        let read_to = left.start + bytes.len() as u64;
+        let is_last = read_to >= left.end;
+        if !is_begun {
+            versions.forget(slot);
+            if is_last {
+                return Contents::Same;
+            }
+        }
+        let Some(version) = versions.of(slot, file) else { return Contents::Same };
+        if is_begun && looks_at(left.start, read_to, is_last) {
+            let contents = version.contents(kernel.host(), file, left.start, kernel.now());
             if contents != Contents::Same {
                 return contents;
             }
         }
         if !is_last {
-            file.note_read(read_to, bytes);
+            version.note_read(read_to, bytes);
         }
         Contents::Same
-    }
-
-    fn contents(&self, file: &File, sent_to: u64) -> Contents {
-        file.contents(self.kernel.host(), sent_to, self.kernel.now())
     }
 }
 

@@ -1,9 +1,13 @@
 //! Starts and ends file operations of connections.
 
+use std::ops::Range;
+use std::time::Instant;
+
 use shared_ring::files::{Access, File};
 use shared_ring::{Errno, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
 
 use super::Io;
+use super::changes::LOOK_AGAIN;
 use super::file_requests::FileRequest;
 use crate::driver::connection::QueuedFile;
 use crate::{ConnId, FileOp, MAX_READ_BYTES};
@@ -14,12 +18,12 @@ const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 /// Maximum number of file operations per connection, in flight or deferred.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
-/// Returns the file and the offset of a read after which the file is looked at. A read of the whole file is not followed
+/// Returns the file and the range of a read after which the file is looked at. A read of the whole file is not followed
 /// by others.
-fn looked_at(op: &FileOp) -> Option<(File, u64)> {
+fn looked_at(op: &FileOp) -> Option<(File, Range<u64>)> {
     let FileOp::Read(file, range) = op else { return None };
     let is_whole = |len| range.start == 0 && range.end.min(MAX_READ_BYTES.into()) >= len;
-    file.opened_len().filter(|len| !is_whole(*len)).map(|_| (file.clone(), range.start))
+    file.opened_len().filter(|len| !is_whole(*len)).map(|_| (file.clone(), range.clone()))
 }
 
 impl<K: Submit> Io<K> {
@@ -92,12 +96,25 @@ impl<K: Submit> Io<K> {
         self.wanted(work)
     }
 
-    /// Has the result of a read delivered when its file, which is [written to](shared_ring::files::Contents::Written), can be
-    /// looked at again.
-    pub(crate) fn look_again(&mut self, work: FileRequest, outcome: Outcome) {
+    /// Returns whether another read of a file that is written to can be repeated later.
+    pub(crate) fn can_look_again(&self) -> bool {
+        self.file_ops.num_deferred() < self.config.max_connections as usize
+    }
+
+    /// Has a read repeated later: its file is [written to](shared_ring::files::Contents::Written).
+    pub(crate) fn look_again(&mut self, work: FileRequest) {
         self.connection(work.on.slot()).files += 1;
-        let at = self.kernel.now() + File::WRITE_TIME;
-        self.file_ops.looks.push_back((at, work, outcome));
+        self.file_ops.looks.push_back((self.kernel.now() + LOOK_AGAIN, work));
+    }
+
+    /// Repeats the reads whose files can be looked at again.
+    pub(crate) fn read_again(&mut self, now: Instant) {
+        while let Some(work) = self.file_ops.take_look(now) {
+            let Some((file, range)) = work.reads.clone() else { continue };
+            if self.alive(work.on).is_some() {
+                self.start_file_op(work, Op::File(shared_ring::files::FileOp::Read(file, range)));
+            }
+        }
     }
 
     /// Starts deferred file operations while there is room. Called after completed ones are delivered: the

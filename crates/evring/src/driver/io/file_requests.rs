@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::ops::Range;
 use std::time::Instant;
 
 use shared_ring::__private::Table;
@@ -27,8 +28,8 @@ pub(crate) struct FileRequest {
     pub(super) write_bytes: u32,
     /// Number of bytes to read for the connection's send queue; 0 for an operation of the application.
     pub(crate) read_ahead_bytes: u32,
-    /// The file that the application reads, and the offset, if it is looked for changes afterwards.
-    pub(crate) reads: Option<(File, u64)>,
+    /// The file that the application reads, and the range, if it is looked at for changes afterwards.
+    pub(crate) reads: Option<(File, Range<u64>)>,
     /// The application opens a file for reading only.
     pub(crate) opens_to_read: bool,
 }
@@ -57,8 +58,8 @@ pub(crate) struct FileOps {
     pub(super) waiting_lists: VecDeque<(FileRequest, Op)>,
     /// Those that completed or failed on submission.
     pub(crate) finished: VecDeque<(FileRequest, Outcome)>,
-    /// Reads of files that are being written to, and when the files are looked at again.
-    pub(super) looks: VecDeque<(Instant, FileRequest, Outcome)>,
+    /// Reads of files that are being written to, and when they are repeated.
+    pub(super) looks: VecDeque<(Instant, FileRequest)>,
     /// Number of bytes of all writes that are in flight or wait.
     pub(super) write_bytes: usize,
     /// Number of bytes of all reads for send queues that are in flight or not delivered yet.
@@ -86,9 +87,9 @@ impl FileOps {
         self.free.len() == MAX_FILE_OPS as usize
     }
 
-    /// Returns the number of operations that wait until another one has completed.
+    /// Returns the number of operations that wait until another one has completed, or for a time.
     pub(super) fn num_deferred(&self) -> usize {
-        self.deferred.len() + self.waiting_lists.len()
+        self.deferred.len() + self.waiting_lists.len() + self.looks.len()
     }
 
     /// Returns the number of directory listings in flight or not delivered yet.
@@ -105,7 +106,7 @@ impl FileOps {
     /// is delivered.
     pub(super) fn has_room(&self) -> bool {
         let in_flight = MAX_FILE_OPS as usize - self.free.len();
-        in_flight + self.finished.len() + self.looks.len() < self.max_in_flight
+        in_flight + self.finished.len() < self.max_in_flight
     }
 
     /// Returns whether another directory listing can start.
@@ -119,18 +120,15 @@ impl FileOps {
         self.finished.push_back((FileRequest { write_bytes: 0, ..work }, outcome));
     }
 
-    /// Ends the reads whose files can be looked at again.
-    pub(crate) fn end_looks(&mut self, now: Instant) {
-        while self.next_look().is_some_and(|at| at <= now)
-            && let Some((_, work, outcome)) = self.looks.pop_front()
-        {
-            self.finished.push_back((work, outcome));
-        }
+    /// Takes a read that can be repeated.
+    pub(super) fn take_look(&mut self, now: Instant) -> Option<FileRequest> {
+        self.next_look().filter(|at| *at <= now)?;
+        self.looks.pop_front().map(|(_, work)| work)
     }
 
     /// Returns when the next file is looked at again.
     pub(crate) fn next_look(&self) -> Option<Instant> {
-        self.looks.front().map(|(at, ..)| *at)
+        self.looks.front().map(|(at, _)| *at)
     }
 
     /// Defers an operation, up to `max`. At the limit, operations of closed connections are dropped first.

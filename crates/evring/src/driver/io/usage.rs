@@ -7,6 +7,7 @@ use shared_ring::Submit;
 use shared_ring::buffers::GatherList;
 
 use super::Io;
+use super::file_requests::FileOps;
 use crate::Application;
 use crate::driver::Driver;
 use crate::driver::connection::{ConnFlags, Connection, Phase, SendItem};
@@ -136,8 +137,10 @@ impl<K: Submit> Io<K> {
             let mut each = BTreeMap::new();
             let file_ops = self.file_ops.in_flight.iter().flatten();
             usage.file_ops = file_ops.clone().count();
-            let waiting = self.file_ops.deferred.iter().chain(&self.file_ops.waiting_lists);
-            for work in file_ops.chain(waiting.map(|(work, _)| work)) {
+            let FileOps { deferred, waiting_lists, looks, .. } = &self.file_ops;
+            let waiting = deferred.iter().chain(waiting_lists).map(|(work, _)| work);
+            let looks = looks.iter().map(|(_, work)| work);
+            for work in file_ops.chain(waiting).chain(looks) {
                 *each.entry((work.on.slot(), work.on.generation())).or_insert(0) += 1;
             }
             usage.file_ops_per_connection = each.into_values().max().unwrap_or(0);
