@@ -14,13 +14,14 @@ mod plain;
 
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use std::{fs, process};
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
-use evring::sockets::BufferSizes;
+use evring::sockets::{BufferSizes, ListeningSocket};
 use evring::{Admission, AnyMechanism, Application, Config, FileDelivery, Root, Stats};
 use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::options::{Compression, Limits, TlsOptions};
@@ -249,7 +250,6 @@ fn web_server(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<
         c.max_connections = 15_000;
     });
     let mut server = evring_httpd::Server::builder()
-        .listen("127.0.0.1:0")
         .backend(mechanism)
         .config(config)
         .limits(unlimited())
@@ -264,11 +264,18 @@ fn web_server(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<
 }
 
 fn run_web_server(options: &Serve, mechanism: &str, server: Builder) -> Result<Value, Failure> {
-    let server = server.start();
     let ended = |e| Failure::new(mechanism, e);
-    let server = server.map_err(ended)?;
-    let handle = server.handle();
-    handle_input(options, server.addresses()[0], move || handle.stop());
+    let server = if options.alone {
+        // Under valgrind 3.19 a worker that waits in io_uring_enter keeps this thread from running.
+        let socket = ListeningSocket::try_from(OwnedFd::from(listen(options)?))?;
+        println!("{}", socket.address());
+        server.inherit(vec![socket]).start().map_err(ended)?
+    } else {
+        let server = server.listen("127.0.0.1:0").start().map_err(ended)?;
+        let handle = server.handle();
+        handle_input(options, server.addresses()[0], move || handle.stop());
+        server
+    };
     let workers = server.wait().map_err(ended)?;
     Ok(counters(&workers[0]))
 }
