@@ -111,7 +111,7 @@ pub(crate) struct Complete {
     pub(crate) count: u32,
 }
 
-/// What completes a call.
+/// The way in which a call completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CompletionWay {
     /// The owner makes the call.
@@ -136,7 +136,7 @@ impl CompletionWay {
     }
 }
 
-/// What writes the data of a message to its place.
+/// The code that writes the data of a message to its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RemoteWrite {
     /// A handler in the sandbox.
@@ -234,7 +234,7 @@ pub(crate) struct Recommend {
     /// The share of its time after which it passes a message on [default: as measured, or 1/8]
     #[arg(long, value_name = "0..1", value_parser = share)]
     pub(crate) share_before_abort: Option<f64>,
-    /// What the application's process does when a message arrives [default: each]
+    /// The state of the application's process when a message arrives [default: each]
     #[arg(long)]
     pub(crate) state: Option<State>,
     /// The number of other processes that compute
@@ -242,7 +242,7 @@ pub(crate) struct Recommend {
     pub(crate) other_processes: u32,
 }
 
-/// What the process of an application does (ASH, table 7-1).
+/// The state of an application's process (ASH, table 7-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum State {
     /// It runs and polls for a message.

@@ -171,7 +171,7 @@ fn flexsc_syscalls_compares_executors() {
 
 #[test]
 fn flexsc_interference_measures_what_calls_add() {
-    // What a call adds may be less than the noise, so ratios can have any sign.
+    // The time that a call adds may be less than the noise, so ratios can have any sign.
     let outcome = quick_run("flexsc-interference", &[]);
     for name in ["null_direct_over_posted", "pwrite_direct_over_posted"] {
         assert!(outcome["ratios"][name]["value"].is_number(), "{name}");

@@ -18,7 +18,7 @@ pub struct Throttle {
     max_stall: Duration,
 }
 
-/// What a connection has streamed.
+/// The progress of a connection's stream.
 #[derive(Debug, Default)]
 pub struct Stream {
     file: Option<File>,

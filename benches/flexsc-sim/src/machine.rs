@@ -26,7 +26,7 @@ const OPERATIONS: [i64; 7] = [
     libc::SYS_preadv2,
 ];
 
-/// What makes a descriptor ready for reads, and for writes.
+/// The readiness that lets a read, and a write, proceed.
 const DIRECTIONS: [Readiness; 2] = [Readiness::READ.union(Readiness::HANGUP), Readiness::WRITE];
 
 /// See the module.

@@ -1,4 +1,4 @@
-//! What the syscall threads of the simulated machine do: each takes any submitted entry at any time.
+//! The syscall threads of the simulated machine: each takes any submitted entry at any time.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ const MAX_THREADS: usize = 3;
 /// In a name: a syscall thread makes the call.
 pub(crate) const BY_THREAD: u64 = 1 << 63;
 
-/// What the threads work on.
+/// The pages whose submitted entries the threads execute.
 #[derive(Default)]
 pub(crate) struct Workers {
     pub(crate) shared: Option<Arc<Shared>>,

@@ -21,7 +21,7 @@ impl Identity {
         if seed % 16 < 14 {
             return Layer::transparent(inner);
         }
-        // What was decoded may include as much that is consumed.
+        // The decoded bytes may include as many consumed ones.
         let max = 2 * 2 * (A::MAX_UNCONSUMED + landed);
         Layer::new(max, inner).expect("the transform cannot fail")
     }

@@ -98,7 +98,7 @@ pub(super) fn named<T: Copy>(
     })
 }
 
-/// What runs on the kernel of a mechanism.
+/// A server that runs on the kernel of any mechanism.
 pub(super) trait Server {
     fn run<K: Kernel>(self, kernel: K) -> Result<Stats, RunError>;
 }

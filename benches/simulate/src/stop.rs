@@ -8,7 +8,7 @@ use evring_sim::{Net, Next, Peer, PeerConn};
 
 use super::talker::Shared;
 
-/// What happens to a server before all clients have ended.
+/// The way in which a server ends before its clients, if it does.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum End {
     None,

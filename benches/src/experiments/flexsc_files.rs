@@ -93,7 +93,7 @@ fn size(number: usize) -> usize {
     number * 997 % MAX_BYTES
 }
 
-/// What is done with each file.
+/// The operation on each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Stat,

@@ -1,4 +1,4 @@
-//! What system calls cost a computation, directly and indirectly (FlexSC, figure 1).
+//! The direct and indirect costs of system calls to a computation (FlexSC, figure 1).
 
 use std::fs::File;
 use std::hint::black_box;

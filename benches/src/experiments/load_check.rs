@@ -22,7 +22,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 const ROUNDS: usize = 12;
-/// What the generators request.
+/// A workload for the generators.
 struct GeneratorWork {
     peer: Peer,
     /// A path, and the length of its body.

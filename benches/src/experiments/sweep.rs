@@ -55,7 +55,7 @@ impl Pass {
     }
 }
 
-/// What a server did in one round.
+/// The results of a server in one round.
 pub(super) struct Measurement<'a>(&'a Pass);
 
 impl Measurement<'_> {

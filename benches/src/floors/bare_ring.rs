@@ -7,7 +7,7 @@ use io_uring::types::{Fd, Fixed};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// What the ring is to do.
+/// The operation that the ring executes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Operation {
     /// IORING_OP_NOP, its null operation.

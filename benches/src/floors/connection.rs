@@ -1,4 +1,4 @@
-//! What the floors on non-blocking sockets share: accepting, receiving and replying.
+//! The common code of the floors on non-blocking sockets: accepting, receiving and replying.
 
 use std::io;
 use std::net::TcpListener;

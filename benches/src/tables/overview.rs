@@ -11,7 +11,7 @@ struct Line {
     /// Whether a larger value is better.
     is_rate: bool,
     format: fn(f64) -> String,
-    /// What the value is compared with, if not with other servers.
+    /// The reference with which the value is compared, if not other servers.
     against: &'static str,
     command: &'static str,
 }
@@ -148,7 +148,7 @@ mod tests {
             ),
             "{line}"
         );
-        // What was not measured has no line.
+        // Quantities that were not measured have no line.
         assert_eq!(table.lines().count(), 3);
     }
 }

@@ -1,4 +1,4 @@
-//! What slow clients do to another client of the web server, by mechanism.
+//! The effect of slow clients on another client of the web server, by mechanism.
 
 use super::cells::{median, names, of, row, rule, short};
 use crate::outcome::Outcome;
@@ -6,7 +6,7 @@ use crate::outcome::Outcome;
 const LATENCY: &str = "99th percentile of another client";
 const LEFT: &str = "Slow clients left";
 const GONE: &str = "Time until the last slow client is gone";
-/// What the slow clients do slowly.
+/// The operations that the slow clients perform slowly.
 const KINDS: [&str; 4] = ["head", "body", "response", "handshake"];
 
 pub(super) fn table(results: &[Outcome]) -> String {

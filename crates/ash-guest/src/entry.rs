@@ -1,4 +1,4 @@
-//! What the macro [`handler`](crate::handler) expands to.
+//! The functions and types that the expansion of the macro [`handler`](crate::handler) uses.
 
 pub use crate::state::State;
 use crate::{Message, Verdict};

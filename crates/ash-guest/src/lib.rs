@@ -27,7 +27,7 @@
 //! It is built for `wasm32-unknown-unknown` as a `cdylib`, with a memory that does not grow; the flags
 //! are in `examples/handlers/.cargo/config.toml`.
 //!
-//! What a handler sends and posts takes effect only if it returns [`Verdict::Handled`]. A handler that
+//! The sends and posts of a handler take effect only if it returns [`Verdict::Handled`]. A handler that
 //! panics, runs for too long or accesses memory that is not its own ends with an involuntary abort: the
 //! application then receives the message as it arrived.
 //!

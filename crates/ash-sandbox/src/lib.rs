@@ -46,7 +46,7 @@
 //! | export, import | 3.2.2 | [`ilp::State::export`], [`ilp::State::import`] | the registers are in a [`ilp::State`], so that threads can share a loop |
 //! | messages are multiples of four bytes | figure 3-3 | [`ilp::Tail`] | any length; each pipe says what it does with the end |
 //! | `ae_rapply`, `ae_wapply` | table 5-1, 5.7 | [`ilp::Ilp::read`], [`ilp::Ilp::write`], [`ilp::Ilp::write_in_place`] | the range is checked once at the entry, as in 3.3 |
-//! | loops for buffers of several layouts | 5.7 | [`ilp::Ilp::read_fragments`], [`ilp::Ilp::gather`] | one loop for all; what straddles fragments goes through a buffer of eight bytes |
+//! | loops for buffers of several layouts | 5.7 | [`ilp::Ilp::read_fragments`], [`ilp::Ilp::gather`] | one loop for all; bytes that straddle fragments go through a buffer of eight bytes |
 //!
 //!
 //! Handlers, in the module `sandbox`:
@@ -55,7 +55,7 @@
 //! |---|---|---|---|
 //! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
 //! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
-//! | demultiplexing | 3.1 | `evring::hooks::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; what it chooses was received elsewhere, and is copied once |
+//! | demultiplexing | 3.1 | `evring::hooks::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; messages that it chooses were received elsewhere, and are copied once |
 //! | the identifier that downloading returns | 3.1, 5.5 | `evring::hooks::Tenant`, `evring::hooks::Bindings` | names the handler when it is bound again, from any thread; another handler takes its place while the server runs |
 //! | address space of the handler | 4.1.1 | `sandbox::HandlerMemory` | a memory of its own, which the host maps a second time; messages are read-only |
 //! | messages land in memory of the handler | 5.4, 5.4.1 | `sandbox::Handler::take_areas`, `evring::hooks::Landing` | a ring of provided buffers over the message area; other mechanisms read(2) into it; a tenant is a listener or a connection, as the buffer is chosen before a byte is read |
@@ -98,9 +98,9 @@
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | `lab recommend` measures a handler, too |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::hooks::Landing`, messages move to the application, or to upcalls behind it |
 //!
-//! What this crate does not do: it receives no messages, as `evring::hooks::Landing`, `evring::datagrams::DatagramThread` and
-//! `evring::hooks::Upcalls` do. It does
-//! not compose protocols (3.2.3), and it authenticates nothing: [`ilp::chacha20`] is the cipher alone.
+//! This crate receives no messages: `evring::hooks::Landing`, `evring::datagrams::DatagramThread` and
+//! `evring::hooks::Upcalls` do. It does not compose protocols (3.2.3), and it authenticates nothing:
+//! [`ilp::chacha20`] is the cipher alone.
 
 pub mod ilp;
 pub mod model;

@@ -19,7 +19,7 @@ fn checksum32() -> (Pipe, Register) {
     (pipe.build().unwrap(), sum)
 }
 
-/// What a list writes and leaves in all registers, by one execution.
+/// Returns the bytes that a list writes and the values of all registers, by one execution.
 fn run(pipes: &[(Pipe, Vec<Register>)], message: &[u8], prefer: Prefer) -> (Vec<u8>, Vec<u64>) {
     let mut list = PipeList::new();
     let ids: Vec<_> = pipes.iter().map(|(pipe, _)| list.add(pipe.clone()).unwrap()).collect();

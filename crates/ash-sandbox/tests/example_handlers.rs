@@ -156,7 +156,7 @@ fn lock_is_acquired_once_and_the_application_gets_other_requests() {
     assert_eq!(ask(1, b"a\x07"), (Outcome::Handled, b"a\x07".to_vec()));
 }
 
-/// What the application does when a connection has closed.
+/// Releases the locks of a connection that has closed, as the application does.
 fn release_of(table: &SharedTable, connection: u64) {
     for number in 0..table.sections() {
         let lock = table.lock(number);

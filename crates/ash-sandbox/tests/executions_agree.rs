@@ -1,7 +1,7 @@
 //! Kernels and generated code do what the interpreter does: on all lengths, at all alignments, in all
 //! lists of up to four of the pipes that ship, between pages that can be neither read nor written.
 //!
-//! What runs by default is a part of that. With `EXHAUSTIVE=1` in the environment, as in `.ci/run`, all lists
+//! By default, only a part of these combinations runs. With `EXHAUSTIVE=1` in the environment, as in `.ci/run`, all lists
 //! run, at lengths around those that matter, all lengths for each kernel, and all alignments, which takes half a
 //! minute; with `EXHAUSTIVE=all` all lists at all lengths, which takes hours.
 

@@ -22,7 +22,7 @@ use wasm_smith::{Config, Module};
 const MODULES: u64 = 400;
 /// The messages for each module.
 const MESSAGES: usize = 8;
-/// What lies in memory that a module may not write to.
+/// The content of memory to which a module may not write.
 const CANARY: u8 = 0xa5;
 
 /// The imports and exports of a handler, for modules that the sandboxer should accept.

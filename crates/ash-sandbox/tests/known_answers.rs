@@ -44,7 +44,7 @@ fn each(
     }
 }
 
-/// What all executions agree on.
+/// Asserts that all executions agree on a result, and returns it.
 fn agreed<T: PartialEq + std::fmt::Debug>(
     pipe: impl Fn() -> Pipe,
     message: &[u8],

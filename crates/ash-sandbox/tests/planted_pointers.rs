@@ -16,7 +16,7 @@ use ash_sandbox::ilp::{Gauge, Mode, PipeList, byte_swap, checksum};
 use ash_sandbox::sandbox::{Handler, Policy, Sandboxer, SharedTable};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
-/// What no handler may see or change.
+/// The content of memory that no handler may see or change.
 const CANARY: [u8; 16] = *b"a secret of host";
 
 /// Does what a message says: the number of an operation, and four arguments of four bytes each. It sends what the operation

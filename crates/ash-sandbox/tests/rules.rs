@@ -1,4 +1,4 @@
-//! What is refused, and with which words; what is bounded.
+//! Refusals and their messages, and bounds.
 
 use std::sync::Arc;
 
@@ -137,7 +137,7 @@ fn a_temporary_register_is_written_before_it_is_read() {
         PipeError::ReadBeforeWrite { pipe: "mine", instruction: 1 },
         "write it first, or allocate a persistent one",
     );
-    // What the body has written is not there in the tail's.
+    // A word that the body has written is not available in the tail's body.
     refused(
         |pipe| {
             let word = pipe.input();

@@ -1,5 +1,5 @@
-//! What is counted bounds time: an operation of a handler, and of the compiler that loads it, takes no longer than
-//! a small constant, whatever the instruction.
+//! Counts of operations bound time: an operation of a handler, and of the compiler that loads it, takes no longer
+//! than a small constant, for any instruction.
 
 #![cfg(feature = "sandbox")]
 
@@ -205,7 +205,7 @@ fn operations_are_those_of_instructions_and_of_what_they_move() {
     assert_eq!(operations("", &block), 3 + 6 + 2);
     // The locals of an `if` move where it begins, as it has no `else`, and where it ends.
     assert_eq!(operations("", &format!("(if (local.get $a) (then {set})) {end}")), 3 + 5 + 2);
-    // What a block sets moves, too, with a branch to the outer one.
+    // A branch from the inner block to the outer one moves the local that the outer block sets, too.
     let nested = format!("(block $b (block (br_table 0 1 (local.get $a))) {set}) {end}");
     assert_eq!(operations("", &nested), 3 + 8 + 1 + 1);
     let wide =

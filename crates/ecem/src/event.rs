@@ -35,7 +35,7 @@ pub enum EventKind {
 pub struct Event<K = i32> {
     /// The file, socket or pipe.
     pub object: K,
-    /// What happens to it.
+    /// The kind of event that occurs on it.
     pub kind: EventKind,
 }
 

@@ -27,7 +27,7 @@ impl Default for Config {
     }
 }
 
-/// What becomes of a pre-event.
+/// The decision about a pre-event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Delivery<T> {
     /// The caller delivers this event now. It is an earlier one of the same pair if the manager

@@ -12,7 +12,7 @@ use ecem::{Config, Delivery, Event, EventKind, EventManager, Readiness};
 const PROCESSES: usize = 4;
 /// Time to read a file, and to send it.
 const PHASE: u32 = 4;
-/// What fits into a full send buffer before the process blocks.
+/// Time to send the part that a full send buffer takes before the process blocks.
 const PART: u32 = 2;
 
 /// Times in units of work, and numbers of context switches.

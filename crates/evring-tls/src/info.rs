@@ -1,4 +1,4 @@
-//! What an application can learn about a session.
+//! Information about a session for the application.
 
 use std::sync::Arc;
 

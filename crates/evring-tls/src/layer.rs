@@ -223,7 +223,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        // What has arrived in part is answered, as without the layer, where an idle application would close.
+        // An idle application would close; a request that has arrived in part is answered first, as without the layer.
         let is_idle = self.inner.is_idle(x.id, x.state);
         if !(is_idle && self.sessions.get(x.id).is_some_and(Session::defer_stop)) {
             self.stop(x);

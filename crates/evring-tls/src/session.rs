@@ -39,7 +39,7 @@ pub struct ServerSession {
     records: Records,
     /// Whether bytes have arrived.
     begun: bool,
-    /// What a client without TLS gets; empty once written, or if the client uses TLS.
+    /// The reply to a client without TLS; empty once written, or if the client uses TLS.
     reply_to_plain: &'static [u8],
 }
 

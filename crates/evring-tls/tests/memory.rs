@@ -94,7 +94,7 @@ fn session_is_within_its_maximum() {
     let client = client.with_safe_default_protocol_versions().unwrap();
     let trusted = Arc::new(client.with_root_certificates(roots).with_no_client_auth());
     let max = ServerSession::MAX_BYTES;
-    // What all sessions share is made before.
+    // The first session allocates the memory that all sessions share.
     let mut first = Peer::new(&config, &trusted);
     first.exchange();
 

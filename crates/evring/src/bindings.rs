@@ -77,7 +77,7 @@ struct BindingsState {
     takes_handlers: bool,
     /// Handlers that the landing has not taken, oldest first.
     handlers: VecDeque<NewHandler>,
-    /// What the landing has not taken, oldest first.
+    /// Changes that the landing has not taken, oldest first.
     changes: Vec<Change>,
     /// Memory of the filters in `changes`.
     filter_bytes: usize,

@@ -92,8 +92,8 @@ pub enum DatagramNotification {
 /// A thread that owns a ring and a UDP socket, and runs a handler while the application computes or sleeps.
 ///
 /// The ring receives each datagram into the memory of the handler, which is called once for it, with a number that
-/// stands for the source in the place of the connection. What it sends goes to that source, from where it lies. What
-/// it leaves goes to the application through a [`DatagramRing`], which loses datagrams when it is full, as a socket
+/// stands for the source in the place of the connection. Its replies go to that source, from where they lie. Datagrams
+/// that it leaves go to the application through a [`DatagramRing`], which loses datagrams when it is full, as a socket
 /// does. The kernel chooses the address from which a socket sends that is bound to all addresses (ip(7)); bind one
 /// socket to each address if a machine has several.
 ///
@@ -265,7 +265,7 @@ impl AnyKernel {
     }
 }
 
-/// What a thread has started with.
+/// The result of the start of a thread.
 type Started<E> = Result<(Tenant, Arc<Shared>), DatagramError<E>>;
 
 impl DatagramThread {
@@ -347,7 +347,7 @@ impl DatagramThread {
         }
     }
 
-    /// Stops the thread. What it is sending may be lost.
+    /// Stops the thread. Replies that it is sending may be lost.
     pub fn stop(&self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.waker.wake();

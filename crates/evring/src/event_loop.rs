@@ -35,7 +35,7 @@ pub trait Mechanism: 'static {
     /// Sets up its kernel; [`Config::engine_config`] and [`Config::uring_config`] give the sizes.
     ///
     /// # Errors
-    /// What is missing or failed.
+    /// The feature that is missing, or the step that failed.
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError>;
 }
 
@@ -101,7 +101,7 @@ impl<K: Kernel> EventLoop<K> {
     /// Opens the listeners and roots.
     ///
     /// # Errors
-    /// What failed.
+    /// If the configuration is invalid, or a listener or root cannot be opened.
     pub fn new(mut kernel: K, config: &Config) -> Result<Self, StartError> {
         config.check()?;
         let roots = open_roots(kernel.host_mut(), config)?;

@@ -3,7 +3,7 @@
 //! | concept of ECEM | section | here |
 //! |---|---|---|
 //! | pair of DED: disk read response => network write request | 3.2 | [`FileDelivery::Ded`] |
-//! | state RW is deferred | 3.2 | what was read waits in the send queue, or for the application ([`SendPolicy::defers_reads`]) |
+//! | state RW is deferred | 3.2 | bytes that were read wait in the send queue, or for the application ([`SendPolicy::defers_reads`]) |
 //! | pair of DNS: arrival of ACK => disk read request | 4 | [`FileDelivery::Dns`] |
 //! | data is sent in the context that handles the acknowledgement | 4 | the kernel of `shared-ring` sends, in the turn in which the socket has room; neither application nor policy runs |
 //! | arrival of an ACK | 4 | `POLLOUT`: the peer has acknowledged so much that a third of the send buffer is free |
@@ -11,10 +11,10 @@
 //! | the optimum timing | 4 | if a client is steady, `Dns` and `Ded` wait until half of the socket is empty, and send for many connections at once |
 //! | not in the page cache: return, try again at the next ACK | 5.2 | the beginning of the part is read asynchronously; the end of the read sends it, so that no ACK is needed; Linux reads ahead of that |
 //!
-//! What is in the page cache is sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
+//! Cached parts of files are sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
 //! byte for pieces of 4 to 256 KiB, with twice the system calls; reading into memory and sending took two to
-//! three times as much. So a policy reads into memory only if the bytes have to pass through it. What is not cached is
-//! read before, and sent from the page cache, too.
+//! three times as much. So a policy reads into memory only if the bytes have to pass through it. A part that is not
+//! cached is read before, and sent from the page cache, too.
 //!
 //! The policies leave `TCP_NOTSENT_LOWAT` alone. With a send buffer that the kernel sizes, and a client that takes
 //! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte. With a limit of 16 KiB it waited 16.5 times, with 128 KiB
@@ -37,8 +37,8 @@ pub enum FileDelivery {
     /// Sends as soon as the socket has room. A part that is not cached is read before.
     Plain,
     /// Deferred event delivery: files are read into memory ahead of the client, 64 KiB at a time, and sent when
-    /// the socket has room, or half of it is empty, as with [`Dns`](FileDelivery::Dns). What the application reads is held
-    /// back until there is room.
+    /// the socket has room, or half of it is empty, as with [`Dns`](FileDelivery::Dns). The reads of the application are
+    /// held back until there is room.
     Ded,
     /// Disk-to-network splicing: files are sent from the page cache when the socket has room, or, for a client that
     /// receives at a steady rate, when half of the socket is empty, together with others. A part that is not cached is
@@ -114,7 +114,7 @@ impl SendPolicy for Ded {
             pace.follow(left);
         }
         let is_front = state.file_bytes.is_some();
-        // What was read occupies its buffer until all of it is sent.
+        // The bytes of a read occupy their buffer until all of them are sent.
         if is_front {
             pace.unsent = 0;
         }

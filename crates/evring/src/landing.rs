@@ -14,13 +14,13 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].
 ///
 /// The kernel receives into the memory of the handler (ASH, section 5.4), by a group of buffers over its
-/// message area. A tenant is a listener or a connection, as a buffer is chosen before a byte is read. What
-/// the handler sends of the message, or of a reply slot, leaves from there without a copy; the driver copies
+/// message area. A tenant is a listener or a connection, as a buffer is chosen before a byte is read. Bytes
+/// of the message, or of a reply slot, that the handler sends leave from there without a copy; the driver copies
 /// replies that are shorter than a slice is worth ([`GatherList::keeps`](shared_ring::buffers::GatherList::keeps)).
 ///
 /// While a connection has [`HIGH_WATER`] bytes of replies that its client does not read, nothing is received from it.
 ///
-/// Messages that were held for that are offered to the handlers only: what these leave of them goes to the application,
+/// Messages that were held for that are offered to the handlers only: the bytes that these leave go to the application,
 /// and not to the next hook.
 ///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
@@ -77,7 +77,7 @@ type Post = dyn FnMut(ConnId, u64, u64);
 enum Backlog {
     #[default]
     None,
-    /// What the connection receives is held, for the tenant of this group.
+    /// The bytes that the connection receives are held, for the tenant of this group.
     Held(BufferGroup),
     /// It was held until now.
     Ended(BufferGroup),

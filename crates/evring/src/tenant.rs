@@ -58,7 +58,7 @@ pub struct LandingCounters {
 #[derive(Debug)]
 struct Shared {
     is_on: AtomicBool,
-    /// What the handler is to do before its next message: a set of bits.
+    /// The changes to make to the handler before its next message: a set of bits.
     pending: AtomicU8,
     is_disabled: AtomicBool,
     /// The strategy for the last message, by its number in `Strategy::ALL`.
@@ -179,7 +179,7 @@ pub(crate) fn add(counter: &AtomicU64, by: u64) {
     counter.store(counter.load(Ordering::Relaxed).wrapping_add(by), Ordering::Relaxed);
 }
 
-/// What became of a message.
+/// The outcome of a message.
 pub(crate) enum Verdict {
     /// The handler consumed the message. The range is its place in memory, empty if it was copied.
     Handled(Range<usize>),

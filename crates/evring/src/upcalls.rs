@@ -13,9 +13,9 @@ use shared_ring::author::Process;
 use crate::scheduling::RealTimePolicy;
 use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHandle, Rx};
 
-/// What a handler returns if it has handled the message.
+/// The result of a handler that has handled the message.
 const HANDLED: i32 = 1;
-/// What it returns if the message is useless.
+/// The result of a handler that discards the message as useless.
 const DISCARDED: i32 = 2;
 
 /// Upcalls across a protection boundary (ASH, section 5.6): a [`ReceiveHook`] whose handler runs in another
@@ -380,7 +380,7 @@ impl ReceiveHook for Upcalls {
                 self.connection(id).message = Message::None;
                 rx.consume(handled);
                 if handled > 0 {
-                    // What arrived meanwhile is another message.
+                    // Bytes that arrived meanwhile are another message.
                     self.received(io, id, rx);
                 }
                 matches!(self.connection(id).message, Message::None)

@@ -142,7 +142,7 @@ fn add(max: &mut Usage, usage: &Usage) {
     max.write_bytes = max.write_bytes.max(usage.write_bytes);
 }
 
-/// What a server used at most and at last, and the bounds that it exceeded.
+/// The maximum and the last usage of a server, and the bounds that it exceeded.
 #[derive(Default)]
 struct Report {
     max: Usage,
@@ -335,7 +335,7 @@ fn peeked(client: &TcpStream) -> usize {
 fn clients_that_do_not_read_had_any_number_of_sockets_read_ahead() {
     const MAX: usize = ReadAhead::MAX_SOCKETS as usize;
     const CLIENTS: usize = MAX + 20;
-    /// What the buffers of a connection take, and what is read for a socket without read-ahead.
+    /// Bytes that the buffers of a connection take, plus those that are read for a socket without read-ahead.
     const TAKEN: usize = 256 * 1024;
     let _alone = alone();
     // On a disk; a directory in memory keeps its files cached.

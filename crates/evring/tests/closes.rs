@@ -96,7 +96,7 @@ fn half_closed_connection_receives_until_the_peer_closes() {
 fn half_closed_connection_was_not_asked_to_stop() {
     side_by_side(|name| {
         let (server, mut client, receiver) = half_closed(name);
-        // What was sent before comes first.
+        // The bytes that the client sent before come first.
         client.write_all(b"b").unwrap();
         server.stop();
         assert_eq!(next(&receiver), (b"ab".to_vec(), true), "{name}");

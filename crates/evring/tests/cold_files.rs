@@ -95,7 +95,7 @@ enum By {
     Engine,
 }
 
-/// What came of a run.
+/// The results of a run.
 struct Run {
     stats: Stats,
     /// Number of bytes that the last client received.

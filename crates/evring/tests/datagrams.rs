@@ -237,7 +237,7 @@ fn datagrams_land_in_the_handlers_memory_and_replies_leave_from_it() {
             (counters.replies_lent, counters.replies_copied, counters.bytes_copied),
             (400, 0, 0)
         );
-        // What lies in the module's own memory may change, and of several replies with the message the last has it.
+        // The module's own memory may change, so it is copied; the last of several replies with the message holds it.
         server.echo(&datagram(2, 10));
         counted(10, || server.counters().bytes_copied);
         let four = datagram(4, 100);

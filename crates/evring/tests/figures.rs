@@ -28,7 +28,7 @@ const PART: u32 = 2;
 const ANSWER: &[u8] = b"answer";
 const READY: u8 = b'r';
 
-/// What a process does when it is scheduled.
+/// The action of a process when it is scheduled.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Run {
     Reads,

@@ -1,4 +1,4 @@
-//! What a panic of the application leaves behind, on every mechanism. Nothing else runs in this process, whose
+//! A panic of the application leaves no descriptor open, on every mechanism. Nothing else runs in this process, whose
 //! descriptors are counted.
 
 mod server;
@@ -111,7 +111,7 @@ fn open_descriptors() -> usize {
 fn panic_of_the_application_leaks_no_descriptor() {
     for provoke in [among_accepted, among_closing] {
         one_by_one(|name| {
-            // What is opened once for all servers.
+            // The first server opens the descriptors that all servers share.
             panic_of_a_server(name, provoke);
             let before = open_descriptors();
             (0..3).for_each(|_| panic_of_a_server(name, provoke));

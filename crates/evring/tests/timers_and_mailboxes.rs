@@ -13,7 +13,7 @@ const SET: u64 = 1;
 const MAIL: u64 = 2;
 const CAPACITY: usize = 3;
 
-/// What the application reports to the test.
+/// A report of the application to the test.
 #[derive(Debug, PartialEq, Eq)]
 enum Report {
     Refused(NoTimer),

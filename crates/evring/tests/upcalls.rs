@@ -433,7 +433,7 @@ fn end_of_an_upcall_resumed_a_connection_that_the_application_had_paused() {
 #[test]
 fn client_that_reads_the_replies_of_the_process_late_is_not_reset() {
     side_by_side(|mechanism| {
-        // What arrives during an upcall is one message: the receive buffers twice at most.
+        // Bytes that arrive during an upcall are one message: the receive buffers twice at most.
         let policy = patient().with(|p| {
             (p.max_message_bytes, p.max_reply_bytes) = (1 << 20, 1 << 20);
             p.places = 2;

@@ -91,7 +91,7 @@ pub(crate) struct Choices {
     clock_ns: u64,
 }
 
-/// What is known of one kind of call at one depth.
+/// The known costs of one kind of call at one depth.
 #[derive(Clone, Copy, Debug)]
 struct Costs {
     /// By executor; 0 if it is not known.
@@ -569,7 +569,7 @@ mod tests {
     fn depths_learn_apart() {
         let mut run = Run::new(100, 5_000, 60);
         run.batches(1 << 10, 64);
-        // What is cheapest for 64 calls is not given 8 before it was tried.
+        // The executor that is cheapest for 64 calls is not given 8 before a trial.
         assert_eq!(run.batches(100, 8), [800, 0, 0, 0]);
         assert_eq!([1, 2, 3, 4, 127, 128, 9_999].map(Depth::of), [0, 1, 1, 2, 6, 7, 7].map(Depth));
     }

@@ -25,7 +25,7 @@ const KEEP_FROM: u32 = 16;
 /// Windows in a row that decide.
 const WINDOWS: u32 = 2;
 
-/// What a window has shown.
+/// The observations of a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
     /// Beats with an active thread.

@@ -29,7 +29,7 @@ struct Inner {
     nature: AtomicU16,
 }
 
-/// What is known of a descriptor: 0, or a [`Kind`] plus one, the number of a [`FileSystem`], and flags.
+/// The known nature of a descriptor: 0, or a [`Kind`] plus one, the number of a [`FileSystem`], and flags.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Nature(u16);
 

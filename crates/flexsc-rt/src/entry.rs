@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     thread: AtomicU16,
     number: UnsafeCell<u32>,
     args: UnsafeCell<[usize; 6]>,
-    /// What the kernel returned: an error is negative.
+    /// The result from the kernel: an error is negative.
     result: UnsafeCell<isize>,
 }
 

@@ -65,7 +65,7 @@ struct Inner {
 /// The place of a future among those that wait for a free entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Ticket {
-    /// What its call needs.
+    /// The room that its call needs.
     room: Room,
     number: u64,
 }
@@ -81,7 +81,7 @@ enum Ended {
     Abandoned(usize, Discard),
 }
 
-/// What a pending future has to do for the others.
+/// The part that a pending future has to do for the others.
 enum Part {
     Nothing,
     /// It is polled again, after all tasks that are ready now.
@@ -203,7 +203,7 @@ impl Runtime {
             Part::Turn(former) => {
                 drop(former);
                 let wakes_itself = self.turn() || self.wake_throttled() || {
-                    // What it returns is dropped when nothing is borrowed.
+                    // The former waker is dropped when nothing is borrowed: its drop may use the runtime.
                     let parked = self.0.borrow_mut().park(number, waker);
                     parked.is_none()
                 };
@@ -553,7 +553,7 @@ pub struct CallFuture<O: Operation> {
     state: State<O>,
 }
 
-/// What a pending future has done for the others.
+/// The state of a pending future's part for the others.
 #[derive(Debug, Default)]
 struct Pending {
     /// How many turns there had been when it was polled first; without a notifier, when it was polled last.

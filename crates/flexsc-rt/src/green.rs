@@ -456,7 +456,7 @@ impl<T> JoinHandle<T> {
     /// Waits until the thread has ended. Other green threads run meanwhile.
     ///
     /// # Errors
-    /// What the thread panicked with. [`Stopped`], if the threads were dropped before it had ended, or
+    /// The payload of the thread's panic. [`Stopped`], if the threads were dropped before it had ended, or
     /// if this thread unwinds and cannot wait.
     ///
     /// # Panics

@@ -194,7 +194,7 @@ mod shared;
 mod simulated;
 mod specialization;
 mod sync;
-/// What the threads of this machine wait for.
+/// The synchronization primitives of the threads of this machine.
 mod tasks {
     pub(crate) use shared_ring::sync::{Condvar, Mutex, MutexGuard};
     #[cfg(all(test, not(loom)))]

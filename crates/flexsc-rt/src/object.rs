@@ -73,7 +73,7 @@ impl FileSystem {
     }
 }
 
-/// What calls are about whose costs are learnt together.
+/// The object of calls whose costs are learnt together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Object(u8);
 

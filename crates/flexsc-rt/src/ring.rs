@@ -18,7 +18,7 @@ use crate::raw::INTERRUPTED;
 /// The name of the wait for the owner's bell; no entry has it.
 const BELL: u64 = CallRing::MAX_NAME;
 
-/// What remains to be submitted, and the ring.
+/// The ring, and the calls and cancellations that remain to be submitted.
 #[derive(Debug)]
 pub(crate) struct Ring {
     /// The ring, or the reason why there is none. `None` until a call wants it.
@@ -233,7 +233,7 @@ impl Ring {
             return Ok(false);
         };
         bell.is_watched = bell.is_watched || ring.push_poll(BELL, bell.fd, PollFlags::IN);
-        // What the full queue had no room for could be all that would end the sleep.
+        // The submissions for which the queue had no room could be all that would end the sleep.
         let is_behind = !self.queue.is_empty() || !self.cancels.is_empty();
         let sleeps = bell.is_watched && !is_behind && timeout != Some(Duration::ZERO);
         let wanted = u32::from(sleeps);

@@ -1,4 +1,4 @@
-//! What the owner of the pages and the syscall threads share.
+//! The state that the owner of the pages and the syscall threads share.
 
 use crate::bell::Bell;
 use crate::completions::Completions;

@@ -1,4 +1,4 @@
-//! What wakes the tasks of a runtime while none of them has calls executed.
+//! Wake-ups of the tasks of a runtime while none of them has calls executed.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -98,7 +98,7 @@ fn take_in_a_child_made_the_call_of_the_parent() {
     let mut byte = [0; 1];
     let mut pages = with_a_call_that_waits_for_a_thread(&reads, &mut byte);
     assert!(fork(|| {
-        // What had ended before has its result.
+        // The call that had ended before the fork has its result.
         let result = pages.next().unwrap().result;
         let interrupted = result.unwrap_err().raw_os_error() == Some(libc::EINTR);
         let threads = fs::read_dir("/proc/self/task").unwrap().count();

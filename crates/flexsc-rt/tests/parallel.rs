@@ -77,7 +77,7 @@ fn one_owner_keeps_several_cores_busy() {
     while has_advanced != [true; 2] {
         assert!(Instant::now() < deadline, "the threads do not advance beside the owner");
         if pages.outstanding() < 2 || pages.has_completion() {
-            // What was seen before was not of two calls in flight.
+            // The advances seen before were not those of two calls in flight.
             while pages.outstanding() > 0 {
                 pages.wait(None).unwrap();
                 pages.next();

@@ -12,7 +12,7 @@ use flexsc_rt::{Busy, Call, Config, Direction, EntryId, Executor, Pages, Waits};
 use proptest::prelude::*;
 use support::{Pipe, post, read_of, register};
 
-/// What a buffer contains that no read has filled.
+/// The content of a buffer that no read has filled.
 const EMPTY: u8 = 0xee;
 
 #[derive(Clone, Debug)]

@@ -102,7 +102,7 @@ fn operation_with_a_future_of_its_runtime_panicked_when_its_own_future_was_dropp
 }
 
 thread_local! {
-    /// What the waker runs.
+    /// The task that the waker polls.
     static TASK: RefCell<Option<Boxed>> = const { RefCell::new(None) };
 }
 

@@ -1,4 +1,4 @@
-//! What is sent by rules of the settings, on every mechanism: fallback and error pages, media types, header
+//! Responses by rules of the settings, on every mechanism: fallback and error pages, media types, header
 //! fields, redirects, listings in JSON.
 
 use crate::serving;
@@ -11,7 +11,7 @@ use evring_httpd::{Error, Server};
 use serving::{connect, on_every_backend};
 use tempfile::TempDir;
 
-/// What a browser accepts for a page.
+/// The media types that a browser accepts for a page.
 const NAVIGATION: &str = "Accept: text/html,application/xhtml+xml,*/*;q=0.8\r\n";
 
 fn tree() -> TempDir {

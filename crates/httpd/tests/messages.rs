@@ -1,4 +1,4 @@
-//! What the program says to the operator: each line leads to what to do.
+//! The messages of the program to the operator: each line leads to a remedy.
 #![cfg(feature = "cli")]
 
 use crate::serving;

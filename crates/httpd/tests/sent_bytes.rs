@@ -20,7 +20,7 @@ use tls::{Authority, BOTH};
 /// More than all buffers between server and client have.
 const LEN: u64 = 256 << 20;
 
-/// What a client reads before it leaves.
+/// Bytes that a client reads before it leaves.
 const READ: usize = 1 << 20;
 
 fn builder(backend: &str, dir: &Path) -> Builder {

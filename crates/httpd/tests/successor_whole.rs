@@ -1,4 +1,4 @@
-//! What is in progress on a process when another one takes its place ends whole, with TLS and without.
+//! Work in progress on a process ends whole when another process takes its place, with TLS and without.
 #![cfg(all(feature = "cli", feature = "tls"))]
 
 use crate::serving::available;

@@ -1209,7 +1209,7 @@ fn long_handshake_messages_take_no_more_memory_than_a_session_may() {
         };
         // A ClientHello that is longer than any may be.
         let refused = || hostile(&[1, 1, 0, 0], 1).read_to_end(&mut Vec::new()).unwrap();
-        // What all sessions share exists afterwards.
+        // The first session allocates the memory that all sessions share.
         refused();
         let before = serving.resident_kb();
         // A long one without its last byte, in records of the maximum length.

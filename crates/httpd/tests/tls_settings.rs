@@ -1,4 +1,4 @@
-//! What a server with TLS sends by its settings: the certificate for a client, and fields for TLS only.
+//! The effects of TLS settings on clients: the certificate for each, and fields for TLS only.
 #![cfg(feature = "tls")]
 
 use crate::serving;

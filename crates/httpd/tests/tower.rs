@@ -75,7 +75,7 @@ async fn frames(body: RequestBody) -> Result<VecDeque<Frame<Bytes>>, BodyError> 
     Ok(frames)
 }
 
-/// What a [`Stepwise`] service does.
+/// The behaviour of a [`Stepwise`] service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Behaviour {
     /// It is ready once the test has woken it.

@@ -165,7 +165,7 @@ fn handler_waits_for_a_client_that_does_not_read_which_is_reset() {
         let server = server.route("/", endless).start().unwrap();
         let mut stream = tcp(&server);
         switch(&mut stream, "/", b"");
-        // What fits into the buffers of the kernel and the server.
+        // The number of bytes that fit into the buffers of the kernel and the server.
         let bytes = ended.recv_timeout(Duration::from_secs(20)).unwrap() * PIECE.len();
         assert!((1 << 16..32 << 20).contains(&bytes), "{bytes}");
         // Wake-ups of the handler by its own pipe queued pieces beyond a full send queue, up to its maximum.

@@ -125,7 +125,7 @@ fn access_log_that_root_created_could_not_be_opened_again() {
     }
     let dir = readable_dir();
     let path = |name: &str| dir.path().join(name);
-    // What the server has not created stays as it is.
+    // Files that the server has not created stay as they are.
     fs::write(path("old.log"), "").unwrap();
     symlink(path("target"), path("link.log")).unwrap();
     for name in ["new.log", "old.log", "link.log"] {

@@ -1,4 +1,4 @@
-//! What the other crates of this workspace use. Not a part of the public interface.
+//! Items that the other crates of this workspace use. Not a part of the public interface.
 
 use std::rc::Rc;
 

@@ -34,7 +34,7 @@ struct Memory {
     owner: MemoryOwner,
 }
 
-/// What releases the memory of a pool.
+/// The owner of the memory of a pool, which releases it.
 enum MemoryOwner {
     Allocator(Layout),
     /// Its drop releases the memory.

@@ -40,7 +40,7 @@ pub enum Arg {
     Memory(Box<[u8]>),
 }
 
-/// Who executes a [`Call`].
+/// The executor of a [`Call`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Executor {
     /// The thread that submits it, at once. The event loop waits as long as the call blocks.

@@ -63,7 +63,7 @@ pub struct Engine<P, S: System = Linux> {
 /// The engine over epoll, which works on every Linux and in every container.
 pub type PortableKernel = Engine<Epoll>;
 
-/// What the poller was asked for a socket, and has reported.
+/// The state of the poller's request for one socket, and the readiness that it has reported.
 #[derive(Default)]
 struct Polled {
     wanted: Readiness,

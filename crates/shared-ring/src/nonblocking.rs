@@ -217,7 +217,7 @@ fn is_part_cold(system: &mut impl System, file: &File, part: FileRange) -> bool 
     false
 }
 
-/// What came of a try to send.
+/// The result of an attempt to send.
 #[derive(Debug)]
 pub(crate) enum SendAttempt {
     /// The attempt sent at least a part, or failed.

@@ -64,7 +64,7 @@ pub enum Op {
         len: u32,
         /// No other part of the file follows, so nothing has to be read ahead of this one.
         is_last: bool,
-        /// What happens if that part is not cached.
+        /// The handling of that part if it is not cached.
         when_cold: WhenCold,
     },
     /// Waits until a send makes progress or fails: the socket has room, or the connection is broken.
@@ -92,7 +92,7 @@ pub enum Op {
     Call(Box<Call>, Executor),
 }
 
-/// What happens to a send of a part of a file that is not in the page cache.
+/// The handling of a send whose part of a file is not in the page cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhenCold {
     /// The kernel reads the part first, without blocking the event loop, then sends it.

@@ -34,7 +34,7 @@ pub struct Operations<S: System, N> {
     need: Option<Need>,
 }
 
-/// What an operation in flight waits for.
+/// The socket or the thread for which an operation in flight waits.
 enum Pending {
     Socket,
     Thread { cancelled: bool },

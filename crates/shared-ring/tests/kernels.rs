@@ -612,7 +612,7 @@ mod cases {
                     assert_eq!(place.group, group);
                     let Some(view) = &view else { continue };
                     assert_eq!(view.read(place.offset, bytes.len()), *bytes);
-                    // What the program changes in place is in the map, too.
+                    // A change in place by the program is in the map, too.
                     bytes[0] = 99;
                     assert_eq!(view.read(place.offset, 1), [99]);
                     bytes.advance(1);
@@ -877,7 +877,7 @@ mod cases {
             sent += fill(kernel, batch, fd);
             kernel.submit(send(0), Op::Writable { fd }).unwrap();
             soon(kernel, batch);
-            // What was in transit may have left room.
+            // Bytes that were in transit may have left room.
             let Some(done) = batch.pop_front() else { return sent };
             assert!(matches!(done.outcome, Outcome::Writable), "{done:?}");
         }
@@ -942,7 +942,7 @@ mod cases {
                 kernel.submit(send(0), op()).unwrap();
                 calls = kernel.counters().system_calls;
                 soon(&mut kernel, &mut batch);
-                // What was in transit may have left room.
+                // Bytes that were in transit may have left room.
                 let Some(done) = batch.pop_front() else { break };
                 assert!(matches!(done.outcome, Outcome::Writable | Outcome::SentFile { .. }));
                 sent += fill(&mut kernel, &mut batch, fd);

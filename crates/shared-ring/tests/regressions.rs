@@ -627,7 +627,7 @@ fn lone_send_to_a_blocking_socket_blocked_the_owner() {
         }
     }
     assert!(sent > 0);
-    // What has left may have to be read before the socket has room for more.
+    // The peer may have to read the sent bytes before the socket has room for more.
     batch.clear();
     let reader = std::thread::spawn(move || {
         let mut all = vec![0; sent + 1];

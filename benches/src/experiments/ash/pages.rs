@@ -166,7 +166,7 @@ struct Events {
     all: u64,
 }
 
-/// What the thread of the application shares with the client.
+/// The state that the thread of the application shares with the client.
 #[derive(Debug, Default)]
 struct Shared {
     /// Events that the application has handled.
@@ -186,7 +186,7 @@ struct PageServer {
     _process: Option<UpcallProcess>,
 }
 
-/// What the thread of the ring creates beside its hook.
+/// The objects that the thread of the ring creates in addition to its hook.
 type Parts = (Option<Tenant>, Option<UpcallProcess>);
 
 impl PageServer {

@@ -1,4 +1,4 @@
-//! What a client asks of a server of remote increments, and the times of a message in the server.
+//! The requests of clients to a server of remote increments, and the times of a message in the server.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicU64, Ordering};

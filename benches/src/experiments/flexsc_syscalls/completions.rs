@@ -20,7 +20,7 @@ use crate::statistics::{Spread, ratios, spread};
 const OUTSTANDING: [usize; 2] = [100, 10_000];
 const COMPLETIONS: u32 = 20_000;
 
-/// What completes the calls, how many of them at a time, and the middle of the names of its ratios.
+/// A way to complete calls, the number of calls at a time, and the middle of the names of its ratios.
 struct Way {
     by: CompletionWay,
     name: &'static str,

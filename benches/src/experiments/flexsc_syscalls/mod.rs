@@ -75,7 +75,7 @@ const NOTES: [&str; 7] = [
      getppid(2) directly. The ratios `..._over_bare_ring...` are of batches of 64.",
 ];
 
-/// Who makes the calls.
+/// A contestant, which makes the calls directly or posts them to pages.
 struct Maker {
     name: &'static str,
     /// The pages to which they are posted, and the executor to which they are pinned.

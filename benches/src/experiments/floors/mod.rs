@@ -152,7 +152,7 @@ fn count_instructions(cx: &Context, site: &Site, cases: &mut [Case], outcome: &m
 
 /// Counts the instructions of a request to a handler of the web server.
 fn count_handler_instructions(cx: &Context, site: &Site, outcome: &mut Outcome) {
-    // What keeps it from being counted has been noted.
+    // `count_instructions` has noted the reason if there is no callgrind.
     let Some(callgrind) = Callgrind::find().ok().filter(|_| !cx.quick) else { return };
     let (what, mechanism, work) = (ServerKind::Httpd, DEFAULT.to_owned(), Workload::File);
     let requests = PeerRequests {

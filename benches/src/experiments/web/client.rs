@@ -106,7 +106,7 @@ pub(super) struct Client {
     streams: Vec<Stream>,
     /// The request of each connection.
     requests: Vec<Vec<u8>>,
-    /// What the head of each response contains, in lower case.
+    /// The text that the head of each response must contain, in lower case.
     field: &'static str,
     reply: Vec<u8>,
 }

@@ -64,7 +64,7 @@ const NOTES: [&str; 3] = [
 /// The other clients, by their servers.
 const PROBES: [&str; 2] = ["without TLS", "with TLS"];
 
-/// What the attacks on one mechanism showed, one value per round.
+/// The results of the attacks on one mechanism, one value per round.
 #[derive(Default)]
 struct Observed {
     mechanism: &'static str,

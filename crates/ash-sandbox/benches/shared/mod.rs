@@ -1,5 +1,5 @@
-//! What integrated loops are measured against: separate passes, and loops that were integrated by
-//! hand, with vectors of the same width.
+//! The baselines of integrated loops: separate passes, and loops that were integrated by hand, with
+//! vectors of the same width.
 
 #![allow(unreachable_pub, reason = "shared by a benchmark and the lab")]
 

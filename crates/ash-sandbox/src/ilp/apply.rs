@@ -80,8 +80,8 @@ impl Ilp {
     ///
     /// The loop writes, the state is another's, the message has ended, or a keystream has no key or
     /// ends. Nothing was read then.
-    // What is called for each message is inlined into the caller, down to the call of the kernel: a call more costs
-    // a tenth of the time of a short message.
+    // The code that runs for each message is inlined into the caller, down to the call of the kernel: one more call
+    // costs a tenth of the time of a short message.
     #[inline(always)]
     pub fn read(&self, state: &mut State, message: &[u8]) -> Result<(), ApplyError> {
         self.check(state, Mode::Read)?;

@@ -45,7 +45,7 @@ struct Body<'a> {
     keystreams: usize,
 }
 
-/// What is known of a temporary register.
+/// The known content of a temporary register.
 #[derive(Clone, Copy, PartialEq)]
 enum Content {
     Unwritten,
@@ -162,7 +162,7 @@ pub(crate) fn target(instruction: &Instruction) -> Option<Register> {
     }
 }
 
-/// What an instruction reads.
+/// Returns the operands that an instruction reads.
 fn operands(instruction: &Instruction) -> [Option<Operand>; 3] {
     match instruction {
         Instruction::Input { .. } | Instruction::Keystream { .. } => [None; 3],

@@ -1,4 +1,4 @@
-//! What can be wrong with pipes, with lists of them, and with applying them.
+//! The errors of pipes, of lists of them, and of applying them.
 
 use std::error::Error;
 use std::fmt;

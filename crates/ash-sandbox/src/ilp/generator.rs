@@ -100,7 +100,7 @@ impl fmt::Debug for Generated {
     }
 }
 
-/// What Cranelift is to generate code for: this processor.
+/// Returns the target for which Cranelift generates code: this processor.
 fn processor() -> Result<OwnedTargetIsa, GeneratorError> {
     let unknown = |why: String| GeneratorError::Processor(why);
     let mut flags = settings::builder();

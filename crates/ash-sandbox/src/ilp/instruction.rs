@@ -75,7 +75,7 @@ impl Unary {
     pub const ALL: [Unary; 5] =
         [Unary::Move, Unary::Not, Unary::SwapBytes, Unary::CountOnes, Unary::TrailingZeros];
 
-    /// What the operation gives at a gauge.
+    /// Returns the result of the operation at a gauge.
     pub(crate) fn eval(self, gauge: Gauge, word: u64) -> u64 {
         let word = word & gauge.mask();
         match self {
@@ -134,7 +134,7 @@ impl Binary {
         Binary::LessThan,
     ];
 
-    /// What the operation gives at a gauge.
+    /// Returns the result of the operation at a gauge.
     pub(crate) fn eval(self, gauge: Gauge, left: u64, right: u64) -> u64 {
         let (left, right) = (left & gauge.mask(), right & gauge.mask());
         let shift = right as u32 % gauge.bits();

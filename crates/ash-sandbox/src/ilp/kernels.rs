@@ -20,14 +20,14 @@ use super::program::Program;
 use shape::Shape;
 use vector::{Function, PIECE_BYTES, Registers, Slots};
 
-/// What the processor has to have for a kernel.
+/// The processor features that a kernel needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tier {
     /// AVX2, SSE 4.2, carry-less products and the dot products of AVX-VNNI.
     Avx2Vnni,
     /// AVX2, SSE 4.2 and carry-less products.
     Avx2,
-    /// What the target has anyway.
+    /// The features that each processor of the target has.
     Portable,
 }
 

@@ -12,5 +12,5 @@ pub const MAX_PERSISTENT: usize = 8;
 pub const MAX_INSTRUCTIONS: usize = 64;
 /// The table lookups in a pipe's body, at most.
 pub const MAX_TABLES: usize = 16;
-/// What all loops take in one turn, and of which fragments are multiples: the widest gauge.
+/// The bytes that all loops take in one turn, and of which fragments are multiples: the widest gauge.
 pub const UNIT_BYTES: usize = Gauge::Bits64.bytes();

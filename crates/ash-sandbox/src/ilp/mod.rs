@@ -5,11 +5,11 @@
 //! other, and [`compile`](PipeList::compile)s them to an [`Ilp`], the integrated loop, which is
 //! applied to messages with a [`State`], where the persistent registers are.
 //!
-//! What a list does is what its pipes would do one after another, each over the whole message. Each
-//! pipe cuts the message into words of its own gauge, from the first byte on; the code between pipes
-//! of different gauges converts. What remains at the end, shorter than a pipe's step, is treated as
-//! the pipe's [`Tail`] says. A message may come in fragments: all but the last are multiples of
-//! [`UNIT_BYTES`], or are given together ([`Ilp::read_fragments`], [`Ilp::gather`]).
+//! A list has the effect of its pipes one after another, each over the whole message. Each pipe cuts
+//! the message into words of its own gauge, from the first byte on; the code between pipes of different
+//! gauges converts. Each pipe treats the bytes that remain at the end, shorter than its step, as its
+//! [`Tail`] says. A message may come in fragments: all but the last are multiples of [`UNIT_BYTES`],
+//! or are given together ([`Ilp::read_fragments`], [`Ilp::gather`]).
 
 mod apply;
 mod castagnoli;

@@ -1,10 +1,10 @@
-//! What a list of pipes is compiled for.
+//! The mode for which a list of pipes is compiled.
 
-/// What an integrated loop does with the message.
+/// The output of an integrated loop: none, or that of its last pipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// It leaves the data as they are (`ae_rapply` of table 5-1). What the last pipe gives is dropped.
+    /// It leaves the data as they are, and drops the output of the last pipe (`ae_rapply` of table 5-1).
     Read,
-    /// It writes what the last pipe gives, to a destination or in place (`ae_wapply`).
+    /// It writes the output of the last pipe, to a destination or in place (`ae_wapply`).
     Write,
 }

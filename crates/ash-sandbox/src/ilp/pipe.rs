@@ -4,10 +4,10 @@ use super::check::check;
 use super::instruction::{Binary, Instruction, Operand, Register, Table, Unary};
 use super::{Gauge, MAX_INSTRUCTIONS, MAX_PERSISTENT, MAX_TEMPORARY, PipeError};
 
-/// What a pipe does with the end of a message that is shorter than a step.
+/// The treatment of the end of a message that is shorter than a pipe's step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
-    /// It sees the bytes with zeros behind them, and of what it gives only as many bytes count.
+    /// It sees the bytes with zeros behind them, and of its output only as many bytes count.
     Pad,
     /// It does not see them; they go on to the next pipe as they are.
     Pass,

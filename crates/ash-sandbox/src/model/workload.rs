@@ -24,7 +24,7 @@ impl Strategy {
     }
 }
 
-/// What the application's process does when a message arrives (table 7-1).
+/// The state of the application's process when a message arrives (table 7-1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProcessState {
     /// `rp`, spinning: it runs and polls for a message.

@@ -1,4 +1,4 @@
-//! What the instructions of a function cost: operations when they run, and work of the compiler.
+//! The costs of the instructions of a function: operations when they run, and work of the compiler.
 //!
 //! Most instructions are one operation, and one unit of work. A branch moves the values that its target takes, and perhaps
 //! each local that has another value there: those that are set in the construct which the branch ends or repeats. Each of
@@ -35,7 +35,7 @@ const WORK_OF_LOCAL_IN_LOOP: u64 = 2;
 /// Number of values that live across a branch or call, for which the compiler has one unit of work.
 const LIVE_VALUES: u64 = 64;
 
-/// What the body of a function costs, and what it calls.
+/// The costs of the body of a function, and the functions that it calls.
 #[derive(Debug, Default)]
 pub(crate) struct Body {
     /// Operations of all instructions together, without those of the functions that they call.

@@ -38,7 +38,7 @@ struct Pipes {
     registers: Vec<(PipeId, Register)>,
 }
 
-/// What a host call is charged.
+/// The parts of a host call that are charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Charging {
     /// The bytes that it touches; the longest path has the calls themselves.
@@ -49,7 +49,7 @@ pub(crate) enum Charging {
     Fuel,
 }
 
-/// What host calls read and write.
+/// The state that host calls read and write.
 #[derive(Debug)]
 pub(crate) struct Host {
     memory: Option<Arc<HandlerMemory>>,
@@ -229,8 +229,8 @@ impl Host {
         let Some(table) = memory.table() else { return FAULT };
         // SAFETY: the range is in the memory, and only this thread accesses it: the handler waits for this call.
         let to = unsafe { std::slice::from_raw_parts_mut(memory.host_pointer(to.start), to.len()) };
-        // What the handler reads before the call, such as a version, is older than the bytes, and what it reads
-        // after it is newer.
+        // Words that the handler reads before the call, such as a version, are older than the bytes; words that it
+        // reads after the call are newer.
         fence(Ordering::Acquire);
         copy_of_words(table.words(), from.start, to);
         fence(Ordering::Acquire);

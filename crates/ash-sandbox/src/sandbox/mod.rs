@@ -35,7 +35,7 @@
 //!
 //! | result | meaning |
 //! |---|---|
-//! | 1 | handled: what was sent is sent |
+//! | 1 | handled: the sends take effect |
 //! | 2 | discarded: the message is useless |
 //! | 0 | passed on: the application handles the message |
 //! | other | voluntary abort: as 0, but counted as an abort |
@@ -65,22 +65,22 @@
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!
-//! What one invocation applies a list to is one message for the list: its registers have their initial values, and its
-//! keystreams no keys, when the invocation begins; all ranges but the last have a multiple of eight bytes.
-//! Applying is charged by the instructions of the pipes, and more where they are interpreted.
+//! All ranges to which one invocation applies a list are one message for the list: its registers have their initial
+//! values, and its keystreams no keys, when the invocation begins; all ranges but the last have a multiple of eight
+//! bytes. Applying is charged by the instructions of the pipes, and more where they are interpreted.
 //!
 //! # Replies
 //!
-//! Where messages are received into the message area, what a handler sends of the message or of a reply slot
-//! leaves from there. The slot is free again when the reply has left; a handler that finds none free, or
-//! whose reply is longer, sends from its own memory or passes the message on. What it sends of its own
-//! memory is copied, since the next invocation may change it before it has left.
+//! Where messages are received into the message area, bytes of the message or of a reply slot that a handler
+//! sends leave from there. The slot is free again when the reply has left; a handler that finds none free, or
+//! whose reply is longer, sends from its own memory or passes the message on. Bytes of its own memory are
+//! copied, since the next invocation may change them before they have left.
 //!
 //! # Data that handlers and application change
 //!
 //! A [`SharedTable`] with sections can be written by handlers, too (5.4.1). `lock` never waits: a handler that gets -4 aborts,
-//! or does without. What it stores is written when it has handled the message, by the host, before its replies leave; so what
-//! a handler reads of a section that it has locked is what was there before. The abort point is the lock: after a voluntary
+//! or does without. The host writes the stores of a handler when it has handled the message, before its replies leave; so a
+//! handler reads the former content of a section that it has locked. The abort point is the lock: after a voluntary
 //! or involuntary abort after taking the lock, nothing is written, and the lock is released. Locks are held
 //! during one invocation at most, whose time the policy bounds. A handler has up to [`MAX_LOCKS`] locks and
 //! [`MAX_STORES`] stores; a store outside of the sections that it has locked returns -1.

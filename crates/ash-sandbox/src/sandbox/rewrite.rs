@@ -58,7 +58,7 @@ pub(crate) fn rewrite(
     }
 }
 
-/// What cannot be rewritten.
+/// A part of a module that cannot be rewritten.
 #[derive(Debug)]
 enum Unsupported {
     /// Imports in the format of a proposal that handlers do not have.
@@ -87,7 +87,7 @@ struct Rewriter {
     has_imports: bool,
     /// The mutable globals.
     mutable: Vec<u32>,
-    /// What the instructions of the functions cost that follow, in a cyclic module.
+    /// Operations to add for each instruction of the functions that follow, in a cyclic module.
     extra: Option<std::vec::IntoIter<Vec<u32>>>,
 }
 

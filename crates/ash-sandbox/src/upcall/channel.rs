@@ -29,7 +29,7 @@ pub struct Channel {
     free: u64,
     /// The answers that were taken and not returned yet.
     taken: u64,
-    /// What was sent in the last answer.
+    /// The bytes that the process sent in the last answer.
     reply: Vec<u8>,
     aborts: u32,
     is_gone: bool,

@@ -1,5 +1,5 @@
-//! What the tests share: memory between guard pages, lists of the pipes that ship, and the comparison
-//! of all executions with the interpreter.
+//! The common code of the tests: memory between guard pages, lists of the pipes that ship, and the
+//! comparison of all executions with the interpreter.
 
 #![allow(dead_code, unreachable_pub, reason = "each test uses a part")]
 
@@ -139,7 +139,7 @@ impl Which {
         }
     }
 
-    /// What the pipe has found, the same for every execution.
+    /// Returns the result of the pipe, the same for every execution.
     fn result(self, id: PipeId, state: &State) -> Vec<u64> {
         let import = |register: Register| state.import(id, register).unwrap();
         match self {

@@ -1,4 +1,4 @@
-//! What system calls do with streams and files.
+//! System calls on streams and files.
 
 use std::io::IoSlice;
 

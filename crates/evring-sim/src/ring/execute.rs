@@ -1,4 +1,4 @@
-//! What the operations of a simulated ring do on its machine.
+//! The execution of a simulated ring's operations on its machine.
 
 use std::io::IoSlice;
 use std::mem;

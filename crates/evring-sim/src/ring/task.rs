@@ -8,7 +8,7 @@ use shared_ring::nonblocking::FileRange;
 
 use crate::memory::MemoryHold;
 
-/// What an operation does, with the memory that the kernel uses.
+/// The work of an operation, with the memory that the kernel uses.
 #[derive(Debug)]
 pub(super) enum Task {
     Accept {
@@ -35,7 +35,7 @@ pub(super) enum Task {
     },
     Poll {
         events: u32,
-        /// What a multishot poll has reported of the present state.
+        /// Events of the present state that a multishot poll has reported.
         reported: Option<u32>,
     },
     Counter {

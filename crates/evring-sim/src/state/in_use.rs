@@ -1,4 +1,4 @@
-//! What the program uses of the machine at a moment.
+//! The resources of the machine that the program uses at a moment.
 
 use std::rc::Weak;
 

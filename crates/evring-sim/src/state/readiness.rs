@@ -1,4 +1,4 @@
-//! What a poller reports about a descriptor.
+//! The readiness of a descriptor that a poller reports.
 
 use shared_ring::Fd;
 use shared_ring::poller::Readiness;

@@ -22,7 +22,7 @@ pub(super) const MAX_HELD: usize = 16 << 20;
 /// Maximum number of bytes sealed at once, which bounds the memory of a transform.
 const PIECE: usize = 16 * 1024;
 
-/// What has arrived on a connection so far.
+/// The kind of bytes that have arrived on a connection so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Arrived {
     Nothing,

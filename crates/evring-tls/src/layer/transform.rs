@@ -1,4 +1,4 @@
-//! What a layer does to the bytes of a connection.
+//! The transformation that a layer applies to the bytes of a connection.
 
 use std::io::{self, Write};
 

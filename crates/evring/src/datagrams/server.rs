@@ -1,4 +1,4 @@
-//! What the thread of a socket for datagrams does.
+//! The thread of a socket for datagrams.
 
 use std::collections::VecDeque;
 use std::collections::hash_map::RandomState;

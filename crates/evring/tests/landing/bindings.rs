@@ -1,4 +1,4 @@
-//! What a handler is bound to.
+//! The bindings of a handler.
 
 use ash_sandbox::sandbox::{Outcome, Pass};
 use evring::Listener;

@@ -29,7 +29,7 @@ fn handler_is_replaced_while_the_server_runs() {
             [landed, copied, handled]
         };
         assert_eq!((counts(old), counts(&new)), ([2, 0, 2], [0, 0, 0]), "{backend}");
-        // What lands in the memory of the old one is copied to the new one.
+        // Messages that land in the memory of the old one are copied to the new one.
         server.bindings.bind(Binding::Landed(old.group()), &new).unwrap();
         (0..3).for_each(|_| echo(&mut client, 2, LEN, 1));
         assert_eq!((counts(old), counts(&new)), ([2, 0, 2], [0, 3, 3]), "{backend}");
@@ -115,7 +115,7 @@ fn messages_of_the_first_handler_missed_the_second_replacement() {
         replace(&second, &third);
         echo(&mut client, 2, LEN, 1);
         assert_eq!(handled(), [1, 1, 1], "{backend}");
-        // What was replaced may come back, and two may change places.
+        // A handler that was replaced may come back, and two may change places.
         server.bindings.unbind(Binding::Landed(second.group()));
         echo(&mut client, 2, LEN, 1);
         assert_eq!(handled(), [1, 2, 1], "{backend}");

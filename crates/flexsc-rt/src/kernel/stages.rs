@@ -79,7 +79,7 @@ impl FlexScKernel {
         let stage = mem::replace(&mut state.stage, Stage::Idle);
         let sends = matches!(stage, Stage::Calling(_));
         let posted = match (state.end, stage, result) {
-            // What was sent counts.
+            // The bytes that were sent count, even if the operation is to end.
             (_, _, Ok(sent)) if sends => {
                 let (bytes, is_full) = (sent as u32, (sent as u32) < *len);
                 if *is_last && !is_full {
@@ -102,7 +102,8 @@ impl FlexScKernel {
         }
     }
 
-    /// Posts an entry that waits until the socket of a send of a file has room. What is cached then is looked at again.
+    /// Posts an entry that waits until the socket of a send of a file has room. The next attempt checks again which
+    /// bytes are cached.
     fn wait_for_room(&mut self, token: Token) -> Result<(), Busy> {
         let Some(InFlight { op: Op::SendFile { fd, .. }, state, .. }) = self.in_flight.get(token)
         else {

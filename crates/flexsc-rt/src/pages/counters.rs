@@ -1,9 +1,9 @@
-//! Counters: what happened on pages.
+//! Counters of pages.
 
 use super::Pages;
 use crate::object::FileSystem;
 
-/// What happened on some pages.
+/// Counters of the calls on some pages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Counters {

@@ -98,7 +98,7 @@ enum Place {
 /// No descriptor. An option would make a [`Slot`] larger.
 const NO_END: RawFd = -1;
 
-/// What the owner notes of an entry.
+/// The owner's notes on an entry.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     generation: u32,

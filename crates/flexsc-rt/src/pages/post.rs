@@ -142,7 +142,7 @@ impl Pages {
     }
 }
 
-/// What a call needs to be posted.
+/// The resources that a call needs to be posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Room {
     /// A free entry: it is bounded.

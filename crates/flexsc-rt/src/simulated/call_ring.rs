@@ -16,7 +16,7 @@ use crate::call::Direction;
 /// Submissions that the queue holds.
 const SUBMISSIONS: usize = 4;
 
-/// What the ring does for a submission.
+/// The work of the ring for a submission.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum RingWork {
     Call(CallJob),

@@ -17,7 +17,7 @@ use super::{configurations, has_no_thread, needs_the_closed_one, prepare, random
 use crate::call::{Call, Waits};
 use crate::operation::Operation;
 
-/// What the runs have in common.
+/// The counts that a run and its operations share.
 #[derive(Debug, Default)]
 struct Counts {
     completed: Cell<u64>,
@@ -108,7 +108,7 @@ impl Wake for Flag {
 /// Calls of tasks that do not poll all their futures at most: their entries are not free meanwhile.
 const MAX_KEPT: usize = 24;
 
-/// What a task waits for while it keeps its futures and polls none of them.
+/// The event for which a task waits while it keeps its futures and polls none of them.
 enum Wait {
     /// Nothing: it polls its futures.
     No,

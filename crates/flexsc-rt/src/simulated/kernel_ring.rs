@@ -27,7 +27,7 @@ struct Submission {
     seen: Option<u64>,
 }
 
-/// What the kernel has of the ring.
+/// The kernel's state of the ring.
 #[derive(Debug, Default)]
 pub(super) struct KernelRing {
     in_flight: Vec<Submission>,

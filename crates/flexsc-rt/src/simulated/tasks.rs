@@ -33,7 +33,7 @@ struct Task {
     calls: Option<u32>,
 }
 
-/// What the stack of a thread that dies unwinds with.
+/// The payload of the panic that unwinds the stack of a thread that dies.
 struct Death;
 
 thread_local! {

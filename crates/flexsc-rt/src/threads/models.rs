@@ -18,7 +18,7 @@ fn pool() -> Arc<Pool> {
 }
 
 impl Pool {
-    /// What [`Threads::submit`] does with the first page, without starting threads.
+    /// Submits entries of the first page as [`Threads::submit`] does, without starting threads.
     fn submit(&self, mask: u64) {
         for place in 0..ENTRIES as u32 {
             if mask >> place & 1 != 0 {

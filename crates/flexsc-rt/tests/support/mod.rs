@@ -1,4 +1,4 @@
-//! What the tests of the crate share.
+//! The common code of the tests of the crate.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use std::io;

@@ -1,4 +1,4 @@
-//! What was queued for a response.
+//! The result of queueing a response.
 
 use evring::{Commands, ConnId, HIGH_WATER};
 

@@ -63,7 +63,7 @@ pub struct Builder {
     pub(super) workers: u16,
     #[cfg(feature = "basic-auth")]
     pub(super) basic_auth: Vec<BasicAuth>,
-    /// What verifies passwords, once the server starts.
+    /// The threads that verify passwords, once the server starts.
     #[cfg(feature = "basic-auth")]
     pub(super) login_threads: Option<LoginThreads>,
     #[cfg(feature = "user")]
@@ -85,7 +85,7 @@ pub struct Builder {
     pub(super) drain_delay: Duration,
     #[cfg(feature = "tls")]
     pub(super) tls: TlsOptions,
-    /// What TLS needs, once the server starts.
+    /// The certificates and configuration of TLS, once the server starts.
     #[cfg(feature = "tls")]
     pub(super) loaded_tls: Option<LoadedTls>,
     /// The runtime whose timers and sockets handlers use.
@@ -97,7 +97,7 @@ pub struct Builder {
     pub(super) conflict: Option<&'static str>,
     /// The first path that is that of no route, and why.
     pub(super) wrong_route: Option<(String, &'static str)>,
-    /// What compresses files, once the server starts.
+    /// The threads that compress files, once the server starts.
     #[cfg(feature = "compression")]
     pub(super) compressor_threads: Option<CompressorThreads>,
     #[cfg(feature = "sandbox")]

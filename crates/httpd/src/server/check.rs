@@ -1,4 +1,4 @@
-//! What settings contradict each other, and the files that they name.
+//! Checks of the settings for contradictions, and of the files that they name.
 
 use std::collections::HashSet;
 use std::io;

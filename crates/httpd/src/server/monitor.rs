@@ -1,4 +1,4 @@
-//! What a listener of its own answers: metrics in the text formats of OpenMetrics and Prometheus, and whether the
+//! The responses of a separate listener: metrics in the text formats of OpenMetrics and Prometheus, and whether the
 //! server is alive and ready.
 
 use std::fmt::{self, Write};

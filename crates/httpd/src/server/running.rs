@@ -45,7 +45,7 @@ pub struct Server {
 #[derive(Clone, Debug, Default)]
 pub struct Handle(pub(crate) Arc<ServerState>);
 
-/// What the handles of a server share.
+/// The state that all handles of a server share.
 #[derive(Debug, Default)]
 pub(crate) struct ServerState {
     /// The server is about to stop.

@@ -41,7 +41,7 @@ use crate::site::login::LoginThreads;
 #[cfg(feature = "metrics")]
 const MONITOR: &str = " of the metrics listener";
 
-/// What serves the metrics after a reload.
+/// The server of the metrics after a reload.
 #[cfg(feature = "metrics")]
 enum NextMonitor {
     /// The one of before.

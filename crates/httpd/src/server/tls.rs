@@ -120,7 +120,7 @@ impl TlsOptions {
     }
 }
 
-/// What encrypts the sessions of clients that need no certificate, once it is made.
+/// The encryption of session tickets for clients that need no certificate, once it is made.
 pub(crate) type Tickets = OnceLock<Arc<dyn ProducesTickets>>;
 
 /// Logs which certificates clients refuse because of their time.

@@ -7,7 +7,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// What happens to a file while it is sent.
+/// The change to a file while it is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Change {
     Truncated,

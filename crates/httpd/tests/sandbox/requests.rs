@@ -97,7 +97,7 @@ fn handler_whose_path_was_not_canonical_saw_no_request() {
         assert_eq!(serving.connect().get("/a%20b/c").body, b"handler", "{path}");
         assert_eq!(serving.connect().get("/file").body, b"of the site", "{path}");
     }
-    // What follows the last slash is the beginning of a name.
+    // The text after the last slash is the beginning of a name.
     let root = root();
     let handler = root.path().join("always.wasm");
     fs::write(&handler, wat::parse_str(ALWAYS).unwrap()).unwrap();

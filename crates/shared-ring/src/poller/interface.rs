@@ -1,4 +1,4 @@
-//! What a poller does, and what it reports.
+//! The interface of a poller, and the readiness that it reports.
 
 use std::io;
 use std::time::Duration;

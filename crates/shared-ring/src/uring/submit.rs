@@ -1,5 +1,5 @@
-//! What the submission of each kind of operation does at once, and what it leaves to the ring; how sends of files and
-//! system calls continue.
+//! The submission of each kind of operation: the part that it does at once, and the part that it leaves to the ring.
+//! How sends of files and system calls continue.
 
 use std::ops::Range;
 use std::rc::Rc;
@@ -69,7 +69,7 @@ impl<R: Ring> UringKernel<R> {
         self.mode == Mode::Deferred && self.finished.is_none() && !self.ring.is_parents()
     }
 
-    /// Reads a part of a file that is cached. What was read is sent, or transformed, while it is in the CPU's cache; the
+    /// Reads a part of a file that is cached. The bytes are sent, or transformed, while they are in the CPU's cache; the
     /// ring would read for other connections first. Returns `None` if the ring has to read.
     ///
     /// # Errors

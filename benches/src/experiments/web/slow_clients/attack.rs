@@ -10,7 +10,7 @@ use rustix::net::{AddressFamily, SocketType, connect, socket, sockopt};
 
 use crate::failure::Failure;
 
-/// What the clients do slowly.
+/// The operation that the clients perform slowly.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Attack {
     /// They send a head.
@@ -72,9 +72,9 @@ impl Attack {
 /// Slow clients of one kind.
 pub(super) struct Attackers {
     attack: Attack,
-    /// What they send at once.
+    /// Bytes that each client sends at once.
     first: Vec<u8>,
-    /// What they send slowly.
+    /// Bytes that each client sends slowly.
     bytes: Vec<u8>,
     /// Those that are connected, and how much of that they have sent.
     streams: Vec<(TcpStream, usize)>,

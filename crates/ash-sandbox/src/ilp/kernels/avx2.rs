@@ -174,8 +174,8 @@ pub(crate) struct Avx2Crc {
     lanes: [[__m128i; 2]; BLOCK_VECTORS],
 }
 
-/// What moves a lane by a block: the low half by 1,024 bits and 32, the high half by 32 less. Products
-/// of reversed bits come out shifted by one, which is made up for here.
+/// The factors that move a lane by a block: the low half by 1,024 bits and 32, the high half by 32 less.
+/// Products of reversed bits come out shifted by one, for which the factors compensate.
 const BY_A_BLOCK: [u64; 2] =
     [(power_of_x(1024 + 32) as u64) << 1, (power_of_x(1024 - 32) as u64) << 1];
 

@@ -1,5 +1,5 @@
-//! What a list comes to, as far as kernels are concerned: pipes that read, then at most two that
-//! modify, then others that read.
+//! The shape of a list for which there may be a kernel: pipes that read, then at most two that modify,
+//! then others that read.
 
 use super::vector::{Slots, Swapped};
 use crate::ilp::pipe::Kind;
@@ -23,7 +23,7 @@ impl Readers {
     pub(crate) const SUM_SEARCH: Readers = Readers { sum: true, crc: false, search: true };
 }
 
-/// What is done to the data.
+/// The change that the pipes make to the data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change {
     None,
@@ -99,7 +99,7 @@ impl Shape {
             *slot = register;
         }
         if program.mode == Mode::Read && after == Readers::NONE {
-            // Nobody sees what is done to the data.
+            // Nothing reads the changed data.
             change = Change::None;
         }
         if before != Readers::NONE && after != Readers::NONE {

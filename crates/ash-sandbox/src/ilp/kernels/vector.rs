@@ -1,4 +1,4 @@
-//! What a kernel is made of: vectors, and stages through which they pass.
+//! The parts of a kernel: vectors, and stages through which they pass.
 
 use std::array::from_fn;
 
@@ -102,7 +102,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn first_equal(self, other: Self) -> Option<u32>;
 }
 
-/// Adds the 16-bit words of a piece. What it gives is right modulo 65,535, 0 only if all words were 0, and less
+/// Adds the 16-bit words of a piece. The total is right modulo 65,535, 0 only if all words were 0, and less
 /// than 2^56.
 ///
 /// # Safety
@@ -132,7 +132,7 @@ pub(crate) trait Crc<V> {
     fn value(&self) -> u32;
 }
 
-/// What happens to the data on their way: one pipe, or several.
+/// A stage through which the data pass: one pipe, or several.
 ///
 /// # Safety
 ///

@@ -38,7 +38,7 @@ pub(super) struct TokioServer<A: Application, I> {
     inspect: I,
 }
 
-/// What a task does after an attempt to read.
+/// The next step of a task after an attempt to read.
 enum AfterRead {
     ReadAgain,
     /// The read has emptied the socket, unless more follows an urgent byte.
