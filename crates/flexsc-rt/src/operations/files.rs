@@ -112,12 +112,16 @@ pub fn open(
     on_path(path, libc::SYS_openat, args, |path, result, _| opened(result, path.nature()))
 }
 
+/// In the scratch memory of a close: it was posted.
+const POSTED: u64 = 1;
+
 /// Closes a descriptor: close(2). If a clone is left, or a call is in flight, the last of them
-/// closes it. It cannot be cancelled.
+/// closes it. It cannot be cancelled. One that is not posted closes the descriptor when it is dropped.
 pub fn close(file: Descriptor) -> impl Operation<Output = io::Result<()>> {
-    // SAFETY: the number belongs to this operation; it is given up when the call has ended.
+    // SAFETY: the number belongs to this operation; it is given up when the call was posted and has ended.
     unsafe {
-        let prepare = |file: &mut Result<OwnedFd, Option<Descriptor>>, _: &mut Scratch| {
+        let prepare = |file: &mut Result<OwnedFd, Option<Descriptor>>, scratch: &mut Scratch| {
+            scratch[0] = POSTED;
             if let Err(shared) = file
                 && let Some(owned) = shared.take().and_then(Descriptor::into_owned)
             {
@@ -132,13 +136,18 @@ pub fn close(file: Descriptor) -> impl Operation<Output = io::Result<()>> {
                 Err(_) => Call::bounded(libc::SYS_getppid, [0; 6]),
             }
         };
-        let finish =
-            |file: Result<OwnedFd, Option<Descriptor>>, result: io::Result<usize>, _: &Scratch| {
-                let Ok(owned) = file else { return Ok(()) };
-                // Whatever close(2) returns, the number is free afterwards.
-                std::mem::forget(owned);
-                result.map(drop)
-            };
+        let finish = |file: Result<OwnedFd, Option<Descriptor>>,
+                      result: io::Result<usize>,
+                      scratch: &Scratch| {
+            if scratch[0] != POSTED {
+                // It was not made, and the drop of the descriptor closes it.
+                return result.map(drop);
+            }
+            let Ok(owned) = file else { return Ok(()) };
+            // Whatever close(2) returns, the number is free afterwards.
+            std::mem::forget(owned);
+            result.map(drop)
+        };
         Owned::new(Err(Some(file)), prepare, finish)
     }
 }
