@@ -107,7 +107,7 @@
 //! | syscall page, entry of 64 bytes | 3.1.1, figure 2 | [`Pages`] | one field more, the thread that serves the entry, in place of the number of arguments |
 //! | `flexsc_register` | 3.2 | [`Pages::register`] | threads start on demand, not one for each entry |
 //! | `flexsc_wait` | 3.2 | [`Pages::wait`] | also executes calls in place |
-//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule |
+//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule. The workers of a server divide them ([`FlexScKernel::with_workers`](kernel::FlexScKernel::with_workers)) |
 //! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
