@@ -33,6 +33,14 @@ LINES = [b'', b' ', b'a', b'bogus', b'get', b'gets', b'gat', b'gats', b'gat 0', 
          b'delete ' + LONG, b'delete ' + LONG + b' noreply', b'incr ' + LONG + b' 1',
          b'touch ' + LONG + b' 0', b'set ' + LONG + b' 0 0 5', b'append ' + LONG + b' 0 0 5 noreply', b'x' * 2000,
          b' ' * 90 + b'version', b'set a 0 0 2147483646', b'verbose', b'incr noreply noreply', b'get ' + b'a ' * 100]
+# Longer than the 2,048 bytes within which a line must end, unless it arrives whole: so it is sent alone, and fits into a
+# receive buffer of 4 KiB.
+LONGER = b'k' * 3000
+LONG_LINES = [LONGER, b' ' * 3000, b' ' * 3000 + b'version', b'version\0' + LONGER, b'version' + b' a' * 1200, b'set ' + LONGER + b' 0 0 5',
+              b'append ' + LONGER + b' 0 0 5 noreply', b'set' + b' a' * 1200, b'delete ' + LONGER, b'delete' + b' a' * 1200,
+              b'incr ' + LONGER + b' 1', b'incr a ' + b'0' * 3000 + b'7', b'touch ' + LONGER + b' 0', b'get ' + LONGER,
+              b'get' + b' b' * 1400, b'gat 0' + b' b' * 1200 + b' ' + LONG, b' ' * 101 + b'get' + b' b' * 1200, b'gat x' + b' b' * 1200,
+              b'flush_all ' + LONGER, b'verbosity ' + LONGER, b'stats ' + LONGER, b'xx' + b' b' * 1200 + b' HTTP/1.1']
 CLOSING = [b'quit\r\n', b'quit x\r\nversion\r\n', b'GET / HTTP/1.1\r\n', b'POST / HTTP/1.0\r\n\r\n', b'xx HTTP/\r\n', b'x' * 2049,
            b' ' * 3000, b'set ' + b'y' * 4000]
 
@@ -80,8 +88,8 @@ class Session:
         if name == b'cas':
             words.append(b'%d' % self.random.randrange(1, 3 * self.number + 10))
         fields = [self.number_word(word, BAD_EXPTIMES if i == 1 else BAD_NUMBERS) for i, word in enumerate(words)]
-        # A value that is parsed as a line must not exceed the maximum line length.
-        value = self.value() if fields == words else self.value()[:1000]
+        # A value that is parsed as a line has to arrive whole, or not to exceed the maximum line length.
+        value = self.value() if fields == words else self.value()[:3000 if self.in_step else 1000]
         if fields[2] == b'size' or self.in_step:
             fields[2] = b'%d' % len(value)
         line = b' '.join([name, self.key()] + fields) + self.noreply() + self.end()
@@ -126,7 +134,7 @@ class Session:
             # In memcached a delayed flush restores values that an earlier flush removed.
             delay = b' 100000' if self.number < 200 else self.random.choice([b'', b' 0', b' -1'])
             return b'flush_all' + delay + self.noreply() + self.end()
-        return self.random.choice(LINES) + self.end()
+        return self.random.choice(LINES + LONG_LINES if self.in_step else LINES) + self.end()
 
     def commands(self):
         all = [self.command() for _ in range(self.random.choice([1, 3, 10, 25]))]

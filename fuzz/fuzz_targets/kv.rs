@@ -1,5 +1,5 @@
 //! Fuzzes sessions of the memcached server: bounds hold for all input, and the replies do not depend
-//! on how the bytes are split.
+//! on how the bytes are split, unless a line is so long that it has to arrive whole.
 #![no_main]
 
 use std::time::Duration;
@@ -47,5 +47,8 @@ fn replies(bytes: &[u8], size: usize) -> Vec<u8> {
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
     let Some((size, bytes)) = bytes.split_first() else { return };
     let pieces = replies(bytes, usize::from(*size) + 1);
-    assert_eq!(pieces, replies(bytes, bytes.len().max(1)));
+    let whole = replies(bytes, bytes.len().max(1));
+    if bytes.split(|byte| *byte == b'\n').all(|line| line.len() <= Session::MAX_LINE) {
+        assert_eq!(pieces, whole);
+    }
 });

@@ -42,6 +42,9 @@ pub struct Config {
     pub admission: Option<Admission>,
     /// Sets `SO_REUSEPORT`.
     pub reuse_port: bool,
+    /// Number of mechanisms that the process runs beside each other, this one included. They divide what there is for
+    /// each core: the active syscall threads of `flexsc`.
+    pub workers: u16,
     /// Number of receive buffers. All buffers together should fit the L2 cache.
     pub buffers: u16,
     /// Size of a receive buffer in bytes.
@@ -94,6 +97,7 @@ impl Default for Config {
             backlog: 1024,
             admission: Some(Admission::default()),
             reuse_port: false,
+            workers: 1,
             buffers: 256,
             buffer_size: 4096,
             socket_buffers: BufferSizes::default(),

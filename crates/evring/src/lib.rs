@@ -47,7 +47,7 @@
 //! | `interest` | declared interests and hints, as functions, with the feature `interest` |
 //!
 //! This crate does not run workers in threads (run one mechanism in each, with
-//! [`Config::reuse_port`]), TLS (wrap the application), protocols (write the application).
+//! [`Config::reuse_port`] and [`Config::workers`]), TLS (wrap the application), protocols (write the application).
 
 // Code shared by some mechanisms is unused in a build without them.
 #![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]

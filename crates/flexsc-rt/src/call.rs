@@ -208,7 +208,19 @@ impl Call {
 #[inline]
 fn is_about_the_calling_thread(number: u32, args: &[usize; 6]) -> bool {
     OWN_THREAD_BITS.get(number as usize / 64).is_some_and(|word| word >> (number % 64) & 1 != 0)
-        || (number == libc::SYS_futex as u32 && takes_a_lock(args[1]))
+        && is_so_by_arguments(number, args)
+}
+
+/// Returns whether a call of [`OWN_THREAD`] or [`BY_ARGUMENTS`] is about the calling thread.
+fn is_so_by_arguments(number: u32, args: &[usize; 6]) -> bool {
+    match libc::c_long::from(number) {
+        libc::SYS_futex => takes_a_lock(args[1]),
+        // The signal mask that the thread has while it waits; for two of them, a structure that may name none.
+        libc::SYS_ppoll => args[3] != 0,
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => args[4] != 0,
+        libc::SYS_pselect6 | IO_PGETEVENTS => args[5] != 0,
+        _ => true,
+    }
 }
 
 /// Returns whether an operation of futex(2) takes or releases a lock in the name of the calling thread, whose number is
@@ -228,18 +240,33 @@ fn takes_a_lock(operation: usize) -> bool {
 const LSM_GET_SELF_ATTR: libc::c_long = 459;
 const LSM_SET_SELF_ATTR: libc::c_long = 460;
 
-/// A bit for each number of [`OWN_THREAD`]. Each call that is described is looked up, and a search of the list took a
-/// fifth of the time that posting a call adds to it.
-const OWN_THREAD_BITS: [u64; 8] = {
-    let mut bits = [0; 8];
+/// io_pgetevents(2), on x86-64 and on arm64.
+const IO_PGETEVENTS: libc::c_long = if cfg!(target_arch = "x86_64") { 333 } else { 292 };
+
+/// A bit for each number of [`OWN_THREAD`] and [`BY_ARGUMENTS`]. Each call that is described is looked up, and a search
+/// of the list took a fifth of the time that posting a call adds to it.
+const OWN_THREAD_BITS: [u64; 8] = with_bits(with_bits([0; 8], OWN_THREAD), BY_ARGUMENTS);
+
+const fn with_bits(mut bits: [u64; 8], numbers: &[libc::c_long]) -> [u64; 8] {
     let mut at = 0;
-    while at < OWN_THREAD.len() {
-        let number = OWN_THREAD[at] as usize;
+    while at < numbers.len() {
+        let number = numbers[at] as usize;
         bits[number / 64] |= 1 << (number % 64);
         at += 1;
     }
     bits
-};
+}
+
+/// Calls of which the arguments decide whether they are about the calling thread: those that take or release a lock in
+/// its name, and those that set its signal mask while they wait.
+const BY_ARGUMENTS: &[libc::c_long] = &[
+    libc::SYS_futex,
+    libc::SYS_ppoll,
+    libc::SYS_pselect6,
+    libc::SYS_epoll_pwait,
+    libc::SYS_epoll_pwait2,
+    IO_PGETEVENTS,
+];
 
 /// Calls about the calling thread, which set or return: its identity, signal mask and alternate stack, scheduling,
 /// credentials and keyrings (which are a thread's own in Linux), namespaces, memory policy, robust list, clock, stack,
@@ -355,6 +382,27 @@ mod tests {
             assert!(!call(operation) && !call(operation | libc::FUTEX_PRIVATE_FLAG), "{operation}");
         }
         assert!(!Call::new(libc::SYS_read, [0, 6, 0, 0, 0, 0]).acts_on_the_calling_thread());
+    }
+
+    #[test]
+    fn signal_mask_of_a_wait_was_set_in_a_syscall_thread() {
+        const MASK: usize = 0x1000;
+        for (number, mask_at) in [
+            (libc::SYS_ppoll, 3),
+            (libc::SYS_epoll_pwait, 4),
+            (libc::SYS_epoll_pwait2, 4),
+            (libc::SYS_pselect6, 5),
+            (IO_PGETEVENTS, 5),
+        ] {
+            for with_mask in [false, true] {
+                let mut args = [MASK; 6];
+                args[mask_at] = if with_mask { MASK } else { 0 };
+                let call = Call::new(number, args).pinned(Executor::Threads);
+                assert_eq!(call.acts_on_the_calling_thread(), with_mask, "{number}");
+                let executor = if with_mask { Executor::InPlace } else { Executor::Threads };
+                assert_eq!(call.pinned, Some(executor), "{number}");
+            }
+        }
     }
 
     #[test]

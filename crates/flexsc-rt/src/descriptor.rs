@@ -183,6 +183,17 @@ impl Descriptor {
         }
     }
 
+    /// Returns whether a call may block although it waits for no stream: for the disk of a file, or as the descriptor is
+    /// in blocking mode.
+    pub(crate) fn may_block(&self) -> bool {
+        let nature = self.nature();
+        match nature.kind() {
+            Kind::Memory => false,
+            Kind::Disk | Kind::Pseudo => true,
+            _ => nature.0 & NON_BLOCKING == 0,
+        }
+    }
+
     /// Returns what a call waits for that never blocks.
     pub(crate) fn ready(&self, direction: Direction) -> Waits {
         Waits::Ready(self.number(), direction)

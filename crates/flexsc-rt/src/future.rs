@@ -26,7 +26,7 @@ use super::clock::Instant;
 use super::notifier::{self, Notifier};
 use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::error::Error;
-use crate::operation::Operation;
+use crate::operation::{NOT_POSTED, Operation};
 use crate::watch::Watch;
 
 /// Pages whose calls are futures. A clone is another handle.
@@ -601,11 +601,14 @@ impl<O: Operation> CallFuture<O> {
     #[cold]
     fn fail(&mut self, error: io::Error) -> Poll<O::Output> {
         match mem::replace(&mut self.state, State::Done) {
-            State::Unposted(operation) | State::Posted(_, operation) => {
-                Poll::Ready(operation.finish(Err(error), &[0; 32]))
+            State::Unposted(operation) => Poll::Ready(operation.finish(Err(error), &NOT_POSTED)),
+            State::Posted(id, operation) => {
+                let scratch = self.runtime.0.borrow().pages.scratch(id.index());
+                // SAFETY: no call is made to the entry in a child of fork(2). The runtime has the memory.
+                Poll::Ready(operation.finish(Err(error), unsafe { &*scratch }))
             }
             #[cfg(feature = "green-threads")]
-            State::Withdrawn(operation) => Poll::Ready(operation.finish(Err(error), &[0; 32])),
+            State::Withdrawn(operation) => Poll::Ready(operation.finish(Err(error), &NOT_POSTED)),
             State::Done => panic!("{POLLED_AFTER_END}"),
         }
     }
@@ -654,7 +657,7 @@ impl<O: Operation> Future for CallFuture<O> {
             #[cfg(feature = "green-threads")]
             State::Withdrawn(operation) => {
                 let interrupted = io::Error::from_raw_os_error(libc::EINTR);
-                return Poll::Ready(operation.finish(Err(interrupted), &[0; 32]));
+                return Poll::Ready(operation.finish(Err(interrupted), &NOT_POSTED));
             }
             state => this.state = state,
         }

@@ -56,12 +56,18 @@
 //!
 //! Which of the four makes a bounded call ([`Waits::Bounded`]) is learnt from measured costs, for each number, kind of
 //! object and batch depth: calls begin in place, and from time to time one batch tries another
-//! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it. Costs do not choose for calls that
-//! may wait longer: typed sends, receives and accepts, reads and writes of pipes, sockets and devices. Files have the
-//! costs of their file system; a process tells 15 of them apart, and further ones by their [`Kind`]. The second call on a
-//! file asks for it (fstat(2), fstatfs(2)), for all that follow. A path has the file system of the directory of its
-//! [`PathAt`](operations::PathAt), and without one [`Kind::Unknown`]: costs of all such paths are learnt together.
-//! Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
+//! executor. [`Config::executor`] and [`Call::pinned`] pin it, [`Counters`] show it.
+//!
+//! Costs do not choose for calls that may wait longer: typed sends and receives, and accepts, `sendfile`, `splice`, reads
+//! and writes of non-blocking sockets, pipes and devices. The owner makes such a call in place, and again when the
+//! descriptor is ready, if it was not: one that succeeds at once costs one system call, while the ring costs more for each
+//! of few calls. Where it may block all the same, as on a descriptor in blocking mode or on the disk of a file, a syscall
+//! thread makes it once the descriptor is ready.
+//!
+//! Files have the costs of their file system; a process tells 15 of them apart, and further ones by their [`Kind`]. The
+//! second call on a file asks for it (fstat(2), fstatfs(2)), for all that follow. A path has the file system of the
+//! directory of its [`PathAt`](operations::PathAt), and without one [`Kind::Unknown`]: costs of all such paths are learnt
+//! together. Calls about the calling thread (gettid(2), prctl(2), sigprocmask(2), ...) are made in place.
 //!
 //! # When it helps
 //!
@@ -78,7 +84,7 @@
 //! | web server that opens a file for each request, 256 connections | open connections: 1.09 times the requests per second of CPU time of epoll, as many as with io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: as many as with epoll, 0.92 times those of io_uring |
 //! | one call without work at a time | 1.3 times the time of the call |
 //! | batches of 64 calls without work | 1.2 to 1.3 times the time of the calls |
-//! | batches of 64 opens and closes; of sends and receives | 1.04 times the time of the calls; 1.08 times |
+//! | batches of 64 opens and closes; of sends and receives, as bounded calls by [`Pages::post`] | 1.04 times the time of the calls; 1.08 times |
 //!
 //! Batches gain where it costs more to enter the kernel. On a processor on which getppid(2) took 170 ns, those of 64 opens
 //! and closes took 0.67 times the time of the calls, and those of sends and receives 0.83 times.
@@ -107,7 +113,7 @@
 //! | syscall page, entry of 64 bytes | 3.1.1, figure 2 | [`Pages`] | one field more, the thread that serves the entry, in place of the number of arguments |
 //! | `flexsc_register` | 3.2 | [`Pages::register`] | threads start on demand, not one for each entry |
 //! | `flexsc_wait` | 3.2 | [`Pages::wait`] | also executes calls in place |
-//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule |
+//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule. The workers of a server divide them ([`FlexScKernel::with_workers`](kernel::FlexScKernel::with_workers)) |
 //! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |

@@ -19,9 +19,13 @@ pub unsafe trait Operation: Sized + 'static {
     /// Returns the call. It must not use the [`Runtime`](crate::Runtime) of its future, which panics then.
     fn prepare(&mut self, scratch: &mut Scratch) -> Call;
 
-    /// Returns the result from what the kernel returned.
+    /// Returns the result from what the kernel returned. `scratch` is what `prepare` and the call have left there, or
+    /// zeros if the call was not posted; `result` is an error then.
     fn finish(self, result: io::Result<usize>, scratch: &Scratch) -> Self::Output;
 }
+
+/// The scratch memory of a call that was not posted.
+pub(crate) const NOT_POSTED: Scratch = [0; 32];
 
 /// An operation made of its memory and two functions.
 pub(crate) struct Owned<M, P, F> {

@@ -216,6 +216,17 @@ impl Threads {
         self.0.lock().counters
     }
 
+    /// Panics if two threads that are not known to be blocked make calls of one page.
+    #[cfg(all(test, not(loom)))]
+    #[allow(dead_code, reason = "the simulation asserts it")]
+    pub(crate) fn assert_pages_are_locked(&self) {
+        let not_blocked = self.0.threads.iter().filter(|own| !own.blocked.load(Ordering::Relaxed));
+        let mut served: Vec<_> =
+            not_blocked.filter_map(|own| Some(own.serving.entry()? / ENTRIES as u32)).collect();
+        served.sort_unstable();
+        assert!(served.is_sorted_by(|a, b| a < b), "pages with several threads: {served:?}");
+    }
+
     /// Lets the threads end after their present call. Returns whether they have before a deadline.
     pub(crate) fn stop(&self, deadline: Instant) -> bool {
         let mut work = self.0.lock();

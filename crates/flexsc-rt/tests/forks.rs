@@ -1,6 +1,6 @@
 //! A child of fork(2) has a copy of the pages, and no threads. It executes nothing of its parent's.
 
-use std::fs;
+use std::fs::{self, File};
 use std::future::Future;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::pin::pin;
@@ -9,8 +9,11 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use flexsc_rt::operations::sleep;
-use flexsc_rt::{Call, Config, Direction, Error, Executor, Pages, Runtime, Waits};
+use flexsc_rt::operations::{close, sleep, stat};
+use flexsc_rt::{
+    Call, Config, Descriptor, Direction, Error, EventLoop, Executor, Pages, Runtime, Waits,
+};
+use rustix::fs::AtFlags;
 
 /// Runs a child for at most ten seconds. Returns whether it has succeeded.
 fn fork(child: impl FnOnce() -> bool) -> bool {
@@ -142,6 +145,27 @@ fn post_in_a_child_changed_the_set_of_the_parent() {
     }));
 }
 
+/// The child has another descriptor of the number.
+fn close_that_the_parent_had_made_was_made_again_in_a_child() {
+    let mut config = Config::default();
+    config.executor = Some(Executor::InPlace);
+    let mut events = EventLoop::new(&config).unwrap();
+    let closed = File::open("/dev/null").unwrap();
+    let number = closed.as_raw_fd();
+    // The close is made, and its completion not taken.
+    events.post(stat(c"/", AtFlags::empty()), |events, _| events.stop()).unwrap();
+    events.post(close(Descriptor::new(closed)), |_, result| result.unwrap()).unwrap();
+    events.turn(None).unwrap();
+    assert_eq!(events.outstanding(), 1);
+    assert!(fork(|| {
+        let file = File::open("/dev/null").unwrap();
+        // SAFETY: the child does not use it any more.
+        drop(unsafe { std::ptr::read(&events) });
+        file.as_raw_fd() == number && rustix::io::fcntl_getfd(&file).is_ok()
+    }));
+    events.run().unwrap();
+}
+
 #[cfg(feature = "green-threads")]
 fn green_threads_make_no_call_in_a_child() {
     use flexsc_rt::Descriptor;
@@ -225,6 +249,7 @@ fn main() {
     take_in_a_child_made_the_call_of_the_parent();
     calls_that_were_posted_and_not_submitted_are_not_made_in_a_child();
     post_in_a_child_changed_the_set_of_the_parent();
+    close_that_the_parent_had_made_was_made_again_in_a_child();
     #[cfg(feature = "green-threads")]
     green_threads_make_no_call_in_a_child();
     println!("test forks ... ok");

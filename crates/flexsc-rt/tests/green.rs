@@ -365,6 +365,46 @@ fn cancelled_thread_gets_eintr_for_this_call_and_later_ones() {
     assert_eq!(cancels.unwrap().join().unwrap().unwrap(), (true, true));
 }
 
+/// While the threads are dropped, a close finds no free entry, and is not made.
+#[test]
+fn close_that_was_withdrawn_left_its_descriptor_open() {
+    struct Closes(Option<Descriptor>, Rc<Cell<u32>>);
+    impl Drop for Closes {
+        fn drop(&mut self) {
+            if interrupted(call(close(self.0.take().unwrap()))) {
+                self.1.set(self.1.get() + 1);
+            }
+        }
+    }
+    const THREADS: u32 = 64;
+    let mut config = Config::default();
+    config.threads = THREADS;
+    (config.pages.entries, config.pages.reserve) = (THREADS, 0);
+    let threads = Threads::new(&config).expect("pages");
+    let (idle, _peer) = pair();
+    let withdrawn = Rc::new(Cell::new(0));
+    let mut peers = Vec::new();
+    for _ in 0..THREADS {
+        let (ours, theirs) = pair();
+        peers.push(theirs);
+        let (idle, closes) = (idle.clone(), Closes(Some(ours), Rc::clone(&withdrawn)));
+        threads
+            .spawn(move || {
+                let _closes = closes;
+                call(receive_from(&idle)).0.is_ok()
+            })
+            .unwrap();
+    }
+    threads.turn(Some(Duration::ZERO)).unwrap();
+    assert_eq!(threads.counters().readiness_waits, u64::from(THREADS));
+    drop(threads);
+    assert_eq!(withdrawn.get(), THREADS);
+    for mut peer in peers {
+        peer.set_nonblocking(true).unwrap();
+        assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+    }
+}
+
 /// A cancellation that comes too late changes no result, and a close is never cancelled.
 #[test]
 fn cancellation_may_lose() {

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use flexsc_rt::operations::*;
 use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Executor, Kind, Operation, Pages};
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags, SeekFrom, memfd_create};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size};
 
 /// Runs a test with each executor of bounded calls, and with the choice by cost.
@@ -174,6 +174,92 @@ fn splice_whose_named_descriptor_is_ready_spun_until_the_other_was() {
             assert_eq!(moved.take().unwrap().unwrap(), 4);
             assert_eq!(run(events, read(&drain, Vec::with_capacity(16))).1, b"late");
         }
+    }
+}
+
+/// Files that are always ready: on a disk or in memory, in memory, and a device.
+fn always_ready() -> [Descriptor; 3] {
+    let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+    let null = File::options().read(true).write(true).open("/dev/null").unwrap();
+    [tempfile::tempfile().unwrap().into(), memory, null.into()].map(Descriptor::new)
+}
+
+/// Waits for a while in which an operation must not end, has something done, and waits for the end.
+fn ends_after(
+    events: &mut EventLoop,
+    operation: impl Operation<Output = io::Result<usize>>,
+    done: impl FnOnce(),
+) -> usize {
+    let moved = Rc::new(RefCell::new(None));
+    let note = Rc::clone(&moved);
+    let before = events.counters();
+    events.post(operation, move |_, result| *note.borrow_mut() = Some(result)).unwrap();
+    for _ in 0..20 {
+        events.turn(Some(Duration::from_millis(1))).unwrap();
+    }
+    assert!(moved.borrow().is_none(), "{moved:?}");
+    let now = events.counters();
+    let calls = now.in_place + now.on_threads - before.in_place - before.on_threads;
+    assert!(calls < 10, "{calls}");
+    done();
+    while moved.borrow().is_none() {
+        events.turn(None).unwrap();
+    }
+    moved.take().unwrap().unwrap()
+}
+
+#[test]
+fn splice_that_named_a_file_did_not_wait_for_the_pipe() {
+    for (flags, sleep_in_ring) in
+        [PipeFlags::empty(), PipeFlags::NONBLOCK].into_iter().flat_map(|f| [(f, false), (f, true)])
+    {
+        let mut config = Config::default();
+        config.sleep_in_ring = sleep_in_ring;
+        let events = &mut EventLoop::new(&config).unwrap();
+        for file in always_ready() {
+            let (reads, writes) = rustix::pipe::pipe_with(flags).unwrap();
+            let (reads, feed) = (Descriptor::new(reads), Descriptor::new(writes));
+            let operation = splice(&reads, &file, 4, Direction::Write);
+            let moved = ends_after(events, operation, || {
+                rustix::io::write(&feed, b"late").unwrap();
+            });
+            assert_eq!(moved, 4);
+            if file.kind() == Kind::Device {
+                continue;
+            }
+            // From its beginning.
+            rustix::fs::seek(&file, SeekFrom::Start(0)).unwrap();
+            let all = vec![0; fcntl_getpipe_size(&feed).unwrap()];
+            rustix::io::write(&feed, &all).unwrap();
+            let operation = splice(&file, &feed, 4, Direction::Read);
+            let moved = ends_after(events, operation, || {
+                rustix::io::read(&reads, &mut all.clone()[..]).unwrap();
+            });
+            assert_eq!(moved, 4);
+            assert_eq!(run(events, read(&reads, Vec::with_capacity(16))).1, b"late");
+        }
+    }
+}
+
+#[test]
+fn sendfile_from_a_disk_blocked_the_owner() {
+    let mut events = EventLoop::new(&Config::default()).unwrap();
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    let (ours, theirs) = (Descriptor::new(ours), Descriptor::new(theirs));
+    let memory = memfd_create("memory", MemfdFlags::CLOEXEC).unwrap();
+    rustix::io::write(&memory, b"memory").unwrap();
+    let source = File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml")).unwrap();
+    let (memory, disk) = (Descriptor::new(memory), Descriptor::new(source));
+    for (file, by_threads) in [(memory, 0), (disk, 1)] {
+        if by_threads > 0 && file.kind() == Kind::Memory {
+            println!("not tested: the sources are in memory");
+            continue;
+        }
+        let before = events.counters().on_threads;
+        assert_eq!(run(&mut events, sendfile(&ours, &file, 0, 6)).unwrap(), 6);
+        assert_eq!(events.counters().on_threads - before, by_threads);
+        assert_eq!(run(&mut events, receive(&theirs, Vec::with_capacity(16))).1.len(), 6);
     }
 }
 

@@ -35,9 +35,9 @@
 //!
 //! - A value lives at least as long as requested, and less than one second longer. memcached counts in
 //!   seconds and may expire it up to a second early.
-//! - A line of more than 2,048 bytes that is no `get` closes the connection, however its bytes were split.
-//!   memcached parses it if it arrived in one piece. In a longer `get`, replies to the first keys are sent
-//!   before an overlong key is found.
+//! - A line of more than 2,048 bytes that is no `get` is parsed if it has arrived whole, and else closes the
+//!   connection, as in memcached; but a receive buffer has 4 KiB, that of memcached 16. In a `get` of which only the
+//!   beginning has arrived, replies to the first keys are sent before an overlong key is found.
 //! - Replies before a line that closes the connection are sent first.
 //! - A delayed `flush_all` does not restore values that an earlier one removed.
 //! - Connections beyond the limit wait, instead of receiving an error.

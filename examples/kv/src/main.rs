@@ -30,6 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     config.listen = options.addresses()?;
     config.max_connections = options.connections.div_ceil(options.threads.into());
     config.reuse_port = threads > 1;
+    config.workers = options.threads;
     let no_memory = |_| {
         format!(
             "cannot allocate {} MiB of memory for values; use a smaller -m",

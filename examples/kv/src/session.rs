@@ -74,7 +74,7 @@ enum Step {
 }
 
 impl Session {
-    /// Maximum length of a line in bytes, without its end. A longer one that is no `get` closes the
+    /// Maximum length in bytes of a line whose end has not arrived. A longer one that is no `get` closes the
     /// connection.
     pub const MAX_LINE: usize = 2048;
 
@@ -183,11 +183,10 @@ impl Session {
         input: &[u8],
         out: &mut Vec<u8>,
     ) -> Step {
-        let within = &input[..input.len().min(Self::MAX_LINE + 1)];
-        let Some(end) = memchr(b'\n', within) else {
-            return self.long_line(within);
+        let Some(end) = memchr(b'\n', input) else {
+            return self.long_line(input);
         };
-        let line = &within[..end];
+        let line = &input[..end];
         let line = line.strip_suffix(b"\r").unwrap_or(line);
         let command = protocol::parse(line);
         if let Command::Get { get, keys_at } = command {

@@ -327,6 +327,44 @@ fn overlong_line_closes_unless_it_is_a_get() {
     assert_eq!(replies, b"CLIENT_ERROR bad command line format\r\nERROR\r\n");
 }
 
+/// The replies are those of memcached 1.6.18.
+#[test]
+fn overlong_line_that_arrived_whole_closed_the_connection() {
+    let (key, spaces, words) = ("k".repeat(3_000), " ".repeat(3_000), " b".repeat(2_000));
+    let (error, bad) = ("ERROR\r\n", "CLIENT_ERROR bad command line format\r\n");
+    for (line, reply) in [
+        (key.clone(), error),
+        (spaces.clone(), error),
+        (format!("{spaces}verbosity 1"), "OK\r\n"),
+        (format!("set {key} 0 0 5"), bad),
+        (format!("set {key} 0 0 5 noreply"), ""),
+        (format!("set{words}"), error),
+        (format!("delete {key}"), bad),
+        (format!("delete{words}"), error),
+        (format!("incr {key} 1"), bad),
+        (format!("incr a {}1", "0".repeat(3_000)), "NOT_FOUND\r\n"),
+        (format!("touch {key} 0"), bad),
+        (format!("get {key}"), bad),
+        (format!("gat 0{words}"), "END\r\n"),
+        (format!("{}get{words}", " ".repeat(101)), "END\r\n"),
+        (format!("flush_all {key}"), "CLIENT_ERROR invalid exptime argument\r\n"),
+        (format!("verbosity {key}"), bad),
+        (format!("verbosity 1\0{key}"), "OK\r\n"),
+    ] {
+        let request = format!("{line}\r\nverbosity 1\r\n");
+        let (replies, closed) = talk_to(&mut database(), request.as_bytes());
+        let replies = String::from_utf8(replies).unwrap();
+        assert_eq!((replies, closed), (format!("{reply}OK\r\n"), false), "{}", &line[..20]);
+    }
+    // The end comes after the first 2,049 bytes.
+    let mut database = database();
+    let (mut client, mut replies) = (Client::new(&mut database), Vec::new());
+    client.receive(&[b'x'; 2_048], &mut replies);
+    client.receive(b"x\r\n", &mut replies);
+    client.receive(&[b'x'; 2_049], &mut replies);
+    assert_eq!((&replies[..], client.closed), (&b"ERROR\r\n"[..], true));
+}
+
 #[test]
 fn too_large_value_is_discarded_and_a_set_removes_the_old_one() {
     let large = "v".repeat(1 << 20);
@@ -385,7 +423,7 @@ fn memory_is_freed_when_connections_close_midway() {
 }
 
 proptest! {
-    /// Random input causes no panic, stays within the limits, and gives the same replies however it is
+    /// Random input causes no panic, stays within the limits, and gives the same replies however its lines are
     /// split.
     #[test]
     fn splits_do_not_matter(
@@ -398,6 +436,8 @@ proptest! {
         step in 1..50usize,
     ) {
         let bytes = words.concat().into_bytes();
+        // A longer one closes the connection, unless it arrives whole.
+        prop_assume!(bytes.split(|byte| *byte == b'\n').all(|line| line.len() <= Session::MAX_LINE));
         let (mut first, mut second) = (database(), database());
         let (whole, closed) = talk_to(&mut first, &bytes);
         let (mut talk, mut replies) = (Client::new(&mut second), Vec::new());

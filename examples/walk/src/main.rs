@@ -2,7 +2,7 @@
 
 use std::io::{self, BufWriter, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -61,8 +61,7 @@ fn main() -> ExitCode {
     };
     if !arguments.list {
         let directories = if arguments.files_only { 0 } else { totals.directory_bytes };
-        let path = arguments.path.display();
-        written = writeln!(out, "{}\t{path}", totals.file_bytes + directories);
+        written = sum(&mut out, totals.file_bytes + directories, &arguments.path);
     }
     if let Err(error) = written.and_then(|()| out.flush()) {
         eprintln!("walk: cannot write: {error}");
@@ -71,9 +70,20 @@ fn main() -> ExitCode {
     if totals.unreadable > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
+/// Prints the line of du(1).
+fn sum(out: &mut impl Write, bytes: u64, path: &Path) -> io::Result<()> {
+    write!(out, "{bytes}\t")?;
+    line(out, path)
+}
+
+/// Writes the bytes of a path, and ends the line.
+fn line(out: &mut impl Write, path: &Path) -> io::Result<()> {
+    out.write_all(path.as_os_str().as_bytes())?;
+    out.write_all(b"\n")
+}
+
 fn list(out: &mut impl Write, entry: &walk::Entry<'_>) -> io::Result<()> {
     let walk::Entry { path, letter, inode, links, size } = entry;
     write!(out, "{letter} {inode} {links} {size} ")?;
-    out.write_all(path.as_os_str().as_bytes())?;
-    out.write_all(b"\n")
+    line(out, path)
 }

@@ -85,6 +85,15 @@ fn hard_links_symbolic_links_and_special_files() {
 }
 
 #[test]
+fn root_that_is_not_utf8_was_printed_otherwise() {
+    let directory = tempfile::tempdir().unwrap();
+    let root = directory.path().join(OsStr::from_bytes(b"b\xff d"));
+    fs::create_dir(&root).unwrap();
+    fs::write(root.join(OsStr::from_bytes(b"\xfe")), "file").unwrap();
+    assert_agrees(&root);
+}
+
+#[test]
 fn many_files_and_directories() {
     let root = tempfile::tempdir().unwrap();
     for directory in 0..100 {

@@ -64,7 +64,9 @@ const NOTES: [&str; 7] = [
      and after; its heartbeat takes 100 us. Where it does not leave within 50 ms, as it is seldom busy, or returns, the round has no time. \
      Those of `threads` never leave. `threads_over_own_core` is of reads of 4 KiB from the page cache, most at a time, in the rounds in which it left.",
     "`open, close` opens a batch of files and then closes them; `send, receive` sends a batch of 64 bytes \
-     each through a pair of local sockets and then receives them. Both count two calls for each.",
+     each through a pair of local sockets and then receives them. Both count two calls for each. All calls are posted as \
+     bounded ones, for which costs choose the executor; the typed operations `send` and `receive` are made in place, and \
+     wait for their sockets.",
     "A completion is a null call that is posted, made and taken, while others wait: in place, by the ring and by syscall \
      threads, 64 at a time, or a wait for a pipe that is readable, in the epoll set. \
      `completion_10000_over_100` is of its time in place, `completion_ring_...`, `completion_threads_...` and \

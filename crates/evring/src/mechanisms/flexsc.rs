@@ -15,7 +15,8 @@ impl Mechanism for FlexSc {
     type Kernel = FlexScKernel;
 
     fn kernel(config: &Config) -> Result<Self::Kernel, StartError> {
-        FlexScKernel::new(&config.engine_config()?).map_err(|error| {
+        let engine = config.engine_config()?;
+        FlexScKernel::with_workers(&engine, config.workers).map_err(|error| {
             StartError::System("cannot register syscall pages", std::io::Error::other(error))
         })
     }

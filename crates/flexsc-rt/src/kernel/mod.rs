@@ -79,6 +79,17 @@ pub struct FlexScKernel {
     process: Process,
 }
 
+/// Returns the configuration of the pages of one of so many workers.
+fn of_pages(config: &EngineConfig, workers: u16) -> Config {
+    let mut of_pages = Config::default();
+    // One for each operation, and one for the waker.
+    let more = u32::from(MORE_ACCEPTS) + u32::from(CLOSES) + 1 + of_pages.reserve;
+    of_pages.entries = config.operations.saturating_add(more);
+    of_pages.sleep_in_ring = true;
+    of_pages.active_threads = (of_pages.active_threads / usize::from(workers.max(1))).max(1);
+    of_pages
+}
+
 /// How far an operation is.
 struct State {
     stage: Stage,
@@ -110,16 +121,20 @@ impl FlexScKernel {
     /// # Errors
     /// As [`Pages::register`].
     pub fn new(config: &EngineConfig) -> Result<Self, Error> {
+        FlexScKernel::with_workers(config, 1)
+    }
+
+    /// As [`FlexScKernel::new`], for each of so many workers of a process: they divide the active syscall threads, of
+    /// which there is one per core (section 3.2.1). Each has one at least.
+    ///
+    /// # Errors
+    /// As [`Pages::register`].
+    pub fn with_workers(config: &EngineConfig, workers: u16) -> Result<Self, Error> {
         let mut system = host::machine();
         let waker = system
             .waker(WakeSignal::Polled)
             .map_err(|error| Error::System("create an eventfd", error))?;
-        let mut of_pages = Config::default();
-        // One for each operation, and one for the waker.
-        let more = u32::from(MORE_ACCEPTS) + u32::from(CLOSES) + 1 + of_pages.reserve;
-        of_pages.entries = config.operations.saturating_add(more);
-        of_pages.sleep_in_ring = true;
-        let pages = Pages::register(&of_pages)?;
+        let pages = Pages::register(&of_pages(config, workers))?;
         let offload = system.offload(waker.clone());
         let now = system.clock();
         let pool = BufferPool::new(config.buffers, config.buffer_size);
@@ -447,6 +462,18 @@ mod tests {
 
     use super::*;
     use crate::call::Executor;
+
+    #[test]
+    fn each_worker_had_as_many_active_threads_as_there_are_cores() {
+        let cores = Config::default().active_threads;
+        let of_each =
+            |workers: usize| of_pages(&EngineConfig::new(4, 1, 64), workers as u16).active_threads;
+        assert_eq!([of_each(0), of_each(1)], [cores; 2]);
+        for workers in 1..=2 * cores {
+            let total = workers * of_each(workers);
+            assert!((workers..=workers.max(cores)).contains(&total), "{workers}: {total}");
+        }
+    }
 
     #[test]
     fn drop_waited_again_for_a_call_that_a_stop_had_given_up() {

@@ -112,12 +112,16 @@ pub fn open(
     on_path(path, libc::SYS_openat, args, |path, result, _| opened(result, path.nature()))
 }
 
+/// In the scratch memory of a close: it was posted.
+const POSTED: u64 = 1;
+
 /// Closes a descriptor: close(2). If a clone is left, or a call is in flight, the last of them
-/// closes it. It cannot be cancelled.
+/// closes it. It cannot be cancelled. One that is not posted closes the descriptor when it is dropped.
 pub fn close(file: Descriptor) -> impl Operation<Output = io::Result<()>> {
-    // SAFETY: the number belongs to this operation; it is given up when the call has ended.
+    // SAFETY: the number belongs to this operation; it is given up when the call was posted and has ended.
     unsafe {
-        let prepare = |file: &mut Result<OwnedFd, Option<Descriptor>>, _: &mut Scratch| {
+        let prepare = |file: &mut Result<OwnedFd, Option<Descriptor>>, scratch: &mut Scratch| {
+            scratch[0] = POSTED;
             if let Err(shared) = file
                 && let Some(owned) = shared.take().and_then(Descriptor::into_owned)
             {
@@ -132,13 +136,18 @@ pub fn close(file: Descriptor) -> impl Operation<Output = io::Result<()>> {
                 Err(_) => Call::bounded(libc::SYS_getppid, [0; 6]),
             }
         };
-        let finish =
-            |file: Result<OwnedFd, Option<Descriptor>>, result: io::Result<usize>, _: &Scratch| {
-                let Ok(owned) = file else { return Ok(()) };
-                // Whatever close(2) returns, the number is free afterwards.
-                std::mem::forget(owned);
-                result.map(drop)
-            };
+        let finish = |file: Result<OwnedFd, Option<Descriptor>>,
+                      result: io::Result<usize>,
+                      scratch: &Scratch| {
+            if scratch[0] != POSTED {
+                // It was not made, and the drop of the descriptor closes it.
+                return result.map(drop);
+            }
+            let Ok(owned) = file else { return Ok(()) };
+            // Whatever close(2) returns, the number is free afterwards.
+            std::mem::forget(owned);
+            result.map(drop)
+        };
         Owned::new(Err(Some(file)), prepare, finish)
     }
 }
@@ -371,7 +380,8 @@ pub fn copy_file_range(
     }
 }
 
-/// Sends a part of a file to a socket, pipe or file: sendfile(2).
+/// Sends a part of a file to a socket, pipe or file: sendfile(2). A syscall thread makes the call once there is room, as
+/// it may wait for the disk; the owner, if the file is in memory and the receiver non-blocking.
 pub fn sendfile(
     to: &Descriptor,
     file: &Descriptor,
@@ -383,8 +393,14 @@ pub fn sendfile(
         let prepare = move |(to, file): &mut (Descriptor, Descriptor), scratch: &mut Scratch| {
             scratch[0] = offset;
             let offset = scratch.as_mut_ptr() as usize;
+            let waits = match to.stream(Direction::Write) {
+                Waits::Ready(fd, direction) if file.may_block() => {
+                    Waits::ReadyThenBlocks(fd, direction)
+                }
+                waits => waits,
+            };
             Call::new(libc::SYS_sendfile, [to.arg(), file.arg(), offset, len, 0, 0])
-                .waits(to.stream(Direction::Write))
+                .waits(waits)
                 .about(to)
         };
         Owned::new((to.clone(), file.clone()), prepare, number)
@@ -393,7 +409,8 @@ pub fn sendfile(
 
 /// Moves bytes between a pipe and another descriptor: splice(2), with `SPLICE_F_NONBLOCK`. It waits
 /// for the descriptor in the direction that the caller names, and for the other one if that is ready
-/// and the call returns `EAGAIN`.
+/// and the call returns `EAGAIN`. A file is always ready: then it waits for the other descriptor. A syscall thread
+/// makes the call if one of them is a file that is not in memory, or in blocking mode.
 pub fn splice(
     from: &Descriptor,
     to: &Descriptor,
@@ -408,19 +425,23 @@ pub fn splice(
                 Direction::Read => (&*from, &*to),
                 Direction::Write => (&*to, &*from),
             };
-            let other = other.stream(waits_for.opposite());
-            let waits = match (named.stream(waits_for), other) {
-                // The flag is for the pipe only.
-                (Waits::Ready(fd, direction), Waits::ReadyThenBlocks(..) | Waits::Indefinitely) => {
-                    Waits::ReadyThenBlocks(fd, direction)
-                }
-                (waits, _) => waits,
+            let of_named = named.stream(waits_for);
+            let of_other = other.stream(waits_for.opposite()).descriptor();
+            // The flag is for the pipe only.
+            let blocks = named.may_block() || other.may_block();
+            let waits = match of_named.descriptor().or(of_other) {
+                Some((fd, direction)) if blocks => Waits::ReadyThenBlocks(fd, direction),
+                Some((fd, direction)) => Waits::Ready(fd, direction),
+                // The kernel refuses two files.
+                None => of_named,
             };
             let call = Call::new(libc::SYS_splice, [from.arg(), 0, to.arg(), 0, len, flags])
                 .waits(waits)
                 .about(to);
-            // A file cannot be waited for.
-            other.descriptor().map_or(call, |(fd, _)| call.other_end(fd))
+            match (of_named.descriptor(), of_other) {
+                (Some(_), Some((fd, _))) => call.other_end(fd),
+                _ => call,
+            }
         };
         Owned::new((from.clone(), to.clone()), prepare, number)
     }
@@ -484,6 +505,26 @@ mod tests {
         let object = directory("/proc").known().object();
         assert_eq!(object_of(read_at(&file, 0, Vec::new())), object);
         assert_eq!(Call::bounded(libc::SYS_fsync, [0; 6]).about(&file).object, object);
+    }
+
+    #[test]
+    fn transfers_of_files_that_are_not_in_memory_were_made_by_the_owner() {
+        let sent = |to: &_, file: &_| sendfile(to, file, 0, 1).prepare(&mut [0; 32]).waits;
+        let spliced =
+            |file: &_, to: &_, named| splice(file, to, 1, named).prepare(&mut [0; 32]).waits;
+        let memory = rustix::fs::memfd_create("memory", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        let memory = Descriptor::new(memory);
+        assert_eq!(memory.kind(), Kind::Memory);
+        let pseudo = Descriptor::new(File::open("/proc/version").unwrap());
+        let pipe = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK).unwrap().1;
+        let pipe = Descriptor::new(pipe);
+        let (fd, to) = (pipe.number(), Direction::Write);
+        assert_eq!(sent(&pipe, &memory), Waits::Ready(fd, to));
+        assert_eq!(sent(&pipe, &pseudo), Waits::ReadyThenBlocks(fd, to));
+        for named in [Direction::Read, Direction::Write] {
+            assert_eq!(spliced(&memory, &pipe, named), Waits::Ready(fd, to));
+            assert_eq!(spliced(&pseudo, &pipe, named), Waits::ReadyThenBlocks(fd, to));
+        }
     }
 
     #[test]

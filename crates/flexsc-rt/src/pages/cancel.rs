@@ -1,12 +1,13 @@
 //! Cancels calls (section 4.2), and ends all of them.
 
-use std::mem;
 use std::time::Duration;
+use std::{io, mem};
 
 use super::super::clock::Instant;
 use super::super::raw::INTERRUPTED;
 use super::{Completion, EntryId, Pages, Place, Scratch};
 use crate::entry::Status;
+use crate::error::Error;
 use crate::page::ENTRIES;
 use crate::sync::pause;
 
@@ -116,7 +117,7 @@ impl Pages {
         mut ended: impl FnMut(Completion, &Scratch),
     ) -> bool {
         if !self.process.is_current() {
-            // The parent's threads do not exist here.
+            self.end_in_child(ended);
             return true;
         }
         let deadline = Instant::now() + timeout;
@@ -140,6 +141,24 @@ impl Pages {
             }
         }
         true
+    }
+
+    /// Ends the calls of the parent in a child of fork(2), in which nothing makes them. What had ended before has its
+    /// result.
+    fn end_in_child(&mut self, mut ended: impl FnMut(Completion, &Scratch)) {
+        while let Some(completion) = self.next() {
+            // SAFETY: the call has ended, and nothing is posted meanwhile.
+            let scratch = unsafe { &*self.scratch(completion.id.index()) };
+            ended(completion, scratch);
+        }
+        for (index, slot) in self.slots.iter().enumerate() {
+            if slot.place != Place::Free {
+                let id = EntryId { index: index as u32, generation: slot.generation };
+                let result = Err(io::Error::other(Error::InChild));
+                // SAFETY: no executor has the entry in this process.
+                ended(Completion { id, result }, unsafe { &*self.scratch(index) });
+            }
+        }
     }
 }
 

@@ -266,7 +266,8 @@ impl Pages {
         if errno == Errno::PERM && self.is_only_readiness(index) {
             return self.finish(index, 0);
         }
-        // A file is always ready.
+        // A file or device is always ready.
+        self.swap_ends(index);
         if errno != Errno::PERM || self.threads.is_none() {
             self.finish(index, -(errno.raw_os_error() as isize));
         } else if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits {

@@ -281,6 +281,7 @@ impl Run {
                 self.pages.wait(None).map_err(io::Error::other)?;
             }
         }
+        self.pages.assert_pages_are_locked();
         Ok(())
     }
 
@@ -387,7 +388,7 @@ fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
 /// A call is made once, or not at all if its result is `EINTR`, `EBADF` as its descriptor is closed, `EOWNERDEAD` as its
 /// thread died, or `EAGAIN` as it has none; no completion is lost, and none is reported twice; the kernel and the threads
 /// use no memory whose completion was taken; a wait ends, and bounded calls end while no other does; no more threads are
-/// active than may be, and none remains.
+/// active than may be, a page has one of them at a time, and none remains.
 #[test]
 fn cancels_completions_and_throttling_race_for_millions_of_steps() {
     run_seeds(0..25, 20_000);

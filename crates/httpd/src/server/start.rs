@@ -99,6 +99,7 @@ impl Builder {
         }
         let shares_addresses = self.config.reuse_port;
         self.config.reuse_port |= self.workers > 1;
+        self.config.workers = self.workers;
         // The same progress rule for open and closing connections.
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
