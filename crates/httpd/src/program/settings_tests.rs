@@ -150,8 +150,11 @@ fn errors_name_line_column_and_reason() {
         ("listing = 1", "FILE:1:11: `listing` is true or false"),
         ("listen = [[1]]", "FILE:1:10: `listen` has one value"),
         ("root = 1979-05-27", "FILE:1:8: `root` is a text or a number"),
-        ("workers = ", "FILE:1:11: "),
-        ("workers = 1\nworkers = 2", "FILE:2:1: duplicate key"),
+        ("workers = ", "FILE:1:11: `workers`: "),
+        ("workers = 1\nroot = '/\n", "FILE:2:10: `root`: "),
+        ("workers = 1\nworkers = 2", "FILE:2:1: `workers`: duplicate key"),
+        ("[[host]]\nname = 'a'\n  name = 'b'", "FILE:3:3: `name`: duplicate key"),
+        ("[[host]]\n[host]", "FILE:2:2: `host`: duplicate key"),
         ("workers = 1\ntls-cert = 'a'", "FILE:2:12: a setting is missing: --tls-key <FILE>"),
         (
             "header = [\"X: a\\nY: b\"]",
