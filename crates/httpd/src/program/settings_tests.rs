@@ -47,13 +47,14 @@ fn parsed(text: &str, arguments: &[&str]) -> Result<Arguments, String> {
 
 #[test]
 fn file_gives_settings_and_the_command_line_takes_precedence() {
-    let text = "root = '/'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\n\
+    let text = "root = '/'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\nreload-timeout = 1.5\n\
                 listen = ['127.0.0.1:1', '127.0.0.1:2']\nfollow-symlinks = false\n";
     let options = parsed(text, &[]).unwrap().into_options();
     assert_eq!(options.root.as_deref(), Some(Path::new("/")));
     assert!(options.files.listing && !options.follow_symlinks);
     assert_eq!((options.workers, options.listen.len()), (3, 2));
     assert_eq!(options.limits.header_timeout.as_millis(), 2500);
+    assert_eq!(options.connections.reload_timeout.as_millis(), 1500);
     let options = parsed(text, &["--workers", "2", "--listen", "127.0.0.1:3"]).unwrap();
     let options = options.into_options();
     assert_eq!((options.workers, options.listen.len()), (2, 1));

@@ -199,6 +199,12 @@ pub struct ConnectionLimits {
     pub shutdown_timeout: Duration,
 }
 
+    // The program observes it: a reload by `Handle::reload` fails at once with `Error::StillEnding`.
+    /// Maximum time that a reload waits if the workers of three earlier ones are still sending responses; then the
+    /// oldest ones end within --shutdown-timeout
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().reload_timeout), value_parser = flags::seconds))]
+    pub reload_timeout: Duration,
+
 impl Options {
     /// The address of a server without [`Options::listen`] and without sockets of a service manager.
     pub const DEFAULT_LISTEN: SocketAddr =
@@ -253,6 +259,7 @@ impl Default for ConnectionLimits {
             drain_delay: Duration::ZERO,
             shutdown_timeout: config.drain_timeout,
         }
+            reload_timeout: Duration::from_secs(600),
     }
 }
 
