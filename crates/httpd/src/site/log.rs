@@ -88,10 +88,7 @@ impl LogSender {
             log = of_host;
             host_logs::put_mark(&mut self.line, log);
         }
-        match self.formats[usize::from(log.0)] {
-            LogFormat::Combined => entry.put(&mut self.line),
-            LogFormat::Json => entry.put_json(&mut self.line),
-        }
+        entry.put_line(self.formats[usize::from(log.0)], &mut self.line);
         let Ok(mut chunk) = self.ring.write_chunk(self.line.len()) else { return false };
         let (first, second) = chunk.as_mut_slices();
         let (start, end) = self.line.split_at(first.len());
@@ -109,7 +106,23 @@ impl LogSender {
 }
 
 impl LogEntry<'_> {
-    fn put(&self, out: &mut Vec<u8>) {
+    /// Appends a line in a format.
+    fn put_line(&self, format: LogFormat, out: &mut Vec<u8>) {
+        match format {
+            LogFormat::Combined => self.put_combined(out),
+            LogFormat::Timed => {
+                self.put_combined(out);
+                match self.time {
+                    Some(time) => put(out, format_args!(" {}", time.as_micros())),
+                    None => out.extend_from_slice(b" -"),
+                }
+            }
+            LogFormat::Json => self.put_json(out),
+        }
+        out.push(b'\n');
+    }
+
+    fn put_combined(&self, out: &mut Vec<u8>) {
         match self.peer {
             Some(peer) => put(out, format_args!("{peer}")),
             None => out.push(b'-'),
@@ -145,7 +158,6 @@ impl LogEntry<'_> {
             }
             out.push(b'"');
         }
-        out.push(b'\n');
     }
 }
 
@@ -204,7 +216,7 @@ impl LogEntry<'_> {
         if let Some(time) = self.time {
             put(out, format_args!(",\"microseconds\":{}", time.as_micros()));
         }
-        out.extend_from_slice(b"}\n");
+        out.push(b'}');
     }
 }
 

@@ -24,10 +24,7 @@ fn line_in(format: LogFormat, head: &str) -> String {
     let time = Some(Duration::from_micros(34));
     let now = || SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_012);
     let entry = LogEntry { peer, date, now, logged, status: 200, body: 12, time };
-    match format {
-        LogFormat::Combined => entry.put(&mut out),
-        LogFormat::Json => entry.put_json(&mut out),
-    }
+    entry.put_line(format, &mut out);
     String::from_utf8(out).unwrap()
 }
 
@@ -43,6 +40,15 @@ fn lines_have_the_combined_format() {
     assert_eq!(line(""), expected("-"));
     assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
     assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(MAX_INVALID_LINE_BYTES)));
+}
+
+#[test]
+fn lines_with_their_times_have_the_combined_format_first() {
+    for head in ["GET /a HTTP/1.1\r\nHost: h\r\nUser-Agent: u 1\r\n\r\n", ""] {
+        let combined = line(head);
+        let expected = format!("{} 34\n", combined.trim_end_matches('\n'));
+        assert_eq!(line_in(LogFormat::Timed, head), expected);
+    }
 }
 
 #[test]
