@@ -34,6 +34,8 @@ pub enum LogFormat {
     /// The combined format, as of Apache and nginx.
     #[default]
     Combined,
+    /// The combined format, then a space and the microseconds that the response took, or `-`.
+    Timed,
     /// An object of JSON per line: `time` in seconds since 1970, to the millisecond, and the `microseconds` that the
     /// response took.
     Json,

@@ -4,11 +4,13 @@
 use crate::serving;
 
 use std::fs;
+use std::io::{ErrorKind, Read};
 use std::path::Path;
+use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use evring_httpd::options::{AccessLog, BasicAuth};
+use evring_httpd::options::{AccessLog, BasicAuth, Limits};
 use evring_httpd::{Builder, Error, Request, Server};
 use serving::{Client, connect, on_every_backend};
 use tempfile::TempDir;
@@ -154,6 +156,25 @@ fn requests_get_503_while_too_many_passwords_are_verified() {
         }
         assert!(counts[0] >= 32 && counts[1] > 0, "{backend}: {counts:?}");
         assert_eq!(status(&mut clients[0], "GET /private/a.txt", Some("ann:pass:word")), 200);
+    });
+}
+
+#[test]
+fn passwords_that_were_not_verified_in_time_were_not_counted() {
+    let root = tree(8);
+    let mut limits = Limits::default();
+    limits.progress_interval = Duration::from_millis(1);
+    on_every_backend(|backend| {
+        let server = server(backend, root.path()).limits(limits.clone()).status(true);
+        let server = server.start().unwrap();
+        let is_reset = |n: &u32| {
+            let mut client = connect(&server);
+            client.send(request("GET /private/a.txt", Some(&format!("ann:{n}")), "").as_bytes());
+            client.stream.read(&mut [0]).is_err_and(|e| e.kind() == ErrorKind::ConnectionReset)
+        };
+        // The machine may be so slow that a password is verified at the time at which it is too late.
+        (0..).find(is_reset).unwrap();
+        assert_eq!(connect(&server).status()["logins_timed_out"], 1, "{backend}");
     });
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use evring_httpd::evring::{Close, HIGH_WATER};
 use evring_httpd::options::Limits;
-use evring_httpd::{Site, State};
+use evring_httpd::{Root, Site, State};
 use stage::bad::{Bad, bad};
 use stage::{ParsedResponse, Stage, response, responses};
 use tempfile::TempDir;
@@ -406,6 +406,24 @@ fn timeouts_close_connections() {
     assert_eq!(stage.io.close, None);
     stage.pass(Duration::from_millis(1));
     assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
+}
+
+#[test]
+fn connections_whose_file_operation_timed_out_were_not_counted() {
+    let root = site();
+    let mut stage = Stage::with(Site::new(Some(Root(0))).status(true), root.path());
+    stage.io.hangs = true;
+    stage.feed(&get("/hello.txt"));
+    stage.pass(Limits::default().progress_interval);
+    assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Reset), 0));
+    stage.io.hangs = false;
+    stage.connect();
+    let status = one(&mut stage, &get("/.httpd/status.json"));
+    let status: serde_json::Value = serde_json::from_slice(&status.body).unwrap();
+    for (name, expected) in [("files", 1), ("silent", 0), ("idle", 0)] {
+        assert_eq!(status[format!("{name}_timed_out")], expected, "{name}: {status}");
+    }
+    assert_eq!(status["reset_slow"], 0, "{status}");
 }
 
 const MILLISECOND: Duration = Duration::from_millis(1);

@@ -14,7 +14,7 @@ use evring_httpd::body::Body;
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::{AccessLog, Limits};
 use evring_httpd::{Config, Error, Request, Response, Server};
-use serving::{Client, connect, on_every_backend};
+use serving::{Client, connect, on_every_backend, on_every_backend_at_once};
 
 /// Returns the samples of a scrape as OpenMetrics, by their names with labels.
 fn scrape(server: &Server) -> HashMap<String, f64> {
@@ -75,6 +75,31 @@ fn metrics_count_responses_bytes_and_times() {
         assert!(samples.contains_key("evring_operations_rearmed_total"));
         assert!(samples["evring_completions_total"] > 0.0, "{backend}");
         assert!(samples.contains_key("evring_connections_open"));
+    });
+}
+
+#[test]
+fn clients_that_send_no_request_in_time_were_not_counted() {
+    on_every_backend_at_once(|backend| {
+        let mut limits = Limits::default();
+        limits.header_timeout = Duration::from_secs(1);
+        limits.keep_alive_timeout = Duration::from_secs(1);
+        let server = limited(limits, None).listen("127.0.0.1:0").backend(backend).start().unwrap();
+        let idle = || {
+            let mut client = connect(&server);
+            assert_eq!(client.get("/").status, 200);
+            client
+        };
+        [connect(&server), idle(), idle()].iter_mut().for_each(Client::expect_end);
+        let samples = scrape(&server);
+        for (name, expected) in [
+            ("silent_timed_out", 1.0),
+            ("idle_timed_out", 2.0),
+            ("files_timed_out", 0.0),
+            ("rejected_slow", 0.0),
+        ] {
+            assert_eq!(samples[&format!("evring_{name}_total")], expected, "{backend}: {name}");
+        }
     });
 }
 

@@ -522,6 +522,21 @@ fn every_response_is_logged() {
 }
 
 #[test]
+fn access_log_with_times_ends_with_microseconds() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("log");
+    let arguments = ["--listen", "127.0.0.1:0", "--log-format", "timed", "--access-log"];
+    let serving = Serving::start(&[&arguments[..], &[path.to_str().unwrap()]].concat());
+    assert_eq!(serving.connect().get("/none").status, 404);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+    let text = std::fs::read_to_string(path).unwrap();
+    let (combined, time) = text.strip_suffix('\n').unwrap().rsplit_once(' ').unwrap();
+    assert!(combined.ends_with("\"GET /none HTTP/1.1\" 404 14 \"-\" \"-\""), "{text}");
+    assert!(time.parse::<u64>().is_ok(), "{text}");
+}
+
+#[test]
 fn access_log_is_rotated_at_either_signal() {
     let directory = tempfile::tempdir().unwrap();
     let (path, old) = (directory.path().join("log"), directory.path().join("old"));

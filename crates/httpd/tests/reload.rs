@@ -737,7 +737,7 @@ mod program {
         // The clients wait longer than a slow client may.
         let settings = |listing: bool| {
             let fixed = "listen = ['127.0.0.1:0']\nroot = 'DIR'\nprogress-interval = 600\n\
-                         shutdown-timeout = 0.1\nreload-timeout = 1\n";
+                         shutdown-timeout = 0.1\nreload-timeout = 0.5\n";
             let workers = if listing { 2 } else { 1 };
             format!("{fixed}listing = {listing}\nworkers = {workers}\n")
         };
@@ -758,7 +758,7 @@ mod program {
             clients.push(client);
             program.reload(&settings(n == 3));
             let expected =
-                if n == 3 { "the reload waits, for at most 1 s: " } else { "settings reloaded" };
+                if n == 3 { "the reload waits, for at most 0.5 s: " } else { "settings reloaded" };
             while !program.line().contains(expected) {}
         }
         while !program.line().contains("the deferred reload stops the oldest workers") {}

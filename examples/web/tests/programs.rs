@@ -2,8 +2,12 @@
 
 mod program;
 
+use std::fs::{self, DirEntry};
 use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::Path;
 use std::thread;
+use std::time::{Duration, Instant};
 
 use evring_httpd::evring::mechanisms::backends;
 use program::Program;
@@ -93,19 +97,81 @@ fn upload_stores_files_and_serves_them() {
     let answer = program.request("PUT /files/numbers.txt", "", text.as_bytes());
     assert_eq!((answer.status, answer.body), (201, format!("{} bytes\n", text.len())));
     assert!(program.get("/numbers.txt").body == text);
-    for name in ["..%2fx", ".hidden", "x.part", "a%20b"] {
+    for name in ["..%2fx", ".hidden", "a%20b"] {
         let answer = program.request(&format!("PUT /files/{name}"), "", b"x");
         assert!(matches!(answer.status, 400 | 405), "{name}: {answer:?}");
     }
-    // A client that goes half-way leaves no file with the final name.
-    let mut stream = program.connect();
-    stream
-        .write_all(b"PUT /files/half HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nhalf")
-        .unwrap();
-    drop(stream);
-    assert_eq!(program.get("/half").status, 404);
     program.stop();
-    assert!(!directory.path().join("half").exists());
+}
+
+/// Sends the first half of 8 bytes to a name, and waits until it is in a file. Returns its name, too.
+fn upload_half(program: &Program, directory: &Path, name: &str) -> (TcpStream, String) {
+    let mut stream = program.connect();
+    let head = format!("PUT /files/{name} HTTP/1.1\r\nHost: a\r\nContent-Length: 8\r\n\r\n");
+    stream.write_all(head.as_bytes()).unwrap();
+    stream.write_all(b"AAAA").unwrap();
+    let is_half = |entry: &DirEntry| entry.metadata().is_ok_and(|found| found.len() == 4);
+    let part = within(|| fs::read_dir(directory).unwrap().map(Result::unwrap).find(is_half));
+    (stream, part.file_name().into_string().unwrap())
+}
+
+/// Repeats a call until it returns something.
+fn within<T>(call: impl Fn() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    loop {
+        if let Some(found) = call() {
+            return found;
+        }
+        assert!(Instant::now() < until, "it has not happened");
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn uploads_at_the_same_time_were_mixed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
+    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
+    for other in ["a.bin", "a.txt"] {
+        let (mut stream, _) = upload_half(&program, path, "a.txt");
+        assert_eq!(program.request(&format!("PUT /files/{other}"), "", b"BBBBBBBB").status, 201);
+        assert_eq!(fs::read(path.join(other)).unwrap(), b"BBBBBBBB");
+        stream.write_all(b"AAAA").unwrap();
+        let mut line = String::new();
+        BufReader::new(stream).read_line(&mut line).unwrap();
+        assert_eq!(line, "HTTP/1.1 201 Created\r\n", "with {other}");
+        assert_eq!(fs::read(path.join("a.txt")).unwrap(), b"AAAAAAAA", "with {other}");
+    }
+    assert_eq!(fs::read(path.join("a.bin")).unwrap(), b"BBBBBBBB");
+    program.stop();
+    assert_eq!(fs::read_dir(path).unwrap().count(), 2);
+}
+
+#[test]
+fn half_of_an_upload_was_served() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
+    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
+    let (stream, part) = upload_half(&program, path, "a.txt");
+    for name in ["a.txt", &part] {
+        assert_eq!(program.get(&format!("/{name}")).status, 404, "{name}");
+    }
+    drop(stream);
+    program.stop();
+}
+
+#[test]
+fn upload_of_a_client_that_had_left_stayed() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path();
+    let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
+    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
+    let (stream, _) = upload_half(&program, path, "a.txt");
+    drop(stream);
+    within(|| fs::read_dir(path).unwrap().next().is_none().then_some(()));
+    program.stop();
 }
 
 #[test]

@@ -3,7 +3,6 @@
 use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use clap::Parser;
 use evring_httpd::options::{Addresses, HostOptions, Options};
@@ -66,7 +65,7 @@ pub(crate) struct Arguments {
     #[command(flatten)]
     options: Options,
 
-    // The next settings are of the process: a program that uses the library sets up its own log, pid file and signals.
+    // The next settings are of the process: a program that uses the library sets up its own log and pid file.
     /// Log level on standard error (off, error, warn, info, debug, trace); `debug` logs each request
     /// answered with an error
     #[arg(long, value_name = "LEVEL", default_value = "warn", help_heading = "Logging")]
@@ -76,22 +75,12 @@ pub(crate) struct Arguments {
     /// if --user may not remove files there
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,
-
-    /// Maximum time that a reload waits if the workers of three earlier ones are still sending responses; then the
-    /// oldest ones end within --shutdown-timeout
-    #[arg(long, value_name = "SECONDS", default_value_t = 600, value_parser = clap::value_parser!(u32).range(1..), help_heading = "Limits")]
-    reload_timeout: u32,
 }
 
 impl Arguments {
     /// Sets the virtual hosts.
     pub(crate) fn set_hosts(&mut self, hosts: Vec<HostOptions>) {
         self.options.hosts = hosts;
-    }
-
-    /// Returns the maximum time that a reload waits for the workers of earlier ones.
-    pub(crate) fn reload_timeout(&self) -> Duration {
-        Duration::from_secs(self.reload_timeout.into())
     }
 
     /// Returns the options of the server.

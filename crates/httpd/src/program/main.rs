@@ -65,19 +65,19 @@ fn main() -> ExitCode {
     tracing_subscriber::registry().with(filter).with(format).init();
     Stderr::log_panics();
     let is_check = arguments.check_config;
+    let pid_file = arguments.pid_file.clone();
+    settings::warn_of_variables();
+    let positions = std::mem::take(&mut arguments.positions);
+    let settings = Settings(arguments.into_options());
     let reload = Reload {
         arguments: command_line,
         inherited: 0,
         open: 0,
         log_level,
-        pid_file: arguments.pid_file.clone(),
-        timeout: arguments.reload_timeout(),
+        pid_file: pid_file.clone(),
+        timeout: settings.0.connections.reload_timeout,
         status: String::new(),
     };
-    settings::warn_of_variables();
-    let pid_file = arguments.pid_file.clone();
-    let positions = std::mem::take(&mut arguments.positions);
-    let settings = Settings(arguments.into_options());
     let outcome = match is_check {
         true => check(&settings, pid_file.as_deref(), &positions, &stderr),
         false => inheritance.map_err(Into::into).and_then(|inherited| {

@@ -139,13 +139,13 @@ impl Reload {
     /// Reads and checks the settings, and replaces those of the server. Returns the log level.
     fn replace(&mut self, handle: &Handle) -> Result<LevelFilter, Box<dyn Error>> {
         let mut arguments: Arguments = settings::parse(&self.arguments)?;
-        self.timeout = arguments.reload_timeout();
         let log_level = arguments.log_level;
         if arguments.pid_file != self.pid_file {
             warn!("another `pid-file` is used after a restart, or by a successor");
         }
         let positions = std::mem::take(&mut arguments.positions);
         let settings = Settings(arguments.into_options());
+        self.timeout = settings.0.connections.reload_timeout;
         let located = |error: evring_httpd::Error| -> Box<dyn Error> {
             match error {
                 evring_httpd::Error::Ended | evring_httpd::Error::StillEnding => error.into(),

@@ -24,8 +24,8 @@ use crate::advice::with_path_advice;
 use crate::arguments::Arguments;
 use crate::positions::Positions;
 use crate::table::{
-    FileError, NOT_SETTINGS, Setting, is_given, position, read_table, reason, reason_of_feature,
-    with_delimiter, with_value,
+    FileError, NOT_SETTINGS, Setting, is_given, key_at, position, read_table, reason,
+    reason_of_feature, with_delimiter, with_value,
 };
 use crate::{hosts, successor};
 
@@ -311,7 +311,10 @@ impl FileSettings {
         let at =
             |(span, reason): (Range<usize>, String)| error(Some(position(&text, &span)), reason);
         let mut table = DeTable::parse(&text).map_err(|e| {
-            error(e.span().map(|span| position(&text, &span)), e.message().to_owned())
+            let key = e.span().and_then(|span| key_at(&text, span.start));
+            let key = key.map(|key| format!("`{key}`: ")).unwrap_or_default();
+            let at = e.span().map(|span| position(&text, &span));
+            error(at, format!("{key}{}", e.message()))
         })?;
         let (tables, command) = (table.get_mut().remove("host"), command());
         let hosts = tables.map_or(Ok(Vec::new()), |tables| hosts::read(&tables, &command));

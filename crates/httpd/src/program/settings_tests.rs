@@ -47,13 +47,14 @@ fn parsed(text: &str, arguments: &[&str]) -> Result<Arguments, String> {
 
 #[test]
 fn file_gives_settings_and_the_command_line_takes_precedence() {
-    let text = "root = '/'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\n\
+    let text = "root = '/'\nlisting = true\nworkers = 3\nheader-timeout = 2.5\nreload-timeout = 1.5\n\
                 listen = ['127.0.0.1:1', '127.0.0.1:2']\nfollow-symlinks = false\n";
     let options = parsed(text, &[]).unwrap().into_options();
     assert_eq!(options.root.as_deref(), Some(Path::new("/")));
     assert!(options.files.listing && !options.follow_symlinks);
     assert_eq!((options.workers, options.listen.len()), (3, 2));
     assert_eq!(options.limits.header_timeout.as_millis(), 2500);
+    assert_eq!(options.connections.reload_timeout.as_millis(), 1500);
     let options = parsed(text, &["--workers", "2", "--listen", "127.0.0.1:3"]).unwrap();
     let options = options.into_options();
     assert_eq!((options.workers, options.listen.len()), (2, 1));
@@ -150,8 +151,11 @@ fn errors_name_line_column_and_reason() {
         ("listing = 1", "FILE:1:11: `listing` is true or false"),
         ("listen = [[1]]", "FILE:1:10: `listen` has one value"),
         ("root = 1979-05-27", "FILE:1:8: `root` is a text or a number"),
-        ("workers = ", "FILE:1:11: "),
-        ("workers = 1\nworkers = 2", "FILE:2:1: duplicate key"),
+        ("workers = ", "FILE:1:11: `workers`: "),
+        ("workers = 1\nroot = '/\n", "FILE:2:10: `root`: "),
+        ("workers = 1\nworkers = 2", "FILE:2:1: `workers`: duplicate key"),
+        ("[[host]]\nname = 'a'\n  name = 'b'", "FILE:3:3: `name`: duplicate key"),
+        ("[[host]]\n[host]", "FILE:2:2: `host`: duplicate key"),
         ("workers = 1\ntls-cert = 'a'", "FILE:2:12: a setting is missing: --tls-key <FILE>"),
         (
             "header = [\"X: a\\nY: b\"]",

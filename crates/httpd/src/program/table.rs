@@ -185,6 +185,19 @@ pub(crate) fn position(text: &str, span: &Range<usize>) -> (usize, usize) {
     (before.matches('\n').count() + 1, before[line_start..].chars().count() + 1)
 }
 
+/// Returns the key of the line with a position, or the name of the table that begins there.
+pub(crate) fn key_at(text: &str, at: usize) -> Option<&str> {
+    let start = text.get(..at)?.rfind('\n').map_or(0, |end| end + 1);
+    let line = text[start..].lines().next()?;
+    let key = match line.split_once('=') {
+        Some((key, _)) => key,
+        None => line.trim().strip_prefix('[')?.trim_matches(['[', ']']),
+    };
+    let key = key.trim();
+    let is_bare = key.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_'));
+    (is_bare && !key.is_empty()).then_some(key)
+}
+
 /// The reason why the settings of a file cannot be used.
 #[derive(Debug)]
 pub(crate) struct FileError {

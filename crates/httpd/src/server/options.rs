@@ -98,7 +98,8 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FILE"))]
     pub access_log: Option<PathBuf>,
 
-    /// Format of the access log: `combined`, as of Apache and nginx, or `json`, with the time of each response
+    /// Format of the access log: `combined`, as of Apache and nginx, `timed`, which adds the microseconds of each
+    /// response, or `json`, which has them, too
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "FORMAT", value_enum, default_value_t = Options::default().log_format))]
     pub log_format: LogFormat,
 
@@ -197,6 +198,12 @@ pub struct ConnectionLimits {
     /// Maximum time to finish the responses in progress after SIGTERM or SIGINT
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().shutdown_timeout), value_parser = flags::seconds))]
     pub shutdown_timeout: Duration,
+
+    // The program observes it: a reload by `Handle::reload` fails at once with `Error::StillEnding`.
+    /// Maximum time that a reload waits if the workers of three earlier ones are still sending responses; then the
+    /// oldest ones end within --shutdown-timeout
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().reload_timeout), value_parser = flags::seconds))]
+    pub reload_timeout: Duration,
 }
 
 impl Options {
@@ -252,6 +259,7 @@ impl Default for ConnectionLimits {
             max_buffered_bytes: config.max_buffered_bytes,
             drain_delay: Duration::ZERO,
             shutdown_timeout: config.drain_timeout,
+            reload_timeout: Duration::from_secs(600),
         }
     }
 }

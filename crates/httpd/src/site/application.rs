@@ -104,19 +104,20 @@ impl Application for Site {
         if self.context.looks_after_response(&mut x, unsent) {
             return;
         }
+        let metrics = self.context.metrics.own();
         #[cfg(feature = "basic-auth")]
         if matches!(x.state.work.as_deref(), Some(PendingWork::Login)) {
+            metrics.logins_timed_out.add(1);
             debug!("connection reset: the password was not verified in time");
             return x.io.close(x.id, Close::Reset);
         }
-        let waits_for_file = matches!(x.state.work.as_deref(), Some(PendingWork::File(..)));
-        if waits_for_file || self.context.is_stalled(x.state, unsent) {
-            // The file system hangs, or the client does not take its responses.
-            self.context.metrics.own().reset_slow.add(u64::from(!waits_for_file));
-            debug!(
-                "connection reset: {}",
-                if waits_for_file { "file operation timed out" } else { "client is too slow" }
-            );
+        if matches!(x.state.work.as_deref(), Some(PendingWork::File(..))) {
+            metrics.files_timed_out.add(1);
+            debug!("connection reset: file operation timed out");
+            x.io.close(x.id, Close::Reset);
+        } else if self.context.is_stalled(x.state, unsent) {
+            metrics.reset_slow.add(1);
+            debug!("connection reset: client is too slow");
             x.io.close(x.id, Close::Reset);
         } else if unsent > 0 || x.state.full {
             // If everything is sent, `drained` follows.
@@ -138,11 +139,16 @@ impl Application for Site {
                 receipt.map_or(ResponseOptions::last(true), |receipt| receipt.options.ending());
             self.reject_request(&mut x, Status::TIMEOUT, options, b"");
         } else {
-            #[cfg(feature = "tls")]
-            if client_info::is_handshaking(&x) {
-                self.context.metrics.own().handshakes_timed_out.add(1);
-                debug!("connection closed: the TLS handshake did not end in time");
-            }
+            let (counter, reason) = match x.state.requests {
+                #[cfg(feature = "tls")]
+                _ if client_info::is_handshaking(&x) => {
+                    (&metrics.handshakes_timed_out, "the TLS handshake did not end in time")
+                }
+                0 => (&metrics.silent_timed_out, "no request arrived in time"),
+                _ => (&metrics.idle_timed_out, "no further request arrived in time"),
+            };
+            counter.add(1);
+            debug!("connection closed: {reason}");
             x.io.close(x.id, Close::Flush);
         }
     }

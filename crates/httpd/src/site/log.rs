@@ -1,7 +1,7 @@
 //! The access log. A separate thread writes it, so that a slow disk never blocks a worker.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IoSlice, Write};
 use std::net::IpAddr;
 use std::os::unix::fs::OpenOptionsExt;
 #[cfg(feature = "user")]
@@ -88,10 +88,7 @@ impl LogSender {
             log = of_host;
             host_logs::put_mark(&mut self.line, log);
         }
-        match self.formats[usize::from(log.0)] {
-            LogFormat::Combined => entry.put(&mut self.line),
-            LogFormat::Json => entry.put_json(&mut self.line),
-        }
+        entry.put_line(self.formats[usize::from(log.0)], &mut self.line);
         let Ok(mut chunk) = self.ring.write_chunk(self.line.len()) else { return false };
         let (first, second) = chunk.as_mut_slices();
         let (start, end) = self.line.split_at(first.len());
@@ -109,7 +106,23 @@ impl LogSender {
 }
 
 impl LogEntry<'_> {
-    fn put(&self, out: &mut Vec<u8>) {
+    /// Appends a line in a format.
+    fn put_line(&self, format: LogFormat, out: &mut Vec<u8>) {
+        match format {
+            LogFormat::Combined => self.put_combined(out),
+            LogFormat::Timed => {
+                self.put_combined(out);
+                match self.time {
+                    Some(time) => put(out, format_args!(" {}", time.as_micros())),
+                    None => out.extend_from_slice(b" -"),
+                }
+            }
+            LogFormat::Json => self.put_json(out),
+        }
+        out.push(b'\n');
+    }
+
+    fn put_combined(&self, out: &mut Vec<u8>) {
         match self.peer {
             Some(peer) => put(out, format_args!("{peer}")),
             None => out.push(b'-'),
@@ -145,7 +158,6 @@ impl LogEntry<'_> {
             }
             out.push(b'"');
         }
-        out.push(b'\n');
     }
 }
 
@@ -204,7 +216,7 @@ impl LogEntry<'_> {
         if let Some(time) = self.time {
             put(out, format_args!(",\"microseconds\":{}", time.as_micros()));
         }
-        out.extend_from_slice(b"}\n");
+        out.push(b'}');
     }
 }
 
@@ -427,17 +439,22 @@ impl LogTarget {
     }
 }
 
-/// Writes pieces one after another. Returns the number of bytes that were written, also before an error.
+/// Writes pieces by one call, if it takes all: a successor, or the workers of before, append to the same file, and the
+/// pieces may divide a line. Returns the number of bytes that were written, also before an error.
 fn write_pieces(to: &mut impl Write, pieces: [&[u8]; 3]) -> (usize, io::Result<()>) {
-    let mut written = 0;
-    for mut piece in pieces {
-        while !piece.is_empty() {
-            match to.write(piece) {
-                Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
-                Ok(n) => (written, piece) = (written + n, &piece[n..]),
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return (written, Err(error)),
+    let mut slices = pieces.map(IoSlice::new);
+    let (mut rest, mut written) = (&mut slices[..], 0);
+    // Empty pieces are left out, so that 0 is an error.
+    IoSlice::advance_slices(&mut rest, 0);
+    while !rest.is_empty() {
+        match to.write_vectored(rest) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(n) => {
+                written += n;
+                IoSlice::advance_slices(&mut rest, n);
             }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
         }
     }
     (written, to.flush())
@@ -487,114 +504,5 @@ pub(crate) fn check(path: &Path) -> io::Result<()> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::limits::Limits;
-    use crate::message::request::{HeadMemory, parse};
-
-    fn line(head: &str) -> String {
-        line_in(LogFormat::Combined, head)
-    }
-
-    fn line_in(format: LogFormat, head: &str) -> String {
-        let mut memory = HeadMemory::new();
-        let parsed = parse(head.as_bytes(), &mut memory, &Limits::default());
-        let logged = match &parsed {
-            Ok(request) => LoggedRequest::Request(request),
-            Err(_) => LoggedRequest::Bytes(head.as_bytes()),
-        };
-        let date = b"Sun, 06 Nov 1994 08:49:37 GMT";
-        let peer = Some([192, 0, 2, 1].into());
-        let mut out = Vec::new();
-        let time = Some(Duration::from_micros(34));
-        let now = || SystemTime::UNIX_EPOCH + Duration::from_millis(784_111_777_012);
-        let entry = LogEntry { peer, date, now, logged, status: 200, body: 12, time };
-        match format {
-            LogFormat::Combined => entry.put(&mut out),
-            LogFormat::Json => entry.put_json(&mut out),
-        }
-        String::from_utf8(out).unwrap()
-    }
-
-    #[test]
-    fn lines_have_the_combined_format() {
-        let head = "GET /a?b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u v\r\n\r\n";
-        let expected = "192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"GET /a?b HTTP/1.1\" 200 12 \
-                        \"http://r/\" \"u v\"\n";
-        assert_eq!(line(head), expected);
-        let expected = |logged: &str| {
-            format!("192.0.2.1 - - [06/Nov/1994:08:49:37 +0000] \"{logged}\" 200 12 \"-\" \"-\"\n")
-        };
-        assert_eq!(line(""), expected("-"));
-        assert_eq!(line("no \"sense\" \r\n\r\n"), expected("no \\x22sense\\x22 "));
-        assert_eq!(line(&"x".repeat(1000)), expected(&"x".repeat(MAX_INVALID_LINE_BYTES)));
-    }
-
-    #[test]
-    #[cfg(feature = "cli")]
-    fn lines_of_json_are_objects_whatever_a_client_sends() {
-        let head =
-            "GET /a?b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u\"\\\u{e9}\r\n\r\n";
-        let value = |head| {
-            let line = line_in(LogFormat::Json, head);
-            assert_eq!(line.matches('\n').count(), 1, "{line}");
-            serde_json::from_str::<serde_json::Value>(&line).unwrap()
-        };
-        let expected = serde_json::json!({
-            "time": 784_111_777.012, "client": "192.0.2.1", "method": "GET", "target": "/a?b",
-            "host": "h", "referer": "http://r/", "user_agent": "u\"\\\u{c3}\u{a9}",
-            "status": 200, "bytes": 12, "microseconds": 34,
-        });
-        assert_eq!(value(head), expected);
-        assert_eq!(value("\u{0}\"\r\n\r\n")["invalid"], "\u{0}\"\r\n\r\n");
-        assert_eq!(value("").get("invalid"), None);
-    }
-
-    #[test]
-    fn log_write_error_was_reported_at_each_write() {
-        let metrics = Metrics::default();
-        let path = Some(PathBuf::from("/dev/full"));
-        let to = AccessLog { path, ..AccessLog::default() };
-        let mut target = LogTarget::open(to, metrics.clone()).unwrap();
-        let write = |target: &mut LogTarget, text: &[u8]| target.write(text, b"");
-        // The error is logged when `lost` becomes `Some`, and not again before it was `None`.
-        for lost in [1, 2] {
-            write(&mut target, b"line\n");
-            assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(lost), lost));
-            write(&mut target, b"");
-            assert_eq!(target.lost, Some(lost));
-        }
-        target.file = Some(tempfile::tempfile().unwrap());
-        write(&mut target, b"line\n");
-        assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (None, 2));
-    }
-
-    #[test]
-    fn line_that_was_cut_was_joined_to_the_next_one() {
-        let metrics = Metrics::default();
-        let mut target = LogTarget::open(AccessLog::default(), metrics.clone()).unwrap();
-        // A pipe with room for 99 bytes in its last page: it takes the first lines, and then none.
-        const ROOM: usize = 65_536;
-        let (reader, writer) = io::pipe().unwrap();
-        fcntl_setfl(&writer, OFlags::NONBLOCK).unwrap();
-        let mut reader = File::from(std::os::fd::OwnedFd::from(reader));
-        target.file = Some(File::from(std::os::fd::OwnedFd::from(writer)));
-        let mut room = vec![0; ROOM];
-        target.write(&[b'a'; ROOM - 100], b"\n");
-        assert_eq!(target.lost, None);
-        target.write(b"b\nc", &[&[b'c'; 200][..], b"\nd\n"].concat());
-        assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(2), 2));
-        let n = io::Read::read(&mut reader, &mut room).unwrap();
-        assert_eq!(&room[ROOM - 100..n], b"\nb\nc");
-        target.write(b"e\n", b"");
-        let n = io::Read::read(&mut reader, &mut room).unwrap();
-        assert_eq!(&room[..n], b"\ne\n");
-    }
-
-    #[test]
-    fn client_bytes_are_escaped() {
-        let head = "GET / HTTP/1.0\r\nUser-Agent: a\" 200 1 \"\\\u{e9}\t\r\n\r\n";
-        let line = line(head);
-        assert!(line.ends_with(" \"a\\x22 200 1 \\x22\\x5C\\xC3\\xA9\"\n"), "{line}");
-    }
-}
+#[path = "log_tests.rs"]
+mod tests;

@@ -201,6 +201,14 @@ counts! {
         tls_errors,
         /// Connections closed as their TLS handshake did not end in time.
         handshakes_timed_out,
+        /// Connections closed as no request arrived in time after they were accepted.
+        silent_timed_out,
+        /// Connections closed as no further request arrived in time, which is no error.
+        idle_timed_out,
+        /// Connections reset as an operation on a file did not end in time.
+        files_timed_out,
+        /// Connections reset as a password was not verified in time.
+        logins_timed_out,
         /// Requests that handlers in a sandbox have answered.
         sandbox_handled,
         /// Requests that handlers in a sandbox got where the kernel had received them, without a copy.

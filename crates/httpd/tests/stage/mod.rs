@@ -46,6 +46,8 @@ pub(crate) struct Io {
     /// The client reads files so slowly that they stay open until the test clears `files`.
     pub(crate) slow: bool,
     pub(crate) files: Vec<File>,
+    /// The disk hangs: file operations do not end.
+    pub(crate) hangs: bool,
     /// File operations so far, by kind: opens, stats and listings, reads.
     pub(crate) file_ops: (u32, u32, u32),
     root: PathBuf,
@@ -96,6 +98,7 @@ impl Stage {
             tick_ns: 1,
             slow: false,
             files: Vec::new(),
+            hangs: false,
             file_ops: (0, 0, 0),
             root: root.to_owned(),
             path: PathBuf::new(),
@@ -214,7 +217,8 @@ impl Stage {
                     app.drained(Cx { io, id: ID, state, others: Others::none() });
                 }
             }
-            if let Some((tag, op)) = self.io.waiting.pop_front() {
+            let next = if self.io.hangs { None } else { self.io.waiting.pop_front() };
+            if let Some((tag, op)) = next {
                 let outcome = self.io.execute(op);
                 if self.io.close.is_none() {
                     let Stage { app, io, state, .. } = self;

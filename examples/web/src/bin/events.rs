@@ -11,11 +11,13 @@ use evring_httpd::{Error, Request, Response, Server, get, post};
 struct Listeners(Arc<Mutex<Vec<BodySender>>>);
 
 impl Listeners {
-    /// Adds a client, and returns the response that it listens to.
+    /// Adds a client, and returns the response that it listens to. Drops those that have gone.
     fn add(&self) -> Response {
         let (mut sender, body) = Body::channel();
         let _ = sender.try_send(": welcome\n\n");
-        self.0.lock().unwrap().push(sender);
+        let mut listeners = self.0.lock().unwrap();
+        listeners.retain(|listener| !listener.is_closed());
+        listeners.push(sender);
         let mut response = Response::new(body);
         let events = HeaderValue::from_static("text/event-stream");
         response.headers_mut().insert(header::CONTENT_TYPE, events);
@@ -45,4 +47,19 @@ fn main() -> Result<(), Error> {
         .start()?;
     println!("listening on http://{}", server.addresses()[0]);
     server.wait_until_signal()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clients_that_had_gone_were_kept_until_the_next_event() {
+        let listeners = Listeners::default();
+        let present = listeners.add();
+        drop(listeners.add());
+        let _also_present = listeners.add();
+        assert_eq!(listeners.0.lock().unwrap().len(), 2);
+        drop(present);
+    }
 }

@@ -1,8 +1,9 @@
 //! Uploads files: `curl -T FILE http://127.0.0.1:8080/files/NAME` stores a file of any size in a directory,
 //! from which `GET /NAME` serves it. Threads of a pool write, so a slow disk delays no other client.
 
-use std::fs::File;
+use std::fs::Permissions;
 use std::io::{self, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use evring_httpd::body::RequestBody;
@@ -10,19 +11,25 @@ use evring_httpd::handlers::{Pool, param};
 use evring_httpd::http::StatusCode;
 use evring_httpd::options::Limits;
 use evring_httpd::{Error, Request, Server, put};
+use tempfile::Builder;
 
-/// Receives a file and gives it its name when it is complete, so that nobody gets half of one.
+/// Receives a file, and gives it its name when it is complete. Until then it has a name of its own that begins with a
+/// dot, so nobody gets half of it. If the client leaves, this is dropped, and the file removed.
 async fn store(pool: Pool, target: PathBuf, mut body: RequestBody) -> io::Result<u64> {
-    let part = target.with_extension("part");
-    let (path, mut len) = (part.clone(), 0);
-    let mut file = run(&pool, || File::create(path)).await?;
+    let directory = target.parent().unwrap_or(Path::new("")).to_owned();
+    let create = move || {
+        // As for other files: the umask of the process restricts it.
+        let mode = Permissions::from_mode(0o666);
+        Builder::new().prefix(".").suffix(".part").permissions(mode).tempfile_in(directory)
+    };
+    let (mut part, mut len) = (run(&pool, create).await?, 0);
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(io::Error::other)?;
         len += piece.len() as u64;
         // The next piece arrives meanwhile; if the disk is slower than the client, the client waits.
-        file = run(&pool, move || file.write_all(&piece).map(|()| file)).await?;
+        part = run(&pool, move || part.write_all(&piece).map(|()| part)).await?;
     }
-    run(&pool, move || std::fs::rename(part, target)).await?;
+    run(&pool, move || part.persist(target).map_err(io::Error::from)).await?;
     Ok(len)
 }
 
@@ -37,7 +44,7 @@ async fn run<T: Send + 'static>(
 /// Returns the path of an uploaded file, unless its name could be another directory or hidden.
 fn target(directory: &Path, name: &str) -> Option<PathBuf> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let accepted = name.chars().all(is_plain) && !name.starts_with('.') && !name.ends_with(".part");
+    let accepted = name.chars().all(is_plain) && !name.starts_with('.');
     accepted.then(|| directory.join(name))
 }
 
