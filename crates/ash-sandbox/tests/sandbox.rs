@@ -621,6 +621,29 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
 }
 
 #[test]
+fn elements_beyond_the_table_were_found_at_instantiation() {
+    let load = |fields: &str| sandboxer().load(&module_with(fields, "(i32.const 1)"));
+    for (fields, segment, elements) in [
+        ("(table 1 funcref) (elem (i32.const 1) $handle)", 0, 1),
+        ("(table 1 funcref) (elem (i32.const -1) $handle)", 0, 1),
+        // Without an element it has an end, too.
+        ("(table 1 funcref) (elem (i32.const 2))", 0, 1),
+        (
+            "(table 2 funcref) (elem (i32.const 0) $handle) (elem (i32.const 1) $handle $handle)",
+            1,
+            2,
+        ),
+        ("(table 9 funcref) (elem (offset (i32.add (i32.const 1) (i32.const 1))) $handle)", 0, 9),
+    ] {
+        let reason = load(fields).unwrap_err().reason;
+        assert_eq!(reason, Reason::ElementsOutsideTable(segment, elements), "{fields}");
+    }
+    let within = "(table 2 funcref) (elem (i32.const 0) $handle) (elem (i32.const 1) $handle) (elem (i32.const 2))";
+    let mut handler = load(within).unwrap().instantiate(1).unwrap();
+    assert_eq!(run(&mut handler, b""), Outcome::Handled);
+}
+
+#[test]
 fn floats_are_permitted_by_the_policy() {
     let wasm = module("(i32.trunc_f32_s (f32.const 1.5))");
     assert!(sandboxer().load(&wasm).is_err());
