@@ -78,9 +78,9 @@
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
 //! | `aborts` | 5.5 | the call `abort` | ends the handler from any depth; no list of functions is needed |
 //! | `supports` | 5.5 | | not needed: indirect calls stay in the module's table |
-//! | bounded execution by timer ticks | 4.1.2 | `sandbox::Bound`, `sandbox::Loops` | no check at all without loops, else fuel, or epochs as the thesis' two ticks |
+//! | bounded execution by timer ticks | 4.1.2 | `sandbox::Bound`, `sandbox::Loops` | no check at all without loops, else fuel, or epochs as the thesis' two ticks, which count while the thread of the handler runs |
 //! | voluntary and involuntary abort | 3.3 | `sandbox::Pass`, `sandbox::Abort` | counted; a few involuntary ones disable the handler |
-//! | sandboxing of floating point | 4.1 | `sandbox::Policy::floats` | off by default |
+//! | sandboxing of floating point | 4.1 | `sandbox::Policy::allows_floats` | off by default |
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
 //! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::hooks::Landing`, `evring::hooks::Upcalls` and `httpd` then pass all messages to the application |
 //! | data after an abort | 5.4.1 | | the memory is as the handler left it; mutable globals, such as the pointer to the stack, are as before the message |

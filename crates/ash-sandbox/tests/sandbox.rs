@@ -621,6 +621,29 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
 }
 
 #[test]
+fn elements_beyond_the_table_were_found_at_instantiation() {
+    let load = |fields: &str| sandboxer().load(&module_with(fields, "(i32.const 1)"));
+    for (fields, segment, elements) in [
+        ("(table 1 funcref) (elem (i32.const 1) $handle)", 0, 1),
+        ("(table 1 funcref) (elem (i32.const -1) $handle)", 0, 1),
+        // Without an element it has an end, too.
+        ("(table 1 funcref) (elem (i32.const 2))", 0, 1),
+        (
+            "(table 2 funcref) (elem (i32.const 0) $handle) (elem (i32.const 1) $handle $handle)",
+            1,
+            2,
+        ),
+        ("(table 9 funcref) (elem (offset (i32.add (i32.const 1) (i32.const 1))) $handle)", 0, 9),
+    ] {
+        let reason = load(fields).unwrap_err().reason;
+        assert_eq!(reason, Reason::ElementsOutsideTable(segment, elements), "{fields}");
+    }
+    let within = "(table 2 funcref) (elem (i32.const 0) $handle) (elem (i32.const 1) $handle) (elem (i32.const 2))";
+    let mut handler = load(within).unwrap().instantiate(1).unwrap();
+    assert_eq!(run(&mut handler, b""), Outcome::Handled);
+}
+
+#[test]
 fn floats_are_permitted_by_the_policy() {
     let wasm = module("(i32.trunc_f32_s (f32.const 1.5))");
     assert!(sandboxer().load(&wasm).is_err());
@@ -957,67 +980,4 @@ fn handler_ran_though_its_governor_preferred_upcalls() {
             assert_eq!(run(&mut handler, b""), Outcome::Handled);
         }
     }
-}
-
-/// Returns the priority of a thread with the scheduling policy SCHED_FIFO.
-fn real_time_priority(id: rustix::process::Pid) -> Option<i32> {
-    let (id, mut parameters) = (id.as_raw_nonzero().get(), libc::sched_param { sched_priority: 0 });
-    // SAFETY: the parameters are written during the call.
-    let is_known = unsafe { libc::sched_getparam(id, &raw mut parameters) } == 0;
-    // SAFETY: passes a number.
-    let is_fifo = is_known && unsafe { libc::sched_getscheduler(id) } == libc::SCHED_FIFO;
-    is_fifo.then_some(parameters.sched_priority)
-}
-
-#[test]
-fn clock_of_epochs_has_a_shortest_tick() {
-    let policy = Policy::default().with(|policy| policy.loops = Loops::Epoch(Duration::ZERO));
-    let mut endless = handler_with(policy, &module("(loop $l (br $l)) (i32.const 1)"));
-    let start = Instant::now();
-    let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
-    assert_eq!(run(&mut endless, b""), abort);
-    // The first of two ticks may come at once.
-    assert!(start.elapsed() >= Duration::from_micros(100), "{:?}", start.elapsed());
-}
-
-#[test]
-fn clock_of_epochs_inherited_the_core_of_a_real_time_thread() {
-    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-    let all = sched_getaffinity(None).unwrap();
-    // SAFETY: it returns a number.
-    let highest = unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) };
-    let tries_it = move || {
-        let parameters = libc::sched_param { sched_priority: highest };
-        // SAFETY: the parameters are read during the call; 0 is this thread.
-        unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) == 0 }
-    };
-    let may_be_real_time = std::thread::spawn(tries_it).join().unwrap();
-    let clock = |all: CpuSet| {
-        let mut one = CpuSet::new();
-        one.set((0..CpuSet::MAX_CPU).find(|core| all.is_set(*core)).unwrap());
-        sched_setaffinity(None, &one).unwrap();
-        let policy =
-            Policy::default().with(|policy| policy.loops = Loops::Epoch(Duration::from_millis(1)));
-        let sandboxer = Sandboxer::new(policy).unwrap();
-        let clocks = || {
-            let tasks = std::fs::read_dir("/proc/self/task").unwrap().flatten();
-            tasks.filter_map(|task| {
-                let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
-                let id = task.file_name().to_str()?.parse().ok()?;
-                (name == "ash-clock\n").then_some(rustix::process::Pid::from_raw(id))
-            })
-        };
-        let end = Instant::now() + Duration::from_secs(20);
-        let is_free = |id: Option<rustix::process::Pid>| {
-            let is_above = !may_be_real_time || real_time_priority(id.unwrap()) == Some(highest);
-            sched_getaffinity(id).is_ok_and(|cores| cores == all) && is_above
-        };
-        while clocks().next().is_none() || !clocks().all(is_free) {
-            let what = "a clock runs on one core, or behind real-time threads, or there is none";
-            assert!(Instant::now() < end, "{what}");
-            std::thread::yield_now();
-        }
-        drop(sandboxer);
-    };
-    std::thread::scope(|scope| scope.spawn(|| clock(all)).join().unwrap());
 }

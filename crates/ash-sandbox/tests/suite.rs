@@ -1,6 +1,7 @@
 //! The tests that need no process of their own, in one executable: each file is a module.
 
 mod custom_pipes;
+mod epochs;
 mod example_handlers;
 mod executions_agree;
 mod fragments;

@@ -17,9 +17,10 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ash_sandbox::model::{Governor, Machine, Strategy, Workload};
 use ash_sandbox::sandbox::{Handler, Sandboxer};
 use ash_sandbox::upcall::{Channel, Peer, Policy};
-use evring::hooks::{Hooked, Landing, ReceiveHook, UpcallHandle, Upcalls};
+use evring::hooks::{Hooked, Landing, ReceiveHook, Tenant, UpcallHandle, Upcalls};
 use evring::owner::Scheduling;
 use evring::{
     AnyMechanism, Application, Chunk, Close, Commands, Config, ConnId, Cx, Listener, Others,
@@ -165,6 +166,7 @@ struct Server {
     server: Option<server::Server>,
     remote: RemoteHandle,
     upcalls: UpcallHandle,
+    tenant: Tenant,
     process: Child,
     events: mpsc::Receiver<(u64, u64)>,
     go: tempfile::TempDir,
@@ -172,11 +174,16 @@ struct Server {
 
 impl Server {
     fn start(mechanism: &'static str, policy: Policy) -> Server {
-        Server::start_with(mechanism, policy, true)
+        Server::start_with(mechanism, policy, true, handler)
     }
 
     /// Without `wakes`, the wake-ups of the upcalls get lost.
-    fn start_with(mechanism: &'static str, policy: Policy, wakes: bool) -> Server {
+    fn start_with(
+        mechanism: &'static str,
+        policy: Policy,
+        wakes: bool,
+        handler: fn() -> Handler,
+    ) -> Server {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let go = tempfile::tempdir().unwrap();
         let process = Command::new(env::current_exe().unwrap())
@@ -191,7 +198,8 @@ impl Server {
             let (post, events) = mpsc::channel();
             let mut landing = Landing::new().starting_upcalls();
             let tenant = landing.bind(handler(), 8, 512, |buffers| server.add_buffers(buffers));
-            server.set_listener_group(Listener(2), tenant.unwrap().group()).unwrap();
+            let tenant = tenant.unwrap();
+            server.set_listener_group(Listener(2), tenant.group()).unwrap();
             let channel = Channel::new(ours, policy).unwrap();
             let (upcalls, handle) = Upcalls::new(channel, &server.remote(), TAG, 3).unwrap();
             let upcalls = upcalls
@@ -199,16 +207,16 @@ impl Server {
                 .posting(move |_, kind, value| post.send((kind, value)).unwrap());
             let upcalls = Waking(upcalls, wakes);
             let app = Hooked::new(Hooked::new(Echo, Behind), ((landing, upcalls), Behind));
-            (app, (handle, events))
+            (app, (handle, tenant, events))
         };
         let config = small_queues().with(|c| {
             c.listen = vec![c.listen[0]; 3];
             c.buffers = 64;
         });
         let started = server::Server::start_with(mechanism, config, prepare);
-        let (server, (upcalls, events)) = started;
+        let (server, (upcalls, tenant, events)) = started;
         let remote = server.remote.clone();
-        Server { server: Some(server), remote, upcalls, process, events, go }
+        Server { server: Some(server), remote, upcalls, tenant, process, events, go }
     }
 
     fn connect(&self, listener: usize) -> TcpStream {
@@ -263,6 +271,52 @@ fn handler_starts_upcalls_on_every_mechanism() {
         ask(&mut server.connect(0), "asleep", "app:asleep");
         assert_eq!(server.upcalls.counters().submitted, 2, "{mechanism}");
         ask(&mut client, "hello again", "up:hello again");
+    });
+}
+
+/// The same handler with a governor, for which an abort is dearer in the sandbox than in the process, and the application
+/// dearer than both.
+fn governed() -> Handler {
+    let machine = Machine { ash_abort_us: 1_000.0, context_switch_us: 10_000.0, ..Machine::AEGIS };
+    let workload = Workload { handler_us: 200.0, ..Workload::default() };
+    let governor = Governor::new(machine, workload).with_upcalls().with_window(4);
+    let mut handler = handler();
+    handler.set_governor(Some(governor));
+    handler
+}
+
+#[test]
+fn governor_moves_a_handler_that_aborts_too_often_to_upcalls_on_every_mechanism() {
+    side_by_side(|mechanism| {
+        let server = Server::start_with(mechanism, patient(), true, governed);
+        let mut client = server.connect(2);
+        let mut discarded = 0;
+        let mut discard = |client: &mut TcpStream| {
+            client.write_all(b"quiet").unwrap();
+            discarded += 1;
+            while server.tenant.counters().discarded < discarded {
+                thread::yield_now();
+            }
+        };
+        // The handler passes on each second message of a window.
+        for _ in 0..2 {
+            discard(&mut client);
+            ask(&mut client, "echo", "app:echo");
+        }
+        assert_eq!(server.tenant.strategy(), Strategy::Ash, "{mechanism}");
+        assert_eq!(server.upcalls.counters().submitted, 0, "{mechanism}");
+        let until_trial = u64::from(4 * Governor::FIRST_TRIAL);
+        for _ in 0..until_trial {
+            ask(&mut client, "echo", "echo");
+            assert_eq!(server.tenant.strategy(), Strategy::Upcall, "{mechanism}");
+        }
+        assert_eq!(server.upcalls.counters().handled, until_trial, "{mechanism}");
+        let counters = server.tenant.counters();
+        assert_eq!((counters.governed, counters.passed), (until_trial, until_trial + 2));
+        // A trial, in which it passes on none.
+        (0..4).for_each(|_| discard(&mut client));
+        ask(&mut client, "echo", "app:echo");
+        assert_eq!(server.tenant.strategy(), Strategy::Ash, "{mechanism}");
     });
 }
 
@@ -389,7 +443,7 @@ fn process_that_rang_without_answers_kept_a_thread_of_the_server_busy() {
 fn answer_that_arrived_before_the_timeout_was_late() {
     side_by_side(|mechanism| {
         let policy = Policy::default().with(|p| p.timeout = Duration::from_secs(1));
-        let server = Server::start_with(mechanism, policy, false);
+        let server = Server::start_with(mechanism, policy, false, handler);
         // The server looks for answers when the time of the upcall is over.
         ask(&mut server.connect(0), "hello", "up:hello");
         let counters = server.upcalls.counters();

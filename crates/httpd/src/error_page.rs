@@ -8,7 +8,8 @@ use bytes::Bytes;
 
 use crate::decision::representation::content_type;
 use crate::mime_type::MimeType;
-use crate::page_path::{PagePath, open_page};
+use crate::page_path::PagePath;
+use crate::regular_file;
 
 /// The page for a status from 400 to 599, such as `404=/errors/404.html`. The server reads it when it starts. Responses
 /// of handlers stay as they are.
@@ -28,7 +29,7 @@ impl ErrorPage {
     /// If it cannot be read, or is longer than [`ErrorPage::MAX_BYTES`].
     pub(crate) fn load(&self, root: &Path, types: &[MimeType]) -> io::Result<LoadedPage> {
         let mut body = Vec::new();
-        let file = open_page(&root.join(self.page.path()))?;
+        let file = regular_file::open(&root.join(self.page.path()))?;
         file.take(Self::MAX_BYTES as u64 + 1).read_to_end(&mut body)?;
         if body.len() > Self::MAX_BYTES {
             return Err(io::Error::other("error pages have at most 1 MiB"));

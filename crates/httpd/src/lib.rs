@@ -60,6 +60,7 @@ mod message;
 mod mime_type;
 mod page_path;
 mod redirect;
+mod regular_file;
 mod response;
 mod server;
 mod site;

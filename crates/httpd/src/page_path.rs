@@ -1,9 +1,7 @@
 //! The path of a page below the root.
 
 use std::fmt;
-use std::fs::{self, File};
-use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use crate::message::path;
@@ -54,17 +52,6 @@ impl fmt::Display for PagePath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "/{}", self.path.display())
     }
-}
-
-/// Opens a page that the server sends by itself. To open a pipe would wait for its writer.
-///
-/// # Errors
-/// If it cannot be opened, or is no regular file.
-pub(crate) fn open_page(path: &Path) -> io::Result<File> {
-    if !fs::metadata(path)?.is_file() {
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file"));
-    }
-    File::open(path)
 }
 
 #[cfg(test)]

@@ -41,6 +41,12 @@ fn check_accepted_what_no_server_starts_with() {
     {
         let hello = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/handlers/hello.wasm");
         fs::copy(hello, dir.path().join("hello.wasm")).unwrap();
+        let elements = r#"(module (memory (export "memory") 1 1)
+            (table 1 funcref) (elem (i32.const 1) $handle)
+            (func $handle (export "ash_handle") (param i32 i32 i64 i32) (result i32) (i32.const 0)))"#;
+        let elements = wat::parse_str(elements).unwrap();
+        fs::write(dir.path().join("elements.wasm"), elements).unwrap();
+        fs::File::create(dir.path().join("large")).unwrap().set_len(1 << 40).unwrap();
     }
     std::os::unix::fs::symlink("/etc/hosts", dir.path().join("link")).unwrap();
     mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
@@ -143,6 +149,27 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "\nhandler = ['DIR/text,path=/x']",
             "DIR/httpd.toml:2:11: `handler`: cannot use the handler DIR/text: it is no WebAssembly module",
+        ),
+        // The server started, or the check of the settings waited for the writer of the pipe.
+        #[cfg(feature = "sandbox")]
+        (
+            "\nhandler = ['DIR/elements.wasm']",
+            "DIR/httpd.toml:2:11: `handler`: cannot use the handler DIR/elements.wasm: the element segment 0 must lie",
+        ),
+        #[cfg(feature = "sandbox")]
+        (
+            "\nhandler = ['DIR/pipe']",
+            "DIR/httpd.toml:2:11: `handler`: cannot read the handler DIR/pipe: it is no file",
+        ),
+        #[cfg(feature = "sandbox")]
+        (
+            "\nhandler = ['/dev/zero']",
+            "DIR/httpd.toml:2:11: `handler`: cannot read the handler /dev/zero: it is no file",
+        ),
+        #[cfg(feature = "sandbox")]
+        (
+            "\nhandler = ['DIR/large']",
+            "DIR/httpd.toml:2:11: `handler`: cannot read the handler DIR/large: it has more than 1048576 bytes",
         ),
         #[cfg(feature = "sandbox")]
         (

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::{Context, DEFAULT, Experiment};
 use super::rtt::median;
 use super::scheduling::{Busy, Policy};
-use super::server::{Placement, Server};
+use super::server::{Placement, Server, endless};
 use super::{Contestant, ratio, run_rounds};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, OtherPrograms, pin};
@@ -28,8 +28,10 @@ const FIGURE: &str = "Round trip of a remote increment, against busy processes";
 const GAP: Duration = Duration::from_micros(50);
 /// A pause with which the server needs less than an eleventh of its core, its fair share beside ten processes.
 const LONG_GAP: Duration = Duration::from_micros(200);
-/// The pause between two messages to a runaway handler.
+/// The pause between two runaway handlers.
 const RUNAWAY_GAP: Duration = Duration::from_millis(10);
+/// Runaway handlers that are loaded before a round, which are more than it needs on the machine of the results.
+const RUNAWAYS: usize = 64;
 
 /// The amount of measurement.
 struct Extent {
@@ -55,7 +57,7 @@ const CURVES: [(&str, Placement, Policy, Duration); 6] = [
     ("user level, batch", Placement::User, Policy::Batch, GAP),
 ];
 
-const NOTES: [&str; 4] = [
+const NOTES: [&str; 5] = [
     "Server on core 0, with the busy processes, client on core 1, which polls its socket; 50 us between two messages. `ash`: the \
      handler answers where the message arrives. `user level`: a thread of the application does. The \
      policy is that of all threads of the server.",
@@ -63,8 +65,12 @@ const NOTES: [&str; 4] = [
      core. With 50 us between two messages the server needs about 12 us in 75; `within its share` has 200 us between \
      two messages. Real-time threads have no such limit.",
     "A round's value is the median of its round trips.",
-    "Runaway: a tenant on another connection sends a message every 10 ms to an endless handler, which is \
-     enabled again each time. `runaway_stopped_ms` is the longest time of such a handler.",
+    "Runaway: every 10 ms, another tenant hands the server a fresh endless handler, and sends it a message on a connection of \
+     its own. The server drops the handler when it has stopped it. Each handler is loaded, compiled and instantiated by \
+     itself, before the round: with two cores, a compiler would compete with the client or with the server for its core, \
+     and the round trips would be those of that. `runaway_stopped_ms` is the longest time of such a handler.",
+    "The thread of the server has what an `OwnerThread` has: the policy, the handlers in front of the application, and a \
+     mailbox for its replies. The application gets its messages by a channel of the experiment's own.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
@@ -128,11 +134,16 @@ fn runaway(cx: &Context, extent: &Extent, outcome: &mut Outcome) -> Result<(), F
         Contestant::new("without", || Ok(p99(&calm.round_trips(count, GAP)?))),
         Contestant::new("with", || {
             let mut other = disturbed.runaway()?;
+            let mut fresh = endless(RUNAWAYS)?;
             let is_over = AtomicBool::new(false);
             let times = thread::scope(|scope| {
                 let running = scope.spawn(|| -> Result<(), Failure> {
                     while !is_over.load(Ordering::Relaxed) {
-                        other.run()?;
+                        let Some(handler) = fresh.pop() else {
+                            fresh = endless(RUNAWAYS)?;
+                            continue;
+                        };
+                        other.run(handler)?;
                         thread::sleep(RUNAWAY_GAP);
                     }
                     Ok(())

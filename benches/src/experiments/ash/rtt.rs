@@ -67,7 +67,8 @@ const NOTES: [&str; 9] = [
      socket, so that the wake-up of its core, the same for all, is not in the times. `user level`: the \
      server hands the message to a thread of the application on the same core, and sends its reply. \
      `upcall`: another process, through a shared ring (5.6). `unsafe`: a native handler of the same dispatch as \
-     the sandboxed one.",
+     the sandboxed one. The server's thread has what an `OwnerThread` has: the policy, the handlers in front of the \
+     application, and a mailbox for its replies. The application gets its messages by a channel of the experiment's own.",
     "Policies, fixed in advance: in the thesis, handlers and upcalls run in the interrupt and so before all \
      processes, and the application is a process. So the thread of the ring, which has the handlers, is \
      real-time (SCHED_FIFO, priority 1), as is the process for upcalls; the application's thread is normal. \

@@ -25,7 +25,7 @@ use super::client::{self, BYTES, TIMEOUT};
 use super::page::{self, is_request};
 use super::request::{Request, Returning, Stamps, Times};
 use super::scheduling::Policy;
-use super::{INCREMENT, computing_handler, handler};
+use super::{INCREMENT, computing_handler, handler, policy, text_of};
 use crate::command;
 use crate::failure::Failure;
 use crate::measure::{SERVER_CORE, pin, program};
@@ -80,6 +80,8 @@ pub(super) struct Server {
     remote: RemoteHandle,
     address: SocketAddr,
     stream: TcpStream,
+    /// To the server: endless handlers of another tenant.
+    endless: mpsc::Sender<Handler>,
     /// The longest time in which an endless handler was stopped, in ns.
     stopped_ns: Arc<AtomicU64>,
     stamps: Arc<Stamps>,
@@ -95,9 +97,10 @@ impl Server {
     /// Starts a server.
     pub(super) fn with(setup: Setup) -> Result<Self, Failure> {
         let (started, address) = mpsc::channel();
+        let (endless, fresh) = mpsc::channel();
         let stopped_ns = Arc::new(AtomicU64::new(0));
         let stamps = Arc::new(Stamps::default());
-        let shared = (Arc::clone(&stopped_ns), Arc::clone(&stamps));
+        let shared = (fresh, Arc::clone(&stopped_ns), Arc::clone(&stamps));
         let thread = thread::spawn(move || serve(setup, &started, shared));
         let Ok((address, remote)) = address.recv() else {
             let result = thread.join();
@@ -106,7 +109,7 @@ impl Server {
             return Err(Failure::Run("the server ended before it listened".to_owned()));
         };
         let stream = connect(address)?;
-        Ok(Server { remote, address, stream, stopped_ns, stamps, thread: Some(thread) })
+        Ok(Server { remote, address, stream, endless, stopped_ns, stamps, thread: Some(thread) })
     }
 
     /// Returns the times of a number of round trips in us, sorted, with gaps between them.
@@ -142,9 +145,9 @@ impl Server {
         Ok(Times { in_us: us(arrived, started), out_us: us(started, returned) })
     }
 
-    /// Opens a connection to the endless handler of another tenant.
+    /// Opens a connection of another tenant, whose handlers never end.
     pub(super) fn runaway(&self) -> Result<Runaway, Failure> {
-        Ok(Runaway(connect(self.address)?))
+        Ok(Runaway { stream: connect(self.address)?, handlers: self.endless.clone() })
     }
 
     /// Returns the longest time in which an endless handler was stopped.
@@ -162,15 +165,30 @@ impl Drop for Server {
     }
 }
 
-/// A client of the endless handler.
-pub(super) struct Runaway(TcpStream);
+/// A tenant whose handlers never end, and its client.
+pub(super) struct Runaway {
+    stream: TcpStream,
+    handlers: mpsc::Sender<Handler>,
+}
 
 impl Runaway {
-    /// Sends it a message, and returns once the server has stopped it.
-    pub(super) fn run(&mut self) -> Result<(), Failure> {
-        self.0.write_all(&RUNAWAY)?;
-        Ok(self.0.read_exact(&mut [0; RUNAWAY.len()])?)
+    /// Hands a handler over to the server, sends it a message, and returns once the server has stopped it.
+    pub(super) fn run(&mut self, handler: Handler) -> Result<(), Failure> {
+        let ended = |_| Failure::Run("the server has ended".to_owned());
+        self.handlers.send(handler).map_err(ended)?;
+        self.stream.write_all(&RUNAWAY)?;
+        Ok(self.stream.read_exact(&mut [0; RUNAWAY.len()])?)
     }
+}
+
+/// Returns handlers that never end, each of a module of its own.
+pub(super) fn endless(count: usize) -> Result<Vec<Handler>, Failure> {
+    let failed = |e| Failure::new("cannot load an endless handler", e);
+    let sandboxer = Sandboxer::new(policy()).map_err(failed)?;
+    let wasm = wat::parse_str(text_of("(loop $again (br $again))"));
+    let wasm = wasm.map_err(|e| Failure::new("the module of a handler", e))?;
+    let fresh = || sandboxer.load(&wasm).and_then(|ash| ash.instantiate(1));
+    (0..count).map(|_| fresh().map_err(failed)).collect()
 }
 
 fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
@@ -185,7 +203,7 @@ type Started = mpsc::Sender<(SocketAddr, RemoteHandle)>;
 fn serve(
     setup: Setup,
     started: &Started,
-    (stopped_ns, stamps): (Arc<AtomicU64>, Arc<Stamps>),
+    (endless, stopped_ns, stamps): (mpsc::Receiver<Handler>, Arc<AtomicU64>, Arc<Stamps>),
 ) -> Result<(), Failure> {
     let Setup { placement, server: policy, application, polls, computes, busy_poll } = setup;
     pin(&[SERVER_CORE])?;
@@ -227,7 +245,6 @@ fn serve(
     let process = (placement == Placement::UpcallProcess)
         .then(|| UpcallProcess::start(&server.remote(), policy, None));
     let (mut process, upcalls) = process.transpose()?.unzip();
-    let endless = handler("(loop $again (br $again))")?;
     let native = (placement == Placement::Upcall).then_some(0);
     let returned = Arc::clone(&stamps);
     let upcalls = Returning(upcalls, move || returned.note_return());
@@ -330,11 +347,11 @@ fn unsafe_increment() -> Result<Handler, Failure> {
     handler.map_err(|e| Failure::new("cannot create an unsafe handler", e))
 }
 
-/// Native code, and an endless handler of another tenant.
+/// Native code, and the endless handlers of another tenant.
 struct Hook {
     /// The count of the upcall in process.
     native: Option<u64>,
-    endless: Handler,
+    endless: mpsc::Receiver<Handler>,
     stopped_ns: Arc<AtomicU64>,
     stamps: Arc<Stamps>,
 }
@@ -342,11 +359,11 @@ struct Hook {
 impl ReceiveHook for Hook {
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         if rx.bytes() == RUNAWAY {
-            let start = Instant::now();
-            self.endless.handle_copy(rx.bytes(), 0, start);
-            self.stopped_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
-            // So that each message finds a fresh handler.
-            self.endless.enable();
+            if let Ok(mut endless) = self.endless.try_recv() {
+                let start = Instant::now();
+                endless.handle_copy(rx.bytes(), 0, start);
+                self.stopped_ns.fetch_max(start.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            }
             rx.consume(RUNAWAY.len());
             io.send(id, Chunk::Static(&RUNAWAY));
             return;
@@ -417,7 +434,7 @@ mod tests {
                 assert_eq!(u64::from_le_bytes(reply), count, "{placement:?}");
             }
             let mut runaway = server.runaway().unwrap();
-            (0..5).for_each(|_| runaway.run().unwrap());
+            endless(5).unwrap().into_iter().for_each(|handler| runaway.run(handler).unwrap());
             assert!(server.stopped() > Duration::ZERO);
             assert_eq!(server.round_trips(3, Duration::ZERO).unwrap().len(), 3);
         }

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use wasmparser::{
-    DataKind, ElementItems, ExternalKind, FuncType, FuncValidatorAllocations, Import, Name,
-    NameSectionReader, Operator, Parser, Payload, TypeRef, ValType, Validator, WasmFeatures,
-    WasmFeatures as Features,
+    ConstExpr, DataKind, ElementItems, ElementKind, ExternalKind, FuncType,
+    FuncValidatorAllocations, Import, Name, NameSectionReader, Operator, Parser, Payload, TypeRef,
+    ValType, Validator, WasmFeatures, WasmFeatures as Features,
 };
 
 use super::call::{CALLS, Call, ENTRY, MEMORY, MODULE, Type};
@@ -71,6 +71,8 @@ struct Contents<'a> {
     /// Work of the compiler beside that of the bodies.
     work: u64,
     in_tables: Vec<u32>,
+    /// Number of elements of the table; there is one at most.
+    table: u64,
     memory: Option<wasmparser::MemoryType>,
     exports: Vec<(&'a str, ExternalKind, u32)>,
     data_end: u64,
@@ -100,6 +102,17 @@ pub(crate) fn analyse(
 
 fn invalid(error: wasmparser::BinaryReaderError) -> Rejection {
     Rejection::new(Reason::Invalid(error.to_string()))
+}
+
+/// Returns the value of an expression that is one constant; `None` for any other.
+fn constant(expression: &ConstExpr<'_>) -> Result<Option<u32>, Rejection> {
+    let mut operators = expression.get_operators_reader();
+    let first = operators.read().map_err(invalid)?;
+    let is_all = matches!(operators.read().map_err(invalid)?, Operator::End);
+    match first {
+        Operator::I32Const { value } if is_all => Ok(Some(value as u32)),
+        _ => Ok(None),
+    }
 }
 
 impl<'a> Contents<'a> {
@@ -167,6 +180,7 @@ impl<'a> Contents<'a> {
                     if count > max.into() {
                         return Err(Reason::TableTooLarge(count, max).into());
                     }
+                    self.table = count;
                 }
             }
             Payload::MemorySection(section) => {
@@ -196,16 +210,31 @@ impl<'a> Contents<'a> {
             }
             Payload::ElementSection(section) => {
                 self.add_entries(section.count());
-                for element in section {
-                    match element.map_err(invalid)?.items {
+                for (number, element) in (0..).zip(section) {
+                    let element = element.map_err(invalid)?;
+                    let outside = Reason::ElementsOutsideTable(number, self.table);
+                    // The validator rejects segments of other kinds, which belong to a feature that is off.
+                    let ElementKind::Active { offset_expr, .. } = element.kind else {
+                        return Err(outside.into());
+                    };
+                    let count = match &element.items {
+                        ElementItems::Functions(functions) => functions.count(),
+                        ElementItems::Expressions(_, items) => items.count(),
+                    };
+                    let start = constant(&offset_expr)?;
+                    let end = start.map(|start| u64::from(start) + u64::from(count));
+                    if end.is_none_or(|end| end > self.table) {
+                        return Err(outside.into());
+                    }
+                    self.work += u64::from(count);
+                    match element.items {
                         ElementItems::Functions(functions) => {
-                            self.work += u64::from(functions.count());
                             for function in functions {
                                 self.in_tables.push(function.map_err(invalid)?);
                             }
                         }
                         // The validator rejects `ref.null` and `ref.func`, so there is no such expression.
-                        ElementItems::Expressions(_, items) => debug_assert_eq!(items.count(), 0),
+                        ElementItems::Expressions(..) => debug_assert_eq!(count, 0),
                     }
                 }
                 // A module can name a function as often as it has room for.
@@ -220,15 +249,12 @@ impl<'a> Contents<'a> {
                     let DataKind::Active { offset_expr, .. } = data.kind else {
                         return Err(Reason::DataOutsideMemory.into());
                     };
-                    let mut operators = offset_expr.get_operators_reader();
-                    let first = operators.read().map_err(invalid)?;
-                    let is_all = matches!(operators.read().map_err(invalid)?, Operator::End);
-                    match first {
-                        Operator::I32Const { value } if is_all => {
-                            let end = u64::from(value as u32) + data.data.len() as u64;
+                    match constant(&offset_expr)? {
+                        Some(start) => {
+                            let end = u64::from(start) + data.data.len() as u64;
                             self.data_end = self.data_end.max(end);
                         }
-                        _ => self.data_is_unknown = true,
+                        None => self.data_is_unknown = true,
                     }
                 }
             }

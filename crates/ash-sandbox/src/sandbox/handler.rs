@@ -9,15 +9,12 @@ use std::time::Instant;
 use wasmtime::{Global, Store, Trap, TypedFunc, Val};
 
 use super::budget::Budget;
+use super::clock::{Clock, OwnTime};
 use super::host::{COUNTERS, Host};
 use super::native::NativeEntry;
-use super::sandboxer::Clock;
 use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
 use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
-
-/// A handler bounded by a clock ends within this number of ticks (section 4.1.2).
-const TICKS: u64 = 2;
 
 /// What the entry returns if it has handled the message (section 5.4.1).
 const HANDLED: i32 = 1;
@@ -201,7 +198,7 @@ pub struct Handler {
     /// The part of the message area to which messages are copied.
     copy_area: Range<usize>,
     /// Interrupts the handler, if it is bounded by epochs.
-    _clock: Option<Arc<Clock>>,
+    clock: Option<Arc<Clock>>,
 }
 
 impl fmt::Debug for Handler {
@@ -245,7 +242,7 @@ impl Handler {
             governor: None,
             areas_are_taken: false,
             copy_area,
-            _clock: clock,
+            clock,
         }
     }
 
@@ -494,7 +491,8 @@ impl Handler {
             }
             (Bound::Cyclic, Loops::Epoch(_)) => {
                 if let Some(store) = self.module() {
-                    store.set_epoch_deadline(TICKS);
+                    store.data_mut().own_time = OwnTime::default();
+                    store.set_epoch_deadline(1);
                 }
                 Some(Instant::now())
             }
@@ -508,7 +506,11 @@ impl Handler {
             // With the longest path, which calls could not use.
             (Bound::Acyclic(_), _) => by_calls,
             // One operation for each nanosecond.
-            (Bound::Cyclic, Some(start)) => (start.elapsed().as_nanos() as u64).max(by_calls),
+            (Bound::Cyclic, Some(start)) => {
+                let tick = self.clock.as_ref().map(|clock| clock.tick()).unwrap_or_default();
+                let time = self.code.host().own_time.of(start.elapsed(), tick);
+                (time.as_nanos() as u64).max(by_calls)
+            }
             (Bound::Cyclic, None) => {
                 let left = self.module().and_then(|store| store.get_fuel().ok()).unwrap_or(0);
                 (fuel - left.min(fuel)).max(by_calls)

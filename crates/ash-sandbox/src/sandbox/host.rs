@@ -9,6 +9,7 @@ use wasmtime::{Caller, Linker, Trap};
 
 use super::Policy;
 use super::call::{self, Call, MODULE, cost_of_bytes};
+use super::clock::OwnTime;
 use super::memory::HandlerMemory;
 use super::shared_data::SharedData;
 use crate::ilp::{Ilp, PipeId, Register, State};
@@ -75,6 +76,8 @@ pub(crate) struct Host {
     pub(crate) aborted: bool,
     /// It has started an upcall with the message.
     pub(crate) starts_upcall: bool,
+    /// Of the invocation, if a clock bounds it.
+    pub(crate) own_time: OwnTime,
     pipes: Vec<Pipes>,
 }
 
@@ -101,6 +104,7 @@ impl Host {
             calls: 0,
             aborted: false,
             starts_upcall: false,
+            own_time: OwnTime::default(),
             pipes: Vec::new(),
         }
     }

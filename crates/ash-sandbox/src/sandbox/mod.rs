@@ -104,6 +104,7 @@ mod analysis;
 mod budget;
 mod cache;
 mod call;
+mod clock;
 mod cost;
 mod handler;
 mod host;

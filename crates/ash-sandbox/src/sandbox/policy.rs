@@ -58,8 +58,10 @@ pub enum Loops {
     /// Count operations, at each call, return and iteration; slower by a tenth to a quarter. A handler exceeds its maximum by
     /// [one body](Policy::max_body_operations) at most.
     Fuel,
-    /// Check a clock tick at each call, return and iteration: a handler ends within two ticks, as in section 4.1.2. A thread
-    /// ticks, every 100 us at most; where that is permitted, it runs before real-time threads.
+    /// Check a clock tick at each call, return and iteration: a handler ends at the second tick, as in section 4.1.2, or at a
+    /// later one if other threads ran meanwhile: not before its own thread has run for half a tick since the first. It is
+    /// charged an operation for each nanosecond of its own thread, and for those of other threads before the first tick. A
+    /// thread ticks, every 100 us at most; where that is permitted, it runs before real-time threads.
     Epoch(Duration),
 }
 

@@ -37,6 +37,9 @@ pub enum Reason {
     TableTooLarge(u64, u32),
     /// A data segment does not lie in the memory, or at no constant offset.
     DataOutsideMemory,
+    /// An element segment does not lie in the table, or at no constant offset: the number of the segment, and the elements
+    /// that the table has.
+    ElementsOutsideTable(u32, u64),
     /// The module has a start function, which would run when it is loaded.
     Start,
     /// The module does not export the entry, or exports it with another type.
@@ -119,6 +122,10 @@ impl fmt::Display for Reason {
             Reason::DataOutsideMemory => {
                 f.write_str("a data segment must lie in the memory, at a constant offset")
             }
+            Reason::ElementsOutsideTable(segment, elements) => write!(
+                f,
+                "the element segment {segment} must lie in the table, which has {elements} elements, at a constant offset"
+            ),
             Reason::Start => f.write_str("the module has a start function; handlers have none"),
             Reason::NoEntry => f.write_str(
                 "the module must export `ash_handle` with parameters (i32, i32, i64, i32) and result i32",

@@ -3,17 +3,14 @@
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
-use std::time::Duration;
 
-use rustix::thread::{CpuSet, sched_setaffinity};
 use wasmtime::{Config, Engine, Global, Linker, Module, Mutability, OperatorCost, OptLevel, Store};
 
 use super::analysis::{Analysis, MAX_GLOBALS, analyse};
 use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
+use super::clock::Clock;
 use super::handler::{Handler, HandlerCode, Instance};
 use super::host::{self, Charging, Host};
 use super::memory::{Areas, Creator, Memories};
@@ -26,9 +23,6 @@ const MAX_SLOTS: u16 = 64;
 /// Maximum size of a handler's stack in bytes. It is a part of the thread's stack, which has 256 KiB in a green thread of
 /// `flexsc-rt`: with all of these, a handler that recurses would meet the guard page and end the process.
 const MAX_STACK: usize = 128 << 10;
-
-/// Shortest time between two ticks.
-const MIN_TICK: Duration = Duration::from_micros(100);
 
 /// Each instruction is one operation, as in `cost`. Those that cost nothing by default are code, too: a loop checks the
 /// bound, and among many labels there are jumps.
@@ -44,21 +38,6 @@ const EACH_ONE: OperatorCost = OperatorCost {
     ..OperatorCost::new()
 };
 
-/// Lets this thread run on all cores that the process may use, before real-time threads if that is permitted: a handler
-/// that runs for too long in such a thread would stop the ticks that end it. Threads inherit both from their creator.
-fn run_above_others() {
-    let mut cores = CpuSet::new();
-    (0..CpuSet::MAX_CPU).for_each(|core| cores.set(core));
-    let _ = sched_setaffinity(None, &cores);
-    let parameters = libc::sched_param {
-        // SAFETY: it returns a number.
-        sched_priority: unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) },
-    };
-    // Without the permission, no thread of the process is likely to have it.
-    // SAFETY: the parameters are read during the call; 0 is this thread.
-    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
-}
-
 /// Checks modules and compiles them to handlers.
 pub struct Sandboxer {
     policy: Arc<Policy>,
@@ -70,15 +49,6 @@ pub struct Sandboxer {
     checked: Engine,
     cache: Option<Cache>,
     clock: Option<Arc<Clock>>,
-}
-
-/// The ticks that bound handlers by epochs. They stop when it is dropped, so each handler has one.
-pub(crate) struct Clock(Arc<AtomicBool>);
-
-impl Drop for Clock {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 impl fmt::Debug for Sandboxer {
@@ -138,19 +108,7 @@ impl Sandboxer {
         let checked = engine(Some(policy.loops))?;
         let clock = match policy.loops {
             Loops::Epoch(tick) => {
-                let tick = tick.max(MIN_TICK);
-                let (stop, engine) = (Arc::new(AtomicBool::new(false)), checked.weak());
-                let clock = Clock(Arc::clone(&stop));
-                let ticks = move || {
-                    run_above_others();
-                    while !stop.load(Ordering::Relaxed) {
-                        thread::sleep(tick);
-                        let Some(engine) = engine.upgrade() else { return };
-                        engine.increment_epoch();
-                    }
-                };
-                let named = thread::Builder::new().name("ash-clock".into());
-                named.spawn(ticks).map_err(compiler)?;
+                let clock = Clock::start(tick, checked.weak()).map_err(compiler)?;
                 Some(Arc::new(clock))
             }
             Loops::Fuel => None,
@@ -302,8 +260,12 @@ impl Ash {
         if has_fuel {
             store.set_fuel(u64::MAX / 2).map_err(compiler)?;
         }
-        if is_cyclic && !has_fuel {
+        if let Some(clock) = self.clock.as_ref().filter(|_| is_cyclic) {
             store.set_epoch_deadline(u64::MAX / 2);
+            let tick = clock.tick();
+            store.epoch_deadline_callback(move |mut store| {
+                Ok(store.data_mut().own_time.at_tick(tick))
+            });
         }
         let instantiate = || linker.instantiate(&mut store, &self.module);
         let (instance, memory) = self

@@ -24,8 +24,8 @@ use crate::decision::options::HostIndex;
 use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
 use crate::host_options::HostOptions;
-use crate::page_path::open_page;
 use crate::redirect::Redirect;
+use crate::regular_file;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 #[cfg(feature = "sandbox")]
@@ -37,6 +37,8 @@ use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::log;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::Realms;
+#[cfg(feature = "sandbox")]
+use crate::site::sandbox::Sandbox;
 
 impl Builder {
     /// Returns the settings of basic authentication of each host.
@@ -154,15 +156,17 @@ impl Builder {
         Ok(())
     }
 
-    /// Checks the handlers in a sandbox. Without addresses in the settings, those of the server are known at the start:
-    /// a service manager may give them.
+    /// Checks the handlers in a sandbox, of which it creates an instance as each worker does. Without addresses in the
+    /// settings, those of the server are known at the start: a service manager may give them.
     #[cfg(feature = "sandbox")]
     fn check_handlers(&self, listen: &[SocketAddr]) -> Result<(), Error> {
         let mut handlers = modules::load(&self.modules, None)?;
+        handlers.extend(self.sandbox.iter().cloned());
+        Sandbox::new(&handlers, &[])
+            .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
         if self.listen.is_empty() && self.config.listen.is_empty() {
             return Ok(());
         }
-        handlers.extend(self.sandbox.iter().cloned());
         // A socket of a service manager may be for both families.
         let of_ipv6 = listen.iter().filter(|at| at.ip() == Ipv6Addr::UNSPECIFIED);
         let of_ipv4 = of_ipv6.map(|at| SocketAddr::from((Ipv4Addr::UNSPECIFIED, at.port())));
@@ -230,7 +234,7 @@ impl Builder {
 
     /// Checks that a page below a root can be sent.
     fn check_page(&self, root: &Path, page: &Path) -> io::Result<()> {
-        open_page(page)?;
+        regular_file::open(page)?;
         if self.config.symlinks != SymlinkPolicy::Anywhere
             && !page.canonicalize()?.starts_with(root.canonicalize()?)
         {

@@ -1,13 +1,14 @@
 //! Loads the handlers in a sandbox that the settings name.
 
 use std::collections::HashMap;
-use std::fs;
+use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 
 use ash_sandbox::sandbox::{Policy, Sandboxer};
 use evring::sockets::ListeningSocket;
 
+use crate::regular_file;
 use crate::server::addresses::Addresses;
 use crate::server::error::Error;
 use crate::server::options::{HandlerModule, HandlerTenant};
@@ -31,7 +32,7 @@ pub(crate) fn load(
     }
     let tenants = numbers(modules);
     let load = |(tenant, module): (u64, &HandlerModule)| {
-        let wasm = fs::read(&module.file);
+        let wasm = read(&module.file, sandboxer.policy().max_module_bytes);
         let wasm = wasm.map_err(|error| Error::HandlerFile(module.file.clone(), error))?;
         let ash = sandboxer.load(&wasm).map_err(|rejection| rejected(module, rejection))?;
         let name = module.file.display().to_string();
@@ -40,6 +41,16 @@ pub(crate) fn load(
         Ok(addresses.into_iter().fold(handler, SandboxedHandler::listener_at_one_of))
     };
     tenants.into_iter().zip(modules).map(load).collect()
+}
+
+/// Reads a file of up to `max` bytes.
+fn read(file: &Path, max: usize) -> io::Result<Vec<u8>> {
+    let mut wasm = Vec::new();
+    regular_file::open(file)?.take(max as u64 + 1).read_to_end(&mut wasm)?;
+    if wasm.len() > max {
+        return Err(io::Error::other(format!("it has more than {max} bytes")));
+    }
+    Ok(wasm)
 }
 
 /// Finds the addresses of the handlers among those at which the server serves, of which `inherited` sockets have some.
@@ -75,6 +86,7 @@ fn numbers(modules: &[HandlerModule]) -> Vec<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::time::Instant;
 
     use ash_sandbox::sandbox::{Outcome, Pass};

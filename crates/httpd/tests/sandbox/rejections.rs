@@ -2,9 +2,12 @@
 
 use std::fs;
 use std::io::BufRead as _;
+use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt as _;
 
-use evring_httpd::sandbox::Policy;
+use evring_httpd::Server;
+use evring_httpd::handlers::SandboxedHandler;
+use evring_httpd::sandbox::{Policy, Sandboxer};
 
 use crate::sandbox::{compiled, counter, handler, root, serve};
 use crate::serving::program::{Serving, httpd};
@@ -131,6 +134,23 @@ fn module_that_is_no_handler_is_rejected_with_a_reason() {
         let error = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2));
         assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn check_accepted_a_handler_that_no_worker_could_instantiate() {
+    // Its message area is larger than the addresses of a memory.
+    let policy = Policy::default().with(|policy| policy.message_area_bytes = 1 << 40);
+    let sandboxer = Sandboxer::new(policy).unwrap();
+    let ash = sandboxer.load(&fs::read(handler("hello.wasm")).unwrap()).unwrap();
+    let server = || {
+        let hello = SandboxedHandler::new("hello", ash.clone());
+        Server::builder().listen(SocketAddr::from(([127, 0, 0, 1], 0))).sandbox(hello)
+    };
+    for outcome in [server().check(), server().start().map(drop)] {
+        let error = outcome.unwrap_err().to_string();
+        let expected = "cannot use the handler hello: the memory cannot be set up";
+        assert!(error.contains(expected), "{error}");
     }
 }
 

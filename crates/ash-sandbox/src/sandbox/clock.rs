@@ -1,0 +1,122 @@
+//! Bounds by a clock (section 4.1.2). A thread ticks by the wall clock; a handler ends at a tick only if its own thread has
+//! run since the one before.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use rustix::time::{ClockId, clock_gettime};
+use wasmtime::{EngineWeak, UpdateDeadline};
+
+/// Shortest time between two ticks.
+const MIN_TICK: Duration = Duration::from_micros(100);
+
+/// The ticks that bound handlers by epochs. They stop when it is dropped, so each handler has one.
+pub(crate) struct Clock {
+    tick: Duration,
+    stop: Arc<AtomicBool>,
+}
+
+impl Clock {
+    /// Starts the thread that ticks.
+    pub(crate) fn start(tick: Duration, engine: EngineWeak) -> io::Result<Self> {
+        let clock = Clock { tick: tick.max(MIN_TICK), stop: Arc::default() };
+        let (tick, stop) = (clock.tick, Arc::clone(&clock.stop));
+        let ticks = move || {
+            run_above_others();
+            while !stop.load(Ordering::Relaxed) {
+                thread::sleep(tick);
+                let Some(engine) = engine.upgrade() else { return };
+                engine.increment_epoch();
+            }
+        };
+        thread::Builder::new().name("ash-clock".into()).spawn(ticks)?;
+        Ok(clock)
+    }
+
+    /// Returns the time between two ticks.
+    pub(crate) fn tick(&self) -> Duration {
+        self.tick
+    }
+}
+
+impl Drop for Clock {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Lets this thread run on all cores that the process may use, before real-time threads if that is permitted: a handler
+/// that runs for too long in such a thread would stop the ticks that end it. Threads inherit both from their creator.
+fn run_above_others() {
+    let mut cores = CpuSet::new();
+    (0..CpuSet::MAX_CPU).for_each(|core| cores.set(core));
+    let _ = sched_setaffinity(None, &cores);
+    let parameters = libc::sched_param {
+        // SAFETY: it returns a number.
+        sched_priority: unsafe { libc::sched_get_priority_max(libc::SCHED_FIFO) },
+    };
+    // Without the permission, no thread of the process is likely to have it.
+    // SAFETY: the parameters are read during the call; 0 is this thread.
+    let _ = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const parameters) };
+}
+
+/// The time of a handler's own thread in an invocation, without that of other threads. It is read when a tick has passed,
+/// so that shorter invocations need no system call.
+#[derive(Debug, Default)]
+pub(crate) struct OwnTime {
+    /// What the thread had used at the first tick of the invocation.
+    at_first_tick: Option<Duration>,
+}
+
+impl OwnTime {
+    /// Decides at a tick: the handler ends if its thread has run for half a tick since the first.
+    pub(crate) fn at_tick(&mut self, tick: Duration) -> UpdateDeadline {
+        self.at_tick_of(tick, of_this_thread())
+    }
+
+    fn at_tick_of(&mut self, tick: Duration, now: Duration) -> UpdateDeadline {
+        let first = *self.at_first_tick.get_or_insert(now);
+        if now.saturating_sub(first) >= tick / 2 {
+            UpdateDeadline::Interrupt
+        } else {
+            UpdateDeadline::Continue(1)
+        }
+    }
+
+    /// Returns the time of an invocation that took this long by the wall clock. What other threads had of it is a tick at
+    /// most.
+    pub(crate) fn of(&self, elapsed: Duration, tick: Duration) -> Duration {
+        let since = self.at_first_tick.map(|first| of_this_thread().saturating_sub(first));
+        elapsed.min(tick + since.unwrap_or_default())
+    }
+}
+
+/// Returns the processor time that this thread has used.
+fn of_this_thread() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_of_other_threads_ended_a_handler() {
+        let (mut time, tick) = (OwnTime::default(), Duration::from_millis(1));
+        let mut ends = |now| match time.at_tick_of(tick, Duration::from_micros(now)) {
+            UpdateDeadline::Interrupt => true,
+            UpdateDeadline::Continue(ticks) => ticks != 1,
+            _ => panic!("it yields"),
+        };
+        // The thread runs for a little of each tick.
+        for now in [7_000, 7_100, 7_200, 7_300, 7_499] {
+            assert!(!ends(now), "at {now}");
+        }
+        assert!(ends(7_500));
+    }
+}
