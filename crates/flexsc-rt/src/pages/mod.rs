@@ -284,13 +284,11 @@ impl Pages {
         self.slots.len() - self.free.len()
     }
 
-    /// Panics if two syscall threads that are not known to be blocked make calls of one page.
+    /// Returns the syscall threads, if there are any.
     #[cfg(all(test, not(loom)))]
-    #[allow(dead_code, reason = "the simulation asserts it")]
-    pub(crate) fn assert_pages_are_locked(&self) {
-        if let Some(threads) = &self.threads {
-            threads.assert_pages_are_locked();
-        }
+    #[allow(dead_code, reason = "for the simulation")]
+    pub(crate) fn threads(&self) -> Option<&Threads> {
+        self.threads.as_ref()
     }
 
     /// Returns why there is no ring, if a call was to be given to it. Calls that are pinned to it are

@@ -281,7 +281,9 @@ impl Run {
                 self.pages.wait(None).map_err(io::Error::other)?;
             }
         }
-        self.pages.assert_pages_are_locked();
+        if let Some(threads) = self.pages.threads() {
+            threads.assert_pages_are_locked();
+        }
         Ok(())
     }
 
