@@ -209,7 +209,7 @@ fn real_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
 }
 
 /// The file counts as one that is not cached, so `plain` and `dns` read before they send. sendfile(2) does not take this
-/// one, and would fail with EINVAL.
+/// one, and would fail with another error.
 #[test]
 fn real_disk_error_of_a_part_that_is_not_cached_ends_the_connection() {
     let len = rustix::param::page_size();
