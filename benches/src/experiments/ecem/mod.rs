@@ -193,8 +193,8 @@ struct Runner<'a> {
     site: &'a Site,
     files: Files,
     trials: Trials<'a>,
-    /// Send buffer of the server's sockets; with `None` the kernel sizes it.
-    send_buffer: Option<usize>,
+    /// Send buffer of the server's sockets, in bytes.
+    send_buffer: usize,
     quick: bool,
     /// Whether a run has no goal and is measured for a shorter time.
     brief: bool,
@@ -208,7 +208,7 @@ impl<'a> Runner<'a> {
             site,
             files: FILES,
             trials,
-            send_buffer: Some(SEND_BUFFER),
+            send_buffer: SEND_BUFFER,
             quick: cx.quick,
             brief: false,
             seed: 1,
@@ -268,7 +268,7 @@ impl<'a> Runner<'a> {
 
     fn conditions(&self, case: Case) -> Conditions<'static> {
         Conditions {
-            send_buffer: self.send_buffer,
+            send_buffer: Some(self.send_buffer),
             processes: Some(case.clients + SPARE_PROCESSES),
             evict: case.cache == Cache::Cold,
             ..Conditions::default()
@@ -419,7 +419,7 @@ mod tests {
             site: &site,
             files: FILES,
             trials: Trials::new(&site, 1),
-            send_buffer: Some(SEND_BUFFER),
+            send_buffer: SEND_BUFFER,
             quick: false,
             brief: false,
             seed: 1,
