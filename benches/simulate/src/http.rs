@@ -9,7 +9,7 @@ use evring_httpd::options::Limits;
 use evring_httpd::{Request, Response, Site};
 use evring_sim::{Fault, FileVersions, Net, PeerConn};
 
-use super::pattern::PATTERN;
+use super::pattern::{LONG_FILE, PATTERN};
 use super::talker::{ProtocolModel, Shared};
 
 /// The files of the site: name and length. The contents of the largest one are checked between its blocks.
@@ -91,8 +91,15 @@ impl Expected {
     /// Returns whether a body, or for HEAD its length, is the expected one. `changed` is set if
     /// files have changed; `start` is the offset in the file.
     fn matches(&self, len: usize, body: &[u8], changed: bool, start: usize) -> bool {
-        let same = if self.is_head { self.body.len() == len } else { self.body == body };
-        let Some((size, _)) = self.part.filter(|_| changed) else { return same };
+        let may_differ = changed && self.part.is_some();
+        (may_differ || self.body.len() == len) && self.begins_with(body, changed, start)
+    }
+
+    /// Returns whether the expected body begins with these bytes.
+    fn begins_with(&self, body: &[u8], changed: bool, start: usize) -> bool {
+        let Some((size, _)) = self.part.filter(|_| changed) else {
+            return self.body.starts_with(body);
+        };
         let (original, mut versions) = (&PATTERN[..size], FileVersions::default());
         (start..).zip(body).all(|(at, byte)| versions.accepts(original, at, *byte))
     }
@@ -103,11 +110,33 @@ pub(super) struct HttpModel {
     shared: Shared,
     expected: VecDeque<Expected>,
     ends: bool,
+    /// It requests the long file, too.
+    requests_long: bool,
 }
 
 impl HttpModel {
     pub(super) fn new(shared: &Shared) -> Self {
-        HttpModel { shared: shared.clone(), expected: VecDeque::new(), ends: false }
+        HttpModel {
+            shared: shared.clone(),
+            expected: VecDeque::new(),
+            ends: false,
+            requests_long: false,
+        }
+    }
+
+    /// Requests the long file, too, one at a time.
+    pub(super) fn requesting_long(self, requests_long: bool) -> Self {
+        HttpModel { requests_long, ..self }
+    }
+
+    /// Chooses a file: name and length.
+    fn file(&self, below: &mut dyn FnMut(usize) -> usize) -> (&'static str, usize) {
+        let is_long =
+            |expected: &Expected| expected.part.is_some_and(|(len, _)| len == LONG_FILE.1);
+        match self.requests_long && !self.expected.iter().any(is_long) && below(6) == 0 {
+            true => LONG_FILE,
+            false => FILES[below(FILES.len())],
+        }
     }
 
     fn expect(&mut self, status: u16, body: Vec<u8>) -> &mut Expected {
@@ -119,7 +148,7 @@ impl HttpModel {
     }
 
     fn get(&mut self, below: &mut dyn FnMut(usize) -> usize, out: &mut Vec<u8>) -> bool {
-        let (name, len) = FILES[below(FILES.len())];
+        let (name, len) = self.file(below);
         let path = name.strip_suffix("index.html").unwrap_or(name);
         let (method, is_head) = if below(5) == 0 { ("HEAD", true) } else { ("GET", false) };
         let (version, is_http_1_0) = if below(12) == 0 { ("1.0", true) } else { ("1.1", false) };
@@ -129,13 +158,14 @@ impl HttpModel {
             out.extend_from_slice(b"Connection: close\r\n");
         }
         let range = below(5) == 0 && len > 100 && !is_head;
+        let range_end = if len == LONG_FILE.1 { len / 2 } else { 60 };
         if range {
-            out.extend_from_slice(b"Range: bytes=5-59\r\n");
+            out.extend_from_slice(format!("Range: bytes=5-{}\r\n", range_end - 1).as_bytes());
         }
         out.extend_from_slice(b"\r\n");
         let body = PATTERN[..len].to_vec();
         let expected = match range {
-            true => self.expect(206, body[5..60].to_vec()),
+            true => self.expect(206, body[5..range_end].to_vec()),
             false => self.expect(200, body),
         };
         expected.part = Some((len, if range { 5 } else { 0 }));
@@ -212,6 +242,22 @@ impl ProtocolModel for HttpModel {
             used += n;
         }
         Ok(used)
+    }
+
+    fn check_cut(&self, net: &Net<'_>, bytes: &[u8]) -> Result<(), String> {
+        let mut fields = [httparse::EMPTY_HEADER; 32];
+        let mut reply = httparse::Response::new(&mut fields);
+        let Ok(httparse::Status::Complete(head)) = reply.parse(bytes) else { return Ok(()) };
+        let (status, body) = (reply.code.unwrap_or(0), &bytes[head..]);
+        let expected = self.expected.front().filter(|expected| expected.status == status);
+        let Some((expected, (_, start))) = expected.and_then(|e| Some((e, e.part?))) else {
+            return Ok(());
+        };
+        let changed = net.has_happened(Fault::FileChanges);
+        match expected.begins_with(body, changed, start) {
+            true => Ok(()),
+            false => Err(format!("a body that ended after {} bytes differs", body.len())),
+        }
     }
 
     fn outstanding(&self) -> Option<String> {

@@ -44,6 +44,10 @@ impl Replies {
         self.bytes.is_empty()
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
     pub(super) fn clear(&mut self) {
         *self = Replies::default();
     }

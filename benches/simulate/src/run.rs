@@ -24,7 +24,7 @@ use super::kv::KvModel;
 use super::layered::{Identity, landed};
 use super::mechanism::{RunError, Server};
 use super::origin::Origin;
-use super::pattern::add_files;
+use super::pattern::{LONG_FILE, add_files};
 use super::script::Script;
 use super::stop::{End, Stopper};
 use super::talker::{Client, Shared};
@@ -58,7 +58,14 @@ pub(super) const SHORT_MEMORY_BYTES: usize = 40_000;
 
 /// Runs a case.
 pub fn run(case: &Case) -> Report {
-    let machine = Machine::new(&plan(case));
+    let mut plan = plan(case);
+    if has_long_file(case) {
+        plan.room = Some(LONG_ROOM);
+    }
+    let machine = Machine::new(&plan);
+    if has_long_file(case) {
+        add_files(&machine, &[LONG_FILE]);
+    }
     let shared = Shared::default();
     let mut random = fastrand::Rng::with_seed(case.plan.seed ^ 0x5eed);
     let config = configuration(&mut random, case);
@@ -89,6 +96,14 @@ pub fn run(case: &Case) -> Report {
         Program::Httpd => setup.serve_files(),
     });
     Report { requests: shared.requests.get(), ..end(case, &machine, outcome) }
+}
+
+/// Room of the sockets in runs with a long file, so that it takes few steps.
+const LONG_ROOM: usize = 70_000;
+
+/// Returns whether the first client of a run requests a long file, too.
+fn has_long_file(case: &Case) -> bool {
+    matches!(case.program, Program::Httpd | Program::Wild) && case.plan.seed % 7 == 3
 }
 
 /// Runs the web server with a client that `bytes` control. They also choose the machine, the
@@ -211,13 +226,17 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
 /// Adds the clients of a case, and a peer that stops the server.
 fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHandle) {
     for me in 0..case.clients {
+        let requests_long = me == 0 && has_long_file(case);
         match case.program {
             Program::Echo => machine.add_peer(Client::new(EchoModel::default(), SERVER, shared)),
             Program::Proxy => machine.add_peer(Client::new(EchoModel::via_proxy(), SERVER, shared)),
-            Program::Wild => machine.add_peer(Client::new(WildModel::default(), SERVER, shared)),
+            Program::Wild => {
+                machine.add_peer(Client::new(WildModel::new(requests_long), SERVER, shared))
+            }
             Program::Kv => machine.add_peer(Client::new(KvModel::new(me), SERVER, shared)),
             Program::Httpd => {
-                machine.add_peer(Client::new(HttpModel::new(shared), SERVER, shared));
+                let model = HttpModel::new(shared).requesting_long(requests_long);
+                machine.add_peer(Client::new(model, SERVER, shared));
             }
         }
     }

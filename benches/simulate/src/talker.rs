@@ -26,6 +26,14 @@ pub(super) trait ProtocolModel {
         bytes: &[u8],
     ) -> Result<usize, String>;
 
+    /// Checks the first bytes of a reply that the end of the connection has cut.
+    ///
+    /// # Errors
+    /// If they are wrong.
+    fn check_cut(&self, _net: &Net<'_>, _bytes: &[u8]) -> Result<(), String> {
+        Ok(())
+    }
+
     /// Describes the outstanding replies; `None` if all were received.
     fn outstanding(&self) -> Option<String>;
 
@@ -177,6 +185,9 @@ impl<D: ProtocolModel> Client<D> {
             // The client's address has its maximum of connections.
             net.close(conn);
             return Next::After(Duration::from_millis(1 + net.below(20) as u64));
+        }
+        if let Err(message) = self.model.check_cut(net, &self.received) {
+            net.fail(message);
         }
         let all_received = self.model.outstanding().is_none() && self.received.is_empty();
         let is_expected =

@@ -14,7 +14,7 @@ use evring::{
 use evring_sim::{Fault, Net, PeerConn};
 
 use super::echo::ORIGIN_FAULTS;
-use super::pattern::PATTERN;
+use super::pattern::{LONG_FILE, PATTERN};
 use super::replies::Replies;
 use super::talker::ProtocolModel;
 
@@ -65,11 +65,15 @@ impl Wild {
         let path = |file: usize| FilePath::new(FILES[file % FILES.len()].0);
         match command {
             "say" => send_bytes(x, number(), number()),
-            "file" | "read" => {
-                let (file, start, len) = (number(), number() as u64, number() as u64);
+            "file" | "read" | "long" => {
+                let path = match command {
+                    "long" => FilePath::new(LONG_FILE.0),
+                    _ => path(number()),
+                };
+                let (start, len) = (number() as u64, number() as u64);
                 let read = command == "read";
                 *x.state = Waiting::File { range: start..start + len, read };
-                x.io.file_op(x.id, 1, FileOp::Open((Root(0), path(file)), Access::Read));
+                x.io.file_op(x.id, 1, FileOp::Open((Root(0), path), Access::Read));
             }
             // In two writes; the second one opens the file again.
             "write" => {
@@ -328,11 +332,22 @@ pub(super) struct WildModel {
     /// The outstanding replies depend on the disk, or on the origin.
     uses_disk: bool,
     uses_origin: bool,
+    /// It requests parts of the long file, too.
+    requests_long: bool,
+}
+
+/// Number of outstanding bytes from which on a client requests no part of the long file.
+const MAX_OUTSTANDING_BYTES: usize = 100_000;
+
+impl WildModel {
+    pub(super) fn new(requests_long: bool) -> Self {
+        WildModel { requests_long, ..WildModel::default() }
+    }
 }
 
 impl ProtocolModel for WildModel {
     fn reset(&mut self) {
-        *self = WildModel::default();
+        *self = WildModel::new(self.requests_long);
     }
 
     fn next_request(&mut self, net: &mut Net<'_>, out: &mut Vec<u8>) -> bool {
@@ -340,6 +355,14 @@ impl ProtocolModel for WildModel {
             out.extend_from_slice(text.as_bytes());
             out.push(b'\n');
         };
+        if self.requests_long && self.expected.len() < MAX_OUTSTANDING_BYTES && net.below(8) == 0 {
+            let start = net.below(LONG_FILE.1 / 2);
+            let len = 1 + net.below(LONG_FILE.1 - start);
+            line(format!("long {start} {len}"));
+            self.expected.add_file(start..start + len);
+            self.uses_disk = true;
+            return true;
+        }
         match net.below(27) {
             0..6 => {
                 let (how, n) = (net.below(5), [0, 1, 90, 3_000, 80_000][net.below(5)]);

@@ -16,6 +16,7 @@ use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::str::FromStr;
 use std::thread;
 use std::time::Duration;
 use std::{fs, process};
@@ -59,7 +60,7 @@ pub(crate) fn serve(options: &Serve) -> Result<(), Failure> {
     let counters_json = match options.what {
         ServerKind::Floor => floor(options)?,
         ServerKind::App => application(options)?,
-        ServerKind::Httpd => httpd(options, &options.mechanism, FileDelivery::default())?,
+        ServerKind::Httpd => httpd(options, &options.mechanism, Sending::default())?,
         ServerKind::Delivery => delivery(options)?,
         ServerKind::Variant => variant(options)?,
         ServerKind::Plain => plain(options)?,
@@ -145,11 +146,32 @@ fn admission(options: &Serve) -> Option<Admission> {
     (!options.unbounded).then(Admission::default)
 }
 
+/// How files are sent.
+#[derive(Clone, Copy, Default)]
+struct Sending {
+    policy: FileDelivery,
+    /// See [`Config::max_unsent_bytes`].
+    max_unsent_bytes: Option<u32>,
+}
+
+impl FromStr for Sending {
+    type Err = String;
+
+    /// Parses a policy, or `POLICY+KIB` with a limit of unsent bytes.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let Some((policy, kib)) = text.split_once('+') else {
+            return Ok(Sending { policy: text.parse()?, max_unsent_bytes: None });
+        };
+        let bytes = kib.parse().ok().and_then(|kib: u32| kib.checked_mul(1024));
+        let bytes = bytes.ok_or_else(|| format!("`{kib}` is not a number of KiB"))?;
+        Ok(Sending { policy: policy.parse()?, max_unsent_bytes: Some(bytes) })
+    }
+}
+
 /// Runs the web server with a policy for sending files.
 fn delivery(options: &Serve) -> Result<Value, Failure> {
-    let unknown = |error| Failure::Request(error);
-    let (mechanism, policy) = split(options)?;
-    httpd(options, mechanism, policy.parse().map_err(unknown)?)
+    let (mechanism, sending) = split(options)?;
+    httpd(options, mechanism, sending.parse().map_err(Failure::Request)?)
 }
 
 /// Returns the parts of `MECHANISM/POLICY` or `MECHANISM/SETTING`.
@@ -163,8 +185,8 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
 /// with a router of axum, `slow` and `slow-tls` with short time-outs, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
     let (mechanism, setting) = split(options)?;
-    let (root, policy) = (options.root()?, FileDelivery::default());
-    let server = web_server(options, mechanism, policy)?;
+    let root = options.root()?;
+    let server = web_server(options, mechanism, Sending::default())?;
     let server = match setting {
         "plain" => server,
         "router" => {
@@ -208,8 +230,8 @@ fn plain(options: &Serve) -> Result<Value, Failure> {
 }
 
 /// Runs the web server with a policy for sending files.
-fn httpd(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Value, Failure> {
-    run_web_server(options, mechanism, web_server(options, mechanism, policy)?)
+fn httpd(options: &Serve, mechanism: &str, sending: Sending) -> Result<Value, Failure> {
+    run_web_server(options, mechanism, web_server(options, mechanism, sending)?)
 }
 
 /// Returns limits without one for the requests of a connection.
@@ -241,9 +263,10 @@ fn without_cache() -> Limits {
 }
 
 /// Returns the web server, configured as its program configures it, with a handler.
-fn web_server(options: &Serve, mechanism: &str, policy: FileDelivery) -> Result<Builder, Failure> {
+fn web_server(options: &Serve, mechanism: &str, sending: Sending) -> Result<Builder, Failure> {
     let config = Config::default().with(|c| {
-        c.send_policy = policy.send_policy();
+        c.send_policy = sending.policy.send_policy();
+        c.max_unsent_bytes = sending.max_unsent_bytes;
         c.socket_buffers = BufferSizes { send: options.send_buffer, receive: None };
         c.backlog = options.backlog;
         c.admission = admission(options);
@@ -322,4 +345,21 @@ fn print_counts() {
     let length = 96 - remaining.len();
     // A closed pipe is not an error.
     let _ = rustix::io::write(io::stdout(), &line[..length]);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn policy_and_limit_of_unsent_bytes_are_parsed() {
+        let parse = |text: &str| {
+            text.parse::<Sending>().map(|sending| (sending.policy, sending.max_unsent_bytes))
+        };
+        assert_eq!(parse("ded"), Ok((FileDelivery::Ded, None)));
+        assert_eq!(parse("dns+16"), Ok((FileDelivery::Dns, Some(16 * 1024))));
+        for wrong in ["dnx", "dnx+16", "dns+", "dns+4194304"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
 }

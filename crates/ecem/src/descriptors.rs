@@ -135,18 +135,32 @@ impl Correlations {
     /// `ecem_retrieve_correlated_disk`: returns the disk descriptor that was paired last with a
     /// network descriptor, by deferred event delivery if there is such a pair.
     pub fn correlated_disk(&self, net: RawFd) -> Option<RawFd> {
-        let pre = self.table.pairs_after(net).next();
-        let pre = pre.and_then(|id| self.table.events(id)).map(|(pre, _)| pre.object);
-        let post = || self.table.pairs_before(net).next();
-        pre.or_else(|| post().and_then(|id| self.table.events(id)).map(|(_, post)| post.object))
+        let ded = self.table.pairs_after(net).find_map(|id| self.ded(id));
+        let dns = || self.table.pairs_before(net).find_map(|id| self.dns(id));
+        ded.or_else(dns).map(|(disk, _)| disk)
     }
 
     /// `ecem_retrieve_correlated_network`: returns the network descriptors that a disk descriptor is
     /// paired with; a file may be sent to several. One with both pairs comes twice.
     pub fn correlated_networks(&self, disk: RawFd) -> impl Iterator<Item = RawFd> {
-        let posts = self.table.pairs_before(disk).filter_map(|id| self.table.events(id));
-        let pres = self.table.pairs_after(disk).filter_map(|id| self.table.events(id));
-        posts.map(|(_, post)| post.object).chain(pres.map(|(pre, _)| pre.object))
+        let ded = self.table.pairs_before(disk).filter_map(|id| self.ded(id));
+        let dns = self.table.pairs_after(disk).filter_map(|id| self.dns(id));
+        ded.chain(dns).map(|(_, net)| net)
+    }
+
+    /// Returns the disk and the network descriptor of a pair of deferred event delivery. A socket may be the disk of one
+    /// pair and the network of another, so its pairs have to be distinguished by the kind of their events.
+    fn ded(&self, id: PairId) -> Option<(RawFd, RawFd)> {
+        let (pre, post) = self.table.events(id)?;
+        let (disk, net) = (pre.object, post.object);
+        ((pre, post) == ded(disk, net)).then_some((disk, net))
+    }
+
+    /// Returns the disk and the network descriptor of a pair of disk-to-network splicing.
+    fn dns(&self, id: PairId) -> Option<(RawFd, RawFd)> {
+        let (pre, post) = self.table.events(id)?;
+        let (disk, net) = (post.object, pre.object);
+        ((pre, post) == dns(disk, net)).then_some((disk, net))
     }
 
     /// `ecem_check_if_RW_state`: returns whether the pair of deferred event delivery is in state RW.

@@ -66,6 +66,38 @@ fn pipe_and_socket_or_two_sockets_could_not_be_paired() {
 }
 
 #[test]
+fn socket_in_the_middle_of_a_chain_had_its_source_as_a_network() {
+    let (a, b) = UnixStream::pair().unwrap();
+    let (c, _peer) = UnixStream::pair().unwrap();
+    let [from, middle, to] = [&a, &b, &c].map(AsRawFd::as_raw_fd);
+    for flag in [Flags::DED, Flags::DNS] {
+        let mut table = Correlations::new(2);
+        table.add(&a, &b, flag).unwrap();
+        table.add(&b, &c, flag).unwrap();
+        let networks = |disk| table.correlated_networks(disk).collect::<Vec<_>>();
+        assert_eq!([from, middle, to].map(networks), [vec![middle], vec![to], vec![]]);
+        let disks = [from, middle, to].map(|net| table.correlated_disk(net));
+        assert_eq!(disks, [None, Some(from), Some(middle)]);
+    }
+}
+
+#[test]
+fn sockets_of_a_proxy_that_copies_both_ways_were_paired_twice() {
+    let (client, upstream) = UnixStream::pair().unwrap();
+    let (one, other) = (client.as_raw_fd(), upstream.as_raw_fd());
+    for flags in [Flags::DED, Flags::DNS] {
+        let mut table = Correlations::new(2);
+        table.add(&client, &upstream, flags).unwrap();
+        table.add(&upstream, &client, flags).unwrap();
+        assert_eq!(table.correlated_networks(one).collect::<Vec<_>>(), [other]);
+        assert_eq!(table.correlated_networks(other).collect::<Vec<_>>(), [one]);
+        // With one direction left, each has the other on one side only.
+        assert!(table.del(other, one, flags));
+        assert_eq!((table.correlated_disk(one), table.correlated_disk(other)), (None, Some(one)));
+    }
+}
+
+#[test]
 fn flags_that_name_no_pair_counted_as_added() {
     let file = tempfile::tempfile().unwrap();
     let (socket, _peer) = UnixStream::pair().unwrap();

@@ -30,7 +30,7 @@ pub(super) struct FileTree {
 }
 
 /// A file of this length does not grow further.
-const MAX_FILE_BYTES: usize = 400_000;
+const MAX_FILE_BYTES: usize = 4_000_000;
 
 /// A program's writes do not make a file longer than this.
 const MAX_WRITTEN_BYTES: usize = 16 << 20;

@@ -29,10 +29,10 @@ impl FileVersions {
     pub fn accepts(&mut self, original: &[u8], at: usize, byte: u8) -> bool {
         const BLOCK_BYTES: usize = File::BLOCK_BYTES as usize;
         let difference = byte ^ byte_of(0, original, at);
-        let Some(version) = (0..VERSIONS).find(|version| version * 0x1d == difference) else {
-            return false;
-        };
-        if self.last != Some(version) {
+        if self.last.is_none_or(|last| last * 0x1d != difference) {
+            let Some(version) = (0..VERSIONS).find(|version| version * 0x1d == difference) else {
+                return false;
+            };
             if self.found & 1 << version != 0 {
                 return false;
             }

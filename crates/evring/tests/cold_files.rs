@@ -1,4 +1,4 @@
-//! Files that are not in the page cache of a simulated machine, sent by the ring and by the engine.
+//! Files that are not in the page cache of a simulated machine, sent by the ring, by the engine and by posted calls.
 
 use crate::sends_file::{SendsFile, contents};
 
@@ -12,12 +12,13 @@ use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::send_policy::{SendPolicy, SendState, SendStep};
 use evring::{
-    Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx,
-    Stats,
+    Application, Chunk, Close, CloseReason, Commands, Config, ConnId, Cx, FileDelivery,
+    KernelError, Root, Rx, Stats,
 };
 use evring_sim::{
     Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
 };
+use shared_ring::Kernel;
 use shared_ring::author::ReadAhead;
 use shared_ring::nonblocking::{MAX_EXACT_READ_BYTES, MAX_READ_BYTES};
 
@@ -93,6 +94,11 @@ impl Peer for Client {
 enum By {
     Ring,
     Engine,
+    FlexSc,
+}
+
+impl By {
+    const ALL: [By; 3] = [By::Ring, By::Engine, By::FlexSc];
 }
 
 /// The results of a run.
@@ -144,22 +150,15 @@ impl Case {
         for _ in 0..self.clients {
             machine.add_peer(Client::new(self.max as usize, &len, &waited_for));
         }
+        let (ring, engine) =
+            (config.uring_config(Mode::Deferred).unwrap(), config.engine_config().unwrap());
         let stats = match self.by {
-            By::Ring => {
-                let ring = config.uring_config(Mode::Deferred).unwrap();
-                let kernel = SimKernel::new(machine, &ring).unwrap();
-                let server = EventLoop::new(kernel, &config).unwrap();
-                let remote = server.remote();
-                machine.on_end(move || remote.stop());
-                server.run(app)
-            }
+            By::Ring => serve(machine, SimKernel::new(machine, &ring).unwrap(), &config, app),
             By::Engine => {
-                let engine = config.engine_config().unwrap();
-                let kernel = SimEngine::<false>::new(machine, &engine).unwrap();
-                let server = EventLoop::new(kernel, &config).unwrap();
-                let remote = server.remote();
-                machine.on_end(move || remote.stop());
-                server.run(app)
+                serve(machine, SimEngine::<false>::new(machine, &engine).unwrap(), &config, app)
+            }
+            By::FlexSc => {
+                serve(machine, flexsc_sim::kernel(machine, &engine, true).unwrap(), &config, app)
             }
         };
         assert_eq!(machine.verdict().failure, None, "{:?}, {}", self.by, self.policy);
@@ -167,9 +166,22 @@ impl Case {
     }
 }
 
-/// Runs `test` for the ring and the engine, and for the policies that send from the page cache.
+/// Runs a server until its clients have ended.
+fn serve(
+    machine: &Machine,
+    kernel: impl Kernel,
+    config: &Config,
+    app: impl Application,
+) -> Result<Stats, KernelError> {
+    let server = EventLoop::new(kernel, config).unwrap();
+    let remote = server.remote();
+    machine.on_end(move || remote.stop());
+    server.run(app)
+}
+
+/// Runs `test` for each kernel, and for the policies that send from the page cache.
 fn each(test: impl Fn(&mut Case)) {
-    for by in [By::Ring, By::Engine] {
+    for by in By::ALL {
         for policy in [FileDelivery::Plain, FileDelivery::Dns] {
             test(&mut Case { by, policy, clients: 1, max: FILE_BYTES });
         }
@@ -247,7 +259,7 @@ impl SendPolicy for NeverFull {
 
 #[test]
 fn socket_counted_as_full_after_a_part_that_the_kernel_had_cut() {
-    for by in [By::Ring, By::Engine] {
+    for by in By::ALL {
         let machine = machine_with(2 * FILE_BYTES as usize, 1, Faults::NONE);
         machine.evict("site/file", false);
         // So each block is read and sent in parts.

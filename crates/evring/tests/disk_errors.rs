@@ -157,6 +157,8 @@ impl Drop for Memory {
 /// Sends a part of /proc/self/mem, whose reads fail with EIO where memory can't be read.
 struct SendsMemory {
     memory: Memory,
+    /// The offset in the memory from which on it is sent.
+    from: usize,
     closed: Sender<Option<i32>>,
 }
 
@@ -170,7 +172,8 @@ impl Application for SendsMemory {
         }
         let file = File::from(OwnedFd::from(StdFile::open("/proc/self/mem").unwrap()));
         let start = self.memory.start as u64;
-        x.io.send(x.id, Chunk::File(file, start..start + self.memory.len as u64));
+        let range = start + self.from as u64..start + self.memory.len as u64;
+        x.io.send(x.id, Chunk::File(file, range));
         x.io.close(x.id, Close::Flush);
     }
 
@@ -191,7 +194,8 @@ fn real_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
             config.send_policy = FileDelivery::Ded.send_policy();
         });
         let memory = Memory::new(READABLE);
-        let server = Server::start(name, config, move || SendsMemory { memory, closed: sender });
+        let app = move || SendsMemory { memory, from: 0, closed: sender };
+        let server = Server::start(name, config, app);
         let mut client = server.connect();
         client.write_all(b"x").unwrap();
         let mut got = Vec::new();
@@ -201,5 +205,30 @@ fn real_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
         let errno = closed.recv_timeout(TIMEOUT).unwrap();
         assert_eq!(errno, Some(EIO), "{name}, after {} bytes", got.len());
         server.stop();
+    });
+}
+
+/// The file counts as one that is not cached, so `plain` and `dns` read before they send. sendfile(2) does not take this
+/// one, and would fail with another error.
+#[test]
+fn real_disk_error_of_a_part_that_is_not_cached_ends_the_connection() {
+    let len = rustix::param::page_size();
+    side_by_side(|name| {
+        for policy in [FileDelivery::Plain, FileDelivery::Dns, FileDelivery::Auto] {
+            let (sender, closed) = mpsc::channel();
+            let config = listening(1).with(|config| config.send_policy = policy.send_policy());
+            let memory = Memory::new(len);
+            let app = move || SendsMemory { memory, from: len, closed: sender };
+            let server = Server::start(name, config, app);
+            let mut client = server.connect();
+            client.write_all(b"x").unwrap();
+            let errno = closed.recv_timeout(TIMEOUT).unwrap();
+            assert_eq!(errno, Some(EIO), "{name}, {policy}");
+            let mut got = Vec::new();
+            // It may be a reset.
+            let _ = client.read_to_end(&mut got);
+            assert!(got.is_empty(), "{name}, {policy}");
+            server.stop();
+        }
     });
 }

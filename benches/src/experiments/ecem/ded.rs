@@ -46,6 +46,7 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
             setting.more.push(entry(COMPARED, cache, speed));
             setting.more.extend(NUMBERS.map(|n| entry(n, cache, speed)));
             setting.counted.push(entry(COMPARED, cache, speed));
+            setting.counted.extend(COUNTED.map(|n| entry(n, cache, speed)));
         }
     }
     let site = super::site(cx.quick)?;

@@ -5,6 +5,7 @@ pub(super) mod ded;
 pub(super) mod dns;
 pub(super) mod policies;
 mod results;
+mod unsent;
 mod ways;
 
 use std::fmt;
@@ -192,6 +193,8 @@ struct Runner<'a> {
     site: &'a Site,
     files: Files,
     trials: Trials<'a>,
+    /// Send buffer of the server's sockets, in bytes.
+    send_buffer: usize,
     quick: bool,
     /// Whether a run has no goal and is measured for a shorter time.
     brief: bool,
@@ -201,7 +204,15 @@ struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(cx: &Context, site: &'a Site) -> Self {
         let trials = Trials::new(site, if cx.quick { 1 } else { 2 });
-        Runner { site, files: FILES, trials, quick: cx.quick, brief: false, seed: 1 }
+        Runner {
+            site,
+            files: FILES,
+            trials,
+            send_buffer: SEND_BUFFER,
+            quick: cx.quick,
+            brief: false,
+            seed: 1,
+        }
     }
 
     /// Returns the lengths of the warm-up and of the measurement, in seconds.
@@ -255,9 +266,9 @@ impl<'a> Runner<'a> {
         (path, args)
     }
 
-    fn conditions(case: Case) -> Conditions<'static> {
+    fn conditions(&self, case: Case) -> Conditions<'static> {
         Conditions {
-            send_buffer: Some(SEND_BUFFER),
+            send_buffer: Some(self.send_buffer),
             processes: Some(case.clients + SPARE_PROCESSES),
             evict: case.cache == Cache::Cold,
             ..Conditions::default()
@@ -268,7 +279,8 @@ impl<'a> Runner<'a> {
         let ((path, bytes), args) = self.load(case);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
         self.trials.set_seed(self.seed);
-        let trial = self.trials.run(peer, &Self::conditions(case), (&path, bytes), &args)?;
+        let conditions = self.conditions(case);
+        let trial = self.trials.run(peer, &conditions, (&path, bytes), &args)?;
         match case.invalid(trial.received_megabytes()) {
             Some(why) => Err(Failure::Run(why)),
             None => Ok(trial),
@@ -279,7 +291,8 @@ impl<'a> Runner<'a> {
     fn system_calls(&mut self, perf: &Perf, peer: Peer, case: Case) -> Result<f64, Failure> {
         let ((path, bytes), args) = self.load(case);
         let args: Vec<_> = args.iter().map(String::as_str).collect();
-        self.trials.system_calls(perf, peer, &Self::conditions(case), (&path, bytes), &args)
+        let conditions = self.conditions(case);
+        self.trials.system_calls(perf, peer, &conditions, (&path, bytes), &args)
     }
 }
 
@@ -406,6 +419,7 @@ mod tests {
             site: &site,
             files: FILES,
             trials: Trials::new(&site, 1),
+            send_buffer: SEND_BUFFER,
             quick: false,
             brief: false,
             seed: 1,

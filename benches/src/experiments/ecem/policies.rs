@@ -3,7 +3,7 @@
 use super::super::servers::DEFAULT;
 use super::super::{Context, Experiment};
 use super::results::Figure;
-use super::{COMPARED, Cache, Case, Files, Run, Runner, Speed, ways};
+use super::{COMPARED, Cache, Case, Files, Run, Runner, Speed, unsent, ways};
 use crate::failure::Failure;
 use crate::measure::{OtherPrograms, Peer, Site, Trial};
 use crate::outcome::{Outcome, X};
@@ -13,7 +13,7 @@ use crate::statistics::{ratio, spread};
 pub(crate) const EXPERIMENT: Experiment = Experiment {
     id: "file-delivery",
     title: "sendfile, reads of the ring and pipes compared, by size of the file and state of the page cache; the policies \
-            for sending files, also by speed of the clients",
+            for sending files, also by speed of the clients; limits of a socket's unsent bytes",
     source: "goal of this project: `auto` is what measured best",
     own_network: false,
     run,
@@ -61,7 +61,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let peers = [&[AUTO][..], &OTHERS].concat();
     let mut runner = Runner::new(cx, &site);
     let mut runs: Vec<(usize, Run)> = Vec::new();
-    cx.progress.set_length((rounds * all.len() * cases.len() * peers.len()) as u64);
+    let runs_of_policies = rounds * all.len() * cases.len() * peers.len();
+    cx.progress.set_length((runs_of_policies + unsent::RUNS) as u64);
     for mut round in cx.rounds(rounds) {
         runner.seed = round.load_seed;
         for (at, files) in all.iter().enumerate() {
@@ -86,6 +87,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         }
     }
     report(&runs, all, &cases, &peers, &mut outcome);
+    // Of the last length.
+    unsent::run(cx, &mut runner, &mut outcome);
     outcome.notes.extend(others.note()?);
     runner.trials.report(&mut outcome);
     outcome.notes.extend(NOTES.map(str::to_owned));
