@@ -12,8 +12,9 @@ const MAX_FILES: usize = 2;
 const WITH_LAYERS: &str = "crates/httpd/src/lib.rs";
 
 /// Its layers, lowest first: files or directories. The root and what fuzz targets call are above them.
-const LAYERS: [&str; 19] = [
+const LAYERS: [&str; 20] = [
     "flags",
+    "regular_file",
     "limits",
     "access_log",
     "message",
