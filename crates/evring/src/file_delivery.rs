@@ -37,7 +37,7 @@ pub enum FileDelivery {
     Auto,
     /// Sends as soon as the socket has room. A part that is not cached is read before.
     Plain,
-    /// Deferred event delivery: files are read into memory, 64 KiB at a time, once everything before is sent. They are
+    /// Deferred event delivery: files are read into memory, 64 KiB at a time, once all but 16 KiB before is sent. They are
     /// sent when the socket has room, or half of it is empty, as with [`Dns`](FileDelivery::Dns). The reads of the application are
     /// held back until there is room.
     Ded,

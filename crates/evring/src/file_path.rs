@@ -43,7 +43,8 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for FilePath {
 ///
 /// A read that continues a file that was opened for reading fails with [`FileChanged`] if the contents are others than at
 /// the open. The driver looks at the file when a read enters a block of [`File::BLOCK_BYTES`](crate::files::File::BLOCK_BYTES),
-/// or reaches the length that the file had then.
+/// or reaches the length that the file had then. It keeps a few bytes only of the file that a connection has read last: of
+/// files that are read by turns, one that is overwritten by a longer one is not noticed.
 pub type FileOp = shared_ring::files::FileOp<(Root, FilePath)>;
 
 /// The error of a read of a file whose contents have changed, or whose server does not have it any more (ESTALE). The bytes

@@ -187,7 +187,10 @@ fn longer_file_with_the_bytes_of_one_client_was_continued_for_another() {
 fn reply_goes_on_after_the_pause_if_bytes_were_added() {
     for len in [FILE_BYTES, ONE_BLOCK] {
         for policy in FileDelivery::ALL {
-            side_by_side(|name| while !goes_on(name, len, policy) {});
+            side_by_side(|name| {
+                let is_in_time = (0..20).any(|_| goes_on(name, len, policy));
+                assert!(is_in_time, "{name}, {policy}: the machine is too slow");
+            });
         }
     }
 }

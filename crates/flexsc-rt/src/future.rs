@@ -603,7 +603,7 @@ impl<O: Operation> CallFuture<O> {
         match mem::replace(&mut self.state, State::Done) {
             State::Unposted(operation) => Poll::Ready(operation.finish(Err(error), &NOT_POSTED)),
             State::Posted(id, operation) => {
-                let scratch = self.runtime.0.borrow().pages.scratch(id.index());
+                let scratch = self.runtime.0.borrow().pages.scratch_in_child(id.index());
                 // SAFETY: no call is made to the entry in a child of fork(2). The runtime has the memory.
                 Poll::Ready(operation.finish(Err(error), unsafe { &*scratch }))
             }

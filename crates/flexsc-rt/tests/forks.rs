@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::future::Future;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -166,6 +166,21 @@ fn close_that_the_parent_had_made_was_made_again_in_a_child() {
     events.run().unwrap();
 }
 
+/// A peer would wait for the end of the stream until the child ends.
+fn close_that_was_not_submitted_left_its_descriptor_open_in_a_child() {
+    let mut events = EventLoop::new(&Config::default()).unwrap();
+    let file = File::open("/dev/null").unwrap();
+    let number = file.as_raw_fd();
+    events.post(close(Descriptor::new(file)), |_, result| result.unwrap()).unwrap();
+    assert!(fork(|| {
+        // SAFETY: the child does not use it any more.
+        drop(unsafe { std::ptr::read(&events) });
+        // SAFETY: the number is only asked about.
+        rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(number) }).is_err()
+    }));
+    events.run().unwrap();
+}
+
 #[cfg(feature = "green-threads")]
 fn green_threads_make_no_call_in_a_child() {
     use flexsc_rt::Descriptor;
@@ -250,6 +265,7 @@ fn main() {
     calls_that_were_posted_and_not_submitted_are_not_made_in_a_child();
     post_in_a_child_changed_the_set_of_the_parent();
     close_that_the_parent_had_made_was_made_again_in_a_child();
+    close_that_was_not_submitted_left_its_descriptor_open_in_a_child();
     #[cfg(feature = "green-threads")]
     green_threads_make_no_call_in_a_child();
     println!("test forks ... ok");

@@ -1,5 +1,5 @@
 //! Bounds by a clock (section 4.1.2). A thread ticks by the wall clock; a handler ends at a tick only if its own thread has
-//! run since the one before.
+//! run for half a tick since the first.
 
 use std::io;
 use std::sync::Arc;
@@ -87,8 +87,8 @@ impl OwnTime {
         }
     }
 
-    /// Returns the time of an invocation that took this long by the wall clock. What other threads had of it is a tick at
-    /// most.
+    /// Returns the time of an invocation that took this long by the wall clock: a tick at most until the first tick, and
+    /// what its own thread used since then.
     pub(crate) fn of(&self, elapsed: Duration, tick: Duration) -> Duration {
         let since = self.at_first_tick.map(|first| of_this_thread().saturating_sub(first));
         elapsed.min(tick + since.unwrap_or_default())

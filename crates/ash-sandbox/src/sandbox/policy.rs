@@ -60,8 +60,9 @@ pub enum Loops {
     Fuel,
     /// Check a clock tick at each call, return and iteration: a handler ends at the second tick, as in section 4.1.2, or at a
     /// later one if other threads ran meanwhile: not before its own thread has run for half a tick since the first. It is
-    /// charged an operation for each nanosecond of its own thread, and for those of other threads before the first tick. A
-    /// thread ticks, every 100 us at most; where that is permitted, it runs before real-time threads.
+    /// charged an operation for each nanosecond until the first tick, one tick at most, and of its own thread since then. A
+    /// thread ticks, every 100 us at most; where that is permitted, it runs before real-time threads. Elsewhere it may be late,
+    /// and a handler is charged less than it uses: [`Fuel`](Loops::Fuel) is exact.
     Epoch(Duration),
 }
 

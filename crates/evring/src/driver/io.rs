@@ -40,7 +40,10 @@ pub(crate) struct Io<K: Submit> {
     last_group: BufferGroup,
     pub(crate) wheel: Timers,
     pub(crate) file_ops: FileOps,
-    versions: Versions,
+    /// Of files in send queues.
+    sent_versions: Versions,
+    /// Of files that applications read.
+    read_versions: Versions,
     /// Empty lists for reuse.
     #[expect(clippy::vec_box, reason = "the kernel takes the boxes and needs stable addresses")]
     spare: Vec<Box<GatherList>>,
@@ -145,7 +148,8 @@ impl<K: Submit> Io<K> {
             last_group: BufferGroup::DEFAULT,
             wheel: Timers::new(now, config.max_timers),
             file_ops: FileOps::new(roots, config),
-            versions: Versions::default(),
+            sent_versions: Versions::default(),
+            read_versions: Versions::default(),
             spare: (0..PREALLOCATED)
                 .map(|_| Box::new(GatherList::with_capacity(PREALLOCATED_BYTES)))
                 .collect(),
@@ -293,7 +297,8 @@ impl<K: Submit> Io<K> {
         if let Some(policy) = &mut self.send_policy {
             policy.closed(ConnId::new(slot, self.connections[slot as usize].generation));
         }
-        self.versions.forget(slot);
+        self.sent_versions.forget(slot);
+        self.read_versions.forget(slot);
         let connection = &mut self.connections[slot as usize];
         self.held -= connection.held;
         let generation = connection.generation.wrapping_add(1);

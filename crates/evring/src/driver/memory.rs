@@ -32,7 +32,7 @@ impl Config {
     /// besides its connection states, such as shared bytes in send queues and in writes to files.
     pub fn memory_at_full_load<A: Application>(&self) -> usize {
         // While a table or a byte vector grows, the old and the new memory exist together.
-        let state = size_of::<A::State>() + size_of::<Option<FileVersion>>();
+        let state = size_of::<A::State>() + 2 * size_of::<Option<FileVersion>>();
         let connection = 2 * (size_of::<Connection>() + state);
         // A list keeps capacity from earlier use.
         let each = connection

@@ -252,7 +252,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let slot = work.on.slot();
             match self.io.contents_for_application(slot, file, range.start, bytes) {
                 Contents::Same => {}
-                Contents::Written if self.io.can_look_again() => return self.io.look_again(work),
+                Contents::Written if !work.is_repeated && self.io.can_look_again() => {
+                    return self.io.look_again(work);
+                }
                 _ => outcome = Outcome::Failed(Errno::STALE, None),
             }
         }

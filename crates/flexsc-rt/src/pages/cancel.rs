@@ -1,13 +1,14 @@
 //! Cancels calls (section 4.2), and ends all of them.
 
 use std::time::Duration;
-use std::{io, mem};
+use std::{io, mem, ptr};
 
 use super::super::clock::Instant;
 use super::super::raw::INTERRUPTED;
 use super::{Completion, EntryId, Pages, Place, Scratch};
 use crate::entry::Status;
 use crate::error::Error;
+use crate::operation::NOT_POSTED;
 use crate::page::ENTRIES;
 use crate::sync::pause;
 
@@ -156,8 +157,17 @@ impl Pages {
                 let id = EntryId { index: index as u32, generation: slot.generation };
                 let result = Err(io::Error::other(Error::InChild));
                 // SAFETY: no executor has the entry in this process.
-                ended(Completion { id, result }, unsafe { &*self.scratch(index) });
+                ended(Completion { id, result }, unsafe { &*self.scratch_in_child(index) });
             }
+        }
+    }
+
+    /// Returns the scratch memory of a call in a child of fork(2). A call that was not submitted is as one that was not
+    /// posted: nothing has made it.
+    pub(crate) fn scratch_in_child(&self, index: usize) -> *const Scratch {
+        match self.slots[index].place {
+            Place::Batch | Place::CancelledBatch => ptr::from_ref(&NOT_POSTED),
+            _ => self.scratch(index),
         }
     }
 }

@@ -319,7 +319,8 @@ impl Handle {
     ///
     /// # Errors
     /// Those of [`Builder::start`], and [`Error::StillEnding`] if the workers of three earlier reloads are still running;
-    /// then the settings stay, and [`Handle::stop_oldest`] makes room. Also [`Error::Ended`] if the server ends: the new workers
+    /// then the settings stay, and [`Handle::stop_oldest`] makes room; only the program waits for
+    /// [`ConnectionLimits::reload_timeout`](crate::options::ConnectionLimits::reload_timeout). Also [`Error::Ended`] if the server ends: the new workers
     /// may have started then, and serve the clients that wait in the queues of their sockets.
     pub fn reload(&self, builder: Builder) -> Result<(), Error> {
         builder.take_over(self.listening_sockets()).start_generation(self, "")

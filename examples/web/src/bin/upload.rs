@@ -11,25 +11,53 @@ use evring_httpd::handlers::{Pool, param};
 use evring_httpd::http::StatusCode;
 use evring_httpd::options::Limits;
 use evring_httpd::{Error, Request, Server, put};
-use tempfile::Builder;
+use tempfile::{Builder, NamedTempFile};
 
-/// Receives a file, and gives it its name when it is complete. Until then it has a name of its own that begins with a
-/// dot, so nobody gets half of it. If the client leaves, this is dropped, and the file removed.
-async fn store(pool: Pool, target: PathBuf, mut body: RequestBody) -> io::Result<u64> {
-    let directory = target.parent().unwrap_or(Path::new("")).to_owned();
-    let create = move || {
+/// A file that is not complete. Its name begins with a dot, so nobody gets half of it. A thread of the pool removes it if
+/// the client leaves.
+struct Part {
+    file: Option<NamedTempFile>,
+    pool: Pool,
+}
+
+impl Part {
+    fn create(directory: &Path, pool: Pool) -> io::Result<Self> {
         // As for other files: the umask of the process restricts it.
         let mode = Permissions::from_mode(0o666);
-        Builder::new().prefix(".").suffix(".part").permissions(mode).tempfile_in(directory)
-    };
-    let (mut part, mut len) = (run(&pool, create).await?, 0);
+        let mut builder = Builder::new();
+        builder.prefix(".").suffix(".part").permissions(mode);
+        Ok(Part { file: Some(builder.tempfile_in(directory)?), pool })
+    }
+
+    fn write(&mut self, piece: &[u8]) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), |file| file.write_all(piece))
+    }
+
+    /// Gives the file its name.
+    fn complete(mut self, target: &Path) -> io::Result<()> {
+        self.file.take().map_or(Ok(()), |file| file.persist(target).map(drop).map_err(Into::into))
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            drop(self.pool.run(move || drop(file)));
+        }
+    }
+}
+
+/// Receives a file.
+async fn store(pool: Pool, target: PathBuf, mut body: RequestBody) -> io::Result<u64> {
+    let (directory, owner) = (target.parent().unwrap_or(Path::new("")).to_owned(), pool.clone());
+    let (mut part, mut len) = (run(&pool, move || Part::create(&directory, owner)).await?, 0);
     while let Some(piece) = body.next().await {
         let piece = piece.map_err(io::Error::other)?;
         len += piece.len() as u64;
         // The next piece arrives meanwhile; if the disk is slower than the client, the client waits.
-        part = run(&pool, move || part.write_all(&piece).map(|()| part)).await?;
+        part = run(&pool, move || part.write(&piece).map(|()| part)).await?;
     }
-    run(&pool, move || part.persist(target).map_err(io::Error::from)).await?;
+    run(&pool, move || part.complete(&target)).await?;
     Ok(len)
 }
 

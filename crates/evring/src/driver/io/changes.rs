@@ -3,7 +3,6 @@
 //! Before a file is sent by sendfile(2) there is nothing to look at but the file; bytes that were read are looked at
 //! afterwards, so that they are of the contents that the metadata show.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use shared_ring::__private::Table;
@@ -18,8 +17,8 @@ use crate::driver::connection::{QueuedFile, SendItem};
 /// earlier.
 pub(crate) const LOOK_AGAIN: Duration = File::WRITE_TIME.saturating_mul(4).checked_div(3).unwrap();
 
-/// What each connection knows of the file that it sends, or that its application reads. It has an entry only after a part
-/// of a file, which is not all, was sent or read.
+/// The versions of a file for each connection that has sent, or whose application has read, a part of it, which is not all.
+/// A connection has one at a time, of the file that it sends now, or that its application has read last.
 #[derive(Default)]
 pub(crate) struct Versions(Table<Option<FileVersion>>);
 
@@ -31,7 +30,7 @@ impl Versions {
         }
     }
 
-    /// Returns what a connection knows of a file.
+    /// Returns a connection's version of a file.
     fn of(&mut self, slot: u32, file: &File) -> Option<&mut FileVersion> {
         let version = self.0.at(slot as usize);
         if !version.is_some_and(|version| version.is_of(file)) {
@@ -51,7 +50,7 @@ impl<K: Submit> Io<K> {
     /// Returns the contents of the file at the front of a queue before its bytes up to `end` are sent. Of a file that is not
     /// sent in one piece, notes some bytes before.
     pub(crate) fn contents_before(&mut self, slot: u32, end: u64) -> Contents {
-        let Io { kernel, connections, versions, .. } = self;
+        let Io { kernel, connections, sent_versions: versions, .. } = self;
         let Some(SendItem::File(queued)) = connections[slot as usize].queue.front() else {
             return Contents::Same;
         };
@@ -74,7 +73,7 @@ impl<K: Submit> Io<K> {
 
     /// Notes some bytes of the file at the front of a queue, of which not all were sent, unless they were noted before.
     pub(crate) fn note_sent_bytes(&mut self, slot: u32) {
-        let Io { kernel, connections, versions, .. } = self;
+        let Io { kernel, connections, sent_versions: versions, .. } = self;
         if let Some(SendItem::File(queued)) = connections[slot as usize].queue.front()
             && let Some(version) = versions.of(slot, &queued.file)
         {
@@ -84,12 +83,11 @@ impl<K: Submit> Io<K> {
 
     /// Returns the contents of the first file of a queue, from which these bytes were read.
     pub(crate) fn contents_after_read(&mut self, slot: u32, bytes: &[u8]) -> Contents {
-        let Some(queued) = self.connections[slot as usize].queue.first_file() else {
+        let Io { kernel, connections, sent_versions, .. } = self;
+        let Some(queued) = connections[slot as usize].queue.first_file() else {
             return Contents::Same;
         };
-        let QueuedFile { file, left, is_begun } = queued;
-        let (file, left, is_begun) = (file.clone(), left.clone(), *is_begun);
-        self.contents_of(slot, &file, left, bytes, is_begun)
+        contents_of_read(kernel, sent_versions, slot, queued, bytes)
     }
 
     /// Returns the contents of a file from which an application has read these bytes at an offset.
@@ -100,40 +98,39 @@ impl<K: Submit> Io<K> {
         start: u64,
         bytes: &[u8],
     ) -> Contents {
-        let end = file.opened_len().unwrap_or(u64::MAX);
-        self.contents_of(slot, file, start..end, bytes, start > 0)
+        let left = start..file.opened_len().unwrap_or(u64::MAX);
+        let read = QueuedFile { file: file.clone(), left, is_begun: start > 0 };
+        contents_of_read(&self.kernel, &mut self.read_versions, slot, &read, bytes)
     }
+}
 
-    /// Returns the contents of a file from which bytes were read, the first of those that are left.
-    fn contents_of(
-        &mut self,
-        slot: u32,
-        file: &File,
-        left: Range<u64>,
-        bytes: &[u8],
-        is_begun: bool,
-    ) -> Contents {
-        let Io { kernel, versions, .. } = self;
-        let read_to = left.start + bytes.len() as u64;
-        let is_last = read_to >= left.end;
-        if !is_begun {
-            versions.forget(slot);
-            if is_last {
-                return Contents::Same;
-            }
+/// Returns the contents of a file from which bytes were read, the first of those that are left.
+fn contents_of_read<K: Submit>(
+    kernel: &K,
+    versions: &mut Versions,
+    slot: u32,
+    QueuedFile { file, left, is_begun }: &QueuedFile,
+    bytes: &[u8],
+) -> Contents {
+    let read_to = left.start + bytes.len() as u64;
+    let is_last = read_to >= left.end;
+    if !is_begun {
+        versions.forget(slot);
+        if is_last {
+            return Contents::Same;
         }
-        let Some(version) = versions.of(slot, file) else { return Contents::Same };
-        if is_begun && looks_at(left.start, read_to, is_last) {
-            let contents = version.contents(kernel.host(), file, left.start, kernel.now());
-            if contents != Contents::Same {
-                return contents;
-            }
-        }
-        if !is_last {
-            version.note_read(read_to, bytes);
-        }
-        Contents::Same
     }
+    let Some(version) = versions.of(slot, file) else { return Contents::Same };
+    if *is_begun && looks_at(left.start, read_to, is_last) {
+        let contents = version.contents(kernel.host(), file, left.start, kernel.now());
+        if contents != Contents::Same {
+            return contents;
+        }
+    }
+    if !is_last {
+        version.note_read(read_to, bytes);
+    }
+    Contents::Same
 }
 
 #[cfg(test)]

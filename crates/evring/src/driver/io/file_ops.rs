@@ -3,14 +3,15 @@
 use std::ops::Range;
 use std::time::Instant;
 
+use shared_ring::__private::Table;
 use shared_ring::files::{Access, File};
 use shared_ring::{Errno, Op, OpKind, Outcome, Submit, SubmitError, Submitted, Token};
 
 use super::Io;
 use super::changes::LOOK_AGAIN;
-use super::file_requests::FileRequest;
-use crate::driver::connection::QueuedFile;
-use crate::{ConnId, FileOp, MAX_READ_BYTES};
+use super::file_requests::{FileOps, FileRequest};
+use crate::driver::connection::{Connection, QueuedFile};
+use crate::{ConnId, FileOp};
 
 /// Maximum number of bytes that are read at a time for a send queue.
 const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
@@ -22,8 +23,13 @@ const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 /// by others.
 fn looked_at(op: &FileOp) -> Option<(File, Range<u64>)> {
     let FileOp::Read(file, range) = op else { return None };
-    let is_whole = |len| range.start == 0 && range.end.min(MAX_READ_BYTES.into()) >= len;
-    file.opened_len().filter(|len| !is_whole(*len)).map(|_| (file.clone(), range.clone()))
+    let range = FileOps::read_range(range);
+    let is_whole = |len| range.start == 0 && range.end >= len;
+    file.opened_len().filter(|len| !is_whole(*len)).map(|_| (file.clone(), range))
+}
+
+fn is_alive(connections: &Table<Connection>, on: ConnId) -> bool {
+    connections.get(on.slot() as usize).is_some_and(|connection| connection.is(on))
 }
 
 impl<K: Submit> Io<K> {
@@ -44,6 +50,7 @@ impl<K: Submit> Io<K> {
             write_bytes,
             read_ahead_bytes: 0,
             reads: looked_at(&op),
+            is_repeated: false,
             opens_to_read: matches!(op, FileOp::Open(_, Access::Read)),
         };
         let prepared = match self.file_ops.prepare(op, &self.config) {
@@ -70,9 +77,7 @@ impl<K: Submit> Io<K> {
         let has_room = if work.is_list { ops.has_room_for_list() } else { ops.has_room() };
         let Some(at) = ops.free.pop_if(|_| has_room) else {
             let (max, connections) = (self.config.max_connections as usize, &self.connections);
-            ops.defer(work, op, max, |on| {
-                connections.get(on.slot() as usize).is_some_and(|connection| connection.is(on))
-            });
+            ops.defer(work, op, max, |on| is_alive(connections, on));
             return None;
         };
         let ended = match self.kernel.submit(Token::new(OpKind::File, at, 0), op) {
@@ -97,13 +102,15 @@ impl<K: Submit> Io<K> {
     }
 
     /// Returns whether another read of a file that is written to can be repeated later.
-    pub(crate) fn can_look_again(&self) -> bool {
-        self.file_ops.num_deferred() < self.config.max_connections as usize
+    pub(crate) fn can_look_again(&mut self) -> bool {
+        let (max, connections) = (self.config.max_connections as usize, &self.connections);
+        self.file_ops.can_defer(max, |on| is_alive(connections, on))
     }
 
     /// Has a read repeated later: its file is [written to](shared_ring::files::Contents::Written).
     pub(crate) fn look_again(&mut self, work: FileRequest) {
         self.connection(work.on.slot()).files += 1;
+        let work = FileRequest { is_repeated: true, ..work };
         self.file_ops.looks.push_back((self.kernel.now() + LOOK_AGAIN, work));
     }
 
@@ -172,6 +179,7 @@ impl<K: Submit> Io<K> {
             write_bytes: 0,
             read_ahead_bytes,
             reads: None,
+            is_repeated: false,
             opens_to_read: false,
         };
         let outcome = self.submit_file_op(work.clone(), read)?;

@@ -30,6 +30,8 @@ pub(crate) struct FileRequest {
     pub(crate) read_ahead_bytes: u32,
     /// The file that the application reads, and the range, if it is looked at for changes afterwards.
     pub(crate) reads: Option<(File, Range<u64>)>,
+    /// The read was made before, when the file was written to.
+    pub(crate) is_repeated: bool,
     /// The application opens a file for reading only.
     pub(crate) opens_to_read: bool,
 }
@@ -131,15 +133,13 @@ impl FileOps {
         self.looks.front().map(|(at, _)| *at)
     }
 
-    /// Defers an operation, up to `max`. At the limit, operations of closed connections are dropped first.
-    #[cold]
-    pub(super) fn defer(
-        &mut self,
-        work: FileRequest,
-        op: Op,
-        max: usize,
-        is_alive: impl Fn(ConnId) -> bool,
-    ) {
+    /// Returns the range of a read, of at most [`MAX_READ_BYTES`].
+    pub(super) fn read_range(range: &Range<u64>) -> Range<u64> {
+        range.start..range.end.min(range.start.saturating_add(MAX_READ_BYTES.into()))
+    }
+
+    /// Returns whether fewer than `max` operations wait. At the limit, those of closed connections are dropped first.
+    pub(super) fn can_defer(&mut self, max: usize, is_alive: impl Fn(ConnId) -> bool) -> bool {
         if self.num_deferred() >= max {
             let write_bytes = &mut self.write_bytes;
             self.deferred.retain(|(work, _)| {
@@ -148,8 +148,21 @@ impl FileOps {
                 is_alive
             });
             self.waiting_lists.retain(|(work, _)| is_alive(work.on));
+            self.looks.retain(|(_, work)| is_alive(work.on));
         }
-        if self.num_deferred() < max {
+        self.num_deferred() < max
+    }
+
+    /// Defers an operation, up to `max`.
+    #[cold]
+    pub(super) fn defer(
+        &mut self,
+        work: FileRequest,
+        op: Op,
+        max: usize,
+        is_alive: impl Fn(ConnId) -> bool,
+    ) {
+        if self.can_defer(max, is_alive) {
             let waiting = if work.is_list { &mut self.waiting_lists } else { &mut self.deferred };
             waiting.push_back((work, op));
         } else {
@@ -175,8 +188,8 @@ impl FileOps {
                 return Err(Errno::ROFS);
             }
             FileOp::Read(file, range) => {
-                let max = range.start.saturating_add(MAX_READ_BYTES.into());
-                FileOp::Read(file, range.start..range.end.min(max))
+                let range = FileOps::read_range(&range);
+                FileOp::Read(file, range)
             }
             FileOp::Write(write) if write.bytes.len() > MAX_WRITE_BYTES => {
                 return Err(Errno::MSGSIZE);
