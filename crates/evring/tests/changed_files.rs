@@ -16,6 +16,7 @@ use evring::sockets::BufferSizes;
 use evring::{
     Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, FileDelivery, Root, Rx,
 };
+use rustix::net::sockopt::set_socket_recv_buffer_size;
 use server::{Server, TIMEOUT, ask, listening, side_by_side};
 
 const FILE_BYTES: usize = 4 << 20;
@@ -162,6 +163,8 @@ fn longer_file_with_the_bytes_of_one_client_was_continued_for_another() {
             });
             let server = Server::start(name, config, || SendsShared(None));
             let mut ahead = server.connect();
+            // The server is ahead of the client by no more than this.
+            set_socket_recv_buffer_size(&ahead, 65_536).unwrap();
             ahead.write_all(b"x").unwrap();
             let mut got = vec![0; AHEAD];
             ahead.read_exact(&mut got).unwrap();
