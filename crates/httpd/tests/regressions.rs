@@ -270,10 +270,10 @@ fn change_unseen(backend: &'static str, name: &str, in_place: bool) {
     };
     // A range is resumed by date once the second of the change is over.
     let old = loop {
-        let response = get("");
-        let date = response.field("Last-Modified").unwrap().to_owned();
+        let date = get("").field("Last-Modified").unwrap().to_owned();
         if get(&resume(&date)).status == 206 {
-            break response;
+            // The tag of before may have been that of a file of the present second.
+            break get("");
         }
         thread::yield_now();
     };
