@@ -72,6 +72,16 @@ fn replies_from_files_that_change_are_not_continued_with_another_version() {
     }
 }
 
+/// It is written over between two short reads of its first part.
+#[test]
+fn reply_from_two_versions_was_continued_as_the_first_part_was_not_looked_at() {
+    let case = "httpd uring seed=179570794411214 steps=729 clients=2 descriptors=30 \
+                faults=short-receive+multishot-ends+table-full+accept-aborted+interrupted+busy+cancel-loses+reset+stall+cold+\
+                short-read+file-changes+disk-hangs first=59";
+    let case: Case = case.parse().unwrap();
+    assert_eq!(run(&case).verdict.failure, None, "{case}");
+}
+
 #[test]
 fn run_without_faults_serves_every_client() {
     for seed in 1..=20 {

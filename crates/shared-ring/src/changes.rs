@@ -63,6 +63,25 @@ impl FileVersion {
         contents
     }
 
+    /// Compares the contents with those at the open, after these bytes were read at an offset. They are the first that
+    /// are sent. A longer file must still have all of them: a read that takes several calls can be of two contents.
+    pub fn contents_of_first(
+        &mut self,
+        host: &impl Host,
+        file: &File,
+        offset: u64,
+        first: &[u8],
+        now: Instant,
+    ) -> Contents {
+        let len = self.len();
+        match self.compare(host.file_metadata(file), now, |_, _| false) {
+            Contents::Same if self.len() > len && !has_bytes(host, file, offset, first) => {
+                Contents::Changed
+            }
+            contents => contents,
+        }
+    }
+
     /// Reads the last bytes before an offset, if none near it are known.
     fn read_sample(
         &self,
@@ -81,27 +100,69 @@ impl FileVersion {
     }
 }
 
+/// Returns whether a file has these bytes at an offset. They were read lately, so the page cache probably has them.
+fn has_bytes(host: &impl Host, file: &File, offset: u64, bytes: &[u8]) -> bool {
+    const PART: usize = 4096;
+    let mut now = [0; PART];
+    (offset..).step_by(PART).zip(bytes.chunks(PART)).all(|(at, part)| {
+        let now = &mut now[..part.len()];
+        host.read_file(file, at, now, Blocking::MayBlock) == Ok(part.len()) && now == part
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::io::Write;
+    use std::os::fd::OwnedFd;
     use std::time::SystemTime;
 
     use super::*;
     use crate::linux::Linux;
 
-    #[test]
-    fn file_was_changed_during_a_write_that_adds_bytes() {
+    /// Returns a file with these bytes, opened for writing, and its version.
+    fn opened(bytes: &[u8]) -> (fs::File, File, FileVersion) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        fs::write(&path, [1; 1000]).unwrap();
-        let mut log = fs::File::options().append(true).open(&path).unwrap();
+        fs::write(&path, bytes).unwrap();
+        let log = fs::File::options().append(true).open(&path).unwrap();
         log.set_modified(SystemTime::UNIX_EPOCH).unwrap();
-        let file = File::from(std::os::fd::OwnedFd::from(fs::File::open(&path).unwrap()));
-        let (host, start) = (Linux::default(), Instant::now());
-        file.note_metadata(&host.file_metadata(&file).unwrap());
-        let mut version = FileVersion::of(&file).unwrap();
+        let file = File::from(OwnedFd::from(fs::File::open(&path).unwrap()));
+        file.note_metadata(&Linux::default().file_metadata(&file).unwrap());
+        let version = FileVersion::of(&file).unwrap();
         assert!(version.is_of(&file));
+        (log, file, version)
+    }
+
+    #[test]
+    fn first_bytes_of_two_contents_counted_as_those_of_a_longer_file() {
+        let bytes: Vec<u8> = (0..10_000_u32).map(|at| (at % 251) as u8).collect();
+        let contents = |first: &[u8], offset| {
+            let (mut log, file, mut version) = opened(&bytes);
+            let (host, now) = (Linux::default(), Instant::now());
+            let mut contents = |now| version.contents_of_first(&host, &file, offset, first, now);
+            assert_eq!(contents(now), Contents::Same, "nothing was written");
+            log.set_modified(SystemTime::now()).unwrap();
+            assert_eq!(contents(now), Contents::Written);
+            log.write_all(b"more").unwrap();
+            contents(now)
+        };
+        assert_eq!(contents(&bytes[..9_000], 0), Contents::Same);
+        assert_eq!(contents(&bytes[500..9_000], 500), Contents::Same);
+        for at in [0, 4_095, 4_096, 8_999] {
+            let mut first = bytes[..9_000].to_vec();
+            first[at] ^= 1;
+            assert_eq!(contents(&first, 0), Contents::Changed, "byte {at}");
+        }
+        let mut beyond = bytes.clone();
+        beyond.extend_from_slice(b"more than the file has");
+        assert_eq!(contents(&beyond, 0), Contents::Changed);
+    }
+
+    #[test]
+    fn file_was_changed_during_a_write_that_adds_bytes() {
+        let (mut log, file, mut version) = opened(&[1; 1000]);
+        let (host, start) = (Linux::default(), Instant::now());
         version.note_bytes(&host, &file, 500, Blocking::MayBlock);
         let mut contents = |now| version.contents(&host, &file, 500, now);
         assert_eq!(contents(start), Contents::Same);

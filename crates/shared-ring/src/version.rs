@@ -76,8 +76,13 @@ impl FileVersion {
         self.opened == opened
     }
 
+    /// Returns the length that the file had when it was looked at last.
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
     /// Returns whether some bytes are known.
-    pub(crate) fn has_sample(&self) -> bool {
+    pub fn has_sample(&self) -> bool {
         self.sample.is_some()
     }
 

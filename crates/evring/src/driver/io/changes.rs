@@ -30,6 +30,14 @@ impl Versions {
         }
     }
 
+    /// Forgets a file of which bytes were sent. A file of which none were sent is one that was looked at when they were read,
+    /// and that was [written to](Contents::Written).
+    fn forget_sent(&mut self, slot: u32) {
+        if let Some(version) = self.0.get_mut(slot as usize) {
+            version.take_if(|version| version.has_sample());
+        }
+    }
+
     /// Returns a connection's version of a file.
     fn of(&mut self, slot: u32, file: &File) -> Option<&mut FileVersion> {
         let version = self.0.at(slot as usize);
@@ -112,25 +120,27 @@ fn contents_of_read<K: Submit>(
     QueuedFile { file, left, is_begun }: &QueuedFile,
     bytes: &[u8],
 ) -> Contents {
-    let read_to = left.start + bytes.len() as u64;
+    let (start, read_to) = (left.start, left.start + bytes.len() as u64);
     let is_last = read_to >= left.end;
     if !is_begun {
-        versions.forget(slot);
+        versions.forget_sent(slot);
         if is_last {
             return Contents::Same;
         }
     }
     let Some(version) = versions.of(slot, file) else { return Contents::Same };
-    if *is_begun && looks_at(left.start, read_to, is_last) {
-        let contents = version.contents(kernel.host(), file, left.start, kernel.now());
-        if contents != Contents::Same {
-            return contents;
-        }
-    }
-    if !is_last {
+    let (host, now) = (kernel.host(), kernel.now());
+    let contents = if !is_begun {
+        version.contents_of_first(host, file, start, bytes, now)
+    } else if looks_at(start, read_to, is_last) {
+        version.contents(host, file, start, now)
+    } else {
+        Contents::Same
+    };
+    if contents == Contents::Same && !is_last {
         version.note_read(read_to, bytes);
     }
-    Contents::Same
+    contents
 }
 
 #[cfg(test)]
