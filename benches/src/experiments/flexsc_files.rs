@@ -95,16 +95,16 @@ fn size(number: usize) -> usize {
 
 /// The operation on each file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Work {
+enum FileTask {
     Stat,
     Read,
 }
 
-impl Work {
+impl FileTask {
     fn name(self) -> &'static str {
         match self {
-            Work::Stat => "stat",
-            Work::Read => "read",
+            FileTask::Stat => "stat",
+            FileTask::Read => "read",
         }
     }
 }
@@ -117,10 +117,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let others = OtherPrograms::watch()?;
     let rounds = if cx.quick { QUICK_ROUNDS } else { ROUNDS };
     cx.progress.set_length((rounds * 2) as u64);
-    for (work, count) in [(Work::Stat, all), (Work::Read, small)] {
-        let times = measure(cx, &files, work, count, rounds, || Ok(()))?;
-        report(work, "warm", &times, &mut outcome);
-        if work == Work::Stat {
+    for (task, count) in [(FileTask::Stat, all), (FileTask::Read, small)] {
+        let times = measure(cx, &files, task, count, rounds, || Ok(()))?;
+        report(task, "warm", &times, &mut outcome);
+        if task == FileTask::Stat {
             outcome.ratio("stat_over_tokio_fs", "flexsc", ratios(&times[TOKIO], &times[FLEXSC]));
             outcome.ratio("stat_over_std", "flexsc", ratios(&times[STD], &times[FLEXSC]));
         }
@@ -129,8 +129,8 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         }
         match drop_caches() {
             Ok(()) => {
-                let times = measure(cx, &files, work, count, COLD_ROUNDS, drop_caches)?;
-                report(work, "cold", &times, &mut outcome);
+                let times = measure(cx, &files, task, count, COLD_ROUNDS, drop_caches)?;
+                report(task, "cold", &times, &mut outcome);
             }
             Err(error) => outcome.notes.push(format!("cannot drop caches: {error}")),
         }
@@ -150,7 +150,7 @@ fn drop_caches() -> io::Result<()> {
 fn measure(
     cx: &Context,
     files: &Files,
-    work: Work,
+    task: FileTask,
     count: usize,
     rounds: usize,
     prepare: impl Fn() -> io::Result<()>,
@@ -159,14 +159,14 @@ fn measure(
     let mut times: [Vec<f64>; 4] = Default::default();
     for mut round in cx.rounds(rounds) {
         for contestant in round.order(CONTESTANTS.len()) {
-            cx.progress.set_message(format!("{}: {}", work.name(), CONTESTANTS[contestant]));
+            cx.progress.set_message(format!("{}: {}", task.name(), CONTESTANTS[contestant]));
             prepare()?;
             let begin = Instant::now();
             let bytes = match contestant {
-                STD => by_std(&files.paths[..count], work)?,
-                TOKIO => by_tokio(&files.paths[..count], work)?,
-                FLEXSC => by_flexsc(&files.names[..count], work)?,
-                _ => on_all_cores(&files.paths[..count], work)?,
+                STD => by_std(&files.paths[..count], task)?,
+                TOKIO => by_tokio(&files.paths[..count], task)?,
+                FLEXSC => by_flexsc(&files.names[..count], task)?,
+                _ => on_all_cores(&files.paths[..count], task)?,
             };
             times[contestant].push(begin.elapsed().as_nanos() as f64 / count as f64);
             if bytes != expected {
@@ -179,24 +179,24 @@ fn measure(
     Ok(times)
 }
 
-fn by_std(paths: &[PathBuf], work: Work) -> io::Result<u64> {
-    let bytes = |path: &PathBuf| match work {
-        Work::Stat => fs::metadata(path).map(|found| found.len()),
-        Work::Read => fs::read(path).map(|content| content.len() as u64),
+fn by_std(paths: &[PathBuf], task: FileTask) -> io::Result<u64> {
+    let bytes = |path: &PathBuf| match task {
+        FileTask::Stat => fs::metadata(path).map(|found| found.len()),
+        FileTask::Read => fs::read(path).map(|content| content.len() as u64),
     };
     paths.iter().map(bytes).sum()
 }
 
-fn on_all_cores(paths: &[PathBuf], work: Work) -> io::Result<u64> {
+fn on_all_cores(paths: &[PathBuf], task: FileTask) -> io::Result<u64> {
     let cores = thread::available_parallelism()?.get();
     thread::scope(|scope| {
         let parts = paths.chunks(paths.len().div_ceil(cores));
-        let threads: Vec<_> = parts.map(|part| scope.spawn(move || by_std(part, work))).collect();
+        let threads: Vec<_> = parts.map(|part| scope.spawn(move || by_std(part, task))).collect();
         threads.into_iter().map(|thread| thread.join().expect("it does not panic")).sum()
     })
 }
 
-fn by_tokio(paths: &[PathBuf], work: Work) -> io::Result<u64> {
+fn by_tokio(paths: &[PathBuf], task: FileTask) -> io::Result<u64> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     runtime.block_on(async {
         let mut bytes = 0;
@@ -204,9 +204,9 @@ fn by_tokio(paths: &[PathBuf], work: Work) -> io::Result<u64> {
             let tasks = part.iter().map(|path: &PathBuf| {
                 let path = path.clone();
                 tokio::spawn(async move {
-                    match work {
-                        Work::Stat => tokio::fs::metadata(path).await.map(|found| found.len()),
-                        Work::Read => tokio::fs::read(path).await.map(|all| all.len() as u64),
+                    match task {
+                        FileTask::Stat => tokio::fs::metadata(path).await.map(|found| found.len()),
+                        FileTask::Read => tokio::fs::read(path).await.map(|all| all.len() as u64),
                     }
                 })
             });
@@ -218,20 +218,20 @@ fn by_tokio(paths: &[PathBuf], work: Work) -> io::Result<u64> {
     })
 }
 
-fn by_flexsc(names: &[CString], work: Work) -> Result<u64, Failure> {
+fn by_flexsc(names: &[CString], task: FileTask) -> Result<u64, Failure> {
     let mut events = EventLoop::new(&Config::default()).map_err(failed)?;
     let bytes = Rc::new(Cell::new(0));
     for part in names.chunks(IN_FLIGHT) {
         for name in part {
             let bytes = Rc::clone(&bytes);
-            let refused = match work {
-                Work::Stat => {
+            let refused = match task {
+                FileTask::Stat => {
                     let note = move |_: &mut EventLoop, found: io::Result<libc::statx>| {
                         bytes.set(bytes.get() + found.map_or(0, |found| found.stx_size));
                     };
                     events.post(stat(name.as_c_str(), AtFlags::empty()), note).is_err()
                 }
-                Work::Read => {
+                FileTask::Read => {
                     let opened = open(name.as_c_str(), OFlags::RDONLY, Mode::empty());
                     let read = move |events: &mut EventLoop, file| read(events, file, bytes);
                     events.post(opened, read).is_err()
@@ -254,15 +254,15 @@ fn read(events: &mut EventLoop, file: io::Result<flexsc_rt::Descriptor>, bytes: 
     });
 }
 
-fn report(work: Work, caches: &str, times: &[Vec<f64>; 4], outcome: &mut Outcome) {
-    let figure = format!("Time of a file, {}, {caches}", work.name());
+fn report(task: FileTask, caches: &str, times: &[Vec<f64>; 4], outcome: &mut Outcome) {
+    let figure = format!("Time of a file, {}, {caches}", task.name());
     for (name, times) in CONTESTANTS.iter().zip(times) {
         if let Some(y) = spread(times) {
             outcome.point(&figure, "ns", name, X::Name((*name).to_owned()), y);
         }
     }
     for (name, at) in [("tokio_fs", TOKIO), ("std", STD)] {
-        let ratio = format!("{}_{caches}_{name}_over_flexsc", work.name());
+        let ratio = format!("{}_{caches}_{name}_over_flexsc", task.name());
         outcome.ratio(ratio, "flexsc", ratios(&times[at], &times[FLEXSC]));
     }
 }
@@ -286,11 +286,11 @@ mod tests {
     fn all_contestants_find_the_same_bytes() {
         let files = Files::new(700).unwrap();
         let expected = (0..700).map(|number| size(number) as u64).sum::<u64>();
-        for work in [Work::Stat, Work::Read] {
-            assert_eq!(by_std(&files.paths, work).unwrap(), expected);
-            assert_eq!(on_all_cores(&files.paths, work).unwrap(), expected);
-            assert_eq!(by_tokio(&files.paths, work).unwrap(), expected);
-            assert_eq!(by_flexsc(&files.names, work).unwrap(), expected);
+        for task in [FileTask::Stat, FileTask::Read] {
+            assert_eq!(by_std(&files.paths, task).unwrap(), expected);
+            assert_eq!(on_all_cores(&files.paths, task).unwrap(), expected);
+            assert_eq!(by_tokio(&files.paths, task).unwrap(), expected);
+            assert_eq!(by_flexsc(&files.names, task).unwrap(), expected);
         }
         let root = files.root.clone();
         drop(files);

@@ -64,7 +64,7 @@ pub struct Counters {
 #[derive(Debug)]
 pub struct EventManager<T, K = i32> {
     table: PairTable<K>,
-    queues: Vec<Queue>,
+    queues: Vec<PairEvents>,
     held: Vec<Held<T>>,
     /// First unused element of `held`, which `next_of_pair` links.
     unused: Option<u32>,
@@ -79,7 +79,7 @@ pub struct EventManager<T, K = i32> {
 
 /// Deferred events of a pair.
 #[derive(Clone, Copy, Debug, Default)]
-struct Queue {
+struct PairEvents {
     id: Option<PairId>,
     first: Option<u32>,
     last: Option<u32>,
@@ -110,7 +110,7 @@ impl<T, K: Copy + Eq + Hash> EventManager<T, K> {
         );
         EventManager {
             table: PairTable::new(max_pairs),
-            queues: vec![Queue::default(); max_pairs],
+            queues: vec![PairEvents::default(); max_pairs],
             held: Vec::with_capacity(max_deferred),
             unused: None,
             oldest: None,
@@ -218,7 +218,7 @@ impl<T, K: Copy + Eq + Hash> EventManager<T, K> {
             return self.queues[pair as usize].id.map(|id| (id, self.take(oldest)));
         }
         while let Some(&pair) = self.ready.front() {
-            let Queue { id, first, .. } = self.queues[pair as usize];
+            let PairEvents { id, first, .. } = self.queues[pair as usize];
             if let (Some(id), Some(first)) = (id, first)
                 && self.table.state(id) == Some(PairState::RR)
             {
@@ -302,7 +302,7 @@ impl<T, K: Copy + Eq + Hash> EventManager<T, K> {
     }
 }
 
-impl Queue {
+impl PairEvents {
     /// Queues a pair that has deferred events, if it is in state RR.
     fn note(&mut self, id: PairId, state: PairState, ready: &mut VecDeque<u32>) {
         if state == PairState::RR && !self.is_queued && self.first.is_some() {

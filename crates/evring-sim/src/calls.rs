@@ -42,7 +42,7 @@ pub struct SimCalls {
 #[derive(Debug)]
 struct Flight {
     name: u64,
-    work: Work,
+    kind: CallKind,
     by: CallBy,
     holds: Vec<MemoryHold>,
     serial: u64,
@@ -52,7 +52,7 @@ struct Flight {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Work {
+enum CallKind {
     Call(CallJob),
     /// A wait until a descriptor is readable or writable.
     Poll(Fd, Readiness),
@@ -81,7 +81,7 @@ impl SimCalls {
         // SAFETY: by the caller's promise.
         let holds = unsafe { holds(&job) };
         let is_timed = by == CallBy::Thread && reads_disk(&job);
-        self.push(name, Work::Call(job), by, holds);
+        self.push(name, CallKind::Call(job), by, holds);
         if is_timed && let Some(flight) = self.in_flight.last_mut() {
             flight.is_timed = true;
             let completion = Event::Operation(flight.serial);
@@ -93,15 +93,15 @@ impl SimCalls {
     /// Begins to wait until a descriptor is readable or writable, or the peer has shut down its sending side. The result
     /// is that of poll(2).
     pub fn begin_poll(&mut self, name: u64, fd: RawFd, ready: Readiness) {
-        self.push(name, Work::Poll(number::fd(fd), ready), CallBy::Ring, Vec::new());
+        self.push(name, CallKind::Poll(number::fd(fd), ready), CallBy::Ring, Vec::new());
     }
 
     /// Begins to wait for changes. The result is that of poll(2); more follow with each change, until it is cancelled.
     pub fn begin_watch(&mut self, name: u64, fd: RawFd, ready: Readiness) {
-        self.push(name, Work::Watch(number::fd(fd), ready, 0), CallBy::Ring, Vec::new());
+        self.push(name, CallKind::Watch(number::fd(fd), ready, 0), CallBy::Ring, Vec::new());
     }
 
-    fn push(&mut self, name: u64, work: Work, by: CallBy, holds: Vec<MemoryHold>) {
+    fn push(&mut self, name: u64, kind: CallKind, by: CallBy, holds: Vec<MemoryHold>) {
         if self.in_flight.iter().any(|flight| flight.name == name) {
             self.machine.fail(format!("the call {name:#x} begins although it is in flight"));
         }
@@ -110,7 +110,7 @@ impl SimCalls {
         self.skipped = true;
         self.in_flight.push(Flight {
             name,
-            work,
+            kind,
             by,
             holds,
             serial,
@@ -228,18 +228,18 @@ impl SimCalls {
         };
         let flight = &self.in_flight[at];
         if flight.holds.iter().any(|hold| !hold.is_untouched()) {
-            let message = format!("{:?}: the program has changed its memory", flight.work);
+            let message = format!("{:?}: the program has changed its memory", flight.kind);
             return self.machine.fail(message);
         }
         let (waits, is_cancelled) = (flight.waits(), flight.is_cancelled);
-        let result = match flight.work {
-            Work::Poll(fd, ready) => match self.events(fd, ready) {
+        let result = match flight.kind {
+            CallKind::Poll(fd, ready) => match self.events(fd, ready) {
                 0 => Err(Errno::AGAIN),
                 events => Ok(events as usize),
             },
-            Work::Watch(fd, ready, before) => {
+            CallKind::Watch(fd, ready, before) => {
                 let now = self.events(fd, ready);
-                self.in_flight[at].work = Work::Watch(fd, ready, now);
+                self.in_flight[at].kind = CallKind::Watch(fd, ready, now);
                 // Bytes may have come since others were received.
                 let may_have_changed = ready != Readiness::WRITE && self.below(4) == 0;
                 if now & !before != 0 || now != 0 && may_have_changed {
@@ -252,7 +252,7 @@ impl SimCalls {
                 }
                 Err(Errno::AGAIN)
             }
-            Work::Call(job) => self.machine.clone().call(&job),
+            CallKind::Call(job) => self.machine.clone().call(&job),
         };
         match result {
             Err(Errno::AGAIN | Errno::INPROGRESS) if waits => {
@@ -305,12 +305,12 @@ impl Drop for SimCalls {
         if self.machine.state().failure().is_some() {
             return;
         }
-        for Flight { name, work, serial, holds, .. } in self.in_flight.drain(..) {
+        for Flight { name, kind, serial, holds, .. } in self.in_flight.drain(..) {
             if self.machine.state().is_blocked(Event::Operation(serial)) {
                 // If it ever ends, it writes to its memory.
                 self.machine.state().abandoned_memory.extend(holds);
             } else {
-                self.machine.fail(format!("{work:?} ({name:#x}) is in flight at the end"));
+                self.machine.fail(format!("{kind:?} ({name:#x}) is in flight at the end"));
             }
         }
     }
@@ -319,7 +319,7 @@ impl Drop for SimCalls {
 impl Flight {
     /// Returns whether it stays in flight until it can be made.
     fn waits(&self) -> bool {
-        let Work::Call(CallJob { number, args }) = self.work else { return true };
+        let CallKind::Call(CallJob { number, args }) = self.kind else { return true };
         let flags = match i64::from(number) {
             libc::SYS_recvfrom | libc::SYS_sendto => args[3],
             libc::SYS_sendmsg => args[2],

@@ -32,12 +32,12 @@ pub struct Sender<V> {
 
 #[derive(Debug)]
 struct Shared<V> {
-    queue: Mutex<Queue<V>>,
+    queue: Mutex<Values<V>>,
     rejected: AtomicU64,
 }
 
 #[derive(Debug)]
-struct Queue<V> {
+struct Values<V> {
     values: VecDeque<V>,
     capacity: usize,
     is_closed: bool,
@@ -78,7 +78,7 @@ impl<V: Send> Mailbox<V> {
     /// `tag`.
     pub fn new(remote: &RemoteHandle, tag: u64, capacity: usize) -> (Self, Sender<V>) {
         let values = VecDeque::with_capacity(capacity);
-        let queue = Mutex::new(Queue { values, capacity, is_closed: false });
+        let queue = Mutex::new(Values { values, capacity, is_closed: false });
         let shared = Arc::new(Shared { queue, rejected: AtomicU64::new(0) });
         let mailbox = Mailbox { shared: shared.clone(), batch: VecDeque::with_capacity(capacity) };
         (mailbox, Sender { shared, remote: remote.clone(), tag })
@@ -136,7 +136,7 @@ impl<V> Clone for Sender<V> {
 }
 
 impl<V> Shared<V> {
-    fn lock(&self) -> shared_ring::sync::MutexGuard<'_, Queue<V>> {
+    fn lock(&self) -> shared_ring::sync::MutexGuard<'_, Values<V>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
