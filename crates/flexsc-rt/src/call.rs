@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use crate::object::{Kind, Object};
+use crate::registered::FilePlace;
 
 /// The executor of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub struct Call {
     pub(crate) uncancellable: bool,
     pub(crate) in_batches: bool,
     pub(crate) other_end: Option<RawFd>,
+    /// The place of the file that the first argument names, in the table of the ring of some pages.
+    pub(crate) file: FilePlace,
 }
 
 impl Call {
@@ -117,6 +120,7 @@ impl Call {
             uncancellable: false,
             in_batches: false,
             other_end: None,
+            file: FilePlace::NONE,
         }
     }
 

@@ -46,7 +46,8 @@
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
 //! - **The ring** ([`Executor::Ring`]): io_uring, set up when a call is first given to it. A call for
 //!   which the ring or the kernel has no operation is made by another executor;
-//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] returns why there is no ring.
+//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] returns why there is no ring. A descriptor of very
+//!   many calls can be registered with the ring ([`Pages::register_file`]), which makes these cheaper.
 //! - **Shared** ([`Executor::Shared`]): owner and syscall threads make the calls of a batch at a time, each from
 //!   pages of its own; the owner takes back what no thread has begun. So one user thread keeps several cores
 //!   busy, if these have nothing else to do.
@@ -194,6 +195,7 @@ mod pages;
 mod processors;
 mod raw;
 mod readiness;
+mod registered;
 mod ring;
 mod shared;
 #[cfg(all(test, not(loom)))]

@@ -14,6 +14,7 @@ use shared_ring::uring::{Mode, SetupError};
 use super::call_ring::{CallJob, CallRing, Pushed};
 use crate::call::Direction;
 use crate::raw::INTERRUPTED;
+use crate::registered::NO_PLACE;
 
 /// The name of the wait for the owner's bell; no entry has it.
 const BELL: u64 = CallRing::MAX_NAME;
@@ -141,16 +142,31 @@ impl Ring {
     /// Pushes a call. It is refused as [`Pushed::Full`] if the kernel takes no more at the moment.
     ///
     /// # Safety
-    /// As for [`CallRing::push`].
+    /// As for [`CallRing::push`], or with a place as for [`CallRing::push_registered`].
     pub(crate) unsafe fn push(
         &mut self,
         name: u64,
         number: u32,
         args: &[usize; 6],
+        place: u32,
     ) -> Result<Pushed, Errno> {
         let job = CallJob { number, args: *args };
-        // SAFETY: the caller promises it.
-        self.push_with(|ring| unsafe { ring.push(name, &job) })
+        self.push_with(|ring| match place {
+            // SAFETY: the caller promises it.
+            NO_PLACE => unsafe { ring.push(name, &job) },
+            // SAFETY: as above.
+            place => unsafe { ring.push_registered(name, &job, place) },
+        })
+    }
+
+    /// Creates the table of registered files. Returns false if the kernel refuses.
+    pub(crate) fn create_file_table(&mut self, places: u32) -> bool {
+        self.calls().is_some_and(|ring| ring.create_file_table(places))
+    }
+
+    /// Puts a file into a place of the table, or empties the place. Returns false if the kernel refuses.
+    pub(crate) fn set_file(&mut self, place: u32, file: Option<BorrowedFd<'_>>) -> bool {
+        self.calls().is_some_and(|ring| ring.set_file(place, file))
     }
 
     /// Pushes a wait until a descriptor is ready. Returns false if the kernel takes no more at the moment.

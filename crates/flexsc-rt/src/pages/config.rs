@@ -35,6 +35,9 @@ pub struct Config {
     /// wait for one descriptor, none is the first. Without effect where the kernel lacks an operation for it, and in
     /// a [`Runtime`](crate::Runtime).
     pub sleep_in_ring: bool,
+    /// Number of places for files that are registered with the ring ([`Pages::register_file`](crate::Pages)); no more than
+    /// the limit on descriptors, or the kernel refuses the table.
+    pub registered_files: u32,
 }
 
 impl Default for Config {
@@ -49,6 +52,7 @@ impl Default for Config {
             executor: None,
             uses_ring: true,
             sleep_in_ring: false,
+            registered_files: 256,
         }
     }
 }
