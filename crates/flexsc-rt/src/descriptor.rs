@@ -74,6 +74,7 @@ impl Nature {
     }
 
     /// Returns the kind of object.
+    #[inline]
     pub(crate) fn kind(self) -> Kind {
         match self.0 & KIND {
             0 => Kind::Unknown,
@@ -82,6 +83,7 @@ impl Nature {
     }
 
     /// Returns the object of calls.
+    #[inline]
     pub(crate) fn object(self) -> Object {
         let number = (self.0 >> FILE_SYSTEM) as u8;
         Object::new(self.kind(), FileSystem::from_number(number))
@@ -104,6 +106,7 @@ impl Descriptor {
     }
 
     /// Returns its place in the table of the ring of some pages.
+    #[inline]
     pub(crate) fn place(&self) -> Option<FilePlace> {
         self.0.registration.get().map(Registration::place)
     }
@@ -114,22 +117,26 @@ impl Descriptor {
     }
 
     /// Returns the number.
+    #[inline]
     pub(crate) fn number(&self) -> RawFd {
         self.0.fd.as_raw_fd()
     }
 
     /// Returns the number as an argument.
+    #[inline]
     pub(crate) fn arg(&self) -> usize {
         self.number() as usize
     }
 
     /// Returns what is known, if a former call has asked, or what is likely.
+    #[inline]
     pub(crate) fn known(&self) -> Nature {
         Nature(self.0.nature.load(Ordering::Relaxed))
     }
 
     /// Returns the object that the next call is about. The second call asks, if nothing is known: many descriptors are
     /// closed after one.
+    #[inline]
     pub(crate) fn object(&self) -> Object {
         let known = self.known();
         match known.0 {
@@ -225,6 +232,7 @@ impl Call {
     ///
     /// If the descriptor is [registered](crate::Pages::register_file) and the first argument, the ring finds the file in its
     /// table. Then the call is posted, and its completion taken, before the last clone of the descriptor is dropped.
+    #[inline]
     pub fn about(mut self, descriptor: &Descriptor) -> Self {
         if let Some(place) = descriptor.place()
             && self.args[0] == descriptor.arg()

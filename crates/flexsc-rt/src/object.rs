@@ -68,6 +68,7 @@ impl FileSystem {
         self.0
     }
 
+    #[inline]
     pub(crate) fn from_number(number: u8) -> Self {
         FileSystem(number)
     }
@@ -90,6 +91,7 @@ impl Object {
     }
 
     /// Returns the objects of a file system, or of a kind if there is none.
+    #[inline]
     pub(crate) fn new(kind: Kind, file_system: FileSystem) -> Self {
         match file_system.0 {
             0 => Object(kind as u8),

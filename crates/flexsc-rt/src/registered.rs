@@ -49,6 +49,7 @@ pub(crate) struct Registration {
 }
 
 impl Registration {
+    #[inline]
     pub(crate) fn place(&self) -> FilePlace {
         self.at
     }
@@ -97,6 +98,7 @@ impl FileTable {
     }
 
     /// Returns whether a place is of this table.
+    #[inline]
     pub(crate) fn has(&self, at: FilePlace) -> bool {
         at.table == self.number
     }

@@ -143,6 +143,7 @@ impl Ring {
     ///
     /// # Safety
     /// As for [`CallRing::push`], or with a place as for [`CallRing::push_registered`].
+    #[inline]
     pub(crate) unsafe fn push(
         &mut self,
         name: u64,
@@ -200,13 +201,19 @@ impl Ring {
     #[inline]
     fn push_with(&mut self, push: impl Fn(&mut CallRing) -> Pushed) -> Result<Pushed, Errno> {
         let Some(Ok(ring)) = &mut self.calls else { return Ok(Pushed::NoOperation) };
-        let mut pushed = push(ring);
-        if pushed == Pushed::Full {
-            self.entered += 1;
-            if ring.enter(0, None)? > 0 {
-                pushed = push(ring);
+        let mut has_entered = false;
+        // One place that pushes is compiled into this function, and costs no call of its own.
+        let pushed = loop {
+            let pushed = push(ring);
+            if pushed != Pushed::Full || has_entered {
+                break pushed;
             }
-        }
+            self.entered += 1;
+            if ring.enter(0, None)? == 0 {
+                break pushed;
+            }
+            has_entered = true;
+        };
         self.in_flight += usize::from(pushed == Pushed::Queued);
         Ok(pushed)
     }
