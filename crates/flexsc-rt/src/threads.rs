@@ -55,6 +55,9 @@ struct Thread {
     served: AtomicU64,
     /// The heartbeat found it blocked, and it holds no page any more.
     blocked: AtomicBool,
+    /// The calls that it had made before the one in which it was found blocked.
+    #[cfg(all(test, not(loom)))]
+    blocked_in: AtomicU64,
 }
 
 /// A call of a syscall thread.
@@ -216,7 +219,8 @@ impl Threads {
         self.0.lock().counters
     }
 
-    /// Panics if two threads that are not known to be blocked make calls of one page.
+    /// Panics if two threads that are not known to be blocked make calls of one page, or if one that was found blocked makes
+    /// a further call of the page that it has lost.
     #[cfg(all(test, not(loom)))]
     #[allow(dead_code, reason = "the simulation asserts it")]
     pub(crate) fn assert_pages_are_locked(&self) {
@@ -225,6 +229,12 @@ impl Threads {
             not_blocked.filter_map(|own| Some(own.serving.entry()? / ENTRIES as u32)).collect();
         served.sort_unstable();
         assert!(served.is_sorted_by(|a, b| a < b), "pages with several threads: {served:?}");
+        let is_blocked = |own: &&Thread| own.blocked.load(Ordering::Relaxed);
+        for own in self.0.threads.iter().filter(is_blocked) {
+            let ThreadCall { served, entry } = own.call();
+            let is_that_call = served == own.blocked_in.load(Ordering::Relaxed);
+            assert!(entry.is_none() || is_that_call, "{entry:?} is of a page of another thread");
+        }
     }
 
     /// Lets the threads end after their present call. Returns whether they have before a deadline.
@@ -549,6 +559,8 @@ impl Pool {
         if thread.serving.is_dead() {
             self.end_dead(work, number);
         } else {
+            #[cfg(all(test, not(loom)))]
+            thread.blocked_in.store(call.served, Ordering::Relaxed);
             thread.blocked.store(true, Ordering::Relaxed);
         }
     }
