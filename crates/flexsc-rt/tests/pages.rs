@@ -209,31 +209,6 @@ fn blocked_thread_is_replaced_by_another() {
 }
 
 #[test]
-fn as_many_threads_as_may_be_are_active_at_a_time() {
-    let mut config = Config::default();
-    config.active_threads = 2;
-    // It would count a thread that waits as blocked.
-    config.heartbeat = Duration::from_secs(60);
-    let mut pages = register(config);
-    let (pipe, mut bytes) = (Pipe::new(), [[0; 1]; 2]);
-    for byte in &mut bytes {
-        post(&mut pages, &pipe.blocking_read_of(byte));
-    }
-    pages.submit().unwrap();
-    while pages.counters().max_active_threads < 2 {
-        thread::yield_now();
-    }
-    pipe.write(b"xx");
-    while pages.outstanding() > 0 {
-        pages.wait(None).unwrap();
-        while let Some(completion) = pages.next() {
-            assert_eq!(completion.result.unwrap(), 1);
-        }
-    }
-    assert_eq!(pages.counters().max_active_threads, 2);
-}
-
-#[test]
 fn reads_of_10_000_idle_sockets_need_no_thread() {
     const SOCKETS: usize = 10_000;
     raise_descriptor_limit();

@@ -150,7 +150,7 @@ struct MeasuredBatch {
 #[derive(Debug)]
 pub struct Pages {
     shared: Arc<Shared>,
-    threads: Option<Threads>,
+    pub(super) threads: Option<Threads>,
     max_indefinite: usize,
     reserve: usize,
     executor: Option<Executor>,
@@ -292,13 +292,6 @@ impl Pages {
     /// Returns the number of calls that were posted and whose completions were not taken.
     pub fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    /// Returns the syscall threads, if there are any.
-    #[cfg(all(test, not(loom)))]
-    #[allow(dead_code, reason = "for the simulation")]
-    pub(crate) fn threads(&self) -> Option<&Threads> {
-        self.threads.as_ref()
     }
 
     /// Returns why there is no ring, if a call was to be given to it. Calls that are pinned to it are

@@ -11,6 +11,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "the tests do not use all of the included modules")]
 
+mod active;
 mod armed;
 mod call_ring;
 mod clock;
@@ -281,7 +282,7 @@ impl Run {
                 self.pages.wait(None).map_err(io::Error::other)?;
             }
         }
-        if let Some(threads) = self.pages.threads() {
+        if let Some(threads) = &self.pages.threads {
             threads.assert_pages_are_locked();
         }
         Ok(())
@@ -351,6 +352,7 @@ impl Run {
         let Run { pages, taken, interrupted, not_open, no_thread, busy, .. } = self;
         drop(pages);
         assert_eq!(tasks::living(), 0, "threads have not ended");
+        assert_eq!(active::count(), 0, "threads that are gone count as active");
         let [started, blocked, died] = [threads_started, threads_blocked, threads_died];
         [taken, interrupted, not_open, busy, no_thread, started, blocked, died]
     }
