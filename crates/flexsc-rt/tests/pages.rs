@@ -722,3 +722,25 @@ fn without_threads_the_owner_makes_all_calls() {
     assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
     assert_eq!(pages.counters().in_place, 1);
 }
+
+/// epoll(7) refuses /dev/zero with EPERM: it is always ready.
+#[test]
+fn without_threads_a_call_on_a_device_without_readiness_ended_with_eperm() {
+    let zero = File::open("/dev/zero").unwrap();
+    let fd = zero.as_raw_fd();
+    for sleep_in_ring in [false, true] {
+        let mut config = Config::default();
+        (config.threads, config.sleep_in_ring) = (0, sleep_in_ring);
+        let mut pages = register(config);
+        for waits in
+            [Waits::AfterReady(fd, Direction::Read), Waits::ReadyThenBlocks(fd, Direction::Read)]
+        {
+            let mut byte = [1];
+            let args = [fd as usize, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+            let id = post(&mut pages, &Call::new(libc::SYS_read, args).waits(waits));
+            assert_eq!(complete(&mut pages, id).unwrap(), 1, "{waits:?}");
+            assert_eq!(byte, [0]);
+        }
+        assert_eq!(pages.counters().in_place, 2);
+    }
+}
