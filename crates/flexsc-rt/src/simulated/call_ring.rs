@@ -100,10 +100,17 @@ impl CallRing {
 
     pub(crate) fn set_file(&mut self, place: u32, file: Option<BorrowedFd<'_>>) -> bool {
         let file = file.map(|file| file.as_raw_fd());
-        machine(|machine| machine.ring.files[place as usize] = file);
+        machine(|machine| {
+            let former = std::mem::replace(&mut machine.ring.files[place as usize], file);
+            let is_about_it = |work| matches!(work, RingWork::Call(call) if Some(call.args[5] as RawFd) == former);
+            let is_used = machine.ring.submitted.iter().any(|(_, work)| is_about_it(*work));
+            assert!(!is_used, "the file of a call leaves its place");
+        });
         true
     }
 
+    /// The last argument of the call is the file.
+    ///
     /// # Safety
     /// As for [`CallRing::push`].
     pub(crate) unsafe fn push_registered(
@@ -113,7 +120,7 @@ impl CallRing {
         place: u32,
     ) -> Pushed {
         let file = machine(|machine| machine.ring.files[place as usize]);
-        assert_eq!(file, Some(call.args[0] as RawFd), "the place has another file");
+        assert_eq!(file, Some(call.args[5] as RawFd), "the place has another file");
         // SAFETY: the caller promises it.
         unsafe { self.push(name, call) }
     }
