@@ -52,6 +52,8 @@ mod pages;
 mod raw;
 #[path = "../../../crates/flexsc-rt/src/readiness.rs"]
 mod readiness;
+#[path = "../../../crates/flexsc-rt/src/registered.rs"]
+mod registered;
 #[path = "../../../crates/flexsc-rt/src/ring.rs"]
 mod ring;
 #[path = "../../../crates/flexsc-rt/src/shared.rs"]

@@ -3,6 +3,7 @@
 use std::os::fd::RawFd;
 
 use crate::object::{Kind, Object};
+use crate::registered::FilePlace;
 
 /// The executor of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,6 +97,8 @@ pub struct Call {
     pub(crate) uncancellable: bool,
     pub(crate) in_batches: bool,
     pub(crate) other_end: Option<RawFd>,
+    /// The place of the file that the first argument names, in the table of the ring of some pages.
+    pub(crate) file: FilePlace,
 }
 
 impl Call {
@@ -117,6 +120,7 @@ impl Call {
             uncancellable: false,
             in_batches: false,
             other_end: None,
+            file: FilePlace::NONE,
         }
     }
 
@@ -169,6 +173,7 @@ impl Call {
 
     /// Returns whether the call is on the list of those that read or change state of the calling
     /// thread.
+    #[inline]
     pub fn acts_on_the_calling_thread(&self) -> bool {
         is_about_the_calling_thread(self.number, &self.args)
     }

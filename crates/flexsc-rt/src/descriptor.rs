@@ -1,13 +1,14 @@
 //! A descriptor that stays open while calls on it are in flight.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
 
 use crate::call::{Call, Direction, Waits};
 use crate::object::{FileSystem, Kind, Object};
+use crate::registered::{FilePlace, Registration};
 
 /// An open file, socket or pipe, shared with the calls that use it.
 ///
@@ -27,6 +28,7 @@ struct Inner {
     fd: OwnedFd,
     /// A [`Nature`].
     nature: AtomicU16,
+    registration: OnceLock<Registration>,
 }
 
 /// The known nature of a descriptor: 0, or a [`Kind`] plus one, the number of a [`FileSystem`], and flags.
@@ -72,6 +74,7 @@ impl Nature {
     }
 
     /// Returns the kind of object.
+    #[inline]
     pub(crate) fn kind(self) -> Kind {
         match self.0 & KIND {
             0 => Kind::Unknown,
@@ -80,6 +83,7 @@ impl Nature {
     }
 
     /// Returns the object of calls.
+    #[inline]
     pub(crate) fn object(self) -> Object {
         let number = (self.0 >> FILE_SYSTEM) as u8;
         Object::new(self.kind(), FileSystem::from_number(number))
@@ -97,26 +101,42 @@ impl Descriptor {
     pub(crate) fn below(fd: impl Into<OwnedFd>, directory: Nature) -> Self {
         let Nature(bits) = directory;
         let likely = if bits & KIND == 0 { 0 } else { (bits & !(NON_BLOCKING | USED)) | LIKELY };
-        Descriptor(Arc::new(Inner { fd: fd.into(), nature: AtomicU16::new(likely) }))
+        let (nature, registration) = (AtomicU16::new(likely), OnceLock::new());
+        Descriptor(Arc::new(Inner { fd: fd.into(), nature, registration }))
+    }
+
+    /// Returns its place in the table of the ring of some pages.
+    #[inline]
+    pub(crate) fn place(&self) -> Option<FilePlace> {
+        self.0.registration.get().map(Registration::place)
+    }
+
+    /// Notes its registration, unless it has one.
+    pub(crate) fn set_registration(&self, registration: Registration) -> bool {
+        self.0.registration.set(registration).is_ok()
     }
 
     /// Returns the number.
+    #[inline]
     pub(crate) fn number(&self) -> RawFd {
         self.0.fd.as_raw_fd()
     }
 
     /// Returns the number as an argument.
+    #[inline]
     pub(crate) fn arg(&self) -> usize {
         self.number() as usize
     }
 
     /// Returns what is known, if a former call has asked, or what is likely.
+    #[inline]
     pub(crate) fn known(&self) -> Nature {
         Nature(self.0.nature.load(Ordering::Relaxed))
     }
 
     /// Returns the object that the next call is about. The second call asks, if nothing is known: many descriptors are
     /// closed after one.
+    #[inline]
     pub(crate) fn object(&self) -> Object {
         let known = self.known();
         match known.0 {
@@ -206,10 +226,19 @@ impl Descriptor {
 }
 
 impl Call {
-    /// Sets the kind of object to that of a descriptor, and the file system to that of a file. The second call
+    /// Sets the kind of object to that of a descriptor, which the call is about, and the file system to that of a file. The second call
     /// of a descriptor asks for these, by fstat(2), fstatfs(2) and fcntl(2) in the owner's thread, and all further ones use
     /// the answer. Like the call itself, the two first may wait for a file system of the network.
-    pub fn about(self, descriptor: &Descriptor) -> Self {
+    ///
+    /// If the descriptor is [registered](crate::Pages::register_file) and the first argument, the ring finds the file in its
+    /// table. Then the call is posted, and its completion taken, before the last clone of the descriptor is dropped.
+    #[inline]
+    pub fn about(mut self, descriptor: &Descriptor) -> Self {
+        if let Some(place) = descriptor.place()
+            && self.args[0] == descriptor.arg()
+        {
+            self.file = place;
+        }
         self.object(descriptor.object())
     }
 }

@@ -5,6 +5,7 @@ use std::mem::ManuallyDrop;
 use std::time::Duration;
 use std::{fmt, io, mem};
 
+use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::operation::Operation;
 use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
@@ -101,6 +102,11 @@ impl EventLoop {
         let posted = (0..pages.entries()).map(|_| None).collect();
         let delayed = Room::ALL.map(|_| VecDeque::with_capacity(pages.entries()));
         Ok(EventLoop { pages, posted, delayed, next_delayed: 0, stopped: false })
+    }
+
+    /// Registers a file or socket with the ring: [`Pages::register_file`].
+    pub fn register_file(&mut self, descriptor: &Descriptor) -> bool {
+        self.pages.register_file(descriptor)
     }
 
     /// Posts an operation. The callback gets its output.

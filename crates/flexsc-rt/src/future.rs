@@ -25,6 +25,7 @@ use std::{fmt, io, mem};
 use super::clock::Instant;
 use super::notifier::{self, Notifier};
 use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
+use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::operation::{NOT_POSTED, Operation};
 use crate::watch::Watch;
@@ -159,6 +160,12 @@ impl Runtime {
             pending: Pending::default(),
             state: State::Unposted(operation),
         }
+    }
+
+    /// Registers a file or socket with the ring, as [`Pages::register_file`](crate::Pages::register_file). A file whose
+    /// descriptor was dropped is released in the next turn: while no future waits, it stays open.
+    pub fn register_file(&self, descriptor: &Descriptor) -> bool {
+        self.0.borrow_mut().pages.register_file(descriptor)
     }
 
     /// Returns the counters.

@@ -42,11 +42,12 @@
 //!   all posted calls. In batches of 64 an entry and its share of the wait cost about 22 nanoseconds
 //!   beside the call; alone, both cost 37 to 50.
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
-//!   active. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
+//!   active, of all pages of the process. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
 //! - **The ring** ([`Executor::Ring`]): io_uring, set up when a call is first given to it. A call for
 //!   which the ring or the kernel has no operation is made by another executor;
-//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] returns why there is no ring.
+//!   [`Counters::ring_refused`] counts these, and [`Pages::ring_error`] returns why there is no ring. A descriptor of very
+//!   many calls can be registered with the ring ([`Pages::register_file`]), which makes these cheaper.
 //! - **Shared** ([`Executor::Shared`]): owner and syscall threads make the calls of a batch at a time, each from
 //!   pages of its own; the owner takes back what no thread has begun. So one user thread keeps several cores
 //!   busy, if these have nothing else to do.
@@ -113,7 +114,7 @@
 //! | syscall page, entry of 64 bytes | 3.1.1, figure 2 | [`Pages`] | one field more, the thread that serves the entry, in place of the number of arguments |
 //! | `flexsc_register` | 3.2 | [`Pages::register`] | threads start on demand, not one for each entry |
 //! | `flexsc_wait` | 3.2 | [`Pages::wait`] | also executes calls in place |
-//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core and *registration*: one register per program gives the paper's rule. The workers of a server divide them ([`FlexScKernel::with_workers`](kernel::FlexScKernel::with_workers)) |
+//! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core, of all registrations; only the first of each is never refused. The workers of a server divide them ([`FlexScKernel::with_workers`](kernel::FlexScKernel::with_workers)) |
 //! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
@@ -150,6 +151,7 @@
 #[cfg(not(all(target_os = "linux", target_pointer_width = "64")))]
 compile_error!("flexsc-rt passes offsets in registers of 64 bits, and needs Linux");
 
+mod active;
 mod bell;
 mod call;
 /// The rings of this machine.
@@ -194,6 +196,7 @@ mod pages;
 mod processors;
 mod raw;
 mod readiness;
+mod registered;
 mod ring;
 mod shared;
 #[cfg(all(test, not(loom)))]

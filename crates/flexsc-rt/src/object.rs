@@ -68,6 +68,7 @@ impl FileSystem {
         self.0
     }
 
+    #[inline]
     pub(crate) fn from_number(number: u8) -> Self {
         FileSystem(number)
     }
@@ -78,9 +79,19 @@ impl FileSystem {
 pub(crate) struct Object(u8);
 
 impl Object {
-    pub(crate) const COUNT: usize = Kind::COUNT + FileSystem::MAX;
+    /// Those of files that are not registered with the ring; as many follow of those that are.
+    const UNREGISTERED: usize = Kind::COUNT + FileSystem::MAX;
+
+    pub(crate) const COUNT: usize = 2 * Object::UNREGISTERED;
+
+    /// Returns the objects of such files that are registered with the ring.
+    #[inline]
+    pub(crate) fn registered(self) -> Self {
+        Object(self.0 + Object::UNREGISTERED as u8)
+    }
 
     /// Returns the objects of a file system, or of a kind if there is none.
+    #[inline]
     pub(crate) fn new(kind: Kind, file_system: FileSystem) -> Self {
         match file_system.0 {
             0 => Object(kind as u8),
@@ -118,6 +129,7 @@ mod tests {
         let beyond = Kind::Disk as usize;
         assert_eq!(objects, [first, first + 1, first, first + 2, beyond, first + 1]);
         let last = FileSystem::from_number(FileSystem::MAX as u8);
-        assert_eq!(Object::new(Kind::Disk, last).number(), Object::COUNT - 1);
+        assert_eq!(Object::new(Kind::Disk, last).registered().number(), Object::COUNT - 1);
+        assert_eq!(Object::default().registered().number(), Object::COUNT / 2);
     }
 }

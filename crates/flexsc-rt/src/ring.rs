@@ -14,6 +14,7 @@ use shared_ring::uring::{Mode, SetupError};
 use super::call_ring::{CallJob, CallRing, Pushed};
 use crate::call::Direction;
 use crate::raw::INTERRUPTED;
+use crate::registered::NO_PLACE;
 
 /// The name of the wait for the owner's bell; no entry has it.
 const BELL: u64 = CallRing::MAX_NAME;
@@ -141,16 +142,32 @@ impl Ring {
     /// Pushes a call. It is refused as [`Pushed::Full`] if the kernel takes no more at the moment.
     ///
     /// # Safety
-    /// As for [`CallRing::push`].
+    /// As for [`CallRing::push`], or with a place as for [`CallRing::push_registered`].
+    #[inline]
     pub(crate) unsafe fn push(
         &mut self,
         name: u64,
         number: u32,
         args: &[usize; 6],
+        place: u32,
     ) -> Result<Pushed, Errno> {
         let job = CallJob { number, args: *args };
-        // SAFETY: the caller promises it.
-        self.push_with(|ring| unsafe { ring.push(name, &job) })
+        self.push_with(|ring| match place {
+            // SAFETY: the caller promises it.
+            NO_PLACE => unsafe { ring.push(name, &job) },
+            // SAFETY: as above.
+            place => unsafe { ring.push_registered(name, &job, place) },
+        })
+    }
+
+    /// Creates the table of registered files. Returns false if the kernel refuses.
+    pub(crate) fn create_file_table(&mut self, places: u32) -> bool {
+        self.calls().is_some_and(|ring| ring.create_file_table(places))
+    }
+
+    /// Puts a file into a place of the table, or empties the place. Returns false if the kernel refuses.
+    pub(crate) fn set_file(&mut self, place: u32, file: Option<BorrowedFd<'_>>) -> bool {
+        self.calls().is_some_and(|ring| ring.set_file(place, file))
     }
 
     /// Pushes a wait until a descriptor is ready. Returns false if the kernel takes no more at the moment.
@@ -184,13 +201,19 @@ impl Ring {
     #[inline]
     fn push_with(&mut self, push: impl Fn(&mut CallRing) -> Pushed) -> Result<Pushed, Errno> {
         let Some(Ok(ring)) = &mut self.calls else { return Ok(Pushed::NoOperation) };
-        let mut pushed = push(ring);
-        if pushed == Pushed::Full {
-            self.entered += 1;
-            if ring.enter(0, None)? > 0 {
-                pushed = push(ring);
+        let mut has_entered = false;
+        // One place that pushes is compiled into this function, and costs no call of its own.
+        let pushed = loop {
+            let pushed = push(ring);
+            if pushed != Pushed::Full || has_entered {
+                break pushed;
             }
-        }
+            self.entered += 1;
+            if ring.enter(0, None)? == 0 {
+                break pushed;
+            }
+            has_entered = true;
+        };
         self.in_flight += usize::from(pushed == Pushed::Queued);
         Ok(pushed)
     }

@@ -1,6 +1,6 @@
 //! Syscall threads (section 3.2.1): they execute what may block.
 //!
-//! At most one thread per core is active. User space is not notified when a thread blocks. So a heartbeat looks for
+//! At most one thread per core is active, of all pages of the process (`active.rs`). User space is not notified when a thread blocks. So a heartbeat looks for
 //! a thread that is in the same call as at the last beat and does not run. It counts the thread as blocked, and lets
 //! another one take its page over. A thread holds a page while it executes the page's
 //! entries, so two threads do not share the page's cache lines.
@@ -16,6 +16,7 @@ use shared_ring::sync::{AtomicBool, AtomicU64, Ordering};
 mod models;
 
 // A simulated machine includes this file with modules of its own.
+use super::active;
 use super::clock::Instant;
 use super::cores::{Applied, Beats, Cores};
 use super::interrupt::{self, Serving};
@@ -55,6 +56,9 @@ struct Thread {
     served: AtomicU64,
     /// The heartbeat found it blocked, and it holds no page any more.
     blocked: AtomicBool,
+    /// The calls that it had made before the one in which it was found blocked.
+    #[cfg(all(test, not(loom)))]
+    blocked_in: AtomicU64,
 }
 
 /// A call of a syscall thread.
@@ -115,6 +119,8 @@ struct Pool {
     /// A thread ended.
     ended: Condvar,
     max_active: usize,
+    /// Active threads of the process from which on no further one begins.
+    max_in_process: usize,
     period: Duration,
     cores: Cores,
     /// Pages wait, every thread that runs is blocked, and the kernel starts no other.
@@ -154,6 +160,7 @@ impl Threads {
             beat: Condvar::new(),
             ended: Condvar::new(),
             max_active: active,
+            max_in_process: active.max(processors::allowed().map_or(1, |all| all.count() as usize)),
             period,
             cores: Cores::new(specialization),
             stranded: AtomicBool::new(false),
@@ -216,7 +223,8 @@ impl Threads {
         self.0.lock().counters
     }
 
-    /// Panics if two threads that are not known to be blocked make calls of one page.
+    /// Panics if two threads that are not known to be blocked make calls of one page, or if one that was found blocked makes
+    /// a further call of the page that it has lost.
     #[cfg(all(test, not(loom)))]
     #[allow(dead_code, reason = "the simulation asserts it")]
     pub(crate) fn assert_pages_are_locked(&self) {
@@ -225,6 +233,12 @@ impl Threads {
             not_blocked.filter_map(|own| Some(own.serving.entry()? / ENTRIES as u32)).collect();
         served.sort_unstable();
         assert!(served.is_sorted_by(|a, b| a < b), "pages with several threads: {served:?}");
+        let is_blocked = |own: &&Thread| own.blocked.load(Ordering::Relaxed);
+        for own in self.0.threads.iter().filter(is_blocked) {
+            let ThreadCall { served, entry } = own.call();
+            let is_that_call = served == own.blocked_in.load(Ordering::Relaxed);
+            assert!(entry.is_none() || is_that_call, "{entry:?} is of a page of another thread");
+        }
     }
 
     /// Lets the threads end after their present call. Returns whether they have before a deadline.
@@ -236,6 +250,7 @@ impl Threads {
         while work.unused.len() < self.0.threads.len() || work.heartbeat_runs {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
+                self.0.leave_active(&mut work);
                 return false;
             }
             let waited = self.0.ended.wait_timeout(work, remaining);
@@ -255,6 +270,12 @@ impl Work {
         }
     }
 
+    /// Counts a thread as active no more.
+    fn end_active(&mut self) {
+        self.active -= 1;
+        active::end(1);
+    }
+
     /// Returns whether a thread executes a page, or will take one: it is not known to be blocked.
     fn has_thread(&self) -> bool {
         self.active + self.idle + self.starting > 0
@@ -269,7 +290,7 @@ impl Pool {
     /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`. Returns false
     /// if none can be started and all that run are blocked: the pages are stranded.
     fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) -> bool {
-        let room = pool.active_threads(others).saturating_sub(work.active);
+        let room = pool.active_threads(others).saturating_sub(work.active).min(pool.room(&work));
         let wanted = work.queue.len().min(room);
         for _ in 0..wanted.min(work.idle) {
             pool.queued.notify_one();
@@ -306,6 +327,33 @@ impl Pool {
         self.cores.active_threads(self.max_active.saturating_sub(others))
     }
 
+    /// Returns how many further threads the process may have active. The first one of the pages is never refused.
+    fn room(&self, work: &Work) -> usize {
+        let room = self.max_in_process.saturating_sub(active::count());
+        if work.active == 0 { room.max(1) } else { room }
+    }
+
+    /// Counts a thread as active, if a page waits and the thread may be. If too many of other pages are, the heartbeat tries
+    /// again.
+    fn begin_active(&self, work: &mut Work) -> bool {
+        let limit = if work.active == 0 { usize::MAX } else { self.max_in_process };
+        let begins =
+            !work.queue.is_empty() && work.active < self.active_threads(0) && active::begin(limit);
+        work.active += usize::from(begins);
+        begins
+    }
+
+    /// Gives up the threads that are active while their pages end: they may be so without end.
+    fn leave_active(&self, work: &mut Work) {
+        for page in &mut work.pages {
+            if let PageState::Held(number) = *page {
+                *page = PageState::Idle;
+                self.threads[usize::from(number)].blocked.store(true, Ordering::Relaxed);
+            }
+        }
+        active::end(std::mem::take(&mut work.active));
+    }
+
     /// Ends the sleep of the heartbeat.
     fn wake_heartbeat(&self, work: &mut Work) {
         if std::mem::take(&mut work.heartbeat_sleeps) {
@@ -339,7 +387,7 @@ impl Pool {
         let mut work = self.lock();
         work.starting -= 1;
         while !work.stop {
-            if work.active >= self.active_threads(0) || work.queue.is_empty() {
+            if !self.begin_active(&mut work) {
                 work.idle += 1;
                 work = self.queued.wait(work).unwrap_or_else(PoisonError::into_inner);
                 work.idle -= 1;
@@ -353,7 +401,7 @@ impl Pool {
         self.ended.notify_all();
     }
 
-    /// Holds the next page, and executes its entries.
+    /// Holds the next page, and executes its entries, in a thread that was counted as active.
     fn serve_page<'a>(
         &'a self,
         number: u16,
@@ -361,9 +409,11 @@ impl Pool {
         applied: &mut Applied,
     ) -> MutexGuard<'a, Work> {
         let own = &self.threads[usize::from(number)];
-        let Some(page) = work.queue.pop_front() else { return work };
+        let Some(page) = work.queue.pop_front() else {
+            work.end_active();
+            return work;
+        };
         work.pages[page as usize] = PageState::Held(number);
-        work.active += 1;
         work.counters.max_active = work.counters.max_active.max(work.active);
         // It sleeps if the thread was blocked when the page was queued, and no other could be started.
         self.wake_heartbeat(&mut work);
@@ -374,7 +424,7 @@ impl Pool {
         if own.blocked.swap(false, Ordering::Relaxed) {
             return work;
         }
-        work.active -= 1;
+        work.end_active();
         work.pages[page as usize] = PageState::Idle;
         // The owner submits under the lock, so nothing is overlooked.
         if !self.shared.submitted[page as usize].is_empty() {
@@ -541,7 +591,7 @@ impl Pool {
             return;
         }
         work.pages[page as usize] = PageState::Idle;
-        work.active -= 1;
+        work.end_active();
         work.counters.blocked += 1;
         if !self.shared.submitted[page as usize].is_empty() {
             work.queue_page(page);
@@ -549,6 +599,8 @@ impl Pool {
         if thread.serving.is_dead() {
             self.end_dead(work, number);
         } else {
+            #[cfg(all(test, not(loom)))]
+            thread.blocked_in.store(call.served, Ordering::Relaxed);
             thread.blocked.store(true, Ordering::Relaxed);
         }
     }

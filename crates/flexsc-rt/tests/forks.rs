@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::future::Future;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
@@ -181,6 +181,33 @@ fn close_that_was_not_submitted_left_its_descriptor_open_in_a_child() {
     events.run().unwrap();
 }
 
+/// A place that the child emptied would be empty in the parent.
+fn registered_file_stays_in_the_table_of_the_parent() {
+    let mut pages = Pages::register(&Config::default()).unwrap();
+    let file = Descriptor::new(File::open("/dev/zero").unwrap());
+    if !pages.register_file(&file) {
+        return println!("not tested: there is no io_uring");
+    }
+    assert!(fork(|| {
+        let other = Descriptor::new(File::open("/dev/null").unwrap());
+        let refused = !pages.register_file(&other) && !pages.register_file(&file);
+        // SAFETY: the child does not use them any more.
+        unsafe {
+            drop(std::ptr::read(&file));
+            drop(std::ptr::read(&pages));
+        }
+        refused
+    }));
+    let mut byte = [1];
+    let fd = file.as_fd().as_raw_fd() as usize;
+    let read = Call::bounded(libc::SYS_read, [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0]);
+    // SAFETY: the byte outlives the call.
+    unsafe { pages.post(&read.about(&file).pinned(Executor::Ring)) }.unwrap();
+    while !pages.wait(None).unwrap() {}
+    assert_eq!((pages.next().unwrap().result.unwrap(), byte), (1, [0]));
+    assert_eq!(pages.counters().on_ring, 1);
+}
+
 #[cfg(feature = "green-threads")]
 fn green_threads_make_no_call_in_a_child() {
     use flexsc_rt::Descriptor;
@@ -266,6 +293,7 @@ fn main() {
     post_in_a_child_changed_the_set_of_the_parent();
     close_that_the_parent_had_made_was_made_again_in_a_child();
     close_that_was_not_submitted_left_its_descriptor_open_in_a_child();
+    registered_file_stays_in_the_table_of_the_parent();
     #[cfg(feature = "green-threads")]
     green_threads_make_no_call_in_a_child();
     println!("test forks ... ok");

@@ -209,31 +209,6 @@ fn blocked_thread_is_replaced_by_another() {
 }
 
 #[test]
-fn as_many_threads_as_may_be_are_active_at_a_time() {
-    let mut config = Config::default();
-    config.active_threads = 2;
-    // It would count a thread that waits as blocked.
-    config.heartbeat = Duration::from_secs(60);
-    let mut pages = register(config);
-    let (pipe, mut bytes) = (Pipe::new(), [[0; 1]; 2]);
-    for byte in &mut bytes {
-        post(&mut pages, &pipe.blocking_read_of(byte));
-    }
-    pages.submit().unwrap();
-    while pages.counters().max_active_threads < 2 {
-        thread::yield_now();
-    }
-    pipe.write(b"xx");
-    while pages.outstanding() > 0 {
-        pages.wait(None).unwrap();
-        while let Some(completion) = pages.next() {
-            assert_eq!(completion.result.unwrap(), 1);
-        }
-    }
-    assert_eq!(pages.counters().max_active_threads, 2);
-}
-
-#[test]
 fn reads_of_10_000_idle_sockets_need_no_thread() {
     const SOCKETS: usize = 10_000;
     raise_descriptor_limit();
@@ -746,4 +721,26 @@ fn without_threads_the_owner_makes_all_calls() {
     let id = post(&mut pages, &Call::new(libc::SYS_getpid, [0; 6]).pinned(Executor::Threads));
     assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
     assert_eq!(pages.counters().in_place, 1);
+}
+
+/// epoll(7) refuses /dev/zero with EPERM: it is always ready.
+#[test]
+fn without_threads_a_call_on_a_device_without_readiness_ended_with_eperm() {
+    let zero = File::open("/dev/zero").unwrap();
+    let fd = zero.as_raw_fd();
+    for sleep_in_ring in [false, true] {
+        let mut config = Config::default();
+        (config.threads, config.sleep_in_ring) = (0, sleep_in_ring);
+        let mut pages = register(config);
+        for waits in
+            [Waits::AfterReady(fd, Direction::Read), Waits::ReadyThenBlocks(fd, Direction::Read)]
+        {
+            let mut byte = [1];
+            let args = [fd as usize, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+            let id = post(&mut pages, &Call::new(libc::SYS_read, args).waits(waits));
+            assert_eq!(complete(&mut pages, id).unwrap(), 1, "{waits:?}");
+            assert_eq!(byte, [0]);
+        }
+        assert_eq!(pages.counters().in_place, 2);
+    }
 }

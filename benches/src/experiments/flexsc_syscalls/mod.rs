@@ -2,6 +2,7 @@
 
 mod bare_ring;
 mod completions;
+mod registered;
 mod works;
 
 use std::fs;
@@ -19,6 +20,7 @@ use crate::statistics::{ratios, spread};
 
 use bare_ring::BareRing;
 use completions::Completions;
+use registered::Registered;
 use works::{MAX_DEPTH, Work, Works};
 
 pub(crate) use completions::complete;
@@ -51,7 +53,7 @@ const REPEATS: usize = 3;
 /// Calls by which `adaptive` learns before it is measured: of each work at each depth.
 const LEARNT: usize = 1 << 15;
 const QUICK_LEARNT: usize = 1 << 13;
-const NOTES: [&str; 7] = [
+const NOTES: [&str; 8] = [
     "Times are elapsed times over the number of calls: a batch is posted, executed and taken. Nothing is \
      pinned to a core. `direct` makes one call after the other with syscall(2).",
     "`null` is posix_fadvise(2) of normal use of a file in memory, which does nothing, and for which the \
@@ -75,6 +77,7 @@ const NOTES: [&str; 7] = [
     "`bare ring` is a ring of io_uring without flexsc-rt, with one io_uring_enter(2) for a batch: the same posix_fadvise(2) as \
      `null`, of the file and of the file registered with the ring, and IORING_OP_NOP, the ring's null operation, beside \
      getppid(2) directly. The ratios `..._over_bare_ring...` are of batches of 64.",
+    "`null_direct_over_posted` is of a file that is not registered. `adaptive, registered file` posts the same call on a file      that is registered with the ring of its pages (`Pages::register_file`), which have learnt as `adaptive` has;      `null_direct_over_posted_registered` is its ratio in batches of 64, and has no goal of its own.",
 ];
 
 /// A contestant, which makes the calls directly or posts them to pages.
@@ -245,6 +248,7 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
     }
     let mut completions = Completions::default();
     let mut bare_ring = BareRing::new(depths);
+    let mut registered = Registered::new(depths, learnt)?;
     cx.progress.set_length((rounds * cells.len()) as u64);
     for mut round in cx.rounds(rounds) {
         for i in round.order(cells.len()) {
@@ -270,10 +274,12 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
         }
         completions.measure(&mut round)?;
         bare_ring.measure(&mut round, calls)?;
+        registered.measure(&mut round, calls)?;
     }
     report(&works, &makers, &cells, outcome);
     completions.report(outcome);
     bare_ring.report(&cells, outcome);
+    registered.report(&cells, outcome);
     outcome.notes.extend(others.note()?);
     Ok(())
 }

@@ -19,7 +19,9 @@ pub struct Config {
     /// no further one, and all that run are blocked, the owner makes bounded calls in place, and those
     /// that would block a thread end with `EAGAIN`.
     pub threads: u16,
-    /// Maximum number of active syscall threads; by default one per core.
+    /// Maximum number of active syscall threads of these pages; by default one per core. Beyond the first one, a thread
+    /// begins only if fewer are active in the process than this, or than the registering thread may use cores. It is tried
+    /// again at each heartbeat.
     pub active_threads: usize,
     /// Time after which the heartbeat counts a thread as blocked, once or twice. A thread that computes in the kernel, or
     /// waits for a core, is not blocked, if proc(5) is there to show it.
@@ -35,6 +37,9 @@ pub struct Config {
     /// wait for one descriptor, none is the first. Without effect where the kernel lacks an operation for it, and in
     /// a [`Runtime`](crate::Runtime).
     pub sleep_in_ring: bool,
+    /// Number of places for files that are registered with the ring ([`Pages::register_file`](crate::Pages)); no more than
+    /// the limit on descriptors, or the kernel refuses the table.
+    pub registered_files: u32,
 }
 
 impl Default for Config {
@@ -49,6 +54,7 @@ impl Default for Config {
             executor: None,
             uses_ring: true,
             sleep_in_ring: false,
+            registered_files: 256,
         }
     }
 }

@@ -167,7 +167,7 @@ impl Pages {
                 self.finish(index, INTERRUPTED);
                 continue;
             }
-            let (waits, by_changes) = (slot.waits, slot.by_changes);
+            let (waits, by_changes, file) = (slot.waits, slot.by_changes, slot.file);
             let name = self.ring_name(index);
             if queued != index
                 && let Some((fd, direction)) = waits.descriptor()
@@ -183,10 +183,11 @@ impl Pages {
                 self.slots[index as usize].place = place;
                 continue;
             }
-            // SAFETY: no executor has the entry. The caller of `Pages::post` vouches for it and its memory.
+            // SAFETY: no executor has the entry. The caller of `Pages::post` vouches for it and its memory, and keeps a
+            // descriptor whose place in the table it has named.
             let pushed = unsafe {
                 let (number, args) = self.shared.entry(index).call();
-                self.ring.push(name, number, &args)
+                self.ring.push(name, number, &args, file)
             };
             match pushed {
                 Ok(Pushed::Queued) => {}

@@ -5,6 +5,7 @@ mod cancel;
 mod config;
 mod counters;
 mod execute;
+mod files;
 mod in_ring;
 mod post;
 mod routing;
@@ -32,6 +33,7 @@ use crate::entry_queue::{Links, Queue};
 use crate::error::Error;
 use crate::interrupt;
 use crate::page::ENTRIES;
+use crate::registered::{FileTable, NO_PLACE};
 use crate::shared::Shared;
 
 pub use config::Config;
@@ -116,6 +118,8 @@ struct Slot {
     waits: Waits,
     /// The end that it waits for in turn with that of `waits`; most calls have [`NO_END`].
     other_end: RawFd,
+    /// The place of its file in the table of the ring, or [`NO_PLACE`].
+    file: u32,
     row: Row,
     /// A call on a thread or in the ring whose time is to be reported.
     measured: Option<Measured>,
@@ -146,7 +150,7 @@ struct MeasuredBatch {
 #[derive(Debug)]
 pub struct Pages {
     shared: Arc<Shared>,
-    threads: Option<Threads>,
+    pub(super) threads: Option<Threads>,
     max_indefinite: usize,
     reserve: usize,
     executor: Option<Executor>,
@@ -176,6 +180,9 @@ pub struct Pages {
     head: u64,
     readiness: Readiness,
     ring: Ring,
+    registered_files: u32,
+    /// The table of registered files; `None` until one is to be registered.
+    files: Option<FileTable>,
     /// Turns in which a completion was there at once.
     busy_turns: u32,
     choices: Choices,
@@ -228,6 +235,7 @@ impl Pages {
             by_changes: false,
             waits: Waits::Bounded,
             other_end: NO_END,
+            file: NO_PLACE,
             row: Row::default(),
             measured: None,
         };
@@ -259,6 +267,8 @@ impl Pages {
             head: 0,
             readiness,
             ring,
+            registered_files: config.registered_files,
+            files: None,
             busy_turns: 0,
             chosen: None,
             depth: Depth::of(0),
@@ -282,13 +292,6 @@ impl Pages {
     /// Returns the number of calls that were posted and whose completions were not taken.
     pub fn outstanding(&self) -> usize {
         self.slots.len() - self.free.len()
-    }
-
-    /// Returns the syscall threads, if there are any.
-    #[cfg(all(test, not(loom)))]
-    #[allow(dead_code, reason = "for the simulation")]
-    pub(crate) fn threads(&self) -> Option<&Threads> {
-        self.threads.as_ref()
     }
 
     /// Returns why there is no ring, if a call was to be given to it. Calls that are pinned to it are

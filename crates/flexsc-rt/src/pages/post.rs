@@ -4,6 +4,7 @@ use super::{EntryId, NO_END, Pages, Place, Scratch};
 use crate::call::{Call, Executor, Waits};
 use crate::error::Busy;
 use crate::operation::Operation;
+use crate::registered::NO_PLACE;
 
 impl Pages {
     /// Posts a call. It is executed at the next [`submit`](Pages::submit) or [`wait`](Pages::wait)
@@ -39,7 +40,9 @@ impl Pages {
         self.batchable += usize::from(call.in_batches);
         slot.waits = call.waits;
         slot.other_end = call.other_end.unwrap_or(NO_END);
-        slot.row = self.choices.row(call.number, call.object);
+        slot.file = self.files.as_ref().map_or(NO_PLACE, |files| files.place(call.file));
+        let object = if slot.file == NO_PLACE { call.object } else { call.object.registered() };
+        slot.row = self.choices.row(call.number, object);
         slot.measured = None;
         self.batch.push(index);
         self.counters.posted += 1;

@@ -15,6 +15,7 @@ impl Pages {
         if !self.process.is_current() {
             return Err(Error::InChild);
         }
+        self.empty_released_places();
         match self.batch[..] {
             [index] => self.execute_one(index),
             _ => self.execute_batch(),

@@ -268,8 +268,11 @@ impl Pages {
         }
         // A file or device is always ready.
         self.swap_ends(index);
-        if errno != Errno::PERM || self.threads.is_none() {
+        if errno != Errno::PERM {
             self.finish(index, -(errno.raw_os_error() as isize));
+        } else if self.threads.is_none() {
+            // It cannot be waited for, so the owner waits where the call does.
+            self.execute_bounded(index);
         } else if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits {
             self.assign_blocking(index);
         } else {

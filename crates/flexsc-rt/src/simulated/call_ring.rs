@@ -1,7 +1,7 @@
 //! The program's side of the ring of a simulated machine. The machine decides what is taken, and when a call ends.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -36,6 +36,8 @@ pub(crate) struct Queues {
     /// Completions that an entry into the kernel makes visible, and those that are visible. With `true`, more follow.
     pub(crate) deferred: VecDeque<(u64, i32, bool)>,
     pub(crate) landed: VecDeque<(u64, i32, bool)>,
+    /// The table of registered files.
+    pub(crate) files: Vec<Option<RawFd>>,
 }
 
 impl Queues {
@@ -89,6 +91,38 @@ impl CallRing {
             true => Pushed::Full,
             false => Pushed::NoOperation,
         }
+    }
+
+    pub(crate) fn create_file_table(&mut self, places: u32) -> bool {
+        machine(|machine| machine.ring.files = vec![None; places as usize]);
+        true
+    }
+
+    pub(crate) fn set_file(&mut self, place: u32, file: Option<BorrowedFd<'_>>) -> bool {
+        let file = file.map(|file| file.as_raw_fd());
+        machine(|machine| {
+            let former = std::mem::replace(&mut machine.ring.files[place as usize], file);
+            let is_about_it = |work| matches!(work, RingWork::Call(call) if Some(call.args[5] as RawFd) == former);
+            let is_used = machine.ring.submitted.iter().any(|(_, work)| is_about_it(*work));
+            assert!(!is_used, "the file of a call leaves its place");
+        });
+        true
+    }
+
+    /// The last argument of the call is the file.
+    ///
+    /// # Safety
+    /// As for [`CallRing::push`].
+    pub(crate) unsafe fn push_registered(
+        &mut self,
+        name: u64,
+        call: &CallJob,
+        place: u32,
+    ) -> Pushed {
+        let file = machine(|machine| machine.ring.files[place as usize]);
+        assert_eq!(file, Some(call.args[5] as RawFd), "the place has another file");
+        // SAFETY: the caller promises it.
+        unsafe { self.push(name, call) }
     }
 
     pub(crate) fn push_poll(&mut self, name: u64, fd: RawFd, events: PollFlags) -> bool {

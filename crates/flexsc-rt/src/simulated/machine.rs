@@ -11,7 +11,7 @@ use super::armed::Armed;
 use super::call_ring::Queues;
 use super::kernel_ring::KernelRing;
 pub(super) use super::kernel_ring::{enter, has_operation};
-use super::{processors, tasks};
+use super::{active, processors, tasks};
 use crate::call::Waits;
 use crate::watch::Watch;
 
@@ -136,6 +136,7 @@ impl Machine {
         self.errors = std::array::from_fn(|fd| fd < WITH_ERRORS && self.random(2) == 0);
         tasks::reset();
         processors::reset();
+        active::reset();
     }
 
     /// Returns a number below a bound (xorshift64*).

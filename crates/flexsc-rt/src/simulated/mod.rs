@@ -11,6 +11,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "the tests do not use all of the included modules")]
 
+mod active;
 mod armed;
 mod call_ring;
 mod clock;
@@ -37,11 +38,14 @@ mod tasks;
 mod threads;
 
 use std::collections::HashMap;
+use std::fs::File;
 use std::io;
 use std::time::Duration;
 
 use crate::call::{Call, Direction, Executor, Waits};
+use crate::descriptor::Descriptor;
 use crate::error::Busy;
+use crate::registered::FilePlace;
 use machine::{CLOSED, DESCRIPTORS, DIES, STANDSTILL, Starts, WITH_ERRORS, machine, step};
 use pages::{Config, Counters, EntryId, Pages};
 
@@ -49,6 +53,9 @@ use pages::{Config, Counters, EntryId, Pages};
 struct Run {
     pages: Pages,
     live: HashMap<EntryId, Posted>,
+    /// Files that calls are about, of which some are registered with the ring.
+    files: Vec<Descriptor>,
+    registered: u64,
     ids: Vec<EntryId>,
     next_call: usize,
     taken: u64,
@@ -58,7 +65,7 @@ struct Run {
     busy: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 struct Posted {
     call: usize,
     id: EntryId,
@@ -66,10 +73,12 @@ struct Posted {
     uncancellable: bool,
     needs_the_closed_one: bool,
     of: Call,
+    /// The registered file that it is about.
+    _file: Option<Descriptor>,
 }
 
 impl Posted {
-    fn new(number: usize, id: EntryId, call: &Call) -> Self {
+    fn new(number: usize, id: EntryId, call: &Call, file: Option<Descriptor>) -> Self {
         Posted {
             call: number,
             id,
@@ -77,6 +86,7 @@ impl Posted {
             uncancellable: call.uncancellable,
             needs_the_closed_one: needs_the_closed_one(call),
             of: *call,
+            _file: file,
         }
     }
 }
@@ -175,6 +185,8 @@ impl Run {
         Run {
             pages,
             live: HashMap::new(),
+            files: Vec::new(),
+            registered: 0,
             ids: Vec::new(),
             next_call: 0,
             taken: 0,
@@ -186,17 +198,37 @@ impl Run {
     }
 
     fn post(&mut self) {
-        self.post_call(random_call(self.next_call));
+        let call = random_call(self.next_call);
+        // The machine has other descriptors, so the last argument of a call is the file.
+        let file = match random(4) {
+            0 if !self.files.is_empty() => {
+                self.files[random(self.files.len() as u64) as usize].clone()
+            }
+            _ => return self.post_call(call, None),
+        };
+        let (mut args, place) = (call.args, file.place().unwrap_or(FilePlace::NONE));
+        args[5] = file.arg();
+        self.post_call(Call { args, file: place, ..call }, Some(file));
     }
 
-    fn post_call(&mut self, call: Call) {
+    /// Registers a file, of which the table has room for some, or drops one.
+    fn change_files(&mut self) {
+        if self.files.len() > FILES as usize {
+            self.files.swap_remove(random(self.files.len() as u64) as usize);
+        }
+        let file = Descriptor::new(File::open("/dev/null").unwrap());
+        self.registered += u64::from(self.pages.register_file(&file));
+        self.files.push(file);
+    }
+
+    fn post_call(&mut self, call: Call, file: Option<Descriptor>) {
         let number = self.next_call;
         machine(|machine| machine.lend(number));
         // SAFETY: the machine has no memory.
         match unsafe { self.pages.post(&call) } {
             Ok(id) => {
                 self.next_call += 1;
-                let posted = Posted::new(number, id, &call);
+                let posted = Posted::new(number, id, &call, file);
                 machine(|machine| machine.makes_no_call(number, call.waits));
                 assert!(self.live.insert(id, posted).is_none(), "the entry was in use");
                 self.ids.push(id);
@@ -266,6 +298,9 @@ impl Run {
         if random(200) == 0 {
             self.end_bounded();
         }
+        if random(64) == 0 {
+            self.change_files();
+        }
         match random(16) {
             0..=5 => self.post(),
             6..=7 => self.cancel(),
@@ -281,7 +316,7 @@ impl Run {
                 self.pages.wait(None).map_err(io::Error::other)?;
             }
         }
-        if let Some(threads) = self.pages.threads() {
+        if let Some(threads) = &self.pages.threads {
             threads.assert_pages_are_locked();
         }
         Ok(())
@@ -310,7 +345,7 @@ impl Run {
                 self.next_call += 1;
                 // SAFETY: the machine has no memory.
                 let id = unsafe { self.pages.post(&call) }.unwrap();
-                self.live.insert(id, Posted::new(number, id, &call));
+                self.live.insert(id, Posted::new(number, id, &call, None));
             }
             self.pages.submit().unwrap();
             step();
@@ -351,10 +386,14 @@ impl Run {
         let Run { pages, taken, interrupted, not_open, no_thread, busy, .. } = self;
         drop(pages);
         assert_eq!(tasks::living(), 0, "threads have not ended");
+        assert_eq!(active::count(), 0, "threads that are gone count as active");
         let [started, blocked, died] = [threads_started, threads_blocked, threads_died];
         [taken, interrupted, not_open, busy, no_thread, started, blocked, died]
     }
 }
+
+/// Places for registered files.
+const FILES: u32 = 2;
 
 /// Threads that may be active at a time.
 const ACTIVE_THREADS: usize = 2;
@@ -364,7 +403,7 @@ fn configurations() -> [Config; 4] {
         let mut config = Config::with_entries(64);
         (config.reserve, config.threads, config.active_threads) = (8, threads, ACTIVE_THREADS);
         (config.sleep_in_ring, config.uses_ring) = (sleep_in_ring, ring);
-        config.heartbeat = Duration::from_micros(3);
+        (config.heartbeat, config.registered_files) = (Duration::from_micros(3), FILES);
         config
     };
     let mut more = few(false, 5, true);
@@ -374,23 +413,26 @@ fn configurations() -> [Config; 4] {
 
 fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
     for (n, config) in configurations().iter().enumerate() {
-        let mut total = [0; 8];
+        let (mut total, mut registered) = ([0; 8], 0);
         for seed in seeds.clone() {
             let mut run = Run::new(seed, config);
             for _ in 0..steps {
                 run.step().unwrap_or_else(|error| panic!("seed {seed}: {error}"));
             }
+            registered += run.registered;
             run.end().iter().zip(&mut total).for_each(|(count, total)| *total += count);
         }
         // Each outcome has occurred.
         assert!(total.iter().all(|count| *count > seeds.end - seeds.start), "{n}: {total:?}");
+        assert_eq!(registered > seeds.end - seeds.start, config.uses_ring, "{n}: {registered}");
     }
 }
 
 /// A call is made once, or not at all if its result is `EINTR`, `EBADF` as its descriptor is closed, `EOWNERDEAD` as its
 /// thread died, or `EAGAIN` as it has none; no completion is lost, and none is reported twice; the kernel and the threads
 /// use no memory whose completion was taken; a wait ends, and bounded calls end while no other does; no more threads are
-/// active than may be, a page has one of them at a time, and none remains.
+/// active than may be, a page has one of them at a time, and none remains; a registered file stays in its place while the
+/// ring has to find it there.
 #[test]
 fn cancels_completions_and_throttling_race_for_millions_of_steps() {
     run_seeds(0..25, 20_000);
@@ -411,7 +453,7 @@ fn waits_of_a_transfer_were_cancelled_with_those_before() {
                         let to = Direction::Write;
                         let args = [number, fd as usize, to as usize, 0, 0, 0];
                         let call = Call::new(1_010, args).waits(Waits::Ready(fd as i32, to));
-                        run.post_call(transfer(call));
+                        run.post_call(transfer(call), None);
                     }
                 }
                 1 => {

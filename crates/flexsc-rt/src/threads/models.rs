@@ -33,8 +33,8 @@ impl Pool {
 
     /// A thread executes the next page, if it may be active.
     fn serve_once(&self, number: u16) {
-        let work = self.lock();
-        if work.active < self.active_threads(0) {
+        let mut work = self.lock();
+        if self.begin_active(&mut work) {
             drop(self.serve_page(number, work, &mut Applied::default()));
         }
     }

@@ -1,15 +1,16 @@
 //! A ring that makes system calls, and nothing else.
 
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
+use io_uring::squeue::{Entry as Sqe, Flags};
 use io_uring::types::Fd as Raw;
 use io_uring::{cqueue, opcode};
 use rustix::event::PollFlags;
 use rustix::io::Errno;
 
-use super::calls::{RingCalls, sqe as sqe_of};
+use super::calls::{RingCalls, sqe as sqe_of, takes_registered_file};
 use super::{Entries, LinuxRing, Mode, Ring, SetupError, WORKERS, probe, sqe};
 use crate::{CallJob, Linux};
 
@@ -23,7 +24,12 @@ const CANCEL: u64 = u64::MAX;
 pub struct CallRing {
     ring: LinuxRing,
     operations: RingCalls,
+    /// The number of places of the table of files.
+    places: u32,
 }
+
+/// No file in a place of the table.
+const EMPTY: RawFd = -1;
 
 /// The result of pushing a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +59,7 @@ impl CallRing {
         let mut ring: LinuxRing = probe::setup(&Linux::default(), mode, entries)?;
         ring.limit_workers(WORKERS)
             .map_err(|error| probe::registration_error(&error, "a bound on its worker threads"))?;
-        Ok(CallRing { ring, operations: RingCalls::default() })
+        Ok(CallRing { ring, operations: RingCalls::default(), places: 0 })
     }
 
     /// Returns whether io_uring has an operation for a call, on some kernel.
@@ -76,6 +82,50 @@ impl CallRing {
     pub unsafe fn push(&mut self, name: u64, call: &CallJob) -> Pushed {
         let Some(sqe) = self.operations.sqe(&self.ring, call) else { return Pushed::NoOperation };
         // SAFETY: the caller keeps the memory.
+        unsafe { self.push_sqe(name, sqe) }
+    }
+
+    /// Creates the table of registered files, once, with so many free places. The kernel takes no reference to a file of the
+    /// table for each call. Returns false if it refuses: it is older than Linux 5.19, or the limit on descriptors is lower.
+    pub fn create_file_table(&mut self, places: u32) -> bool {
+        let created = self.places == 0 && self.ring.create_file_table(places).is_ok();
+        if created {
+            self.places = places;
+        }
+        created
+    }
+
+    /// Puts a file into a place of the table, or empties the place. Calls that the kernel has taken keep their file. Returns
+    /// false if the kernel refuses.
+    pub fn set_file(&mut self, place: u32, file: Option<BorrowedFd<'_>>) -> bool {
+        let file = file.map_or(EMPTY, |file| file.as_raw_fd());
+        place < self.places && self.ring.set_files(place, &[file]).is_ok()
+    }
+
+    /// Queues a call on the file that is in a place of the table. If the call has no operation for such a file, its
+    /// arguments name the descriptor.
+    ///
+    /// # Safety
+    /// As for [`CallRing::push`]. The first argument is a descriptor of the file that is in the place until the kernel has
+    /// taken the call.
+    #[inline]
+    pub unsafe fn push_registered(&mut self, name: u64, call: &CallJob, place: u32) -> Pushed {
+        if !takes_registered_file(call.number) {
+            // SAFETY: the caller promises it.
+            return unsafe { self.push(name, call) };
+        }
+        let [_, b, c, d, e, f] = call.args;
+        let call = CallJob { number: call.number, args: [place as usize, b, c, d, e, f] };
+        let Some(sqe) = self.operations.sqe(&self.ring, &call) else { return Pushed::NoOperation };
+        // SAFETY: the caller keeps the memory.
+        unsafe { self.push_sqe(name, sqe.flags(Flags::FIXED_FILE)) }
+    }
+
+    /// # Safety
+    /// As for [`Ring::push`].
+    #[inline]
+    unsafe fn push_sqe(&mut self, name: u64, sqe: Sqe) -> Pushed {
+        // SAFETY: the caller promises it.
         match unsafe { self.ring.push(&sqe.user_data(name)) } {
             true => Pushed::Queued,
             false => Pushed::Full,
@@ -145,6 +195,16 @@ impl CallRing {
             if cqe.user_data != CANCEL {
                 return Some((cqe.user_data, cqe.result, cqueue::more(cqe.flags)));
             }
+        }
+    }
+}
+
+impl Drop for CallRing {
+    /// Empties the table: the kernel ends a ring some time after it was closed, and would keep the files open meanwhile.
+    fn drop(&mut self) {
+        if self.places > 0 {
+            // Errors are harmless, as the end of the ring empties the table, too.
+            let _ = self.ring.set_files(0, &vec![EMPTY; self.places as usize]);
         }
     }
 }

@@ -103,5 +103,33 @@ pub(super) fn sqe(job: &CallJob) -> Option<Sqe> {
     })
 }
 
+/// Returns whether the operation for a call also takes a file of the ring's table, in place of the descriptor that is the
+/// first argument.
+#[inline]
+pub(super) fn takes_registered_file(number: u32) -> bool {
+    matches!(
+        i64::from(number),
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv2
+            | libc::SYS_fsync
+            | libc::SYS_fdatasync
+            | libc::SYS_fallocate
+            | libc::SYS_ftruncate
+            | libc::SYS_fadvise64
+            | libc::SYS_connect
+            | libc::SYS_accept4
+            | libc::SYS_shutdown
+            | libc::SYS_sendto
+            | libc::SYS_recvfrom
+            | libc::SYS_sendmsg
+            | libc::SYS_recvmsg
+    )
+}
+
 /// The offset that stands for the current position.
 const CURRENT: u64 = u64::MAX;

@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::time::Duration;
 
 use io_uring::squeue::Entry as Sqe;
@@ -203,6 +203,25 @@ impl AsFd for LinuxRing {
 }
 
 impl LinuxRing {
+    /// Creates the table of registered files, with so many free places.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2): `EINVAL` before Linux 5.19, `EMFILE` if the limit on descriptors is lower.
+    pub(super) fn create_file_table(&mut self, places: u32) -> io::Result<()> {
+        self.ring.submitter().register_files_sparse(places)
+    }
+
+    /// Puts files into the table from a place on; -1 empties a place. Operations that the kernel has taken keep their file.
+    ///
+    /// # Errors
+    /// Those of io_uring_register(2).
+    pub(super) fn set_files(&mut self, first: u32, files: &[RawFd]) -> io::Result<()> {
+        if self.is_parents() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        self.ring.submitter().register_files_update(first, files).map(drop)
+    }
+
     /// Takes the oldest queued completion, without a system call.
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Cqe> {
