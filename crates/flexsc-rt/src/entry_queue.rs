@@ -5,18 +5,18 @@ const NONE: u32 = u32::MAX;
 
 /// Entries in order.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Queue {
+pub(crate) struct EntryQueue {
     first: u32,
     last: u32,
 }
 
-impl Default for Queue {
+impl Default for EntryQueue {
     fn default() -> Self {
-        Queue { first: NONE, last: NONE }
+        EntryQueue { first: NONE, last: NONE }
     }
 }
 
-impl Queue {
+impl EntryQueue {
     pub(crate) fn is_empty(&self) -> bool {
         self.first == NONE
     }
@@ -38,15 +38,15 @@ impl Links {
         Links(vec![Link { before: NONE, after: NONE }; entries].into_boxed_slice())
     }
 
-    pub(crate) fn push_back(&mut self, queue: &mut Queue, entry: u32) {
+    pub(crate) fn push_back(&mut self, queue: &mut EntryQueue, entry: u32) {
         self.insert(queue, entry, Link { before: queue.last, after: NONE });
     }
 
-    pub(crate) fn push_front(&mut self, queue: &mut Queue, entry: u32) {
+    pub(crate) fn push_front(&mut self, queue: &mut EntryQueue, entry: u32) {
         self.insert(queue, entry, Link { before: NONE, after: queue.first });
     }
 
-    pub(crate) fn pop_front(&mut self, queue: &mut Queue) -> Option<u32> {
+    pub(crate) fn pop_front(&mut self, queue: &mut EntryQueue) -> Option<u32> {
         let entry = queue.first;
         (entry != NONE).then(|| {
             self.remove(queue, entry);
@@ -55,19 +55,19 @@ impl Links {
     }
 
     /// Removes an entry that is in the queue.
-    pub(crate) fn remove(&mut self, queue: &mut Queue, entry: u32) {
+    pub(crate) fn remove(&mut self, queue: &mut EntryQueue, entry: u32) {
         let Link { before, after } = self.0[entry as usize];
         self.join(queue, before, after);
     }
 
-    fn insert(&mut self, queue: &mut Queue, entry: u32, link: Link) {
+    fn insert(&mut self, queue: &mut EntryQueue, entry: u32, link: Link) {
         self.0[entry as usize] = link;
         self.join(queue, link.before, entry);
         self.join(queue, entry, link.after);
     }
 
     /// Makes two entries neighbours, or one of them an end of the queue.
-    fn join(&mut self, queue: &mut Queue, before: u32, after: u32) {
+    fn join(&mut self, queue: &mut EntryQueue, before: u32, after: u32) {
         match before {
             NONE => queue.first = after,
             before => self.0[before as usize].after = after,
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn entries_leave_from_anywhere() {
-        let (mut links, mut queue) = (Links::new(8), Queue::default());
+        let (mut links, mut queue) = (Links::new(8), EntryQueue::default());
         for entry in 0..5 {
             links.push_back(&mut queue, entry);
         }

@@ -18,7 +18,7 @@ use shared_ring::__private::Table;
 
 use super::epoll_set::{Arm, EpollSet};
 use crate::call::Direction;
-use crate::entry_queue::{Links, Queue};
+use crate::entry_queue::{EntryQueue, Links};
 
 /// The data of the events of the bell and of the ring. No descriptor has these numbers.
 const BELL: u64 = u64::MAX;
@@ -35,7 +35,7 @@ fn name_of(entry: u32) -> NonZeroU32 {
 /// The entries that wait for a descriptor.
 #[derive(Debug, Default)]
 struct Waiters {
-    queues: [Queue; 2],
+    queues: [EntryQueue; 2],
     /// Entries until whose end the others are not to be reported.
     holders: [Option<NonZeroU32>; 2],
     /// How it is in the set, as far as is known: closing a descriptor removes it.

@@ -79,7 +79,7 @@ impl Thread {
 
 /// What is decided under the lock, once for a page of calls.
 #[derive(Debug)]
-struct Work {
+struct PoolState {
     pages: Box<[PageState]>,
     queue: VecDeque<u32>,
     /// Threads that execute a page and are not known to be blocked.
@@ -111,7 +111,7 @@ pub(crate) struct ThreadCounters {
 struct Pool {
     shared: Arc<Shared>,
     threads: Box<[Thread]>,
-    work: Mutex<Work>,
+    state: Mutex<PoolState>,
     /// A page was queued.
     queued: Condvar,
     /// A thread became active, or the pool stops.
@@ -140,7 +140,7 @@ impl Threads {
         specialization: Specialization,
     ) -> Self {
         let pages = shared.pages();
-        let work = Work {
+        let state = PoolState {
             pages: vec![PageState::Idle; pages].into_boxed_slice(),
             queue: VecDeque::with_capacity(pages),
             active: 0,
@@ -155,7 +155,7 @@ impl Threads {
         Threads(Arc::new(Pool {
             shared,
             threads: (0..threads).map(|_| Thread::default()).collect(),
-            work: Mutex::new(work),
+            state: Mutex::new(state),
             queued: Condvar::new(),
             beat: Condvar::new(),
             ended: Condvar::new(),
@@ -177,13 +177,13 @@ impl Threads {
         owner_works: bool,
     ) -> bool {
         self.0.cores.note_owner();
-        let mut work = self.0.lock();
+        let mut state = self.0.lock();
         for page in pages.drain(..) {
             let mask = std::mem::take(&mut masks[page as usize]);
             self.0.shared.submitted[page as usize].submit(mask);
-            work.queue_page(page);
+            state.queue_page(page);
         }
-        Pool::wake(&self.0, work, usize::from(owner_works)) || !self.take_stranded_pages()
+        Pool::wake(&self.0, state, usize::from(owner_works)) || !self.take_stranded_pages()
     }
 
     /// Returns whether pages wait that no thread will execute.
@@ -196,16 +196,16 @@ impl Threads {
     /// entries.
     #[cold]
     pub(crate) fn take_stranded_pages(&self) -> bool {
-        let mut work = self.0.lock();
+        let mut state = self.0.lock();
         if !self.0.stranded.swap(false, Ordering::Relaxed) {
             return false;
         }
-        if work.has_thread() {
+        if state.has_thread() {
             // A blocked thread came back. If it blocks again, the heartbeat finds the pages again.
             return false;
         }
-        while let Some(page) = work.queue.pop_front() {
-            work.pages[page as usize] = PageState::Idle;
+        while let Some(page) = state.queue.pop_front() {
+            state.pages[page as usize] = PageState::Idle;
         }
         true
     }
@@ -243,29 +243,29 @@ impl Threads {
 
     /// Lets the threads end after their present call. Returns whether they have before a deadline.
     pub(crate) fn stop(&self, deadline: Instant) -> bool {
-        let mut work = self.0.lock();
-        work.stop = true;
+        let mut state = self.0.lock();
+        state.stop = true;
         self.0.queued.notify_all();
         self.0.beat.notify_all();
-        while work.unused.len() < self.0.threads.len() || work.heartbeat_runs {
+        while state.unused.len() < self.0.threads.len() || state.heartbeat_runs {
             let remaining = deadline.saturating_duration_since(Instant::now());
             if remaining.is_zero() {
-                self.0.leave_active(&mut work);
+                self.0.leave_active(&mut state);
                 return false;
             }
-            let waited = self.0.ended.wait_timeout(work, remaining);
-            work = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.0.ended.wait_timeout(state, remaining);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
 }
 
-impl Work {
+impl PoolState {
     /// Queues a page, unless a thread has it or will have it.
     fn queue_page(&mut self, page: u32) {
-        let state = &mut self.pages[page as usize];
-        if *state == PageState::Idle {
-            *state = PageState::Queued;
+        let page_state = &mut self.pages[page as usize];
+        if *page_state == PageState::Idle {
+            *page_state = PageState::Queued;
             self.queue.push_back(page);
         }
     }
@@ -283,41 +283,41 @@ impl Work {
 }
 
 impl Pool {
-    fn lock(&self) -> MutexGuard<'_, Work> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Wakes or starts threads for the pages that wait, as far as threads may be active beside `others`. Returns false
     /// if none can be started and all that run are blocked: the pages are stranded.
-    fn wake<'a>(pool: &'a Arc<Pool>, mut work: MutexGuard<'a, Work>, others: usize) -> bool {
-        let room = pool.active_threads(others).saturating_sub(work.active).min(pool.room(&work));
-        let wanted = work.queue.len().min(room);
-        for _ in 0..wanted.min(work.idle) {
+    fn wake<'a>(pool: &'a Arc<Pool>, mut state: MutexGuard<'a, PoolState>, others: usize) -> bool {
+        let room = pool.active_threads(others).saturating_sub(state.active).min(pool.room(&state));
+        let wanted = state.queue.len().min(room);
+        for _ in 0..wanted.min(state.idle) {
             pool.queued.notify_one();
         }
-        let mut missing = wanted.saturating_sub(work.idle + work.starting);
+        let mut missing = wanted.saturating_sub(state.idle + state.starting);
         // Without the heartbeat, no thread would replace one that blocks.
-        let mut can_start = missing == 0 || Pool::has_heartbeat(pool, &mut work);
+        let mut can_start = missing == 0 || Pool::has_heartbeat(pool, &mut state);
         while missing > 0 && can_start {
-            let Some(number) = work.unused.pop() else { break };
-            work.starting += 1;
-            drop(work);
+            let Some(number) = state.unused.pop() else { break };
+            state.starting += 1;
+            drop(state);
             let started = Pool::start(pool, number);
-            work = pool.lock();
+            state = pool.lock();
             if !started {
-                work.starting -= 1;
-                work.unused.push(number);
+                state.starting -= 1;
+                state.unused.push(number);
                 can_start = false;
                 break;
             }
-            work.counters.started += 1;
+            state.counters.started += 1;
             missing -= 1;
         }
         if wanted > 0 {
-            pool.wake_heartbeat(&mut work);
+            pool.wake_heartbeat(&mut state);
         }
         // While it had no lock, a thread or the owner may have taken the pages.
-        let is_stranded = !can_start && !work.has_thread() && !work.queue.is_empty();
+        let is_stranded = !can_start && !state.has_thread() && !state.queue.is_empty();
         pool.stranded.store(is_stranded, Ordering::Relaxed);
         !is_stranded
     }
@@ -328,49 +328,50 @@ impl Pool {
     }
 
     /// Returns how many further threads the process may have active. The first one of the pages is never refused.
-    fn room(&self, work: &Work) -> usize {
+    fn room(&self, state: &PoolState) -> usize {
         let room = self.max_in_process.saturating_sub(active::count());
-        if work.active == 0 { room.max(1) } else { room }
+        if state.active == 0 { room.max(1) } else { room }
     }
 
     /// Counts a thread as active, if a page waits and the thread may be. If too many of other pages are, the heartbeat tries
     /// again.
-    fn begin_active(&self, work: &mut Work) -> bool {
-        let limit = if work.active == 0 { usize::MAX } else { self.max_in_process };
-        let begins =
-            !work.queue.is_empty() && work.active < self.active_threads(0) && active::begin(limit);
-        work.active += usize::from(begins);
+    fn begin_active(&self, state: &mut PoolState) -> bool {
+        let limit = if state.active == 0 { usize::MAX } else { self.max_in_process };
+        let begins = !state.queue.is_empty()
+            && state.active < self.active_threads(0)
+            && active::begin(limit);
+        state.active += usize::from(begins);
         begins
     }
 
     /// Gives up the threads that are active while their pages end: they may be so without end.
-    fn leave_active(&self, work: &mut Work) {
-        for page in &mut work.pages {
+    fn leave_active(&self, state: &mut PoolState) {
+        for page in &mut state.pages {
             if let PageState::Held(number) = *page {
                 *page = PageState::Idle;
                 self.threads[usize::from(number)].blocked.store(true, Ordering::Relaxed);
             }
         }
-        active::end(std::mem::take(&mut work.active));
+        active::end(std::mem::take(&mut state.active));
     }
 
     /// Ends the sleep of the heartbeat.
-    fn wake_heartbeat(&self, work: &mut Work) {
-        if std::mem::take(&mut work.heartbeat_sleeps) {
+    fn wake_heartbeat(&self, state: &mut PoolState) {
+        if std::mem::take(&mut state.heartbeat_sleeps) {
             self.beat.notify_one();
         }
     }
 
     /// Returns whether the heartbeat runs, and starts it if it does not.
-    fn has_heartbeat(pool: &Arc<Pool>, work: &mut Work) -> bool {
-        if !work.heartbeat_runs && !work.stop {
+    fn has_heartbeat(pool: &Arc<Pool>, state: &mut PoolState) -> bool {
+        if !state.heartbeat_runs && !state.stop {
             let heart = Arc::clone(pool);
             let builder = thread::Builder::new().name("flexsc heartbeat".to_owned());
             let builder = builder.stack_size(STACK_BYTES);
             let started = interrupt::spawn(builder, move || heart.heartbeat());
-            work.heartbeat_runs = started.is_ok();
+            state.heartbeat_runs = started.is_ok();
         }
-        work.heartbeat_runs
+        state.heartbeat_runs
     }
 
     fn start(pool: &Arc<Pool>, number: u16) -> bool {
@@ -384,20 +385,20 @@ impl Pool {
         // SAFETY: the thread holds a reference to the pool until this returns.
         unsafe { self.threads[usize::from(number)].serving.enter_thread() };
         let mut applied = Applied::default();
-        let mut work = self.lock();
-        work.starting -= 1;
-        while !work.stop {
-            if !self.begin_active(&mut work) {
-                work.idle += 1;
-                work = self.queued.wait(work).unwrap_or_else(PoisonError::into_inner);
-                work.idle -= 1;
+        let mut state = self.lock();
+        state.starting -= 1;
+        while !state.stop {
+            if !self.begin_active(&mut state) {
+                state.idle += 1;
+                state = self.queued.wait(state).unwrap_or_else(PoisonError::into_inner);
+                state.idle -= 1;
                 continue;
             }
-            work = self.serve_page(number, work, &mut applied);
+            state = self.serve_page(number, state, &mut applied);
         }
         // The next thread of this number uses the same counters.
         Serving::leave_thread();
-        work.unused.push(number);
+        state.unused.push(number);
         self.ended.notify_all();
     }
 
@@ -405,32 +406,32 @@ impl Pool {
     fn serve_page<'a>(
         &'a self,
         number: u16,
-        mut work: MutexGuard<'a, Work>,
+        mut state: MutexGuard<'a, PoolState>,
         applied: &mut Applied,
-    ) -> MutexGuard<'a, Work> {
+    ) -> MutexGuard<'a, PoolState> {
         let own = &self.threads[usize::from(number)];
-        let Some(page) = work.queue.pop_front() else {
-            work.end_active();
-            return work;
+        let Some(page) = state.queue.pop_front() else {
+            state.end_active();
+            return state;
         };
-        work.pages[page as usize] = PageState::Held(number);
-        work.counters.max_active = work.counters.max_active.max(work.active);
+        state.pages[page as usize] = PageState::Held(number);
+        state.counters.max_active = state.counters.max_active.max(state.active);
         // It sleeps if the thread was blocked when the page was queued, and no other could be started.
-        self.wake_heartbeat(&mut work);
-        drop(work);
+        self.wake_heartbeat(&mut state);
+        drop(state);
         self.cores.apply(applied);
         self.execute(own, number, page);
-        work = self.lock();
+        state = self.lock();
         if own.blocked.swap(false, Ordering::Relaxed) {
-            return work;
+            return state;
         }
-        work.end_active();
-        work.pages[page as usize] = PageState::Idle;
+        state.end_active();
+        state.pages[page as usize] = PageState::Idle;
         // The owner submits under the lock, so nothing is overlooked.
         if !self.shared.submitted[page as usize].is_empty() {
-            work.queue_page(page);
+            state.queue_page(page);
         }
-        work
+        state
     }
 
     /// Executes submitted entries of a page, until another thread has taken it over; as many as a page has, as the owner
@@ -462,15 +463,15 @@ impl Pool {
         let mut seen = vec![ThreadCall::default(); self.threads.len()];
         let (mut idle_beats, mut beats) = (0, Beats::default());
         let mut until_check = BEATS_OF_CHECK;
-        let mut work = self.lock();
-        while !work.stop {
+        let mut state = self.lock();
+        while !state.stop {
             if idle_beats >= IDLE_BEATS {
                 if beats.idle() {
-                    self.set_given(&mut work, false);
+                    self.set_given(&mut state, false);
                 }
-                work.heartbeat_sleeps = true;
-                work = self.sleep(work);
-                if std::mem::take(&mut work.heartbeat_sleeps) && !self.replace_dead(&mut work) {
+                state.heartbeat_sleeps = true;
+                state = self.sleep(state);
+                if std::mem::take(&mut state.heartbeat_sleeps) && !self.replace_dead(&mut state) {
                     continue;
                 }
                 idle_beats = 0;
@@ -479,38 +480,38 @@ impl Pool {
             until_check -= 1;
             if until_check == 0 {
                 until_check = BEATS_OF_CHECK;
-                self.replace_dead(&mut work);
+                self.replace_dead(&mut state);
             }
-            let waited = self.beat.wait_timeout(work, self.period);
-            work = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if self.cores.are_several() && beats.beat(work.active > 0) {
-                drop(work);
+            let waited = self.beat.wait_timeout(state, self.period);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if self.cores.are_several() && beats.beat(state.active > 0) {
+                drop(state);
                 let decision = beats.end_window(&self.cores, processors::runnable);
-                work = self.lock();
+                state = self.lock();
                 if let Some(given) = decision {
-                    self.set_given(&mut work, given);
+                    self.set_given(&mut state, given);
                 }
             }
-            let cancelling = self.beat(&mut work, &mut seen);
-            let queued = !work.queue.is_empty();
+            let cancelling = self.beat(&mut state, &mut seen);
+            let queued = !state.queue.is_empty();
             // A thread that was started or woken may come later than the beats end.
-            let is_coming = work.starting > 0 || (queued && work.idle > 0);
-            let is_idle = work.active == 0 && !is_coming && !cancelling;
+            let is_coming = state.starting > 0 || (queued && state.idle > 0);
+            let is_idle = state.active == 0 && !is_coming && !cancelling;
             idle_beats = if is_idle { idle_beats + 1 } else { 0 };
             if queued {
-                if !Pool::wake(&self, work, 0) {
+                if !Pool::wake(&self, state, 0) {
                     self.shared.bell.ring();
                 }
-                work = self.lock();
+                state = self.lock();
             }
         }
-        work.heartbeat_runs = false;
+        state.heartbeat_runs = false;
         self.ended.notify_all();
     }
 
     /// Looks at the threads: interrupts calls that are cancelled, and takes pages over from threads in the calls in
     /// which they were seen before. Returns whether there is a call to interrupt.
-    fn beat(&self, work: &mut Work, seen: &mut [ThreadCall]) -> bool {
+    fn beat(&self, state: &mut PoolState, seen: &mut [ThreadCall]) -> bool {
         let mut cancelling = false;
         for (number, seen) in seen.iter_mut().enumerate() {
             let thread = &self.threads[number];
@@ -525,7 +526,7 @@ impl Pool {
                 thread.serving.interrupt(entry, served);
             }
             if now == *seen && !thread.blocked.load(Ordering::Relaxed) {
-                self.take_over(work, number as u16, now);
+                self.take_over(state, number as u16, now);
             }
             *seen = now;
         }
@@ -533,22 +534,22 @@ impl Pool {
     }
 
     /// Sleeps until a thread is active, or has to be checked.
-    fn sleep<'a>(&self, work: MutexGuard<'a, Work>) -> MutexGuard<'a, Work> {
+    fn sleep<'a>(&self, state: MutexGuard<'a, PoolState>) -> MutexGuard<'a, PoolState> {
         if self.threads.iter().any(|thread| thread.blocked.load(Ordering::Relaxed)) {
             let until_check = self.period.saturating_mul(BEATS_OF_CHECK);
-            let waited = self.beat.wait_timeout(work, until_check);
+            let waited = self.beat.wait_timeout(state, until_check);
             waited.unwrap_or_else(PoisonError::into_inner).0
         } else {
-            self.beat.wait(work).unwrap_or_else(PoisonError::into_inner)
+            self.beat.wait(state).unwrap_or_else(PoisonError::into_inner)
         }
     }
 
     /// Ends the calls of blocked threads that are gone. Returns whether there are any.
-    fn replace_dead(&self, work: &mut Work) -> bool {
+    fn replace_dead(&self, state: &mut PoolState) -> bool {
         let mut any = false;
         for (number, thread) in self.threads.iter().enumerate() {
             if thread.blocked.load(Ordering::Relaxed) && thread.serving.is_dead() {
-                self.end_dead(work, number as u16);
+                self.end_dead(state, number as u16);
                 any = true;
             }
         }
@@ -556,7 +557,7 @@ impl Pool {
     }
 
     /// Ends the call of a thread that is gone.
-    fn end_dead(&self, work: &mut Work, number: u16) {
+    fn end_dead(&self, state: &mut PoolState, number: u16) {
         let thread = &self.threads[usize::from(number)];
         thread.blocked.store(false, Ordering::Relaxed);
         // It does not change any more.
@@ -566,38 +567,38 @@ impl Pool {
             unsafe { self.shared.entry(entry).finish_on_thread(-(libc::EOWNERDEAD as isize)) };
             self.shared.complete(entry);
         }
-        work.counters.died += 1;
-        work.unused.push(number);
+        state.counters.died += 1;
+        state.unused.push(number);
     }
 
     /// Gives the threads cores of their own, or takes them back.
-    fn set_given(&self, work: &mut Work, given: bool) {
+    fn set_given(&self, state: &mut PoolState, given: bool) {
         self.cores.set_given(given);
         match given {
-            true => work.counters.cores_given += 1,
-            false => work.counters.cores_taken_back += 1,
+            true => state.counters.cores_given += 1,
+            false => state.counters.cores_taken_back += 1,
         }
     }
 
     /// Counts a thread as blocked, and frees its page for another one, unless it computes or waits for a core.
-    fn take_over(&self, work: &mut Work, number: u16, call: ThreadCall) {
+    fn take_over(&self, state: &mut PoolState, number: u16, call: ThreadCall) {
         let Some(page) = call.entry.map(|entry| entry / ENTRIES as u32) else { return };
         let thread = &self.threads[usize::from(number)];
         // A thread whose call has ended waits for the lock, so it does not run either.
-        if work.pages[page as usize] != PageState::Held(number)
+        if state.pages[page as usize] != PageState::Held(number)
             || thread.serving.is_running()
             || thread.call() != call
         {
             return;
         }
-        work.pages[page as usize] = PageState::Idle;
-        work.end_active();
-        work.counters.blocked += 1;
+        state.pages[page as usize] = PageState::Idle;
+        state.end_active();
+        state.counters.blocked += 1;
         if !self.shared.submitted[page as usize].is_empty() {
-            work.queue_page(page);
+            state.queue_page(page);
         }
         if thread.serving.is_dead() {
-            self.end_dead(work, number);
+            self.end_dead(state, number);
         } else {
             #[cfg(all(test, not(loom)))]
             thread.blocked_in.store(call.served, Ordering::Relaxed);
@@ -622,10 +623,10 @@ mod tests {
         let threads =
             Threads::new(shared, 2, 2, Duration::from_secs(60), Specialization::WhileBusy);
         let pool = &threads.0;
-        let mut work = pool.lock();
-        pool.set_given(&mut work, true);
-        work.queue_page(0);
-        assert!(Pool::wake(pool, work, 1));
+        let mut state = pool.lock();
+        pool.set_given(&mut state, true);
+        state.queue_page(0);
+        assert!(Pool::wake(pool, state, 1));
         assert_eq!(pool.lock().counters.started, 1);
         assert!(threads.stop(Instant::now() + Duration::from_secs(10)));
     }
@@ -634,20 +635,20 @@ mod tests {
     fn thread_whose_call_had_ended_was_counted_as_blocked() {
         let threads = threads_of(1);
         let pool = &*threads.0;
-        let mut work = pool.lock();
-        (work.pages[0], work.active) = (PageState::Held(0), 1);
+        let mut state = pool.lock();
+        (state.pages[0], state.active) = (PageState::Held(0), 1);
         // The thread has no identity, so proc(5) does not say that it runs.
         let thread = &pool.threads[0];
         thread.serving.begin(3);
         let call = thread.call();
         thread.serving.end(3);
-        pool.take_over(&mut work, 0, call);
-        assert_eq!((work.counters.blocked, work.active), (0, 1));
+        pool.take_over(&mut state, 0, call);
+        assert_eq!((state.counters.blocked, state.active), (0, 1));
         // It is in the same entry again, for the next call.
         thread.served.store(1, Ordering::Relaxed);
         thread.serving.begin(3);
-        pool.take_over(&mut work, 0, call);
-        assert_eq!((work.counters.blocked, work.active), (0, 1));
+        pool.take_over(&mut state, 0, call);
+        assert_eq!((state.counters.blocked, state.active), (0, 1));
     }
 
     #[test]
@@ -656,11 +657,11 @@ mod tests {
         let pool = &*threads.0;
         // The heartbeat found two pages stranded. The blocked thread came back before the owner looked, and executes
         // one of them.
-        let mut work = pool.lock();
-        work.pages[0] = PageState::Held(0);
-        work.queue_page(1);
-        work.active = 1;
-        drop(work);
+        let mut state = pool.lock();
+        state.pages[0] = PageState::Held(0);
+        state.queue_page(1);
+        state.active = 1;
+        drop(state);
         pool.stranded.store(true, Ordering::Relaxed);
         assert!(!threads.take_stranded_pages(), "a thread runs");
         assert!(!threads.are_stranded());
@@ -675,19 +676,19 @@ mod tests {
     #[test]
     fn heartbeat_slept_while_a_thread_that_was_back_executed_a_page() {
         let threads = threads_of(1);
-        let mut work = threads.0.lock();
-        work.queue_page(0);
-        (work.starting, work.heartbeat_sleeps) = (1, true);
-        let number = work.unused.pop().unwrap();
-        drop(work);
+        let mut state = threads.0.lock();
+        state.queue_page(0);
+        (state.starting, state.heartbeat_sleeps) = (1, true);
+        let number = state.unused.pop().unwrap();
+        drop(state);
         assert!(Pool::start(&threads.0, number));
         while threads.0.lock().idle == 0 {
             yield_now();
         }
-        let work = threads.0.lock();
-        assert_eq!(work.counters.max_active, 1);
-        assert!(!work.heartbeat_sleeps);
-        drop(work);
+        let state = threads.0.lock();
+        assert_eq!(state.counters.max_active, 1);
+        assert!(!state.heartbeat_sleeps);
+        drop(state);
         assert!(threads.stop(Instant::now() + Duration::from_secs(10)));
     }
 
@@ -699,22 +700,22 @@ mod tests {
         // SAFETY: the entry is free.
         unsafe { pool.shared.entry(0).fill(libc::SYS_exit as u32, &[0; 6]) };
         pool.shared.submitted[0].submit(1);
-        let mut work = pool.lock();
-        work.queue_page(0);
-        work.starting = 1;
-        let number = work.unused.pop().unwrap();
-        drop(work);
+        let mut state = pool.lock();
+        state.queue_page(0);
+        state.starting = 1;
+        let number = state.unused.pop().unwrap();
+        drop(state);
         assert!(Pool::start(pool, number));
         let thread = &pool.threads[0];
         while thread.serving.entry().is_none() || !thread.serving.is_dead() {
             yield_now();
         }
         // A beat has come between the begin of its call and its death.
-        let mut work = pool.lock();
-        (work.pages[0], work.active) = (PageState::Idle, 0);
+        let mut state = pool.lock();
+        (state.pages[0], state.active) = (PageState::Idle, 0);
         thread.blocked.store(true, Ordering::Relaxed);
-        assert!(Pool::has_heartbeat(pool, &mut work));
-        drop(work);
+        assert!(Pool::has_heartbeat(pool, &mut state));
+        drop(state);
         let deadline = Instant::now() + Duration::from_secs(10);
         while pool.shared.entry(0).status() != Status::Done {
             assert!(Instant::now() < deadline, "its call has not ended");

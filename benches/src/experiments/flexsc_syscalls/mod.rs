@@ -21,7 +21,7 @@ use crate::statistics::{ratios, spread};
 use bare_ring::BareRing;
 use completions::Completions;
 use registered::Registered;
-use works::{MAX_DEPTH, Work, Works};
+use works::{MAX_DEPTH, Workload, Workloads};
 
 pub(crate) use completions::complete;
 
@@ -133,7 +133,7 @@ fn makers() -> Result<Vec<Maker>, Failure> {
 
 impl Maker {
     /// Makes a batch.
-    fn batch(&mut self, work: &Work, depth: usize) -> Result<(), Failure> {
+    fn batch(&mut self, work: &Workload, depth: usize) -> Result<(), Failure> {
         for stage in &work.stages {
             let Some((pages, executor)) = &mut self.posted else {
                 for result in &mut self.results[..depth] {
@@ -160,7 +160,7 @@ impl Maker {
     }
 
     /// Returns the time of a call, in nanoseconds: the least of some measurements.
-    fn time(&mut self, work: &Work, depth: usize, calls: usize) -> Result<f64, Failure> {
+    fn time(&mut self, work: &Workload, depth: usize, calls: usize) -> Result<f64, Failure> {
         let batches = calls.div_ceil(depth);
         let made = batches * depth * work.stages.len();
         let mut min = f64::MAX;
@@ -187,7 +187,7 @@ impl Maker {
     }
 
     /// Keeps the syscall threads busy until they have left the owner's core, or do not.
-    fn leave_core(&mut self, work: &Work, depth: usize) -> Result<(), Failure> {
+    fn leave_core(&mut self, work: &Workload, depth: usize) -> Result<(), Failure> {
         let begin = Instant::now();
         while !self.has_own_core() && begin.elapsed() < LEAVE_WITHIN {
             self.batch(work, depth)?;
@@ -228,7 +228,7 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
     let others = OtherPrograms::watch()?;
     let (depths, calls, rounds) =
         if cx.quick { (&QUICK[..], QUICK_CALLS, QUICK_ROUNDS) } else { (&FULL[..], CALLS, ROUNDS) };
-    let works = Works::new(directory)?;
+    let works = Workloads::new(directory)?;
     // Dropped before the files that their calls use.
     let mut makers = makers()?;
     if let Some(error) = makers[RING].posted.as_ref().and_then(|(pages, _)| pages.ring_error()) {
@@ -289,7 +289,7 @@ fn figure(call: &str) -> String {
     format!("Time of a call against batch depth: {call}")
 }
 
-fn report(works: &Works, makers: &[Maker], cells: &[Cell], outcome: &mut Outcome) {
+fn report(works: &Workloads, makers: &[Maker], cells: &[Cell], outcome: &mut Outcome) {
     for cell in cells {
         let figure = figure(works.all[cell.work].name);
         for (maker, times) in makers.iter().zip(&cell.times) {
@@ -327,7 +327,7 @@ fn report(works: &Works, makers: &[Maker], cells: &[Cell], outcome: &mut Outcome
 
 /// Adds the ratio of the syscall thread that leaves the owner's core, for the deepest batches of reads. It counts the rounds
 /// in which the thread left.
-fn own_core(works: &Works, cells: &[Cell], outcome: &mut Outcome) {
+fn own_core(works: &Workloads, cells: &[Cell], outcome: &mut Outcome) {
     let reads = cells.iter().filter(|cell| works.all[cell.work].name == READS);
     let Some(cell) = reads.max_by_key(|cell| cell.depth) else { return };
     let mut each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
@@ -346,7 +346,7 @@ fn own_core(works: &Works, cells: &[Cell], outcome: &mut Outcome) {
 fn worst<'a>(
     name: &str,
     each: impl Iterator<Item = (&'a Cell, Vec<f64>)>,
-    works: &Works,
+    works: &Workloads,
     outcome: &mut Outcome,
 ) {
     let medians = each.filter_map(|(cell, ratios)| Some((spread(&ratios)?.median, cell, ratios)));
@@ -365,7 +365,7 @@ mod tests {
         let name = format!("syscalls-test-{}", std::process::id());
         let directory = outcome::directory().unwrap().join(name);
         fs::create_dir_all(&directory).unwrap();
-        let works = Works::new(&directory).unwrap();
+        let works = Workloads::new(&directory).unwrap();
         assert!(works.all.len() >= 9);
         for maker in &mut makers().unwrap() {
             for work in &works.all {

@@ -21,7 +21,7 @@ pub(super) fn memory(bytes: usize) -> usize {
 }
 
 /// One call, or two of which the second gets the result of the first.
-pub(super) struct Work {
+pub(super) struct Workload {
     pub(super) name: &'static str,
     pub(super) stages: Vec<Stage>,
 }
@@ -29,29 +29,29 @@ pub(super) struct Work {
 /// Makes a call from the result of the former stage.
 pub(super) type Stage = Box<dyn Fn(usize) -> SystemCall>;
 
-impl Work {
+impl Workload {
     fn one(name: &'static str, call: SystemCall) -> Self {
-        Work { name, stages: vec![Box::new(move |_| call)] }
+        Workload { name, stages: vec![Box::new(move |_| call)] }
     }
 }
 
 /// The works, and what they need.
-pub(super) struct Works {
-    pub(super) all: Vec<Work>,
+pub(super) struct Workloads {
+    pub(super) all: Vec<Workload>,
     _files: Vec<OwnedFd>,
 }
 
-impl Works {
+impl Workloads {
     pub(super) fn new(on_disk: &Path) -> Result<Self, Failure> {
-        let mut works = Works { all: vec![], _files: vec![] };
+        let mut works = Workloads { all: vec![], _files: vec![] };
         let path = on_disk.join("file");
         let on_disk_file = File::options().read(true).write(true).create_new(true).open(path)?;
         let in_memory = memfd_create("lab", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
         let args = [in_memory.as_raw_fd() as usize, 0, 0, libc::POSIX_FADV_NORMAL as usize];
         // SAFETY: it has no pointer, and the file stays open as long as this.
         let null = unsafe { SystemCall::new(libc::SYS_fadvise64, args, Kind::Memory) };
-        works.all.push(Work::one("null", null));
-        works.all.push(Work::one("getppid", SystemCall::NULL));
+        works.all.push(Workload::one("null", null));
+        works.all.push(Workload::one("getppid", SystemCall::NULL));
         for (place, kind, file) in
             [("page cache", Kind::Disk, on_disk_file), ("tmpfs", Kind::Memory, in_memory.into())]
         {
@@ -71,7 +71,7 @@ impl Works {
             let args = [file.as_raw_fd() as usize, memory(bytes), bytes, 0];
             // SAFETY: the memory is never freed, and the file stays open as long as this.
             let read = unsafe { SystemCall::new(libc::SYS_pread64, args, kind) };
-            self.all.push(Work::one(name, read));
+            self.all.push(Workload::one(name, read));
             self.write(format!("{size} write, {place}").leak(), kind, &file, bytes);
         }
         self._files.push(file);
@@ -82,7 +82,7 @@ impl Works {
         let args = [file.as_raw_fd() as usize, memory(bytes), bytes, 0];
         // SAFETY: the memory is never freed, and the file stays open as long as this.
         let write = unsafe { SystemCall::new(libc::SYS_pwrite64, args, kind) };
-        self.all.push(Work::one(name, write));
+        self.all.push(Workload::one(name, write));
         self._files.push(file);
     }
 
@@ -97,7 +97,7 @@ impl Works {
         let args = [at, path, 0, basic, memory(size_of::<libc::statx>())];
         // SAFETY: path and result are never freed.
         let stat = unsafe { SystemCall::new(libc::SYS_statx, args, Kind::Unknown) };
-        self.all.push(Work::one("stat", stat));
+        self.all.push(Workload::one("stat", stat));
         let flags = (libc::O_RDONLY | libc::O_CLOEXEC) as usize;
         // SAFETY: the path is never freed.
         let open =
@@ -107,7 +107,7 @@ impl Works {
             unsafe { SystemCall::new(libc::SYS_close, [file], Kind::Unknown) }
         };
         let stages: Vec<Stage> = vec![Box::new(move |_| open), Box::new(close)];
-        self.all.push(Work { name: "open, close", stages });
+        self.all.push(Workload { name: "open, close", stages });
         Ok(())
     }
 
@@ -126,7 +126,7 @@ impl Works {
             )
         };
         let stages: Vec<Stage> = vec![Box::new(move |_| send), Box::new(move |_| receive)];
-        self.all.push(Work { name: "send, receive", stages });
+        self.all.push(Workload { name: "send, receive", stages });
         self._files.extend([from.into(), to.into()]);
         Ok(())
     }

@@ -29,7 +29,7 @@ use super::ring::Ring;
 use super::threads::Threads;
 use crate::call::{Call, Executor, Waits};
 use crate::choice::{Choice, Choices, Depth, Row};
-use crate::entry_queue::{Links, Queue};
+use crate::entry_queue::{EntryQueue, Links};
 use crate::error::Error;
 use crate::interrupt;
 use crate::page::ENTRIES;
@@ -194,7 +194,7 @@ pub struct Pages {
     /// thread.
     indefinite: usize,
     /// Entries of such others that wait for a thread.
-    ready: Queue,
+    ready: EntryQueue,
     ready_links: Links,
     counters: Counters,
     /// Calls that had been posted when the pages were shut down, of which some did not end.
@@ -274,7 +274,7 @@ impl Pages {
             depth: Depth::of(0),
             batch_since: None,
             indefinite: 0,
-            ready: Queue::default(),
+            ready: EntryQueue::default(),
             ready_links: Links::new(entries),
             counters: Counters::default(),
             gave_up: None,
