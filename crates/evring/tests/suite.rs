@@ -30,3 +30,5 @@ mod server;
 mod slow_readers;
 mod timers_and_mailboxes;
 mod unsent_bytes;
+#[cfg(feature = "flexsc")]
+mod workers;
