@@ -1,10 +1,10 @@
 //! Servers under test, and the mechanisms that they run on.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -100,6 +100,16 @@ pub(crate) fn ask(client: &mut TcpStream, question: impl AsRef<[u8]>, expected: 
     let mut answer = vec![0; expected.len()];
     client.read_exact(&mut answer).unwrap();
     assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
+}
+
+/// Returns what an application reports next.
+pub(crate) fn next<T>(receiver: &Receiver<T>) -> T {
+    receiver.recv_timeout(TIMEOUT).expect("the application reported nothing in time")
+}
+
+/// Returns whether a connection failed as it was reset.
+pub(crate) fn is_reset(error: io::Error) -> bool {
+    error.kind() == ErrorKind::ConnectionReset
 }
 
 /// Connects with a timeout for reads.
