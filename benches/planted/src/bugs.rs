@@ -367,6 +367,11 @@ bugs! {
         "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;" =>
         "let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION && !PLANTED;";
 
+    /// File operations that have completed are not counted until they are delivered.
+    CompletedFileOpsIgnored, "crates/evring/src/driver/io/file_requests.rs":
+        "in_flight + self.finished.len() < self.max_in_flight" =>
+        "in_flight + if PLANTED { 0 } else { self.finished.len() } < self.max_in_flight";
+
     /// Receive buffers can be kept even when they are scarce.
     ScarceBuffersKept, "crates/shared-ring/src/buffer.rs":
         "if self.is_sole_owner() || !self.pool.is_scarce()" =>

@@ -123,6 +123,7 @@ fn exceeded(
 ) -> Option<(&'static str, usize, usize)> {
     let files = config.roots.len()
         + usage.file_ops
+        + usage.completed_file_ops
         + usage.deferred_file_ops
         + usage.all_queued_files
         + usage.connections

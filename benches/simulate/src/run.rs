@@ -203,6 +203,9 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     if seed % 8 == 3 {
         config.max_buffered_bytes = SHORT_MEMORY_BYTES;
     }
+    if seed / 32 % 4 == 1 {
+        config.max_file_ops = 4;
+    }
     if seed / 16 % 2 == 1 {
         config.max_read_delay = Duration::from_millis(5);
     }

@@ -1,15 +1,17 @@
-//! Pauses of many connections that end at once, on the simulated machine.
+//! Pauses of sends on the simulated machine: of many connections that end at once, and during a read.
 
 use crate::sends_file::{SendsFile, contents};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
+use std::io;
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use evring::files::{Access, File, FileOp, FileOutcome, FilePath, MAX_READ_BYTES, WriteAt};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::send_policy::{SendPolicy, SendState, SendStep};
-use evring::{Chunk, Close, Commands, Config, ConnId};
+use evring::{Application, Chunk, Close, Commands, Config, ConnId, Cx, Root, Rx};
 use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
 const CLIENTS: usize = 64;
@@ -43,9 +45,10 @@ impl SendPolicy for PausesOnce {
     }
 }
 
-/// A client that receives the file.
+/// A client that receives the file, or only a part of it.
 #[derive(Default)]
 struct Client {
+    gets_part: bool,
     line: Option<PeerConn>,
     received: Vec<u8>,
 }
@@ -62,7 +65,7 @@ impl Peer for Client {
         match net.receive(line, 1_000, &mut self.received) {
             ReceiveResult::Bytes(_) => return Next::Ready,
             ReceiveResult::Nothing => return Next::Wait,
-            _ if self.received == contents(FILE_BYTES) => {}
+            _ if self.gets_part || self.received == contents(FILE_BYTES) => {}
             got => net.fail(format!("{got:?} after {} bytes", self.received.len())),
         }
         net.close(self.line.take().expect("just used"));
@@ -107,4 +110,100 @@ fn all_pauses_that_had_ended_came_before_what_had_arrived_meanwhile() {
     assert_eq!(numbers.iter().sum::<usize>(), CLIENTS);
     let max = *numbers.iter().max().unwrap();
     assert!((2..=8).contains(&max), "{max} pauses ended at once");
+}
+
+thread_local! {
+    /// Pauses after which the policy was asked, and for how much of their times.
+    static PAUSED: RefCell<Vec<(Duration, Duration)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Pauses while the second part of a file is read: shorter than the driver does as the file is being written to. Then pauses
+/// longer, and reads that part again.
+#[derive(Default)]
+struct PausesWhileReading {
+    pauses: usize,
+    pause: Option<(Instant, Duration)>,
+}
+
+impl SendPolicy for PausesWhileReading {
+    fn next(&mut self, state: &SendState<'_>) -> SendStep {
+        if let Some((start, time)) = self.pause.take() {
+            PAUSED.with_borrow_mut(|paused| paused.push((time, state.now - start)));
+        }
+        let times = [Duration::from_millis(10), Duration::from_secs(10)];
+        match times.get(self.pauses) {
+            _ if state.can_read && self.pauses != 1 => SendStep::Read { max_bytes: MAX_READ_BYTES },
+            Some(time) if state.file_bytes.is_none() => {
+                self.pauses += 1;
+                self.pause = Some((state.now, *time));
+                SendStep::Pause(*time)
+            }
+            _ => SendStep::Send { max_file_bytes: MAX_READ_BYTES },
+        }
+    }
+}
+
+/// Opens the file for each client, writes to it without making it longer, and sends it.
+#[derive(Default)]
+struct WritesAndSends(Option<File>);
+
+impl Application for WritesAndSends {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: io::Result<FileOutcome>) {
+        match (tag, done.unwrap()) {
+            (0, FileOutcome::Opened(opened)) => {
+                self.0 = Some(opened.0);
+                let path = (Root(0), FilePath::new("file"));
+                x.io.file_op(x.id, 1, FileOp::Open(path, Access::Write));
+            }
+            (1, FileOutcome::Opened(opened)) => {
+                let write = FileOp::write(opened.0, WriteAt::Offset(0), contents(1));
+                x.io.file_op(x.id, 2, write);
+            }
+            _ => {
+                let file = self.0.take().expect("it was opened");
+                x.io.send(x.id, Chunk::File(file, 0..u64::from(MAX_READ_BYTES) + 1));
+            }
+        }
+    }
+}
+
+/// The driver pauses for a file that is being written to. If the connection pauses already, the next pause must not end
+/// with that one.
+#[test]
+fn pause_in_a_pause_shortened_the_next_one() {
+    let machine = Machine::new(&Plan::default().with(|p| {
+        p.faults = Faults::NONE;
+        p.steps = 1_000_000;
+    }));
+    machine.add_file("site/file", contents(u64::from(MAX_READ_BYTES) + 1));
+    // A read of what is cached completes at once.
+    machine.evict("site/file", false);
+    machine.read_nothing_ahead();
+    let config = Config::default().with(|c| {
+        c.listen = vec![at()];
+        c.roots = vec!["/site".into()];
+        c.writable_roots = vec![Root(0)];
+        c.send_policy = Some(|| Box::<PausesWhileReading>::default());
+    });
+    machine.add_peer(Client { gets_part: true, ..Client::default() });
+    let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
+    let server = EventLoop::new(kernel, &config).unwrap();
+    let remote = server.remote();
+    machine.on_end(move || remote.stop());
+    let stats = server.run(WritesAndSends::default()).unwrap();
+    assert_eq!(machine.verdict().failure, None);
+    let paused = PAUSED.take();
+    assert_eq!((stats.read_ahead, paused.len()), (3, 2), "{paused:?}");
+    for (time, waited) in paused {
+        assert!(waited >= time * 3 / 4, "{waited:?} instead of {time:?}");
+    }
 }

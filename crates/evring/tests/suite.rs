@@ -6,27 +6,37 @@ mod buffer_groups;
 mod changed_files;
 mod closes;
 mod cold_files;
+mod connections;
 mod datagrams;
 mod deferred_reads;
 mod disk_errors;
+mod failures;
 mod figures;
+mod file_operations;
 #[cfg(feature = "sandbox")]
 #[path = "../../ash-sandbox/tests/generated/mod.rs"]
 mod generated;
 mod generated_handlers;
+mod held_bytes;
+mod idle_connections;
 mod landing;
+mod last_replies;
 #[path = "server/listener.rs"]
 mod listener;
+mod listeners;
 #[path = "../../shared-ring/tests/mapped/mod.rs"]
 mod mapped;
 mod owner;
 mod pauses;
 mod receive_hook;
-mod regressions;
+mod replies_ok;
 mod retire;
 mod send_policy;
 mod sends_file;
 mod server;
 mod slow_readers;
+mod stops;
 mod timers_and_mailboxes;
 mod unsent_bytes;
+#[cfg(feature = "flexsc")]
+mod workers;

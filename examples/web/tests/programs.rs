@@ -11,15 +11,24 @@ use std::time::{Duration, Instant};
 
 use evring_httpd::evring::mechanisms::backends;
 use program::Program;
+use tempfile::TempDir;
 use tungstenite::Message;
+
+/// Runs a test for each mechanism that is available, in a thread of its own: this one has probed io_uring, and the end of a
+/// ring interrupts calls of its thread.
+fn on_each_mechanism(test: impl Fn(&str) + Sync) {
+    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
+        println!("on {}", backend.name);
+        thread::scope(|scope| scope.spawn(|| test(backend.name)).join().unwrap());
+    }
+}
 
 #[test]
 fn router_of_axum_has_state_extractors_middleware_and_events() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        println!("on {}", backend.name);
-        let arguments = ["127.0.0.1:0", backend.name];
+    on_each_mechanism(|name| {
+        let arguments = ["127.0.0.1:0", name];
         test_router(Program::start(env!("CARGO_BIN_EXE_axum-router"), &arguments));
-    }
+    });
 }
 
 fn test_router(program: Program) {
@@ -52,11 +61,7 @@ fn test_router(program: Program) {
 
 #[test]
 fn websocket_in_a_router_of_axum_exchanges_messages() {
-    for backend in backends().into_iter().filter(|backend| backend.available.is_ok()) {
-        println!("on {}", backend.name);
-        // A thread of its own, as this one has probed io_uring, and the end of a ring interrupts calls of its thread.
-        thread::scope(|scope| scope.spawn(|| exchange_messages(backend.name)).join().unwrap());
-    }
+    on_each_mechanism(exchange_messages);
 }
 
 fn exchange_messages(backend: &str) {
@@ -88,11 +93,16 @@ fn exchange_messages(backend: &str) {
     program.stop();
 }
 
-#[test]
-fn upload_stores_files_and_serves_them() {
+/// Starts the program that stores files, with an empty directory.
+fn start_upload() -> (Program, TempDir) {
     let directory = tempfile::tempdir().unwrap();
     let arguments = [directory.path().to_str().unwrap(), "127.0.0.1:0"];
-    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
+    (Program::start(env!("CARGO_BIN_EXE_upload"), &arguments), directory)
+}
+
+#[test]
+fn upload_stores_files_and_serves_them() {
+    let (program, _directory) = start_upload();
     let text: String = (0..200_000).map(|n| format!("{n}\n")).collect();
     let answer = program.request("PUT /files/numbers.txt", "", text.as_bytes());
     assert_eq!((answer.status, answer.body), (201, format!("{} bytes\n", text.len())));
@@ -129,10 +139,8 @@ fn within<T>(call: impl Fn() -> Option<T>) -> T {
 
 #[test]
 fn uploads_at_the_same_time_were_mixed() {
-    let directory = tempfile::tempdir().unwrap();
+    let (program, directory) = start_upload();
     let path = directory.path();
-    let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
-    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
     for other in ["a.bin", "a.txt"] {
         let (mut stream, _) = upload_half(&program, path, "a.txt");
         assert_eq!(program.request(&format!("PUT /files/{other}"), "", b"BBBBBBBB").status, 201);
@@ -150,10 +158,8 @@ fn uploads_at_the_same_time_were_mixed() {
 
 #[test]
 fn half_of_an_upload_was_served() {
-    let directory = tempfile::tempdir().unwrap();
+    let (program, directory) = start_upload();
     let path = directory.path();
-    let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
-    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
     let (stream, part) = upload_half(&program, path, "a.txt");
     for name in ["a.txt", &part] {
         assert_eq!(program.get(&format!("/{name}")).status, 404, "{name}");
@@ -164,10 +170,8 @@ fn half_of_an_upload_was_served() {
 
 #[test]
 fn upload_of_a_client_that_had_left_stayed() {
-    let directory = tempfile::tempdir().unwrap();
+    let (program, directory) = start_upload();
     let path = directory.path();
-    let arguments = [path.to_str().unwrap(), "127.0.0.1:0"];
-    let program = Program::start(env!("CARGO_BIN_EXE_upload"), &arguments);
     let (stream, _) = upload_half(&program, path, "a.txt");
     drop(stream);
     within(|| fs::read_dir(path).unwrap().next().is_none().then_some(()));

@@ -1,13 +1,14 @@
 //! Servers under test, and the mechanisms that they run on.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
-use std::io::{Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use evring::__private::Usage;
 use evring::mechanisms::backends;
 use evring::sockets::BufferSizes;
 use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats};
@@ -101,6 +102,16 @@ pub(crate) fn ask(client: &mut TcpStream, question: impl AsRef<[u8]>, expected: 
     assert_eq!(answer.escape_ascii().to_string(), expected.escape_ascii().to_string());
 }
 
+/// Returns what an application reports next.
+pub(crate) fn next<T>(receiver: &Receiver<T>) -> T {
+    receiver.recv_timeout(TIMEOUT).expect("the application reported nothing in time")
+}
+
+/// Returns whether a connection failed as it was reset.
+pub(crate) fn is_reset(error: io::Error) -> bool {
+    error.kind() == ErrorKind::ConnectionReset
+}
+
 /// Connects with a timeout for reads.
 pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(to).unwrap();
@@ -133,12 +144,32 @@ impl Server {
         config: Config,
         prepare: impl FnOnce(&mut AnyMechanism) -> (A, T) + Send + 'static,
     ) -> (Server, T) {
+        Server::start_thread(name, config, prepare, |server, app| server.run(app).unwrap())
+    }
+
+    /// Starts an application, and calls `inspect` with what the server uses, after each completion and each turn.
+    pub(crate) fn start_inspected<A: Application + 'static>(
+        name: &'static str,
+        config: Config,
+        app: impl FnOnce() -> A + Send + 'static,
+        inspect: impl FnMut(&Usage) + Send + 'static,
+    ) -> Server {
+        let run = |server: AnyMechanism, app| server.run_inspected(app, inspect).unwrap();
+        Server::start_thread(name, config, |_| (app(), ()), run).0
+    }
+
+    fn start_thread<A: Application + 'static, T: Send + 'static>(
+        name: &'static str,
+        config: Config,
+        prepare: impl FnOnce(&mut AnyMechanism) -> (A, T) + Send + 'static,
+        run: impl FnOnce(AnyMechanism, A) -> Stats + Send + 'static,
+    ) -> (Server, T) {
         let (sender, receiver) = mpsc::channel();
         let thread = thread::spawn(move || {
             let mut server = AnyMechanism::new(name, &config).unwrap();
             let (app, parts) = prepare(&mut server);
             sender.send((server.addresses().to_vec(), server.remote(), parts)).unwrap();
-            server.run(app).unwrap()
+            run(server, app)
         });
         let (addresses, remote, parts) = receiver.recv().unwrap();
         (Server { address: addresses[0], addresses, remote, thread }, parts)

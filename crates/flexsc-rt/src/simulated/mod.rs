@@ -18,7 +18,7 @@ mod clock;
 #[path = "../cores.rs"]
 mod cores;
 mod epoll_set;
-#[path = "../future.rs"]
+#[path = "../future/mod.rs"]
 mod future;
 mod futures;
 mod interrupt;

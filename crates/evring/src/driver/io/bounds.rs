@@ -6,7 +6,7 @@ use crate::{Config, HIGH_WATER};
 /// Maximum number of operations of a connection in flight: a receive and a send, or only a connect or a close.
 const MAX_CONN_OPS: usize = 2;
 
-/// Maximum number of file operations in flight; of a connection, including deferred ones.
+/// Maximum number of file operations in flight, or completed and not delivered; of a connection, including deferred ones.
 const MAX_FILE_OPS: usize = 256;
 const MAX_CONN_FILE_OPS: usize = 16;
 
@@ -58,7 +58,7 @@ impl Usage {
             ("queued files of a connection", self.queued_files, queued_files),
             ("kept lists and tails", self.spare, spare),
             ("memory of a kept list or tail", self.spare_memory, MAX_KEPT_BYTES + Self::LIST),
-            ("file operations", self.file_ops, file_ops),
+            ("file operations", self.file_ops + self.completed_file_ops, file_ops),
             ("deferred file operations", self.deferred_file_ops, connections),
             ("file operations of a connection", self.file_ops_per_connection, MAX_CONN_FILE_OPS),
             ("directory listings", self.lists, MAX_LISTS),

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use shared_ring::__private::held;
-use shared_ring::Submit;
 use shared_ring::buffers::GatherList;
+use shared_ring::{Outcome, Submit};
 
 use super::Io;
 use super::file_requests::FileOps;
@@ -71,11 +71,14 @@ pub struct Usage {
     pub queued_files: usize,
     /// See [`queued_files`](Usage::queued_files).
     pub all_queued_files: usize,
-    /// File operations in flight, those deferred, and the maximum of both per connection.
+    /// File operations in flight, and those completed and not delivered yet; some hold an open file. Those that failed hold
+    /// nothing and do not count: the end of the turn delivers them.
     pub file_ops: usize,
     /// See [`file_ops`](Usage::file_ops).
+    pub completed_file_ops: usize,
+    /// File operations that are deferred, and reads that are repeated later.
     pub deferred_file_ops: usize,
-    /// See [`file_ops`](Usage::file_ops).
+    /// Maximum of all these per connection, without those that read ahead for its send queue.
     pub file_ops_per_connection: usize,
     /// Directory listings in flight or not delivered yet.
     pub lists: usize,
@@ -133,18 +136,7 @@ impl<K: Submit> Io<K> {
         let lists = self.spare.iter().rev().take(RECENT).map(|list| held(list));
         let tails = self.spare_tails.iter().rev().take(RECENT).map(|tail| tail.capacity());
         usage.spare_memory = lists.chain(tails).max().unwrap_or(0);
-        if usage.deferred_file_ops > 0 || !self.file_ops.is_idle() {
-            let mut each = BTreeMap::new();
-            let file_ops = self.file_ops.in_flight.iter().flatten();
-            usage.file_ops = file_ops.clone().count();
-            let FileOps { deferred, waiting_lists, looks, .. } = &self.file_ops;
-            let waiting = deferred.iter().chain(waiting_lists).map(|(work, _)| work);
-            let looks = looks.iter().map(|(_, work)| work);
-            for work in file_ops.chain(waiting).chain(looks) {
-                *each.entry((work.on.slot(), work.on.generation())).or_insert(0) += 1;
-            }
-            usage.file_ops_per_connection = each.into_values().max().unwrap_or(0);
-        }
+        usage.add_file_ops(&self.file_ops);
         usage
     }
 }
@@ -182,6 +174,29 @@ impl Usage {
 }
 
 impl Usage {
+    fn add_file_ops(&mut self, file_ops: &FileOps) {
+        let FileOps { in_flight, deferred, waiting_lists, looks, finished, .. } = file_ops;
+        if self.deferred_file_ops == 0 && file_ops.is_idle() && finished.is_empty() {
+            return;
+        }
+        let in_flight = in_flight.iter().flatten();
+        let completed = finished
+            .iter()
+            .filter(|(_, outcome)| matches!(outcome, Outcome::File(_)))
+            .map(|(work, _)| work);
+        (self.file_ops, self.completed_file_ops) =
+            (in_flight.clone().count(), completed.clone().count());
+        let waiting = deferred.iter().chain(waiting_lists).map(|(work, _)| work);
+        let waiting = waiting.chain(looks.iter().map(|(_, work)| work));
+        let mut each = BTreeMap::new();
+        for work in in_flight.chain(completed).chain(waiting) {
+            if work.read_ahead_bytes == 0 {
+                *each.entry((work.on.slot(), work.on.generation())).or_insert(0) += 1;
+            }
+        }
+        self.file_ops_per_connection = each.into_values().max().unwrap_or(0);
+    }
+
     /// Minimum memory of a list, in bytes.
     pub const LIST: usize = size_of::<GatherList>();
 }
@@ -195,9 +210,12 @@ mod tests {
     use shared_ring::Engine;
     use shared_ring::poller::Poll;
 
+    use shared_ring::files::Access;
+
     use super::*;
     use crate::{
-        Commands, Config, Cx, EventLoop, FileOp, FileOutcome, Listener, RemoteHandle, Root, Rx,
+        Commands, Config, Cx, EventLoop, FileOp, FileOutcome, FilePath, Listener, RemoteHandle,
+        Root, Rx,
     };
 
     /// Lists a directory for a connection, and stops the server when it has the list.
@@ -225,26 +243,93 @@ mod tests {
         }
     }
 
-    #[test]
-    fn what_a_server_uses_is_seen() {
+    /// Runs a server with one client until its application stops it. Returns what it has used after each step.
+    fn used<A: Application>(
+        app: impl FnOnce(RemoteHandle) -> A,
+        change: impl FnOnce(&mut Config),
+    ) -> Vec<Usage> {
         let config = Config {
             listen: vec!["127.0.0.1:0".parse().unwrap()],
             roots: vec![env!("CARGO_MANIFEST_DIR").into()],
             ..Config::default()
         };
+        let config = config.with(change);
         let kernel = Engine::new(Poll::default(), &config.engine_config().unwrap()).unwrap();
         let server = EventLoop::new(kernel, &config).unwrap();
         let seen = Rc::new(RefCell::new(Vec::new()));
         let sees = Rc::clone(&seen);
         let _client = TcpStream::connect(server.addresses()[0]).unwrap();
-        let app = Lists(server.remote());
+        let app = app(server.remote());
         server.run_inspected(app, move |usage| sees.borrow_mut().push(*usage)).unwrap();
+        seen.take()
+    }
 
-        let max = |of: fn(&Usage) -> usize| seen.borrow().iter().map(of).max().unwrap();
+    fn max(seen: &[Usage], of: fn(&Usage) -> usize) -> usize {
+        seen.iter().map(of).max().unwrap()
+    }
+
+    #[test]
+    fn what_a_server_uses_is_seen() {
+        let seen = used(Lists, |_| {});
+        let max = |of| max(&seen, of);
         assert_eq!((max(|u| u.listeners), max(|u| u.connections)), (1, 1));
         assert_eq!((max(|u| u.sockets), max(|u| u.max_unconsumed)), (2, 64));
         assert_eq!((max(|u| u.file_ops), max(|u| u.file_ops_per_connection)), (1, 1));
-        let last = *seen.borrow().last().unwrap();
+        let last = *seen.last().unwrap();
         assert_eq!((last.listeners, last.sockets, last.file_ops), (0, 0, 0));
+    }
+
+    /// Reads a cached file as often as a connection may at a time, and then stops the server.
+    struct Reads {
+        left: usize,
+        remote: RemoteHandle,
+    }
+
+    impl Application for Reads {
+        type State = ();
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _at: Listener) {
+            let path = (Root(0), FilePath::new("Cargo.toml"));
+            x.io.file_op(x.id, 1, FileOp::Open(path, Access::Read));
+        }
+
+        fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            rx.take();
+        }
+
+        fn file(
+            &mut self,
+            x: Cx<'_, impl Commands, ()>,
+            _tag: u32,
+            done: std::io::Result<FileOutcome>,
+        ) {
+            match done.unwrap() {
+                FileOutcome::Opened(opened) => {
+                    for tag in 0..self.left as u32 {
+                        x.io.file_op(x.id, tag, FileOp::Read(opened.0.clone(), 0..1));
+                    }
+                }
+                _ => self.left -= 1,
+            }
+            if self.left == 0 {
+                self.remote.stop();
+            }
+        }
+    }
+
+    #[test]
+    fn completed_file_operations_did_not_count_until_they_were_delivered() {
+        let seen = used(|remote| Reads { left: 16, remote }, |c| c.max_file_ops = 4);
+        let max = |of| max(&seen, of);
+        // These complete at once, and the end of the next turn delivers them.
+        assert_eq!(max(|u| u.completed_file_ops), 4);
+        assert_eq!(max(|u| u.file_ops + u.completed_file_ops), 4);
+        assert_eq!((max(|u| u.deferred_file_ops), max(|u| u.file_ops_per_connection)), (12, 16));
+        let last = *seen.last().unwrap();
+        assert_eq!((last.completed_file_ops, last.file_ops_per_connection), (0, 0));
+        let more = Usage { completed_file_ops: 1, file_ops: 4, ..Usage::default() };
+        let config = Config { max_file_ops: 4, ..Config::default() };
+        assert_eq!(more.exceeded(&config, 0), Some(("file operations", 5, 4)));
     }
 }

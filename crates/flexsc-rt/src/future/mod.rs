@@ -12,23 +12,28 @@
 //! If the thread cannot be started, every future that is pending wakes its task again and again: one alone could be of a
 //! task that does not poll it.
 
+mod call;
+mod throttled;
+
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 use std::{fmt, io, mem};
 
-// A simulated machine includes this file with modules of its own.
+// A simulated machine includes this module with modules of its own.
 use super::clock::Instant;
 use super::notifier::{self, Notifier};
 use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::descriptor::Descriptor;
 use crate::error::Error;
-use crate::operation::{NOT_POSTED, Operation};
+use crate::operation::Operation;
 use crate::watch::Watch;
+use throttled::Ticket;
+
+pub use call::CallFuture;
 
 /// Pages whose calls are futures. A clone is another handle.
 ///
@@ -63,14 +68,6 @@ struct Inner {
     notifier_retry: Option<Instant>,
 }
 
-/// The place of a future among those that wait for a free entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Ticket {
-    /// The room that its call needs.
-    room: Room,
-    number: u64,
-}
-
 /// Drops an operation whose future is gone.
 type Discard = Box<dyn FnOnce(io::Result<usize>, &Scratch)>;
 
@@ -89,6 +86,15 @@ enum Part {
     Begin,
     /// It has a turn. Its task had another waker.
     Turn(Option<Waker>),
+}
+
+/// The state of a pending future's part for the others.
+#[derive(Debug, Default)]
+struct Pending {
+    /// How many turns there had been when it was polled first; without a notifier, when it was polled last.
+    turn: Option<u64>,
+    /// The number under which the notifier has its task.
+    registration: Option<u64>,
 }
 
 /// Wakers to wake and to drop when the runtime is not borrowed: both may use it.
@@ -140,26 +146,6 @@ impl Runtime {
             slots,
             pages,
         }))))
-    }
-
-    /// Returns the future of an operation. Its call is posted at the first poll; while all entries that it may use are
-    /// busy, the future waits. In a child of fork(2) its result is an error.
-    ///
-    /// A future that is dropped cancels its call. The memory of the call stays until it has ended.
-    ///
-    /// # Panics
-    /// A poll panics if the kernel refuses to wait for calls, or to enter the ring: futures would stay pending.
-    pub fn call<O: Operation>(&self, operation: O) -> CallFuture<O> {
-        let mut inner = self.0.borrow_mut();
-        inner.next_future += 1;
-        let number = inner.next_future;
-        CallFuture {
-            runtime: self.clone(),
-            number,
-            ticket: None,
-            pending: Pending::default(),
-            state: State::Unposted(operation),
-        }
     }
 
     /// Registers a file or socket with the ring, as [`Pages::register_file`](crate::Pages::register_file). A file whose
@@ -220,14 +206,6 @@ impl Runtime {
                 true
             }
         }
-    }
-
-    /// Wakes a task that could use a free entry: those woken before may not poll their futures. Returns whether there is one.
-    fn wake_throttled(&self) -> bool {
-        let next = self.0.borrow_mut().next_throttled();
-        let any = next.is_some();
-        next.into_iter().for_each(Waker::wake);
-        any
     }
 
     /// Has a future woken if no task has calls executed. It remains pending, and was polled before.
@@ -482,50 +460,6 @@ impl Inner {
         let next = first.or_else(|| self.throttled.values().next());
         Wakers { to_wake: next.cloned(), driver: None, _to_drop: [former, parked] }
     }
-
-    /// Returns the waker of the task that has waited for longest, of those whose calls could be posted now.
-    fn next_throttled(&mut self) -> Option<Waker> {
-        let first_for = |room| {
-            let tickets = Ticket { room, number: 0 }..=Ticket { room, number: u64::MAX };
-            self.throttled.range(tickets).next().map(|(ticket, _)| *ticket)
-        };
-        let rooms = Room::ALL.into_iter().filter(|room| self.pages.has_room(*room));
-        let next = rooms.filter_map(first_for).min_by_key(|ticket| ticket.number);
-        next.and_then(|ticket| self.throttled.remove(&ticket))
-    }
-
-    /// Returns the task that may use an entry that is free, and the driver if there are others.
-    fn free_entry(&mut self) -> Wakers {
-        let to_wake = self.next_throttled();
-        let has_others = to_wake.is_some() && !self.throttled.is_empty();
-        let driver = if has_others { self.parked_driver() } else { None };
-        Wakers { to_wake, driver, _to_drop: [None, None] }
-    }
-
-    /// Lets a future wait for a free entry. Returns its place among those that do.
-    fn throttle(&mut self, ticket: Option<Ticket>, room: Room, waker: &Waker) -> (Ticket, Wakers) {
-        if let Some(ticket) = ticket.filter(|ticket| ticket.room == room)
-            && let Some(throttled) = self.throttled.get_mut(&ticket)
-        {
-            let _to_drop = [replace(throttled, waker), None];
-            return (ticket, Wakers { _to_drop, ..Wakers::default() });
-        }
-        // If it was woken, others have been faster: the entry for which it was may be of use for another one.
-        let wakers = self.leave(ticket);
-        self.next_ticket += 1;
-        let ticket = Ticket { room, number: self.next_ticket };
-        self.throttled.insert(ticket, waker.clone());
-        (ticket, wakers)
-    }
-
-    /// Ends the wait of a future for a free entry. Another one is woken for the entry for which it was.
-    fn leave(&mut self, ticket: Option<Ticket>) -> Wakers {
-        let Some(ticket) = ticket else { return Wakers::default() };
-        match self.throttled.remove(&ticket) {
-            None => self.free_entry(),
-            former => Wakers { _to_drop: [former, None], ..Wakers::default() },
-        }
-    }
 }
 
 /// Replaces a waker by one of another task. Returns it, if it was.
@@ -546,209 +480,5 @@ impl Drop for Inner {
         if ended {
             drop(ManuallyDrop::into_inner(slots));
         }
-    }
-}
-
-/// The future of a call; see [`Runtime::call`].
-#[must_use = "the call is posted when the future is polled"]
-pub struct CallFuture<O: Operation> {
-    runtime: Runtime,
-    number: u64,
-    /// Its place among those that wait, or have waited, for a free entry.
-    ticket: Option<Ticket>,
-    pending: Pending,
-    state: State<O>,
-}
-
-/// The state of a pending future's part for the others.
-#[derive(Debug, Default)]
-struct Pending {
-    /// How many turns there had been when it was polled first; without a notifier, when it was polled last.
-    turn: Option<u64>,
-    /// The number under which the notifier has its task.
-    registration: Option<u64>,
-}
-
-enum State<O> {
-    Unposted(O),
-    Posted(EntryId, O),
-    #[cfg(feature = "green-threads")]
-    Withdrawn(O),
-    Done,
-}
-
-impl<O: Operation> CallFuture<O> {
-    /// Returns whether the call was polled, and waits for a free entry.
-    #[cfg(feature = "green-threads")]
-    pub(crate) fn is_throttled(&self) -> bool {
-        matches!(self.state, State::Unposted(_)) && self.ticket.is_some()
-    }
-
-    /// Requests cancellation of the call, which ends as [`Pages::cancel`] says. A call that was not
-    /// posted yet is not made.
-    #[cfg(feature = "green-threads")]
-    pub(crate) fn cancel(&mut self) {
-        self.state = match mem::replace(&mut self.state, State::Done) {
-            State::Unposted(operation) => {
-                let wakers = self.runtime.0.borrow_mut().leave(self.ticket.take());
-                wakers.wake();
-                State::Withdrawn(operation)
-            }
-            State::Posted(id, operation) => {
-                self.runtime.0.borrow_mut().pages.cancel(id);
-                State::Posted(id, operation)
-            }
-            state => state,
-        };
-    }
-}
-
-impl<O: Operation> CallFuture<O> {
-    /// Ends the future with an error, as its call is not made, or not in this process.
-    #[cold]
-    fn fail(&mut self, error: io::Error) -> Poll<O::Output> {
-        match mem::replace(&mut self.state, State::Done) {
-            State::Unposted(operation) => Poll::Ready(operation.finish(Err(error), &NOT_POSTED)),
-            State::Posted(id, operation) => {
-                let scratch = self.runtime.0.borrow().pages.scratch_in_child(id.index());
-                // SAFETY: no call is made to the entry in a child of fork(2). The runtime has the memory.
-                Poll::Ready(operation.finish(Err(error), unsafe { &*scratch }))
-            }
-            #[cfg(feature = "green-threads")]
-            State::Withdrawn(operation) => Poll::Ready(operation.finish(Err(error), &NOT_POSTED)),
-            State::Done => panic!("{POLLED_AFTER_END}"),
-        }
-    }
-}
-
-/// The message of a panic.
-const POLLED_AFTER_END: &str = "the future was polled after it had completed";
-
-// The memory of an operation does not move with it, so nothing is pinned.
-impl<O: Operation> Unpin for CallFuture<O> {}
-
-impl<O: Operation> Future for CallFuture<O> {
-    type Output = O::Output;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<O::Output> {
-        let this = self.get_mut();
-        if this.runtime.0.borrow().pages.is_in_child() {
-            return this.fail(io::Error::other(Error::InChild));
-        }
-        let waker = context.waker();
-        match mem::replace(&mut this.state, State::Done) {
-            State::Unposted(mut operation) => {
-                let mut inner = this.runtime.0.borrow_mut();
-                match inner.post(&mut operation) {
-                    Ok((id, driver)) => {
-                        this.state = State::Posted(id, operation);
-                        let ticket = this.ticket.take();
-                        let waited = ticket.and_then(|ticket| inner.throttled.remove(&ticket));
-                        drop(inner);
-                        let wakers = Wakers { to_wake: None, driver, _to_drop: [waited, None] };
-                        wakers.wake();
-                    }
-                    Err(room) => {
-                        this.state = State::Unposted(operation);
-                        let (ticket, wakers) = inner.throttle(this.ticket, room, waker);
-                        drop(inner);
-                        this.ticket = Some(ticket);
-                        wakers.wake();
-                        if this.runtime.drive(this.number, waker, &mut this.pending) {
-                            this.runtime.register(waker, &mut this.pending);
-                        }
-                        return Poll::Pending;
-                    }
-                }
-            }
-            #[cfg(feature = "green-threads")]
-            State::Withdrawn(operation) => {
-                let interrupted = io::Error::from_raw_os_error(libc::EINTR);
-                return Poll::Ready(operation.finish(Err(interrupted), &NOT_POSTED));
-            }
-            state => this.state = state,
-        }
-        let State::Posted(id, _) = &this.state else { panic!("{POLLED_AFTER_END}") };
-        let index = id.index();
-        if !this.runtime.0.borrow().slots[index].done {
-            let former = this.runtime.0.borrow_mut().slots[index].waker.replace(waker.clone());
-            drop(former);
-            let registers = this.runtime.drive(this.number, waker, &mut this.pending);
-            if !this.runtime.0.borrow().slots[index].done {
-                if registers {
-                    this.runtime.register(waker, &mut this.pending);
-                }
-                return Poll::Pending;
-            }
-        }
-        this.runtime.unregister(&mut this.pending);
-        let State::Posted(_, operation) = mem::replace(&mut this.state, State::Done) else {
-            unreachable!("it was checked above");
-        };
-        let output =
-            this.runtime.finish(index, |result, scratch| operation.finish(result, scratch));
-        let wakers = this.runtime.0.borrow_mut().replace_driver(this.number);
-        wakers.wake();
-        Poll::Ready(output)
-    }
-}
-
-impl<O: Operation> Drop for CallFuture<O> {
-    fn drop(&mut self) {
-        self.runtime.unregister(&mut self.pending);
-        let mut inner = self.runtime.0.borrow_mut();
-        let mut ended = None;
-        let wakers = match mem::replace(&mut self.state, State::Done) {
-            State::Posted(id, operation) => {
-                let finish = move |result: io::Result<usize>, scratch: &Scratch| {
-                    drop(operation.finish(result, scratch));
-                };
-                if inner.slots[id.index()].done {
-                    ended = Some((id.index(), finish));
-                    Wakers::default()
-                } else {
-                    inner.abandon(self.number, id, Box::new(finish))
-                }
-            }
-            State::Unposted(operation) => {
-                let wakers = inner.leave(self.ticket.take());
-                drop(inner);
-                drop(operation);
-                inner = self.runtime.0.borrow_mut();
-                wakers
-            }
-            #[cfg(feature = "green-threads")]
-            State::Withdrawn(operation) => {
-                drop(inner);
-                drop(operation);
-                inner = self.runtime.0.borrow_mut();
-                Wakers::default()
-            }
-            State::Done => Wakers::default(),
-        };
-        let of_driver = if inner.pages.is_in_child() {
-            Wakers::default()
-        } else {
-            inner.replace_driver(self.number)
-        };
-        drop(inner);
-        wakers.wake();
-        of_driver.wake();
-        if let Some((index, finish)) = ended {
-            self.runtime.finish(index, finish);
-        }
-    }
-}
-
-impl<O: Operation> fmt::Debug for CallFuture<O> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let state = match &self.state {
-            State::Unposted(_) => "unposted",
-            State::Posted(..) => "posted",
-            #[cfg(feature = "green-threads")]
-            State::Withdrawn(_) => "withdrawn",
-            State::Done => "done",
-        };
-        f.debug_struct("CallFuture").field("state", &state).finish_non_exhaustive()
     }
 }

@@ -1,0 +1,177 @@
+//! Idle connections that make room for new ones, on every mechanism.
+
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+use evring::sockets::BufferSizes;
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Rx};
+
+use crate::last_replies::connect_narrow;
+use crate::replies_ok::{LARGE, answers, expect_ok};
+use crate::server::{Server, listening, one_by_one, side_by_side};
+
+#[test]
+fn idle_connections_blocked_new_ones() {
+    side_by_side(|name| {
+        let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 3));
+        let mut idle: Vec<_> = (0..3).map(|_| server.connect()).collect();
+        for client in &mut idle {
+            client.write_all(b"x").unwrap();
+            expect_ok(name, client);
+        }
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        let ended = idle.iter_mut().map(|client| {
+            client.set_nonblocking(true).unwrap();
+            client.read(&mut [0])
+        });
+        assert_eq!(ended.filter(Result::is_ok).count(), 1, "{name}");
+        drop(new);
+        drop(idle);
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+/// The bound is far above the time of a round, and other programs that run do not move the median.
+#[test]
+fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
+    const ROUNDS: usize = 11;
+    one_by_one(|name| {
+        let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 20));
+        let mut clients: Vec<_> = (0..20).map(|_| server.connect()).collect();
+        let mut times: Vec<_> = (0..20 + ROUNDS)
+            .map(|n| {
+                let start = Instant::now();
+                if n >= 20 {
+                    clients.push(server.connect());
+                }
+                clients[n].write_all(b"x").unwrap();
+                expect_ok(name, &mut clients[n]);
+                start.elapsed()
+            })
+            .skip(20)
+            .collect();
+        times.sort_unstable();
+        assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
+        // If a close takes longer than the interval of searches, another one is closed.
+        assert!(server.stop().idle_closed >= ROUNDS as u64, "{name}");
+    });
+}
+
+#[test]
+fn idle_connection_with_unacknowledged_bytes_was_closed_for_room() {
+    side_by_side(|name| {
+        // The socket takes the whole reply, so only the peer is behind.
+        let sockets = BufferSizes { send: Some(1 << 20), receive: None };
+        let (server, ..) = answers(
+            name,
+            listening(1).with(|c| {
+                c.max_connections = 2;
+                c.socket_buffers = sockets;
+            }),
+        );
+        let mut slow = connect_narrow(&server);
+        slow.write_all(b"large").unwrap();
+        slow.read_exact(&mut [0; 2]).unwrap();
+        let mut idle = server.connect();
+        idle.write_all(b"x").unwrap();
+        expect_ok(name, &mut idle);
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        assert_eq!(
+            idle.read(&mut [0]).unwrap(),
+            0,
+            "{name}: the connection with the shorter idle time"
+        );
+        slow.read_exact(&mut vec![0; LARGE.len() - 2]).unwrap();
+        slow.write_all(b"x").unwrap();
+        expect_ok(name, &mut slow);
+        drop((slow, new));
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+#[test]
+fn connection_without_a_request_was_closed_before_idle_ones() {
+    side_by_side(|name| {
+        let (server, ..) = answers(name, listening(1).with(|c| c.max_connections = 2));
+        let mut unserved = server.connect();
+        let mut idle = server.connect();
+        idle.write_all(b"x").unwrap();
+        expect_ok(name, &mut idle);
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{name}: the served connection");
+        unserved.write_all(b"x").unwrap();
+        expect_ok(name, &mut unserved);
+        drop((unserved, new));
+        assert_eq!(server.stop().idle_closed, 1, "{name}");
+    });
+}
+
+/// Replies to each message; `hello` is the handshake before a request. Says goodbye to a connection that makes room for
+/// another one, and leaves the close to the driver.
+struct SaysGoodbye;
+
+impl Application for SaysGoodbye {
+    /// Whether a request has arrived.
+    type State = bool;
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, bool>, rx: &mut Rx<'_>) {
+        *x.state |= rx.take().as_ref() != b"hello";
+        x.io.send(x.id, Chunk::Static(b"ok"));
+        if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, _state: &bool) -> bool {
+        true
+    }
+
+    fn is_unserved(&self, _id: ConnId, state: &bool) -> bool {
+        !state
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, bool>) {
+        x.io.send(x.id, Chunk::Static(b"bye"));
+    }
+}
+
+#[test]
+fn idle_connection_was_closed_for_room_without_a_word() {
+    side_by_side(|name| {
+        let server =
+            Server::start(name, listening(1).with(|c| c.max_connections = 2), || SaysGoodbye);
+        let mut shaken = server.connect();
+        shaken.write_all(b"hello").unwrap();
+        expect_ok(name, &mut shaken);
+        let mut idle = server.connect();
+        idle.write_all(b"x").unwrap();
+        expect_ok(name, &mut idle);
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        let mut last = String::new();
+        idle.read_to_string(&mut last).unwrap_or_else(|error| panic!("{name}: {error}"));
+        assert_eq!(last, "bye", "{name}: the served connection");
+        shaken.write_all(b"x").unwrap();
+        expect_ok(name, &mut shaken);
+        // Without a served one, the connection after its handshake makes room.
+        drop((shaken, new));
+        let mut shaken: Vec<_> = (0..2).map(|_| server.connect()).collect();
+        for client in &mut shaken {
+            client.write_all(b"hello").unwrap();
+            expect_ok(name, client);
+        }
+        let mut new = server.connect();
+        new.write_all(b"x").unwrap();
+        expect_ok(name, &mut new);
+        drop((shaken, new));
+        assert_eq!(server.stop().idle_closed, 2, "{name}");
+    });
+}
