@@ -4,6 +4,7 @@ mod custom_pipes;
 mod epochs;
 mod example_handlers;
 mod executions_agree;
+mod first_and_last;
 mod fragments;
 #[cfg(feature = "sandbox")]
 mod generated;

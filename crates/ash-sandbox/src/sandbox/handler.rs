@@ -1,6 +1,7 @@
 //! An instance of a handler, and its invocations (section 5.4).
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use wasmtime::{Global, Store, Trap, TypedFunc, Val};
 
 use super::budget::Budget;
 use super::clock::{Clock, OwnTime};
+use super::dropped::Dropped;
 use super::host::{COUNTERS, Host};
 use super::native::NativeEntry;
 use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
@@ -182,8 +184,12 @@ impl HandlerCode {
 }
 
 /// An instance of a handler. It belongs to one thread at a time.
+///
+/// Its pages are mapped when it is instantiated, so that no message waits for them. To drop it costs little, so that a thread
+/// that serves messages can do so: the next [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the
+/// sandboxer and all that it has loaded. Those beyond 32 that wait for this are unmapped at once.
 pub struct Handler {
-    code: HandlerCode,
+    code: ManuallyDrop<HandlerCode>,
     memory: Arc<HandlerMemory>,
     policy: Arc<Policy>,
     bound: Bound,
@@ -199,6 +205,20 @@ pub struct Handler {
     copy_area: Range<usize>,
     /// Interrupts the handler, if it is bounded by epochs.
     clock: Option<Arc<Clock>>,
+    /// Takes the instance at the end.
+    dropped: Arc<Dropped>,
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the code after this.
+        let code = unsafe { ManuallyDrop::take(&mut self.code) };
+        if let HandlerCode::Module(mut instance) = code {
+            // After a panic it may have locks.
+            instance.store.data_mut().end_shared(false);
+            self.dropped.keep(instance);
+        }
+    }
 }
 
 impl fmt::Debug for Handler {
@@ -218,7 +238,7 @@ impl Handler {
         policy: Arc<Policy>,
         budget: Arc<Budget>,
         (bound, is_by_bytes): (Bound, bool),
-        clock: Option<Arc<Clock>>,
+        (clock, dropped): (Option<Arc<Clock>>, Arc<Dropped>),
     ) -> Self {
         // With less it could be aborted, or use more than there is.
         let all = policy.max_operations.min(budget.per_second()).max(1);
@@ -230,7 +250,7 @@ impl Handler {
         code.host_mut().set_memory(Arc::clone(&memory));
         let copy_area = memory.message_area();
         Handler {
-            code,
+            code: ManuallyDrop::new(code),
             memory,
             policy,
             bound,
@@ -243,6 +263,7 @@ impl Handler {
             areas_are_taken: false,
             copy_area,
             clock,
+            dropped,
         }
     }
 
@@ -390,7 +411,7 @@ impl Handler {
         };
         self.code.host_mut().begin(message, fuel.saturating_sub(of_path));
         let clock = self.arm(fuel);
-        let result = match &mut self.code {
+        let result = match &mut *self.code {
             HandlerCode::Module(instance) => {
                 instance.call((offset, len, connection as i64, slot as i32))
             }
@@ -474,7 +495,7 @@ impl Handler {
 
     /// Returns the engine's state of a module.
     fn module(&mut self) -> Option<&mut Store<Host>> {
-        match &mut self.code {
+        match &mut *self.code {
             HandlerCode::Module(instance) => Some(&mut instance.store),
             HandlerCode::Native { .. } => None,
         }
@@ -559,9 +580,8 @@ mod tests {
         );
         let sandboxer = Sandboxer::new(Policy::default()).unwrap();
         let handler = sandboxer.load(&wat::parse_str(text).unwrap()).unwrap().instantiate(1);
-        let HandlerCode::Module(instance) = &handler.unwrap().code else {
-            panic!("it is a module")
-        };
+        let handler = handler.unwrap();
+        let HandlerCode::Module(instance) = &*handler.code else { panic!("it is a module") };
         assert!(instance.globals.is_empty(), "{} globals", instance.globals.len());
     }
 }

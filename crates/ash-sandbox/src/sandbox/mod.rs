@@ -106,6 +106,7 @@ mod cache;
 mod call;
 mod clock;
 mod cost;
+mod dropped;
 mod handler;
 mod host;
 mod memory;
