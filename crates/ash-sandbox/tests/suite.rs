@@ -9,6 +9,7 @@ mod fragments;
 #[cfg(feature = "sandbox")]
 mod generated;
 mod generated_modules;
+mod kept;
 mod known_answers;
 #[cfg(feature = "sandbox")]
 mod memory;

@@ -30,6 +30,8 @@ const SHAPE: &str = r#"
 (module
   (import "ash" "send" (func (param i32 i32) (result i32)))
   (import "ash" "reply" (func (param i32) (result i32)))
+  (import "ash" "keep" (func (result i32)))
+  (import "ash" "give_back" (func (param i32) (result i32)))
   (import "ash" "copy" (func (param i32 i32 i32) (result i32)))
   (import "ash" "write_apply" (func (param i32 i32 i32 i32) (result i32)))
   (import "ash" "export" (func (param i32 i32 i64) (result i32)))

@@ -289,6 +289,29 @@ impl Handler {
         self.code.host_mut().set_free_slots(slots);
     }
 
+    /// Sets how many messages the handler may keep where they have landed, up to [`MAX_KEPT`](super::MAX_KEPT); at first none. The caller keeps the buffer of
+    /// each until the handler has given it back: see [`keeps`](Self::keeps).
+    pub fn set_max_kept(&mut self, slots: usize) {
+        self.code.host_mut().kept.set_max(slots);
+    }
+
+    /// Returns the slot of the last message, if the handler has handled it and keeps it.
+    #[inline]
+    pub fn keeps(&self) -> Option<u32> {
+        self.code.host().kept.kept_now()
+    }
+
+    /// Returns the slots that the handler gave back with the last message, which it has handled.
+    #[inline]
+    pub fn given_back(&self) -> &[u32] {
+        self.code.host().kept.given_back()
+    }
+
+    /// Takes from the handler all messages that it keeps, as aborts that disable it do.
+    pub fn take_back_kept(&mut self) {
+        self.code.host_mut().kept.clear();
+    }
+
     /// Returns the policy.
     pub fn policy(&self) -> &Policy {
         &self.policy
@@ -358,7 +381,7 @@ impl Handler {
         let to = self.memory.host_pointer(area.start);
         // SAFETY: the message fits into the area, which only this thread accesses: the kernel has another part.
         unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
-        self.invoke(area.start..area.start + message.len(), connection, 0, now, left)
+        self.invoke(area.start..area.start + message.len(), connection, None, now, left)
     }
 
     /// Handles a message that lies in the message area, in a slot of the receive ring. Sends and
@@ -379,7 +402,7 @@ impl Handler {
             "a message at {message:?}, outside of the message area {area:?}"
         );
         match self.admit(now) {
-            Ok(left) => self.invoke(message, connection, slot, now, left),
+            Ok(left) => self.invoke(message, connection, Some(slot), now, left),
             Err(reason) => Outcome::Passed(reason),
         }
     }
@@ -398,18 +421,20 @@ impl Handler {
         &mut self,
         message: Range<usize>,
         connection: u64,
-        slot: u32,
+        landed_in: Option<u32>,
         now: Instant,
         left: u64,
     ) -> Outcome {
         self.counters.invocations += 1;
         let (offset, len) = (message.start as i32, message.len() as i32);
+        let slot = landed_in.unwrap_or(0);
         let fuel = self.policy.max_operations.min(left);
         let of_path = match self.bound {
             Bound::Acyclic(operations) => operations,
             Bound::Cyclic => 0,
         };
-        self.code.host_mut().begin(message, fuel.saturating_sub(of_path));
+        let operations = fuel.saturating_sub(of_path);
+        self.code.host_mut().begin(message.clone(), landed_in, operations);
         let clock = self.arm(fuel);
         let result = match &mut *self.code {
             HandlerCode::Module(instance) => {
@@ -423,7 +448,9 @@ impl Handler {
         self.counters.operations += used;
         self.budget.charge(now, used);
         let outcome = self.outcome(result);
-        self.code.host_mut().end_shared(outcome == Outcome::Handled);
+        let host = self.code.host_mut();
+        host.end_shared(outcome == Outcome::Handled);
+        host.kept.end(&message, outcome == Outcome::Handled);
         if let Some(governor) = &mut self.governor {
             governor.record(matches!(outcome, Outcome::Passed(_)));
         }
@@ -437,6 +464,9 @@ impl Handler {
                     Pass::Involuntary(_) => {
                         self.counters.involuntary_aborts += 1;
                         self.aborts += 1;
+                        if self.is_disabled() {
+                            self.take_back_kept();
+                        }
                     }
                     _ => {}
                 }
