@@ -47,6 +47,10 @@ ASH_CALL(upcall) int32_t ash_upcall(void);
 ASH_CALL(count) int32_t ash_count(uint32_t counter, int64_t by);
 /* Returns the offset of a reply slot for so many bytes, from which they leave without a copy; or ASH_EXHAUSTED. */
 ASH_CALL(reply) int32_t ash_reply(size_t length);
+/* Keeps the message where it has landed, if it is handled, until its slot is given back. */
+ASH_CALL(keep) int32_t ash_keep(void);
+/* Gives back the slot of a message that the handler keeps, if the message in hand is handled. */
+ASH_CALL(give_back) int32_t ash_give_back(uint32_t slot);
 /* Returns the table that the application shares, read-only, or ASH_FAULT. It may change at any time. */
 ASH_CALL(table) int32_t ash_table(void);
 /* Locks a section of the table until ash_handle has returned, and returns it; or ASH_BUSY: do not wait, but abort. */

@@ -16,6 +16,8 @@ unsafe extern "C" {
     pub(crate) safe fn upcall() -> i32;
     pub(crate) safe fn count(counter: u32, by: i64) -> i32;
     pub(crate) safe fn reply(length: usize) -> i32;
+    pub(crate) safe fn keep() -> i32;
+    pub(crate) safe fn give_back(slot: u32) -> i32;
     pub(crate) safe fn table() -> i32;
     pub(crate) safe fn lock(section: u32) -> i32;
     pub(crate) fn store(to: usize, from: usize, length: usize) -> i32;
@@ -42,6 +44,8 @@ mod absent {
         fn upcall() -> i32;
         fn count(_counter: u32, _by: i64) -> i32;
         fn reply(_length: usize) -> i32;
+        fn keep() -> i32;
+        fn give_back(_slot: u32) -> i32;
         fn table() -> i32;
         fn lock(_section: u32) -> i32;
         fn abort();

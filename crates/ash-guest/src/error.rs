@@ -32,10 +32,11 @@ impl fmt::Display for CallError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             CallError::Fault => {
-                "the bytes may not be accessed, or there is no such section or counter"
+                "the bytes may not be accessed, or there is no such section, counter or kept message"
             }
             CallError::Exhausted => {
-                "the maximum of sends, events, operations, reply slots, locks or stores is reached"
+                "the maximum of sends, events, operations, reply slots, kept messages, locks or stores \
+                 is reached"
             }
             CallError::Busy => "the application, or another handler, is using the data",
             CallError::Invalid => "no such pipe list, or one that the message does not suit",

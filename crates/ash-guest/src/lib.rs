@@ -41,12 +41,14 @@ mod calls;
 #[doc(hidden)]
 pub mod entry;
 mod error;
+mod kept;
 mod message;
 mod pipes;
 mod state;
 mod table;
 
 pub use error::CallError;
+pub use kept::Kept;
 pub use message::{Message, Verdict};
 pub use pipes::PipeList;
 pub use table::{Section, Table};

@@ -6,6 +6,7 @@ use core::marker::PhantomData;
 use crate::calls;
 use crate::entry::Arrival;
 use crate::error::CallError;
+use crate::kept::Kept;
 use crate::table::Section;
 
 /// The fate of a message; its number is that of the interface.
@@ -109,6 +110,46 @@ impl<'a> Message<'a> {
         write(unsafe { core::slice::from_raw_parts_mut(start, len) });
         // SAFETY: the host reads the bytes of the slot.
         CallError::check(unsafe { calls::send(offset as usize, len) })
+    }
+
+    /// Keeps the message where it has landed, if the handler handles it, until the handler gives it back:
+    ///
+    /// ```
+    /// use ash_guest::{Kept, Message, Verdict, handler};
+    ///
+    /// handler!(last, Option<Kept> = None);
+    ///
+    /// /// Answers each message with the one before it.
+    /// fn last(kept: &mut Option<Kept>, message: &Message<'_>) -> Verdict {
+    ///     let Ok(next) = message.keep() else { return Verdict::Pass };
+    ///     if let Some(last) = kept.as_ref()
+    ///         && (message.send_kept(last).is_err() || last.give_back().is_err())
+    ///     {
+    ///         return Verdict::Abort;
+    ///     }
+    ///     *kept = Some(next);
+    ///     Verdict::Handled
+    /// }
+    /// # fn main() {}
+    /// ```
+    ///
+    /// # Errors
+    /// [`CallError::Exhausted`] if the handler keeps as many as it may, which is none without a receive ring in its memory.
+    /// [`CallError::Fault`] if the message has landed elsewhere, and was copied.
+    pub fn keep(&self) -> Result<Kept, CallError> {
+        CallError::check(calls::keep())?;
+        let Message { bytes, slot, .. } = *self;
+        Ok(Kept { offset: bytes.as_ptr().addr(), len: bytes.len(), slot })
+    }
+
+    /// Sends the bytes of a message that the handler keeps to the peer, if the handler handles this one.
+    ///
+    /// # Errors
+    /// [`CallError::Fault`] if it is not kept any more; [`CallError::Exhausted`] if the maximum of sends or operations is
+    /// reached.
+    pub fn send_kept(&self, kept: &Kept) -> Result<(), CallError> {
+        // SAFETY: the host checks that the message is kept, and copies the bytes.
+        CallError::check(unsafe { calls::send(kept.offset, kept.len) })
     }
 
     /// Locks a section of the table that the application shares, until the handler has returned. A handler does not wait

@@ -41,6 +41,8 @@ const SHAPE: &str = r#"
   (import "ash" "upcall" (func (result i32)))
   (import "ash" "count" (func (param i32 i64) (result i32)))
   (import "ash" "reply" (func (param i32) (result i32)))
+  (import "ash" "keep" (func (result i32)))
+  (import "ash" "give_back" (func (param i32) (result i32)))
   (import "ash" "table" (func (result i32)))
   (import "ash" "lock" (func (param i32) (result i32)))
   (import "ash" "store" (func (param i32 i32 i32) (result i32)))

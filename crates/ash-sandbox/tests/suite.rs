@@ -4,10 +4,12 @@ mod custom_pipes;
 mod epochs;
 mod example_handlers;
 mod executions_agree;
+mod first_and_last;
 mod fragments;
 #[cfg(feature = "sandbox")]
 mod generated;
 mod generated_modules;
+mod kept;
 mod known_answers;
 #[cfg(feature = "sandbox")]
 mod memory;

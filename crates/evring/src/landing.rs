@@ -8,7 +8,7 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 
 use crate::bindings::{BindingReader, NewHandler};
 use crate::hooks::BindError;
-use crate::tenant::{Bound, Lends, Reply, Tenant, Verdict};
+use crate::tenant::{Bound, Lends, Reply, Taken, Tenant, Verdict};
 use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, Rx};
 
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].
@@ -24,7 +24,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// and not to the next hook.
 ///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
-/// application gets it as it arrived, and what follows until it has consumed all.
+/// application gets it as it arrived, and what follows until it has consumed all. It may keep messages where they have landed
+/// until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is disabled or replaced.
 ///
 /// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs, and
 /// [add](Bindings::add) handlers.
@@ -161,8 +162,20 @@ impl Landing {
         let len = rx.bytes().len();
         self.take_handlers(io);
         let bound = self.bindings.of_message(id, rx.bytes());
-        let group = bound.or_else(|| tenant.map(|group| self.bindings.of_landed(group)));
-        let Some(group) = group else { return };
+        let group = match (bound, tenant) {
+            (Some(group), _) => group,
+            (None, Some(landed)) => {
+                let group = self.bindings.of_landed(landed);
+                // Another handler has taken its place.
+                if group != landed
+                    && let Some(Some(replaced)) = self.tenants.get_mut(landed.index())
+                {
+                    replaced.take_back_kept();
+                }
+                group
+            }
+            (None, None) => return,
+        };
         let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
         self.passes_to_next = !self.starts_upcalls;
         let landed_at = rx.place().filter(|place| place.group == group).map(|place| place.offset);
@@ -182,7 +195,11 @@ impl Landing {
             queued = io.send(id, chunk);
             true
         };
-        bound.replies(&message, || rx.take(), send);
+        let take = |taken| match taken {
+            Taken::ToSend => rx.take(),
+            Taken::ToKeep => rx.take_in_place().expect("it has landed in a buffer"),
+        };
+        bound.replies(&message, take, send);
         rx.consume(rx.bytes().len());
         if !self.busy_poll.is_zero() {
             io.busy_poll(self.busy_poll);

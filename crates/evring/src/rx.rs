@@ -83,6 +83,12 @@ impl<'a> Rx<'a> {
         }
     }
 
+    /// Consumes and returns all bytes where they lie, also if buffers are scarce; `None` if they are in no receive buffer.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn take_in_place(&mut self) -> Option<RxBuf> {
+        mem::replace(self, Rx::borrowed(&mut [], self.eof)).into_buffer()
+    }
+
     /// Consumes and returns all bytes. Does not copy if they are in a receive buffer and buffers are not
     /// scarce.
     #[inline]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::time::Instant;
 
 use ash_sandbox::model::{ProcessState, Strategy};
-use ash_sandbox::sandbox::{Area, COUNTERS, Handler, Outcome, Pass, SLOT_GAP};
+use ash_sandbox::sandbox::{Area, COUNTERS, Handler, MAX_KEPT, Outcome, Pass, SLOT_GAP};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList, RxBuf};
 
 use crate::bindings::BindingsId;
@@ -192,6 +192,15 @@ pub(crate) enum Verdict {
     },
 }
 
+/// Why the buffer of a message is taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Taken {
+    /// Its bytes are sent, from any place.
+    ToSend,
+    /// The handler keeps it, where it lies.
+    ToKeep,
+}
+
 /// A reply to a message.
 pub(crate) enum Reply<'a> {
     /// It leaves from the memory of the handler.
@@ -232,6 +241,8 @@ pub(crate) struct Bound {
     size: usize,
     replies: Replies,
     lends: Lends,
+    /// The buffers of messages that the handler keeps, with their slots.
+    kept: Vec<(u32, RxBuf)>,
     shared: Arc<Shared>,
 }
 
@@ -279,7 +290,11 @@ impl Bound {
         });
         let tenant = Tenant { group, shared: Arc::clone(&shared), bindings: BindingsId::default() };
         let size = size as usize;
-        Ok((Bound { handler, messages, size, replies, lends, shared }, tenant))
+        // The others stay for receives.
+        let max_kept = MAX_KEPT.min(usize::from(count) / 2);
+        handler.set_max_kept(max_kept);
+        let kept = Vec::with_capacity(max_kept);
+        Ok((Bound { handler, messages, size, replies, lends, kept, shared }, tenant))
     }
 
     /// Returns the group of its receive buffers.
@@ -298,7 +313,7 @@ impl Bound {
         is_overloaded: bool,
         now: Instant,
     ) -> Verdict {
-        let Bound { handler, messages, replies, shared, .. } = self;
+        let Bound { handler, messages, replies, kept, shared, .. } = self;
         add(if landed_at.is_some() { &shared.landed } else { &shared.copied }, 1);
         if is_overloaded {
             add(&shared.passed, 1);
@@ -335,6 +350,9 @@ impl Bound {
                     Pass::Involuntary(_) => {
                         add(&shared.aborted, 1);
                         shared.is_disabled.store(handler.is_disabled(), Ordering::Relaxed);
+                        if handler.is_disabled() {
+                            kept.clear();
+                        }
                     }
                     Pass::Voluntary => add(&shared.aborted_voluntarily, 1),
                     Pass::Governed(preferred) => {
@@ -352,25 +370,36 @@ impl Bound {
         verdict
     }
 
-    /// Passes the replies to a message that the handler has handled to `send`, in order. `take` takes the buffer of the
-    /// message, at most once. `send` returns whether it sends the reply.
+    /// Takes back the buffers of all messages that the handler keeps.
+    #[inline]
+    pub(crate) fn take_back_kept(&mut self) {
+        if !self.kept.is_empty() {
+            self.handler.take_back_kept();
+            self.kept.clear();
+        }
+    }
+
+    /// Passes the replies to a message that the handler has handled to `send`, in order, and then keeps the message and
+    /// gives others back, as the handler has chosen. `take` takes the buffer of the message, at most once: for a reply, or
+    /// to keep it where it is. `send` returns whether it sends the reply.
     #[inline]
     pub(crate) fn replies(
         &mut self,
         message: &Range<usize>,
-        mut take: impl FnMut() -> RxBuf,
+        mut take: impl FnMut(Taken) -> RxBuf,
         mut send: impl FnMut(Reply<'_>) -> bool,
     ) {
-        let Bound { handler, size, replies, lends, shared, .. } = self;
+        let Bound { handler, size, replies, lends, kept, shared, .. } = self;
         let is_message = |sent: &Range<usize>| {
             sent.start >= message.start && sent.end <= message.end && !sent.is_empty()
         };
         // The buffer of the message leaves with the last reply that lies in it, as the kernel may receive
         // into it again from then on.
-        let last = handler.sends().iter().rposition(is_message);
+        let keeps = handler.keeps();
+        let last = handler.sends().iter().rposition(|sent| keeps.is_none() && is_message(sent));
         for (n, (range, bytes)) in handler.sends().iter().zip(handler.sent()).enumerate() {
             let lent = if last == Some(n) && lends.covers(range.len(), *size) {
-                let mut buffer = take();
+                let mut buffer = take(Taken::ToSend);
                 let is_lent = buffer.place().is_some();
                 buffer.advance(range.start - message.start);
                 buffer.truncate(range.len());
@@ -391,6 +420,12 @@ impl Bound {
                 add(&shared.replies_copied, 1);
                 add(&shared.bytes_copied, range.len() as u64);
             }
+        }
+        for slot in handler.given_back() {
+            kept.retain(|(kept, _)| kept != slot);
+        }
+        if let Some(slot) = keeps {
+            kept.push((slot, take(Taken::ToKeep)));
         }
     }
 

@@ -2,6 +2,8 @@
 
 #![cfg(feature = "sandbox")]
 
+use crate::landing::kept::{EXHAUSTED, FAULT, KEEPER};
+
 use std::fmt::Debug;
 use std::io::ErrorKind;
 use std::net::{SocketAddr, UdpSocket};
@@ -11,7 +13,7 @@ use std::sync::{Arc, Weak, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use ash_sandbox::sandbox::{HandlerMemory, Policy, Sandboxer};
+use ash_sandbox::sandbox::{HandlerMemory, MAX_KEPT, Policy, Sandboxer};
 use evring::buffers::BufferError;
 use evring::datagrams::{
     DatagramConfig, DatagramError, DatagramNotification, DatagramRing, DatagramThread,
@@ -313,6 +315,34 @@ fn handler_that_is_aborted_passes_its_datagram_and_is_disabled() {
         server.thread.tenant().enable();
         server.echo(&datagram(0, 10));
         counted((3, 4), || (server.counters().aborted, server.counters().passed));
+        server.stop();
+    });
+}
+
+#[test]
+fn datagrams_that_a_handler_keeps_stay_until_it_gives_them_back() {
+    on_each(|mechanism| {
+        let (module, config) = (KEEPER.as_bytes(), config());
+        let server = Running::start(mechanism, module, Policy::default(), &config);
+        let ask = |what: u8, entry: u8, expected: &[u8]| {
+            server.send(&[what, entry, b'.']);
+            assert_eq!(server.receive(), expected, "{} {entry}", char::from(what));
+        };
+        let max = (config.buffers / 2).min(MAX_KEPT as u16) as u8;
+        (0..max).for_each(|n| ask(b'k', n, &[0]));
+        ask(b'k', max, &[EXHAUSTED]);
+        // Others land in each of the other buffers.
+        (0..2 * config.buffers).for_each(|_| server.pass(b"other"));
+        (0..max).for_each(|n| ask(b'g', n, &[b'k', n, b'.']));
+        ask(b'b', 0, &[0]);
+        ask(b'b', 0, &[FAULT]);
+        ask(b'k', max, &[0]);
+        ask(b'g', max, &[b'k', max, b'.']);
+        // Aborts that disable it take them from it.
+        (0..3).for_each(|_| server.pass(b"!"));
+        server.thread.tenant().enable();
+        ask(b'b', 1, &[FAULT]);
+        (0..max).for_each(|n| ask(b'k', n, &[0]));
         server.stop();
     });
 }

@@ -73,6 +73,10 @@ calls! {
     /// An addition to the table: returns the offset of a free reply slot, from which a reply leaves without a
     /// copy.
     REPLY = "reply" (I32) -> I32, 20;
+    /// An addition to the table: keeps the buffer of the message, if it is handled.
+    KEEP = "keep" () -> I32, 20;
+    /// `ae_otto_bump_n_free`: gives the buffer of a kept message back, if the message in hand is handled.
+    GIVE_BACK = "give_back" (I32) -> I32, 100;
     /// An addition to the table: returns the offset of the table that the application shares.
     TABLE = "table" () -> I32, 10;
     /// An addition to the table: takes the lock of a section of that table, until the handler has returned (5.4.1).

@@ -1,6 +1,7 @@
 //! An instance of a handler, and its invocations (section 5.4).
 
 use std::fmt;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -10,6 +11,7 @@ use wasmtime::{Global, Store, Trap, TypedFunc, Val};
 
 use super::budget::Budget;
 use super::clock::{Clock, OwnTime};
+use super::dropped::Dropped;
 use super::host::{COUNTERS, Host};
 use super::native::NativeEntry;
 use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
@@ -182,8 +184,12 @@ impl HandlerCode {
 }
 
 /// An instance of a handler. It belongs to one thread at a time.
+///
+/// Its pages are mapped when it is instantiated, so that no message waits for them. To drop it costs little, so that a thread
+/// that serves messages can do so: the next [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the
+/// sandboxer and all that it has loaded. Those beyond 32 that wait for this are unmapped at once.
 pub struct Handler {
-    code: HandlerCode,
+    code: ManuallyDrop<HandlerCode>,
     memory: Arc<HandlerMemory>,
     policy: Arc<Policy>,
     bound: Bound,
@@ -199,6 +205,20 @@ pub struct Handler {
     copy_area: Range<usize>,
     /// Interrupts the handler, if it is bounded by epochs.
     clock: Option<Arc<Clock>>,
+    /// Takes the instance at the end.
+    dropped: Arc<Dropped>,
+}
+
+impl Drop for Handler {
+    fn drop(&mut self) {
+        // SAFETY: nothing uses the code after this.
+        let code = unsafe { ManuallyDrop::take(&mut self.code) };
+        if let HandlerCode::Module(mut instance) = code {
+            // After a panic it may have locks.
+            instance.store.data_mut().end_shared(false);
+            self.dropped.keep(instance);
+        }
+    }
 }
 
 impl fmt::Debug for Handler {
@@ -218,7 +238,7 @@ impl Handler {
         policy: Arc<Policy>,
         budget: Arc<Budget>,
         (bound, is_by_bytes): (Bound, bool),
-        clock: Option<Arc<Clock>>,
+        (clock, dropped): (Option<Arc<Clock>>, Arc<Dropped>),
     ) -> Self {
         // With less it could be aborted, or use more than there is.
         let all = policy.max_operations.min(budget.per_second()).max(1);
@@ -230,7 +250,7 @@ impl Handler {
         code.host_mut().set_memory(Arc::clone(&memory));
         let copy_area = memory.message_area();
         Handler {
-            code,
+            code: ManuallyDrop::new(code),
             memory,
             policy,
             bound,
@@ -243,6 +263,7 @@ impl Handler {
             areas_are_taken: false,
             copy_area,
             clock,
+            dropped,
         }
     }
 
@@ -266,6 +287,29 @@ impl Handler {
     /// Sets the reply slots that the handler may use: bit `n` is slot `n`. At first these are all.
     pub fn set_free_slots(&mut self, slots: u64) {
         self.code.host_mut().set_free_slots(slots);
+    }
+
+    /// Sets how many messages the handler may keep where they have landed, up to [`MAX_KEPT`](super::MAX_KEPT); at first none. The caller keeps the buffer of
+    /// each until the handler has given it back: see [`keeps`](Self::keeps).
+    pub fn set_max_kept(&mut self, slots: usize) {
+        self.code.host_mut().kept.set_max(slots);
+    }
+
+    /// Returns the slot of the last message, if the handler has handled it and keeps it.
+    #[inline]
+    pub fn keeps(&self) -> Option<u32> {
+        self.code.host().kept.kept_now()
+    }
+
+    /// Returns the slots that the handler gave back with the last message, which it has handled.
+    #[inline]
+    pub fn given_back(&self) -> &[u32] {
+        self.code.host().kept.given_back()
+    }
+
+    /// Takes from the handler all messages that it keeps, as aborts that disable it do.
+    pub fn take_back_kept(&mut self) {
+        self.code.host_mut().kept.clear();
     }
 
     /// Returns the policy.
@@ -337,7 +381,7 @@ impl Handler {
         let to = self.memory.host_pointer(area.start);
         // SAFETY: the message fits into the area, which only this thread accesses: the kernel has another part.
         unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
-        self.invoke(area.start..area.start + message.len(), connection, 0, now, left)
+        self.invoke(area.start..area.start + message.len(), connection, None, now, left)
     }
 
     /// Handles a message that lies in the message area, in a slot of the receive ring. Sends and
@@ -358,7 +402,7 @@ impl Handler {
             "a message at {message:?}, outside of the message area {area:?}"
         );
         match self.admit(now) {
-            Ok(left) => self.invoke(message, connection, slot, now, left),
+            Ok(left) => self.invoke(message, connection, Some(slot), now, left),
             Err(reason) => Outcome::Passed(reason),
         }
     }
@@ -377,20 +421,22 @@ impl Handler {
         &mut self,
         message: Range<usize>,
         connection: u64,
-        slot: u32,
+        landed_in: Option<u32>,
         now: Instant,
         left: u64,
     ) -> Outcome {
         self.counters.invocations += 1;
         let (offset, len) = (message.start as i32, message.len() as i32);
+        let slot = landed_in.unwrap_or(0);
         let fuel = self.policy.max_operations.min(left);
         let of_path = match self.bound {
             Bound::Acyclic(operations) => operations,
             Bound::Cyclic => 0,
         };
-        self.code.host_mut().begin(message, fuel.saturating_sub(of_path));
+        let operations = fuel.saturating_sub(of_path);
+        self.code.host_mut().begin(message.clone(), landed_in, operations);
         let clock = self.arm(fuel);
-        let result = match &mut self.code {
+        let result = match &mut *self.code {
             HandlerCode::Module(instance) => {
                 instance.call((offset, len, connection as i64, slot as i32))
             }
@@ -402,7 +448,9 @@ impl Handler {
         self.counters.operations += used;
         self.budget.charge(now, used);
         let outcome = self.outcome(result);
-        self.code.host_mut().end_shared(outcome == Outcome::Handled);
+        let host = self.code.host_mut();
+        host.end_shared(outcome == Outcome::Handled);
+        host.kept.end(&message, outcome == Outcome::Handled);
         if let Some(governor) = &mut self.governor {
             governor.record(matches!(outcome, Outcome::Passed(_)));
         }
@@ -416,6 +464,9 @@ impl Handler {
                     Pass::Involuntary(_) => {
                         self.counters.involuntary_aborts += 1;
                         self.aborts += 1;
+                        if self.is_disabled() {
+                            self.take_back_kept();
+                        }
                     }
                     _ => {}
                 }
@@ -474,7 +525,7 @@ impl Handler {
 
     /// Returns the engine's state of a module.
     fn module(&mut self) -> Option<&mut Store<Host>> {
-        match &mut self.code {
+        match &mut *self.code {
             HandlerCode::Module(instance) => Some(&mut instance.store),
             HandlerCode::Native { .. } => None,
         }
@@ -559,9 +610,8 @@ mod tests {
         );
         let sandboxer = Sandboxer::new(Policy::default()).unwrap();
         let handler = sandboxer.load(&wat::parse_str(text).unwrap()).unwrap().instantiate(1);
-        let HandlerCode::Module(instance) = &handler.unwrap().code else {
-            panic!("it is a module")
-        };
+        let handler = handler.unwrap();
+        let HandlerCode::Module(instance) = &*handler.code else { panic!("it is a module") };
         assert!(instance.globals.is_empty(), "{} globals", instance.globals.len());
     }
 }

@@ -10,6 +10,7 @@ use wasmtime::{Caller, Linker, Trap};
 use super::Policy;
 use super::call::{self, Call, MODULE, cost_of_bytes};
 use super::clock::OwnTime;
+use super::kept::Kept;
 use super::memory::HandlerMemory;
 use super::shared_data::SharedData;
 use crate::ilp::{Ilp, PipeId, Register, State};
@@ -68,6 +69,7 @@ pub(crate) struct Host {
     /// Those of them that the current invocation has not taken.
     left_slots: u64,
     pub(crate) sends: Vec<Range<usize>>,
+    pub(crate) kept: Kept,
     shared: SharedData,
     pub(crate) events: Vec<(u64, u64)>,
     pub(crate) counters: Arc<[AtomicU64; COUNTERS]>,
@@ -98,6 +100,7 @@ impl Host {
             free_slots: all_slots,
             left_slots: 0,
             sends: Vec::with_capacity(max_sends),
+            kept: Kept::default(),
             shared: SharedData::new(),
             events: Vec::with_capacity(max_events),
             counters: Arc::default(),
@@ -119,9 +122,10 @@ impl Host {
     }
 
     /// Starts an invocation.
-    pub(crate) fn begin(&mut self, message: Range<usize>, operations: u64) {
+    pub(crate) fn begin(&mut self, message: Range<usize>, slot: Option<u32>, operations: u64) {
         // The last one has locks if it ended with a panic.
         self.end_shared(false);
+        self.kept.begin(slot);
         self.message = message;
         self.operations = operations;
         self.aborted = false;
@@ -150,13 +154,14 @@ impl Host {
         self.operations
     }
 
-    /// Returns a range that the handler may read: of its own memory, or of the message.
+    /// Returns a range that the handler may read: of its own memory, or of the message or one that it keeps.
     fn readable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
         let memory = self.memory.as_deref()?;
         let range = memory.range(offset as u32, len as u32)?;
         let is_own = Self::is_writable(memory, &range);
         let is_message = range.start >= self.message.start && range.end <= self.message.end;
-        (is_own || is_message).then_some((memory, range))
+        let is_readable = is_own || is_message || self.kept.covers(&range);
+        is_readable.then_some((memory, range))
     }
 
     /// Returns a range that the handler may write: of its own memory, or of the reply area.
@@ -438,8 +443,8 @@ fn in_place_of_instruction(
 /// Adds the approved calls to a linker, and no others.
 pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
     use call::{
-        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, EXPORT, FILL_MEMORY, ID, IMPORT, KEY, LOCK, POST,
-        READ_APPLY, REPLY, SEND, STORE, TABLE, UPCALL, WRITE_APPLY,
+        ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, EXPORT, FILL_MEMORY, GIVE_BACK, ID, IMPORT, KEEP,
+        KEY, LOCK, POST, READ_APPLY, REPLY, SEND, STORE, TABLE, UPCALL, WRITE_APPLY,
     };
     linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &CLOCK, 0);
@@ -528,6 +533,18 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         }
         caller.data_mut().reply(len)
     })?;
+    linker.func_wrap(MODULE, KEEP.name, |mut caller: Caller<'_, Host>| {
+        if !charge(&mut caller, &KEEP, 0) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().kept.keep()
+    })?;
+    linker.func_wrap(MODULE, GIVE_BACK.name, |mut caller: Caller<'_, Host>, slot: i32| {
+        if !charge(&mut caller, &GIVE_BACK, 0) {
+            return EXHAUSTED;
+        }
+        caller.data_mut().kept.give_back(slot as u32)
+    })?;
     linker.func_wrap(MODULE, TABLE.name, |mut caller: Caller<'_, Host>| {
         charge(&mut caller, &TABLE, 0);
         caller.data().table()
@@ -583,9 +600,9 @@ mod tests {
         let mut host = Host::new(1, Charging::Calls, &Policy::default());
         host.set_memory(Arc::new(memory));
         // A panic skips `end_shared`.
-        host.begin(0..0, 1_000);
+        host.begin(0..0, None, 1_000);
         assert!(host.lock(0) >= 0 && table.try_lock(0).is_none());
-        host.begin(0..0, 1_000);
+        host.begin(0..0, None, 1_000);
         assert!(table.try_lock(0).is_some(), "the next invocation has its lock");
         assert!(host.lock(0) >= 0 && table.try_lock(0).is_none());
         drop(host);

@@ -91,6 +91,8 @@ impl HandlerMemory {
         ftruncate(&fd, len as u64)?;
         let map = |start, flags| {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
+            // No message waits for a page.
+            let flags = flags | MapFlags::POPULATE;
             // SAFETY: a new mapping, or one that replaces a part of the range reserved below.
             unsafe { mmap(start, len, protection, flags, &fd, 0) }
         };
@@ -282,6 +284,24 @@ unsafe impl MemoryCreator for Creator {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn first_messages_waited_for_the_pages_of_the_memory() {
+        use std::os::unix::fs::FileExt;
+        let page = rustix::param::page_size();
+        let areas = Areas { replies: 16 * page, messages: 64 * page };
+        let memory = HandlerMemory::new(32 * page, areas, None, 1 << 30).unwrap();
+        // Eight bytes for each page of the process, whose highest bit says that an access does not fault.
+        let pages = std::fs::File::open("/proc/self/pagemap").unwrap();
+        for mapping in [&memory.host, &memory.guest] {
+            let first = mapping.start().addr() / page;
+            for n in 0..memory.len() / page {
+                let mut entry = [0; 8];
+                pages.read_exact_at(&mut entry, (first + n) as u64 * 8).unwrap();
+                assert!(entry[7] & 0x80 != 0, "page {n} is not there");
+            }
+        }
+    }
 
     #[test]
     fn memory_of_an_instantiation_that_failed_stayed_mapped() {

@@ -59,6 +59,8 @@
 //! | `upcall() -> i32` | an addition | starts an upcall with the message, if it is passed on |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
 //! | `reply(length: i32) -> i32` | an addition | returns the offset of a reply slot that no reply in flight uses |
+//! | `keep() -> i32` | an addition | keeps the message where it has landed, if it is handled; -1 if it was copied, -2 if no more may be kept |
+//! | `give_back(slot: i32) -> i32` | `ae_otto_bump_n_free` | gives the slot of a message that the handler keeps back to the receive ring, if the message in hand is handled; -1 for any other slot |
 //! | `table() -> i32` | an addition | returns the offset of the [table](SharedTable) that the application shares, or -1; a handler can read it, and `copy` from it; a copy of a word of eight bytes reads it at once |
 //! | `lock(section: i32) -> i32` | an addition | takes the lock of a section of the table until the handler has returned, and returns the offset of the section |
 //! | `store(to: i32, from: i32, length: i32) -> i32` | an addition | writes bytes of the memory to whole words of a section that the handler has locked, if the message is handled |
@@ -75,6 +77,15 @@
 //! sends leave from there. The slot is free again when the reply has left; a handler that finds none free, or
 //! whose reply is longer, sends from its own memory or passes the message on. Bytes of its own memory are
 //! copied, since the next invocation may change them before they have left.
+//!
+//! # Messages that a handler keeps
+//!
+//! The buffer of a message goes back to the receive ring when the handler has returned and its last reply has left. A handler
+//! that calls `keep` has the message where it lies until `give_back`, with the slot that the entry got: it reads, copies and sends
+//! the bytes as those of the message in hand, such as a page of a cache, or the first part of a longer message. What it sends
+//! of a kept message is copied. At most half of the buffers are kept, and up to [`MAX_KEPT`] ([`Handler::set_max_kept`]), none without a receive ring.
+//! The slots are taken from a handler that is disabled, or in whose place another one gets a message: later calls with
+//! these slots or bytes fail, and loads return what lands there next.
 //!
 //! # Data that handlers and application change
 //!
@@ -106,8 +117,10 @@ mod cache;
 mod call;
 mod clock;
 mod cost;
+mod dropped;
 mod handler;
 mod host;
+mod kept;
 mod memory;
 mod native;
 mod policy;
@@ -121,6 +134,7 @@ pub use analysis::Bound;
 pub use cache::CacheError;
 pub use handler::{Abort, Handler, HandlerCounters, Outcome, Pass};
 pub use host::{COUNTERS, SLOT_GAP};
+pub use kept::MAX_KEPT;
 pub use memory::{Area, HandlerMemory};
 pub use native::NativeCalls;
 pub use policy::{Loops, Policy};

@@ -11,6 +11,7 @@ use super::budget::Budgets;
 use super::cache::{Cache, CacheError};
 use super::call::ENTRY;
 use super::clock::Clock;
+use super::dropped::Dropped;
 use super::handler::{Handler, HandlerCode, Instance};
 use super::host::{self, Charging, Host};
 use super::memory::{Areas, Creator, Memories};
@@ -43,6 +44,7 @@ pub struct Sandboxer {
     policy: Arc<Policy>,
     memories: Arc<Memories>,
     budgets: Arc<Budgets>,
+    dropped: Arc<Dropped>,
     /// Without checks, for acyclic handlers.
     plain: Engine,
     /// With the checks of the policy, for cyclic ones.
@@ -116,6 +118,7 @@ impl Sandboxer {
         Ok(Sandboxer {
             policy: Arc::new(policy),
             budgets: Arc::default(),
+            dropped: Arc::default(),
             plain: engine(None)?,
             checked,
             memories,
@@ -162,8 +165,8 @@ impl Sandboxer {
             None => compile()?,
         };
         let (policy, memories) = (Arc::clone(&self.policy), Arc::clone(&self.memories));
-        let budgets = Arc::clone(&self.budgets);
-        Ok(Ash { module, analysis, policy, memories, budgets, clock: self.clock.clone() })
+        let (budgets, dropped) = (Arc::clone(&self.budgets), Arc::clone(&self.dropped));
+        Ok(Ash { module, analysis, policy, memories, budgets, dropped, clock: self.clock.clone() })
     }
 
     /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory,
@@ -195,7 +198,8 @@ impl Sandboxer {
         let code = HandlerCode::Native { host, entry: Box::new(entry) };
         let (memory, policy) = (Arc::new(memory), Arc::clone(&self.policy));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
-        Ok(Handler::new(code, memory, policy, budget, (Bound::Acyclic(1), true), None))
+        let dropped = Arc::clone(&self.dropped);
+        Ok(Handler::new(code, memory, policy, budget, (Bound::Acyclic(1), true), (None, dropped)))
     }
 }
 
@@ -207,6 +211,7 @@ pub struct Ash {
     policy: Arc<Policy>,
     memories: Arc<Memories>,
     budgets: Arc<Budgets>,
+    dropped: Arc<Dropped>,
     clock: Option<Arc<Clock>>,
 }
 
@@ -244,6 +249,7 @@ impl Ash {
     }
 
     fn instance(&self, tenant: u64, table: Option<Arc<SharedTable>>) -> Result<Handler, Rejection> {
+        self.dropped.free();
         let policy = Arc::clone(&self.policy);
         let is_cyclic = self.analysis.bound == Bound::Cyclic;
         let has_fuel = is_cyclic && policy.loops == Loops::Fuel;
@@ -283,7 +289,7 @@ impl Ash {
         let code = HandlerCode::Module(Instance::new(store, entry, globals));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
         let Analysis { bound, is_by_bytes, .. } = self.analysis;
-        let clock = self.clock.clone();
-        Ok(Handler::new(code, memory, policy, budget, (bound, is_by_bytes), clock))
+        let ends = (self.clock.clone(), Arc::clone(&self.dropped));
+        Ok(Handler::new(code, memory, policy, budget, (bound, is_by_bytes), ends))
     }
 }

@@ -247,7 +247,7 @@ impl<K: Kernel> DatagramServer<K> {
                     sent_len.saturating_add(HEADERS).saturating_mul(max as usize)
                 });
                 let mut buffer = Some(buffer);
-                let take = || buffer.take().expect("the buffer of a message is taken once");
+                let take = |_| buffer.take().expect("the buffer of a message is taken once");
                 bound.replies(&message, take, |reply| {
                     let len = reply.len().saturating_add(HEADERS);
                     let is_sent = len <= left

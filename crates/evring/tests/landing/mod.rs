@@ -5,6 +5,7 @@
 
 mod bindings;
 mod counters;
+pub(crate) mod kept;
 mod late_readers;
 mod messages;
 mod replacement;
@@ -125,6 +126,15 @@ impl Server {
     }
 
     fn start_with(backend: &'static str, admission: Option<Admission>) -> Server {
+        Server::launch(backend, admission, &ash())
+    }
+
+    fn start_of(backend: &'static str, ash: &Ash) -> Server {
+        Server::launch(backend, None, ash)
+    }
+
+    fn launch(backend: &'static str, admission: Option<Admission>, ash: &Ash) -> Server {
+        let ash = ash.clone();
         let (started, server) = mpsc::channel();
         let thread = thread::spawn(move || {
             let any = "127.0.0.1:0".parse().unwrap();
@@ -138,7 +148,7 @@ impl Server {
             let (mut tenants, mut memories) = (Vec::new(), Vec::new());
             let mut landing = Landing::new();
             for _ in 0..2 {
-                let handler = handler();
+                let handler = ash.instantiate(1).unwrap();
                 memories.push(Arc::downgrade(handler.memory()));
                 let (count, size) = BUFFERS;
                 let add = |buffers| server.add_buffers(buffers);

@@ -1,16 +1,40 @@
 //! The echo server in simulation.
 
-use std::cell::RefCell;
-use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use ash_sandbox::sandbox::{Ash, Policy, Sandboxer};
 use evring::hooks::{Hooked, Landing, LandingCounters};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::{Config, Listener};
 use evring_sim::{Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
 use crate::landing::{Echo, ash};
+
+/// Echoes each message and keeps it until the next one, whose first byte it has noted to see that the message does not change.
+const KEEPER: &str = r#"
+(module
+  (import "ash" "send" (func $send (param i32 i32) (result i32)))
+  (import "ash" "keep" (func $keep (result i32)))
+  (import "ash" "give_back" (func $give_back (param i32) (result i32)))
+  (import "ash" "copy" (func $copy (param i32 i32 i32) (result i32)))
+  (memory (export "memory") 1 1)
+  (func (export "ash_handle")
+    (param $at i32) (param $length i32) (param i64) (param $slot i32) (result i32)
+    ;; At 0 the place of the message that it keeps, or 0; at 4 its slot, at 8 its first byte.
+    (if (i32.load (i32.const 0)) (then
+      (if (call $copy (i32.const 16) (i32.load (i32.const 0)) (i32.const 1)) (then unreachable))
+      (if (i32.ne (i32.load8_u (i32.const 16)) (i32.load8_u (i32.const 8))) (then unreachable))))
+    ;; It keeps one of four buffers, and may keep two.
+    (if (call $keep) (then (return (i32.const 0))))
+    (if (i32.load (i32.const 0)) (then
+      (if (call $give_back (i32.load (i32.const 4))) (then unreachable))))
+    (i32.store (i32.const 0) (local.get $at))
+    (i32.store (i32.const 4) (local.get $slot))
+    (i32.store8 (i32.const 8) (i32.load8_u (local.get $at)))
+    (drop (call $send (local.get $at) (local.get $length)))
+    (i32.const 1)))
+"#;
 
 const BYTES: usize = 600;
 
@@ -71,8 +95,22 @@ impl Peer for Client {
 
 #[test]
 fn every_byte_is_echoed_once_and_in_order() {
-    let ash = ash();
-    let total = Rc::new(RefCell::new(LandingCounters::default()));
+    let total = run(&ash());
+    assert!(total.handled > 1_000 && total.passed > 1_000, "{total:?}");
+    assert!(total.replies_lent > 100, "{total:?}");
+}
+
+#[test]
+fn messages_that_a_handler_keeps_do_not_change() {
+    let wasm = wat::parse_str(KEEPER).unwrap();
+    let total = run(&Sandboxer::new(Policy::default()).unwrap().load(&wasm).unwrap());
+    assert_eq!((total.aborted, total.replies_lent), (0, 0), "{total:?}");
+    assert!(total.handled > 1_000, "{total:?}");
+}
+
+/// Lets clients talk to an echo server behind a handler, and returns the sums of its counters.
+fn run(ash: &Ash) -> LandingCounters {
+    let mut total = LandingCounters::default();
     for seed in 0..200u64 {
         let machine = Machine::new(&Plan::default().with(|p| p.seed = seed));
         let listen = vec!["10.0.0.1:7".parse().unwrap()];
@@ -99,14 +137,14 @@ fn every_byte_is_echoed_once_and_in_order() {
         assert_eq!(machine.verdict().failure, None, "seed {seed}");
         result.unwrap();
         drop(machine);
+        // The next instance frees what was dropped.
+        drop(ash.instantiate(seed).unwrap());
         assert!(memory.upgrade().is_none(), "seed {seed}: the memory of the handler leaks");
         let counters = tenant.counters();
-        let mut total = total.borrow_mut();
         total.handled += counters.handled;
         total.passed += counters.passed;
+        total.aborted += counters.aborted;
         total.replies_lent += counters.replies_lent;
     }
-    let total = *total.borrow();
-    assert!(total.handled > 1_000 && total.passed > 1_000, "{total:?}");
-    assert!(total.replies_lent > 100, "{total:?}");
+    total
 }

@@ -1,0 +1,31 @@
+//! Instances that were dropped. To unmap a memory takes longer than many messages, and delays the threads of other cores, so
+//! the thread that serves messages leaves it to the one that loads the next handler.
+
+use std::mem;
+use std::sync::{Mutex, PoisonError};
+
+use super::handler::Instance;
+
+/// Instances that are kept at most.
+const MAX: usize = 32;
+
+/// The instances of a sandboxer that were dropped, and not freed. They hold no reference to this list.
+#[derive(Default)]
+pub(crate) struct Dropped(Mutex<Vec<Instance>>);
+
+impl Dropped {
+    /// Keeps an instance until [`free`](Self::free). Frees it at once if there are many, or another thread has the list.
+    pub(crate) fn keep(&self, instance: Instance) {
+        if let Ok(mut kept) = self.0.try_lock()
+            && kept.len() < MAX
+        {
+            kept.push(instance);
+        }
+    }
+
+    /// Frees all.
+    pub(crate) fn free(&self) {
+        let kept = mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        drop(kept);
+    }
+}
