@@ -8,6 +8,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evring::__private::Usage;
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::send_policy::{SendPolicy, SendState, SendStep};
@@ -91,14 +92,39 @@ impl Peer for Client {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub(crate) enum By {
     Ring,
     Engine,
     FlexSc,
 }
 
 impl By {
-    const ALL: [By; 3] = [By::Ring, By::Engine, By::FlexSc];
+    pub(crate) const ALL: [By; 3] = [By::Ring, By::Engine, By::FlexSc];
+
+    /// Runs a server until its clients have ended.
+    pub(crate) fn serve(
+        self,
+        machine: &Machine,
+        config: &Config,
+        app: impl Application,
+        inspect: impl FnMut(&Usage),
+    ) -> Result<Stats, KernelError> {
+        let engine = config.engine_config().unwrap();
+        match self {
+            By::Ring => {
+                let ring = config.uring_config(Mode::Deferred).unwrap();
+                serve(machine, SimKernel::new(machine, &ring).unwrap(), config, app, inspect)
+            }
+            By::Engine => {
+                let kernel = SimEngine::<false>::new(machine, &engine).unwrap();
+                serve(machine, kernel, config, app, inspect)
+            }
+            By::FlexSc => {
+                let kernel = flexsc_sim::kernel(machine, &engine, true).unwrap();
+                serve(machine, kernel, config, app, inspect)
+            }
+        }
+    }
 }
 
 /// The results of a run.
@@ -150,17 +176,7 @@ impl Case {
         for _ in 0..self.clients {
             machine.add_peer(Client::new(self.max as usize, &len, &waited_for));
         }
-        let (ring, engine) =
-            (config.uring_config(Mode::Deferred).unwrap(), config.engine_config().unwrap());
-        let stats = match self.by {
-            By::Ring => serve(machine, SimKernel::new(machine, &ring).unwrap(), &config, app),
-            By::Engine => {
-                serve(machine, SimEngine::<false>::new(machine, &engine).unwrap(), &config, app)
-            }
-            By::FlexSc => {
-                serve(machine, flexsc_sim::kernel(machine, &engine, true).unwrap(), &config, app)
-            }
-        };
+        let stats = self.by.serve(machine, &config, app, |_| {});
         assert_eq!(machine.verdict().failure, None, "{:?}, {}", self.by, self.policy);
         Run { stats: stats.unwrap(), len: len.get() as u64, error: error.get() }
     }
@@ -172,11 +188,12 @@ fn serve(
     kernel: impl Kernel,
     config: &Config,
     app: impl Application,
+    inspect: impl FnMut(&Usage),
 ) -> Result<Stats, KernelError> {
     let server = EventLoop::new(kernel, config).unwrap();
     let remote = server.remote();
     machine.on_end(move || remote.stop());
-    server.run(app)
+    server.run_inspected(app, inspect)
 }
 
 /// Runs `test` for each kernel, and for the policies that send from the page cache.

@@ -9,6 +9,7 @@ mod cold_files;
 mod datagrams;
 mod deferred_reads;
 mod disk_errors;
+mod early_reads;
 mod figures;
 #[cfg(feature = "sandbox")]
 #[path = "../../ash-sandbox/tests/generated/mod.rs"]
