@@ -1,11 +1,10 @@
 //! Reads of files by `ded`: the next part of a file that is not cached is read while the one before is being sent.
 
 use crate::cold_files::By;
-use crate::sends_file::{SendsFile, contents};
+use crate::sends_file::{DiskFile, SendsFile, contents};
 use crate::server::{Server, listening, one_by_one};
 
 use std::cell::Cell;
-use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
@@ -197,12 +196,7 @@ fn reads_of_download(server: &Server) -> [u64; 2] {
 
 #[test]
 fn policy_did_not_know_whether_a_read_waited_for_the_disk() {
-    // A directory in memory would keep its files cached.
-    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let path = root.path().join("file");
-    fs::write(&path, contents(FILE_BYTES)).unwrap();
-    let file = File::open(&path).unwrap();
-    file.sync_all().unwrap();
+    let file = DiskFile::new(FILE_BYTES);
     let config = |root: &Path| {
         listening(1).with(|c| {
             c.roots = vec![root.to_owned()];
@@ -210,7 +204,7 @@ fn policy_did_not_know_whether_a_read_waited_for_the_disk() {
         })
     };
     one_by_one(|name| {
-        let server = Server::start(name, config(root.path()), sends_file);
+        let server = Server::start(name, config(file.root.path()), sends_file);
         reads_of_download(&server);
         let [reads, cold] = reads_of_download(&server);
         if cold == PARTS {
@@ -218,7 +212,7 @@ fn policy_did_not_know_whether_a_read_waited_for_the_disk() {
             return;
         }
         assert_eq!((reads, cold), (PARTS, 0), "{name}: the file is cached");
-        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+        file.evict();
         let [reads, cold] = reads_of_download(&server);
         assert!(reads == PARTS && cold > 0, "{name}: {cold} of {reads} reads waited");
         server.stop();
