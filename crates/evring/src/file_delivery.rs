@@ -290,6 +290,10 @@ impl Pace {
         if rate > 2.0 * before || before > 2.0 * rate {
             return None;
         }
+        if elapsed > *PAUSES.end() * 3 / 2 {
+            // Below, at least 4/3 of what was taken must be held, so that a pause takes at least 2/3 of this time.
+            return None;
+        }
         let held = held_bytes();
         if held - held / 4 < taken {
             // It was nearly empty, so the client may be faster than that.
@@ -498,6 +502,21 @@ mod tests {
         assert_eq!(pauses([9, 70_000, 70_000], Duration::from_micros(100))[2], None);
         assert_eq!(pauses([9, 40_000, 40_000], 200 * MILLIS)[2], Some(*PAUSES.end()));
         assert_eq!(pauses([9, 0, 0], 250 * MILLIS)[2], None, "nothing was taken");
+    }
+
+    #[test]
+    fn socket_of_a_client_that_is_too_slow_to_pause_was_queried() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut queries = 0;
+        for (millis, expected) in [(0, 0), (376, 0), (752, 0), (1127, 1)] {
+            pace.taken = 1_000;
+            let held = || {
+                queries += 1;
+                4_000
+            };
+            assert_eq!(pace.full(start + millis * MILLIS, held), None);
+            assert_eq!(queries, expected, "after {millis} ms");
+        }
     }
 
     #[test]
