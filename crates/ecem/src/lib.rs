@@ -28,6 +28,14 @@
 //! # Ok::<(), ecem::AddError>(())
 //! ```
 //!
+//! # Pairs of descriptors, and of other objects
+//!
+//! [`Correlations`] is the paper's interface, for programs that name events by descriptors: it makes two system calls for
+//! each pair, to look at the types of the descriptors, and the program reports the states. The crate `evring` and its example
+//! proxy have their pairs in the same table ([`EventManager`], [`PairTable`]), but by connection: many connections share the
+//! descriptor of a file, so a pair of descriptors would not tell whose read it is, and a system call for each read would cost
+//! more than the table saves.
+//!
 //! # Concepts and differences
 //!
 //! | concept | section | here | what differs |

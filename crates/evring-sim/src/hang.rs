@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use shared_ring::Fd;
+use shared_ring::nonblocking::FileRange;
 
 use crate::fault::Fault;
 use crate::state::{Event, SimState};
@@ -31,10 +32,16 @@ impl SimState {
             self.blocked.push((completion, fd));
         }
         let micros = self.rng.below(if slow { MAX_SLOW_MICROS } else { max_micros });
-        let time = Duration::from_micros(micros as u64);
+        let time = self.disk_time.unwrap_or(Duration::from_micros(micros as u64));
         self.note(|| format!("a file operation on {fd:?} will take {time:?}"));
         self.after(time, completion);
         Some(self.now + time)
+    }
+
+    /// Returns whether pages of a part of an [evicted](crate::Machine::evict) file are missing in the page cache.
+    pub(crate) fn misses(&mut self, part: FileRange) -> bool {
+        let node = self.file(part.file, "look");
+        node.is_ok_and(|node| self.page_cache.is_cold(node, part) == Some(true))
     }
 
     /// Notes that a file operation has ended.

@@ -8,6 +8,7 @@ mod system;
 use std::cell::{RefCell, RefMut};
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::disk::ROOT;
 use crate::fault::Fault;
@@ -77,6 +78,12 @@ impl Machine {
     /// Makes the machine read nothing ahead in files that were evicted.
     pub fn read_nothing_ahead(&self) {
         self.state().page_cache.reads_nothing_ahead = true;
+    }
+
+    /// Sets the time of each read of an evicted part, and of other file operations that do not complete at once. Without, a
+    /// ring reads evicted parts at once, and other times are random.
+    pub fn set_disk_time(&self, time: Duration) {
+        self.state().disk_time = Some(time);
     }
 
     /// Returns the number of bytes that were read from the disk, of files that were evicted.

@@ -155,11 +155,14 @@ impl SimRing {
         let (serial, fd) = (self.serial, number::fd(sqe.fd));
         let is_timed = task.is_timed();
         let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
+        let part = if let Task::Read { part, .. } = task { Some(part) } else { None };
         let user_data = sqe.user_data;
         self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
         if is_timed {
             let mut state = self.machine.state();
-            if state.rng.fault(Fault::Cold) {
+            let is_cold = state.rng.fault(Fault::Cold)
+                || state.disk_time.is_some() && part.is_some_and(|part| state.misses(part));
+            if is_cold {
                 drop(state);
                 self.unstarted.push_back(serial);
                 self.start_file_ops();

@@ -37,7 +37,8 @@ pub enum FileDelivery {
     Auto,
     /// Sends as soon as the socket has room. A part that is not cached is read before.
     Plain,
-    /// Deferred event delivery: files are read into memory, 64 KiB at a time, once all but 16 KiB before is sent. They are
+    /// Deferred event delivery: files are read into memory, 64 KiB at a time, once what was read before is sent. If a read had
+    /// to wait for the disk, the next ones begin while what was read last is being sent. Parts are
     /// sent when the socket has room, or half of it is empty, as with [`Dns`](FileDelivery::Dns). The reads of the application are
     /// held back until there is room.
     Ded,
@@ -99,6 +100,10 @@ const READ: u32 = 64 * 1024;
 /// They leave together.
 const MAX_FRONT: usize = READ as usize / 4;
 
+/// Number of reads after one that had to wait for the disk, of which each begins while the part before it is being sent. If
+/// all of them were cached, the reads of Linux are ahead of the client: it reads up to twice 128 KiB ahead by default.
+const EARLY_READS: u8 = 4;
+
 /// Number of bytes of a piece that is sent from the file by [`Ded`], as memory for reads is short.
 const SMALL_PIECE: u32 = 16 * 1024;
 
@@ -124,6 +129,9 @@ impl SendPolicy for Ded {
             pace.unsent = state.queued_bytes as u64;
             return SendStep::Read { max_bytes: READ };
         }
+        if state.can_read && pace.reads_early(state.queued_bytes) {
+            return SendStep::Read { max_bytes: READ };
+        }
         pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: SMALL_PIECE })
     }
 
@@ -135,10 +143,7 @@ impl SendPolicy for Ded {
                 pace.unsent = pace.unsent.saturating_sub(n as u64);
             }
             SendResult::File(n) => pace.note_sent(n),
-            SendResult::Read(n) => {
-                pace.left = pace.left.saturating_sub(n.into());
-                pace.unsent += u64::from(n);
-            }
+            SendResult::Read { bytes, was_cold } => pace.note_read(bytes, was_cold),
             _ => {}
         }
     }
@@ -215,8 +220,12 @@ struct Pace {
     generation: u32,
     /// Bytes left of the file.
     left: u64,
-    /// Unsent bytes of a read and in front of it, at most. 0 if the next bytes of the file are at the front of the queue.
+    /// Unsent bytes of reads and in front of them, at most. 0 if the next bytes of the file are at the front of the queue.
     unsent: u64,
+    /// Bytes of the last read.
+    last_read: u32,
+    /// Number of reads that begin while the part before is being sent.
+    early_reads: u8,
     /// When the socket was full last.
     full_at: Option<Instant>,
     /// Bytes that it has taken since.
@@ -233,6 +242,20 @@ impl Pace {
             *self = Pace { generation, unsent, ..Pace::default() };
         }
         self.left = left;
+    }
+
+    /// Returns whether the next part is read while the last one is being sent: it may not be cached. As all before the last one
+    /// is sent, at most two parts are in memory.
+    fn reads_early(&self, queued_bytes: usize) -> bool {
+        self.early_reads > 0 && queued_bytes <= self.last_read as usize
+    }
+
+    /// Notes that bytes of the file were read.
+    fn note_read(&mut self, n: u32, was_cold: bool) {
+        self.left = self.left.saturating_sub(n.into());
+        self.unsent += u64::from(n);
+        self.last_read = n;
+        self.early_reads = if was_cold { EARLY_READS } else { self.early_reads.saturating_sub(1) };
     }
 
     /// Notes that bytes of the file were sent.
@@ -265,6 +288,10 @@ impl Pace {
         let rate = taken as f64 / elapsed.as_secs_f64();
         let before = mem::replace(&mut self.rate, rate);
         if rate > 2.0 * before || before > 2.0 * rate {
+            return None;
+        }
+        if elapsed > *PAUSES.end() * 3 / 2 {
+            // Below, at least 4/3 of what was taken must be held, so that a pause takes at least 2/3 of this time.
             return None;
         }
         let held = held_bytes();
@@ -351,6 +378,42 @@ mod tests {
         assert!(matches!(steps[2], SendStep::Pause(time) if time == 20 * MILLIS));
     }
 
+    fn is_read(bytes: u32) -> SendResult {
+        SendResult::Read { bytes, was_cold: false }
+    }
+
+    fn is_read_cold(bytes: u32) -> SendResult {
+        SendResult::Read { bytes, was_cold: true }
+    }
+
+    #[test]
+    fn client_waited_for_the_disk_at_each_part_that_is_not_cached() {
+        let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
+        let (read_step, send) =
+            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: SMALL_PIECE });
+        let part = READ as usize;
+        assert_eq!(step_with(&mut policy, 100, 0), read_step);
+        policy.completed(id, is_read_cold(READ));
+        // The head is sent first.
+        assert_eq!(step_with(&mut policy, part + 100, 0), send);
+        policy.completed(id, SendResult::Memory(100));
+        assert_eq!(step_with(&mut policy, part, 0), read_step);
+        policy.completed(id, is_read_cold(READ));
+        // Two parts are in memory at most.
+        assert_eq!(step_with(&mut policy, 2 * part, 0), send);
+        policy.completed(id, SendResult::Memory(part - 1));
+        assert_eq!(step_with(&mut policy, part + 1, 0), send);
+        policy.completed(id, SendResult::Memory(1));
+        for _ in 0..EARLY_READS {
+            assert_eq!(step_with(&mut policy, part, 0), read_step);
+            policy.completed(id, is_read(READ));
+            policy.completed(id, SendResult::Memory(part));
+        }
+        assert_eq!(step_with(&mut policy, part, 0), send, "the parts are cached");
+        policy.completed(id, SendResult::Memory(part));
+        assert_eq!(step_with(&mut policy, 0, 0), read_step);
+    }
+
     /// Returns the next step of a connection with so many bytes queued in front of a file that can be read, and behind it.
     fn step_with(policy: &mut Ded, front: usize, behind: usize) -> SendStep {
         policy.next(&SendState {
@@ -379,17 +442,17 @@ mod tests {
         // Behind the file, the head of the next response does not count.
         for behind in [0, 100, MAX_FRONT + 1] {
             assert_eq!(step_with(&mut policy, 0, behind), read);
-            policy.completed(id, SendResult::Read(READ));
+            policy.completed(id, is_read(READ));
             policy.completed(id, SendResult::Memory(READ as usize - 1));
             assert_eq!(step_with(&mut policy, 1, behind), send);
             policy.completed(id, SendResult::Memory(1));
         }
         assert_eq!(step_with(&mut policy, 0, 0), read);
-        policy.completed(id, SendResult::Read(10));
+        policy.completed(id, is_read(10));
         policy.completed(id, SendResult::Memory(10));
         // All is sent, so the head of the next response leaves together with its file.
         assert_eq!(step_with(&mut policy, 100, 0), read);
-        policy.completed(id, SendResult::Read(10));
+        policy.completed(id, is_read(10));
         policy.completed(id, SendResult::Memory(109));
         assert_eq!(step_with(&mut policy, 1, 0), send);
     }
@@ -398,7 +461,7 @@ mod tests {
     fn what_is_read_and_what_is_sent_from_the_file_are_no_longer_left() {
         let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
         policy.paces.of(id).follow(1_000);
-        policy.completed(id, SendResult::Read(300));
+        policy.completed(id, is_read(300));
         policy.completed(id, SendResult::File(200));
         let pace = policy.paces.of(id);
         // Of these, the client has taken only what was sent.
@@ -439,6 +502,21 @@ mod tests {
         assert_eq!(pauses([9, 70_000, 70_000], Duration::from_micros(100))[2], None);
         assert_eq!(pauses([9, 40_000, 40_000], 200 * MILLIS)[2], Some(*PAUSES.end()));
         assert_eq!(pauses([9, 0, 0], 250 * MILLIS)[2], None, "nothing was taken");
+    }
+
+    #[test]
+    fn socket_of_a_client_that_is_too_slow_to_pause_was_queried() {
+        let (mut pace, start) = (Pace::default(), Instant::now());
+        let mut queries = 0;
+        for (millis, expected) in [(0, 0), (376, 0), (752, 0), (1127, 1)] {
+            pace.taken = 1_000;
+            let held = || {
+                queries += 1;
+                4_000
+            };
+            assert_eq!(pace.full(start + millis * MILLIS, held), None);
+            assert_eq!(queries, expected, "after {millis} ms");
+        }
     }
 
     #[test]

@@ -103,8 +103,13 @@ pub enum SendResult {
     File(u32),
     /// Nothing was sent: the piece of the file is not in the page cache.
     Cold,
-    /// Number of bytes read from a file; 0 if the file was truncated, which ends the connection.
-    Read(u32),
+    /// A piece of a file was read.
+    Read {
+        /// Number of its bytes; 0 if the file was truncated, which ends the connection.
+        bytes: u32,
+        /// The piece was not in the page cache, so that the read waited for the disk.
+        was_cold: bool,
+    },
     /// The socket has room, or the connection is broken.
     HasRoom,
 }

@@ -1,13 +1,15 @@
 //! Files that are not in the page cache of a simulated machine, sent by the ring, by the engine and by posted calls.
 
-use crate::sends_file::{SendsFile, contents};
+use crate::sends_file::{DiskFile, SendsFile, contents};
+use crate::server::{Server, listening, one_by_one};
 
 use std::cell::Cell;
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
+use evring::__private::Usage;
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::send_policy::{SendPolicy, SendState, SendStep};
@@ -91,14 +93,39 @@ impl Peer for Client {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+pub(crate) enum By {
     Ring,
     Engine,
     FlexSc,
 }
 
 impl By {
-    const ALL: [By; 3] = [By::Ring, By::Engine, By::FlexSc];
+    pub(crate) const ALL: [By; 3] = [By::Ring, By::Engine, By::FlexSc];
+
+    /// Runs a server until its clients have ended.
+    pub(crate) fn serve(
+        self,
+        machine: &Machine,
+        config: &Config,
+        app: impl Application,
+        inspect: impl FnMut(&Usage),
+    ) -> Result<Stats, KernelError> {
+        let engine = config.engine_config().unwrap();
+        match self {
+            By::Ring => {
+                let ring = config.uring_config(Mode::Deferred).unwrap();
+                serve(machine, SimKernel::new(machine, &ring).unwrap(), config, app, inspect)
+            }
+            By::Engine => {
+                let kernel = SimEngine::<false>::new(machine, &engine).unwrap();
+                serve(machine, kernel, config, app, inspect)
+            }
+            By::FlexSc => {
+                let kernel = flexsc_sim::kernel(machine, &engine, true).unwrap();
+                serve(machine, kernel, config, app, inspect)
+            }
+        }
+    }
 }
 
 /// The results of a run.
@@ -150,17 +177,7 @@ impl Case {
         for _ in 0..self.clients {
             machine.add_peer(Client::new(self.max as usize, &len, &waited_for));
         }
-        let (ring, engine) =
-            (config.uring_config(Mode::Deferred).unwrap(), config.engine_config().unwrap());
-        let stats = match self.by {
-            By::Ring => serve(machine, SimKernel::new(machine, &ring).unwrap(), &config, app),
-            By::Engine => {
-                serve(machine, SimEngine::<false>::new(machine, &engine).unwrap(), &config, app)
-            }
-            By::FlexSc => {
-                serve(machine, flexsc_sim::kernel(machine, &engine, true).unwrap(), &config, app)
-            }
-        };
+        let stats = self.by.serve(machine, &config, app, |_| {});
         assert_eq!(machine.verdict().failure, None, "{:?}, {}", self.by, self.policy);
         Run { stats: stats.unwrap(), len: len.get() as u64, error: error.get() }
     }
@@ -172,11 +189,12 @@ fn serve(
     kernel: impl Kernel,
     config: &Config,
     app: impl Application,
+    inspect: impl FnMut(&Usage),
 ) -> Result<Stats, KernelError> {
     let server = EventLoop::new(kernel, config).unwrap();
     let remote = server.remote();
     machine.on_end(move || remote.stop());
-    server.run(app)
+    server.run_inspected(app, inspect)
 }
 
 /// Runs `test` for each kernel, and for the policies that send from the page cache.
@@ -298,6 +316,46 @@ fn clients_that_do_not_read_had_any_number_of_bytes_read_ahead() {
         // Threads read for many clients at once, and then the first read is that of all.
         let min = if by == By::Ring { u64::from(ReadAhead::MAX_SOCKETS) * ahead } else { ahead };
         assert!(read > min, "{by:?}: {read} bytes");
+    }
+}
+
+/// Has a server on the real kernel send a file. Returns the number of sends that had to read first.
+fn cold_reads_on(name: &'static str, policy: FileDelivery, file: &DiskFile) -> u64 {
+    let config = listening(1).with(|c| {
+        c.roots = vec![file.root.path().to_owned()];
+        c.send_policy = policy.send_policy();
+    });
+    let server = Server::start(name, config, || SendsFile {
+        send: |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::File(file, 0..FILE_BYTES));
+            io.close(id, Close::Flush);
+        },
+        closed: |_| {},
+    });
+    let mut client = server.connect();
+    client.write_all(b"x").unwrap();
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    assert!(got == contents(FILE_BYTES), "{policy} on {name}");
+    server.stop().kernel.cold_file_reads
+}
+
+/// The sends of the mechanisms that are not simulated, too.
+#[test]
+fn part_that_is_not_cached_is_read_before_it_is_sent_on_every_mechanism() {
+    let file = DiskFile::new(FILE_BYTES);
+    for policy in [FileDelivery::Plain, FileDelivery::Dns] {
+        one_by_one(|name| {
+            file.evict();
+            let reads = cold_reads_on(name, policy, &file);
+            assert!(reads > 0, "{policy} on {name}: a send waited for the disk");
+            let reads = cold_reads_on(name, policy, &file);
+            if reads >= PARTS {
+                println!("{name}: not tested: the file system does not tell what is cached");
+                return;
+            }
+            assert_eq!(reads, 0, "{policy} on {name}: all is cached");
+        });
     }
 }
 

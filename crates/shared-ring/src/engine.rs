@@ -283,7 +283,11 @@ impl<P: Poller, S: System> Engine<P, S> {
         while let Some((token, result)) = self.offload.take() {
             // SAFETY: the thread has run the job.
             let submitted = unsafe { self.operations.offloaded(token, result) };
-            let ended = submitted.and_then(|submitted| self.resume(token, submitted));
+            let ended = match submitted {
+                Some(Submitted::Done(outcome)) => Some(Completion::by_thread(token, outcome)),
+                Some(in_flight) => self.resume(token, in_flight),
+                None => None,
+            };
             self.done.extend(ended);
         }
         Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken)

@@ -180,17 +180,25 @@ pub struct Completion {
     pub outcome: Outcome,
     /// The operation has ended. `Accept`, `Receive` and `ReceiveFrom` have many completions.
     pub is_last: bool,
+    /// The operation has read a part of a file that was not in the page cache.
+    pub was_cold: bool,
 }
 
 impl Completion {
     /// Creates the last completion of an operation.
     pub fn last(token: Token, outcome: Outcome) -> Self {
-        Completion { token, outcome, is_last: true }
+        Completion { token, outcome, is_last: true, was_cold: false }
     }
 
     /// Creates a completion that others follow.
     pub fn more(token: Token, outcome: Outcome) -> Self {
-        Completion { token, outcome, is_last: false }
+        Completion { token, outcome, is_last: false, was_cold: false }
+    }
+
+    /// Creates the last completion of an operation that a thread has executed, as it would have blocked.
+    pub fn by_thread(token: Token, outcome: Outcome) -> Self {
+        let was_cold = matches!(outcome, Outcome::File(FileOutcome::Read(_)));
+        Completion { was_cold, ..Completion::last(token, outcome) }
     }
 }
 

@@ -168,7 +168,7 @@ unsafe impl<K: Kernel> Submit for Tested<K> {
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if let Submitted::Done(outcome) = self.kernel.submit(token, op)? {
-            self.early.push_back(Completion { token, outcome, is_last: true });
+            self.early.push_back(Completion::last(token, outcome));
         }
         Ok(Submitted::InFlight)
     }

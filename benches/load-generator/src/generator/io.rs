@@ -67,7 +67,7 @@ impl<K: Kernel> Generator<'_, K> {
                 Outcome::Failed(Errno::NOBUFS, list)
             }
         };
-        self.completions.push_back(Completion { token, outcome, is_last: true });
+        self.completions.push_back(Completion::last(token, outcome));
     }
 
     pub(super) fn connected(&mut self, slot: u32) {

@@ -342,7 +342,7 @@ impl<'a, K: Kernel> Generator<'a, K> {
     }
 
     fn complete(&mut self, completion: Completion) {
-        let Completion { token, outcome, is_last } = completion;
+        let Completion { token, outcome, is_last, .. } = completion;
         let slot = token.slot();
         let Some(connection) = self.connections.get_mut(slot as usize) else { return };
         if connection.generation != token.generation() {

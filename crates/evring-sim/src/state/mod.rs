@@ -55,6 +55,8 @@ pub(crate) struct SimState {
     pub(crate) rng: SimRng,
     pub(crate) disk: FileTree,
     pub(crate) page_cache: PageCache,
+    /// See [`Machine::set_disk_time`](crate::Machine::set_disk_time).
+    pub(crate) disk_time: Option<Duration>,
     pub(crate) trace: Trace,
     start: Instant,
     pub(crate) now: Duration,
@@ -109,6 +111,7 @@ impl SimState {
             rng,
             disk: FileTree::new(),
             page_cache: PageCache::default(),
+            disk_time: None,
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
             now: Duration::ZERO,

@@ -67,10 +67,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Processes one completion.
     pub(crate) fn complete(&mut self, completion: Completion) {
-        let Completion { token, outcome, is_last } = completion;
+        let Completion { token, outcome, is_last, was_cold } = completion;
         match token.kind() {
             OpKind::Accept => self.accept(token.slot() as usize, outcome, is_last),
-            OpKind::File => self.file_done(token, outcome),
+            OpKind::File => self.file_done(token, outcome, was_cold),
             OpKind::Wake => self.wake(),
             kind => self.connection_completed(kind, token, outcome, is_last),
         }
@@ -226,22 +226,22 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    fn file_done(&mut self, token: Token, outcome: Outcome) {
+    fn file_done(&mut self, token: Token, outcome: Outcome, was_cold: bool) {
         if let Some(work) = self.io.finish_file_op(token) {
-            self.deliver_file(work, outcome);
+            self.deliver_file(work, outcome, was_cold);
         }
         self.io.start_deferred_file_ops();
     }
 
     /// Passes the result of a file operation to the application or to the send queue.
-    fn deliver_file(&mut self, work: FileRequest, mut outcome: Outcome) {
+    fn deliver_file(&mut self, work: FileRequest, mut outcome: Outcome, was_cold: bool) {
         if let Outcome::File(FileOutcome::Opened(opened)) = &outcome
             && work.opens_to_read
         {
             opened.0.note_metadata(&opened.1);
         }
         if work.read_ahead_bytes > 0 {
-            if self.read_ahead_done(work.on.slot(), outcome) {
+            if self.read_ahead_done(work.on.slot(), outcome, was_cold) {
                 self.io.mark_dirty(work.on.slot());
             }
             return;
@@ -343,7 +343,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for _ in 0..self.io.file_ops.finished.len() {
             let Some((work, outcome)) = self.io.file_ops.finished.pop_front() else { break };
             if let Some(work) = self.io.wanted(work) {
-                self.deliver_file(work, outcome);
+                self.deliver_file(work, outcome, false);
                 self.flush();
             }
             self.io.start_deferred_file_ops();

@@ -95,7 +95,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 SendStep::Read { max_bytes } => {
                     if self.io.can_read_ahead(slot) {
                         let done = self.io.read_ahead(slot, max_bytes);
-                        if done.is_some_and(|outcome| !self.read_ahead_done(slot, outcome)) {
+                        if done.is_some_and(|outcome| !self.read_ahead_done(slot, outcome, false)) {
                             return;
                         }
                     }
@@ -198,7 +198,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Queues bytes that were read from the first queued file, in its place. Returns false if the connection ends or pauses
     /// instead.
-    pub(super) fn read_ahead_done(&mut self, slot: u32, outcome: Outcome) -> bool {
+    pub(super) fn read_ahead_done(&mut self, slot: u32, outcome: Outcome, was_cold: bool) -> bool {
         self.io.connection(slot).is_reading_ahead = false;
         let bytes = match outcome {
             Outcome::File(FileOutcome::Read(bytes)) => bytes,
@@ -218,7 +218,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             self.io.pause_send(slot, LOOK_AGAIN);
             return false;
         }
-        self.note_send(slot, SendResult::Read(n as u32));
+        self.note_send(slot, SendResult::Read { bytes: n as u32, was_cold });
         if contents == Contents::Changed {
             self.end(slot, CloseReason::Truncated);
             return false;

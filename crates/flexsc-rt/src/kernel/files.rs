@@ -125,8 +125,8 @@ impl FlexScKernel {
                 let is_whole = len == 0 || filled == bytes.len();
                 if is_whole || ends_file(start + filled as u64, disk) {
                     bytes.truncate(filled);
-                    let read = FileOutcome::Read(RxBuf::from(bytes));
-                    return self.end(token, |_| Outcome::File(read));
+                    let read = Outcome::File(FileOutcome::Read(RxBuf::from(bytes)));
+                    return self.read_ended(token, read, disk);
                 }
                 self.read(token, bytes, filled, Blocking::NoBlock)
             }
@@ -140,6 +140,14 @@ impl FlexScKernel {
         let failed = end.or(posted.err().map(|Busy| Errno::BUSY));
         if let Some(errno) = failed {
             self.end(token, |op| op.fail(errno));
+        }
+    }
+
+    /// Ends a read whose last call might block or not.
+    fn read_ended(&mut self, token: Token, read: Outcome, disk: Blocking) {
+        if self.in_flight.remove(token).is_some() {
+            let was_cold = disk == Blocking::MayBlock;
+            self.done.push_back(Completion { was_cold, ..Completion::last(token, read) });
         }
     }
 

@@ -78,8 +78,8 @@ pub struct Options {
     pub tls: TlsOptions,
 
     /// How files that are not in the server's cache are sent. `plain`: as soon as the client has room. `ded`:
-    /// read into memory, each part once the client has taken the one before (deferred event delivery). `dns`: from the
-    /// kernel's page cache, without waiting for the disk (disk-to-network splicing). `auto`: the best for each file. The
+    /// read into memory, each part once the client has taken the one before, or, if parts are not in the page cache, while
+    /// it is being sent the one before (deferred event delivery). `dns`: from the page cache, without waiting for the disk (disk-to-network splicing). `auto`: the best for each file. The
     /// page docs/file-delivery.md has measurements
     #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,

@@ -415,9 +415,10 @@ impl<R: Ring> UringKernel<R> {
         if n > 0 && bytes.len() < len as usize {
             return self.rearm(token);
         }
-        let bytes = std::mem::take(bytes);
+        let (bytes, was_cold) = (std::mem::take(bytes), state.was_cold);
         self.owned.inflight.remove(token);
-        Some(Completion::last(token, Outcome::File(FileOutcome::Read(RxBuf::from(bytes)))))
+        let read = Outcome::File(FileOutcome::Read(RxBuf::from(bytes)));
+        Some(Completion { was_cold, ..Completion::last(token, read) })
     }
 
     /// Handles a write of part of the bytes. Continues until all are written.

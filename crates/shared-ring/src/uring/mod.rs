@@ -34,8 +34,8 @@ use crate::inflight::{InFlight, InFlightTable};
 use crate::read_ahead::ReadAhead;
 use crate::read_buffers::ReadBuffers;
 use crate::{
-    Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileOp, Host, Kernel,
-    KernelError, Linux, Occupancy, Offload, Op, OpKind, Outcome, Submit, SubmitError,
+    Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileJob, FileOp, Host,
+    Kernel, KernelError, Linux, Occupancy, Offload, Op, OpKind, Outcome, Submit, SubmitError,
     SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
 };
 use provided::BufferRing;
@@ -427,6 +427,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         if !token.kind().is_tracked() {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
+        let mut was_cold = false;
         let copies = match op {
             Op::Send { .. } | Op::SendTo { .. } => return self.submit_send(token, op),
             Op::Receive { group, .. } | Op::ReceiveFrom { group, .. } => {
@@ -440,8 +441,10 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             Op::File(op @ FileOp::List(_)) => return self.list(token, op),
             Op::File(FileOp::Read(ref file, ref range)) => {
                 let (file, range) = (file.fd(), range.clone());
-                if let Some(done) = self.read_now(token, file, &range) {
-                    return Ok(Submitted::Done(done.into()));
+                match self.read_now(token, file, &range) {
+                    Some(Err(errno)) if FileJob::would_block(errno) => was_cold = true,
+                    Some(done) => return Ok(Submitted::Done(done.into())),
+                    None => {}
                 }
                 1
             }
@@ -452,7 +455,8 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             }
             _ => 1,
         };
-        let submitted = self.submit_to_ring(token, op)?;
+        let state = OpState { was_cold, ..OpState::default() };
+        let submitted = self.submit_to_ring(token, op, state)?;
         (1..copies).for_each(|_| self.arm(token));
         Ok(submitted)
     }

@@ -36,6 +36,8 @@ pub(super) struct OpState {
     pub(super) room_poll: RoomPoll,
     /// A thread executes it.
     pub(super) on_thread: bool,
+    /// A read found that its part is not in the page cache.
+    pub(super) was_cold: bool,
     /// The error that ended an accept with several submissions, while the others are being cancelled.
     pub(super) errno: Option<Errno>,
 }

@@ -11,8 +11,8 @@ use super::sqe::{OpMemory, OpState};
 use super::{Mode, Owned, Ring, UringKernel};
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
-    BufferGroup, Call, CallJob, Executor, Fd, FileJob, FileOp, FileOutcome, Job, JobOutcome,
-    Offload, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
+    BufferGroup, Call, CallJob, Executor, Fd, FileOp, FileOutcome, Job, JobOutcome, Offload, Op,
+    Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
 };
 
 /// Minimum number of bytes of a send for which the copy takes so long that a system call of its own costs little. In
@@ -26,8 +26,9 @@ impl<R: Ring> UringKernel<R> {
         &mut self,
         token: Token,
         op: Op,
+        state: OpState,
     ) -> Result<Submitted, SubmitError> {
-        let entry = self.owned.inflight.insert(token, op, OpState::default())?;
+        let entry = self.owned.inflight.insert(token, op, state)?;
         let in_turn = self.unsubmitted.is_empty();
         if !(in_turn && Self::arm_now(&mut self.ring, entry, self.multishot)) {
             self.arm_later(token);
@@ -53,7 +54,7 @@ impl<R: Ring> UringKernel<R> {
                 Err(op) => self.submit_when_room(token, op),
             };
         }
-        self.submit_to_ring(token, op)
+        self.submit_to_ring(token, op, OpState::default())
     }
 
     /// Polls a socket that is full, and then sends.
@@ -70,10 +71,11 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Reads a part of a file that is cached. The bytes are sent, or transformed, while they are in the CPU's cache; the
-    /// ring would read for other connections first. Returns `None` if the ring has to read.
+    /// ring would read for other connections first. Returns `None` if the ring has to read, and it is not known whether the
+    /// part is cached.
     ///
     /// # Errors
-    /// Those of preadv2(2).
+    /// Those of preadv2(2). If it [would block](crate::FileJob::would_block), the part is not cached, and the ring has to read.
     pub(super) fn read_now(
         &mut self,
         token: Token,
@@ -88,7 +90,7 @@ impl<R: Ring> UringKernel<R> {
         self.counters.system_calls += 1;
         match read {
             // The ring reads pipes, too.
-            Err(errno) if errno == Errno::SPIPE || FileJob::would_block(errno) => None,
+            Err(Errno::SPIPE) => None,
             done => Some(done),
         }
     }
@@ -105,7 +107,7 @@ impl<R: Ring> UringKernel<R> {
             return Err(SubmitError { op, kind: SubmitErrorKind::UnknownGroup });
         };
         if starved.is_empty() {
-            return self.submit_to_ring(token, op);
+            return self.submit_to_ring(token, op, OpState::default());
         }
         inflight.insert(token, op, OpState::default())?.state.queued += 1;
         starved.push_back(token);

@@ -94,7 +94,7 @@ impl TokioSubmit {
     }
 
     fn complete(&mut self, token: Token, outcome: Outcome) {
-        self.done.push_back(Completion { token, outcome, is_last: true });
+        self.done.push_back(Completion::last(token, outcome));
     }
 
     /// Provides what an operation needs that has just begun to wait.
@@ -132,7 +132,9 @@ impl TokioSubmit {
     ) {
         // SAFETY: as above.
         match unsafe { self.operations.offloaded(token, result.map(JobOutcome::from)) } {
-            Some(Submitted::Done(outcome)) => self.complete(token, outcome),
+            Some(Submitted::Done(outcome)) => {
+                self.done.push_back(Completion::by_thread(token, outcome));
+            }
             Some(Submitted::InFlight) => self.provide(token),
             None => {}
         }

@@ -139,7 +139,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
                     self.step(|driver| {
                         driver.io.kernel.waker.drain();
                         let token = Token::new(OpKind::Wake, 0, 0);
-                        driver.complete(Completion { token, outcome: Outcome::Woken, is_last: false });
+                        driver.complete(Completion::more(token, Outcome::Woken));
                     });
                 }
             }

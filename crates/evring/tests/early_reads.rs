@@ -1,0 +1,220 @@
+//! Reads of files by `ded`: the next part of a file that is not cached is read while the one before is being sent.
+
+use crate::cold_files::By;
+use crate::sends_file::{DiskFile, SendsFile, contents};
+use crate::server::{Server, listening, one_by_one};
+
+use std::cell::Cell;
+use std::io::{Read, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use evring::send_policy::{SendPolicy, SendResult, SendState, SendStep};
+use evring::{Chunk, Close, Commands, Config, ConnId, FileDelivery, Stats};
+use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
+
+const PARTS: u64 = 32;
+const PART_BYTES: u64 = 64 * 1024;
+const FILE_BYTES: u64 = PARTS * PART_BYTES;
+
+/// Time of a read from the disk. The client takes a part in about as long.
+const DISK_TIME: Duration = Duration::from_millis(10);
+
+/// Size of the buffers of a socket, and number of bytes that the client takes at a time.
+const ROOM: usize = 4096;
+const STEP_TIME: Duration = Duration::from_micros(625);
+
+fn at() -> SocketAddr {
+    "10.0.0.1:7".parse().unwrap()
+}
+
+/// A client that takes bytes at a limited rate.
+struct SlowClient {
+    line: Option<PeerConn>,
+    received: Vec<u8>,
+    next_at: Duration,
+    ended_at: Rc<Cell<Duration>>,
+}
+
+impl Peer for SlowClient {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        let Some(line) = &self.line else {
+            self.line = net.connect(at());
+            if let Some(line) = &self.line {
+                net.send(line, b"x");
+            }
+            return Next::After(STEP_TIME);
+        };
+        // It is called for bytes that have arrived, too.
+        let early = self.next_at.saturating_sub(net.now());
+        if !early.is_zero() {
+            return Next::After(early);
+        }
+        self.next_at = net.now() + STEP_TIME;
+        match net.receive(line, ROOM, &mut self.received) {
+            ReceiveResult::Nothing | ReceiveResult::Bytes(_) => return Next::After(STEP_TIME),
+            _ if self.received == contents(FILE_BYTES) => {}
+            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
+        }
+        self.ended_at.set(net.now());
+        net.close(self.line.take().expect("just used"));
+        Next::Done
+    }
+
+    fn waits_for(&self) -> String {
+        "a file".to_owned()
+    }
+}
+
+fn sends_file() -> impl evring::Application {
+    SendsFile {
+        send: |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::File(file, 0..FILE_BYTES));
+            io.close(id, Close::Flush);
+        },
+        closed: |_| {},
+    }
+}
+
+/// The results of a download.
+struct Download {
+    time: Duration,
+    /// Maximum number of bytes in memory, and of those with the part that is being read.
+    queued: usize,
+    with_read: usize,
+    stats: Stats,
+}
+
+/// Has a slow client download a file by `ded`, from the page cache or from the disk.
+fn download(by: By, is_cached: bool, max_buffered_bytes: usize) -> Download {
+    let machine = Machine::new(&Plan::default().with(|p| {
+        p.seed = 1;
+        p.faults = Faults::NONE;
+        p.room = Some(ROOM);
+        p.steps = 10_000_000;
+    }));
+    machine.add_file("site/file", contents(FILE_BYTES));
+    machine.read_nothing_ahead();
+    machine.set_disk_time(DISK_TIME);
+    if !is_cached {
+        machine.evict("site/file", false);
+    }
+    let config = Config::default().with(|c| {
+        c.listen = vec![at()];
+        c.roots = vec!["/site".into()];
+        c.send_policy = FileDelivery::Ded.send_policy();
+        c.max_buffered_bytes = max_buffered_bytes;
+    });
+    let ended_at = Rc::new(Cell::new(Duration::ZERO));
+    let client = SlowClient {
+        line: None,
+        received: Vec::new(),
+        next_at: Duration::ZERO,
+        ended_at: Rc::clone(&ended_at),
+    };
+    machine.add_peer(client);
+    let (mut queued, mut with_read) = (0, 0);
+    let stats = by.serve(&machine, &config, sends_file(), |usage| {
+        queued = queued.max(usage.queued);
+        with_read = with_read.max(usage.queued + usage.read_ahead_bytes);
+        assert!(usage.read_ahead_bytes <= max_buffered_bytes / 2);
+    });
+    assert_eq!(machine.verdict().failure, None, "{by:?}");
+    Download { time: ended_at.get(), queued, with_read, stats: stats.unwrap() }
+}
+
+#[test]
+fn client_waited_for_the_disk_at_each_part() {
+    for by in By::ALL {
+        let max = Config::default().max_buffered_bytes;
+        let (cached, cold) = (download(by, true, max), download(by, false, max));
+        let disk = DISK_TIME * PARTS as u32;
+        // The client takes the file in about the time of all reads. The first one has nothing to overlap with.
+        assert!(cached.time > disk / 2, "{by:?}: {:?}", cached.time);
+        let longest = cached.time.max(disk) + 4 * DISK_TIME;
+        assert!(cold.time < longest, "{by:?}: {:?}, {:?} if cached", cold.time, cached.time);
+        assert_eq!(cold.stats.read_ahead, PARTS, "{by:?}");
+        assert!(cold.with_read as u64 <= 2 * PART_BYTES, "{by:?}: {} bytes", cold.with_read);
+    }
+}
+
+#[test]
+fn cached_file_is_in_memory_one_part_at_a_time() {
+    for by in By::ALL {
+        let cached = download(by, true, Config::default().max_buffered_bytes);
+        assert_eq!(cached.stats.read_ahead, PARTS, "{by:?}");
+        assert!(cached.queued as u64 <= PART_BYTES, "{by:?}: {} bytes", cached.queued);
+        assert!(cached.with_read as u64 <= PART_BYTES, "{by:?}: {} bytes", cached.with_read);
+        assert_eq!(cached.stats.kernel.offloaded_file_ops, 0, "{by:?}");
+    }
+}
+
+/// Half of the maximum has room for one part, not for another beside it.
+#[test]
+fn part_is_not_read_early_beyond_the_bound_of_all_connections() {
+    for by in By::ALL {
+        let cold = download(by, false, 3 * PART_BYTES as usize);
+        assert!(cold.with_read as u64 <= PART_BYTES, "{by:?}: {} bytes", cold.with_read);
+    }
+}
+
+/// Number of reads by [`CountsReads`], and of those that waited for the disk.
+static READS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// Reads each part when all before it is sent.
+struct CountsReads;
+
+impl SendPolicy for CountsReads {
+    fn next(&mut self, state: &SendState<'_>) -> SendStep {
+        match state.file_bytes {
+            Some(_) if state.can_read => SendStep::Read { max_bytes: PART_BYTES as u32 },
+            _ => SendStep::Send { max_file_bytes: 1 },
+        }
+    }
+
+    fn completed(&mut self, _id: ConnId, result: SendResult) {
+        if let SendResult::Read { was_cold, .. } = result {
+            READS[0].fetch_add(1, Ordering::Relaxed);
+            READS[1].fetch_add(was_cold.into(), Ordering::Relaxed);
+        }
+    }
+}
+
+/// Returns the number of reads of a download, and of those that waited for the disk.
+fn reads_of_download(server: &Server) -> [u64; 2] {
+    READS.iter().for_each(|number| number.store(0, Ordering::Relaxed));
+    let mut client = server.connect();
+    client.write_all(b"x").unwrap();
+    let mut got = Vec::new();
+    client.read_to_end(&mut got).unwrap();
+    assert!(got == contents(FILE_BYTES));
+    READS.each_ref().map(|number| number.load(Ordering::Relaxed))
+}
+
+#[test]
+fn policy_did_not_know_whether_a_read_waited_for_the_disk() {
+    let file = DiskFile::new(FILE_BYTES);
+    let config = |root: &Path| {
+        listening(1).with(|c| {
+            c.roots = vec![root.to_owned()];
+            c.send_policy = Some(|| Box::new(CountsReads));
+        })
+    };
+    one_by_one(|name| {
+        let server = Server::start(name, config(file.root.path()), sends_file);
+        reads_of_download(&server);
+        let [reads, cold] = reads_of_download(&server);
+        if cold == PARTS {
+            println!("{name}: not tested: the file system does not support RWF_NOWAIT");
+            return;
+        }
+        assert_eq!((reads, cold), (PARTS, 0), "{name}: the file is cached");
+        file.evict();
+        let [reads, cold] = reads_of_download(&server);
+        assert!(reads == PARTS && cold > 0, "{name}: {cold} of {reads} reads waited");
+        server.stop();
+    });
+}
