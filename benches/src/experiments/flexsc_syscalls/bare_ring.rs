@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::super::rounds::Round;
+use super::cell::{Cell, DIRECT, GETPPID, NULL, NULL_DEPTH, REPEATS, figure};
 use super::works::MAX_DEPTH;
-use super::{Cell, DIRECT, GETPPID, NULL, NULL_DEPTH, REPEATS, figure};
 use crate::failure::Failure;
 use crate::floors::{self, Operation};
 use crate::outcome::{Outcome, X};

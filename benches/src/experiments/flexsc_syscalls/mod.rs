@@ -1,6 +1,7 @@
 //! The cost of a system call, by executor and batch depth.
 
 mod bare_ring;
+mod cell;
 mod completions;
 mod registered;
 mod works;
@@ -19,6 +20,7 @@ use crate::outcome::{self, Outcome, X};
 use crate::statistics::{ratios, spread};
 
 use bare_ring::BareRing;
+use cell::{Cell, DIRECT, GETPPID, NULL, NULL_DEPTH, REPEATS, figure};
 use completions::Completions;
 use registered::Registered;
 use works::{MAX_DEPTH, Workload, Workloads};
@@ -40,16 +42,13 @@ const FULL: [usize; 10] = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
 const QUICK: [usize; 3] = [1, 8, 64];
 /// The work that keeps a syscall thread busy.
 const READS: &str = "4 KiB read, page cache";
-/// The depth of the goal for a null call, and the lowest one for the best executor.
-const NULL_DEPTH: usize = 64;
+/// The lowest depth for the best executor.
 const BEST_FROM: usize = 8;
 const ROUNDS: usize = 15;
 const QUICK_ROUNDS: usize = 3;
 /// Calls of a measurement, at least.
 const CALLS: usize = 1_024;
 const QUICK_CALLS: usize = 128;
-/// Measurements of each maker in a round, of which the least counts.
-const REPEATS: usize = 3;
 /// Calls by which `adaptive` learns before it is measured: of each work at each depth.
 const LEARNT: usize = 1 << 15;
 const QUICK_LEARNT: usize = 1 << 13;
@@ -90,11 +89,6 @@ struct Maker {
     places: Vec<usize>,
 }
 
-/// The first works.
-const NULL: usize = 0;
-const GETPPID: usize = 1;
-
-const DIRECT: usize = 0;
 const RING: usize = 2;
 const THREADS: usize = 3;
 const ADAPTIVE: usize = 4;
@@ -201,14 +195,6 @@ impl Maker {
     }
 }
 
-/// The times of a work at a depth: of each maker, one value per round. None are measured of a ring
-/// that cannot make the calls.
-struct Cell {
-    work: usize,
-    depth: usize,
-    times: Vec<Vec<f64>>,
-}
-
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     raise_descriptors();
@@ -282,11 +268,6 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
     registered.report(&cells, outcome);
     outcome.notes.extend(others.note()?);
     Ok(())
-}
-
-/// Returns the name of the figure of a call.
-fn figure(call: &str) -> String {
-    format!("Time of a call against batch depth: {call}")
 }
 
 fn report(works: &Workloads, makers: &[Maker], cells: &[Cell], outcome: &mut Outcome) {

@@ -9,7 +9,7 @@ use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::super::rounds::Round;
 use super::super::system_call::failed;
-use super::{Cell, DIRECT, NULL, NULL_DEPTH, REPEATS, figure};
+use super::cell::{Cell, DIRECT, NULL, NULL_DEPTH, REPEATS, figure};
 use crate::failure::Failure;
 use crate::outcome::{Outcome, X};
 use crate::statistics::{ratios, spread};

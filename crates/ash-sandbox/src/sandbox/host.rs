@@ -12,19 +12,9 @@ use super::call::{self, Call, MODULE, cost_of_bytes};
 use super::clock::OwnTime;
 use super::kept::Kept;
 use super::memory::HandlerMemory;
+use super::result::{EXHAUSTED, FAULT, INVALID, OK};
 use super::shared_data::SharedData;
 use crate::ilp::{Ilp, PipeId, Register, State};
-
-/// Results of host calls that do not return a number.
-pub(crate) const OK: i32 = 0;
-/// The bytes are not in the handler's memory, or may not be accessed.
-pub(crate) const FAULT: i32 = -1;
-/// The number of sends, events or operations is used up.
-pub(crate) const EXHAUSTED: i32 = -2;
-/// There is no such pipe list, or it does not accept this message.
-pub(crate) const INVALID: i32 = -3;
-/// The lock is taken. A handler aborts instead of waiting (section 5.4.1).
-pub(crate) const BUSY: i32 = -4;
 
 /// Number of counters of a handler.
 pub const COUNTERS: usize = 16;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::host::{EXHAUSTED, FAULT, OK};
+use super::result::{EXHAUSTED, FAULT, OK};
 
 /// Messages that a handler keeps at most, as each call looks for its slot.
 pub const MAX_KEPT: usize = 64;

@@ -125,6 +125,7 @@ mod memory;
 mod native;
 mod policy;
 mod rejection;
+mod result;
 mod rewrite;
 mod sandboxer;
 mod shared_data;

@@ -1,7 +1,8 @@
 //! Unsafe handlers (section 6.3): native code in the place of a module.
 
 use super::call::{COPY, COUNT, Call, POST, SEND, cost_of_bytes};
-use super::host::{EXHAUSTED, Host};
+use super::host::Host;
+use super::result::EXHAUSTED;
 
 /// The code of an unsafe handler. Its result is that of `ash_handle`.
 pub(crate) type NativeEntry = dyn FnMut(&mut NativeCalls<'_>) -> i32 + Send;

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use super::SharedTable;
-use super::host::{BUSY, EXHAUSTED, FAULT, OK};
+use super::result::{BUSY, EXHAUSTED, FAULT, OK};
 
 /// Maximum number of locks that a handler holds.
 pub const MAX_LOCKS: usize = 4;
