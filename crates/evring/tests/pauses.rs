@@ -5,6 +5,7 @@ use crate::sends_file::{SendsFile, contents};
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
+use std::mem;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
@@ -117,10 +118,12 @@ thread_local! {
     static PAUSED: RefCell<Vec<(Duration, Duration)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Pauses while the second part of a file is read: shorter than the driver does as the file is being written to. Then pauses
-/// longer, and reads that part again.
+/// Sends a byte of a file, before which the driver does not look at it, and has the rest read in two parts. Pauses while the
+/// second one is read: shorter than the driver does as the file is being written to. Then pauses longer, and reads that part
+/// again.
 #[derive(Default)]
 struct PausesWhileReading {
+    has_begun: bool,
     pauses: usize,
     pause: Option<(Instant, Duration)>,
 }
@@ -129,6 +132,9 @@ impl SendPolicy for PausesWhileReading {
     fn next(&mut self, state: &SendState<'_>) -> SendStep {
         if let Some((start, time)) = self.pause.take() {
             PAUSED.with_borrow_mut(|paused| paused.push((time, state.now - start)));
+        }
+        if !mem::replace(&mut self.has_begun, true) {
+            return SendStep::Send { max_file_bytes: 1 };
         }
         let times = [Duration::from_millis(10), Duration::from_secs(10)];
         match times.get(self.pauses) {
@@ -142,6 +148,9 @@ impl SendPolicy for PausesWhileReading {
         }
     }
 }
+
+/// Length of a file that is written to.
+const WRITTEN_BYTES: u64 = 2 * MAX_READ_BYTES as u64;
 
 /// Opens the file for each client, writes to it without making it longer, and sends it.
 #[derive(Default)]
@@ -170,7 +179,7 @@ impl Application for WritesAndSends {
             }
             _ => {
                 let file = self.0.take().expect("it was opened");
-                x.io.send(x.id, Chunk::File(file, 0..u64::from(MAX_READ_BYTES) + 1));
+                x.io.send(x.id, Chunk::File(file, 0..WRITTEN_BYTES));
             }
         }
     }
@@ -184,7 +193,7 @@ fn pause_in_a_pause_shortened_the_next_one() {
         p.faults = Faults::NONE;
         p.steps = 1_000_000;
     }));
-    machine.add_file("site/file", contents(u64::from(MAX_READ_BYTES) + 1));
+    machine.add_file("site/file", contents(WRITTEN_BYTES));
     // A read of what is cached completes at once.
     machine.evict("site/file", false);
     machine.read_nothing_ahead();
