@@ -243,17 +243,21 @@ impl GatherList {
     pub fn clear(&mut self) {
         self.first = None;
         self.copied.clear();
-        if self.copied.capacity() > Self::KEEP_BYTES {
-            self.copied.shrink_to(Self::KEEP_BYTES);
-        }
         // Most lists never had a second segment.
-        if self.rest.capacity() > 0 {
-            self.rest.clear();
-            self.rest.shrink_to(Self::KEEP_SEGMENTS);
+        if self.copied.capacity() > Self::KEEP_BYTES || self.rest.capacity() > 0 {
+            self.shrink();
         }
         self.len = 0;
         self.parts = 0;
         self.started = false;
+    }
+
+    /// Drops the segments behind the first one, and capacity beyond what is kept.
+    #[cold]
+    fn shrink(&mut self) {
+        self.copied.shrink_to(Self::KEEP_BYTES);
+        self.rest.clear();
+        self.rest.shrink_to(Self::KEEP_SEGMENTS);
     }
 
     /// Returns the whole list if it is one segment that one operation can send.

@@ -42,12 +42,17 @@ impl<K: Submit> Io<K> {
     #[inline]
     pub(super) fn release_reads(&mut self, slot: u32) {
         if self.connections[slot as usize].defers_reads {
-            let (_, write) = pair_of(self.conn(slot));
-            if let Some(reads) = &mut self.deferred_reads {
-                reads.set(write, Readiness::Ready);
-            }
-            self.schedule_revisit(slot);
+            self.release_deferred(slot);
         }
+    }
+
+    #[cold]
+    fn release_deferred(&mut self, slot: u32) {
+        let (_, write) = pair_of(self.conn(slot));
+        if let Some(reads) = &mut self.deferred_reads {
+            reads.set(write, Readiness::Ready);
+        }
+        self.schedule_revisit(slot);
     }
 
     /// Drops the reads of a connection that ends.
