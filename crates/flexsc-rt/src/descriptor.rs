@@ -231,7 +231,8 @@ impl Call {
     /// the answer. Like the call itself, the two first may wait for a file system of the network.
     ///
     /// If the descriptor is [registered](crate::Pages::register_file) and the first argument, the ring finds the file in its
-    /// table. Then the call is posted, and its completion taken, before the last clone of the descriptor is dropped.
+    /// table. [`Pages::post`](crate::Pages::post) requires that a clone of the descriptor is kept until the completion was
+    /// taken.
     #[inline]
     pub fn about(mut self, descriptor: &Descriptor) -> Self {
         if let Some(place) = descriptor.place()
