@@ -65,6 +65,9 @@ impl Pages {
                 slept?;
             }
             self.make_stranded_calls();
+            if self.has_released_places() {
+                self.empty_released_places();
+            }
             if self.has_completion() {
                 return Ok(true);
             }
@@ -101,8 +104,7 @@ impl Pages {
         self.enter_ring()
     }
 
-    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if a
-    /// completion is there to take, or calls to make for which no thread comes.
+    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if it has work.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         self.shared.bell.sleep.prepare();
         if self.has_work() {
@@ -112,9 +114,9 @@ impl Pages {
         true
     }
 
-    /// Returns whether a completion is there to take, or calls to make for which no thread comes.
+    /// Returns whether a completion is there to take, calls to make for which no thread comes, or registered files to close.
     pub(crate) fn has_work(&mut self) -> bool {
-        self.has_completion() || self.has_stranded_calls()
+        self.has_completion() || self.has_stranded_calls() || self.has_released_places()
     }
 
     /// Ends the sleep.
