@@ -274,7 +274,10 @@ fn without_a_ring_no_file_is_registered() {
     let mut pages = register(without);
     let file = Descriptor::new(file(b'x'));
     assert!(!pages.register_file(&file));
+    // No call was refused.
+    assert_eq!(pages.counters().ring_refused, 0);
     assert_eq!(first_byte(&mut pages, &file, Executor::Ring), b'x');
+    assert_eq!(pages.counters().ring_refused, 1);
 }
 
 #[test]

@@ -103,6 +103,7 @@ impl Pages {
             return Some(Executor::Threads);
         }
         if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
+            self.counters.ring_refused += 1;
             // A call that waits for a descriptor needs no thread.
             let on_thread = matches!(call.waits, Waits::Bounded | Waits::Indefinitely);
             return on_thread.then_some(Executor::Threads);
@@ -110,15 +111,13 @@ impl Pages {
         pinned
     }
 
-    /// Returns whether the ring can make a call, and counts it if not.
+    /// Returns whether the ring can make a call.
     pub(super) fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
         let readiness = &mut self.readiness;
         // A child of fork(2) shares the epoll set with its parent.
-        let can_make = self.may_use_ring
+        self.may_use_ring
             && self.process.is_current()
-            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
-        self.counters.ring_refused += u64::from(!can_make);
-        can_make
+            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring))
     }
 
     /// Returns whether a call that needs this could be posted.
