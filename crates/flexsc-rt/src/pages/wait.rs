@@ -273,8 +273,11 @@ impl Pages {
         if errno != Errno::PERM {
             self.finish(index, -(errno.raw_os_error() as isize));
         } else if self.threads.is_none() {
-            // It cannot be waited for, so the owner waits where the call does.
-            self.execute_bounded(index);
+            // It cannot be waited for, so the owner waits where the call does. A transfer waits for its other end.
+            match self.slots[index as usize].other_end {
+                NO_END => self.execute_bounded(index),
+                _ => self.execute_in_place(index),
+            }
         } else if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits {
             self.assign_blocking(index);
         } else {
