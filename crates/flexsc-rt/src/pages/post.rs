@@ -14,11 +14,11 @@ impl Pages {
     /// If every entry that the call may use is busy, or every thread that may wait indefinitely.
     ///
     /// # Safety
-    /// The call does nothing that the program must not do. All memory that it refers to stays valid
-    /// until its completion was taken; after a drop of the pages, until [`Pages::shut_down`] has
-    /// returned true, or without end. Descriptors that it refers to stay open until then; if one is
-    /// closed, the call may reach the next one of its number, or wait until it is cancelled. A clone of the [`Descriptor`]
-    /// that was given to [`Call::about`] is kept until then: without one, the ring may find another file in its place.
+    /// The call does nothing that the program must not do. All memory that it refers to stays valid until its completion
+    /// was taken; after a drop of the pages, until [`Pages::shut_down`] has returned true, or without end. Descriptors
+    /// that it refers to stay open until then; if one is closed, the call may reach the next one of its number, or wait
+    /// until it is cancelled. A clone of the [`Descriptor`] that was given to [`Call::about`] is kept until then: without
+    /// one, the ring may find another file in its place.
     ///
     /// [`Descriptor`]: crate::Descriptor
     #[inline]

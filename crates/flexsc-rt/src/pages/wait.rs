@@ -114,7 +114,8 @@ impl Pages {
         true
     }
 
-    /// Returns whether a completion is there to take, calls to make for which no thread comes, or registered files to close.
+    /// Returns whether there are completions to take, calls to make for which no thread comes, or registered files to
+    /// close.
     pub(crate) fn has_work(&mut self) -> bool {
         self.has_completion() || self.has_stranded_calls() || self.has_released_places()
     }
