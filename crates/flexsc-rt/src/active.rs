@@ -3,6 +3,10 @@
 //! A thread is counted when it takes a page of calls, and not for each call, until it has executed them or is found
 //! blocked. The first active thread of some pages is counted, but never refused: else pages that wait would depend on
 //! others. So with more registrations than cores, one of each may be active.
+//!
+//! The threads are not divided among registrations in fair shares. A thread that has executed its page is counted anew for
+//! the next one at once, while a registration whose further thread was refused tries again at its heartbeats. So while
+//! one registration is busy, others may have one active thread each throughout.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,12 +29,10 @@ pub(crate) fn begin(limit: usize) -> bool {
     ACTIVE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_ok()
 }
 
-/// Ends the activity of so many threads.
+/// Ends the activity of so many threads, each of which was counted in this process.
 pub(crate) fn end(threads: usize) {
-    let subtract =
-        |active| Some(with_process(of_this_process(active).saturating_sub(threads as u32)));
-    // It always succeeds.
-    let _ = ACTIVE.fetch_update(Ordering::Relaxed, Ordering::Relaxed, subtract);
+    let former = ACTIVE.fetch_sub(threads as u64, Ordering::Relaxed);
+    debug_assert!(of_this_process(former) as usize >= threads, "a thread was not counted");
 }
 
 fn of_this_process(active: u64) -> u32 {

@@ -226,12 +226,13 @@ impl Descriptor {
 }
 
 impl Call {
-    /// Sets the kind of object to that of a descriptor, which the call is about, and the file system to that of a file. The second call
-    /// of a descriptor asks for these, by fstat(2), fstatfs(2) and fcntl(2) in the owner's thread, and all further ones use
-    /// the answer. Like the call itself, the two first may wait for a file system of the network.
+    /// Sets the kind of object to that of a descriptor, which the call is about, and the file system to that of a file. The
+    /// second call of a descriptor asks for these, by fstat(2), fstatfs(2) and fcntl(2) in the owner's thread, and all
+    /// further ones use the answer. Like the call itself, the two first may wait for a file system of the network.
     ///
     /// If the descriptor is [registered](crate::Pages::register_file) and the first argument, the ring finds the file in its
-    /// table. Then the call is posted, and its completion taken, before the last clone of the descriptor is dropped.
+    /// table. [`Pages::post`](crate::Pages::post) requires that a clone of the descriptor is kept until the completion was
+    /// taken.
     #[inline]
     pub fn about(mut self, descriptor: &Descriptor) -> Self {
         if let Some(place) = descriptor.place()

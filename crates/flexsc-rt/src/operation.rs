@@ -10,8 +10,9 @@ use crate::pages::Scratch;
 ///
 /// # Safety
 /// The prepared call does nothing that a program must not do. It refers only to the scratch memory
-/// and to memory that `self` owns and that does not move with it; both until `finish`. `prepare` may
-/// be called again if the call was not posted.
+/// and to memory that `self` owns and that does not move with it; both until `finish`. `self` owns a clone of the
+/// [`Descriptor`](crate::Descriptor) that is given to [`Call::about`]. `prepare` may be called again if the call was not
+/// posted.
 pub unsafe trait Operation: Sized + 'static {
     /// The result.
     type Output: 'static;

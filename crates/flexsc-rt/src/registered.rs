@@ -1,11 +1,13 @@
 //! Files that are registered with the ring of some pages: a call on one takes no reference to its file.
 //!
 //! The ring keeps a file of its table open. So a [`Descriptor`](crate::Descriptor) is registered, not a number: its calls
-//! keep it alive, and when it is dropped its place is released. The owner of the pages empties the place later, as the
-//! descriptor may be dropped in any thread.
+//! keep it alive, and when it is dropped its place is released. The descriptor may be dropped in any thread, so the owner
+//! of the pages is woken if it sleeps, and empties the place.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+use crate::shared::Shared;
 
 /// The number of tables so far.
 static TABLES: AtomicU32 = AtomicU32::new(0);
@@ -32,12 +34,17 @@ struct Released {
     any: AtomicBool,
     /// A bit for each place.
     places: Box<[AtomicU64]>,
+    /// The pages, whose owner empties the places.
+    shared: Weak<Shared>,
 }
 
 impl Released {
     fn add(&self, place: u32) {
         self.places[place as usize / 64].fetch_or(1 << (place % 64), Ordering::Release);
         self.any.store(true, Ordering::Release);
+        if let Some(shared) = self.shared.upgrade() {
+            shared.bell.ring();
+        }
     }
 }
 
@@ -66,19 +73,22 @@ impl Drop for Registration {
 pub(crate) struct FileTable {
     number: u32,
     free: Vec<u32>,
+    /// Places that were released, and which the kernel refused to empty.
+    refused: Vec<u32>,
     released: Arc<Released>,
 }
 
 impl FileTable {
-    /// Creates a table with so many free places.
-    pub(crate) fn new(places: u32) -> Self {
+    /// Creates a table with so many free places, of the ring of some pages.
+    pub(crate) fn new(places: u32, shared: &Arc<Shared>) -> Self {
         let next = |tables: u32| tables.checked_add(1);
         let former = TABLES.fetch_update(Ordering::Relaxed, Ordering::Relaxed, next);
-        // Without a number of its own, none of its places is ever used.
-        let (number, places) = former.map_or((u32::MAX, 0), |former| (former + 1, places));
-        let words = (0..places.div_ceil(64)).map(|_| AtomicU64::new(0));
-        let released = Released { any: AtomicBool::new(false), places: words.collect() };
-        FileTable { number, free: (0..places).rev().collect(), released: Arc::new(released) }
+        // Without a number of its own, it has no places.
+        let (number, places) = former.map_or((0, 0), |former| (former + 1, places));
+        let words = (0..places.div_ceil(64)).map(|_| AtomicU64::new(0)).collect();
+        let (any, shared) = (AtomicBool::new(false), Arc::downgrade(shared));
+        let released = Arc::new(Released { any, places: words, shared });
+        FileTable { number, free: (0..places).rev().collect(), refused: Vec::new(), released }
     }
 
     /// Takes a free place.
@@ -109,26 +119,39 @@ impl FileTable {
         if self.has(at) { at.place } else { NO_PLACE }
     }
 
-    /// Returns whether places were released.
+    /// Returns whether places were released since they were emptied last.
     #[inline]
     pub(crate) fn has_released(&self) -> bool {
         self.released.any.load(Ordering::Relaxed)
     }
 
-    /// Empties the places that were released. One that cannot be emptied is tried again.
+    /// Returns whether there are places to empty, those included that the kernel has refused to empty.
+    #[inline]
+    pub(crate) fn has_places_to_empty(&self) -> bool {
+        self.has_released() || !self.refused.is_empty()
+    }
+
+    /// Empties the places that were released, and those that were refused before.
     pub(crate) fn empty_released(&mut self, mut empty: impl FnMut(u32) -> bool) {
+        let (free, refused) = (&mut self.free, &mut self.refused);
+        let mut is_emptied = |place| {
+            let emptied = empty(place);
+            free.extend(emptied.then_some(place));
+            emptied
+        };
+        refused.retain(|place| !is_emptied(*place));
         // A place that is added later sets it again.
         self.released.any.swap(false, Ordering::Acquire);
-        let released = Arc::clone(&self.released);
-        for (word, places) in released.places.iter().enumerate() {
+        for (word, places) in self.released.places.iter().enumerate() {
+            if places.load(Ordering::Relaxed) == 0 {
+                continue;
+            }
             let mut bits = places.swap(0, Ordering::Acquire);
             while bits != 0 {
                 let place = word as u32 * 64 + bits.trailing_zeros();
                 bits &= bits - 1;
-                if empty(place) {
-                    self.free.push(place);
-                } else {
-                    released.add(place);
+                if !is_emptied(place) {
+                    refused.push(place);
                 }
             }
         }
@@ -141,10 +164,11 @@ mod tests {
 
     #[test]
     fn place_is_free_again_when_it_was_emptied() {
-        let mut table = FileTable::new(65);
+        let shared = Arc::new(Shared::new(1).unwrap());
+        let mut table = FileTable::new(65, &shared);
         let places: Vec<_> = std::iter::from_fn(|| table.take()).collect();
         assert_eq!(places, (0..65).collect::<Vec<_>>());
-        let other = FileTable::new(65);
+        let other = FileTable::new(65, &shared);
         let registered = [0, 64].map(|place| table.registration(place));
         for one in &registered {
             assert_eq!(table.place(one.place()), one.place().place);
@@ -156,9 +180,9 @@ mod tests {
         assert!(table.has_released());
         table.empty_released(|place| place == 64);
         assert_eq!((table.take(), table.take()), (Some(64), None));
-        // The other one was refused.
-        assert!(table.has_released());
+        // The other one was refused. The owner sleeps nevertheless, and tries it again later.
+        assert!(!table.has_released() && table.has_places_to_empty());
         table.empty_released(|place| place == 0);
-        assert_eq!((table.take(), table.has_released()), (Some(0), false));
+        assert_eq!((table.take(), table.has_places_to_empty()), (Some(0), false));
     }
 }

@@ -1,9 +1,9 @@
 //! Syscall threads (section 3.2.1): they execute what may block.
 //!
-//! At most one thread per core is active, of all pages of the process (`active.rs`). User space is not notified when a thread blocks. So a heartbeat looks for
-//! a thread that is in the same call as at the last beat and does not run. It counts the thread as blocked, and lets
-//! another one take its page over. A thread holds a page while it executes the page's
-//! entries, so two threads do not share the page's cache lines.
+//! At most one thread per core is active, of all pages of the process (`active.rs`). User space is not notified when a
+//! thread blocks. So a heartbeat looks for a thread that is in the same call as at the last beat and does not run. It
+//! counts the thread as blocked, and lets another one take its page over. A thread holds a page while it executes the
+//! page's entries, so two threads do not share the page's cache lines.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, PoisonError};
@@ -333,15 +333,18 @@ impl Pool {
         if state.active == 0 { room.max(1) } else { room }
     }
 
-    /// Counts a thread as active, if a page waits and the thread may be. If too many of other pages are, the heartbeat tries
-    /// again.
-    fn begin_active(&self, state: &mut PoolState) -> bool {
+    /// Counts a thread as active, if a page waits and the thread may be. Returns the page. If too many of other pages are
+    /// active, the heartbeat tries again.
+    fn begin_active(&self, state: &mut PoolState) -> Option<u32> {
         let limit = if state.active == 0 { usize::MAX } else { self.max_in_process };
         let begins = !state.queue.is_empty()
             && state.active < self.active_threads(0)
             && active::begin(limit);
-        state.active += usize::from(begins);
-        begins
+        if !begins {
+            return None;
+        }
+        state.active += 1;
+        state.queue.pop_front()
     }
 
     /// Gives up the threads that are active while their pages end: they may be so without end.
@@ -388,13 +391,13 @@ impl Pool {
         let mut state = self.lock();
         state.starting -= 1;
         while !state.stop {
-            if !self.begin_active(&mut state) {
+            let Some(page) = self.begin_active(&mut state) else {
                 state.idle += 1;
                 state = self.queued.wait(state).unwrap_or_else(PoisonError::into_inner);
                 state.idle -= 1;
                 continue;
-            }
-            state = self.serve_page(number, state, &mut applied);
+            };
+            state = self.serve_page(number, page, state, &mut applied);
         }
         // The next thread of this number uses the same counters.
         Serving::leave_thread();
@@ -402,18 +405,15 @@ impl Pool {
         self.ended.notify_all();
     }
 
-    /// Holds the next page, and executes its entries, in a thread that was counted as active.
+    /// Holds a page, and executes its entries, in a thread that was counted as active.
     fn serve_page<'a>(
         &'a self,
         number: u16,
+        page: u32,
         mut state: MutexGuard<'a, PoolState>,
         applied: &mut Applied,
     ) -> MutexGuard<'a, PoolState> {
         let own = &self.threads[usize::from(number)];
-        let Some(page) = state.queue.pop_front() else {
-            state.end_active();
-            return state;
-        };
         state.pages[page as usize] = PageState::Held(number);
         state.counters.max_active = state.counters.max_active.max(state.active);
         // It sleeps if the thread was blocked when the page was queued, and no other could be started.
@@ -712,7 +712,9 @@ mod tests {
         }
         // A beat has come between the begin of its call and its death.
         let mut state = pool.lock();
-        (state.pages[0], state.active) = (PageState::Idle, 0);
+        assert_eq!((state.pages[0], state.active), (PageState::Held(number), 1));
+        state.pages[0] = PageState::Idle;
+        state.end_active();
         thread.blocked.store(true, Ordering::Relaxed);
         assert!(Pool::has_heartbeat(pool, &mut state));
         drop(state);

@@ -242,6 +242,25 @@ fn splice_that_named_a_file_did_not_wait_for_the_pipe() {
 }
 
 #[test]
+fn splice_that_named_a_device_ended_with_eagain_without_threads() {
+    for sleep_in_ring in [false, true] {
+        let mut config = Config::default();
+        (config.threads, config.sleep_in_ring) = (0, sleep_in_ring);
+        let events = &mut EventLoop::new(&config).unwrap();
+        for device in ["/dev/null", "/dev/zero"] {
+            let device = File::options().read(true).write(true).open(device).unwrap();
+            let (reads, feed) = rustix::pipe::pipe_with(PipeFlags::NONBLOCK).unwrap();
+            let operation =
+                splice(&Descriptor::new(reads), &Descriptor::new(device), 4, Direction::Write);
+            let moved = ends_after(events, operation, || {
+                rustix::io::write(&feed, b"late").unwrap();
+            });
+            assert_eq!(moved, 4);
+        }
+    }
+}
+
+#[test]
 fn sendfile_from_a_disk_blocked_the_owner() {
     let mut events = EventLoop::new(&Config::default()).unwrap();
     let (ours, theirs) = UnixStream::pair().unwrap();

@@ -2,19 +2,26 @@
 
 mod support;
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::future::Future;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::pin::Pin;
-use std::task::{Context, Waker};
+use std::sync::{Arc, mpsc};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
+use std::time::Duration;
 
-use flexsc_rt::operations::{raw, read_at};
-use flexsc_rt::{Call, Config, Descriptor, EventLoop, Executor, Pages, Runtime, Scratch};
+use flexsc_rt::operations::{raw, read, read_at};
+use flexsc_rt::{
+    Call, Config, Descriptor, Direction, EventLoop, Executor, Pages, Runtime, Scratch, Waits,
+};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use support::{Pipe, complete, post, register};
+
+/// Longer than anything takes.
+const LONG: Duration = Duration::from_secs(10);
 
 fn config(places: u32) -> Config {
     let mut config = Config::default();
@@ -115,6 +122,75 @@ fn file_is_closed_at_the_next_submission_after_the_drop_of_its_descriptor() {
     assert_eq!(events(&reads), PollFlags::HUP);
 }
 
+/// Drops the descriptor once a thread sleeps.
+fn drop_while_asleep(descriptor: Descriptor, thread: i32) {
+    let state = || {
+        let stat = fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap();
+        stat.rsplit_once(") ").map(|(_, state)| state.starts_with('S'))
+    };
+    while state() != Some(true) {
+        thread::yield_now();
+    }
+    drop(descriptor);
+}
+
+/// The owner slept in a read of a pipe, the only writing end of which the table had.
+#[test]
+fn drop_of_a_registered_descriptor_did_not_wake_the_owner() {
+    for sleep_in_ring in [false, true] {
+        let mut config = config(2);
+        config.sleep_in_ring = sleep_in_ring;
+        let mut pages = register(config);
+        let Pipe { reads, writes } = Pipe::new();
+        let (fd, mut byte) = (reads.as_raw_fd(), [0]);
+        let writes = Descriptor::new(writes);
+        assert!(pages.register_file(&writes));
+        let args = [fd as usize, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+        let read =
+            Call::new(libc::SYS_read, args).waits(Waits::ReadyThenBlocks(fd, Direction::Read));
+        let id = post(&mut pages, &read);
+        let owner = rustix::thread::gettid().as_raw_nonzero().get();
+        let dropping = thread::spawn(move || drop_while_asleep(writes, owner));
+        assert!(pages.wait(Some(LONG)).unwrap(), "the read did not end");
+        assert_eq!(complete(&mut pages, id).unwrap(), 0);
+        dropping.join().unwrap();
+    }
+}
+
+/// A waker that tells that it was woken.
+struct Woken(mpsc::Sender<()>);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn drop_of_a_registered_descriptor_did_not_wake_the_task_that_waits() {
+    let runtime = Runtime::new(&config(2)).unwrap();
+    let Pipe { reads, writes } = Pipe::new();
+    let writes = Descriptor::new(writes);
+    assert!(runtime.register_file(&writes));
+    let (sender, woken) = mpsc::channel();
+    let waker = Waker::from(Arc::new(Woken(sender)));
+    let mut context = Context::from_waker(&waker);
+    let mut future = runtime.call(read(&Descriptor::new(reads), Vec::with_capacity(1)));
+    // It is woken until all tasks that are ready have posted calls.
+    assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+    while woken.try_recv().is_ok() {
+        assert!(Pin::new(&mut future).poll(&mut context).is_pending());
+    }
+    drop(writes);
+    let result = loop {
+        woken.recv_timeout(LONG).expect("the task was not woken");
+        if let Poll::Ready((result, _)) = Pin::new(&mut future).poll(&mut context) {
+            break result;
+        }
+    };
+    assert_eq!(result.unwrap(), 0);
+}
+
 #[test]
 fn files_are_closed_with_the_pages() {
     let mut pages = register(config(2));
@@ -198,7 +274,10 @@ fn without_a_ring_no_file_is_registered() {
     let mut pages = register(without);
     let file = Descriptor::new(file(b'x'));
     assert!(!pages.register_file(&file));
+    // No call was refused.
+    assert_eq!(pages.counters().ring_refused, 0);
     assert_eq!(first_byte(&mut pages, &file, Executor::Ring), b'x');
+    assert_eq!(pages.counters().ring_refused, 1);
 }
 
 #[test]

@@ -3,14 +3,13 @@
 mod bare_ring;
 mod cell;
 mod completions;
-mod registered;
 mod works;
 
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flexsc_rt::{Config, Executor, Pages, Specialization};
+use flexsc_rt::{Config, Descriptor, Executor, Pages, Specialization};
 
 use super::system_call::failed;
 use super::{Context, Experiment};
@@ -22,7 +21,6 @@ use crate::statistics::{ratios, spread};
 use bare_ring::BareRing;
 use cell::{Cell, DIRECT, GETPPID, NULL, NULL_DEPTH, REPEATS, figure};
 use completions::Completions;
-use registered::Registered;
 use works::{MAX_DEPTH, Workload, Workloads};
 
 pub(crate) use completions::complete;
@@ -76,7 +74,10 @@ const NOTES: [&str; 8] = [
     "`bare ring` is a ring of io_uring without flexsc-rt, with one io_uring_enter(2) for a batch: the same posix_fadvise(2) as \
      `null`, of the file and of the file registered with the ring, and IORING_OP_NOP, the ring's null operation, beside \
      getppid(2) directly. The ratios `..._over_bare_ring...` are of batches of 64.",
-    "`null_direct_over_posted` is of a file that is not registered. `adaptive, registered file` posts the same call on a file      that is registered with the ring of its pages (`Pages::register_file`), which have learnt as `adaptive` has;      `null_direct_over_posted_registered` is its ratio in batches of 64, and has no goal of its own.",
+    "`null_direct_over_posted` is of a file that is not registered. `adaptive, registered file` posts the same call on the \
+     same file, which is registered with the ring of its pages (`Pages::register_file`). They have learnt by as many null \
+     calls, and are measured in turn with the others. `null_direct_over_posted_registered` is the ratio in batches of 64, \
+     and has no goal of its own.",
 ];
 
 /// A contestant, which makes the calls directly or posts them to pages.
@@ -84,6 +85,8 @@ struct Maker {
     name: &'static str,
     /// The pages to which they are posted, and the executor to which they are pinned.
     posted: Option<(Pages, Option<Executor>)>,
+    /// The file of the null call, if it is registered with the ring of the pages. No other call is made then.
+    registered: Option<Descriptor>,
     results: Vec<usize>,
     /// Which call of the batch an entry is.
     places: Vec<usize>,
@@ -93,12 +96,14 @@ const RING: usize = 2;
 const THREADS: usize = 3;
 const ADAPTIVE: usize = 4;
 const OWN_CORE: usize = 5;
+/// There is none without io_uring.
+const REGISTERED: usize = 6;
 
 /// Time in which busy threads leave the owner's core.
 const LEAVE_WITHIN: Duration = Duration::from_millis(50);
 
 /// Returns the executors of calls, in the order of the constants.
-fn makers() -> Result<Vec<Maker>, Failure> {
+fn makers(works: &Workloads) -> Result<Vec<Maker>, Failure> {
     let posted_with = |executor, change: fn(&mut Config)| {
         let mut config = Config::default();
         change(&mut config);
@@ -113,19 +118,38 @@ fn makers() -> Result<Vec<Maker>, Failure> {
     };
     let maker = |name, posted: Option<(Pages, _)>| {
         let entries = posted.as_ref().map_or(0, |(pages, _)| pages.entries());
-        Maker { name, posted, results: vec![0; MAX_DEPTH], places: vec![0; entries] }
+        let (results, places) = (vec![0; MAX_DEPTH], vec![0; entries]);
+        Maker { name, posted, registered: None, results, places }
     };
-    Ok(vec![
+    let mut makers = vec![
         maker("direct", None),
         maker("in place", posted(Some(Executor::InPlace))?),
         maker("ring", posted(Some(Executor::Ring))?),
         maker("threads", posted_with(Some(Executor::Threads), any_core)?),
         maker("adaptive", posted(None)?),
         maker("threads, own core", posted_with(Some(Executor::Threads), own_core)?),
-    ])
+    ];
+    let mut registered = maker("adaptive, registered file", posted(None)?);
+    if let Some((pages, _)) = &mut registered.posted
+        && pages.register_file(&works.null_file)
+    {
+        registered.registered = Some(works.null_file.clone());
+        makers.push(registered);
+    }
+    Ok(makers)
 }
 
 impl Maker {
+    /// Returns whether it makes the calls of a work.
+    fn makes(&self, work: usize) -> bool {
+        self.registered.is_none() || work == NULL
+    }
+
+    /// Returns whether its pages choose the executor.
+    fn is_adaptive(&self) -> bool {
+        matches!(self.posted, Some((_, None)))
+    }
+
     /// Makes a batch.
     fn batch(&mut self, work: &Workload, depth: usize) -> Result<(), Failure> {
         for stage in &work.stages {
@@ -138,6 +162,7 @@ impl Maker {
             for (place, former) in self.results[..depth].iter().enumerate() {
                 let call = stage(*former).posted();
                 let call = executor.map_or(call, |executor| call.pinned(executor));
+                let call = self.registered.as_ref().map_or(call, |file| call.about(file));
                 // SAFETY: the memory of its arguments is never freed, and the files stay open.
                 let id =
                     unsafe { pages.post(&call) }.map_err(|busy| Failure::new("flexsc", busy))?;
@@ -216,7 +241,7 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
         if cx.quick { (&QUICK[..], QUICK_CALLS, QUICK_ROUNDS) } else { (&FULL[..], CALLS, ROUNDS) };
     let works = Workloads::new(directory)?;
     // Dropped before the files that their calls use.
-    let mut makers = makers()?;
+    let mut makers = makers(&works)?;
     if let Some(error) = makers[RING].posted.as_ref().and_then(|(pages, _)| pages.ring_error()) {
         outcome.notes.push(format!("There is no ring: {error}"));
     }
@@ -228,13 +253,14 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
     cx.progress.set_message("learning");
     let learnt = if cx.quick { QUICK_LEARNT } else { LEARNT };
     for Cell { work, depth, .. } in &cells {
-        for _ in 0..learnt.div_ceil(*depth) {
-            makers[ADAPTIVE].batch(&works.all[*work], *depth)?;
+        for maker in makers.iter_mut().filter(|maker| maker.is_adaptive() && maker.makes(*work)) {
+            for _ in 0..learnt.div_ceil(*depth) {
+                maker.batch(&works.all[*work], *depth)?;
+            }
         }
     }
     let mut completions = Completions::default();
     let mut bare_ring = BareRing::new(depths);
-    let mut registered = Registered::new(depths, learnt)?;
     cx.progress.set_length((rounds * cells.len()) as u64);
     for mut round in cx.rounds(rounds) {
         for i in round.order(cells.len()) {
@@ -242,6 +268,9 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
             let work = &works.all[cell.work];
             cx.progress.set_message(format!("{}, {} at a time", work.name, cell.depth));
             for maker in round.order(makers.len()) {
+                if !makers[maker].makes(cell.work) {
+                    continue;
+                }
                 let refused = makers[maker].refused();
                 if maker == OWN_CORE {
                     makers[maker].leave_core(work, cell.depth)?;
@@ -260,12 +289,10 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
         }
         completions.measure(&mut round)?;
         bare_ring.measure(&mut round, calls)?;
-        registered.measure(&mut round, calls)?;
     }
     report(&works, &makers, &cells, outcome);
     completions.report(outcome);
     bare_ring.report(&cells, outcome);
-    registered.report(&cells, outcome);
     outcome.notes.extend(others.note()?);
     Ok(())
 }
@@ -281,11 +308,16 @@ fn report(works: &Workloads, makers: &[Maker], cells: &[Cell], outcome: &mut Out
             }
         }
     }
-    for (work, name) in [(NULL, "null"), (GETPPID, "getppid")] {
+    for (work, maker, name) in [
+        (NULL, ADAPTIVE, "null_direct_over_posted"),
+        (NULL, REGISTERED, "null_direct_over_posted_registered"),
+        (GETPPID, ADAPTIVE, "getppid_direct_over_posted"),
+    ] {
         let is_this = |cell: &&Cell| (cell.work, cell.depth) == (work, NULL_DEPTH);
-        if let Some(cell) = cells.iter().find(is_this) {
-            let each = ratios(&cell.times[DIRECT], &cell.times[ADAPTIVE]);
-            outcome.ratio(format!("{name}_direct_over_posted"), "flexsc", each);
+        if let Some(cell) = cells.iter().find(is_this)
+            && let Some(times) = cell.times.get(maker)
+        {
+            outcome.ratio(name, "flexsc", ratios(&cell.times[DIRECT], times));
         }
     }
     own_core(works, cells, outcome);
@@ -348,8 +380,9 @@ mod tests {
         fs::create_dir_all(&directory).unwrap();
         let works = Workloads::new(&directory).unwrap();
         assert!(works.all.len() >= 9);
-        for maker in &mut makers().unwrap() {
-            for work in &works.all {
+        for maker in &mut makers(&works).unwrap() {
+            let made: Vec<_> = (0..works.all.len()).filter(|work| maker.makes(*work)).collect();
+            for work in made.into_iter().map(|work| &works.all[work]) {
                 for depth in [1, 64, MAX_DEPTH] {
                     maker.batch(work, depth).unwrap_or_else(|failure| {
                         panic!("{}, {}, {depth}: {failure}", work.name, maker.name)

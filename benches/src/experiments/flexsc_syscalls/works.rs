@@ -2,11 +2,11 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use flexsc_rt::Kind;
+use flexsc_rt::{Descriptor, Kind};
 use rustix::fs::{MemfdFlags, memfd_create};
 
 use super::super::system_call::SystemCall;
@@ -18,6 +18,11 @@ pub(super) const MAX_DEPTH: usize = 512;
 /// Memory that calls use. It is never freed, and read by nothing else.
 pub(super) fn memory(bytes: usize) -> usize {
     vec![0_u8; bytes].leak().as_mut_ptr() as usize
+}
+
+/// Creates a file in memory.
+fn in_memory() -> io::Result<OwnedFd> {
+    Ok(memfd_create("lab", MemfdFlags::CLOEXEC)?)
 }
 
 /// One call, or two of which the second gets the result of the first.
@@ -38,22 +43,25 @@ impl Workload {
 /// The works, and what they need.
 pub(super) struct Workloads {
     pub(super) all: Vec<Workload>,
+    /// The file of the null call.
+    pub(super) null_file: Descriptor,
     _files: Vec<OwnedFd>,
 }
 
 impl Workloads {
     pub(super) fn new(on_disk: &Path) -> Result<Self, Failure> {
-        let mut works = Workloads { all: vec![], _files: vec![] };
+        let null_file = Descriptor::new(in_memory()?);
+        let null_fd = null_file.as_fd().as_raw_fd() as usize;
+        let mut works = Workloads { all: vec![], null_file, _files: vec![] };
         let path = on_disk.join("file");
         let on_disk_file = File::options().read(true).write(true).create_new(true).open(path)?;
-        let in_memory = memfd_create("lab", MemfdFlags::CLOEXEC).map_err(io::Error::from)?;
-        let args = [in_memory.as_raw_fd() as usize, 0, 0, libc::POSIX_FADV_NORMAL as usize];
+        let args = [null_fd, 0, 0, libc::POSIX_FADV_NORMAL as usize];
         // SAFETY: it has no pointer, and the file stays open as long as this.
         let null = unsafe { SystemCall::new(libc::SYS_fadvise64, args, Kind::Memory) };
         works.all.push(Workload::one("null", null));
         works.all.push(Workload::one("getppid", SystemCall::NULL));
         for (place, kind, file) in
-            [("page cache", Kind::Disk, on_disk_file), ("tmpfs", Kind::Memory, in_memory.into())]
+            [("page cache", Kind::Disk, on_disk_file), ("tmpfs", Kind::Memory, in_memory()?.into())]
         {
             file.set_len(4096)?;
             works.transfers(place, kind, file.into());

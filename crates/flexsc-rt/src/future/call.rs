@@ -58,7 +58,7 @@ impl<O: Operation> CallFuture<O> {
         matches!(self.state, State::Unposted(_)) && self.ticket.is_some()
     }
 
-    /// Requests cancellation of the call, which ends as [`Pages::cancel`] says. A call that was not
+    /// Requests cancellation of the call, which ends as [`Pages::cancel`](crate::Pages::cancel) says. A call that was not
     /// posted yet is not made.
     #[cfg(feature = "green-threads")]
     pub(crate) fn cancel(&mut self) {

@@ -149,7 +149,7 @@ impl Runtime {
     }
 
     /// Registers a file or socket with the ring, as [`Pages::register_file`](crate::Pages::register_file). A file whose
-    /// descriptor was dropped is released in the next turn: while no future waits, it stays open.
+    /// descriptor was dropped is closed in a turn, for which the drop wakes a task: while no future waits, it stays open.
     pub fn register_file(&self, descriptor: &Descriptor) -> bool {
         self.0.borrow_mut().pages.register_file(descriptor)
     }

@@ -18,12 +18,12 @@ pub struct Counters {
     /// Calls pinned to the ring, or given to it by the choice, that another executor made: the ring or
     /// the kernel has no operation for them, or there is no ring (see [`Pages::ring_error`]).
     pub ring_refused: u64,
-    /// Times that a file was registered with the ring.
+    /// Times that a file was registered with the ring; one that is registered already is counted again.
     pub files_registered: u64,
     /// Times that one was not: the table is full, there is none, or the file is registered with other pages.
     pub files_not_registered: u64,
-    /// Calls whose costs are learnt apart: by number, whether their file is registered, and by kind of object or file system. At most 254; all further ones
-    /// learn together.
+    /// Calls whose costs are learnt apart: by number, whether their file is registered, and by kind of object or file
+    /// system. At most 254; all further ones learn together.
     pub learnt_apart: usize,
     /// File systems that this process tells apart, of those of the files that it was asked about: at most 15.
     pub file_systems: usize,

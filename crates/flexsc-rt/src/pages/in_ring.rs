@@ -184,7 +184,7 @@ impl Pages {
                 continue;
             }
             // SAFETY: no executor has the entry. The caller of `Pages::post` vouches for it and its memory, and keeps a
-            // descriptor whose place in the table it has named.
+            // clone of the descriptor that has the place until the call has ended.
             let pushed = unsafe {
                 let (number, args) = self.shared.entry(index).call();
                 self.ring.push(name, number, &args, file)

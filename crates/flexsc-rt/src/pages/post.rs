@@ -14,10 +14,13 @@ impl Pages {
     /// If every entry that the call may use is busy, or every thread that may wait indefinitely.
     ///
     /// # Safety
-    /// The call does nothing that the program must not do. All memory that it refers to stays valid
-    /// until its completion was taken; after a drop of the pages, until [`Pages::shut_down`] has
-    /// returned true, or without end. Descriptors that it refers to stay open until then; if one is
-    /// closed, the call may reach the next one of its number, or wait until it is cancelled.
+    /// The call does nothing that the program must not do. All memory that it refers to stays valid until its completion
+    /// was taken; after a drop of the pages, until [`Pages::shut_down`] has returned true, or without end. Descriptors
+    /// that it refers to stay open until then; if one is closed, the call may reach the next one of its number, or wait
+    /// until it is cancelled. A clone of the [`Descriptor`] that was given to [`Call::about`] is kept until then: without
+    /// one, the ring may find another file in its place.
+    ///
+    /// [`Descriptor`]: crate::Descriptor
     #[inline]
     pub unsafe fn post(&mut self, call: &Call) -> Result<EntryId, Busy> {
         let pinned = self.pin(call);
@@ -100,6 +103,7 @@ impl Pages {
             return Some(Executor::Threads);
         }
         if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
+            self.counters.ring_refused += 1;
             // A call that waits for a descriptor needs no thread.
             let on_thread = matches!(call.waits, Waits::Bounded | Waits::Indefinitely);
             return on_thread.then_some(Executor::Threads);
@@ -107,15 +111,13 @@ impl Pages {
         pinned
     }
 
-    /// Returns whether the ring can make a call, and counts it if not.
+    /// Returns whether the ring can make a call.
     pub(super) fn ring_can_make(&mut self, number: u32, args: &[usize; 6]) -> bool {
         let readiness = &mut self.readiness;
         // A child of fork(2) shares the epoll set with its parent.
-        let can_make = self.may_use_ring
+        self.may_use_ring
             && self.process.is_current()
-            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring));
-        self.counters.ring_refused += u64::from(!can_make);
-        can_make
+            && self.ring.can_make(number, args, |ring| readiness.watch_ring(ring))
     }
 
     /// Returns whether a call that needs this could be posted.

@@ -223,13 +223,14 @@ impl Pages {
         }
     }
 
-    /// Returns whether the ring can make a posted call, which it was chosen for.
+    /// Returns whether the ring can make a posted call, which it was chosen for, and counts it if not.
     #[cold]
     pub(super) fn ring_makes(&mut self, index: u32) -> bool {
         // SAFETY: no executor has the entry.
         let (number, args) = unsafe { self.shared.entry(index).call() };
         let can_make = self.ring_can_make(number, &args);
         if !can_make {
+            self.counters.ring_refused += 1;
             self.ring_refuses(index);
         }
         can_make

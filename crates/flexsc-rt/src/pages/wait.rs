@@ -65,6 +65,9 @@ impl Pages {
                 slept?;
             }
             self.make_stranded_calls();
+            if self.has_released_places() {
+                self.empty_released_places();
+            }
             if self.has_completion() {
                 return Ok(true);
             }
@@ -101,8 +104,7 @@ impl Pages {
         self.enter_ring()
     }
 
-    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if a
-    /// completion is there to take, or calls to make for which no thread comes.
+    /// Declares that the owner will sleep until [`Pages::sleep_fd`] is readable. Returns false if it has work.
     pub(crate) fn prepare_to_sleep(&mut self) -> bool {
         self.shared.bell.sleep.prepare();
         if self.has_work() {
@@ -112,9 +114,10 @@ impl Pages {
         true
     }
 
-    /// Returns whether a completion is there to take, or calls to make for which no thread comes.
+    /// Returns whether there are completions to take, calls to make for which no thread comes, or registered files to
+    /// close.
     pub(crate) fn has_work(&mut self) -> bool {
-        self.has_completion() || self.has_stranded_calls()
+        self.has_completion() || self.has_stranded_calls() || self.has_released_places()
     }
 
     /// Ends the sleep.
@@ -271,8 +274,11 @@ impl Pages {
         if errno != Errno::PERM {
             self.finish(index, -(errno.raw_os_error() as isize));
         } else if self.threads.is_none() {
-            // It cannot be waited for, so the owner waits where the call does.
-            self.execute_bounded(index);
+            // It cannot be waited for, so the owner waits where the call does. A transfer waits for its other end.
+            match self.slots[index as usize].other_end {
+                NO_END => self.execute_bounded(index),
+                _ => self.execute_in_place(index),
+            }
         } else if let Waits::ReadyThenBlocks(..) = self.slots[index as usize].waits {
             self.assign_blocking(index);
         } else {

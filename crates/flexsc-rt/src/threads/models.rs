@@ -26,16 +26,16 @@ impl Pool {
                 unsafe { self.shared.entry(place).fill(CALL, &[0; 6]) };
             }
         }
-        let mut work = self.lock();
+        let mut state = self.lock();
         self.shared.submitted[0].submit(mask);
-        work.queue_page(0);
+        state.queue_page(0);
     }
 
     /// A thread executes the next page, if it may be active.
     fn serve_once(&self, number: u16) {
-        let mut work = self.lock();
-        if self.begin_active(&mut work) {
-            drop(self.serve_page(number, work, &mut Applied::default()));
+        let mut state = self.lock();
+        if let Some(page) = self.begin_active(&mut state) {
+            drop(self.serve_page(number, page, state, &mut Applied::default()));
         }
     }
 }
@@ -59,8 +59,8 @@ fn page_that_is_taken_over_loses_no_call() {
         second.join().unwrap();
         // A page that was queued meanwhile.
         pool.serve_once(0);
-        let work = pool.lock();
-        assert_eq!((work.active, work.pages[0], work.queue.len()), (0, PageState::Idle, 0));
+        let state = pool.lock();
+        assert_eq!((state.active, state.pages[0], state.queue.len()), (0, PageState::Idle, 0));
         assert!(pool.shared.submitted[0].is_empty());
         assert!(pool.threads.iter().all(|thread| !thread.blocked.load(Ordering::Relaxed)));
         let mut head = 0;
