@@ -121,12 +121,13 @@ impl<'a> Message<'a> {
     ///
     /// /// Answers each message with the one before it.
     /// fn last(kept: &mut Option<Kept>, message: &Message<'_>) -> Verdict {
-    ///     let Ok(next) = message.keep() else { return Verdict::Pass };
+    ///     // What it gives back is still readable until it returns, and its place is free.
     ///     if let Some(last) = kept.as_ref()
     ///         && (message.send_kept(last).is_err() || last.give_back().is_err())
     ///     {
     ///         return Verdict::Abort;
     ///     }
+    ///     let Ok(next) = message.keep() else { return Verdict::Pass };
     ///     *kept = Some(next);
     ///     Verdict::Handled
     /// }

@@ -115,3 +115,16 @@ fn messages_that_are_not_handled_keep_and_give_back_nothing() {
     handler.enable();
     assert_eq!(handled(&mut handler, 1, b"s\x00b\x00"), [-1, -1]);
 }
+
+#[test]
+fn place_of_a_message_that_was_given_back_was_not_free_until_the_next_one() {
+    let mut handler = handler(2);
+    handled(&mut handler, 0, b"k.");
+    handled(&mut handler, 1, b"k.");
+    assert_eq!(handled(&mut handler, 2, b"k.b\x00k.k."), [-2, 0, 0, 0]);
+    assert_eq!((handler.keeps(), handler.given_back()), (Some(2), &[0][..]));
+    assert_eq!(handled(&mut handler, 3, b"k.s\x00s\x01s\x02"), [-2, -1, 0, 0]);
+    // With a lower maximum, it gives back first.
+    handler.set_max_kept(1);
+    assert_eq!(handled(&mut handler, 3, b"b\x01k.b\x02k."), [0, -2, 0, 0]);
+}

@@ -45,7 +45,7 @@ impl Kept {
         if self.current.is_none() {
             return FAULT;
         }
-        if self.slots.len() >= self.max {
+        if self.slots.len() - self.given_back.len() >= self.max {
             return EXHAUSTED;
         }
         self.keeps_current = true;
