@@ -368,11 +368,10 @@ impl Handler {
     /// into the area.
     pub fn handle_copy(&mut self, message: &[u8], connection: u64, now: Instant) -> Outcome {
         let area = self.copy_area.clone();
-        if area.is_empty() {
-            return Outcome::Passed(Pass::Elsewhere);
-        }
-        if message.len() > area.len() {
-            return Outcome::Passed(Pass::TooLong);
+        if message.len() > area.len() || area.is_empty() {
+            self.code.host_mut().discard();
+            let is_elsewhere = area.is_empty();
+            return Outcome::Passed(if is_elsewhere { Pass::Elsewhere } else { Pass::TooLong });
         }
         let left = match self.admit(now) {
             Ok(left) => left,
@@ -450,7 +449,7 @@ impl Handler {
         let outcome = self.outcome(result);
         let host = self.code.host_mut();
         host.end_shared(outcome == Outcome::Handled);
-        host.kept.end(&message, outcome == Outcome::Handled);
+        host.kept.end(outcome == Outcome::Handled);
         if let Some(governor) = &mut self.governor {
             governor.record(matches!(outcome, Outcome::Passed(_)));
         }
@@ -476,8 +475,9 @@ impl Handler {
     }
 
     /// Turns the last outcome from [`Outcome::Handled`] into an involuntary abort, as what the handler has sent breaks the
-    /// protocol. Its sends and events are dropped; what it has stored in a shared table stays. Returns the outcome. Call it
-    /// at most once for an outcome.
+    /// protocol. Its sends and events are dropped, and it keeps and gives back nothing; what it has stored in a shared table
+    /// stays. If it [is disabled](Self::is_disabled) then, the caller drops the buffers of all messages that it has kept.
+    /// Returns the outcome. Call it at most once for an outcome, and before the next message.
     pub fn reject(&mut self) -> Outcome {
         self.counters.handled = self.counters.handled.saturating_sub(1);
         self.counters.involuntary_aborts += 1;
@@ -485,7 +485,12 @@ impl Handler {
         if let Some(governor) = &mut self.governor {
             governor.correct();
         }
-        self.code.host_mut().discard();
+        let host = self.code.host_mut();
+        host.kept.end(false);
+        host.discard();
+        if self.is_disabled() {
+            self.take_back_kept();
+        }
         Outcome::Passed(Pass::Involuntary(Abort::Reply))
     }
 
