@@ -185,10 +185,10 @@ impl HandlerCode {
 
 /// An instance of a handler. It belongs to one thread at a time.
 ///
-/// Its pages are mapped when it is instantiated, so that no message waits for them. To drop one of a module costs little while
-/// its sandboxer, or an [`Ash`](super::Ash) of that, exists, so that a thread that serves messages can do so: the next
-/// [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the sandboxer and all that it has loaded. Those
-/// beyond 32 that wait for this, and native handlers, are unmapped at once.
+/// Its pages, except those of a table, are mapped when it is instantiated, so that no message waits for them. To drop one of a
+/// module costs little while its sandboxer, or an [`Ash`](super::Ash) of that, exists, so that a thread that serves messages
+/// can do so: the next [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the sandboxer and all that it
+/// has loaded. Those beyond 32 that wait for this, and native handlers, are unmapped at once.
 pub struct Handler {
     code: ManuallyDrop<HandlerCode>,
     memory: Arc<HandlerMemory>,
