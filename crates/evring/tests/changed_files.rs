@@ -449,7 +449,7 @@ fn reads_that_are_repeated_later_held_up_other_operations() {
             let (served, commands, _) = Commanded::start(name, |c| c.max_file_ops = 2);
             let is_first = read_while_written(&served, 2).is_some_and(|(mut client, _)| {
                 client.write_all(b"i").unwrap();
-                commands.iter().nth(2) == Some(b'i')
+                commands.iter().nth(3) == Some(b'i')
             });
             served.server.stop();
             is_first
