@@ -121,12 +121,13 @@ impl<'a> Message<'a> {
     ///
     /// /// Answers each message with the one before it.
     /// fn last(kept: &mut Option<Kept>, message: &Message<'_>) -> Verdict {
-    ///     let Ok(next) = message.keep() else { return Verdict::Pass };
+    ///     // What it gives back is still readable until it returns, and its place is free.
     ///     if let Some(last) = kept.as_ref()
     ///         && (message.send_kept(last).is_err() || last.give_back().is_err())
     ///     {
     ///         return Verdict::Abort;
     ///     }
+    ///     let Ok(next) = message.keep() else { return Verdict::Pass };
     ///     *kept = Some(next);
     ///     Verdict::Handled
     /// }
@@ -134,7 +135,8 @@ impl<'a> Message<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`CallError::Exhausted`] if the handler keeps as many as it may, which is none without a receive ring in its memory.
+    /// [`CallError::Exhausted`] if the handler keeps as many as it may, which is none without a receive ring in its memory, or
+    /// few of the ring's buffers are free.
     /// [`CallError::Fault`] if the message has landed elsewhere, and was copied.
     pub fn keep(&self) -> Result<Kept, CallError> {
         CallError::check(calls::keep())?;

@@ -46,3 +46,14 @@ fn memories_of_dropped_handlers_are_bounded() {
     drop(ash);
     assert_eq!(mapped(), 0);
 }
+
+#[test]
+fn handlers_without_a_sandboxer_were_kept_until_the_last_was_dropped() {
+    let ash = load(&Sandboxer::new(Policy::default()).unwrap(), 1);
+    let [first, second] = [(); 2].map(|()| ash.instantiate(1).unwrap());
+    let memory = Arc::downgrade(first.memory());
+    drop(ash);
+    drop(first);
+    assert!(memory.upgrade().is_none(), "nothing unmaps it before the other one is dropped");
+    drop(second);
+}

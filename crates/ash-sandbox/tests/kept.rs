@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use ash_sandbox::sandbox::{Handler, MAX_KEPT, Outcome, Policy, Sandboxer};
+use ash_sandbox::sandbox::{Handler, MAX_KEPT, Outcome, Pass, Policy, Sandboxer};
 
 /// Executes a message as pairs of a call and an argument, and sends the statuses: `k` keeps, `b` gives a slot back, `s` sends a
 /// byte of the block of 64 bytes of the message area with this number, `c` copies it. `!` traps, and `p` passes on.
@@ -112,6 +112,54 @@ fn messages_that_are_not_handled_keep_and_give_back_nothing() {
     // Aborts that disable the handler take what it keeps.
     (0..2).for_each(|_| drop(land(&mut handler, 1, b"!.")));
     assert!(handler.is_disabled());
+    handler.enable();
+    assert_eq!(handled(&mut handler, 1, b"s\x00b\x00"), [-1, -1]);
+}
+
+#[test]
+fn place_of_a_message_that_was_given_back_was_not_free_until_the_next_one() {
+    let mut handler = handler(2);
+    handled(&mut handler, 0, b"k.");
+    handled(&mut handler, 1, b"k.");
+    assert_eq!(handled(&mut handler, 2, b"k.b\x00k.k."), [-2, 0, 0, 0]);
+    assert_eq!((handler.keeps(), handler.given_back()), (Some(2), &[0][..]));
+    assert_eq!(handled(&mut handler, 3, b"k.s\x00s\x01s\x02"), [-2, -1, 0, 0]);
+    // With a lower maximum, it gives back first.
+    handler.set_max_kept(1);
+    assert_eq!(handled(&mut handler, 3, b"b\x01k.b\x02k."), [0, -2, 0, 0]);
+}
+
+#[test]
+fn skipped_message_was_kept_as_the_one_before() {
+    let mut handler = handler(2);
+    handled(&mut handler, 0, b"k.");
+    handled(&mut handler, 1, b"b\x00k.");
+    handler.set_on(false);
+    assert_eq!(land(&mut handler, 2, b"k.").0, Outcome::Passed(Pass::Off));
+    assert_eq!((handler.keeps(), handler.given_back()), (None, &[][..]));
+    handler.set_on(true);
+    let mut copies = self::handler(2);
+    handled(&mut copies, 0, b"k.");
+    let too_long = vec![0; copies.memory().message_area().len() + 1];
+    let outcome = copies.handle_copy(&too_long, 7, Instant::now());
+    assert_eq!((outcome, copies.keeps()), (Outcome::Passed(Pass::TooLong), None));
+    // What was kept before stays so.
+    assert_eq!(handled(&mut handler, 2, b"s\x01b\x01"), [0, 0]);
+}
+
+#[test]
+fn rejected_message_was_kept() {
+    let mut handler = handler(2);
+    handled(&mut handler, 0, b"k.");
+    handled(&mut handler, 1, b"k.b\x00");
+    handler.reject();
+    assert_eq!((handler.keeps(), handler.given_back()), (None, &[][..]));
+    assert_eq!(handled(&mut handler, 2, b"s\x01b\x01s\x00"), [-1, -1, 0]);
+    // Aborts that disable the handler take what it keeps, also these.
+    while !handler.is_disabled() {
+        handled(&mut handler, 1, b"s\x00");
+        handler.reject();
+    }
     handler.enable();
     assert_eq!(handled(&mut handler, 1, b"s\x00b\x00"), [-1, -1]);
 }

@@ -125,11 +125,11 @@ impl SendPolicy for Ded {
             pace.unsent = 0;
         }
         let follows_front = pace.unsent == 0 && state.queued_bytes <= MAX_FRONT;
-        if state.can_read && (is_front || follows_front) {
+        if (is_front || follows_front) && state.can_read() {
             pace.unsent = state.queued_bytes as u64;
             return SendStep::Read { max_bytes: READ };
         }
-        if state.can_read && pace.reads_early(state.queued_bytes) {
+        if pace.reads_early(state.queued_bytes) && state.can_read() {
             return SendStep::Read { max_bytes: READ };
         }
         pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: SMALL_PIECE })
@@ -366,7 +366,7 @@ mod tests {
                 id,
                 queued_bytes: READ as usize,
                 file_bytes: None,
-                can_read: false,
+                can_read: &|| false,
                 is_full: true,
                 now: start + millis * MILLIS,
                 unacked_bytes: &|| 100_000,
@@ -420,7 +420,7 @@ mod tests {
             id: ConnId::new(0, 0),
             queued_bytes: front + behind,
             file_bytes: (front == 0).then_some(1 << 20),
-            can_read: true,
+            can_read: &|| true,
             is_full: false,
             now: Instant::now(),
             unacked_bytes: &|| 0,
@@ -483,7 +483,7 @@ mod tests {
                 id,
                 queued_bytes: 0,
                 file_bytes: Some(left),
-                can_read: false,
+                can_read: &|| false,
                 is_full: true,
                 now,
                 unacked_bytes: &unacked_bytes,

@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use ash_sandbox::sandbox::Handler;
-use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
+use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, Place};
 
 use crate::bindings::{BindingReader, NewHandler};
 use crate::hooks::BindError;
-use crate::tenant::{Bound, Lends, Reply, Taken, Tenant, Verdict};
+use crate::tenant::{Bound, Landed, Lends, Reply, Taken, Tenant, Verdict};
 use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, Rx};
 
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].
@@ -25,7 +25,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 ///
 /// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
 /// application gets it as it arrived, and what follows until it has consumed all. It may keep messages where they have landed
-/// until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is disabled or replaced.
+/// until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is
+/// disabled or replaced; one that is off keeps them. While three quarters of the buffers are in use, it can keep no more.
 ///
 /// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs, and
 /// [add](Bindings::add) handlers.
@@ -178,7 +179,9 @@ impl Landing {
         };
         let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
         self.passes_to_next = !self.starts_upcalls;
-        let landed_at = rx.place().filter(|place| place.group == group).map(|place| place.offset);
+        let landed = rx.place().filter(|place| place.group == group);
+        let landed_at =
+            landed.map(|Place { offset, .. }| Landed { offset, is_scarce: rx.is_scarce() });
         let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
         let (is_overloaded, now) = (io.is_overloaded(), io.now());
         let message = match bound.handle(rx.bytes(), landed_at, connection, is_overloaded, now) {

@@ -61,6 +61,12 @@ impl<'a> Rx<'a> {
         Some(Place { group, offset: offset + self.consumed })
     }
 
+    /// Returns whether the bytes lie in a buffer of which there are few left.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn is_scarce(&self) -> bool {
+        matches!(&self.memory, Memory::Buffer(buffer) if buffer.is_scarce())
+    }
+
     /// Consumes the first `n` bytes.
     ///
     /// # Panics

@@ -43,19 +43,23 @@ pub struct SendState<'a> {
     pub queued_bytes: usize,
     /// Number of bytes left of the file at the front of the queue; `None` if bytes in memory are there.
     pub file_bytes: Option<u64>,
-    /// [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and all
-    /// connections together hold less than half of
-    /// [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes).
-    pub can_read: bool,
     /// The socket took only a part of the last piece of a file, or of the last send from memory if the policy
     /// decides these, too. After a pause this is not known, and false.
     pub is_full: bool,
     /// The time at which the turn began.
     pub now: Instant,
+    pub(crate) can_read: &'a dyn Fn() -> bool,
     pub(crate) unacked_bytes: &'a dyn Fn() -> u64,
 }
 
 impl SendState<'_> {
+    /// Returns whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and all connections
+    /// together hold less than half of [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes). It sums what the
+    /// connection has queued.
+    pub fn can_read(&self) -> bool {
+        (self.can_read)()
+    }
+
     /// Returns the number of bytes sent that the peer has not acknowledged. It is a system call.
     pub fn unacked_bytes(&self) -> u64 {
         (self.unacked_bytes)()
@@ -107,7 +111,7 @@ pub enum SendResult {
     Read {
         /// Number of its bytes; 0 if the file was truncated, which ends the connection.
         bytes: u32,
-        /// The piece was not in the page cache, so that the read waited for the disk.
+        /// The piece was not in the page cache, so that the read waited for the disk. False if that is not known.
         was_cold: bool,
     },
     /// The socket has room, or the connection is broken.

@@ -192,6 +192,15 @@ pub(crate) enum Verdict {
     },
 }
 
+/// Where a message has landed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Landed {
+    /// In the buffers.
+    pub(crate) offset: usize,
+    /// The buffers are scarce.
+    pub(crate) is_scarce: bool,
+}
+
 /// Why the buffer of a message is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taken {
@@ -243,6 +252,8 @@ pub(crate) struct Bound {
     lends: Lends,
     /// The buffers of messages that the handler keeps, with their slots.
     kept: Vec<(u32, RxBuf)>,
+    /// Their maximum, while buffers are not scarce.
+    max_kept: usize,
     shared: Arc<Shared>,
 }
 
@@ -292,9 +303,8 @@ impl Bound {
         let size = size as usize;
         // The others stay for receives.
         let max_kept = MAX_KEPT.min(usize::from(count) / 2);
-        handler.set_max_kept(max_kept);
         let kept = Vec::with_capacity(max_kept);
-        Ok((Bound { handler, messages, size, replies, lends, kept, shared }, tenant))
+        Ok((Bound { handler, messages, size, replies, lends, kept, max_kept, shared }, tenant))
     }
 
     /// Returns the group of its receive buffers.
@@ -303,17 +313,18 @@ impl Bound {
     }
 
     /// Lets the handler handle a message, unless it is off or the server is overloaded. The message has landed at an
-    /// offset of the buffers, or is copied.
+    /// offset of the buffers, or is copied. While buffers are scarce, the handler cannot keep it: some stay for messages with
+    /// which it gives others back.
     #[inline]
     pub(crate) fn handle(
         &mut self,
         bytes: &[u8],
-        landed_at: Option<usize>,
+        landed_at: Option<Landed>,
         connection: u64,
         is_overloaded: bool,
         now: Instant,
     ) -> Verdict {
-        let Bound { handler, messages, replies, kept, shared, .. } = self;
+        let Bound { handler, messages, replies, kept, max_kept, shared, .. } = self;
         add(if landed_at.is_some() { &shared.landed } else { &shared.copied }, 1);
         if is_overloaded {
             add(&shared.passed, 1);
@@ -327,7 +338,8 @@ impl Bound {
         handler.set_free_slots(replies.collect());
         let mut message = 0..0;
         let outcome = match landed_at {
-            Some(offset) => {
+            Some(Landed { offset, is_scarce }) => {
+                handler.set_max_kept(if is_scarce { 0 } else { *max_kept });
                 let start = messages.range().start + offset;
                 message = start..start + bytes.len();
                 handler.handle(message.clone(), connection, messages.slot(offset), now)

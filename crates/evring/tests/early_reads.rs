@@ -170,7 +170,7 @@ struct CountsReads;
 impl SendPolicy for CountsReads {
     fn next(&mut self, state: &SendState<'_>) -> SendStep {
         match state.file_bytes {
-            Some(_) if state.can_read => SendStep::Read { max_bytes: PART_BYTES as u32 },
+            Some(_) if state.can_read() => SendStep::Read { max_bytes: PART_BYTES as u32 },
             _ => SendStep::Send { max_file_bytes: 1 },
         }
     }

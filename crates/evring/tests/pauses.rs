@@ -138,7 +138,9 @@ impl SendPolicy for PausesWhileReading {
         }
         let times = [Duration::from_millis(10), Duration::from_secs(10)];
         match times.get(self.pauses) {
-            _ if state.can_read && self.pauses != 1 => SendStep::Read { max_bytes: MAX_READ_BYTES },
+            _ if state.can_read() && self.pauses != 1 => {
+                SendStep::Read { max_bytes: MAX_READ_BYTES }
+            }
             Some(time) if state.file_bytes.is_none() => {
                 self.pauses += 1;
                 self.pause = Some((state.now, *time));

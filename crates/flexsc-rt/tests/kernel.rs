@@ -432,9 +432,12 @@ fn a_read_that_ended_within_a_page_was_followed_by_one_of_nothing() {
         let posted = kernel.page_counters().posted;
         let threads = kernel.counters().offloaded_file_ops;
         submit(&mut kernel, token, Op::File(op));
-        let Outcome::File(outcome) = next(&mut kernel).outcome else { panic!() };
+        let completion = next(&mut kernel);
+        let Outcome::File(outcome) = completion.outcome else { panic!() };
         let made = kernel.page_counters().posted - posted;
-        (outcome, made, kernel.counters().offloaded_file_ops > threads)
+        let by_thread = kernel.counters().offloaded_file_ops > threads;
+        assert_eq!(completion.was_cold, by_thread && matches!(outcome, FileOutcome::Read(_)));
+        (outcome, made, by_thread)
     };
     // A read that ends between pages may have stopped before one that is not cached.
     for (name, len, expected) in [(c"one", 1_024, 1), (c"two", 4_096, 2), (c"five", 20_000, 1)] {
@@ -464,6 +467,17 @@ fn a_read_that_ended_within_a_page_was_followed_by_one_of_nothing() {
     let (FileOutcome::Opened(opened), ..) = done(FileOp::Open(at, Access::Read)) else { panic!() };
     let (FileOutcome::Read(bytes), ..) = done(FileOp::Read(opened.0, 0..20_001)) else { panic!() };
     assert_eq!(*bytes, content);
+}
+
+#[test]
+fn read_counted_as_cold_where_that_is_unknown() {
+    let mut kernel = kernel();
+    // procfs does not support RWF_NOWAIT.
+    let file = File::from(OwnedFd::from(std::fs::File::open("/proc/version").unwrap()));
+    submit(&mut kernel, Token::new(OpKind::File, 0, 0), Op::File(FileOp::Read(file, 0..10)));
+    let done = next(&mut kernel);
+    let Outcome::File(FileOutcome::Read(bytes)) = done.outcome else { panic!("{done:?}") };
+    assert_eq!((&*bytes, done.was_cold), (&b"Linux vers"[..], false));
 }
 
 #[test]

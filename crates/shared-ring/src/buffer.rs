@@ -270,16 +270,17 @@ impl RxBuf {
         Rc::strong_count(&self.pool) == 1
     }
 
+    /// Returns whether the [buffers of its pool are scarce](BufferPool::is_scarce), so that a holder should not keep this one.
+    pub fn is_scarce(&self) -> bool {
+        !self.is_sole_owner() && self.pool.is_scarce()
+    }
+
     /// Copies the bytes out of the pool if its buffers are scarce, else returns the value itself.
     ///
     /// Call it before keeping bytes for long, so that one connection cannot starve the others.
     #[must_use]
     pub fn copy_if_scarce(self) -> RxBuf {
-        if self.is_sole_owner() || !self.pool.is_scarce() {
-            self
-        } else {
-            RxBuf::from(self.to_vec())
-        }
+        if self.is_scarce() { RxBuf::from(self.to_vec()) } else { self }
     }
 }
 

@@ -101,8 +101,10 @@ impl FileVersion {
 }
 
 /// Returns whether a file has these bytes at an offset. They were read lately, so the page cache probably has them.
+#[cold]
+#[inline(never)]
 fn has_bytes(host: &impl Host, file: &File, offset: u64, bytes: &[u8]) -> bool {
-    const PART: usize = 4096;
+    const PART: usize = 32 * 1024;
     let mut now = [0; PART];
     (offset..).step_by(PART).zip(bytes.chunks(PART)).all(|(at, part)| {
         let now = &mut now[..part.len()];
@@ -136,7 +138,7 @@ mod tests {
 
     #[test]
     fn first_bytes_of_two_contents_counted_as_those_of_a_longer_file() {
-        let bytes: Vec<u8> = (0..10_000_u32).map(|at| (at % 251) as u8).collect();
+        let bytes: Vec<u8> = (0..80_000_u32).map(|at| (at % 251) as u8).collect();
         let contents = |first: &[u8], offset| {
             let (mut log, file, mut version) = opened(&bytes);
             let (host, now) = (Linux::default(), Instant::now());
@@ -147,10 +149,10 @@ mod tests {
             log.write_all(b"more").unwrap();
             contents(now)
         };
-        assert_eq!(contents(&bytes[..9_000], 0), Contents::Same);
-        assert_eq!(contents(&bytes[500..9_000], 500), Contents::Same);
-        for at in [0, 4_095, 4_096, 8_999] {
-            let mut first = bytes[..9_000].to_vec();
+        assert_eq!(contents(&bytes[..70_000], 0), Contents::Same);
+        assert_eq!(contents(&bytes[500..70_000], 500), Contents::Same);
+        for at in [0, 32_767, 32_768, 69_999] {
+            let mut first = bytes[..70_000].to_vec();
             first[at] ^= 1;
             assert_eq!(contents(&first, 0), Contents::Changed, "byte {at}");
         }

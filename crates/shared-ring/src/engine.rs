@@ -284,8 +284,10 @@ impl<P: Poller, S: System> Engine<P, S> {
             // SAFETY: the thread has run the job.
             let submitted = unsafe { self.operations.offloaded(token, result) };
             let ended = match submitted {
-                Some(Submitted::Done(outcome)) => Some(Completion::by_thread(token, outcome)),
-                Some(in_flight) => self.resume(token, in_flight),
+                Some((Submitted::Done(outcome), was_cold)) => {
+                    Some(Completion::by_thread(token, outcome, was_cold))
+                }
+                Some((in_flight, _)) => self.resume(token, in_flight),
                 None => None,
             };
             self.done.extend(ended);

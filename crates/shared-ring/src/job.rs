@@ -83,7 +83,12 @@ impl FileJob {
     /// Returns whether an error with [`Blocking::NoBlock`] means that the operation may block.
     pub fn would_block(error: Errno) -> bool {
         // Not cached; unknown whether cached; kernel without RWF_NOWAIT or RESOLVE_CACHED.
-        matches!(error, Errno::AGAIN | Errno::OPNOTSUPP | Errno::INVAL)
+        Self::is_cold(error) || matches!(error, Errno::OPNOTSUPP | Errno::INVAL)
+    }
+
+    /// Returns whether an error of a read with [`Blocking::NoBlock`] means that the part is not in the page cache.
+    pub fn is_cold(error: Errno) -> bool {
+        error == Errno::AGAIN
     }
 }
 

@@ -180,7 +180,8 @@ pub struct Completion {
     pub outcome: Outcome,
     /// The operation has ended. `Accept`, `Receive` and `ReceiveFrom` have many completions.
     pub is_last: bool,
-    /// The operation has read a part of a file that was not in the page cache.
+    /// The operation has read a part of a file that was not in the page cache. False if that is not known: not all file
+    /// systems can read without blocking.
     pub was_cold: bool,
 }
 
@@ -195,10 +196,11 @@ impl Completion {
         Completion { token, outcome, is_last: false, was_cold: false }
     }
 
-    /// Creates the last completion of an operation that a thread has executed, as it would have blocked.
-    pub fn by_thread(token: Token, outcome: Outcome) -> Self {
-        let was_cold = matches!(outcome, Outcome::File(FileOutcome::Read(_)));
-        Completion { was_cold, ..Completion::last(token, outcome) }
+    /// Creates the last completion of an operation that a thread has executed, perhaps as it found a part of a file that was
+    /// not in the page cache.
+    pub fn by_thread(token: Token, outcome: Outcome, was_cold: bool) -> Self {
+        let is_read = matches!(outcome, Outcome::File(FileOutcome::Read(_)));
+        Completion { was_cold: was_cold && is_read, ..Completion::last(token, outcome) }
     }
 }
 

@@ -37,7 +37,11 @@ pub struct Operations<S: System, N> {
 /// The socket or the thread for which an operation in flight waits.
 enum Pending {
     Socket,
-    Thread { cancelled: bool },
+    /// Another thread executes its job; a part of a file was not in the page cache.
+    Thread {
+        cancelled: bool,
+        was_cold: bool,
+    },
 }
 
 /// The operations that wait for a socket.
@@ -247,7 +251,8 @@ impl<S: System, N: Default> Operations<S, N> {
         let (number, ahead) = (file.fd(), &mut self.read_ahead);
         let read = nonblocking::read_first(&mut self.system, ahead, fd, (file, offset), len);
         self.counters.offloaded_file_ops += 1;
-        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
+        let state = Pending::Thread { cancelled: false, was_cold: true };
+        self.in_flight.insert(token, op, state)?;
         self.need = Some(Need::Thread(Job::Cache(number, read)));
         Ok(Submitted::InFlight)
     }
@@ -266,7 +271,7 @@ impl<S: System, N: Default> Operations<S, N> {
         // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
         let job = unsafe { op.job() };
         if job.may_always_block() {
-            return self.offload_file(token, Op::File(op), job);
+            return self.offload_file(token, Op::File(op), job, false);
         }
         self.counters.system_calls += 1;
         let read = match &op {
@@ -275,7 +280,7 @@ impl<S: System, N: Default> Operations<S, N> {
         };
         match read.unwrap_or_else(|| self.system.file_work(&job)) {
             Err(errno) if FileJob::would_block(errno) => {
-                self.offload_file(token, Op::File(op), job)
+                self.offload_file(token, Op::File(op), job, FileJob::is_cold(errno))
             }
             result => Ok(Submitted::Done(result.into())),
         }
@@ -286,14 +291,21 @@ impl<S: System, N: Default> Operations<S, N> {
         token: Token,
         op: Op,
         job: FileJob,
+        was_cold: bool,
     ) -> Result<Submitted, SubmitError> {
-        let submitted = self.offload(token, op, Job::File(job));
+        let submitted = self.offload(token, op, Job::File(job), was_cold);
         self.counters.offloaded_file_ops += u64::from(submitted.is_ok());
         submitted
     }
 
-    fn offload(&mut self, token: Token, op: Op, job: Job) -> Result<Submitted, SubmitError> {
-        self.in_flight.insert(token, op, Pending::Thread { cancelled: false })?;
+    fn offload(
+        &mut self,
+        token: Token,
+        op: Op,
+        job: Job,
+        was_cold: bool,
+    ) -> Result<Submitted, SubmitError> {
+        self.in_flight.insert(token, op, Pending::Thread { cancelled: false, was_cold })?;
         self.need = Some(Need::Thread(job));
         Ok(Submitted::InFlight)
     }
@@ -310,7 +322,7 @@ impl<S: System, N: Default> Operations<S, N> {
         // leaked.
         let job = unsafe { call.job() };
         if let Executor::Ring | Executor::Thread = by {
-            let submitted = self.offload(token, Op::Call(call, by), Job::Call(job));
+            let submitted = self.offload(token, Op::Call(call, by), Job::Call(job), false);
             self.counters.offloaded_calls += u64::from(submitted.is_ok());
             return submitted;
         }
@@ -329,7 +341,8 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Continues an operation whose job another thread has run. Returns `None` if it is not in flight.
+    /// Continues an operation whose job another thread has run. Returns also whether a part of a file was not in the page
+    /// cache; `None` if it is not in flight.
     ///
     /// # Safety
     /// No thread uses the job any more.
@@ -337,16 +350,20 @@ impl<S: System, N: Default> Operations<S, N> {
         &mut self,
         token: Token,
         result: Result<JobOutcome, Errno>,
-    ) -> Option<Submitted> {
+    ) -> Option<(Submitted, bool)> {
         let InFlight { op, state, .. } = self.in_flight.remove(token)?;
-        let cancelled = matches!(state, Pending::Thread { cancelled: true });
-        Some(match op {
+        let (cancelled, was_cold) = match state {
+            Pending::Thread { cancelled, was_cold } => (cancelled, was_cold),
+            Pending::Socket => (false, false),
+        };
+        let submitted = match op {
             // It may have had an effect, so its result counts.
             Op::Call(..) => Submitted::Done(op.executed(result)),
             _ if cancelled => Submitted::Done(op.fail(Errno::CANCELED)),
             Op::SendFile { fd, .. } if result.is_ok() => self.resume(fd, token, op, true),
             _ => Submitted::Done(op.executed(result)),
-        })
+        };
+        Some((submitted, was_cold))
     }
 
     fn resume(&mut self, fd: Fd, token: Token, op: Op, was_read: bool) -> Submitted {
@@ -471,7 +488,7 @@ impl<S: System, N: Default> Operations<S, N> {
     pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
         let InFlight { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
-        if let Pending::Thread { cancelled } = state {
+        if let Pending::Thread { cancelled, .. } = state {
             if !withdraw() {
                 *cancelled = true;
                 return None;

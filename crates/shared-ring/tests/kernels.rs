@@ -123,6 +123,7 @@ on_every_kernel!(full_socket_had_room_once_its_peer_had_ended);
 on_every_kernel!(unsent_limit_bounds_what_a_socket_takes);
 on_every_kernel!(connecting_succeeds_and_fails);
 on_every_kernel!(files_are_opened_queried_and_read);
+on_every_kernel!(read_counted_as_cold_where_that_is_unknown);
 on_every_kernel!(files_are_created_and_written);
 on_every_kernel!(file_opened_for_reading_cannot_be_written);
 on_every_kernel!(write_in_flight_is_cancelled_or_done);

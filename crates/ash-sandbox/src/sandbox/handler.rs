@@ -3,8 +3,8 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 use std::time::Instant;
 
 use wasmtime::{Global, Store, Trap, TypedFunc, Val};
@@ -185,9 +185,10 @@ impl HandlerCode {
 
 /// An instance of a handler. It belongs to one thread at a time.
 ///
-/// Its pages are mapped when it is instantiated, so that no message waits for them. To drop it costs little, so that a thread
-/// that serves messages can do so: the next [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the
-/// sandboxer and all that it has loaded. Those beyond 32 that wait for this are unmapped at once.
+/// Its pages, except those of a table, are mapped when it is instantiated, so that no message waits for them. To drop one of a
+/// module costs little while its sandboxer, or an [`Ash`](super::Ash) of that, exists, so that a thread that serves messages
+/// can do so: the next [instantiation](super::Ash::instantiate) unmaps its memory, or the end of the sandboxer and all that it
+/// has loaded. Those beyond 32 that wait for this, and native handlers, are unmapped at once.
 pub struct Handler {
     code: ManuallyDrop<HandlerCode>,
     memory: Arc<HandlerMemory>,
@@ -205,8 +206,8 @@ pub struct Handler {
     copy_area: Range<usize>,
     /// Interrupts the handler, if it is bounded by epochs.
     clock: Option<Arc<Clock>>,
-    /// Takes the instance at the end.
-    dropped: Arc<Dropped>,
+    /// Takes the instance at the end, unless the sandboxer and all that it has loaded are gone.
+    dropped: Weak<Dropped>,
 }
 
 impl Drop for Handler {
@@ -216,7 +217,9 @@ impl Drop for Handler {
         if let HandlerCode::Module(mut instance) = code {
             // After a panic it may have locks.
             instance.store.data_mut().end_shared(false);
-            self.dropped.keep(instance);
+            if let Some(dropped) = self.dropped.upgrade() {
+                dropped.keep(instance);
+            }
         }
     }
 }
@@ -238,7 +241,7 @@ impl Handler {
         policy: Arc<Policy>,
         budget: Arc<Budget>,
         (bound, is_by_bytes): (Bound, bool),
-        (clock, dropped): (Option<Arc<Clock>>, Arc<Dropped>),
+        (clock, dropped): (Option<Arc<Clock>>, Weak<Dropped>),
     ) -> Self {
         // With less it could be aborted, or use more than there is.
         let all = policy.max_operations.min(budget.per_second()).max(1);
@@ -368,11 +371,10 @@ impl Handler {
     /// into the area.
     pub fn handle_copy(&mut self, message: &[u8], connection: u64, now: Instant) -> Outcome {
         let area = self.copy_area.clone();
-        if area.is_empty() {
-            return Outcome::Passed(Pass::Elsewhere);
-        }
-        if message.len() > area.len() {
-            return Outcome::Passed(Pass::TooLong);
+        if message.len() > area.len() || area.is_empty() {
+            self.code.host_mut().discard();
+            let is_elsewhere = area.is_empty();
+            return Outcome::Passed(if is_elsewhere { Pass::Elsewhere } else { Pass::TooLong });
         }
         let left = match self.admit(now) {
             Ok(left) => left,
@@ -450,7 +452,7 @@ impl Handler {
         let outcome = self.outcome(result);
         let host = self.code.host_mut();
         host.end_shared(outcome == Outcome::Handled);
-        host.kept.end(&message, outcome == Outcome::Handled);
+        host.kept.end(outcome == Outcome::Handled);
         if let Some(governor) = &mut self.governor {
             governor.record(matches!(outcome, Outcome::Passed(_)));
         }
@@ -476,8 +478,9 @@ impl Handler {
     }
 
     /// Turns the last outcome from [`Outcome::Handled`] into an involuntary abort, as what the handler has sent breaks the
-    /// protocol. Its sends and events are dropped; what it has stored in a shared table stays. Returns the outcome. Call it
-    /// at most once for an outcome.
+    /// protocol. Its sends and events are dropped, and it keeps and gives back nothing; what it has stored in a shared table
+    /// stays. If it [is disabled](Self::is_disabled) then, the caller drops the buffers of all messages that it has kept.
+    /// Returns the outcome. Call it at most once for an outcome, and before the next message.
     pub fn reject(&mut self) -> Outcome {
         self.counters.handled = self.counters.handled.saturating_sub(1);
         self.counters.involuntary_aborts += 1;
@@ -485,7 +488,12 @@ impl Handler {
         if let Some(governor) = &mut self.governor {
             governor.correct();
         }
-        self.code.host_mut().discard();
+        let host = self.code.host_mut();
+        host.kept.end(false);
+        host.discard();
+        if self.is_disabled() {
+            self.take_back_kept();
+        }
         Outcome::Passed(Pass::Involuntary(Abort::Reply))
     }
 

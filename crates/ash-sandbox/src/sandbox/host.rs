@@ -115,7 +115,7 @@ impl Host {
     pub(crate) fn begin(&mut self, message: Range<usize>, slot: Option<u32>, operations: u64) {
         // The last one has locks if it ended with a panic.
         self.end_shared(false);
-        self.kept.begin(slot);
+        self.kept.begin(slot.map(|slot| (slot, message.clone())));
         self.message = message;
         self.operations = operations;
         self.aborted = false;
@@ -128,8 +128,9 @@ impl Host {
         self.events.clear();
     }
 
-    /// Ends an invocation whose effects are dropped.
+    /// Begins anew without an invocation: there are no effects.
     pub(crate) fn discard(&mut self) {
+        self.kept.begin(None);
         self.sends.clear();
         self.events.clear();
     }

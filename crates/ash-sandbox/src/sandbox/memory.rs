@@ -91,7 +91,7 @@ impl HandlerMemory {
         ftruncate(&fd, len as u64)?;
         let map = |start, flags| {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
-            // No message waits for a page.
+            // No message waits for a page. Those of a table are mapped at their first use: it may have many.
             let flags = flags | MapFlags::POPULATE;
             // SAFETY: a new mapping, or one that replaces a part of the range reserved below.
             unsafe { mmap(start, len, protection, flags, &fd, 0) }

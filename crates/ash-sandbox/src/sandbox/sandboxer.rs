@@ -198,7 +198,7 @@ impl Sandboxer {
         let code = HandlerCode::Native { host, entry: Box::new(entry) };
         let (memory, policy) = (Arc::new(memory), Arc::clone(&self.policy));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
-        let dropped = Arc::clone(&self.dropped);
+        let dropped = Arc::downgrade(&self.dropped);
         Ok(Handler::new(code, memory, policy, budget, (Bound::Acyclic(1), true), (None, dropped)))
     }
 }
@@ -289,7 +289,7 @@ impl Ash {
         let code = HandlerCode::Module(Instance::new(store, entry, globals));
         let budget = self.budgets.of(tenant, policy.operations_per_second);
         let Analysis { bound, is_by_bytes, .. } = self.analysis;
-        let ends = (self.clock.clone(), Arc::clone(&self.dropped));
+        let ends = (self.clock.clone(), Arc::downgrade(&self.dropped));
         Ok(Handler::new(code, memory, policy, budget, (bound, is_by_bytes), ends))
     }
 }

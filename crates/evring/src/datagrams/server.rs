@@ -19,7 +19,7 @@ use shared_ring::{
 
 use super::{Command, DatagramConfig, DatagramNotification, Shared};
 use crate::admission::LoadEstimator;
-use crate::tenant::{Bound, Lends, Reply, Verdict, add};
+use crate::tenant::{Bound, Landed, Lends, Reply, Verdict, add};
 use crate::wheel::after;
 use crate::{Admission, BindError, Tenant};
 
@@ -237,7 +237,8 @@ impl<K: Kernel> DatagramServer<K> {
             return self.pass(source, datagram.bytes(), sent_len);
         }
         let buffer = datagram.into_buffer();
-        let landed_at = buffer.place().map(|place| place.offset);
+        let is_scarce = buffer.is_scarce();
+        let landed_at = buffer.place().map(|place| Landed { offset: place.offset, is_scarce });
         let (number, is_overloaded) = (self.numbers.hash_one(source), self.load.is_overloaded());
         match self.bound.handle(&buffer, landed_at, number, is_overloaded, now) {
             Verdict::Handled(message) => {

@@ -51,20 +51,22 @@ impl<K: Submit> Io<K> {
         if !self.policy_decides_memory && connection.queue.files() == 0 {
             return DefaultSendPolicy::STEP;
         }
-        let id = self.conn(slot);
+        let Some(mut policy) = self.send_policy.take() else { return DefaultSendPolicy::STEP };
         let host = self.kernel.host();
         let unacked_bytes =
             || connection.socket.as_ref().map_or(0, |socket| host.unacked_bytes(socket));
         let state = SendState {
-            id,
+            id: self.conn(slot),
             queued_bytes: connection.queued,
             file_bytes: connection.queue.front().and_then(SendItem::file_bytes_left),
-            can_read: self.can_read_ahead(slot),
             is_full: connection.has(ConnFlags::SOCKET_FULL),
             now: self.kernel.now(),
+            can_read: &|| self.can_read_ahead(slot),
             unacked_bytes: &unacked_bytes,
         };
-        self.send_policy.as_mut().map_or(DefaultSendPolicy::STEP, |policy| policy.next(&state))
+        let step = policy.next(&state);
+        self.send_policy = Some(policy);
+        step
     }
 }
 

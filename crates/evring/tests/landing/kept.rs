@@ -6,11 +6,12 @@ use std::net::TcpStream;
 use ash_sandbox::sandbox::{Ash, Policy, Sandboxer};
 use evring::hooks::Binding;
 
+use crate::landing::late_readers::with_small_queues;
 use crate::landing::{BUFFERS, LEN, Server};
-use crate::server::side_by_side;
+use crate::server::{connect, side_by_side};
 
 /// Does what the first byte of a message says, with the entry that the second one names: `k` keeps the message, `g` sends what is
-/// kept, `b` gives it back; `p` keeps and `h` gives back, and both pass the message on; `!` traps. Replies with the status if
+/// kept, `b` gives it back; `e` echoes the message; `p` keeps and `h` gives back, and both pass the message on; `!` traps. Replies with the status if
 /// there is nothing else. Passes on all other messages.
 pub(crate) const KEEPER: &str = r#"
 (module
@@ -45,6 +46,9 @@ pub(crate) const KEEPER: &str = r#"
       (return (call $reply (call $give_back (i32.load offset=8 (local.get $entry)))))))
     (if (i32.eq (local.get $do) (i32.const 0x68)) (then
       (drop (call $give_back (i32.load offset=8 (local.get $entry))))))
+    (if (i32.eq (local.get $do) (i32.const 0x65)) (then
+      (drop (call $send (local.get $at) (local.get $length)))
+      (return (i32.const 1))))
     (if (i32.eq (local.get $do) (i32.const 0x21)) (then unreachable))
     (i32.const 0)))
 "#;
@@ -123,5 +127,31 @@ fn handler_keeps_messages_until_it_gives_them_back_on_every_mechanism() {
         assert_eq!(counters.replies_lent, 0, "{backend}: what is kept has left");
         drop(client);
         assert!(server.stop(), "{backend}");
+    });
+}
+
+#[test]
+fn kept_messages_took_the_buffers_that_slow_readers_had_left() {
+    side_by_side(|backend| {
+        let (address, remote, _, thread) =
+            with_small_queues(backend, || keeper().instantiate(1).unwrap());
+        let [mut client, mut slow] = [(); 2].map(|()| connect(address));
+        slow.set_nonblocking(true).unwrap();
+        // Until the server receives nothing more from a reader that has stopped: its replies have most of the buffers.
+        while slow.write(&[b'e'; LEN]).is_ok() {
+            (0..2).for_each(|n| pass(&mut client, b'x', n));
+        }
+        let mut keeps = |entry| {
+            client.write_all(&message(b'k', entry)).unwrap();
+            let mut status = [0];
+            client.read_exact(&mut status).unwrap();
+            status == [0]
+        };
+        let kept = (0..BUFFERS.0 as u8).filter(|n| keeps(*n)).count();
+        assert!(kept < usize::from(BUFFERS.0) / 2, "{backend}: {kept} kept");
+        (0..50).for_each(|n| pass(&mut client, b'x', n));
+        drop((client, slow));
+        remote.stop();
+        thread.join().unwrap();
     });
 }

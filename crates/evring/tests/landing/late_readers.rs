@@ -6,6 +6,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use ash_sandbox::sandbox::Handler;
 use evring::hooks::{Hooked, Landing, Tenant};
 use evring::{AnyMechanism, Listener, RemoteHandle};
 
@@ -16,8 +17,9 @@ use crate::server::{echo_to_a_late_reader, side_by_side, small_queues};
 const HELD_AFTER: Duration = Duration::from_millis(200);
 
 /// Starts a server of one tenant, with small queues.
-fn with_small_queues(
+pub(super) fn with_small_queues(
     backend: &'static str,
+    handler: fn() -> Handler,
 ) -> (SocketAddr, RemoteHandle, Tenant, thread::JoinHandle<()>) {
     let (started, server) = mpsc::channel();
     let thread = thread::spawn(move || {
@@ -36,7 +38,7 @@ fn with_small_queues(
 #[test]
 fn messages_held_for_a_late_reader_were_lost_at_a_stop() {
     side_by_side(|backend| {
-        let (address, remote, tenant, thread) = with_small_queues(backend);
+        let (address, remote, tenant, thread) = with_small_queues(backend, handler);
         let mut client = TcpStream::connect(address).unwrap();
         let mut messages = 0;
         // Until one is held.
@@ -59,7 +61,7 @@ fn messages_held_for_a_late_reader_were_lost_at_a_stop() {
 #[test]
 fn client_that_read_the_replies_of_a_handler_late_was_reset() {
     side_by_side(|backend| {
-        let (address, remote, tenant, thread) = with_small_queues(backend);
+        let (address, remote, tenant, thread) = with_small_queues(backend, handler);
         // From its own memory.
         echo_to_a_late_reader(address, 2);
         assert_eq!(tenant.counters().passed, 0, "{backend}: the handler has echoed all");

@@ -20,8 +20,18 @@ use crate::pages::EntryId;
 pub(super) enum FileStage {
     /// The path is opened.
     Opening(Blocking),
-    /// A range is read: its bytes, and how many are there.
-    Reading(Vec<u8>, usize, Blocking),
+    /// A range is read.
+    Reading(ReadStage, Blocking),
+}
+
+/// A read of a range.
+#[derive(Default)]
+pub(super) struct ReadStage {
+    bytes: Vec<u8>,
+    /// How many of them are there.
+    filled: usize,
+    /// A part was not in the page cache.
+    was_cold: bool,
 }
 
 impl FlexScKernel {
@@ -36,7 +46,7 @@ impl FlexScKernel {
             Some(InFlight { op: Op::File(FileOp::Read(_, range)), .. }) => {
                 let len = range.end.saturating_sub(range.start);
                 let bytes = vec![0; u32::try_from(len).unwrap_or(u32::MAX) as usize];
-                self.read(token, bytes, 0, Blocking::NoBlock)
+                self.read(token, ReadStage { bytes, ..ReadStage::default() }, Blocking::NoBlock)
             }
             _ => self.open(token, Blocking::NoBlock),
         }
@@ -60,32 +70,26 @@ impl FlexScKernel {
         Ok(())
     }
 
-    fn read(
-        &mut self,
-        token: Token,
-        mut bytes: Vec<u8>,
-        filled: usize,
-        disk: Blocking,
-    ) -> Result<(), Busy> {
+    fn read(&mut self, token: Token, mut stage: ReadStage, disk: Blocking) -> Result<(), Busy> {
         let Some(InFlight { op: Op::File(FileOp::Read(file, range)), .. }) =
             self.in_flight.get(token)
         else {
             return Ok(());
         };
-        let (fd, offset) = (file.as_raw_fd(), range.start + filled as u64);
-        let room = &mut bytes[filled..];
+        let (fd, offset) = (file.as_raw_fd(), range.start + stage.filled as u64);
+        let room = &mut stage.bytes[stage.filled..];
         // SAFETY: the stage owns the bytes, the operation the file, until the call has ended, or they are
         // leaked.
         let posted =
             unsafe { self.pages.post_with(|scratch| calls::read(fd, offset, room, disk, scratch)) };
-        self.posted_for_file(token, posted?, FileStage::Reading(bytes, filled, disk));
+        self.posted_for_file(token, posted?, FileStage::Reading(stage, disk));
         Ok(())
     }
 
     fn posted_for_file(&mut self, token: Token, id: EntryId, stage: FileStage) {
         let on_thread = matches!(
             stage,
-            FileStage::Opening(Blocking::MayBlock) | FileStage::Reading(_, _, Blocking::MayBlock)
+            FileStage::Opening(Blocking::MayBlock) | FileStage::Reading(_, Blocking::MayBlock)
         );
         self.operations.counters.offloaded_file_ops += u64::from(on_thread);
         self.has_posted |= !on_thread;
@@ -120,20 +124,19 @@ impl FlexScKernel {
             (FileStage::Opening(Blocking::MayBlock), Err(Errno::NOSYS)) => {
                 return self.open_without_openat2(token);
             }
-            (FileStage::Reading(mut bytes, filled, disk), Ok(len)) => {
-                let filled = filled + len;
-                let is_whole = len == 0 || filled == bytes.len();
-                if is_whole || ends_file(start + filled as u64, disk) {
-                    bytes.truncate(filled);
-                    let read = Outcome::File(FileOutcome::Read(RxBuf::from(bytes)));
-                    return self.read_ended(token, read, disk);
+            (FileStage::Reading(mut stage, disk), Ok(len)) => {
+                stage.filled += len;
+                let is_whole = len == 0 || stage.filled == stage.bytes.len();
+                if is_whole || ends_file(start + stage.filled as u64, disk) {
+                    return self.read_ended(token, stage);
                 }
-                self.read(token, bytes, filled, Blocking::NoBlock)
+                self.read(token, stage, Blocking::NoBlock)
             }
-            (FileStage::Reading(bytes, filled, Blocking::NoBlock), Err(errno))
+            (FileStage::Reading(mut stage, Blocking::NoBlock), Err(errno))
                 if FileJob::would_block(errno) =>
             {
-                self.read(token, bytes, filled, Blocking::MayBlock)
+                stage.was_cold |= FileJob::is_cold(errno);
+                self.read(token, stage, Blocking::MayBlock)
             }
             (_, Err(errno)) => return self.end(token, |op| op.fail(errno)),
         };
@@ -143,10 +146,11 @@ impl FlexScKernel {
         }
     }
 
-    /// Ends a read whose last call might block or not.
-    fn read_ended(&mut self, token: Token, read: Outcome, disk: Blocking) {
+    fn read_ended(&mut self, token: Token, stage: ReadStage) {
+        let ReadStage { mut bytes, filled, was_cold } = stage;
+        bytes.truncate(filled);
+        let read = Outcome::File(FileOutcome::Read(RxBuf::from(bytes)));
         if self.in_flight.remove(token).is_some() {
-            let was_cold = disk == Blocking::MayBlock;
             self.done.push_back(Completion { was_cold, ..Completion::last(token, read) });
         }
     }

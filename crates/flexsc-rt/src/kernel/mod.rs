@@ -200,7 +200,7 @@ impl FlexScKernel {
         self.operations.counters.system_calls += 1;
         while let Some((token, result)) = self.offload.take() {
             // SAFETY: the thread has run the job.
-            if let Some(submitted) = unsafe { self.operations.offloaded(token, result) } {
+            if let Some((submitted, _)) = unsafe { self.operations.offloaded(token, result) } {
                 self.provide(token, submitted);
             }
         }

@@ -442,7 +442,9 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             Op::File(FileOp::Read(ref file, ref range)) => {
                 let (file, range) = (file.fd(), range.clone());
                 match self.read_now(token, file, &range) {
-                    Some(Err(errno)) if FileJob::would_block(errno) => was_cold = true,
+                    Some(Err(errno)) if FileJob::would_block(errno) => {
+                        was_cold = FileJob::is_cold(errno);
+                    }
                     Some(done) => return Ok(Submitted::Done(done.into())),
                     None => {}
                 }

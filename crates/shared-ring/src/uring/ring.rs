@@ -206,8 +206,12 @@ impl LinuxRing {
     /// Creates the table of registered files, with so many free places.
     ///
     /// # Errors
-    /// Those of io_uring_register(2): `EINVAL` before Linux 5.19, `EMFILE` if the limit on descriptors is lower.
+    /// Those of io_uring_register(2): `EINVAL` before Linux 5.19, `EMFILE` if the limit on descriptors is lower. `EBADF` in a
+    /// child of fork(2).
     pub(super) fn create_file_table(&mut self, places: u32) -> io::Result<()> {
+        if self.is_parents() {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         self.ring.submitter().register_files_sparse(places)
     }
 

@@ -75,7 +75,8 @@ impl<R: Ring> UringKernel<R> {
     /// part is cached.
     ///
     /// # Errors
-    /// Those of preadv2(2). If it [would block](crate::FileJob::would_block), the part is not cached, and the ring has to read.
+    /// Those of preadv2(2). If it [would block](crate::FileJob::would_block), the part may not be cached, and the ring has to
+    /// read.
     pub(super) fn read_now(
         &mut self,
         token: Token,

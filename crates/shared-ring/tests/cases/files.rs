@@ -56,6 +56,19 @@ pub(crate) fn files_are_opened_queried_and_read(mut kernel: impl Kernel, far: &i
     assert_eq!(errno, Errno::NOENT);
 }
 
+/// procfs does not support RWF_NOWAIT.
+pub(crate) fn read_counted_as_cold_where_that_is_unknown(mut kernel: impl Kernel, far: &impl Far) {
+    if !far.has_symlinks() {
+        return;
+    }
+    let file = std::fs::File::open("/proc/version").unwrap();
+    let read = FileOp::Read(File::from(std::os::fd::OwnedFd::from(file)), 0..10);
+    kernel.submit(FILE, Op::File(read)).unwrap();
+    let done = next(&mut kernel, &mut Batch::new(), FILE);
+    let Outcome::File(FileOutcome::Read(bytes)) = done.outcome else { panic!("{done:?}") };
+    assert_eq!((&*bytes, done.was_cold), (&b"Linux vers"[..], false));
+}
+
 /// Submits a file operation and returns its result.
 pub(super) fn run(kernel: &mut impl Kernel, op: FileOp) -> Result<FileOutcome, Errno> {
     let outcome = match kernel.submit(FILE, Op::File(op)).unwrap() {

@@ -149,15 +149,17 @@ impl<K: Submit> Io<K> {
     /// connections together hold at most half of the maximum.
     pub(crate) fn can_read_ahead(&self, slot: u32) -> bool {
         let connection = &self.connections[slot as usize];
-        if connection.queue.files() == 0 || connection.is_reading_ahead {
+        let is_due = connection.queue.files() > 0
+            && !connection.is_reading_ahead
+            && self.file_ops.deferred.is_empty()
+            && self.file_ops.has_room();
+        if !is_due {
             return false;
         }
         // What it has just read is not counted yet.
         let held = self.held - connection.held + connection.holds();
         let with_read = held + self.file_ops.read_ahead_bytes + MAX_READ_AHEAD_BYTES as usize;
         with_read <= self.config.max_buffered_bytes / 2
-            && self.file_ops.deferred.is_empty()
-            && self.file_ops.has_room()
     }
 
     /// Starts to read the first bytes of the first queued file, which [can be read](Io::can_read_ahead). Returns the outcome

@@ -132,10 +132,10 @@ impl TokioSubmit {
     ) {
         // SAFETY: as above.
         match unsafe { self.operations.offloaded(token, result.map(JobOutcome::from)) } {
-            Some(Submitted::Done(outcome)) => {
-                self.done.push_back(Completion::by_thread(token, outcome));
+            Some((Submitted::Done(outcome), was_cold)) => {
+                self.done.push_back(Completion::by_thread(token, outcome, was_cold));
             }
-            Some(Submitted::InFlight) => self.provide(token),
+            Some((Submitted::InFlight, _)) => self.provide(token),
             None => {}
         }
     }
