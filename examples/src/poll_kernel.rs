@@ -106,8 +106,12 @@ impl PollKernel {
         self.waker.drain();
         while let Some((token, result)) = self.offload.take() {
             // SAFETY: the thread has run the job.
-            if let Some(submitted) = unsafe { self.operations.offloaded(token, result) } {
-                self.provide(token, submitted);
+            match unsafe { self.operations.offloaded(token, result) } {
+                Some((Submitted::Done(outcome), was_cold)) => {
+                    self.done.push_back(Completion::by_thread(token, outcome, was_cold));
+                }
+                Some((submitted, _)) => self.provide(token, submitted),
+                None => {}
             }
         }
         let token = Token::new(OpKind::Wake, 0, 0);
