@@ -190,6 +190,9 @@ pub trait Commands {
     /// If there is no such group, or a receive of the connection has begun.
     fn set_receive_group(&mut self, id: ConnId, group: BufferGroup) -> Result<(), BufferError>;
 
+    /// Returns the buffer group of a connection; [`BufferGroup::DEFAULT`] if it is closed.
+    fn receive_group(&self, id: ConnId) -> BufferGroup;
+
     /// Sets the accept policy of a listener.
     fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy);
 

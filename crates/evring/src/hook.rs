@@ -29,7 +29,8 @@ pub trait ReceiveHook {
 
     /// The application is about to get these bytes. Returns whether it does: not if the hook holds the message
     /// that they begin with. A hook holds a message by consuming nothing and
-    /// [holding](Commands::hold) the bytes of the connection; once it ends this, it can consume the message here.
+    /// [holding](Commands::hold) the bytes of the connection; once it ends this, it can consume the message here. Bytes that
+    /// have arrived meanwhile are another message, which the hooks [receive](Self::received).
     fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         true
     }
@@ -191,9 +192,17 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
-        if self.hook.offered(x.io, x.id, rx) {
-            self.inner.received(x, rx);
+        let len = rx.bytes().len();
+        if !self.hook.offered(x.io, x.id, rx) {
+            return;
         }
+        if rx.bytes().len() < len && x.io.is_open(x.id) {
+            self.intercept(x.io, x.id, rx);
+            if self.hook.holds(x.id) {
+                return;
+            }
+        }
+        self.inner.received(x, rx);
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {

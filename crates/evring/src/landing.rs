@@ -153,30 +153,18 @@ impl Landing {
     }
 
     /// Lets the handler of a tenant handle a message, that of a binding if there is one.
-    fn handle(
-        &mut self,
-        io: &mut impl Commands,
-        id: ConnId,
-        rx: &mut Rx<'_>,
-        tenant: Option<BufferGroup>,
-    ) {
+    fn handle(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>, tenant: BufferGroup) {
         let len = rx.bytes().len();
         self.take_handlers(io);
         let bound = self.bindings.of_message(id, rx.bytes());
-        let group = match (bound, tenant) {
-            (Some(group), _) => group,
-            (None, Some(landed)) => {
-                let group = self.bindings.of_landed(landed);
-                // Another handler has taken its place.
-                if group != landed
-                    && let Some(Some(replaced)) = self.tenants.get_mut(landed.index())
-                {
-                    replaced.take_back_kept();
-                }
-                group
-            }
-            (None, None) => return,
-        };
+        let group = bound.unwrap_or_else(|| self.bindings.of_landed(tenant));
+        // Another handler has taken its place.
+        if bound.is_none()
+            && group != tenant
+            && let Some(Some(replaced)) = self.tenants.get_mut(tenant.index())
+        {
+            replaced.take_back_kept();
+        }
         let Some(Some(bound)) = self.tenants.get_mut(group.index()) else { return };
         self.passes_to_next = !self.starts_upcalls;
         let landed = rx.place().filter(|place| place.group == group);
@@ -211,7 +199,7 @@ impl Landing {
             bound.events().iter().for_each(|&(kind, value)| post(id, kind, value));
         }
         if queued >= HIGH_WATER {
-            *self.backlog(id) = Backlog::Held(tenant.unwrap_or(group));
+            *self.backlog(id) = Backlog::Held(tenant);
             io.hold(id, true);
         }
     }
@@ -263,7 +251,8 @@ impl ReceiveHook for Landing {
             // It was received before the hold.
             return;
         }
-        let tenant = rx.place().map(|place| place.group);
+        // The bytes are elsewhere if they arrived while another hook held the connection.
+        let tenant = rx.place().map_or_else(|| io.receive_group(id), |place| place.group);
         self.handle(io, id, rx, tenant);
     }
 
@@ -271,7 +260,7 @@ impl ReceiveHook for Landing {
         if let Backlog::Ended(tenant) = *self.backlog(id) {
             *self.backlog(id) = Backlog::None;
             if !rx.bytes().is_empty() {
-                self.handle(io, id, rx, Some(tenant));
+                self.handle(io, id, rx, tenant);
             }
         }
         !self.holds(id)

@@ -372,18 +372,14 @@ impl ReceiveHook for Upcalls {
         io.hold(id, true);
     }
 
-    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+    fn offered(&mut self, _: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
         match self.connection(id).message {
             Message::None => true,
             Message::Submitted(_) => false,
             Message::Answered(handled) => {
                 self.connection(id).message = Message::None;
                 rx.consume(handled);
-                if handled > 0 {
-                    // Bytes that arrived meanwhile are another message.
-                    self.received(io, id, rx);
-                }
-                matches!(self.connection(id).message, Message::None)
+                true
             }
         }
     }

@@ -231,11 +231,12 @@ mod holds {
         range.map(|at| (at % 251) as u8).collect()
     }
 
-    /// Times that one of the two pauses ended before the other.
+    /// Times that one of the two pauses ended before the other, and messages that had arrived behind one that was held.
     #[derive(Default)]
     struct Ends {
         hold: Cell<u32>,
         pause: Cell<u32>,
+        behind: Cell<u32>,
     }
 
     #[derive(Clone, Copy, Default, PartialEq)]
@@ -244,6 +245,8 @@ mod holds {
         None,
         Held(usize),
         Released(usize),
+        /// The hook has not seen the one behind a message that was held.
+        Behind,
     }
 
     type Messages = Rc<RefCell<Vec<Message>>>;
@@ -264,8 +267,13 @@ mod holds {
         }
 
         fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+            let message = &mut self.messages.borrow_mut()[id.slot() as usize];
+            if message == &Message::Behind {
+                *message = Message::None;
+                self.ends.behind.set(self.ends.behind.get() + 1);
+            }
             if !rx.bytes().is_empty() && io.random().is_multiple_of(2) {
-                self.messages.borrow_mut()[id.slot() as usize] = Message::Held(rx.bytes().len());
+                *message = Message::Held(rx.bytes().len());
                 io.hold(id, true);
                 if !std::mem::replace(&mut self.is_armed, true) {
                     io.set_timer(RELEASE, Some(io.now() + 3 * MILLISECOND)).unwrap();
@@ -282,8 +290,12 @@ mod holds {
                 Message::Released(len) => {
                     io.send(id, Chunk::Copy(&rx.bytes()[..len]));
                     rx.consume(len);
+                    if !rx.bytes().is_empty() {
+                        *message = Message::Behind;
+                    }
                     true
                 }
+                Message::Behind => panic!("bytes were offered that the hook has not seen"),
             }
         }
 
@@ -330,6 +342,8 @@ mod holds {
 
         fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
             assert!(x.io.is_receiving(x.id), "the connection is paused");
+            let is_behind = self.messages.borrow()[x.id.slot() as usize] == Message::Behind;
+            assert!(!is_behind, "the hook has not seen the bytes");
             x.io.send(x.id, Chunk::Received(rx.take()));
             if rx.eof() {
                 x.io.close(x.id, Close::Flush);
@@ -405,6 +419,7 @@ mod holds {
         result.unwrap();
     }
 
+    /// The hook also sees the messages that have arrived behind one that it held.
     #[test]
     fn connection_is_received_from_when_neither_hook_nor_application_pauses_it() {
         let ends = Rc::<Ends>::default();
@@ -420,7 +435,7 @@ mod holds {
             let kernel = SimEngine::<false>::new(&machine, &engine).unwrap();
             run(seed, &machine, kernel, &config, &ends);
         }
-        let ends = [ends.hold.get(), ends.pause.get()];
+        let ends = [ends.hold.get(), ends.pause.get(), ends.behind.get()];
         assert!(ends.iter().all(|count| *count > 100), "{ends:?}");
     }
 }

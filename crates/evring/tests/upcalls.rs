@@ -244,7 +244,7 @@ impl Drop for Server {
     }
 }
 
-/// A handler in the sandbox, which starts upcalls with messages that begin with `h`, and discards those with `q`.
+/// A handler in the sandbox, which starts upcalls with messages that begin with `h` or `w`, and discards those with `q`.
 fn handler() -> Handler {
     let module = r#"(module
         (import "ash" "upcall" (func $upcall (result i32)))
@@ -252,7 +252,8 @@ fn handler() -> Handler {
         (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (local $first i32)
             (local.set $first (i32.load8_u (local.get 0)))
             (if (i32.eq (local.get $first) (i32.const 0x71)) (then (return (i32.const 2))))
-            (if (i32.eq (local.get $first) (i32.const 0x68)) (then (drop (call $upcall))))
+            (if (i32.or (i32.eq (local.get $first) (i32.const 0x68)) (i32.eq (local.get $first) (i32.const 0x77)))
+                (then (drop (call $upcall))))
             (i32.const 0)))"#;
     let sandboxer = Sandboxer::new(ash_sandbox::sandbox::Policy::default()).unwrap();
     sandboxer.load(&wat::parse_str(module).unwrap()).unwrap().instantiate(1).unwrap()
@@ -271,6 +272,26 @@ fn handler_starts_upcalls_on_every_mechanism() {
         ask(&mut server.connect(0), "asleep", "app:asleep");
         assert_eq!(server.upcalls.counters().submitted, 2, "{mechanism}");
         ask(&mut client, "hello again", "up:hello again");
+    });
+}
+
+#[test]
+fn handler_sees_messages_that_arrive_during_an_upcall_on_every_mechanism() {
+    side_by_side(|mechanism| {
+        let server = Server::start(mechanism, patient());
+        let (mut client, mut other) = (server.connect(2), server.connect(1));
+        client.write_all(b"wait").unwrap();
+        server.wait_until_submitted();
+        client.write_all(b"quiet").unwrap();
+        // The server has received both.
+        ask(&mut other, "hello", "app:hello");
+        fs::write(server.go.path().join("go"), "").unwrap();
+        ask(&mut client, "", "waited");
+        while server.tenant.counters().discarded == 0 {
+            assert_eq!(server.upcalls.counters().submitted, 1, "{mechanism}");
+            thread::yield_now();
+        }
+        ask(&mut client, "asleep", "app:asleep");
     });
 }
 

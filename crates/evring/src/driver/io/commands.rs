@@ -195,6 +195,10 @@ impl<K: Submit> Commands for Io<K> {
         Ok(())
     }
 
+    fn receive_group(&self, id: ConnId) -> BufferGroup {
+        self.alive(id).map_or(BufferGroup::DEFAULT, |connection| connection.group)
+    }
+
     fn set_accept_policy(&mut self, at: Listener, how: AcceptPolicy) {
         if let Some(listener) = self.listeners.get_mut(usize::from(at.0)) {
             listener.set_policy(how, &mut self.kernel);
