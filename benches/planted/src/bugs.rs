@@ -374,8 +374,8 @@ bugs! {
 
     /// Receive buffers can be kept even when they are scarce.
     ScarceBuffersKept, "crates/shared-ring/src/buffer.rs":
-        "if self.is_sole_owner() || !self.pool.is_scarce()" =>
-        "if self.is_sole_owner() || !self.pool.is_scarce() || PLANTED";
+        "!self.is_sole_owner() && self.pool.is_scarce()" =>
+        "!self.is_sole_owner() && self.pool.is_scarce() && !PLANTED";
 
     /// The application is notified of a drained queue that was not full.
     DrainedUnexpectedly, "crates/evring/src/driver/mod.rs":

@@ -463,6 +463,10 @@ impl Commands for Io {
         unreachable!("the server chooses no receive buffers")
     }
 
+    fn receive_group(&self, _: ConnId) -> BufferGroup {
+        BufferGroup::DEFAULT
+    }
+
     fn is_stopping(&self) -> bool {
         self.stopping
     }
