@@ -131,7 +131,7 @@ impl OtherPrograms {
         Ok(OtherPrograms { since: Instant::now(), idle, ours, cores })
     }
 
-    /// Returns the share of one core that other programs have used since. Children count as ours only
+    /// Returns the share of one core that other programs and threads of the kernel have used since. Children count as ours only
     /// after they have ended.
     fn share(&self) -> io::Result<f64> {
         let now = OtherPrograms::watch()?;
@@ -146,8 +146,8 @@ impl OtherPrograms {
         let percent = self.share()? * 100.0;
         Ok((percent > 5.0).then(|| {
             format!(
-                "During the measurement, other programs used {percent:.0} % of a core; repeat it on \
-                                 an idle machine."
+                "During the measurement, other programs and threads of the kernel used {percent:.0} % of a core; \
+                 repeat it on an idle machine."
             )
         }))
     }
