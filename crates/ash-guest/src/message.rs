@@ -135,8 +135,8 @@ impl<'a> Message<'a> {
     /// ```
     ///
     /// # Errors
-    /// [`CallError::Exhausted`] if the handler keeps as many as it may, which is none without a receive ring in its memory, or
-    /// few of the ring's buffers are free.
+    /// [`CallError::Exhausted`] if the handler keeps its maximum, which is 0 if its memory has no receive ring, or if few
+    /// buffers of the ring are free.
     /// [`CallError::Fault`] if the message has landed elsewhere, and was copied.
     pub fn keep(&self) -> Result<Kept, CallError> {
         CallError::check(calls::keep())?;
