@@ -110,9 +110,17 @@ impl Records {
         }
     }
 
+    /// Returns the record of the connection of a callback, which must be open.
+    fn open_entry(&mut self, id: ConnId, io: &impl Commands) -> &mut Entry {
+        if !io.is_open(id) {
+            self.fail(id, "has ended");
+        }
+        self.callback_entry(id, io)
+    }
+
     /// Returns the record of the connection of a callback, which must not be closed.
-    fn callback_entry(&mut self, id: ConnId, now: Instant) -> &mut Entry {
-        self.check_deadlines(now);
+    fn callback_entry(&mut self, id: ConnId, io: &impl Commands) -> &mut Entry {
+        self.check_deadlines(io);
         if self.entry(id).is_none() {
             self.fail(id, "is closed or unknown");
             let slot = id.slot() as usize;
@@ -122,22 +130,25 @@ impl Records {
         self.entry(id).expect("the entry exists")
     }
 
-    /// Fails the run if a deadline was lost.
-    fn check_deadlines(&mut self, now: Instant) {
+    /// Fails the run if a deadline was lost. The driver clears that of a connection which ends.
+    fn check_deadlines(&mut self, io: &impl Commands) {
         self.calls += 1;
         if !self.calls.is_multiple_of(CHECK_INTERVAL) {
             return;
         }
         for entry in &self.entries {
-            let lost = entry.deadline.is_some_and(|at| now > at + LOST_AFTER);
-            if let (true, Some(id)) = (lost, entry.id) {
+            let lost = entry.deadline.is_some_and(|at| io.now() > at + LOST_AFTER);
+            if let (true, Some(id)) = (lost, entry.id)
+                && io.is_open(id)
+            {
                 self.fail(id, "was not notified that its deadline has passed");
             }
         }
     }
 
-    fn expired(&mut self, id: ConnId, now: Instant) {
-        let entry = self.callback_entry(id, now);
+    fn expired(&mut self, id: ConnId, io: &impl Commands) {
+        let now = io.now();
+        let entry = self.open_entry(id, io);
         let (deadline, closed) = (entry.deadline.take(), entry.is_closed());
         match deadline {
             None => self.fail(id, "has expired, but has no deadline"),
@@ -151,8 +162,8 @@ impl Records {
         }
     }
 
-    fn received(&mut self, id: ConnId, now: Instant, rx: &Rx<'_>) {
-        let entry = self.callback_entry(id, now);
+    fn received(&mut self, id: ConnId, io: &impl Commands, rx: &Rx<'_>) {
+        let entry = self.open_entry(id, io);
         let violation = if !entry.open {
             "receives before it is open"
         } else if entry.paused {
@@ -183,8 +194,8 @@ impl Records {
         }
     }
 
-    fn file(&mut self, id: ConnId, now: Instant, tag: u32) {
-        let entry = self.callback_entry(id, now);
+    fn file(&mut self, id: ConnId, io: &impl Commands, tag: u32) {
+        let entry = self.open_entry(id, io);
         let closed = entry.is_closed();
         match entry.file_ops.iter().position(|known| *known == tag) {
             Some(at) => drop(entry.file_ops.swap_remove(at)),
@@ -229,7 +240,7 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn connected(&mut self, x: Cx<'_, impl Commands, A::State>, result: io::Result<()>) {
-        let entry = self.records.callback_entry(x.id, x.io.now());
+        let entry = self.records.open_entry(x.id, &*x.io);
         if entry.open || entry.is_closed() {
             self.records.fail(x.id, "is connected twice, or although it was closed");
         } else {
@@ -245,7 +256,7 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, A::State>, rx: &mut Rx<'_>) {
-        self.records.received(x.id, x.io.now(), rx);
+        self.records.received(x.id, &*x.io, rx);
         self.call(x.io, |app, io| {
             app.received(Cx { io, id: x.id, state: x.state, others: x.others }, rx)
         });
@@ -253,7 +264,7 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        let entry = self.records.callback_entry(x.id, x.io.now());
+        let entry = self.records.open_entry(x.id, &*x.io);
         if !std::mem::take(&mut entry.above_high_water) {
             self.records.fail(x.id, "has drained but was not above the high-water mark");
         }
@@ -268,21 +279,21 @@ impl<A: Application> Application for Contract<A> {
         tag: u32,
         done: io::Result<FileOutcome>,
     ) {
-        self.records.file(x.id, x.io.now(), tag);
+        self.records.file(x.id, &*x.io, tag);
         self.call(x.io, |app, io| {
             app.file(Cx { io, id: x.id, state: x.state, others: x.others }, tag, done)
         });
     }
 
     fn expired(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.records.expired(x.id, x.io.now());
+        self.records.expired(x.id, &*x.io);
         self.call(x.io, |app, io| {
             app.expired(Cx { io, id: x.id, state: x.state, others: x.others })
         });
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, A::State>, reason: CloseReason) {
-        let entry = self.records.callback_entry(x.id, x.io.now());
+        let entry = self.records.callback_entry(x.id, &*x.io);
         (entry.id, entry.deadline) = (None, None);
         self.call(x.io, |app, io| {
             app.closed(Cx { io, id: x.id, state: x.state, others: x.others }, reason)
@@ -290,7 +301,7 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        self.records.callback_entry(x.id, x.io.now());
+        self.records.open_entry(x.id, &*x.io);
         self.call(x.io, |app, io| {
             app.stopping(Cx { io, id: x.id, state: x.state, others: x.others })
         });
@@ -305,7 +316,7 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn evicting(&mut self, x: Cx<'_, impl Commands, A::State>) {
-        if self.records.callback_entry(x.id, x.io.now()).is_closed() {
+        if self.records.open_entry(x.id, &*x.io).is_closed() {
             self.records.fail(x.id, "makes room although it was closed");
         }
         self.call(x.io, |app, io| {

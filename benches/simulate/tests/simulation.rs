@@ -83,6 +83,15 @@ fn reply_from_two_versions_was_continued_as_the_first_part_was_not_looked_at() {
 }
 
 #[test]
+fn deadline_of_a_connection_that_waits_for_a_hanging_disk_to_end_was_looked_for() {
+    let case = "httpd immediate seed=179571957609411 steps=810 clients=12 descriptors=1000 \
+                faults=short-receive+slow-wire+multishot-ends+no-buffers+accept-aborted+interrupted+busy+cancel-loses+stall+\
+                disk-error+cold+short-read+file-changes+slow-disk+disk-hangs";
+    let case: Case = case.parse().unwrap();
+    assert_eq!(run(&case).verdict.failure, None, "{case}");
+}
+
+#[test]
 fn run_without_faults_serves_every_client() {
     for seed in 1..=20 {
         let mut case = Case::of(seed, 1_000);

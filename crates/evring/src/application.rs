@@ -86,7 +86,8 @@ pub trait Application: Sized {
     /// The connection's deadline has passed, and is now cleared.
     fn expired(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
-    /// The connection has closed; commands for it have no effect.
+    /// The connection has closed; commands for it have no effect. Called once none of its operations is in flight; from
+    /// its end until then, [`Commands::is_open`] returns `false`, and nothing else is called for it.
     fn closed(&mut self, x: Cx<'_, impl Commands, Self::State>, reason: CloseReason) {}
 
     /// The server is stopping: the connection should close after its current work, at once if it has none.
