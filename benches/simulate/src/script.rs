@@ -15,7 +15,7 @@ use super::case::{Case, Program};
 use super::http::HttpModel;
 use super::mechanism::Mechanism;
 use super::run::SHORT_MEMORY_BYTES;
-use super::talker::{ProtocolModel, Shared};
+use super::talker::{DISK_TIMEOUT, ProtocolModel, Shared};
 
 /// Maximum number of connections at a time.
 const MAX_CONNECTIONS: usize = 4;
@@ -84,7 +84,8 @@ impl Script {
         let shared = Shared::default();
         shared.crowded.set((config.max_connections as usize) < MAX_CONNECTIONS);
         shared.is_short_of_memory.set(config.max_buffered_bytes == SHORT_MEMORY_BYTES);
-        ScriptClient { script: Script { bytes }, server, remote, shared, sessions, next: 0 }
+        let (script, last_progress) = (Script { bytes }, Duration::ZERO);
+        ScriptClient { script, server, remote, shared, sessions, next: 0, last_progress }
     }
 
     /// Returns a number below `n` from the next byte; 0 after the last.
@@ -102,6 +103,8 @@ pub(super) struct ScriptClient {
     sessions: [Option<Session>; MAX_CONNECTIONS],
     /// The session to continue after the end of the script.
     next: usize,
+    /// The time at which the client last sent or received.
+    last_progress: Duration,
 }
 
 /// A connection of the client.
@@ -307,9 +310,19 @@ impl ScriptClient {
                 }
             }
         }
+        let may_hang = net.has_happened(Fault::DiskHangs);
+        if progressed {
+            self.last_progress = net.now();
+        } else if may_hang && net.now() > self.last_progress + DISK_TIMEOUT {
+            net.note(|| "does not wait for the disk any longer".to_owned());
+            for session in self.sessions.iter_mut().filter_map(Option::take) {
+                net.close(session.conn);
+            }
+        }
         match self.sessions.iter().all(Option::is_none) {
             true => Next::Done,
             false if progressed => Next::Ready,
+            false if may_hang => Next::After(DISK_TIMEOUT / 2),
             false => Next::Wait,
         }
     }
@@ -317,7 +330,11 @@ impl ScriptClient {
 
 impl Peer for ScriptClient {
     fn step(&mut self, net: &mut Net<'_>) -> Next {
-        if self.script.bytes.is_empty() { self.finish(net) } else { self.execute(net) }
+        if self.script.bytes.is_empty() {
+            return self.finish(net);
+        }
+        self.last_progress = net.now();
+        self.execute(net)
     }
 
     fn waits_for(&self) -> String {

@@ -65,7 +65,7 @@ const DISK_FAULTS: &[Fault] =
     &[Fault::DiskError, Fault::FileChanges, Fault::SlowDisk, Fault::DiskHangs];
 
 /// Maximum time that a client waits for a disk that hangs.
-const DISK_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// State shared by all clients of a run.
 #[derive(Clone, Default)]

@@ -2,10 +2,12 @@
 
 use std::alloc::System;
 use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
 
 use evring_sim::{Fault, Faults, WatchingAllocator};
 use shared_ring::Counters;
-use simulate::{Case, Mechanism, Program, run};
+use simulate::{Case, Mechanism, Program, run, run_script};
 
 #[global_allocator]
 static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
@@ -89,6 +91,16 @@ fn deadline_of_a_connection_that_waits_for_a_hanging_disk_to_end_was_looked_for(
                 disk-error+cold+short-read+file-changes+slow-disk+disk-hangs";
     let case: Case = case.parse().unwrap();
     assert_eq!(run(&case).verdict.failure, None, "{case}");
+}
+
+/// One of them is of a client that waited forever for a disk that hangs.
+#[test]
+fn scripts_from_which_the_fuzzer_starts_hold() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/server");
+    for seed in fs::read_dir(seeds).unwrap() {
+        let path = seed.unwrap().path();
+        assert_eq!(run_script(&fs::read(&path).unwrap(), false).verdict.failure, None, "{path:?}");
+    }
 }
 
 #[test]
