@@ -378,9 +378,9 @@ bugs! {
         "!self.is_sole_owner() && self.pool.is_scarce() && !PLANTED";
 
     /// The application is notified of a drained queue that was not full.
-    DrainedUnexpectedly, "crates/evring/src/driver/mod.rs":
-        "if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {" =>
-        "if (connection.has(ConnFlags::ABOVE_HIGH_WATER) || PLANTED) && connection.load() <= LOW_WATER {";
+    DrainedUnexpectedly, "crates/evring/src/driver/connection.rs":
+        "self.has(ConnFlags::ABOVE_HIGH_WATER) && self.load() <= LOW_WATER" =>
+        "(self.has(ConnFlags::ABOVE_HIGH_WATER) || PLANTED) && self.load() <= LOW_WATER";
 
     /// A critical section does not defer notifications.
     CriticalSectionIgnored on "send", "crates/send-core/src/gate.rs":

@@ -183,7 +183,7 @@ impl GatherList {
     }
 
     /// Appends received bytes, which are copied only if they are few or fill little of their buffer.
-    #[inline]
+    #[inline(always)]
     pub fn received(&mut self, bytes: RxBuf) {
         if !Self::keeps(bytes.len(), bytes.buffer_size()) {
             return self.copy(&bytes);
@@ -217,12 +217,16 @@ impl GatherList {
     ///
     /// # Panics
     /// If there are fewer.
-    #[inline]
-    pub fn advance(&mut self, mut n: usize) {
+    #[inline(always)]
+    pub fn advance(&mut self, n: usize) {
         assert!(n <= self.len, "{n} bytes sent of {}", self.len);
         if n == self.len {
             return self.clear();
         }
+        self.advance_within(n);
+    }
+
+    fn advance_within(&mut self, mut n: usize) {
         self.started = true;
         self.len -= n;
         while n > 0 {

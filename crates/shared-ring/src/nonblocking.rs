@@ -76,7 +76,7 @@ pub fn is_fd_limit(errno: Errno) -> bool {
 ///
 /// # Errors
 /// Those of recv(2), no free buffer, and the end of the stream.
-#[inline]
+#[inline(always)]
 pub fn receive(
     system: &mut impl System,
     fd: Fd,
@@ -119,7 +119,7 @@ pub fn send_to(system: &mut impl System, fd: Fd, message: &mut Transmit) -> Resu
 ///
 /// # Errors
 /// Those of sendmsg(2); `EAGAIN` if the socket's buffer is full.
-#[inline]
+#[inline(always)]
 pub fn send(system: &mut impl System, fd: Fd, data: &mut GatherList) -> Result<usize, Errno> {
     let sent = if let Some(one) = data.single() {
         retry_on_intr(|| system.send(fd, one))?

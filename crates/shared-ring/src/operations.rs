@@ -15,8 +15,8 @@ use crate::read_buffers::ReadBuffers;
 use crate::table::Table;
 use crate::{
     BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
-    FileOp, Job, JobOutcome, Occupancy, Op, OpKind, Outcome, Socket, SubmitError, SubmitErrorKind,
-    Submitted, System, Token,
+    FileOp, GatherList, Job, JobOutcome, Occupancy, Op, OpKind, Outcome, Socket, SubmitError,
+    SubmitErrorKind, Submitted, System, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
@@ -169,8 +169,9 @@ impl<S: System, N: Default> Operations<S, N> {
                 (socket.group, socket.datagrams) = (group, datagrams);
                 Ok(submitted)
             }
-            Op::Send { fd, .. } | Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
-                self.send(fd, token, op, false)
+            Op::Send { fd, data } => self.send(fd, token, data),
+            Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
+                self.send_other(fd, token, op, false)
             }
             Op::Writable { fd } => self.wait_for_room(fd, token),
             Op::Connect { fd, to } => {
@@ -214,6 +215,24 @@ impl<S: System, N: Default> Operations<S, N> {
         &mut self,
         fd: Fd,
         token: Token,
+        mut data: Box<GatherList>,
+    ) -> Result<Submitted, SubmitError> {
+        self.counters.system_calls += 1;
+        match nonblocking::send(&mut self.system, fd, &mut data) {
+            Ok(n) => {
+                self.counters.short_sends += u64::from(!data.is_empty());
+                Ok(Submitted::Done(Outcome::Sent(data, n)))
+            }
+            Err(Errno::AGAIN) => self.wait(fd, token, Op::Send { fd, data }),
+            Err(errno) => Ok(Submitted::Done(Outcome::Failed(errno, Some(data)))),
+        }
+    }
+
+    /// Sends a datagram or a part of a file, which `was_read`.
+    fn send_other(
+        &mut self,
+        fd: Fd,
+        token: Token,
         op: Op,
         was_read: bool,
     ) -> Result<Submitted, SubmitError> {
@@ -236,7 +255,6 @@ impl<S: System, N: Default> Operations<S, N> {
                     self.read_ahead.forget(fd);
                 }
                 self.counters.cold_file_reads += u64::from(matches!(outcome, Outcome::Cold));
-                self.counters.note_send(&outcome);
                 Ok(Submitted::Done(outcome))
             }
         }
@@ -369,7 +387,8 @@ impl<S: System, N: Default> Operations<S, N> {
     fn resume(&mut self, fd: Fd, token: Token, op: Op, was_read: bool) -> Submitted {
         let resumed = match op {
             Op::Writable { .. } => self.wait_for_room(fd, token),
-            op => self.send(fd, token, op, was_read),
+            Op::Send { data, .. } => self.send(fd, token, data),
+            op => self.send_other(fd, token, op, was_read),
         };
         resumed.expect("it gave up its place in the table")
     }
@@ -415,7 +434,7 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn receive(&mut self, fd: Fd, token: Token) -> Read {
         let &mut SocketState { group, datagrams, .. } = self.sockets.at(fd.index());
         let pool = &self.pools[group.index()];

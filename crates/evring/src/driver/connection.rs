@@ -9,7 +9,7 @@ use shared_ring::files::File;
 use shared_ring::{Fd, Socket};
 
 use super::shares::Source;
-use crate::{Close, CloseReason, ConnId, HIGH_WATER, Tail};
+use crate::{Close, CloseReason, ConnId, HIGH_WATER, LOW_WATER, Tail};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -324,6 +324,13 @@ impl Connection {
     /// Returns the number of queued bytes as reported to the application: a file counts as [`HIGH_WATER`].
     pub(crate) fn load(&self) -> usize {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
+    }
+
+    /// Returns whether its queue has fallen from the high-water mark to the low one, which the application is to be
+    /// notified of.
+    #[inline]
+    pub(crate) fn has_drained(&self) -> bool {
+        self.has(ConnFlags::ABOVE_HIGH_WATER) && self.load() <= LOW_WATER
     }
 
     /// Returns the number of bytes that were queued and that the kernel has not taken.

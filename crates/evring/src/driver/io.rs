@@ -338,7 +338,7 @@ impl<K: Submit> Io<K> {
         self.spare.pop().unwrap_or_default()
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn recycle(&mut self, mut list: Box<GatherList>) {
         if self.spare.len() < self.max_spare {
             if !list.is_empty() {

@@ -41,9 +41,7 @@ use shared_ring::files::{Contents, FileOutcome};
 use shared_ring::{Completion, Errno, Host, KernelError, OpKind, Outcome, Socket, Submit, Token};
 
 use crate::others::States;
-use crate::{
-    Application, CloseReason, Cx, LOW_WATER, Lateness, Listener, RemoteHandle, SendResult,
-};
+use crate::{Application, CloseReason, Cx, Lateness, Listener, RemoteHandle, SendResult};
 use connection::{ConnFlags, Connection, Phase};
 use shares::{Rejected, Source};
 use timers::Expired;
@@ -380,7 +378,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             return;
         }
-        if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {
+        if connection.has_drained() {
             connection.flags -= ConnFlags::ABOVE_HIGH_WATER;
             // A hook may hold what arrives until then, also after a half-close.
             if connection.app_reads() {

@@ -19,8 +19,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if !self.io.connection(slot).app_reads() {
             return;
         }
-        if let Some(bytes) = self.intercept(slot, bytes) {
+        if !A::INTERCEPTS {
             self.deliver(slot, bytes);
+        } else if let Some(rest) = self.intercept(slot, bytes) {
+            self.deliver(slot, rest);
         }
         if self.io.connection(slot).has(ConnFlags::QUIESCING) {
             self.io.mark_dirty(slot);
@@ -31,7 +33,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// rest.
     #[inline]
     fn intercept(&mut self, slot: u32, bytes: RxBuf) -> Option<RxBuf> {
-        if !A::INTERCEPTS || !self.io.connection(slot).tail.is_empty() {
+        if !self.io.connection(slot).tail.is_empty() {
             return Some(bytes);
         }
         let id = self.io.conn(slot);
@@ -58,7 +60,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Passes a buffer to the application in place and keeps the unconsumed bytes.
-    #[inline]
+    // Inlined, as are the other functions that all messages pass, so that what they pass on is written once.
+    #[inline(always)]
     pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
         self.io.stats.received += 1;
         let mut rx = Rx::buffer(bytes, false);

@@ -7,9 +7,7 @@ use shared_ring::{Errno, Fd, Host, Op, OpKind, Outcome, Submit, Submitted, Token
 use super::connection::{ConnFlags, Connection, Phase, QueuedFile, SendItem};
 use super::io::changes::LOOK_AGAIN;
 use super::{Driver, Io};
-use crate::{
-    Application, Close, CloseReason, DefaultSendPolicy, LOW_WATER, SendResult, SendState, SendStep,
-};
+use crate::{Application, Close, CloseReason, DefaultSendPolicy, SendResult, SendState, SendStep};
 
 /// Maximum number of steps per connection and turn if they complete at once.
 const SENDS: u32 = 4;
@@ -17,8 +15,16 @@ const SENDS: u32 = 4;
 /// Maximum number of bytes of a piece of a file, so that progress is visible.
 const MAX_FILE_BYTES: u32 = GatherList::MAX_BYTES as u32;
 
+/// What a connection does next to send its queue.
+enum Next {
+    Submit(Op),
+    /// Asks the policy again.
+    Again,
+    /// It waits, or the connection is ending.
+    Wait,
+}
+
 /// Takes the next item to send from the queue. A file stays there until it is sent.
-#[inline]
 fn next_send(
     connection: &mut Connection,
     fd: Fd,
@@ -45,13 +51,9 @@ fn has_filled(n: usize, left: &GatherList) -> bool {
 
 impl<K: Submit> Io<K> {
     /// Asks the policy for the next step of a connection with something to send.
-    #[inline]
     fn next_step(&mut self, slot: u32) -> SendStep {
-        let connection = &self.connections[slot as usize];
-        if !self.policy_decides_memory && connection.queue.files() == 0 {
-            return DefaultSendPolicy::STEP;
-        }
         let Some(mut policy) = self.send_policy.take() else { return DefaultSendPolicy::STEP };
+        let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
         let unacked_bytes =
             || connection.socket.as_ref().map_or(0, |socket| host.unacked_bytes(socket));
@@ -75,48 +77,26 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// in the next turn.
     pub(super) fn send(&mut self, slot: u32) {
         for _ in 0..SENDS {
+            let policy_decides_memory = self.io.policy_decides_memory;
             let connection = self.io.connection(slot);
             let waits = connection.flags.intersects(ConnFlags::SENDING | ConnFlags::SEND_PAUSED);
             let (false, Some(fd)) = (waits, connection.fd()) else { return };
             if connection.queue.is_empty() {
                 return self.all_sent(slot);
             }
-            if connection.is_reading_ahead
-                && matches!(connection.queue.front(), Some(SendItem::File(..)))
-            {
-                // The end of the read continues.
-                return;
-            }
-            let op = match self.io.next_step(slot) {
-                SendStep::Send { max_file_bytes } => {
-                    next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Read)
-                }
-                SendStep::SendCached { max_file_bytes } => {
-                    next_send(self.io.connection(slot), fd, max_file_bytes, WhenCold::Report)
-                }
-                SendStep::Read { max_bytes } => {
-                    if self.io.can_read_ahead(slot) {
-                        let done = self.io.read_ahead(slot, max_bytes);
-                        if done.is_some_and(|outcome| !self.read_ahead_done(slot, outcome, false)) {
-                            return;
-                        }
-                    }
-                    continue;
-                }
-                SendStep::WaitForRoom => Some(Op::Writable { fd }),
-                SendStep::Pause(time) => return self.io.pause_send(slot, time),
-                SendStep::Yield => break,
-            };
-            let Some(op) = op else { return };
-            if let Op::SendFile { offset, len, .. } = op {
-                match self.io.contents_before(slot, offset + u64::from(len)) {
-                    Contents::Same => {}
-                    Contents::Changed => return self.end(slot, CloseReason::Truncated),
-                    Contents::Written => return self.io.pause_send(slot, LOOK_AGAIN),
-                }
-            }
-            let connection = self.io.connection(slot);
             let token = Token::new(OpKind::Send, slot, connection.generation);
+            let op = if !policy_decides_memory
+                && connection.queue.files() == 0
+                && let Some(data) = connection.take_list()
+            {
+                Op::Send { fd, data }
+            } else {
+                match self.next_op(slot, fd) {
+                    Next::Submit(op) => op,
+                    Next::Again => continue,
+                    Next::Wait => return,
+                }
+            };
             match self.io.kernel.submit(token, op) {
                 Ok(Submitted::InFlight) => {
                     self.io.connection(slot).flags |= ConnFlags::SENDING;
@@ -138,6 +118,56 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.schedule_revisit(slot);
     }
 
+    /// Takes the next step that the policy decides.
+    fn next_op(&mut self, slot: u32, fd: Fd) -> Next {
+        let connection = self.io.connection(slot);
+        let is_file = matches!(connection.queue.front(), Some(SendItem::File(..)));
+        if connection.is_reading_ahead && is_file {
+            // The end of the read continues.
+            return Next::Wait;
+        }
+        let (max_file_bytes, when_cold) = match self.io.next_step(slot) {
+            SendStep::Send { max_file_bytes } => (max_file_bytes, WhenCold::Read),
+            SendStep::SendCached { max_file_bytes } => (max_file_bytes, WhenCold::Report),
+            SendStep::Read { max_bytes } => {
+                if self.io.can_read_ahead(slot)
+                    && let Some(outcome) = self.io.read_ahead(slot, max_bytes)
+                    && !self.read_ahead_done(slot, outcome, false)
+                {
+                    return Next::Wait;
+                }
+                return Next::Again;
+            }
+            SendStep::WaitForRoom => return Next::Submit(Op::Writable { fd }),
+            SendStep::Pause(time) => {
+                self.io.pause_send(slot, time);
+                return Next::Wait;
+            }
+            SendStep::Yield => {
+                self.io.schedule_revisit(slot);
+                return Next::Wait;
+            }
+        };
+        let connection = self.io.connection(slot);
+        let Some(op) = next_send(connection, fd, max_file_bytes, when_cold) else {
+            return Next::Wait;
+        };
+        if let Op::SendFile { offset, len, .. } = op {
+            match self.io.contents_before(slot, offset + u64::from(len)) {
+                Contents::Same => {}
+                Contents::Changed => {
+                    self.end(slot, CloseReason::Truncated);
+                    return Next::Wait;
+                }
+                Contents::Written => {
+                    self.io.pause_send(slot, LOOK_AGAIN);
+                    return Next::Wait;
+                }
+            }
+        }
+        Next::Submit(op)
+    }
+
     /// Reports the result of a step to the policy, unless the connection is ending.
     #[inline]
     pub(super) fn note_send(&mut self, slot: u32, result: SendResult) {
@@ -149,7 +179,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(super) fn sent(&mut self, slot: u32, list: Box<GatherList>, n: usize) {
         if self.io.policy_decides_memory {
             self.io.connection(slot).flags.set(ConnFlags::SOCKET_FULL, has_filled(n, &list));
@@ -237,8 +267,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Schedules a revisit if the queue has drained.
     #[inline]
     fn progress(&mut self, slot: u32) {
-        let connection = self.io.connection(slot);
-        if connection.has(ConnFlags::ABOVE_HIGH_WATER) && connection.load() <= LOW_WATER {
+        if self.io.connection(slot).has_drained() {
             self.io.schedule_revisit(slot);
         }
     }
