@@ -38,7 +38,7 @@ impl Pages {
     }
 
     /// Executes a bounded call in the owner's thread: it does not wait for a descriptor.
-    #[inline]
+    #[inline(always)]
     pub(super) fn execute_bounded(&mut self, index: u32) {
         let entry = self.shared.entry(index);
         // SAFETY: as in `execute_in_place`.

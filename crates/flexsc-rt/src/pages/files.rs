@@ -57,9 +57,14 @@ impl Pages {
     /// Empties places whose descriptors are gone.
     #[inline]
     pub(super) fn empty_released_places(&mut self) {
-        if let Some(files) = &mut self.files
-            && files.has_places_to_empty()
-        {
+        if self.files.as_ref().is_some_and(FileTable::has_places_to_empty) {
+            self.empty_places();
+        }
+    }
+
+    #[cold]
+    fn empty_places(&mut self) {
+        if let Some(files) = &mut self.files {
             let ring = &mut self.ring;
             files.empty_released(|place| ring.set_file(place, None));
         }

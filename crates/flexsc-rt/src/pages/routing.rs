@@ -10,7 +10,7 @@ use crate::page::ENTRIES;
 
 impl Pages {
     /// The same, without an entry into the ring in which the owner sleeps.
-    #[inline]
+    #[inline(always)]
     pub(super) fn execute(&mut self) -> Result<(), Error> {
         if !self.process.is_current() {
             return Err(Error::InChild);
@@ -66,7 +66,7 @@ impl Pages {
     }
 
     /// The same for a batch of one call, which shares nothing with others.
-    #[inline]
+    #[inline(always)]
     fn execute_one(&mut self, index: u32) -> Result<(), Error> {
         let Slot { place, pinned, waits, row, .. } = self.slots[index as usize];
         let is_plain = place == Place::Batch && pinned.is_none() && matches!(waits, Waits::Bounded);

@@ -47,7 +47,7 @@ impl Pages {
         timeout: Option<Duration>,
         every: u32,
     ) -> Result<bool, Error> {
-        if self.sleeps_in_ring { self.execute() } else { self.submit() }?;
+        self.execute()?;
         if self.has_completion() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
             self.look_while_busy(every)?;
