@@ -112,7 +112,7 @@ impl Records {
 
     /// Returns the record of the connection of a callback, which must be open.
     fn open_entry(&mut self, id: ConnId, io: &impl Commands) -> &mut Entry {
-        if !io.is_open(id) {
+        if self.entry(id).is_some() && !io.is_open(id) {
             self.fail(id, "has ended");
         }
         self.callback_entry(id, io)
@@ -130,7 +130,7 @@ impl Records {
         self.entry(id).expect("the entry exists")
     }
 
-    /// Fails the run if a deadline was lost. The driver clears that of a connection which ends.
+    /// Fails the run if a deadline was lost. The driver clears the deadline of a connection that ends.
     fn check_deadlines(&mut self, io: &impl Commands) {
         self.calls += 1;
         if !self.calls.is_multiple_of(CHECK_INTERVAL) {
@@ -252,6 +252,7 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        self.records.open_entry(id, &*io);
         self.call(io, |app, io| app.intercept(io, id, rx));
     }
 

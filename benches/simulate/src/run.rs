@@ -117,7 +117,7 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
         c.roots = vec!["/site".into()];
     });
     let clients = |remote: RemoteHandle| {
-        machine.add_peer(script.client(SERVER, &config, remote));
+        machine.add_peer(script.client(SERVER, &case.plan, &config, remote));
     };
     let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
     let outcome = catch_panic(|| setup.serve_files());

@@ -76,13 +76,16 @@ impl Script {
     pub(super) fn client(
         &self,
         server: SocketAddr,
+        plan: &Plan,
         config: &Config,
         remote: RemoteHandle,
     ) -> ScriptClient {
         let bytes = self.bytes.clone();
         let sessions = [const { None }; MAX_CONNECTIONS];
         let shared = Shared::default();
-        shared.crowded.set((config.max_connections as usize) < MAX_CONNECTIONS);
+        let is_crowded = (config.max_connections as usize) < MAX_CONNECTIONS;
+        shared.crowded.set(is_crowded);
+        shared.is_scarce.set(is_crowded || plan.descriptors < 100);
         shared.is_short_of_memory.set(config.max_buffered_bytes == SHORT_MEMORY_BYTES);
         let (script, last_progress) = (Script { bytes }, Duration::ZERO);
         ScriptClient { script, server, remote, shared, sessions, next: 0, last_progress }
@@ -103,7 +106,7 @@ pub(super) struct ScriptClient {
     sessions: [Option<Session>; MAX_CONNECTIONS],
     /// The session to continue after the end of the script.
     next: usize,
-    /// The time at which the client last sent or received.
+    /// The time of the last scripted step, or at which the client last sent or received.
     last_progress: Duration,
 }
 
@@ -315,8 +318,14 @@ impl ScriptClient {
             self.last_progress = net.now();
         } else if may_hang && net.now() > self.last_progress + DISK_TIMEOUT {
             net.note(|| "does not wait for the disk any longer".to_owned());
-            for session in self.sessions.iter_mut().filter_map(Option::take) {
-                net.close(session.conn);
+            let is_scarce = self.shared.is_scarce.get();
+            let may_wait = |session: &mut Session| {
+                is_scarce || !session.is_valid || session.model.needs_disk()
+            };
+            for slot in &mut self.sessions {
+                if let Some(session) = slot.take_if(may_wait) {
+                    net.close(session.conn);
+                }
             }
         }
         match self.sessions.iter().all(Option::is_none) {

@@ -86,8 +86,10 @@ pub trait Application: Sized {
     /// The connection's deadline has passed, and is now cleared.
     fn expired(&mut self, x: Cx<'_, impl Commands, Self::State>) {}
 
-    /// The connection has closed; commands for it have no effect. Called once none of its operations is in flight; from
-    /// its end until then, [`Commands::is_open`] returns `false`, and nothing else is called for it.
+    /// The connection has closed; commands for it have no effect. Called when its socket is closed, or the server gives up.
+    /// From the time at which the driver ends the connection, [`Commands::is_open`] returns `false`, and no other callback
+    /// is invoked for it: the kernel may still use its memory. File operations may run even after this; their results are
+    /// dropped.
     fn closed(&mut self, x: Cx<'_, impl Commands, Self::State>, reason: CloseReason) {}
 
     /// The server is stopping: the connection should close after its current work, at once if it has none.

@@ -471,7 +471,8 @@ fn threads_of_the_crate_handled_the_signals_of_the_program() {
             let field =
                 |name| status.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim();
             let name = field("Name:");
-            // A thread that begins has the name of the one that has started it, and may get its own while it is looked at.
+            // A thread that begins has the name of the one that has started it. It gets its own before it unblocks a
+            // signal.
             let later = std::fs::read_to_string(path.join("comm")).unwrap_or_default();
             if !name.starts_with("flexsc") || later.trim_end() != name {
                 continue;

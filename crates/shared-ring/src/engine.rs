@@ -306,9 +306,8 @@ impl<P: Poller, S: System> Engine<P, S> {
                 Some(event) => event,
                 None => self.reread()?,
             };
-            let completion = self.ready(fd, ready);
-            if completion.is_some() {
-                return completion;
+            if let Some(completion) = self.ready(fd, ready) {
+                return Some(completion);
             }
             if !self.done.is_empty() {
                 return self.done.pop_front();

@@ -226,6 +226,7 @@ impl GatherList {
         self.advance_within(n);
     }
 
+    /// Removes the first `n` bytes of more.
     fn advance_within(&mut self, mut n: usize) {
         self.started = true;
         self.len -= n;

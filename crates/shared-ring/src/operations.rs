@@ -169,9 +169,9 @@ impl<S: System, N: Default> Operations<S, N> {
                 (socket.group, socket.datagrams) = (group, datagrams);
                 Ok(submitted)
             }
-            Op::Send { fd, data } => self.send(fd, token, data),
+            Op::Send { fd, data } => self.send_list(fd, token, data),
             Op::SendTo { fd, .. } | Op::SendFile { fd, .. } => {
-                self.send_other(fd, token, op, false)
+                self.send_datagram_or_file(fd, token, op, false)
             }
             Op::Writable { fd } => self.wait_for_room(fd, token),
             Op::Connect { fd, to } => {
@@ -210,8 +210,9 @@ impl<S: System, N: Default> Operations<S, N> {
         Ok(Submitted::InFlight)
     }
 
+    /// Sends a list.
     #[inline(always)]
-    fn send(
+    fn send_list(
         &mut self,
         fd: Fd,
         token: Token,
@@ -228,8 +229,8 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Sends a datagram or a part of a file, which `was_read`.
-    fn send_other(
+    /// Sends a datagram, or a part of a file, which `was_read`.
+    fn send_datagram_or_file(
         &mut self,
         fd: Fd,
         token: Token,
@@ -387,8 +388,8 @@ impl<S: System, N: Default> Operations<S, N> {
     fn resume(&mut self, fd: Fd, token: Token, op: Op, was_read: bool) -> Submitted {
         let resumed = match op {
             Op::Writable { .. } => self.wait_for_room(fd, token),
-            Op::Send { data, .. } => self.send(fd, token, data),
-            op => self.send_other(fd, token, op, was_read),
+            Op::Send { data, .. } => self.send_list(fd, token, data),
+            op => self.send_datagram_or_file(fd, token, op, was_read),
         };
         resumed.expect("it gave up its place in the table")
     }

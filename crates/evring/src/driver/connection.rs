@@ -326,8 +326,7 @@ impl Connection {
         self.queued.saturating_add(self.queue.files().saturating_mul(HIGH_WATER))
     }
 
-    /// Returns whether its queue has fallen from the high-water mark to the low one, which the application is to be
-    /// notified of.
+    /// Returns whether its queue has fallen from the high-water mark to the low one, and the application was not notified.
     #[inline]
     pub(crate) fn has_drained(&self) -> bool {
         self.has(ConnFlags::ABOVE_HIGH_WATER) && self.load() <= LOW_WATER

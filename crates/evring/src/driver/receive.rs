@@ -60,7 +60,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Passes a buffer to the application in place and keeps the unconsumed bytes.
-    // Inlined, as are the other functions that all messages pass, so that what they pass on is written once.
+    // Inlined, so that the buffer is not copied from call to call.
     #[inline(always)]
     pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
         self.io.stats.received += 1;

@@ -17,10 +17,11 @@ const MAX_FILE_BYTES: u32 = GatherList::MAX_BYTES as u32;
 
 /// What a connection does next to send its queue.
 enum Next {
+    /// Submits this operation.
     Submit(Op),
-    /// Asks the policy again.
+    /// Goes on with the next step.
     Again,
-    /// It waits, or the connection is ending.
+    /// Submits nothing now: it waits, or is ending.
     Wait,
 }
 
@@ -51,7 +52,7 @@ fn has_filled(n: usize, left: &GatherList) -> bool {
 
 impl<K: Submit> Io<K> {
     /// Asks the policy for the next step of a connection with something to send.
-    fn next_step(&mut self, slot: u32) -> SendStep {
+    fn ask_policy(&mut self, slot: u32) -> SendStep {
         let Some(mut policy) = self.send_policy.take() else { return DefaultSendPolicy::STEP };
         let connection = &self.connections[slot as usize];
         let host = self.kernel.host();
@@ -91,7 +92,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             {
                 Op::Send { fd, data }
             } else {
-                match self.next_op(slot, fd) {
+                match self.next_step(slot, fd) {
                     Next::Submit(op) => op,
                     Next::Again => continue,
                     Next::Wait => return,
@@ -118,15 +119,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.schedule_revisit(slot);
     }
 
-    /// Takes the next step that the policy decides.
-    fn next_op(&mut self, slot: u32, fd: Fd) -> Next {
+    /// Returns what to do next, as the policy decides.
+    fn next_step(&mut self, slot: u32, fd: Fd) -> Next {
         let connection = self.io.connection(slot);
         let is_file = matches!(connection.queue.front(), Some(SendItem::File(..)));
         if connection.is_reading_ahead && is_file {
             // The end of the read continues.
             return Next::Wait;
         }
-        let (max_file_bytes, when_cold) = match self.io.next_step(slot) {
+        let (max_file_bytes, when_cold) = match self.io.ask_policy(slot) {
             SendStep::Send { max_file_bytes } => (max_file_bytes, WhenCold::Read),
             SendStep::SendCached { max_file_bytes } => (max_file_bytes, WhenCold::Report),
             SendStep::Read { max_bytes } => {

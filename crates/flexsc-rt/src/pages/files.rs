@@ -62,6 +62,7 @@ impl Pages {
         }
     }
 
+    /// Empties those places, and the ones that the kernel has refused to empty.
     #[cold]
     fn empty_places(&mut self) {
         if let Some(files) = &mut self.files {

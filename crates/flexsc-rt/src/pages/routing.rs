@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::page::ENTRIES;
 
 impl Pages {
-    /// The same, without an entry into the ring in which the owner sleeps.
+    /// Submits the posted calls, without an entry into the ring in which the owner sleeps.
     #[inline(always)]
     pub(super) fn execute(&mut self) -> Result<(), Error> {
         if !self.process.is_current() {
