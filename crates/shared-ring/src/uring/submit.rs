@@ -21,7 +21,7 @@ const LONG_SEND: usize = 32 * 1024;
 
 impl<R: Ring> UringKernel<R> {
     /// Inserts an operation into the table, and submits it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn submit_to_ring(
         &mut self,
         token: Token,
