@@ -22,17 +22,22 @@
 //! let mut events = EventLoop::new(&Config::default())?;
 //! for path in [c"/proc/version", c"/proc/uptime", c"/proc/loadavg"] {
 //!     let opened = open(path, OFlags::RDONLY, Mode::empty());
-//!     let _ = events.post_or_delay(opened, |events, file| {
+//!     let posted = events.post_or_delay(opened, |events, file| {
 //!         let Ok(file) = file else { return };
 //!         let read = read_at(&file, 0, Vec::with_capacity(4096));
-//!         let _ = events.post_or_delay(read, |_, (_, bytes)| {
+//!         let posted = events.post_or_delay(read, |_, (_, bytes)| {
 //!             print!("{}", String::from_utf8_lossy(&bytes));
 //!         });
+//!         posted.expect("there is room");
 //!     });
+//!     posted.expect("there is room");
 //! }
 //! events.run()
 //! # }
 //! ```
+//!
+//! [`Config::entries`] calls can be in flight, and as many more are delayed. [`EventLoop::post_or_delay`] gives back a further
+//! one: post it in a callback, or use [`Runtime`], whose futures wait for room.
 //!
 //! # Executors
 //!
@@ -129,7 +134,8 @@
 //!
 //! # Decisions
 //!
-//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, futures wait.
+//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, as many as there are entries, and gives back
+//!   further ones; futures wait.
 //! - **A panic in a callback** passes through [`EventLoop::run`], which can be called again.
 //! - **fork(2)**: in a child, the parent's pages execute nothing and return [`Error::InChild`].
 //! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a

@@ -49,7 +49,7 @@ impl RouteEntry {
 }
 
 /// The path of a route.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum RoutePath {
     /// In the form of [`path::canonical`].
     Literal(Box<[u8]>),
@@ -57,7 +57,7 @@ enum RoutePath {
     Pattern(Box<[Segment]>),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Segment {
     Literal(Box<[u8]>),
     /// Any segment that is not empty, by this name.
@@ -84,10 +84,19 @@ impl RoutePath {
     const NO_PARAMETER: &str = "a parameter is a whole segment with a name of letters, digits, `_` and `-`, such as \
                                 /users/{id}; for all paths below one, end the route in a slash";
 
+    const FOREIGN: &str = "a parameter is written as {id}, all paths below one as a route that ends in a slash, and a \
+                           query is no part of a route";
+
+    const TWICE: &str = "the path has a route already; put the handlers of its methods together, as in \
+                         get(list).post(create)";
+
     /// # Errors
-    /// A segment has braces, and is no parameter.
+    /// A segment has braces and is no parameter, or has the syntax of other routers.
     fn new(path: &str) -> Result<Self, &'static str> {
         let path = path.strip_prefix('/').unwrap_or(path);
+        if path.contains('?') || path.split('/').any(|segment| segment.starts_with([':', '*'])) {
+            return Err(Self::FOREIGN);
+        }
         let encoded = |text: &str, mut out: Vec<u8>| {
             path::encode(text.as_bytes(), &mut out);
             out.into_boxed_slice()
@@ -112,6 +121,22 @@ impl RoutePath {
         let segment =
             |text| name(text).unwrap_or_else(|| Segment::Literal(encoded(text, Vec::new())));
         Ok(RoutePath::Pattern(path.split('/').map(segment).collect()))
+    }
+
+    /// Returns whether the paths match the same requests.
+    fn equals(&self, other: &RoutePath) -> bool {
+        match (self, other) {
+            (RoutePath::Literal(a), RoutePath::Literal(b)) => a == b,
+            (RoutePath::Pattern(a), RoutePath::Pattern(b)) => {
+                let equal = |pair: (&Segment, &Segment)| match pair {
+                    (Segment::Literal(a), Segment::Literal(b)) => a == b,
+                    (Segment::Parameter(_), Segment::Parameter(_)) => true,
+                    _ => false,
+                };
+                a.len() == b.len() && a.iter().zip(b).all(equal)
+            }
+            _ => false,
+        }
     }
 
     /// Returns the order in which routes are tried: the most specific first. The literal that equals the path
@@ -157,17 +182,19 @@ impl RoutePath {
 }
 
 impl Routes {
-    /// Adds a handler, replacing one for the same path.
+    /// Adds a handler.
     ///
     /// # Errors
-    /// The reason why the path is that of no route.
+    /// The reason why the path is that of no route, or that it has one already.
     pub(crate) fn add(
         &mut self,
         path: &str,
         handler: Arc<dyn Handler>,
     ) -> Result<(), &'static str> {
         let path = RoutePath::new(path)?;
-        self.0.retain(|entry| entry.path != path);
+        if self.0.iter().any(|entry| entry.path.equals(&path)) {
+            return Err(RoutePath::TWICE);
+        }
         self.0.push(RouteEntry::new(path, handler));
         self.0.sort_by_key(|entry| entry.path.order());
         Ok(())
@@ -294,8 +321,30 @@ mod tests {
         {
             assert_eq!(add(path), Err(RoutePath::NO_PARAMETER), "{path}");
         }
-        for path in ["/{x}", "/{user_id}/b-1/{y-2}", "/*", "/a%"] {
+        for path in ["/{x}", "/{user_id}/b-1/{y-2}", "/a*:", "/a%"] {
             add(path).unwrap();
+        }
+    }
+
+    #[test]
+    fn second_route_of_a_path_replaced_the_first() {
+        let mut routes = Routes::default();
+        let mut add = |path: &str| routes.add(path, Arc::new(|_: Request| Response::default()));
+        for path in ["/a", "/b/{x}", "/b/{x}/c", "/b/"] {
+            add(path).unwrap();
+        }
+        for path in ["/a", "a", "/b/{x}", "/b/{y}", "/b/{y}/c", "/b/"] {
+            assert_eq!(add(path), Err(RoutePath::TWICE), "{path}");
+        }
+        add("/b/a").unwrap();
+    }
+
+    #[test]
+    fn route_in_the_syntax_of_other_routers_was_a_literal() {
+        let mut routes = Routes::default();
+        let mut add = |path: &str| routes.add(path, Arc::new(|_: Request| Response::default()));
+        for path in ["/c/*", "/c/*rest", "/d/:id", ":id", "/q?x=1"] {
+            assert_eq!(add(path), Err(RoutePath::FOREIGN), "{path}");
         }
     }
 }
