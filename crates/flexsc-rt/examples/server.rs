@@ -51,7 +51,7 @@ fn accept_next(events: &mut EventLoop, server: Server) {
     let _ = events.post_or_delay(call, |events, ret| conn_accepted(events, server, ret));
 }
 
-/// Called when accept() returns.
+/// Called when accept() returns. A later call that is refused, as too many are delayed, drops its connection.
 fn conn_accepted(events: &mut EventLoop, server: Server, ret: io::Result<Descriptor>) {
     // Posts another accept on the master socket.
     accept_next(events, server.clone());
