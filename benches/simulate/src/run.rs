@@ -173,8 +173,10 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
     let backlog = pick(random, [1, 8, 100, 100]);
     let mut config = Config::default();
     config.listen = vec![SERVER];
-    config.roots = if has_files { vec!["/site".into()] } else { Vec::new() };
-    config.writable_roots = vec![Root(0)];
+    if has_files {
+        config.roots = vec!["/site".into()];
+        config.writable_roots = vec![Root(0)];
+    }
     // A server without room for its own outgoing connections would close its clients.
     config.max_connections = if connects { 1_000 } else { max_connections };
     config.max_queued_bytes = wild::MAX_QUEUED_BYTES;

@@ -24,8 +24,25 @@
 //! # fn main() {}
 //! ```
 //!
-//! It is built for `wasm32-unknown-unknown` as a `cdylib`, with a memory that does not grow; the flags
-//! are in `examples/handlers/.cargo/config.toml`.
+//! It is a `cdylib` for `wasm32-unknown-unknown`, with `#![no_std]`. Its memory must not grow, so the linker needs
+//! flags:
+//!
+//! ```toml
+//! # Cargo.toml
+//! [lib]
+//! crate-type = ["cdylib"]
+//! ```
+//!
+//! ```toml
+//! # .cargo/config.toml
+//! [build]
+//! target = "wasm32-unknown-unknown"
+//!
+//! [target.wasm32-unknown-unknown]
+//! rustflags = ["-Clink-args=-zstack-size=16384 --initial-memory=65536 --max-memory=65536"]
+//! ```
+//!
+//! Without `[build]`, pass `--target wasm32-unknown-unknown` to cargo.
 //!
 //! The sends and posts of a handler take effect only if it returns [`Verdict::Handled`]. A handler that
 //! panics, runs for too long or accesses memory that is not its own ends with an involuntary abort: the

@@ -110,6 +110,6 @@ pub mod sandbox;
 pub mod upcall;
 
 /// Tests the examples of the README.
-#[cfg(doctest)]
+#[cfg(all(doctest, feature = "sandbox"))]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -557,6 +557,12 @@ fn rejection(text: &str) -> Rejection {
 }
 
 #[test]
+fn debug_text_of_a_rejection_was_no_message() {
+    let rejection = rejection("(module)");
+    assert_eq!(format!("{rejection:?}"), rejection.to_string());
+}
+
+#[test]
 fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     let entry =
         r#"(func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (i32.const 1))"#;

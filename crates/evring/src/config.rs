@@ -9,6 +9,7 @@ use std::time::Duration;
 use shared_ring::files::SymlinkPolicy;
 use shared_ring::sockets::{BufferSizes, ListeningSocket};
 
+use crate::driver::MAX_FILE_OPS;
 use crate::{Admission, Root, SendPolicy};
 
 /// Configuration of a mechanism. The defaults suit a server on a small machine.
@@ -22,7 +23,7 @@ pub struct Config {
     pub inherited: Vec<ListeningSocket>,
     /// Root directories for file operations, indexed by [`Root`](crate::Root).
     pub roots: Vec<PathBuf>,
-    /// The roots under which the application may open files for writing; none by default.
+    /// The roots, of those in `roots`, under which the application may open files for writing; none by default.
     pub writable_roots: Vec<Root>,
     /// Policy for symbolic links below the roots.
     pub symlinks: SymlinkPolicy,
@@ -42,8 +43,8 @@ pub struct Config {
     pub admission: Option<Admission>,
     /// Sets `SO_REUSEPORT`.
     pub reuse_port: bool,
-    /// Number of mechanisms that the process runs beside each other, this one included. They divide what there is for
-    /// each core: the active syscall threads of `flexsc`.
+    /// Number of mechanisms that the process runs beside each other, this one included: at least 1. They divide what
+    /// there is for each core: the active syscall threads of `flexsc`.
     pub workers: u16,
     /// Number of receive buffers. All buffers together should fit the L2 cache.
     pub buffers: u16,
@@ -74,10 +75,12 @@ pub struct Config {
     pub max_timers: u32,
     /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger_timeout: Duration,
-    /// Interval at which the progress of a closing connection is checked, after the first 100 ms.
+    /// Interval at which the progress of a closing connection is checked, after the first 100 ms. Open connections
+    /// have no minimum rate: an application that wants one compares
+    /// [`Commands::unsent_bytes`](crate::Commands::unsent_bytes) at its deadlines.
     pub progress_interval: Duration,
-    /// Minimum rate, in bytes per second, at which the peer must acknowledge data. A slower connection is
-    /// reset. 0 still requires one byte per interval.
+    /// Minimum rate, in bytes per second, at which the peer of a closing connection must acknowledge data. A slower
+    /// connection is reset. 0 still requires one byte per interval.
     pub min_rate: u32,
     /// Maximum time that open connections get after a stop.
     pub drain_timeout: Duration,
@@ -146,6 +149,12 @@ impl Config {
             "max_per_network must be at least 1, or None for no limit"
         } else if self.max_timers > 1 << 16 {
             "max_timers must be at most 65536"
+        } else if !(1..=MAX_FILE_OPS).contains(&self.max_file_ops) {
+            "max_file_ops must be between 1 and 256"
+        } else if self.workers == 0 {
+            "workers must be at least 1"
+        } else if self.writable_roots.iter().any(|root| usize::from(root.0) >= self.roots.len()) {
+            "writable_roots must be indices of directories in roots"
         } else if !self.buffers.is_power_of_two() || self.buffers > 1 << 15 {
             "the number of receive buffers must be a power of two up to 32768"
         } else if self.buffer_size == 0 || self.buffer_size > 1 << 24 {

@@ -5,7 +5,7 @@
 //! owns the loop and calls the application. All mechanisms produce the same replies, byte for byte.
 //!
 //! ```no_run
-//! use evring::{AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Rx};
+//! use evring::{AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, HIGH_WATER, Rx};
 //!
 //! struct Echo;
 //!
@@ -14,10 +14,16 @@
 //!     const MAX_UNCONSUMED: usize = 1;
 //!
 //!     fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
-//!         x.io.send(x.id, Chunk::Received(rx.take()));
+//!         if x.io.send(x.id, Chunk::Received(rx.take())) >= HIGH_WATER {
+//!             x.io.set_receiving(x.id, false); // the peer does not read
+//!         }
 //!         if rx.eof() {
 //!             x.io.close(x.id, Close::Flush);
 //!         }
+//!     }
+//!
+//!     fn drained(&mut self, x: Cx<'_, impl Commands, ()>) {
+//!         x.io.set_receiving(x.id, true);
 //!     }
 //! }
 //!

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use evring::sockets::BufferSizes;
 use evring::{
-    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Cx, Listener, Rx, StartError,
+    AcceptPolicy, AnyMechanism, Application, Chunk, Close, Commands, Config, Cx, Listener, Root,
+    Rx, StartError,
 };
 use shared_ring::{Host, Linux};
 
@@ -49,6 +50,27 @@ fn failed_listener_left_the_previous_one_open() {
             other => panic!("{name}: {:?}", other.map(|server| server.name())),
         }
         assert_eq!(check_free(first), Ok(()), "{name}");
+    });
+}
+
+#[test]
+fn settings_out_of_their_range_were_accepted() {
+    type Change = fn(&mut Config);
+    let wrong: [(Change, &str); 4] = [
+        (|c| c.max_file_ops = 0, "max_file_ops must be between 1 and 256"),
+        (|c| c.max_file_ops = 257, "max_file_ops must be between 1 and 256"),
+        (|c| c.workers = 0, "workers must be at least 1"),
+        (
+            |c| c.writable_roots = vec![Root(0)],
+            "writable_roots must be indices of directories in roots",
+        ),
+    ];
+    one_by_one(|name| {
+        for (change, reason) in wrong {
+            let server = AnyMechanism::new(name, &listening(1).with(change));
+            let error = server.map(|_| ()).expect_err(reason);
+            assert_eq!(error.to_string(), reason, "{name}");
+        }
     });
 }
 

@@ -20,6 +20,9 @@
 //! It supports HTTP/1.1 and 1.0 with keep-alive, pipelining, chunked bodies, conditional requests,
 //! ranges and precompressed files. Malformed requests are rejected.
 //!
+//! The library logs through `tracing`, so nothing appears without a subscriber; [`Server::backend`] names the mechanism
+//! that `auto` has chosen.
+//!
 //! # Features
 //!
 //! The default is all that the program needs: `cli` and `mechanisms`. A library does with `default-features = false`

@@ -53,6 +53,15 @@ fn server_serves_files_and_handlers() {
     });
 }
 
+#[test]
+fn error_of_a_listen_address_did_not_name_it() {
+    let error = Server::builder().listen("127.0.0.1").start().map(drop).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        r#"cannot resolve the listen address "127.0.0.1": invalid socket address"#
+    );
+}
+
 /// There are more clients than buffers, and each keeps bytes in one as long as possible.
 #[test]
 fn few_receive_buffers_do_not_starve_clients() {

@@ -78,9 +78,12 @@ impl fmt::Display for Error {
             Error::TooManyTypes => {
                 f.write_str("32 event types already have actions; remove the actions of one first")
             }
-            Error::NoSuchSignal(number) => {
-                write!(f, "signal {number} cannot be an event: it does not exist or is reserved")
-            }
+            Error::NoSuchSignal(number) => write!(
+                f,
+                "signal {number} cannot be an event: it does not exist, or is one that cannot be handled (SIGKILL, \
+                 SIGSTOP), a fault, which cannot be deferred (SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP), SIGIO, which \
+                 notifies the thread, or of the C library (32, 33)"
+            ),
             Error::EmptySection => {
                 f.write_str("the address range of a critical section must not be empty")
             }

@@ -111,6 +111,10 @@ impl Notifier {
     /// Sleeps until an event of one of these types arrives, or until a time. Returns the event
     /// without running its actions. Meanwhile, actions of other types run.
     ///
+    /// As for sigwait(3), the types should be [blocked](Self::block) before: an event of an unblocked type that arrives
+    /// before the call runs its actions, and is not returned. Events of a type without actions ([`on`](Self::on)) never
+    /// arrive.
+    ///
     /// # Errors
     /// As [`ControlBlock::wait`].
     pub fn wait(

@@ -7,18 +7,20 @@
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! // Answers each message with itself.
-//! # let echo = wat::parse_str(r#"
-//! #   (module
-//! #     (import "ash" "send" (func $send (param i32 i32) (result i32)))
-//! #     (memory (export "memory") 1 1)
-//! #     (func (export "ash_handle") (param $offset i32) (param $length i32) (param i64 i32) (result i32)
-//! #       (drop (call $send (local.get $offset) (local.get $length)))
-//! #       (i32.const 1)))"#)?;
+//! // `std::fs::read("handler.wasm")?` is one of `ash-guest`; `wat` is a crate.
+//! let echo = wat::parse_str(r#"
+//!   (module
+//!     (import "ash" "send" (func $send (param i32 i32) (result i32)))
+//!     (memory (export "memory") 1 1)
+//!     (func (export "ash_handle") (param $offset i32) (param $length i32) (param i64 i32) (result i32)
+//!       (drop (call $send (local.get $offset) (local.get $length)))
+//!       (i32.const 1)))"#)?;
 //! let sandboxer = Sandboxer::new(Policy::default())?;
 //! let ash = sandboxer.load(&echo)?;
-//! let mut handler = ash.instantiate(1)?;
+//! let mut handler = ash.instantiate(1)?; // for tenant 1
+//! // A message of connection 7.
 //! assert_eq!(handler.handle_copy(b"ping", 7, Instant::now()), Outcome::Handled);
-//! assert_eq!(handler.sends()[0].len(), 4);
+//! assert_eq!(handler.sent().next(), Some(&b"ping"[..]));
 //! # Ok(())
 //! # }
 //! ```

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// The reason why the sandboxer rejects a module, with the function in which it was found.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// Name of the function, or its number; none if the reason is not in a function.
     pub function: Option<String>,
@@ -81,6 +81,13 @@ impl fmt::Display for Rejection {
             write!(f, "function {function}: ")?;
         }
         self.reason.fmt(f)
+    }
+}
+
+/// Prints the message, so that a `main` that returns the error shows it.
+impl fmt::Debug for Rejection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 

@@ -6,7 +6,7 @@ use shared_ring::files::{FileVersion, Listing};
 
 use super::connection::Connection;
 use super::deferred_reads::MAX_DEFERRED_READS;
-use super::io::file_requests::{MAX_FILE_OPS, MAX_LISTS};
+use super::io::file_requests::MAX_LISTS;
 use super::io::{MIN_HELD, spare_memory};
 use crate::{Application, Config, MAX_READ_BYTES};
 
@@ -45,7 +45,7 @@ impl Config {
         let held = self
             .max_buffered_bytes
             .saturating_add(self.max_queued_bytes.min(self.max_buffered_bytes));
-        let files = self.max_file_ops.clamp(1, MAX_FILE_OPS) as usize * MAX_READ_BYTES as usize;
+        let files = self.max_file_ops as usize * MAX_READ_BYTES as usize;
         let lists = MAX_LISTS * Listing::MAX_BYTES;
         let deferred = match self.send_policy {
             Some(_) => MAX_DEFERRED_READS * MAX_READ_BYTES as usize,

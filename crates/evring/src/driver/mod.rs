@@ -30,6 +30,7 @@ mod shares;
 mod timers;
 
 use io::file_requests::FileRequest;
+pub(crate) use io::file_requests::MAX_FILE_OPS;
 pub use io::usage::Usage;
 pub(crate) use io::{Io, operations};
 pub(crate) use listener::ListenerState;

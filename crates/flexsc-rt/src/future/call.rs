@@ -33,6 +33,9 @@ impl Runtime {
 }
 
 /// The future of a call; see [`Runtime::call`].
+///
+/// If it is dropped, its call is not posted, or is cancelled, and its result is dropped. For the result of a cancelled
+/// call, use [`EventLoop::cancel`](crate::EventLoop::cancel) or [`Pages::cancel`](crate::Pages::cancel).
 #[must_use = "the call is posted when the future is polled"]
 pub struct CallFuture<O: Operation> {
     runtime: Runtime,

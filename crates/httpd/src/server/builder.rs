@@ -1,5 +1,6 @@
 //! The settings of a server, one by one.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
@@ -54,7 +55,7 @@ use crate::site::sandbox::SandboxedHandler;
 #[must_use]
 pub struct Builder {
     /// Empty if the server chooses its addresses (`Builder::listeners`).
-    pub(super) listen: Vec<io::Result<Vec<SocketAddr>>>,
+    pub(super) listen: Vec<Result<Vec<SocketAddr>, (String, io::Error)>>,
     /// At a reload without addresses, the server takes the default ones, instead of those that it has.
     pub(super) returns_to_default: bool,
     /// Sockets of the process before, or of the workers before.
@@ -163,8 +164,9 @@ impl From<Options> for Builder {
 impl Builder {
     /// Adds an address to listen on, such as `"localhost:8080"`; can be called repeatedly. Port 0
     /// selects a free port. The default is `127.0.0.1:8080`.
-    pub fn listen(mut self, at: impl ToSocketAddrs) -> Self {
-        self.listen.push(at.to_socket_addrs().map(Iterator::collect));
+    pub fn listen(mut self, at: impl ToSocketAddrs + fmt::Debug) -> Self {
+        let addresses = at.to_socket_addrs().map(Iterator::collect);
+        self.listen.push(addresses.map_err(|error| (format!("{at:?}"), error)));
         self
     }
 
@@ -261,7 +263,8 @@ impl Builder {
     }
 
     /// Puts a function around all handlers, also those that are added later; see [`wrap`](crate::handlers::wrap).
-    /// Files have no handlers. Of several functions, the last one is outermost.
+    /// Files, and errors and redirects of the server itself, have no handlers: for a header field with each of them, add
+    /// it with `always` to [`FileOptions::headers`], too. Of several functions, the last one is outermost.
     ///
     /// ```
     /// use evring_httpd::body::RequestBody;

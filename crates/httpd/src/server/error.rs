@@ -20,8 +20,8 @@ use crate::server::user::User;
 /// The error that prevented a server from starting or terminated it.
 #[non_exhaustive]
 pub enum Error {
-    /// An address is invalid, or its name cannot be resolved.
-    Address(io::Error),
+    /// An address, as it was given, is invalid, or its name cannot be resolved.
+    Address(String, io::Error),
     /// A directory to serve cannot be read.
     Root(PathBuf, io::Error),
     /// A page below the root, such as the fallback, cannot be read.
@@ -92,7 +92,9 @@ impl From<CertificateError> for Error {
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Address(error) => write!(f, "cannot resolve the listen address: {error}"),
+            Error::Address(at, error) => {
+                write!(f, "cannot resolve the listen address {at}: {error}")
+            }
             Error::Root(path, error) => {
                 write!(f, "cannot read the directory {}: {error}", path.display())
             }
@@ -171,7 +173,7 @@ impl fmt::Display for Error {
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match self {
-            Error::Address(error)
+            Error::Address(_, error)
             | Error::Root(_, error)
             | Error::Log(_, error)
             | Error::Page(_, error)

@@ -101,8 +101,9 @@ impl Builder {
     ) -> Result<Listeners, Error> {
         let mut listen = self.config.listen.clone();
         for addresses in &self.listen {
-            let copy = |error: &io::Error| io::Error::new(error.kind(), error.to_string());
-            let addresses = addresses.as_ref().map_err(|error| Error::Address(copy(error)))?;
+            let addresses = addresses.as_ref().map_err(|(at, error)| {
+                Error::Address(at.clone(), io::Error::new(error.kind(), error.to_string()))
+            })?;
             listen.extend(addresses);
         }
         #[cfg(feature = "tls")]

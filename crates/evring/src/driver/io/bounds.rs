@@ -6,8 +6,7 @@ use crate::{Config, HIGH_WATER};
 /// Maximum number of operations of a connection in flight: a receive and a send, or only a connect or a close.
 const MAX_CONN_OPS: usize = 2;
 
-/// Maximum number of file operations in flight, or completed and not delivered; of a connection, including deferred ones.
-const MAX_FILE_OPS: usize = 256;
+/// Maximum number of file operations of a connection, including deferred ones.
 const MAX_CONN_FILE_OPS: usize = 16;
 
 /// Maximum number of directory listings at a time.
@@ -41,7 +40,7 @@ impl Usage {
         // A connection that holds little does not end for the others. The one that ends may have filled its queue.
         let held = config.max_buffered_bytes + connections * MIN_HELD_BYTES + queue + 2 * tail;
         let queued_files = config.max_queued_bytes / HIGH_WATER + 1;
-        let file_ops = MAX_FILE_OPS.min(config.max_file_ops.max(1) as usize);
+        let file_ops = config.max_file_ops as usize;
         // As many lists as tails.
         let spare = 2 * connections.clamp(128, 1_024);
         let bounds = [

@@ -72,7 +72,7 @@ impl FileOps {
     pub(super) fn new(roots: Vec<File>, config: &Config) -> Self {
         FileOps {
             roots,
-            max_in_flight: config.max_file_ops.clamp(1, MAX_FILE_OPS) as usize,
+            max_in_flight: config.max_file_ops as usize,
             in_flight: Table::default(),
             free: (0..MAX_FILE_OPS).rev().collect(),
             deferred: VecDeque::new(),
