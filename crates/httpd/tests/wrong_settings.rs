@@ -351,3 +351,26 @@ fn key_with_a_password_was_said_to_be_no_certificate() {
         assert!(!is_valid && messages.contains(expected), "{messages}");
     }
 }
+
+#[test]
+fn wrong_number_had_the_message_invalid_digit() {
+    let bytes = "expected a number of bytes without a unit, such as 1048576";
+    for (flag, expected) in [
+        ("--max-body-size=1M", bytes),
+        ("--max-body-memory=64M", bytes),
+        ("--cache-size=1k", bytes),
+        ("--max-age=x", "expected a number from 0 to 4294967295"),
+        ("--max-connections=x", "expected a number from 1 to 4194304"),
+        ("--max-connections=0", "expected a number from 1 to 4194304"),
+        ("--max-headers=many", "expected a number from 1 to 64"),
+        ("--backlog=-", "expected a number from 0 to 4294967295"),
+        ("--port=http", "expected a number from 0 to 65535"),
+    ] {
+        let output = httpd(&[flag, "--check-config"]).output().unwrap();
+        let messages = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && messages.contains(expected),
+            "{flag}: {messages}"
+        );
+    }
+}
