@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         open: 0,
         log_level,
         pid_file: pid_file.clone(),
+        user: settings.0.user.clone(),
         timeout: settings.0.connections.reload_timeout,
         status: String::new(),
     };
