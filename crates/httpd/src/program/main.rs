@@ -240,20 +240,18 @@ fn start_successor_at_signal(
 
 /// Registers the signals that stop the server; the second one exits the process. Returns whether one has arrived, too.
 fn exit_at_second_signal() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
-    let is_second = Arc::new(AtomicBool::new(false));
+    let has_arrived = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        let has_first = Arc::clone(&is_second);
+        let has_arrived = Arc::clone(&has_arrived);
         let exit_if_second = move || {
-            if has_first.load(Ordering::SeqCst) {
+            if has_arrived.swap(true, Ordering::SeqCst) {
                 pid_file::remove();
                 signal_hook::low_level::exit(1);
             }
         };
-        // In this order: the first signal finds the flag unset, then sets it.
-        // SAFETY: the action reads atomics, makes system calls, and ends the process by _exit(2). It allocates and locks
+        // SAFETY: the action uses atomics, makes system calls, and ends the process by _exit(2). It allocates and locks
         // nothing, and does not panic (signal-safety(7)).
         unsafe { signal_hook::low_level::register(signal, exit_if_second) }?;
-        signal_hook::flag::register(signal, Arc::clone(&is_second))?;
     }
-    Ok((Signals::new([SIGTERM, SIGINT])?, is_second))
+    Ok((Signals::new([SIGTERM, SIGINT])?, has_arrived))
 }
