@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 
+use evring::__private::read_input_file;
 use httpdate::HttpDate;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::{self, PemObject};
@@ -258,11 +259,26 @@ impl fmt::Display for CertificateWarning {
     }
 }
 
+/// Maximum bytes of a file.
+const MAX_FILE_BYTES: usize = 16 << 20;
+
+/// What tells that a key is encrypted: in the form of PKCS #8 (RFC 7468, section 11), and in that before (RFC 1421,
+/// section 4.6.1.1).
+const ENCRYPTED: [&[u8]; 2] = [b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED"];
+
+fn read(file: &Path) -> Result<Vec<u8>, CertificateError> {
+    read_input_file(file, MAX_FILE_BYTES)
+        .map_err(|error| CertificateError::Read(file.to_owned(), error))
+}
+
 /// Reads one certificate chain and its key.
 fn certified_key(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateError> {
     let certificates = read_certificates(chain)?;
-    let private = PrivateKeyDer::from_pem_file(key).map_err(|error| match error {
-        pem::Error::Io(error) => CertificateError::Read(key.to_owned(), error),
+    let text = read(key)?;
+    if ENCRYPTED.iter().any(|mark| text.windows(mark.len()).any(|bytes| bytes == *mark)) {
+        return Err(CertificateError::Encrypted(key.to_owned()));
+    }
+    let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
         pem::Error::NoItemsFound => CertificateError::NoKey(key.to_owned()),
         other => CertificateError::Invalid(key.to_owned(), other.to_string()),
     })?;
@@ -272,12 +288,9 @@ fn certified_key(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateEr
 }
 
 fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let convert = |error| match error {
-        pem::Error::Io(error) => CertificateError::Read(file.to_owned(), error),
-        other => CertificateError::Invalid(file.to_owned(), other.to_string()),
-    };
-    let all = CertificateDer::pem_file_iter(file).map_err(convert)?;
-    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(convert)?;
+    let text = read(file)?;
+    let all = CertificateDer::pem_slice_iter(&text).collect::<Result<Vec<_>, _>>();
+    let all = all.map_err(|error| CertificateError::Invalid(file.to_owned(), error.to_string()))?;
     if all.is_empty() { Err(CertificateError::NoCertificate(file.to_owned())) } else { Ok(all) }
 }
 
@@ -363,6 +376,8 @@ pub enum CertificateError {
     NoCertificate(PathBuf),
     /// A file has no private key.
     NoKey(PathBuf),
+    /// A private key has a password.
+    Encrypted(PathBuf),
     /// A file is no valid PEM, or has an invalid certificate.
     Invalid(PathBuf, String),
     /// A key does not belong to its certificate, or its type is not supported.
@@ -401,8 +416,18 @@ impl fmt::Display for CertificateError {
                 "{} has no private key: expected `-----BEGIN PRIVATE KEY-----` without a password",
                 file.display()
             ),
+            CertificateError::Encrypted(file) => write!(
+                f,
+                "the private key {} has a password, and the server cannot ask for it: write the key without it \
+                 (`openssl pkey -in KEY -out NEW`)",
+                file.display()
+            ),
             CertificateError::Invalid(file, error) => {
-                write!(f, "{} is no valid PEM file of certificates: {error}", file.display())
+                write!(
+                    f,
+                    "{} is no valid PEM file of certificates or a key: {error}",
+                    file.display()
+                )
             }
             CertificateError::InvalidKey { chain, key, error } => write!(
                 f,

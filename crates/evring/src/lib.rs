@@ -77,6 +77,7 @@ mod file_path;
 mod forward;
 mod hook;
 mod ids;
+mod input_file;
 #[cfg(feature = "sandbox")]
 mod landing;
 #[cfg(feature = "sandbox")]

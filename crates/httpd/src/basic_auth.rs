@@ -1,14 +1,14 @@
 //! Basic authentication (RFC 7617) of paths, by files of users.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use bcrypt::HashParts;
+use evring::__private::read_input_file;
 
 use crate::message::path;
 use crate::message::request::RequestHead;
@@ -57,11 +57,9 @@ impl BasicAuth {
     /// Reads the file.
     pub(crate) fn load(&self) -> io::Result<Realm> {
         let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
-        let mut text = String::new();
-        File::open(&self.file)?.take(Self::MAX_FILE_BYTES as u64 + 1).read_to_string(&mut text)?;
-        if text.len() > Self::MAX_FILE_BYTES {
-            return Err(invalid("files of users have at most 1 MiB".to_owned()));
-        }
+        let bytes = read_input_file(&self.file, Self::MAX_FILE_BYTES)?;
+        let text =
+            String::from_utf8(bytes).map_err(|_| invalid("it is not UTF-8 text".to_owned()))?;
         let mut hashes = HashMap::new();
         for (number, line) in text.lines().enumerate() {
             let line = line.trim();

@@ -6,6 +6,8 @@ use std::str::FromStr;
 
 use crate::decision::coding::{Coding, Codings};
 use crate::decision::representation::is_compressible;
+#[cfg(feature = "cli")]
+use crate::flags;
 use crate::mime_type::MimeType;
 
 /// Compression of files of which there is no precompressed file: texts, scripts, fonts and other types that get
@@ -24,10 +26,10 @@ pub struct Compression {
     #[cfg_attr(feature = "cli", arg(long = "compress", value_name = "CODING[:LEVEL],...", num_args = 0..=1, require_equals = true, default_value_t = CompressionLevels::OFF, default_missing_value = "br,zstd,gzip"))]
     pub levels: CompressionLevels,
     /// Minimum bytes of a file to be compressed
-    #[cfg_attr(feature = "cli", arg(long = "compress-min", value_name = "BYTES", default_value_t = Compression::default().min_bytes))]
+    #[cfg_attr(feature = "cli", arg(long = "compress-min", value_name = "BYTES", default_value_t = Compression::default().min_bytes, value_parser = flags::bytes::<u64>))]
     pub min_bytes: u64,
     /// Maximum bytes of a file to be compressed
-    #[cfg_attr(feature = "cli", arg(long = "compress-max", value_name = "BYTES", default_value_t = Compression::default().max_bytes, value_parser = clap::value_parser!(u32).range(..=64 << 20)))]
+    #[cfg_attr(feature = "cli", arg(long = "compress-max", value_name = "BYTES", default_value_t = Compression::default().max_bytes, value_parser = flags::range::<u32>(0, 64 << 20)))]
     pub max_bytes: u32,
 }
 

@@ -3,6 +3,8 @@
 #[cfg(feature = "compression")]
 use crate::compression::Compression;
 use crate::error_page::ErrorPage;
+#[cfg(feature = "cli")]
+use crate::flags;
 use crate::header_rule::HeaderRule;
 use crate::mime_type::MimeType;
 use crate::page_path::PagePath;
@@ -24,7 +26,7 @@ pub struct FileOptions {
     pub listing: bool,
 
     /// Send `Cache-Control: max-age` with files, so that caches use them this long without revalidation
-    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS"))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", value_parser = flags::range::<u32>(0, u32::MAX.into())))]
     pub max_age: Option<u32>,
 
     /// Page, a path below --root, that is sent with 200 if a browser navigates to a path without a file: for

@@ -1,12 +1,24 @@
 //! Values of flags.
 
+use std::str::FromStr;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
-
 /// Parses numbers from `min` to `max`.
-pub(crate) fn range(min: u64, max: u64) -> RangedU64ValueParser<usize> {
-    RangedU64ValueParser::new().range(min..=max)
+pub(crate) fn range<N: TryFrom<u64>>(
+    min: u64,
+    max: u64,
+) -> impl Fn(&str) -> Result<N, String> + Clone {
+    move |text| {
+        let number = text.parse().ok().filter(|number| (min..=max).contains(number));
+        let number = number.and_then(|number| N::try_from(number).ok());
+        number.ok_or_else(|| format!("expected a number from {min} to {max}"))
+    }
+}
+
+/// Parses a number of bytes.
+pub(crate) fn bytes<N: FromStr>(text: &str) -> Result<N, String> {
+    let expected = "expected a number of bytes without a unit, such as 1048576";
+    text.parse().map_err(|_| expected.to_owned())
 }
 
 /// Parses a positive time in seconds, such as `0.5`.

@@ -20,23 +20,23 @@ use crate::flags;
 #[cfg_attr(feature = "cli", derive(clap::Args), command(next_help_heading = "Limits"))]
 pub struct Limits {
     /// Maximum bytes of a request line, including the URI, up to 16384; longer ones get 414
-    #[cfg_attr(feature = "cli", arg(long = "max-request-line", value_name = "BYTES", default_value_t = Limits::default().max_request_line_bytes, value_parser = flags::range(64, Limits::MAX_HEAD_BYTES as u64)))]
+    #[cfg_attr(feature = "cli", arg(long = "max-request-line", value_name = "BYTES", default_value_t = Limits::default().max_request_line_bytes, value_parser = flags::range::<usize>(64, Limits::MAX_HEAD_BYTES as u64)))]
     pub max_request_line_bytes: usize,
     /// Maximum bytes of a request's head, up to 16384; longer ones get 431
-    #[cfg_attr(feature = "cli", arg(long = "max-header-size", value_name = "BYTES", default_value_t = Limits::default().max_head_bytes, value_parser = flags::range(64, Limits::MAX_HEAD_BYTES as u64)))]
+    #[cfg_attr(feature = "cli", arg(long = "max-header-size", value_name = "BYTES", default_value_t = Limits::default().max_head_bytes, value_parser = flags::range::<usize>(64, Limits::MAX_HEAD_BYTES as u64)))]
     pub max_head_bytes: usize,
     /// Maximum header fields of a request, up to 64; more get 431
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Limits::default().max_headers, value_parser = flags::range(1, Limits::MAX_HEADERS as u64)))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Limits::default().max_headers, value_parser = flags::range::<usize>(1, Limits::MAX_HEADERS as u64)))]
     pub max_headers: usize,
     /// Maximum bytes of a request's body; longer ones get 413
-    #[cfg_attr(feature = "cli", arg(long = "max-body-size", value_name = "BYTES", default_value_t = Limits::default().max_body_bytes))]
+    #[cfg_attr(feature = "cli", arg(long = "max-body-size", value_name = "BYTES", default_value_t = Limits::default().max_body_bytes, value_parser = flags::bytes::<u64>))]
     pub max_body_bytes: u64,
     /// Maximum bytes of memory per worker for request bodies that are being received; a request that
     /// needs more gets 503
-    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_memory))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().max_body_memory, value_parser = flags::bytes::<usize>))]
     pub max_body_memory: usize,
     /// Maximum requests per connection
-    #[cfg_attr(feature = "cli", arg(long = "keep-alive-requests", value_name = "N", default_value_t = Limits::default().max_keep_alive_requests, value_parser = clap::value_parser!(u32).range(1..)))]
+    #[cfg_attr(feature = "cli", arg(long = "keep-alive-requests", value_name = "N", default_value_t = Limits::default().max_keep_alive_requests, value_parser = flags::range::<u32>(1, u32::MAX.into())))]
     pub max_keep_alive_requests: u32,
     /// Maximum time to receive a request's head, from its first byte or from the connect
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().header_timeout), value_parser = flags::seconds))]
@@ -50,7 +50,7 @@ pub struct Limits {
     pub progress_interval: Duration,
     /// Minimum rate of a client, in bytes per second, averaged over --progress-interval. One that receives
     /// more slowly is reset; one that sends a body more slowly gets 408
-    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = clap::value_parser!(u32).range(1..)))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "BYTES", default_value_t = Limits::default().min_rate, value_parser = flags::range::<u32>(1, u32::MAX.into())))]
     pub min_rate: u32,
     /// Maximum time in which a handler that waits has to answer, after the request has arrived; then the
     /// client gets 503. Also the maximum time for the next piece of a response while the server does not receive, or
@@ -65,21 +65,21 @@ pub struct Limits {
     #[cfg_attr(feature = "cli", arg(skip = Limits::default().max_cached_file_bytes))]
     pub max_cached_file_bytes: u32,
     /// Maximum bytes of the file cache per worker
-    #[cfg_attr(feature = "cli", arg(long = "cache-size", value_name = "BYTES", default_value_t = Limits::default().cache_bytes))]
+    #[cfg_attr(feature = "cli", arg(long = "cache-size", value_name = "BYTES", default_value_t = Limits::default().cache_bytes, value_parser = flags::bytes::<usize>))]
     pub cache_bytes: usize,
     /// Maximum files in the cache, per worker
     #[cfg_attr(feature = "cli", arg(skip = Limits::default().cache_files))]
     pub cache_files: usize,
     /// Maximum open files per worker that are too large for the cache. Files that are not being sent are
     /// closed to make room; if all are being sent, a request for another one gets 503
-    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Limits::default().max_open_files, value_parser = flags::range(1, u32::MAX.into())))]
+    #[cfg_attr(feature = "cli", arg(long, value_name = "N", default_value_t = Limits::default().max_open_files, value_parser = flags::range::<usize>(1, u32::MAX.into())))]
     pub max_open_files: usize,
     /// Time that a cached file is used without revalidation; 0 revalidates at each request
     #[cfg_attr(feature = "cli", arg(long, value_name = "SECONDS", default_value = flags::text(Limits::default().cache_ttl), value_parser = flags::seconds_or_none))]
     pub cache_ttl: Duration,
     /// Maximum bytes of memory for compressed files that are too large for the cache, of all workers and hosts
     #[cfg(feature = "compression")]
-    #[cfg_attr(feature = "cli", arg(long = "compress-memory", value_name = "BYTES", default_value_t = Limits::default().max_compressed_memory))]
+    #[cfg_attr(feature = "cli", arg(long = "compress-memory", value_name = "BYTES", default_value_t = Limits::default().max_compressed_memory, value_parser = flags::bytes::<usize>))]
     pub max_compressed_memory: usize,
 }
 

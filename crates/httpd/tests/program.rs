@@ -703,6 +703,64 @@ fn unopenable_access_log_is_a_start_error() {
 }
 
 #[test]
+fn second_signal_left_the_pid_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    for owner in [None, Some("1\n")] {
+        let mut serving = Serving::start(&[
+            "-p",
+            "0",
+            "--drain-delay",
+            "600",
+            "--pid-file",
+            file.to_str().unwrap(),
+        ]);
+        if let Some(owner) = owner {
+            std::fs::write(&file, owner).unwrap();
+        }
+        // Several that are pending may become one.
+        let outcome = loop {
+            serving.signal(Signal::TERM);
+            if let Some(outcome) = serving.child.try_wait().unwrap() {
+                break outcome;
+            }
+            thread::yield_now();
+        };
+        assert_eq!(outcome.code(), Some(1));
+        // That of another process stays.
+        assert_eq!(std::fs::read_to_string(&file).ok().as_deref(), owner);
+    }
+}
+
+#[test]
+fn second_server_took_the_pid_file_of_a_living_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("pid");
+    let flags = ["-p", "0", "--pid-file", file.to_str().unwrap()];
+    let text = || std::fs::read_to_string(&file).unwrap();
+    // Neither the number of another program, nor that of a process that has ended, keeps it from starting.
+    std::fs::write(&file, format!("{}\n", std::process::id())).unwrap();
+    let mut killed = Serving::start(&flags);
+    killed.signal(Signal::KILL);
+    // It still has its number, as nothing has waited for it.
+    while killed.errors.read_line(&mut String::new()).unwrap() > 0 {}
+    let serving = Serving::start(&flags);
+    killed.child.wait().unwrap();
+    let number = serving.child.id();
+    assert_eq!(text(), format!("{number}\n"));
+    let mut second = httpd(&flags).spawn().unwrap();
+    let mut message = String::new();
+    BufReader::new(second.stderr.take().unwrap()).read_line(&mut message).unwrap();
+    let expected = format!("the server with the number {number} uses it");
+    assert!(message.contains(&expected), "{message}");
+    assert_eq!(second.wait().unwrap().code(), Some(1));
+    assert_eq!(text(), format!("{number}\n"));
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+    assert!(!file.exists());
+}
+
+#[test]
 fn failed_start_left_an_empty_pid_file() {
     let dir = tempfile::tempdir().unwrap();
     let [new, old] = ["new", "old"].map(|name| dir.path().join(name));

@@ -183,6 +183,24 @@ fn settings_are_read_again_as_the_user() {
 }
 
 #[test]
+fn reload_without_the_user_said_nothing() {
+    let dir = readable_dir();
+    let file = dir.path().join("httpd.toml");
+    let uid = if geteuid().is_root() { NOBODY } else { geteuid().as_raw() };
+    let settings = "listen = ['127.0.0.1:0']\n".to_owned();
+    fs::write(&file, format!("{settings}user = '{uid}'\n")).unwrap();
+    let mut serving = Serving::start(&["--config", file.to_str().unwrap()]);
+    fs::write(&file, settings).unwrap();
+    serving.signal(Signal::HUP);
+    let mut line = String::new();
+    serving.errors.read_line(&mut line).unwrap();
+    let expected = format!("the process stays that of `user` {uid} until a restart");
+    assert!(line.contains(&expected), "{line}");
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
 fn successor_that_runs_as_the_user_replaces_the_pid_file() {
     if !geteuid().is_root() {
         return println!("not tested: a change of the user needs root");

@@ -4,11 +4,13 @@
 use crate::serving;
 
 use std::fs;
+use std::io::BufRead;
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use rustix::fs::{CWD, FileType, Mode, mknodat};
+use rustix::process::Signal;
 use serving::Client;
 use serving::program::{Serving, httpd, with_sockets};
 
@@ -258,5 +260,117 @@ fn socket_of_both_families_was_used_for_one() {
     for host in ["127.0.0.1", "::1"] {
         let mut client = Client::new(TcpStream::connect((host, port)).unwrap());
         assert_eq!(client.get("/").status, 200, "{host}");
+    }
+}
+
+/// A pipe without a writer stopped the check, and the thread that reads the settings again, for ever.
+#[test]
+fn pipe_without_a_writer_was_waited_for() {
+    let dir = tempfile::tempdir().unwrap();
+    write_certificate(dir.path(), "a.test");
+    mknodat(CWD, dir.path().join("pipe"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (a, a_key, pipe) = (path("a.test.pem"), path("a.test.key"), path("pipe"));
+    let tls = |pem: &str, key: &str| format!("tls-cert = {pem:?}\ntls-key = {key:?}\n");
+    let cases = [
+        (tls(&a, &pipe), "DIR/httpd.toml:2:11: `tls-key`: "),
+        (tls(&pipe, &a_key), "DIR/httpd.toml:1:12: `tls-cert`: "),
+        (
+            tls(&a, &a_key) + &format!("tls-client-ca = {pipe:?}"),
+            "DIR/httpd.toml:3:17: `tls-client-ca`: ",
+        ),
+        (format!("basic-auth = [{pipe:?}]"), "DIR/httpd.toml:1:14: `basic-auth`: "),
+    ];
+    for (text, place) in &cases {
+        let (is_valid, messages) = run(dir.path(), text, &["--check-config"]);
+        assert!(!is_valid && messages.contains(place), "{messages}");
+        assert!(messages.contains("DIR/pipe: nothing was written to this pipe"), "{messages}");
+    }
+    // The settings themselves.
+    let mut command = Command::new("timeout");
+    command.args(["60", env!("CARGO_BIN_EXE_httpd"), "--check-config", "--config", &pipe]);
+    let output = command.output().unwrap();
+    let messages = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        messages.contains("/pipe: cannot read the settings: nothing was written"),
+        "{messages}"
+    );
+    // A reload.
+    let file = path("httpd.toml");
+    fs::write(&file, "").unwrap();
+    let mut serving = Serving::start(&["-p", "0", "--config", &file]);
+    fs::write(&file, &cases[3].0).unwrap();
+    serving.signal(Signal::HUP);
+    serving.line.clear();
+    serving.errors.read_line(&mut serving.line).unwrap();
+    assert!(serving.line.contains("the settings stay as they were"), "{}", serving.line);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+/// The files of a shell's process substitution are pipes: `--tls-key <(command)`.
+#[test]
+fn pipes_with_writers_are_read() {
+    let dir = tempfile::tempdir().unwrap();
+    write_certificate(dir.path(), "a.test");
+    let mut command = Command::new("bash");
+    let line = "exec \"$0\" -p 0 --tls-cert <(cat a.test.pem) --tls-key <(cat a.test.key) --config <(echo workers=2)";
+    command.args(["-c", line, env!("CARGO_BIN_EXE_httpd")]).current_dir(dir.path());
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut serving = Serving::of(command);
+    assert!(
+        serving.line.contains("https://") && serving.line.contains("2 workers"),
+        "{}",
+        serving.line
+    );
+    // They have been read.
+    serving.signal(Signal::HUP);
+    serving.line.clear();
+    serving.errors.read_line(&mut serving.line).unwrap();
+    assert!(serving.line.contains("the settings stay as they were"), "{}", serving.line);
+    assert!(serving.line.contains("nothing was written to this pipe"), "{}", serving.line);
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+}
+
+#[test]
+fn key_with_a_password_was_said_to_be_no_certificate() {
+    let dir = tempfile::tempdir().unwrap();
+    write_certificate(dir.path(), "a.test");
+    let traditional = "-----BEGIN EC PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\n\
+                       DEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF\n\nAAAA\n\
+                       -----END EC PRIVATE KEY-----\n";
+    let current =
+        "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
+    for key in [traditional, current] {
+        fs::write(dir.path().join("key"), key).unwrap();
+        let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        let text = format!("tls-cert = {:?}\ntls-key = {:?}", path("a.test.pem"), path("key"));
+        let (is_valid, messages) = run(dir.path(), &text, &["--check-config"]);
+        let expected = "DIR/httpd.toml:2:11: `tls-key`: the private key DIR/key has a password";
+        assert!(!is_valid && messages.contains(expected), "{messages}");
+    }
+}
+
+#[test]
+fn wrong_number_had_the_message_invalid_digit() {
+    let bytes = "expected a number of bytes without a unit, such as 1048576";
+    for (flag, expected) in [
+        ("--max-body-size=1M", bytes),
+        ("--max-body-memory=64M", bytes),
+        ("--cache-size=1k", bytes),
+        ("--max-age=x", "expected a number from 0 to 4294967295"),
+        ("--max-connections=x", "expected a number from 1 to 4194304"),
+        ("--max-connections=0", "expected a number from 1 to 4194304"),
+        ("--max-headers=many", "expected a number from 1 to 64"),
+        ("--backlog=-", "expected a number from 0 to 4294967295"),
+        ("--port=http", "expected a number from 0 to 65535"),
+    ] {
+        let output = httpd(&[flag, "--check-config"]).output().unwrap();
+        let messages = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            output.status.code() == Some(2) && messages.contains(expected),
+            "{flag}: {messages}"
+        );
     }
 }

@@ -340,10 +340,7 @@ impl ParsedHeaders {
                 self.is_invalid |= self.has_host || !is_valid_host(value, valid_host);
                 self.has_host = true;
             }
-            6 if is_name(name, b"expect") => {
-                let is_continue = value.eq_ignore_ascii_case(b"100-continue");
-                self.expects = if is_continue { Expects::Continue } else { Expects::Unknown };
-            }
+            6 if is_name(name, b"expect") => self.add_expect(value),
             5 if is_name(name, b"range") => self.conditional = true,
             8 if is_name(name, b"if-match") || is_name(name, b"if-range") => {
                 self.conditional = true;
@@ -371,6 +368,18 @@ impl ParsedHeaders {
             }
             17 if is_name(name, b"if-modified-since") => self.conditional = true,
             _ => {}
+        }
+    }
+
+    /// Adds the members of a list, which repeated fields continue (RFC 9110, section 5.3).
+    fn add_expect(&mut self, value: &[u8]) {
+        let members = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
+        for expectation in members.filter(|member| !member.is_empty()) {
+            let is_continue = expectation.eq_ignore_ascii_case(b"100-continue");
+            self.expects = match self.expects {
+                Expects::Nothing | Expects::Continue if is_continue => Expects::Continue,
+                _ => Expects::Unknown,
+            };
         }
     }
 

@@ -70,6 +70,23 @@ fn bodies_and_expectations() {
     assert_eq!(found("1.1", "Expect: 100-Continue"), Ok((Framing::Length(0), Continue)));
     assert_eq!(found("1.0", "Expect: 100-continue"), Ok((Framing::Length(0), Nothing)));
     assert_eq!(found("1.1", "Expect: tea"), Ok((Framing::Length(0), Unknown)));
+    // Repeated fields form one list, which may have empty members (RFC 9110, section 5.6.1).
+    for expect in [
+        "Expect: tea, 100-continue",
+        "Expect: 100-continue,tea",
+        "Expect: tea\r\nExpect: 100-continue",
+        "Expect: 100-continue\r\nExpect: tea",
+    ] {
+        assert_eq!(found("1.1", expect), Ok((Framing::Length(0), Unknown)), "{expect}");
+    }
+    for expect in [
+        "Expect: 100-continue, 100-CONTINUE",
+        "Expect: 100-continue\r\nExpect:",
+        "Expect: , 100-continue,",
+    ] {
+        assert_eq!(found("1.1", expect), Ok((Framing::Length(0), Continue)), "{expect}");
+    }
+    assert_eq!(found("1.1", "Expect: "), Ok((Framing::Length(0), Nothing)));
 }
 
 #[test]

@@ -36,7 +36,7 @@ pub(crate) struct Arguments {
     directory: Option<PathBuf>,
 
     /// Port to listen on for clients on this machine, as --listen 127.0.0.1:PORT
-    #[arg(short, long, value_name = "PORT", conflicts_with = "listen")]
+    #[arg(short, long, value_name = "PORT", conflicts_with = "listen", value_parser = port)]
     port: Option<u16>,
 
     /// File of settings, in TOML: the names of flags without `--`, and their values. Flags and environment variables
@@ -72,9 +72,14 @@ pub(crate) struct Arguments {
     pub(crate) log_level: LevelFilter,
 
     /// File for the number of the process; after SIGUSR2, for that of the successor. Removed at the end, or emptied
-    /// if --user may not remove files there
+    /// if --user may not remove files there. The server does not start if the file has the number of another one that runs
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,
+}
+
+/// Parses the number of a port.
+fn port(text: &str) -> Result<u16, String> {
+    text.parse().map_err(|_| "expected a number from 0 to 65535".to_owned())
 }
 
 impl Arguments {

@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use evring_httpd::evring::sockets::ListeningSocket;
@@ -75,6 +75,7 @@ fn main() -> ExitCode {
         open: 0,
         log_level,
         pid_file: pid_file.clone(),
+        user: settings.0.user.clone(),
         timeout: settings.0.connections.reload_timeout,
         status: String::new(),
     };
@@ -134,8 +135,12 @@ fn serve(
     reload.inherited = sockets.len() + taken_over.len();
     let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open, "")?;
     let user = settings.0.user.as_ref();
-    let pid_file = pid_file.map(|path| PidFile::open(&path, user)).transpose();
+    let is_successor = inherited.is_successor();
+    let pid_file = pid_file.map(|path| PidFile::open(&path, user, is_successor)).transpose();
     let pid_file = pid_file.map_err(|error| positions.locate_setting("pid-file", error))?;
+    if let Some(file) = &pid_file {
+        file.remove_at_second_signal();
+    }
     let server = settings.server(&backend, budget).inherit(sockets).take_over(taken_over).start();
     let server = server.map_err(|error| located(error, &settings.0))?;
     stderr.count_at(server.handle());
@@ -235,11 +240,18 @@ fn start_successor_at_signal(
 
 /// Registers the signals that stop the server; the second one exits the process. Returns whether one has arrived, too.
 fn exit_at_second_signal() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
-    let is_second = Arc::new(AtomicBool::new(false));
+    let has_arrived = Arc::new(AtomicBool::new(false));
     for signal in [SIGTERM, SIGINT] {
-        // In this order: the first signal finds the flag unset, then sets it.
-        signal_hook::flag::register_conditional_shutdown(signal, 1, Arc::clone(&is_second))?;
-        signal_hook::flag::register(signal, Arc::clone(&is_second))?;
+        let has_arrived = Arc::clone(&has_arrived);
+        let exit_if_second = move || {
+            if has_arrived.swap(true, Ordering::SeqCst) {
+                pid_file::remove();
+                signal_hook::low_level::exit(1);
+            }
+        };
+        // SAFETY: the action uses atomics, makes system calls, and ends the process by _exit(2). It allocates and locks
+        // nothing, and does not panic (signal-safety(7)).
+        unsafe { signal_hook::low_level::register(signal, exit_if_second) }?;
     }
-    Ok((Signals::new([SIGTERM, SIGINT])?, is_second))
+    Ok((Signals::new([SIGTERM, SIGINT])?, has_arrived))
 }

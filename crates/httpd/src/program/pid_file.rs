@@ -1,28 +1,42 @@
 //! The file with the number of the process, for programs that send it signals.
 
+use std::ffi::CString;
 use std::fs::{self, File, Metadata};
-use std::io;
+use std::io::{self, Read};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
 
 use evring_httpd::options::User;
-use rustix::fs::{Access, AtFlags, CWD, OFlags, accessat};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, ftruncate, open, unlink};
 use rustix::process::geteuid;
 
 /// A file that has the number of this process until the process ends or a successor replaces it.
-pub(crate) struct PidFile {
-    path: PathBuf,
+pub(crate) struct PidFile(Arc<Named>);
+
+struct Named {
+    path: CString,
     file: File,
     /// This process has created it.
     is_new: bool,
+    /// The number of this process.
+    line: String,
 }
+
+/// The file that [`remove`] removes.
+static OF_PROCESS: OnceLock<Arc<Named>> = OnceLock::new();
 
 impl PidFile {
     /// Opens the file, before the process changes to another user, which owns it from then on: a successor starts as
     /// this user.
     ///
     /// The user may own the directory, too. So no link is followed, and what belongs to others is not given away.
-    pub(crate) fn open(path: &Path, user: Option<&User>) -> io::Result<Self> {
+    ///
+    /// # Errors
+    /// If it cannot be written, or has the number of a process of this program that runs, unless this one
+    /// `is_successor`.
+    pub(crate) fn open(path: &Path, user: Option<&User>, is_successor: bool) -> io::Result<Self> {
         let named = named(path);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let mut options = File::options();
@@ -47,13 +61,19 @@ impl PidFile {
             opened => opened,
         };
         let (file, is_new, found) = opened.map_err(named)?;
-        let opened = PidFile { path: path.to_owned(), file, is_new };
         check_kind(&found).map_err(named)?;
+        if let Some(number) = running(&file).filter(|_| !is_successor) {
+            return Err(named(io::Error::other(format!(
+                "the server with the number {number} uses it: stop that one, or name another file"
+            ))));
+        }
+        let path = CString::new(path.as_os_str().as_bytes())?;
+        let opened = PidFile(Arc::new(Named { path, file, is_new, line: own_line() }));
         if let Some(user) = user {
             if ![geteuid().as_raw(), user.uid()].contains(&found.uid()) {
                 return Err(named(io::Error::other("it belongs to another user; remove it")));
             }
-            fchown(&opened.file, Some(user.uid()), None).map_err(named)?;
+            fchown(&opened.0.file, Some(user.uid()), None).map_err(named)?;
         }
         Ok(opened)
     }
@@ -72,22 +92,65 @@ impl PidFile {
 
     /// Writes the number of this process.
     pub(crate) fn write(&self) -> io::Result<()> {
-        let line = own_line();
-        self.file.write_all_at(line.as_bytes(), 0)?;
-        self.file.set_len(line.len() as u64)
+        let Named { file, line, .. } = &*self.0;
+        file.write_all_at(line.as_bytes(), 0)?;
+        file.set_len(line.len() as u64)
+    }
+
+    /// Makes it the file that [`remove`] removes, for the rest of the process.
+    pub(crate) fn remove_at_second_signal(&self) {
+        // There is no other one.
+        let _ = OF_PROCESS.set(Arc::clone(&self.0));
     }
 }
 
 impl Drop for PidFile {
     fn drop(&mut self) {
+        self.0.remove();
+    }
+}
+
+/// Removes the file of this process, if it has one. A signal handler may call it: it allocates and locks nothing.
+pub(crate) fn remove() {
+    if let Some(file) = OF_PROCESS.get() {
+        file.remove();
+    }
+}
+
+impl Named {
+    /// Removes the file, unless another process has replaced its number.
+    fn remove(&self) {
+        let mut text = [0; 32];
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let file = open(&*self.path, flags, Mode::empty());
+        let Ok(n) = file.and_then(|file| rustix::io::read(file, &mut text)) else { return };
         // It is empty if the server did not start.
-        let is_own = |text: String| text == own_line() || self.is_new && text.is_empty();
-        let is_own = fs::read_to_string(&self.path).is_ok_and(is_own);
-        if is_own && fs::remove_file(&self.path).is_err() {
+        let is_own = text[..n] == *self.line.as_bytes() || self.is_new && n == 0;
+        if is_own && unlink(&*self.path).is_err() {
             // The user may not remove files of the directory.
-            let _ = self.file.set_len(0);
+            let _ = ftruncate(&self.file, 0);
         }
     }
+}
+
+/// Returns the process that a pid file names, if that runs this program and is not this process.
+///
+/// The number of a process that has ended may be that of another program, or of this process in a new container.
+fn running(file: &File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text).ok()?;
+    let number = text.trim().parse().ok()?;
+    let is_running =
+        number != std::process::id() && program(number)? == program(std::process::id())?;
+    is_running.then_some(number)
+}
+
+/// Returns the name of the program of a process that has not ended (proc_pid_stat(5)).
+fn program(process: u32) -> Option<String> {
+    let stat = fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    let (name, rest) = stat.split_once('(')?.1.rsplit_once(") ")?;
+    // A process that nothing has waited for has a number still.
+    (!rest.starts_with(['Z', 'X'])).then(|| name.to_owned())
 }
 
 /// Adds the path to an error.
@@ -140,7 +203,7 @@ mod tests {
             let open = |_| {
                 fs::write(&path, "1\n").unwrap();
                 both.wait();
-                let opened = PidFile::open(&path, None);
+                let opened = PidFile::open(&path, None, false);
                 both.wait();
                 opened.err()
             };
@@ -158,7 +221,7 @@ mod tests {
         let checked = |name: &str| {
             let checked = PidFile::check(&path(name)).is_ok();
             // What the check accepts can be opened, and nothing else.
-            assert_eq!(PidFile::open(&path(name), None).is_ok(), checked, "{name}");
+            assert_eq!(PidFile::open(&path(name), None, false).is_ok(), checked, "{name}");
             checked
         };
         assert!(checked("file") && checked("new"));

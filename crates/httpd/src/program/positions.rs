@@ -178,7 +178,9 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
             }
             CertificateError::NoCertificate(path) => (&["tls-cert", "tls-client-ca"], of(path)),
             CertificateError::Invalidates(warning) => (&["tls-cert"], of(&warning.file)),
-            CertificateError::NoKey(path) => (&["tls-key"], of(path)),
+            CertificateError::NoKey(path) | CertificateError::Encrypted(path) => {
+                (&["tls-key"], of(path))
+            }
             CertificateError::InvalidKey { key, .. } => (&["tls-key"], of(key)),
             CertificateError::Authorities(_) => (&["tls-client-ca"], String::new()),
             _ => (&[], String::new()),

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
+use evring_httpd::options::User;
 use sd_notify::NotifyState;
 use signal_hook::consts::{SIGHUP, SIGUSR1};
 use signal_hook::iterator::Signals;
@@ -57,6 +58,8 @@ pub(crate) struct Reload {
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
     /// The file with the number of the process, which stays.
     pub(crate) pid_file: Option<PathBuf>,
+    /// The user that the process has become.
+    pub(crate) user: Option<User>,
     /// Time after which a deferred reload stops the oldest workers.
     pub(crate) timeout: Duration,
     /// What the service manager shows while no reload is deferred; each reload makes it anew.
@@ -163,6 +166,10 @@ impl Reload {
         let budget = demand.budget_of_process(open, " until the next reload")?;
         let workers = budget.workers;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
+        match (settings.0.user, &self.user) {
+            (None, Some(user)) => warn!("the process stays that of `user` {user} until a restart"),
+            (user, _) => self.user = user,
+        }
         self.status = ready_line(handle, workers);
         Ok(log_level)
     }

@@ -16,6 +16,7 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
 use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use evring_httpd::evring::__private::read_input_file;
 use evring_httpd::options::{CompressionLevels, PagePath};
 use toml::de::DeTable;
 use tracing::warn;
@@ -28,6 +29,9 @@ use crate::table::{
     reason_of_feature, with_delimiter, with_value,
 };
 use crate::{hosts, successor};
+
+/// Maximum bytes of the file.
+const MAX_FILE_BYTES: usize = 16 << 20;
 
 /// The prefix of environment variables.
 const PREFIX: &str = "EVRING_HTTPD_";
@@ -298,7 +302,7 @@ impl FileSettings {
     /// Reads a file, and checks each setting by itself.
     fn read(path: &Path) -> Result<Self, FileError> {
         let error = |at, reason: String| FileError { path: path.to_owned(), at, reason };
-        let bytes = fs::read(path).map_err(|e| {
+        let bytes = read_input_file(path, MAX_FILE_BYTES).map_err(|e| {
             let message = format!("cannot read the settings: {e}");
             error(None, with_path_advice(message, &e, "the path of --config"))
         })?;

@@ -82,6 +82,11 @@ impl Inheritance {
         Ok(Inheritance { sockets, taken_over, predecessor: predecessor.transpose()? })
     }
 
+    /// Returns whether this process takes the place of another one.
+    pub(crate) fn is_successor(&self) -> bool {
+        self.predecessor.is_some()
+    }
+
     /// Reports to the process before, if there is one, that this process listens, and waits until it may serve alone.
     ///
     /// # Errors

@@ -154,22 +154,22 @@ pub struct Options {
 pub struct ConnectionLimits {
     /// Maximum connections per worker, fewer if the descriptor limit is too low; further ones wait in
     /// the listen backlog
-    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().max_connections, value_parser = clap::value_parser!(u32).range(1..=1 << 22)))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().max_connections, value_parser = flags::range::<u32>(1, 1 << 22)))]
     pub max_connections: u32,
 
     /// Maximum connections per client address in each worker, so the server permits --workers times as many; further
     /// ones are reset. An IPv6 /64 network counts as one address. Unlimited by default, as many clients may share an
     /// address
-    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = flags::range::<u32>(1, u32::MAX.into())))]
     pub max_connections_per_address: Option<u32>,
 
     /// Maximum connections per client network in each worker, an IPv4 /24 or an IPv6 /64, so the server permits
     /// --workers times as many; further ones are reset. Unlimited by default
-    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..)))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", value_parser = flags::range::<u32>(1, u32::MAX.into())))]
     pub max_connections_per_network: Option<u32>,
 
     /// Length of the listen backlog
-    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().backlog))]
+    #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "N", default_value_t = ConnectionLimits::default().backlog, value_parser = flags::range::<u32>(0, u32::MAX.into())))]
     pub backlog: u32,
 
     /// Under overload, maximum time that connections wait in the listen backlog: it is limited to the
@@ -187,7 +187,7 @@ pub struct ConnectionLimits {
 
     /// Maximum bytes buffered per worker, received or to be sent, without bodies and files; a
     /// connection that would need more is closed
-    #[cfg_attr(feature = "cli", arg(long = "max-buffered", value_name = "BYTES", default_value_t = ConnectionLimits::default().max_buffered_bytes))]
+    #[cfg_attr(feature = "cli", arg(long = "max-buffered", value_name = "BYTES", default_value_t = ConnectionLimits::default().max_buffered_bytes, value_parser = flags::bytes::<usize>))]
     pub max_buffered_bytes: usize,
 
     /// Time for which the server still serves after SIGTERM or SIGINT, while /readyz answers with 503 so that load

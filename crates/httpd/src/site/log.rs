@@ -78,6 +78,13 @@ impl<'a> LoggedRequest<'a> {
 /// Maximum bytes logged of an invalid request line.
 const MAX_INVALID_LINE_BYTES: usize = 256;
 
+/// Returns what is logged of bytes that are no valid request: their first line. Fields and a body, which follow, may
+/// have passwords.
+fn invalid_line(bytes: &[u8]) -> &[u8] {
+    let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+    &line[..line.len().min(MAX_INVALID_LINE_BYTES)]
+}
+
 impl LogSender {
     /// Queues a line. Returns false if the ring is full.
     pub(crate) fn write(&mut self, entry: &LogEntry<'_>) -> bool {
@@ -142,10 +149,7 @@ impl LogEntry<'_> {
                 out.extend_from_slice(if request.is_http10 { b" HTTP/1.0" } else { b" HTTP/1.1" });
             }
             LoggedRequest::Bytes([]) => out.push(b'-'),
-            LoggedRequest::Bytes(bytes) => {
-                let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
-                put_escaped(out, &line[..line.len().min(MAX_INVALID_LINE_BYTES)]);
-            }
+            LoggedRequest::Bytes(bytes) => put_escaped(out, invalid_line(bytes)),
         }
         put(out, format_args!("\" {} {}", self.status, self.body));
         let request =
@@ -208,9 +212,7 @@ impl LogEntry<'_> {
                 }
             }
             LoggedRequest::Bytes([]) => {}
-            LoggedRequest::Bytes(bytes) => {
-                put_json_text(out, "invalid", &bytes[..bytes.len().min(MAX_INVALID_LINE_BYTES)]);
-            }
+            LoggedRequest::Bytes(bytes) => put_json_text(out, "invalid", invalid_line(bytes)),
         }
         put(out, format_args!(",\"status\":{},\"bytes\":{}", self.status, self.body));
         if let Some(time) = self.time {
@@ -421,7 +423,9 @@ impl LogTarget {
         }
         match result {
             Err(error) => {
-                let lines = bytes().skip(written).filter(|b| **b == b'\n').count() as u64;
+                // The end of the line that was cut is no line: that one is lost already.
+                let skipped = written.max(pieces[0].len());
+                let lines = bytes().skip(skipped).filter(|b| **b == b'\n').count() as u64;
                 self.metrics.own().log_lines_lost.add(lines);
                 if self.lost.is_none() {
                     let name = self.name();

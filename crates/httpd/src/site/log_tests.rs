@@ -67,8 +67,35 @@ fn lines_of_json_are_objects_whatever_a_client_sends() {
         "status": 200, "bytes": 12, "microseconds": 34,
     });
     assert_eq!(value(head), expected);
-    assert_eq!(value("\u{0}\"\r\n\r\n")["invalid"], "\u{0}\"\r\n\r\n");
+    assert_eq!(value("\u{0}\"\r\n\r\n")["invalid"], "\u{0}\"");
     assert_eq!(value("").get("invalid"), None);
+}
+
+#[test]
+fn passwords_of_an_invalid_request_were_logged_as_json() {
+    for end in ["\r\n", "\n"] {
+        let secrets =
+            format!("Authorization: Basic c2VjcmV0{end}Cookie: c2VjcmV0{end}{end}c2VjcmV0");
+        let head = format!("GET /a.txt HTTP/1.1{end}no field{end}{secrets}");
+        for format in [LogFormat::Combined, LogFormat::Timed, LogFormat::Json] {
+            let line = line_in(format, &head);
+            assert!(line.contains("\"GET /a.txt HTTP/1.1\""), "{line}");
+            assert!(!line.contains("c2VjcmV0"), "{line}");
+        }
+    }
+}
+
+#[test]
+fn newline_that_ends_a_cut_line_was_counted_as_a_lost_line() {
+    let metrics = Metrics::default();
+    let path = Some(PathBuf::from("/dev/full"));
+    let to = AccessLog { path, ..AccessLog::default() };
+    let mut target = LogTarget::open(to, metrics.clone()).unwrap();
+    target.is_partial = true;
+    for lost in [1, 2] {
+        target.write(b"line\n", b"");
+        assert_eq!((target.lost, metrics.own().log_lines_lost.get()), (Some(lost), lost));
+    }
 }
 
 #[test]

@@ -322,7 +322,7 @@ impl WorkerMetrics {
         if accept_pauses > self.accept_pauses.get() {
             warn!(
                 "accepting paused: the maximum number of connections or descriptors is reached; \
-                 raise max_connections or the descriptor limit"
+                 raise `max_connections` (--max-connections) or the descriptor limit"
             );
         }
         self.accept_pauses.set(accept_pauses);
