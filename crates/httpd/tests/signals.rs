@@ -3,7 +3,7 @@
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
@@ -199,9 +199,12 @@ fn signal_during_a_start_that_failed_was_lost() {
     let dir = tempfile::tempdir().unwrap();
     let pipe = dir.path().join("pipe");
     mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    // Opened for both, it does not wait for a reader.
+    let mut writer = fs::File::options().read(true).write(true).open(&pipe).unwrap();
     let mut process =
         Process::start_with("signal_during_a_start_that_failed_was_lost", PIPE, pipe.as_os_str());
-    let writer = fs::File::options().write(true).open(&pipe).unwrap();
+    // More than the pipe holds: the server has begun to read.
+    writer.write_all(&[b'a'; 1 << 17]).unwrap();
     process.signal(Signal::TERM);
     drop(writer);
     let status = process.child.wait().unwrap();
