@@ -275,10 +275,9 @@ fn read(file: &Path) -> Result<Vec<u8>, CertificateError> {
 fn certified_key(chain: &Path, key: &Path) -> Result<CertifiedKey, CertificateError> {
     let certificates = read_certificates(chain)?;
     let text = read(key)?;
-    if ENCRYPTED.iter().any(|mark| text.windows(mark.len()).any(|bytes| bytes == *mark)) {
-        return Err(CertificateError::Encrypted(key.to_owned()));
-    }
+    let has = |mark: &[u8]| text.windows(mark.len()).any(|bytes| bytes == mark);
     let private = PrivateKeyDer::from_pem_slice(&text).map_err(|error| match error {
+        _ if ENCRYPTED.into_iter().any(has) => CertificateError::Encrypted(key.to_owned()),
         pem::Error::NoItemsFound => CertificateError::NoKey(key.to_owned()),
         other => CertificateError::Invalid(key.to_owned(), other.to_string()),
     })?;

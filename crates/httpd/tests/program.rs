@@ -733,7 +733,7 @@ fn second_signal_left_the_pid_file() {
 }
 
 #[test]
-fn second_server_took_the_pid_file_of_a_living_one() {
+fn second_server_took_the_pid_file_of_a_living_one_without_a_word() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("pid");
     let flags = ["-p", "0", "--pid-file", file.to_str().unwrap()];
@@ -748,15 +748,14 @@ fn second_server_took_the_pid_file_of_a_living_one() {
     killed.child.wait().unwrap();
     let number = serving.child.id();
     assert_eq!(text(), format!("{number}\n"));
-    let mut second = httpd(&flags).spawn().unwrap();
-    let mut message = String::new();
-    BufReader::new(second.stderr.take().unwrap()).read_line(&mut message).unwrap();
-    let expected = format!("the server with the number {number} uses it");
-    assert!(message.contains(&expected), "{message}");
-    assert_eq!(second.wait().unwrap().code(), Some(1));
-    assert_eq!(text(), format!("{number}\n"));
+    let second = Serving::start(&flags);
+    let expected = format!("has had the number of a server that runs, {number}");
+    assert!(second.before.contains(&expected), "{}", second.before);
     serving.signal(Signal::TERM);
     serving.expect_success();
+    assert_eq!(text(), format!("{}\n", second.child.id()));
+    second.signal(Signal::TERM);
+    second.expect_success();
     assert!(!file.exists());
 }
 

@@ -72,7 +72,7 @@ pub(crate) struct Arguments {
     pub(crate) log_level: LevelFilter,
 
     /// File for the number of the process; after SIGUSR2, for that of the successor. Removed at the end, or emptied
-    /// if --user may not remove files there. The server does not start if the file has the number of another one that runs
+    /// if --user may not remove files there.
     #[arg(long, value_name = "FILE", help_heading = "Server")]
     pub(crate) pid_file: Option<PathBuf>,
 }

@@ -3,14 +3,16 @@
 use std::ffi::CString;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, fchown};
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
 
 use evring_httpd::options::User;
-use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, ftruncate, open, unlink};
+use rustix::fs::{Access, AtFlags, CWD, Mode, OFlags, accessat, fstat, ftruncate, open, unlink};
 use rustix::process::geteuid;
+use tracing::warn;
 
 /// A file that has the number of this process until the process ends or a successor replaces it.
 pub(crate) struct PidFile(Arc<Named>);
@@ -33,9 +35,7 @@ impl PidFile {
     ///
     /// The user may own the directory, too. So no link is followed, and what belongs to others is not given away.
     ///
-    /// # Errors
-    /// If it cannot be written, or has the number of a process of this program that runs, unless this one
-    /// `is_successor`.
+    /// Warns if it has the number of another process of this program that runs, unless this one `is_successor`.
     pub(crate) fn open(path: &Path, user: Option<&User>, is_successor: bool) -> io::Result<Self> {
         let named = named(path);
         let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
@@ -63,9 +63,10 @@ impl PidFile {
         let (file, is_new, found) = opened.map_err(named)?;
         check_kind(&found).map_err(named)?;
         if let Some(number) = running(&file).filter(|_| !is_successor) {
-            return Err(named(io::Error::other(format!(
-                "the server with the number {number} uses it: stop that one, or name another file"
-            ))));
+            warn!(
+                "the pid file {} has had the number of a server that runs, {number}, and gets that of this one",
+                path.display()
+            );
         }
         let path = CString::new(path.as_os_str().as_bytes())?;
         let opened = PidFile(Arc::new(Named { path, file, is_new, line: own_line() }));
@@ -122,15 +123,23 @@ impl Named {
     fn remove(&self) {
         let mut text = [0; 32];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file = open(&*self.path, flags, Mode::empty());
-        let Ok(n) = file.and_then(|file| rustix::io::read(file, &mut text)) else { return };
+        let Ok(file) = open(&*self.path, flags, Mode::empty()) else { return };
+        let Ok(n) = rustix::io::read(&file, &mut text) else { return };
         // It is empty if the server did not start.
-        let is_own = text[..n] == *self.line.as_bytes() || self.is_new && n == 0;
+        let is_own = match n {
+            0 => self.is_new && is_same(&file, &self.file),
+            n => text[..n] == *self.line.as_bytes(),
+        };
         if is_own && unlink(&*self.path).is_err() {
             // The user may not remove files of the directory.
             let _ = ftruncate(&self.file, 0);
         }
     }
+}
+
+/// Returns whether two descriptors are of the same file.
+fn is_same(a: impl AsFd, b: impl AsFd) -> bool {
+    matches!((fstat(a), fstat(b)), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
 }
 
 /// Returns the process that a pid file names, if that runs this program and is not this process.

@@ -251,7 +251,8 @@ impl Builder {
     /// | `/files/` | this path and all below it; the handler takes the rest from the request's URI |
     /// | `/` | all, including those for files |
     ///
-    /// A name in braces stands for a whole segment; `/a-{id}` is an error, as are `/:id`, `/*` and a second route of a path.
+    /// A name in braces stands for a whole segment; `/a-{id}` is an error, as are `/:id`, `/*`, a `?` and a second route of
+    /// a path.
     /// The handlers of several methods are one route: `get(list).post(create)`. No segment with `%2F` matches one, so
     /// its client gets 400, unless a path that ends in a slash matches. See [`Site::route`](crate::Site::route).
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {

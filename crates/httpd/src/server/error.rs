@@ -20,7 +20,7 @@ use crate::server::user::User;
 /// The error that prevented a server from starting or terminated it.
 #[non_exhaustive]
 pub enum Error {
-    /// An address, as it was given, is invalid, or its name cannot be resolved.
+    /// An address, in its form for debugging, is invalid, or its name cannot be resolved.
     Address(String, io::Error),
     /// A directory to serve cannot be read.
     Root(PathBuf, io::Error),

@@ -19,6 +19,7 @@ use tracing::{error, warn};
 use crate::access_log::{AccessLog, LogFormat};
 #[cfg(feature = "basic-auth")]
 use crate::basic_auth::Credentials;
+use crate::message::head_errors::start_of_line;
 use crate::message::request::RequestHead;
 use crate::response::head::put;
 use crate::site::host_logs::{self, HostLogs, LogIndex};
@@ -81,7 +82,10 @@ const MAX_INVALID_LINE_BYTES: usize = 256;
 /// Returns what is logged of bytes that are no valid request: their first line. Fields and a body, which follow, may
 /// have passwords.
 fn invalid_line(bytes: &[u8]) -> &[u8] {
-    let line = bytes.split(|b| matches!(b, b'\r' | b'\n')).next().unwrap_or_default();
+    let line = bytes[start_of_line(bytes)..]
+        .split(|b| matches!(b, b'\r' | b'\n'))
+        .next()
+        .unwrap_or_default();
     &line[..line.len().min(MAX_INVALID_LINE_BYTES)]
 }
 

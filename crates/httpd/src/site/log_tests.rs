@@ -81,6 +81,8 @@ fn passwords_of_an_invalid_request_were_logged_as_json() {
             let line = line_in(format, &head);
             assert!(line.contains("\"GET /a.txt HTTP/1.1\""), "{line}");
             assert!(!line.contains("c2VjcmV0"), "{line}");
+            // Empty lines in front of a request are no part of it.
+            assert_eq!(line_in(format, &format!("\r\n\r\n{head}")), line);
         }
     }
 }

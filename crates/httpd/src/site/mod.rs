@@ -195,7 +195,8 @@ impl Site {
     /// without dot segments and empty segments.
     ///
     /// # Panics
-    /// If a segment has braces and is no parameter, or begins with `:` or `*`, or if the path has a route already.
+    /// If a segment has braces and is no parameter, or begins with `:` or `*`, if the path has a `?`, or if it has a
+    /// route already.
     #[must_use]
     pub fn route<K>(mut self, path: &str, handler: impl IntoHandler<K>) -> Self {
         let added = self.handlers.routes.add(path, Arc::new(handler.into_handler()));
