@@ -44,8 +44,8 @@
 //! The paper's syscall threads are part of its kernel. Here, the executor that costs least makes a call:
 //!
 //! - **In place** ([`Executor::InPlace`]): the owner of the pages, at the next wait, in one run for
-//!   all posted calls. In batches of 64 an entry and its share of the wait cost about 22 nanoseconds
-//!   beside the call; alone, both cost 37 to 50.
+//!   all posted calls. In batches of 64 an entry and its share of the wait cost about 20 nanoseconds
+//!   beside the call; alone, both cost 24 to 36.
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
 //!   active, of all pages of the process. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
