@@ -263,7 +263,7 @@ fn socket_of_both_families_was_used_for_one() {
     }
 }
 
-/// A pipe without a writer stopped the check, and the thread that reads the settings again, for ever.
+/// The check of the settings, and the thread of reloads, waited for ever for the writer of a pipe.
 #[test]
 fn pipe_without_a_writer_was_waited_for() {
     let dir = tempfile::tempdir().unwrap();
