@@ -23,6 +23,9 @@ pub struct Plan {
     pub timeout: Duration,
     /// Local source addresses, used round-robin. If empty, the kernel chooses.
     pub sources: Vec<IpAddr>,
+    /// Receive buffer of each socket but those of slow readers, in bytes, doubled by the kernel. If `None`, the kernel
+    /// adjusts it.
+    pub receive_buffer: Option<u32>,
     /// Number of idle connections, opened before the load starts.
     pub idle_connections: u32,
     /// Slow clients in addition to the load.
@@ -134,6 +137,7 @@ impl Default for Plan {
             close_mode: CloseMode::Server,
             timeout: Duration::from_secs(5),
             sources: Vec::new(),
+            receive_buffer: None,
             idle_connections: 0,
             slow: None,
             slow_requests: Vec::new(),
@@ -167,6 +171,8 @@ impl std::error::Error for InvalidPlan {}
 const MAX_RATE: f64 = 1e6;
 /// Minimum rate: one arrival per day.
 const MIN_RATE: f64 = 1.0 / (24.0 * 60.0 * 60.0);
+/// Maximum receive buffer, in bytes; the kernel takes no larger one.
+const MAX_BUFFER: u32 = 1 << 30;
 /// Maximum length of any duration.
 pub(crate) const MAX_DURATION: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -219,6 +225,9 @@ impl Plan {
                 "the rate of slow clients must be between 1 and 1000000 bytes per second"
                     .to_owned(),
             );
+        }
+        if self.receive_buffer.is_some_and(|bytes| !(1..=MAX_BUFFER).contains(&bytes)) {
+            return invalid(format!("the receive buffer must be between 1 and {MAX_BUFFER} bytes"));
         }
         if !(1..=1024).contains(&self.pipeline_depth) {
             return invalid("the pipeline depth must be between 1 and 1024 requests".into());

@@ -78,6 +78,11 @@ pub(crate) struct Load {
     #[arg(long, value_name = "FIRST-LAST", value_parser = addresses)]
     sources: Option<Addresses>,
 
+    /// Receive buffer of each connection, in bytes; the kernel doubles it. Default: the kernel adjusts it, up to
+    /// net.ipv4.tcp_rmem
+    #[arg(long, value_name = "BYTES")]
+    receive_buffer: Option<u32>,
+
     /// Additional idle connections, opened before the load starts
     #[arg(long, value_name = "N", default_value_t = 0)]
     idle_connections: u32,
@@ -268,6 +273,7 @@ impl Load {
             },
             timeout: self.timeout,
             sources: self.sources.clone().map_or(Vec::new(), |addresses| addresses.0),
+            receive_buffer: self.receive_buffer,
             idle_connections: self.idle_connections,
             slow: (self.slow_readers > 0 || self.slow_senders > 0).then_some(SlowClients {
                 readers: self.slow_readers,
@@ -405,6 +411,7 @@ mod tests {
         rejects("127.0.0.1/ --duration soon", "a number of seconds");
         rejects("127.0.0.1/ --duration 0", "the duration must be greater than 0");
         rejects("127.0.0.1/ -r 5 -c 2 -n 3", "--requests cannot limit");
+        rejects("127.0.0.1/ --receive-buffer 0", "the receive buffer must be between 1 and");
         rejects("127.0.0.1/ --requests 0", "--requests must be at least 1");
         rejects("127.0.0.1/ --sources 127.0.0.9-127.0.0.2", "between 1 and 4096");
         rejects("127.0.0.1/ --sources here", "`here` is not an IP address");

@@ -181,19 +181,21 @@ pub fn must_read(system: &mut impl System, file: &File, offset: u64, len: &mut u
 }
 
 /// Begins to wait for the disk, as a send to a socket found its part cold. Cuts the `len` of the send to what can be sent
-/// after the wait, and returns the range to read.
+/// after the wait, which then `is_last` no longer, and returns the range to read.
 pub fn read_first(
     system: &mut impl System,
     ahead: &mut ReadAhead,
     socket: Fd,
     (file, offset): (&File, u64),
-    len: &mut u32,
+    (len, is_last): (&mut u32, &mut bool),
 ) -> Range<u64> {
     let reads_ahead = ahead.begin(socket);
     if file.note_read_ahead(reads_ahead) {
         system.set_read_ahead(file.fd(), reads_ahead);
     }
-    *len = (*len).min(if reads_ahead { MAX_READ_BYTES } else { MAX_EXACT_READ_BYTES });
+    let max = if reads_ahead { MAX_READ_BYTES } else { MAX_EXACT_READ_BYTES };
+    *is_last &= *len <= max;
+    *len = (*len).min(max);
     FileRange { file: file.fd(), offset, len: *len }.range()
 }
 
@@ -275,5 +277,19 @@ mod tests {
         let mut len = 1;
         assert!(must_read(&mut Linux::default(), &file, 0, &mut len));
         assert_eq!(len, 1);
+    }
+
+    #[test]
+    fn socket_gave_up_its_read_ahead_before_the_end_of_its_file() {
+        let file = File::from(OwnedFd::from(std::fs::File::open("/proc/self/exe").unwrap()));
+        let (mut system, mut ahead) = (Linux::default(), ReadAhead::default());
+        let mut begin = |mut len, mut is_last| {
+            let part = (&mut len, &mut is_last);
+            let _ = read_first(&mut system, &mut ahead, Fd::from_raw(3), (&file, 0), part);
+            (len, is_last)
+        };
+        assert_eq!(begin(MAX_READ_BYTES + 1, true), (MAX_READ_BYTES, false));
+        assert_eq!(begin(MAX_READ_BYTES, true), (MAX_READ_BYTES, true));
+        assert_eq!(begin(MAX_READ_BYTES, false), (MAX_READ_BYTES, false));
     }
 }

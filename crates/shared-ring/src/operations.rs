@@ -264,11 +264,12 @@ impl<S: System, N: Default> Operations<S, N> {
     /// Has a thread read what a send of a file needs. The operation stays in the table, as that of file work.
     fn read_first(&mut self, fd: Fd, token: Token, mut op: Op) -> Result<Submitted, SubmitError> {
         self.counters.cold_file_reads += 1;
-        let Op::SendFile { ref file, offset, ref mut len, .. } = op else {
+        let Op::SendFile { ref file, offset, ref mut len, ref mut is_last, .. } = op else {
             unreachable!("not a send of a file: {op:?}")
         };
         let (number, ahead) = (file.fd(), &mut self.read_ahead);
-        let read = nonblocking::read_first(&mut self.system, ahead, fd, (file, offset), len);
+        let part = (len, is_last);
+        let read = nonblocking::read_first(&mut self.system, ahead, fd, (file, offset), part);
         self.counters.offloaded_file_ops += 1;
         let state = Pending::Thread { cancelled: false, was_cold: true };
         self.in_flight.insert(token, op, state)?;

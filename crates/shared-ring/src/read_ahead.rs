@@ -1,4 +1,4 @@
-//! Which files the Linux kernel reads ahead of the sockets that they are sent to.
+//! Which files the Linux kernel reads ahead of the sockets to which sendfile(2) sends them.
 //!
 //! Linux reads ahead of a reader that goes through a file in order, in growing windows. It fills large folios by large
 //! requests, for a fraction of the CPU time of hints (`POSIX_FADV_WILLNEED`), which fill the page cache page by page. But it
@@ -8,7 +8,7 @@
 use crate::Fd;
 use crate::table::Table;
 
-/// The sockets of a kernel for whose files Linux reads ahead.
+/// The sockets of a kernel for whose files, sent by sendfile(2), Linux reads ahead.
 #[derive(Debug, Default)]
 pub struct ReadAhead {
     /// By the number of the socket.

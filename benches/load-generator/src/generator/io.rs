@@ -23,10 +23,12 @@ impl<K: Kernel> Generator<'_, K> {
         };
         self.next_source = self.next_source.wrapping_add(1);
         let to = self.plan.target;
-        let mut buffers = BufferSizes::default();
-        if role == Role::SlowReader {
-            buffers.receive = self.plan.slow.map(|slow| slow.receive_buffer as usize);
-        }
+        let receive = match role {
+            Role::SlowReader => self.plan.slow.map(|slow| slow.receive_buffer),
+            _ => self.plan.receive_buffer,
+        };
+        let buffers =
+            BufferSizes { receive: receive.map(|bytes| bytes as usize), ..BufferSizes::default() };
         let socket = self.kernel.host_mut().socket(to, from, buffers);
         let socket = socket.map_err(|e| error_of(Errno::from_io_error(&e).unwrap_or(Errno::IO)))?;
         let slot = self.free_slots.pop().unwrap_or_else(|| {

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use shared_ring::nonblocking::is_aborted_accept;
 use shared_ring::{Errno, Host, Submit};
 
 use super::Driver;
@@ -77,7 +78,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     self.reset(peer, None);
                 }
                 Ok(peer) => self.accepted(Listener(listener as u16), peer),
-                Err(Errno::INTR | Errno::CONNABORTED) => {}
+                Err(errno) if errno == Errno::INTR || is_aborted_accept(errno) => {}
                 Err(_) => return,
             }
             self.flush();

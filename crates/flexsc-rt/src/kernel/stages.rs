@@ -42,7 +42,9 @@ impl FlexScKernel {
     /// Posts a send of a part of a file, which `was_read`, or the read that must precede it.
     pub(super) fn send_file(&mut self, token: Token, was_read: bool) -> Result<(), Busy> {
         let Some(InFlight {
-            op: Op::SendFile { fd, file, offset, len, when_cold, .. }, state, ..
+            op: Op::SendFile { fd, file, offset, len, is_last, when_cold },
+            state,
+            ..
         }) = self.in_flight.get(token)
         else {
             return Ok(());
@@ -50,7 +52,9 @@ impl FlexScKernel {
         let (socket, when_cold) = (*fd, *when_cold);
         let system = &mut self.operations.system;
         self.operations.counters.system_calls += 1;
+        let all = *len;
         if was_read || !nonblocking::must_read(system, file, *offset, len) {
+            *is_last &= *len == all;
             return self.post(token);
         }
         self.operations.counters.cold_file_reads += 1;
@@ -59,7 +63,7 @@ impl FlexScKernel {
             return Ok(());
         }
         let ahead = &mut self.read_ahead;
-        let read = nonblocking::read_first(system, ahead, socket, (file, *offset), len);
+        let read = nonblocking::read_first(system, ahead, socket, (file, *offset), (len, is_last));
         let into = Rc::clone(&self.discarded);
         let call = calls::read_cold(file.as_raw_fd(), &read, into.as_mut_ptr());
         // SAFETY: the stage keeps the memory, which is as long as the longest part to read; the operation the file.

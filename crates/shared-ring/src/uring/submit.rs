@@ -160,20 +160,22 @@ impl<R: Ring> UringKernel<R> {
     /// Sends part of a file at once, which `was_read`, or submits the poll or read that must precede it.
     pub(super) fn send_file(&mut self, token: Token, was_read: bool) -> Submitted {
         let Some(entry) = self.owned.inflight.get(token) else { return Submitted::InFlight };
-        let Op::SendFile { fd, ref file, offset, ref mut len, is_last, when_cold } = entry.op
+        let Op::SendFile { fd, ref file, offset, ref mut len, ref mut is_last, when_cold } =
+            entry.op
         else {
             return Submitted::InFlight;
         };
         self.counters.system_calls += 1;
         entry.state.memory = OpMemory::None;
         let system = &mut self.system;
-        let all = *len;
-        let outcome = match nonblocking::send_file(system, fd, (file, offset, len), was_read) {
+        let mut cached = *len;
+        let part = (file, offset, &mut cached);
+        let outcome = match nonblocking::send_file(system, fd, part, was_read) {
             Ok(n) => {
-                if is_last && n == all {
+                if *is_last && n == *len {
                     self.read_ahead.forget(fd);
                 }
-                nonblocking::sent_file(n, *len)
+                nonblocking::sent_file(n, cached)
             }
             Err(SendFileError::Failed(Errno::AGAIN)) => {
                 self.arm(token);
@@ -187,7 +189,7 @@ impl<R: Ring> UringKernel<R> {
                 self.counters.cold_file_reads += 1;
                 let ahead = &mut self.read_ahead;
                 // The submission reads the range: see `sqe`.
-                let _ = nonblocking::read_first(system, ahead, fd, (file, offset), len);
+                let _ = nonblocking::read_first(system, ahead, fd, (file, offset), (len, is_last));
                 entry.state.memory = OpMemory::Discarded(Rc::clone(&self.discarded));
                 self.arm(token);
                 return Submitted::InFlight;
