@@ -214,6 +214,13 @@ impl Database {
         }
     }
 
+    /// Flushes all values, at once or after a delay.
+    pub(crate) fn flush(&mut self, delay: i32, clock: &impl Clock) {
+        self.each(clock, |store| store.flush(delay, clock));
+        // One command, however many stores there are.
+        self.store_without_tick(0).stats.cmd_flush += 1;
+    }
+
     /// Returns the statistics and usage of all stores.
     pub(crate) fn totals(&mut self, clock: &impl Clock) -> (Stats, Usage) {
         let mut totals = (Stats::default(), Usage::default());
@@ -231,6 +238,7 @@ impl Database {
     pub(crate) fn reset_stats(&mut self, clock: &impl Clock) {
         self.each(clock, |store| store.reset_stats());
         self.common.hits.reset();
+        self.common.accepted.store(0, Ordering::Relaxed);
     }
 
     /// Counts a new connection of a worker.

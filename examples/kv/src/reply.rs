@@ -42,7 +42,7 @@ pub(crate) fn counted(counted: Counted, out: &mut Vec<u8>) {
         }
         Counted::NotFound => NOT_FOUND,
         Counted::NonNumeric => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-        Counted::NoMemory => b"SERVER_ERROR out of memory in incr\r\n",
+        Counted::NoMemory => b"SERVER_ERROR out of memory\r\n",
     };
     out.extend_from_slice(reply);
 }

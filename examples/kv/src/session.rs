@@ -255,7 +255,7 @@ impl Session {
                 respond(quiet, if found.is_some() { b"TOUCHED\r\n" } else { reply::NOT_FOUND });
             }
             Command::Flush { delay, quiet } => {
-                database.each(clock, |store| store.flush(delay, clock));
+                database.flush(delay, clock);
                 respond(quiet, reply::OK);
             }
             Command::Stats { what, args } => reply::stats(what, args, database, clock, out),
@@ -309,6 +309,7 @@ impl Session {
     fn complete_value(&mut self, database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
         let Phase::Value(value) = mem::take(&mut self.phase) else { return };
         let mut store = database.store(value.hash, clock);
+        store.stats.cmd_set += 1;
         let reply: &[u8] = if value.valid {
             match store.store(value.verb, &value.pending, value.hash) {
                 Outcome::Stored => b"STORED\r\n",
@@ -390,11 +391,7 @@ fn answer(
     let mut store = database.store(name.hash, clock);
     let found: Option<Found> = match get.exptime {
         None => store.get(name),
-        Some(exptime) => {
-            let found = store.touch(name, exptime, clock);
-            store.count_get(found.is_some());
-            found
-        }
+        Some(exptime) => store.touch(name, exptime, clock),
     };
     let found = found?;
     let start = out.len();
