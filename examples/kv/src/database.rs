@@ -19,8 +19,14 @@ pub struct Limits {
     pub memory: usize,
     /// Maximum size of an item in bytes, as memcached counts it: key, value and about 60 bytes more.
     pub max_item: usize,
-    /// Maximum number of connections. `stats` reports it, [`Config`](evring::Config) enforces it.
+    /// Maximum number of connections. `stats` reports it, [`Config`](evring::Config) enforces it for each worker. The
+    /// workers of a [shared](Database::shared) database refuse a connection if they have as many together.
     pub connections: u32,
+}
+
+impl Limits {
+    /// Maximum of [`Limits::memory`]. A store uses no more, as a block has a number of 32 bits.
+    pub const MAX_MEMORY: usize = 512 << 30;
 }
 
 impl Default for Limits {
@@ -241,10 +247,18 @@ impl Database {
         self.common.accepted.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a new connection of a worker.
-    pub(crate) fn connected(&self) {
-        self.common.connections.fetch_add(1, Ordering::Relaxed);
-        self.common.accepted.fetch_add(1, Ordering::Relaxed);
+    /// Counts a new connection of a worker. Returns false, and counts nothing, if the workers of a shared database have as
+    /// many together as they may.
+    pub(crate) fn connected(&self) -> bool {
+        let max = match self.stores {
+            Stores::Own(_) => u64::MAX,
+            Stores::Shared(_) => self.limits.connections.into(),
+        };
+        let one_more = |connections| (connections < max).then_some(connections + 1);
+        let counted =
+            self.common.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        self.common.accepted.fetch_add(counted.is_ok().into(), Ordering::Relaxed);
+        counted.is_ok()
     }
 
     /// Counts a closed connection.

@@ -11,6 +11,7 @@ use crate::store::{Clock, Counted, Found, Usage};
 
 pub(crate) const OK: &[u8] = b"OK\r\n";
 pub(crate) const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
+pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// The version of memcached that the server implements. Clients use it to select features.
 pub const VERSION: &str = "1.6.18-kv";

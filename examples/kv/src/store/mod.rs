@@ -18,6 +18,7 @@ use std::hash::BuildHasher as _;
 
 use foldhash::fast::FixedState;
 
+use crate::database::Limits;
 use crate::mirror::Mirror;
 pub(crate) use blocks::Cursor;
 use blocks::{BLOCK, Blocks};
@@ -88,8 +89,7 @@ impl Store {
         max_item: usize,
         hasher: FixedState,
     ) -> Result<Self, TryReserveError> {
-        // Each block has at most one bucket.
-        let capacity = memory / (BLOCK + size_of::<u32>());
+        let capacity = Self::capacity(memory);
         Ok(Store {
             blocks: Blocks::new(capacity)?,
             index: Index::new(capacity)?,
@@ -104,6 +104,11 @@ impl Store {
             mirror: None,
             stats: Stats::default(),
         })
+    }
+
+    /// Returns the number of blocks for so many bytes. Each has at most one bucket.
+    fn capacity(memory: usize) -> usize {
+        memory.min(Limits::MAX_MEMORY) / (BLOCK + size_of::<u32>())
     }
 
     /// Updates the time, which never goes back.
