@@ -197,8 +197,9 @@ impl Call {
         self
     }
 
-    /// Pins the executor, instead of the choice by cost. A pinned call does not wait for readiness
-    /// first. Calls about the calling thread stay in place.
+    /// Pins the executor, instead of the choice by cost. A pinned call is made once: it does not wait for readiness
+    /// first, and is not repeated if it was not ready. Its `EAGAIN` is the result. Calls about the calling thread stay in
+    /// place.
     #[inline]
     pub fn pinned(mut self, executor: Executor) -> Self {
         if !self.acts_on_the_calling_thread() {

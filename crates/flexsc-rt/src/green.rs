@@ -175,7 +175,8 @@ fn running() -> (Rc<Scheduler>, Rc<Thread>) {
 /// Makes a system call. Other green threads run until it has ended.
 ///
 /// # Panics
-/// If no green thread calls it.
+/// If no green thread calls it; and if the kernel refuses to wait for it, or to enter the ring, while the thread unwinds. A
+/// panic while it unwinds from another one aborts the process.
 pub fn call<O: Operation>(operation: O) -> O::Output {
     let (scheduler, thread) = running();
     scheduler.unwind_if_stopping(&thread);
@@ -193,9 +194,13 @@ pub fn call<O: Operation>(operation: O) -> O::Output {
             // Those that could free what it waits for do not run.
             future.cancel();
         } else if thread::panicking() || scheduler.stopping.get() {
-            // No other thread may run while this one unwinds: it would seem to panic, too. An error
-            // of the wait becomes the result of the call.
-            let _ = scheduler.runtime.wait(None);
+            // No other thread may run while this one unwinds: it would seem to panic, too.
+            let Err(error) = scheduler.runtime.wait(None) else { continue };
+            // The next wait would fail, too. In a child of fork(2), the call has ended with an error.
+            match Pin::new(&mut future).poll(&mut context) {
+                Poll::Ready(output) => return output,
+                Poll::Pending => panic!("a system call in flight cannot end: {error}"),
+            }
         } else {
             scheduler.suspend(&thread);
         }

@@ -36,8 +36,10 @@
 //! # }
 //! ```
 //!
-//! [`Config::entries`] calls can be in flight, and as many more are delayed. [`EventLoop::post_or_delay`] gives back a further
-//! one: post it in a callback, or use [`Runtime`], whose futures wait for room.
+//! [`Config::entries`] calls can be in flight. [`EventLoop::post_or_delay`] delays further ones, up to as many again of each
+//! of three sorts: calls that need only an entry, calls that must leave the reserved entries free ([`Config::reserve`]), and
+//! those of them that also need a thread. Beyond that it gives a call back: post it in a callback, or use [`Runtime`], whose
+//! futures wait for room.
 //!
 //! # Executors
 //!
@@ -134,8 +136,8 @@
 //!
 //! # Decisions
 //!
-//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, as many as there are entries, and gives back
-//!   further ones; futures wait.
+//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, up to as many that need the same as there are
+//!   entries, and gives back further ones; futures wait.
 //! - **A panic in a callback** passes through [`EventLoop::run`], which can be called again.
 //! - **fork(2)**: in a child, the parent's pages execute nothing and return [`Error::InChild`].
 //! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a

@@ -4,6 +4,7 @@ mod support;
 
 use std::fs::{self, File};
 use std::future::Future;
+use std::io;
 use std::os::fd::AsRawFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
@@ -11,7 +12,7 @@ use std::sync::Mutex;
 use std::task::{Context, Waker};
 
 use flexsc_rt::operations::raw;
-use flexsc_rt::{Call, Config, Executor, Runtime, Scratch};
+use flexsc_rt::{Call, Config, Executor, Operation, Runtime, Scratch};
 use support::{complete, post, register};
 
 fn ring_descriptor() -> Option<i32> {
@@ -32,18 +33,20 @@ fn break_ring() -> bool {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
+/// A call that the ring makes. It cannot be cancelled, as a close cannot.
+fn close() -> impl Operation<Output = io::Result<usize>> {
+    let prepare = |(): &mut (), _: &mut Scratch| {
+        let args = [usize::MAX, 0, 0, 0, 0, 0];
+        Call::bounded(libc::SYS_close, args).pinned(Executor::Ring).uncancellable()
+    };
+    // SAFETY: the call takes numbers.
+    unsafe { raw((), prepare, |(), result, _| result) }
+}
+
 #[test]
 fn futures_stayed_pending_after_failed_entries() {
     let _alone = ALONE.lock();
     let runtime = Runtime::new(&Config::default()).unwrap();
-    // SAFETY: the call takes numbers.
-    let close = || unsafe {
-        let prepare = |(): &mut (), _: &mut Scratch| {
-            let args = [usize::MAX, 0, 0, 0, 0, 0];
-            Call::bounded(libc::SYS_close, args).pinned(Executor::Ring)
-        };
-        raw((), prepare, |(), result, _| result)
-    };
     let mut context = Context::from_waker(Waker::noop());
     let mut future = runtime.call(close());
     while Pin::new(&mut future).poll(&mut context).is_pending() {}
@@ -80,4 +83,35 @@ fn calls_in_place_were_made_again_after_a_failed_entry() {
         assert_eq!(completions.iter().map(|done| done.id).collect::<Vec<_>>(), [id]);
         assert_eq!(pages.counters().in_place, made);
     }
+}
+
+#[cfg(feature = "green-threads")]
+#[test]
+fn green_thread_that_unwinds_waited_again_and_again_after_failed_entries() {
+    use std::cell::RefCell;
+    use std::rc::Rc;
+    use std::time::Duration;
+
+    use flexsc_rt::green::{self, Threads};
+
+    let _alone = ALONE.lock();
+    let threads = Threads::new(&green::Config::default()).unwrap();
+    threads.spawn(|| green::call(close())).unwrap();
+    threads.run().unwrap();
+    if !break_ring() {
+        return println!("not tested: there is no io_uring");
+    }
+    let message = Rc::new(RefCell::new(String::new()));
+    let of_thread = Rc::clone(&message);
+    threads
+        .spawn(move || {
+            // The threads are dropped meanwhile.
+            catch_unwind(green::yield_now).unwrap_err();
+            let panic = catch_unwind(|| green::call(close())).unwrap_err();
+            *of_thread.borrow_mut() = *panic.downcast::<String>().unwrap();
+        })
+        .unwrap();
+    threads.turn(Some(Duration::ZERO)).unwrap();
+    drop(threads);
+    assert!(message.borrow().contains("enter io_uring"), "{message:?}");
 }

@@ -438,7 +438,7 @@ fn wait_for_another_task(polls: usize, other_is_first: bool) {
             tokio::task::spawn_local(async move { sleeps.await.unwrap() })
         };
         let other = other_is_first.then(spawn);
-        let mut kept = pin!(runtime.call(receive(&idle, Vec::new())));
+        let mut kept = pin!(runtime.call(receive(&idle, Vec::with_capacity(1))));
         for _ in 0..polls {
             poll_fn(|context| {
                 assert!(kept.as_mut().poll(context).is_pending());

@@ -6,7 +6,7 @@ use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::path::Path;
 use std::process::Command;
 use std::rc::Rc;
@@ -442,6 +442,27 @@ fn read_without_room_looked_like_the_end_of_the_stream() {
         assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).1, b"bytes");
         drop(ours);
         assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).0.unwrap(), 0);
+    });
+}
+
+#[test]
+fn receive_without_room_consumed_a_datagram_or_waited() {
+    each_executor(|events| {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        ours.send(b"datagram").unwrap();
+        let theirs = Descriptor::new(theirs);
+        let is_refused = |(result, buffer): (io::Result<usize>, Vec<u8>)| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(buffer, b"");
+        };
+        is_refused(run(events, receive(&theirs, Vec::new())));
+        assert_eq!(run(events, receive(&theirs, Vec::with_capacity(16))).1, b"datagram");
+        let (_writer, idle) = UnixStream::pair().unwrap();
+        let idle = Descriptor::new(idle);
+        is_refused(run(events, receive(&idle, Vec::new())));
+        is_refused(run(events, read(&idle, Vec::new())));
+        let directory = Descriptor::new(File::open("/proc/self").unwrap());
+        is_refused(run(events, getdents(&directory, Vec::new())));
     });
 }
 

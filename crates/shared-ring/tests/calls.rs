@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use shared_ring::calls::{Arg, Call, Executor};
 use shared_ring::poller::Epoll;
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
@@ -221,6 +222,38 @@ fn negative_offsets_are_errors() {
         assert_eq!(make(call(libc::SYS_pread64, read)).1, Err(Errno::INVAL));
         assert_eq!(make(call(libc::SYS_ftruncate, [fd(&file), value(-1)])).1, Err(Errno::INVAL));
     });
+}
+
+/// A submission has 32 bits for the length.
+#[test]
+fn advice_about_more_than_4_gib_was_about_the_remainder() {
+    const LEN: usize = (1 << 32) + PAGE;
+    const PAGE: usize = 64 << 10;
+    // SAFETY: a new mapping, at an address that the kernel chooses.
+    let memory = unsafe {
+        let (access, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
+        mmap_anonymous(std::ptr::null_mut(), LEN, access, flags | MapFlags::NORESERVE).unwrap()
+    };
+    on_each(|make| {
+        // SAFETY: it is in the mapping, which nothing else refers to.
+        let last = unsafe { memory.cast::<u8>().add(LEN - 1) };
+        // SAFETY: as above.
+        unsafe { last.write_volatile(1) };
+        let advice = [value(memory.addr()), value(LEN), value(libc::MADV_DONTNEED)];
+        assert_eq!(make(call(libc::SYS_madvise, advice)).1, Ok(0));
+        // SAFETY: as above.
+        assert_eq!(unsafe { last.read_volatile() }, 0);
+    });
+    // SAFETY: the mapping has this length, and nothing refers to it.
+    unsafe { munmap(memory, LEN).unwrap() };
+    let config = UringConfig::new(Mode::Deferred, 8, 1, 64);
+    let Ok(mut ring) = UringKernel::new(&config) else { return };
+    for (len, is_made) in [(u32::MAX as usize, true), (LEN, false)] {
+        let of_file = [value(HERE), value(0), value(len), value(0)];
+        assert_eq!(ring.has_operation(&mut call(libc::SYS_fadvise64, of_file)), is_made, "{len}");
+        let of_memory = [value(0), value(len), value(0)];
+        assert_eq!(ring.has_operation(&mut call(libc::SYS_madvise, of_memory)), is_made, "{len}");
+    }
 }
 
 #[test]

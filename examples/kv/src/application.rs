@@ -9,6 +9,7 @@ use evring::{
 };
 
 use crate::database::{Database, Limits};
+use crate::reply;
 use crate::session::{Next, Session};
 use crate::store::Clock;
 
@@ -56,8 +57,12 @@ impl Application for Kv {
     type State = Session;
     const MAX_UNCONSUMED: usize = Session::MAX_UNUSED + 1;
 
-    fn accepted(&mut self, _: Cx<'_, impl Commands, Session>, _: Listener) {
-        self.database.connected();
+    fn accepted(&mut self, x: Cx<'_, impl Commands, Session>, _: Listener) {
+        if !self.database.connected() {
+            *x.state = Session::refused();
+            x.io.send(x.id, Chunk::Copy(reply::TOO_MANY_CONNECTIONS));
+            x.io.close(x.id, Close::Flush);
+        }
     }
 
     fn received(&mut self, x: Cx<'_, impl Commands, Session>, rx: &mut Rx<'_>) {
@@ -100,7 +105,10 @@ impl Application for Kv {
     }
 
     fn closed(&mut self, x: Cx<'_, impl Commands, Session>, _: CloseReason) {
+        let refused = x.state.is_refused();
         x.state.end(&mut self.database);
-        self.database.disconnected();
+        if !refused {
+            self.database.disconnected();
+        }
     }
 }

@@ -19,8 +19,14 @@ pub struct Limits {
     pub memory: usize,
     /// Maximum size of an item in bytes, as memcached counts it: key, value and about 60 bytes more.
     pub max_item: usize,
-    /// Maximum number of connections. `stats` reports it, [`Config`](evring::Config) enforces it.
+    /// Maximum number of connections. `stats` reports it, [`Config`](evring::Config) enforces it for each worker. The
+    /// workers of a [shared](Database::shared) database refuse a connection if they have as many together.
     pub connections: u32,
+}
+
+impl Limits {
+    /// Maximum of [`Limits::memory`]. A store uses no more, as a block has a number of 32 bits.
+    pub const MAX_MEMORY: usize = 512 << 30;
 }
 
 impl Default for Limits {
@@ -214,6 +220,13 @@ impl Database {
         }
     }
 
+    /// Flushes all values, at once or after a delay.
+    pub(crate) fn flush(&mut self, delay: i32, clock: &impl Clock) {
+        self.each(clock, |store| store.flush(delay, clock));
+        // One command, however many stores there are.
+        self.store_without_tick(0).stats.cmd_flush += 1;
+    }
+
     /// Returns the statistics and usage of all stores.
     pub(crate) fn totals(&mut self, clock: &impl Clock) -> (Stats, Usage) {
         let mut totals = (Stats::default(), Usage::default());
@@ -231,12 +244,21 @@ impl Database {
     pub(crate) fn reset_stats(&mut self, clock: &impl Clock) {
         self.each(clock, |store| store.reset_stats());
         self.common.hits.reset();
+        self.common.accepted.store(0, Ordering::Relaxed);
     }
 
-    /// Counts a new connection of a worker.
-    pub(crate) fn connected(&self) {
-        self.common.connections.fetch_add(1, Ordering::Relaxed);
-        self.common.accepted.fetch_add(1, Ordering::Relaxed);
+    /// Counts a new connection of a worker. Returns false, and counts nothing, if the workers of a shared database have as
+    /// many together as they may.
+    pub(crate) fn connected(&self) -> bool {
+        let max = match self.stores {
+            Stores::Own(_) => u64::MAX,
+            Stores::Shared(_) => self.limits.connections.into(),
+        };
+        let one_more = |connections| (connections < max).then_some(connections + 1);
+        let counted =
+            self.common.connections.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more);
+        self.common.accepted.fetch_add(counted.is_ok().into(), Ordering::Relaxed);
+        counted.is_ok()
     }
 
     /// Counts a closed connection.

@@ -7,8 +7,8 @@
 //! - [`Session`], the protocol state of a connection: bytes in, bytes out;
 //! - [`Kv`], the application, which runs on every mechanism of `evring`.
 //!
-//! It has no binary protocol and no meta commands (rejected as unknown lines), no UDP, authentication, TLS
-//! or external storage.
+//! It has no binary protocol, UDP, authentication, TLS or external storage. These commands of memcached are unknown, and get
+//! `ERROR`: the meta commands, `slabs`, `lru`, `lru_crawler`, `watch`, `cache_memlimit` and `stats conns`.
 //!
 //! # Memory
 //!
@@ -35,12 +35,15 @@
 //!
 //! - A value lives at least as long as requested, and less than one second longer. memcached counts in
 //!   seconds and may expire it up to a second early.
-//! - A line of more than 2,048 bytes that is no `get` is parsed if it has arrived whole, and else closes the
-//!   connection, as in memcached; but a receive buffer has 4 KiB, that of memcached 16. In a `get` of which only the
-//!   beginning has arrived, replies to the first keys are sent before an overlong key is found.
+//! - A line of more than 2,048 bytes that is no `get` or `gets` is parsed if it has arrived whole, and else closes the
+//!   connection, as in memcached; but a `gat` or `gats` does not close it, and a receive buffer has 4 KiB, that of memcached
+//!   16. In a `get` of which only the beginning has arrived, replies to the first keys are sent before an overlong key is
+//!   found.
 //! - Replies before a line that closes the connection are sent first.
 //! - A delayed `flush_all` does not restore values that an earlier one removed.
-//! - Connections beyond the limit wait, instead of receiving an error.
+//! - `flush_all N` takes effect after N seconds, and less than one second later; in memcached after N - 1, with 1 at once.
+//! - `flush_all` with a Unix time in the past flushes at once. In memcached one at or before its start flushes nothing.
+//! - With one worker, connections beyond the limit wait, instead of receiving an error.
 //! - A `get` with an overlong key does not discard the replies to earlier requests.
 //! - A number is changed in place unless the value is being sent in pieces. memcached also allocates a new
 //!   item, without trailing spaces, while a reply with a small one is in flight.

@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let threads = usize::from(options.threads);
     let mut config = Config::default();
     config.listen = options.addresses()?;
-    config.max_connections = options.connections.div_ceil(options.threads.into());
+    config.max_connections = options.connections_of_worker();
     config.reuse_port = threads > 1;
     config.workers = options.threads;
     let no_memory = |_| {

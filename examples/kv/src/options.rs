@@ -5,6 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use clap::Parser;
 use kv::Limits;
 
+/// Maximum number of connections, as of [`evring::Config::max_connections`].
+const MAX_CONNECTIONS: u32 = 1 << 22;
+
 /// A memcached server
 #[derive(Parser)]
 #[command(version)]
@@ -15,14 +18,14 @@ pub(crate) struct Options {
     /// TCP port; 0 selects a free port
     #[arg(short, long, default_value_t = 11211)]
     port: u16,
-    /// Memory in MiB for values, their headers and the hash table
+    /// Memory in MiB for values, their headers and the hash table; at most 512 GiB
     #[arg(short, long = "memory-limit", alias = "memory", default_value_t = 64,
         value_parser = clap::value_parser!(u32).range(1..))]
     memory: u32,
-    /// Maximum number of connections; others wait
+    /// Maximum number of connections; others wait, or with several threads get an error
     #[arg(short, long = "conn-limit", default_value_t = 1024,
-        value_parser = clap::value_parser!(u32).range(1..=1 << 22))]
-    pub(crate) connections: u32,
+        value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_CONNECTIONS)))]
+    connections: u32,
     /// Maximum item size in bytes, or with suffix k or m in KiB or MiB
     #[arg(short = 'I', long = "max-item-size", default_value = "1m")]
     max_item: String,
@@ -58,9 +61,22 @@ impl Options {
         self.listen.iter().map(address).collect()
     }
 
+    /// Returns how many connections a worker accepts. One of several may get all, as the kernel does not divide them
+    /// evenly, and one more, which is told that there are too many.
+    pub(crate) fn connections_of_worker(&self) -> u32 {
+        (self.connections + u32::from(self.threads > 1)).min(MAX_CONNECTIONS)
+    }
+
     /// Returns the limits of the server.
     pub(crate) fn limits(&self) -> Result<Limits, String> {
         let memory = (self.memory as usize) << 20;
+        if memory > Limits::MAX_MEMORY {
+            return Err(format!(
+                "-m {} exceeds the memory that one server can use; use at most {}, and several servers for more",
+                self.memory,
+                Limits::MAX_MEMORY >> 20
+            ));
+        }
         let max_item = size(&self.max_item)
             .filter(|size| (1024..=1 << 30).contains(size))
             .ok_or_else(|| format!("-I {} is not a size between 1k and 1024m", self.max_item))?;
@@ -115,5 +131,21 @@ mod tests {
         }
         let refused = max_item(&["-m", "1", "-I", "1m"]).unwrap_err();
         assert!(refused.contains("at most 512k"), "{refused}");
+    }
+
+    #[test]
+    fn memory_had_no_bound_that_block_numbers_can_count() {
+        let memory = |megabytes: &str| options(&["-m", megabytes]).limits();
+        assert_eq!(memory("524288").unwrap().memory, 512 << 30);
+        assert!(memory("524289").unwrap_err().contains("at most 524288"));
+        assert!(memory("4294967295").is_err());
+    }
+
+    #[test]
+    fn worker_had_a_part_of_the_connections() {
+        let of_worker = |arguments: &[&str]| options(arguments).connections_of_worker();
+        assert_eq!(of_worker(&["-c", "100"]), 100);
+        assert_eq!(of_worker(&["-c", "100", "-t", "4"]), 101);
+        assert_eq!(of_worker(&["-c", "4194304", "-t", "4"]), 4_194_304);
     }
 }

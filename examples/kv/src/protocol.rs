@@ -147,7 +147,7 @@ pub(crate) fn parse(line: &[u8]) -> Command<'_> {
         b"version" => Command::Version,
         b"verbosity" => verbosity(words, quiet),
         b"quit" => Command::Quit,
-        b"shutdown" if count <= 1 => invalid(NO_SHUTDOWN, false),
+        b"shutdown" => invalid(NO_SHUTDOWN, false),
         _ if is_hangup(line, name) => Command::Hangup,
         _ => invalid(ERROR, false),
     }

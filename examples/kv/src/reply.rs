@@ -11,6 +11,7 @@ use crate::store::{Clock, Counted, Found, Usage};
 
 pub(crate) const OK: &[u8] = b"OK\r\n";
 pub(crate) const NOT_FOUND: &[u8] = b"NOT_FOUND\r\n";
+pub(crate) const TOO_MANY_CONNECTIONS: &[u8] = b"ERROR Too many open connections\r\n";
 
 /// The version of memcached that the server implements. Clients use it to select features.
 pub const VERSION: &str = "1.6.18-kv";
@@ -42,7 +43,7 @@ pub(crate) fn counted(counted: Counted, out: &mut Vec<u8>) {
         }
         Counted::NotFound => NOT_FOUND,
         Counted::NonNumeric => b"CLIENT_ERROR cannot increment or decrement non-numeric value\r\n",
-        Counted::NoMemory => b"SERVER_ERROR out of memory in incr\r\n",
+        Counted::NoMemory => b"SERVER_ERROR out of memory\r\n",
     };
     out.extend_from_slice(reply);
 }

@@ -33,6 +33,8 @@ enum Phase {
     Discard(usize),
     /// The remaining line is discarded, then this reply is sent.
     SkipLine(&'static [u8]),
+    /// There are too many connections, so this one closes.
+    Refused,
 }
 
 /// A value being received.
@@ -84,6 +86,16 @@ impl Session {
     /// Maximum number of bytes that a call leaves unused when it needs more input.
     pub const MAX_UNUSED: usize = Self::MAX_LINE;
 
+    /// Creates the session of a connection that is refused.
+    pub(crate) fn refused() -> Self {
+        Session { phase: Phase::Refused }
+    }
+
+    /// Returns whether the connection was refused.
+    pub(crate) fn is_refused(&self) -> bool {
+        matches!(self.phase, Phase::Refused)
+    }
+
     /// Returns whether the session only waits for another request.
     pub fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Line)
@@ -120,7 +132,11 @@ impl Session {
             Phase::Send { reading, hash, .. } => {
                 database.store_without_tick(hash).release_reading(&reading);
             }
-            Phase::Line | Phase::Keys(_) | Phase::Discard(_) | Phase::SkipLine(_) => {}
+            Phase::Line
+            | Phase::Keys(_)
+            | Phase::Discard(_)
+            | Phase::SkipLine(_)
+            | Phase::Refused => {}
         }
     }
 
@@ -165,6 +181,7 @@ impl Session {
                 }
                 Step::Used(n)
             }
+            Phase::Refused => Step::Close,
             Phase::SkipLine(reply) => match memchr(b'\n', input) {
                 None => Step::Used(input.len()),
                 Some(end) => {
@@ -255,7 +272,7 @@ impl Session {
                 respond(quiet, if found.is_some() { b"TOUCHED\r\n" } else { reply::NOT_FOUND });
             }
             Command::Flush { delay, quiet } => {
-                database.each(clock, |store| store.flush(delay, clock));
+                database.flush(delay, clock);
                 respond(quiet, reply::OK);
             }
             Command::Stats { what, args } => reply::stats(what, args, database, clock, out),
@@ -309,6 +326,7 @@ impl Session {
     fn complete_value(&mut self, database: &mut Database, clock: &impl Clock, out: &mut Vec<u8>) {
         let Phase::Value(value) = mem::take(&mut self.phase) else { return };
         let mut store = database.store(value.hash, clock);
+        store.stats.cmd_set += 1;
         let reply: &[u8] = if value.valid {
             match store.store(value.verb, &value.pending, value.hash) {
                 Outcome::Stored => b"STORED\r\n",
@@ -390,11 +408,7 @@ fn answer(
     let mut store = database.store(name.hash, clock);
     let found: Option<Found> = match get.exptime {
         None => store.get(name),
-        Some(exptime) => {
-            let found = store.touch(name, exptime, clock);
-            store.count_get(found.is_some());
-            found
-        }
+        Some(exptime) => store.touch(name, exptime, clock),
     };
     let found = found?;
     let start = out.len();

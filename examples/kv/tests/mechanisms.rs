@@ -371,3 +371,44 @@ fn workers_share_stored_values() {
         }
     });
 }
+
+/// The kernel divides connections among workers as it likes.
+#[test]
+fn workers_together_exceeded_the_maximum_or_one_left_connections_waiting() {
+    on_each(|backend| {
+        let limits = Limits { connections: 2, ..Limits::default() };
+        let database = Database::shared(limits, 7, 2).unwrap();
+        let start = || {
+            let database = database.share().unwrap();
+            Server::start(backend, config(), || Kv::new(database))
+        };
+        let servers = [start(), start()];
+        let connect = |worker: usize| Client::connect(servers[worker].address);
+        // Both of one worker.
+        let mut clients = [connect(0), connect(0)];
+        for client in &mut clients {
+            client.ask(b"version\r\n", VERSION);
+        }
+        for worker in [0, 1, 1] {
+            connect(worker).expect_last(b"ERROR Too many open connections\r\n", End::Eof);
+        }
+        let [mut first, mut second] = clients;
+        assert_eq!(stat(&mut first, "curr_connections"), 2);
+        assert_eq!(stat(&mut first, "total_connections"), 2);
+        second.end();
+        second.expect_last(b"", End::Eof);
+        let begin = Instant::now();
+        while stat(&mut first, "curr_connections") > 1 {
+            assert!(begin.elapsed() < TIMEOUT, "the closed connection counts");
+        }
+        first.ask(b"stats reset\r\n", b"RESET\r\n");
+        let mut third = connect(1);
+        third.ask(b"version\r\n", VERSION);
+        assert_eq!(stat(&mut third, "curr_connections"), 2);
+        assert_eq!(stat(&mut third, "total_connections"), 1);
+        drop((first, third));
+        for server in servers {
+            server.stop();
+        }
+    });
+}

@@ -176,6 +176,11 @@ const BAD: &[(&str, &str, bool)] = &[
     ),
     ("stats detail bogus\r\n", "CLIENT_ERROR usage: stats detail on|off|dump\r\n", false),
     ("shutdown\r\nstats bogus\r\n", "ERROR: shutdown not enabled\r\nERROR\r\n", false),
+    (
+        "shutdown a b\r\nshutdown a b c d e f g h HTTP/1.1\r\n",
+        "ERROR: shutdown not enabled\r\nERROR: shutdown not enabled\r\n",
+        false,
+    ),
 ];
 
 #[test]
@@ -279,6 +284,94 @@ fn protocol_is_that_of_memcached() {
             );
         }
     }
+}
+
+/// Returns the statistics after some requests.
+fn stats_after<const N: usize>(
+    database: &mut Database,
+    requests: &str,
+    names: [&str; N],
+) -> [u64; N] {
+    talk_to(database, requests.as_bytes());
+    let stats = String::from_utf8(talk_to(database, b"stats\r\n").0).unwrap();
+    names.map(|name| {
+        let line = stats.lines().find_map(|line| line.strip_prefix(&format!("STAT {name} ")));
+        line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
+    })
+}
+
+#[test]
+fn flush_of_several_stores_was_counted_for_each() {
+    let mut shared = Database::shared(Limits::default(), 7, 2).unwrap();
+    for mut database in [database(), shared.share().unwrap()] {
+        let flushes = "flush_all\r\nflush_all 100\r\nflush_all noreply\r\n";
+        assert_eq!(stats_after(&mut database, flushes, ["cmd_flush"]), [3]);
+    }
+    assert_eq!(stats_after(&mut shared, "stats reset\r\n", ["cmd_flush"]), [0]);
+}
+
+#[test]
+fn gat_was_counted_as_a_get() {
+    let requests = "set a 0 0 1\r\nx\r\ngat 0 a none\r\ngats 0 a\r\nget none a none\r\n";
+    let gets = ["cmd_get", "get_hits", "get_misses"];
+    assert_eq!(stats_after(&mut database(), requests, gets), [3, 1, 2]);
+    let touches = ["cmd_touch", "touch_hits", "touch_misses"];
+    assert_eq!(stats_after(&mut database(), requests, touches), [3, 2, 1]);
+}
+
+/// In memcached the commands that store a value do not count it.
+#[test]
+fn expired_and_flushed_values_were_counted_by_get_only() {
+    for (set, flush, counts) in [("-1", "", [1, 0]), ("0", "flush_all\r\n", [0, 1])] {
+        for (request, is_counted) in [
+            ("get a", true),
+            ("gat 0 a", true),
+            ("touch a 0", true),
+            ("incr a 1", true),
+            ("decr a 1", true),
+            ("delete a", true),
+            ("set a 0 0 1\r\nx", false),
+            ("add a 0 0 1\r\nx", false),
+            ("replace a 0 0 1\r\nx", false),
+            ("append a 0 0 1\r\nx", false),
+            ("cas a 0 0 1 1\r\nx", false),
+        ] {
+            let requests = format!("set a 0 {set} 1\r\n1\r\n{flush}{request}\r\n");
+            let got = stats_after(&mut database(), &requests, ["get_expired", "get_flushed"]);
+            assert_eq!(got, if is_counted { counts } else { [0, 0] }, "{requests:?}");
+        }
+    }
+}
+
+#[test]
+fn value_with_a_wrong_end_was_not_counted() {
+    let requests = "set a 0 0 1\r\nxyz\r\nadd a 0 0 1\r\nx\r\nadd a 0 0 1\r\nx\r\n";
+    let names = ["cmd_set", "total_items"];
+    assert_eq!(stats_after(&mut database(), requests, names), [3, 1]);
+    let large = format!("set a 0 0 2000000\r\n{}\r\n", "x".repeat(2_000_000));
+    assert_eq!(stats_after(&mut database(), &large, names), [0, 0]);
+    // The end has not come.
+    assert_eq!(stats_after(&mut database(), "set a 0 0 1\r\nx\r", names), [0, 0]);
+}
+
+#[test]
+fn number_without_memory_had_another_error() {
+    // 60 blocks of 128 bytes, with their part of the table: 41 for the number, the others for a value.
+    let limits = Limits { memory: 60 * 132, ..Limits::default() };
+    let mut database = Database::new(limits, 7).unwrap();
+    let number = format!("set n 0 0 5000\r\n1{}\r\n", " ".repeat(4_999));
+    assert_eq!(talk_to(&mut database, number.as_bytes()).0, b"STORED\r\n");
+    // A connection whose replies wait to be sent holds the number.
+    let (mut reads, mut out) = (Session::default(), Vec::new());
+    let gets = format!("get{}\r\n", " n".repeat(100));
+    let (_, next) = reads.serve(&mut database, &Still, gets.as_bytes(), &mut out);
+    assert_eq!(next, Next::Output);
+    let mut receives = Session::default();
+    receives.serve(&mut database, &Still, b"set b 0 0 2311\r\n", &mut Vec::new());
+    let (reply, _) = talk_to(&mut database, b"incr n 9\r\n");
+    assert_eq!(reply.escape_ascii().to_string(), r"SERVER_ERROR out of memory\r\n");
+    reads.end(&mut database);
+    receives.end(&mut database);
 }
 
 #[test]

@@ -8,7 +8,7 @@ use std::ptr;
 use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
 
 use super::buffer::Bytes;
-use super::{done, filled, number, room};
+use super::{done, fill, filled, number};
 use crate::call::{Call, Direction, Waits};
 use crate::descriptor::{Descriptor, Nature};
 use crate::object::{Kind, Object};
@@ -203,8 +203,9 @@ pub fn getdents(
     // SAFETY: the kernel writes to the unused capacity, which is on the heap.
     unsafe {
         let prepare = |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
-            let (address, len) = room(buffer);
-            Call::bounded(libc::SYS_getdents64, [file.arg(), address, len, 0, 0, 0]).about(file)
+            fill(buffer, |address, len| {
+                Call::bounded(libc::SYS_getdents64, [file.arg(), address, len, 0, 0, 0]).about(file)
+            })
         };
         Owned::new((directory.clone(), buffer), prepare, filled)
     }
@@ -301,9 +302,10 @@ pub fn read_at(
     // SAFETY: the kernel writes to the unused capacity, which is on the heap.
     unsafe {
         let prepare = move |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
-            let (address, len) = room(buffer);
-            Call::bounded(libc::SYS_pread64, [file.arg(), address, len, offset as usize, 0, 0])
-                .about(file)
+            fill(buffer, |address, len| {
+                let args = [file.arg(), address, len, offset as usize, 0, 0];
+                Call::bounded(libc::SYS_pread64, args).about(file)
+            })
         };
         Owned::new((file.clone(), buffer), prepare, filled)
     }
@@ -337,10 +339,11 @@ pub fn read(
     // SAFETY: the kernel writes to the unused capacity, which is on the heap.
     unsafe {
         let prepare = |(file, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
-            let (address, len) = room(buffer);
-            Call::new(libc::SYS_read, [file.arg(), address, len, 0, 0, 0])
-                .waits(file.stream(Direction::Read))
-                .about(file)
+            fill(buffer, |address, len| {
+                Call::new(libc::SYS_read, [file.arg(), address, len, 0, 0, 0])
+                    .waits(file.stream(Direction::Read))
+                    .about(file)
+            })
         };
         Owned::new((file.clone(), buffer), prepare, filled)
     }
@@ -478,7 +481,7 @@ mod tests {
             // SAFETY: the path is that of the operation.
             let fd = unsafe { libc::syscall(call.number.into(), directory, path, flags, mode) };
             let opened = open.finish(Ok(fd as usize), &[0; 32]).unwrap();
-            assert_eq!(object_of(read_at(&opened, 0, Vec::new())), object);
+            assert_eq!(object_of(read_at(&opened, 0, Vec::with_capacity(1))), object);
             assert_eq!(object_of(fsync(&opened)), object);
             // A path below it, too, without a further question.
             let below = PathAt::new(&opened, c"x".to_owned());
@@ -500,10 +503,10 @@ mod tests {
     #[test]
     fn second_call_on_a_file_asks_for_its_file_system() {
         let file = Descriptor::new(File::open("/proc/version").unwrap());
-        assert_eq!(object_of(read_at(&file, 0, Vec::new())), Object::default());
+        assert_eq!(object_of(read_at(&file, 0, Vec::with_capacity(1))), Object::default());
         assert_eq!(file.known().kind(), Kind::Unknown);
         let object = directory("/proc").known().object();
-        assert_eq!(object_of(read_at(&file, 0, Vec::new())), object);
+        assert_eq!(object_of(read_at(&file, 0, Vec::with_capacity(1))), object);
         assert_eq!(Call::bounded(libc::SYS_fsync, [0; 6]).about(&file).object, object);
     }
 

@@ -1,7 +1,7 @@
 //! The system calls of a server, typed. Each owns its memory while it is in flight, and gives
 //! buffers back with its result.
 //!
-//! Reads and receives fill the unused capacity of a vector. Without any they give `EINVAL`, as a result of 0
+//! Reads and receives fill the unused capacity of a vector. Without any they give `EINVAL` at once, as a result of 0
 //! is the end of the stream or file.
 
 mod buffer;
@@ -44,14 +44,23 @@ fn number<M>(_memory: M, result: io::Result<usize>, _: &Scratch) -> io::Result<u
     result
 }
 
-/// A call that fills the unused capacity of a buffer.
+/// Prepares a call that fills the unused capacity of a buffer, from its address and length. Without any the call is not
+/// made, as a receive would take a datagram, and a read could wait: [`filled`] returns the error.
+fn fill(buffer: &mut Vec<u8>, call: impl FnOnce(usize, usize) -> Call) -> Call {
+    match buffer.spare_capacity_mut() {
+        [] => Call::bounded(libc::SYS_getppid, [0; 6]),
+        room => call(room.as_mut_ptr() as usize, room.len()),
+    }
+}
+
+/// The result of [`fill`].
 fn filled<M>(
     memory: (M, Vec<u8>),
     result: io::Result<usize>,
     _: &Scratch,
 ) -> (io::Result<usize>, Vec<u8>) {
     let (_, mut buffer) = memory;
-    if room(&mut buffer).1 == 0 && result.is_ok() {
+    if buffer.len() == buffer.capacity() && result.is_ok() {
         return (Err(io::Error::from_raw_os_error(libc::EINVAL)), buffer);
     }
     if let Ok(len) = result {
@@ -59,10 +68,4 @@ fn filled<M>(
         unsafe { buffer.set_len(buffer.len() + len) };
     }
     (result, buffer)
-}
-
-/// Returns address and length of the unused capacity of a buffer.
-fn room(buffer: &mut Vec<u8>) -> (usize, usize) {
-    let room = buffer.spare_capacity_mut();
-    (room.as_mut_ptr() as usize, room.len())
 }

@@ -8,7 +8,7 @@ use std::ptr;
 
 use super::buffer::Bytes;
 use super::files::opened;
-use super::{done, filled};
+use super::{done, fill, filled};
 use crate::call::{Call, Direction, Waits};
 use crate::descriptor::{Descriptor, Nature};
 use crate::operation::{Operation, Owned};
@@ -111,10 +111,11 @@ pub fn receive(
     // SAFETY: the kernel writes to the unused capacity, which is on the heap.
     unsafe {
         let prepare = |(socket, buffer): &mut (Descriptor, Vec<u8>), _: &mut Scratch| {
-            let (address, len) = super::room(buffer);
-            let flags = libc::MSG_DONTWAIT as usize;
-            Call::new(libc::SYS_recvfrom, [socket.arg(), address, len, flags, 0, 0])
-                .waits(socket.ready(Direction::Read))
+            fill(buffer, |address, len| {
+                let flags = libc::MSG_DONTWAIT as usize;
+                Call::new(libc::SYS_recvfrom, [socket.arg(), address, len, flags, 0, 0])
+                    .waits(socket.ready(Direction::Read))
+            })
         };
         Owned::new((socket.clone(), buffer), prepare, filled)
     }

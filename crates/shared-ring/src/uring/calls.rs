@@ -43,6 +43,7 @@ impl RingCalls {
 pub(super) fn sqe(job: &CallJob) -> Option<Sqe> {
     let [a, b, c, d, e, f] = job.args;
     let (fd, int, fd_at) = (Raw(a as c_int), |value: usize| value as c_int, |at| Raw(at as c_int));
+    // A submission has 32 bits for it, also where the type of the operation permits more.
     let len = |value: usize| u32::try_from(value).ok();
     // -1 stands for the current position in submissions, and is an error in calls.
     let offset = |value: usize| (value as i64 >= 0).then_some(value as u64);
@@ -63,12 +64,9 @@ pub(super) fn sqe(job: &CallJob) -> Option<Sqe> {
         }
         libc::SYS_ftruncate => opcode::Ftruncate::new(fd, offset(b)?).build(),
         libc::SYS_fadvise64 => {
-            let len = libc::off_t::try_from(c).ok()?;
-            opcode::Fadvise::new(fd, len, int(d)).offset(offset(b)?).build()
+            opcode::Fadvise::new(fd, len(c)?.into(), int(d)).offset(offset(b)?).build()
         }
-        libc::SYS_madvise => {
-            opcode::Madvise::new(a as _, libc::off_t::try_from(b).ok()?, int(c)).build()
-        }
+        libc::SYS_madvise => opcode::Madvise::new(a as _, len(b)?.into(), int(c)).build(),
         libc::SYS_openat => opcode::OpenAt::new(fd, b as _).flags(int(c)).mode(d as u32).build(),
         libc::SYS_openat2 if d == size_of::<OpenHow>() => {
             opcode::OpenAt2::new(fd, b as _, c as _).build()

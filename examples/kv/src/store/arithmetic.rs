@@ -22,7 +22,7 @@ const MAX_NUMBER: usize = 512 * 1024;
 impl Store {
     /// Adds to a number or subtracts from it. Addition wraps around; subtraction stops at 0.
     pub(crate) fn count(&mut self, key: Key<'_>, delta: u64, up: bool) -> Counted {
-        let Ok(item) = self.look_up(key) else {
+        let Some(item) = self.look_up(key) else {
             let stats = &mut self.stats;
             *(if up { &mut stats.incr_misses } else { &mut stats.decr_misses }) += 1;
             return Counted::NotFound;

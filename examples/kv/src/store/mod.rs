@@ -18,6 +18,7 @@ use std::hash::BuildHasher as _;
 
 use foldhash::fast::FixedState;
 
+use crate::database::Limits;
 use crate::mirror::Mirror;
 pub(crate) use blocks::Cursor;
 use blocks::{BLOCK, Blocks};
@@ -88,8 +89,7 @@ impl Store {
         max_item: usize,
         hasher: FixedState,
     ) -> Result<Self, TryReserveError> {
-        // Each block has at most one bucket.
-        let capacity = memory / (BLOCK + size_of::<u32>());
+        let capacity = Self::capacity(memory);
         Ok(Store {
             blocks: Blocks::new(capacity)?,
             index: Index::new(capacity)?,
@@ -104,6 +104,11 @@ impl Store {
             mirror: None,
             stats: Stats::default(),
         })
+    }
+
+    /// Returns the number of blocks for so many bytes. Each has at most one bucket.
+    fn capacity(memory: usize) -> usize {
+        memory.min(Limits::MAX_MEMORY) / (BLOCK + size_of::<u32>())
     }
 
     /// Updates the time, which never goes back.
@@ -127,18 +132,12 @@ impl Store {
     /// Looks up a value for a `get`.
     pub(crate) fn get(&mut self, key: Key<'_>) -> Option<Found> {
         self.stats.cmd_get += 1;
-        match self.look_up(key) {
-            Ok(item) => {
-                self.stats.get_hits += 1;
-                Some(self.fetch(item))
-            }
-            Err(stale) => {
-                self.stats.get_misses += 1;
-                self.stats.get_expired += u64::from(stale == Some(Stale::Expired));
-                self.stats.get_flushed += u64::from(stale == Some(Stale::Flushed));
-                None
-            }
-        }
+        let Some(item) = self.look_up(key) else {
+            self.stats.get_misses += 1;
+            return None;
+        };
+        self.stats.get_hits += 1;
+        Some(self.fetch(item))
     }
 
     /// Looks up a value and sets its expiry time.
@@ -149,7 +148,7 @@ impl Store {
         clock: &impl Clock,
     ) -> Option<Found> {
         self.stats.cmd_touch += 1;
-        let Ok(item) = self.look_up(key) else {
+        let Some(item) = self.look_up(key) else {
             self.stats.touch_misses += 1;
             return None;
         };
@@ -158,13 +157,6 @@ impl Store {
         let found = self.fetch(item);
         self.index.set_expires(&mut self.blocks, item, time::expiry(exptime, clock));
         Some(found)
-    }
-
-    /// Counts a `gat` also as a `get`.
-    pub(crate) fn count_get(&mut self, hit: bool) {
-        self.stats.cmd_get += 1;
-        self.stats.get_hits += u64::from(hit);
-        self.stats.get_misses += u64::from(!hit);
     }
 
     fn fetch(&mut self, item: u32) -> Found {
@@ -186,25 +178,24 @@ impl Store {
     pub(crate) fn delete(&mut self, key: Key<'_>) -> bool {
         let found = self.look_up(key);
         match found {
-            Ok(item) => {
+            Some(item) => {
                 self.stats.delete_hits += 1;
                 self.remove(item, key.hash);
             }
-            Err(_) => self.stats.delete_misses += 1,
+            None => self.stats.delete_misses += 1,
         }
-        found.is_ok()
+        found.is_some()
     }
 
     /// Removes a value, if any, without counting.
     pub(crate) fn discard(&mut self, key: Key<'_>) {
-        if let Ok(item) = self.look_up(key) {
+        if let Some(item) = self.find(key) {
             self.remove(item, key.hash);
         }
     }
 
     /// Flushes all values, at once or after a delay.
     pub(crate) fn flush(&mut self, delay: i32, clock: &impl Clock) {
-        self.stats.cmd_flush += 1;
         if delay > 0 {
             self.flush_at = time::expiry(delay, clock);
             if self.flush_at > self.now {
@@ -311,13 +302,26 @@ impl Store {
         Self::hash(&self.hasher, self.key(item).bytes())
     }
 
-    /// Finds a live value. Removes a stale one and returns the reason.
-    fn look_up(&mut self, key: Key<'_>) -> Result<u32, Option<Stale>> {
-        let item = self.index.find(&self.blocks, key).ok_or(None)?;
-        let Some(stale) = self.stale(item) else { return Ok(item) };
+    /// Finds a live value. Counts a stale one, and removes it.
+    fn look_up(&mut self, key: Key<'_>) -> Option<u32> {
+        let item = self.index.find(&self.blocks, key)?;
+        match self.stale(item) {
+            Some(Stale::Expired) => self.stats.get_expired += 1,
+            Some(Stale::Flushed) => self.stats.get_flushed += 1,
+            None => return Some(item),
+        }
+        self.find(key)
+    }
+
+    /// Finds a live value for a command that stores one. Removes a stale one.
+    fn find(&mut self, key: Key<'_>) -> Option<u32> {
+        let item = self.index.find(&self.blocks, key)?;
+        if self.stale(item).is_none() {
+            return Some(item);
+        }
         self.count_unfetched(item);
         self.remove(item, key.hash);
-        Err(Some(stale))
+        None
     }
 
     /// Returns the reason why a value is stale, if it is.

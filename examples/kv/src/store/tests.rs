@@ -232,3 +232,10 @@ fn append_that_evicts_keeps_its_own_value() {
     assert_eq!(append(&mut store, 500), Outcome::NotStored);
     assert!(store.blocks.used() <= 20);
 }
+
+#[test]
+fn numbers_of_blocks_wrapped_around_beyond_512_gib() {
+    assert_eq!(Store::capacity(1320), 10);
+    // The last block has this number, as the first is never used.
+    assert!(u32::try_from(Store::capacity(usize::MAX)).is_ok());
+}

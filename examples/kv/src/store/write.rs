@@ -1,7 +1,7 @@
 //! Storing of values: allocates memory, receives the bytes in place and links the item.
 
 use super::blocks::{Blocks, NONE};
-use super::{Clock, Cursor, Key, Stale, Store, time};
+use super::{Clock, Cursor, Key, Store, time};
 
 /// Attributes of a value besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -153,43 +153,36 @@ impl Store {
     pub(crate) fn store(&mut self, verb: Verb, pending: &PendingItem, hash: u64) -> Outcome {
         let new = pending.item;
         let key = self.key(new);
-        let old = self.look_up(Key { bytes: key.bytes(), hash });
+        let old = self.find(Key { bytes: key.bytes(), hash });
         let stored = match (verb, old) {
-            (Verb::Set, old) => self.put(new, old.ok(), hash),
-            (Verb::Replace, Ok(old)) => self.put(new, Some(old), hash),
-            (Verb::Add, Err(_)) => self.put(new, None, hash),
-            (Verb::Add, Ok(old)) => {
+            (Verb::Set, old) => self.put(new, old, hash),
+            (Verb::Replace, Some(old)) => self.put(new, Some(old), hash),
+            (Verb::Add, None) => self.put(new, None, hash),
+            (Verb::Add, Some(old)) => {
                 self.index.used(&mut self.blocks, old);
                 Outcome::NotStored
             }
-            (Verb::Append | Verb::Prepend, Ok(old)) => {
+            (Verb::Append | Verb::Prepend, Some(old)) => {
                 self.extend(new, old, key.bytes(), hash, verb == Verb::Append)
             }
-            (Verb::Replace | Verb::Append | Verb::Prepend, Err(_)) => Outcome::NotStored,
+            (Verb::Replace | Verb::Append | Verb::Prepend, None) => Outcome::NotStored,
             (Verb::Cas(unique), old) => self.compare_and_swap(new, old, unique, hash),
         };
-        self.stats.cmd_set += 1;
         self.release(new);
         stored
     }
 
-    fn compare_and_swap(
-        &mut self,
-        new: u32,
-        old: Result<u32, Option<Stale>>,
-        unique: u64,
-        hash: u64,
-    ) -> Outcome {
+    fn compare_and_swap(&mut self, new: u32, old: Option<u32>, unique: u64, hash: u64) -> Outcome {
         match old {
-            Err(_) => {
+            None => {
                 self.stats.cas_misses += 1;
                 Outcome::NotFound
             }
-            Ok(old) if self.blocks.unique(old) == unique => {
+            Some(old) if self.blocks.unique(old) == unique => {
                 self.stats.cas_hits += 1;
                 self.put(new, Some(old), hash)
             }
-            Ok(_) => {
+            Some(_) => {
                 self.stats.cas_badval += 1;
                 Outcome::Exists
             }
