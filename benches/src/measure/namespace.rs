@@ -9,12 +9,15 @@ use rustix::thread::UnshareFlags;
 
 /// Kernel settings for many connections. The first gives clients more ports. The next two are the
 /// maximum listen backlog, which servers without an option for it use, and the maximum number of
-/// connections in SYN-RECV. The last lets clients that close first reuse their ports.
-const SETTINGS: [(&str, &str); 4] = [
+/// connections in SYN-RECV. The fourth lets clients that close first reuse their ports. The last bounds receive buffers:
+/// those that the kernel adjusts grow to megabytes, and where the client's core is the limit, the queues leave its
+/// cache and stay long, so that a server has one of two rates, by chance.
+const SETTINGS: [(&str, &str); 5] = [
     ("net/ipv4/ip_local_port_range", "1024 65535"),
     ("net/core/somaxconn", "4096"),
     ("net/ipv4/tcp_max_syn_backlog", "65535"),
     ("net/ipv4/tcp_tw_reuse", "1"),
+    ("net/ipv4/tcp_rmem", "4096 131072 262144"),
 ];
 
 /// Moves this process, which has one thread, and its future children into a new network namespace
