@@ -526,6 +526,39 @@ fn time_of_a_copy_is_charged() {
 }
 
 #[test]
+fn loop_that_ended_with_a_trap_was_not_charged() {
+    let charged = |end: &str, outcome: Outcome| {
+        let mut handler = handler(&format!(
+            "(local $n i32) (local.set $n (i32.const 16000))
+             (loop $l (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+             {end}"
+        ));
+        assert_eq!(run(&mut handler, b""), outcome, "{end}");
+        handler.counters().operations
+    };
+    let involuntary = |abort| Outcome::Passed(Pass::Involuntary(abort));
+    let returned = charged("(i32.const 1)", Outcome::Handled);
+    let max = Policy::default().max_operations;
+    assert!(returned > max * 9 / 10 && returned < max, "{returned}");
+    for (end, abort) in [
+        ("(i32.load (i32.const -16))", Abort::Memory),
+        ("(i32.store (local.get $offset) (i32.const 0)) (i32.const 1)", Abort::Memory),
+        ("(memory.fill (i32.const -1) (i32.const 0) (i32.const 1)) (i32.const 1)", Abort::Memory),
+        ("(i32.div_u (i32.const 1) (local.get $length))", Abort::Trap),
+    ] {
+        assert_eq!(charged(end, involuntary(abort)), max, "{end}");
+    }
+    // The count of these is known.
+    for (end, outcome) in [
+        ("unreachable", involuntary(Abort::Trap)),
+        ("(call $abort) (i32.const 1)", Outcome::Passed(Pass::Voluntary)),
+    ] {
+        let charged = charged(end, outcome);
+        assert!(charged.abs_diff(returned) < 20, "{end}: {charged}, and {returned} with a return");
+    }
+}
+
+#[test]
 fn handlers_without_loops_run_without_checks() {
     let bound = |wasm: &[u8]| sandboxer().load(wasm).unwrap().bound();
     assert!(matches!(bound(&module("(i32.const 1)")), Bound::Acyclic(1..4)));

@@ -104,7 +104,8 @@
 //! more, so that operations bound time. The work of the compiler is counted in the same way, with more for what takes it longer.
 //! [`Policy`] bounds a module's size, its memory, the operations of one invocation, those of a tenant
 //! in a second, and what it sends. A handler without loops and recursion runs without any check, as
-//! its longest path is known when it is loaded ([`Bound`]). Others are stopped at the bound. That is
+//! its longest path is known when it is loaded ([`Bound`]), for which it is charged. Others are charged for what they execute
+//! ([`Loops`]), and stopped at the bound. That is
 //! an involuntary abort, as is a wild memory access; it never happens inside a host call. The message
 //! then goes to the application as it arrived, because the handler cannot write to the message area.
 //! A few such aborts disable the handler.
