@@ -6,7 +6,7 @@ use crate::memory;
 
 use std::time::{Duration, Instant};
 
-use ash_sandbox::ilp::{Binary, Gauge, Mode, Pipe, PipeList, Prefer, chacha20, checksum};
+use ash_sandbox::ilp::{Binary, Gauge, Mode, Pipe, PipeList, Prefer, chacha20, checksum, crc32c};
 use ash_sandbox::model::{Governor, Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{
     Abort, Ash, Bound, Handler, Loops, Outcome, Pass, Policy, Reason, Rejection, Sandboxer,
@@ -959,6 +959,26 @@ fn pipes_were_charged_as_a_copy_however_long_they_were() {
     assert_eq!(sent(&generated), [(-2i32).to_le_bytes()]);
     assert_eq!(generated.counters().operations - before, Policy::default().max_operations);
     assert_eq!(bytes(&generated, 64..68), (-2i32).to_le_bytes());
+}
+
+#[test]
+fn portable_kernel_was_charged_as_a_copy() {
+    let mut list = PipeList::new();
+    list.add(crc32c::pipe()).unwrap();
+    let charged = |prefer, len: usize| {
+        let mut handler = reader(&list, prefer);
+        assert_eq!(run(&mut handler, &vec![0; len]), Outcome::Handled);
+        assert_eq!(sent(&handler), [[0; 4]]);
+        handler.counters().operations
+    };
+    // Eight look-ups in tables for a word.
+    let words = charged(Prefer::PortableKernel, 1024) - charged(Prefer::PortableKernel, 0);
+    assert!(words >= 128 * 32, "{words}");
+    let bytes = charged(Prefer::PortableKernel, 7) - charged(Prefer::PortableKernel, 0);
+    assert!(bytes >= 7 * 4, "{bytes}");
+    // Generated code has its tail interpreted.
+    assert!(charged(Prefer::Generated, 1024) - charged(Prefer::Generated, 0) >= 128 * 32);
+    assert!(charged(Prefer::Generated, 7) - charged(Prefer::Generated, 0) > bytes);
 }
 
 #[test]
