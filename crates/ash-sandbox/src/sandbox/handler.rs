@@ -18,12 +18,12 @@ use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
 use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
-/// What the entry returns if it has handled the message (section 5.4.1).
-const HANDLED: i32 = 1;
+/// What the entry of a handler returns if it has handled the message (section 5.4.1).
+pub const HANDLED: i32 = 1;
 /// What it returns if the message is useless, for instance as its checksum is wrong (figure 3-1).
-const DISCARDED: i32 = 2;
+pub const DISCARDED: i32 = 2;
 /// What it returns if the application has to handle the message.
-const PASSED: i32 = 0;
+pub const PASSED: i32 = 0;
 
 /// The outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -138,7 +138,7 @@ mod table;
 
 pub use analysis::Bound;
 pub use cache::CacheError;
-pub use handler::{Abort, Handler, HandlerCounters, Outcome, Pass};
+pub use handler::{Abort, DISCARDED, HANDLED, Handler, HandlerCounters, Outcome, PASSED, Pass};
 pub use host::{COUNTERS, SLOT_GAP};
 pub use kept::MAX_KEPT;
 pub use memory::{Area, HandlerMemory};

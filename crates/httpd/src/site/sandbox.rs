@@ -237,7 +237,7 @@ impl Sandbox {
             return None;
         }
         let head = canonical_head(request, &name);
-        let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
+        let connection = x.id.value();
         let Sandbox { bound, memory } = self;
         let listener = x.state.listener;
         let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
