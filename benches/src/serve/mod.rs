@@ -13,7 +13,7 @@ mod nginx;
 mod plain;
 
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::str::FromStr;
@@ -39,6 +39,9 @@ use crate::floors::{self, Task};
 use crate::measure::{CERTIFICATE, HELLO, KEY, join, pin, raise_descriptors};
 
 pub(crate) use externals::named;
+
+/// An address whose port the kernel chooses.
+const ANY_PORT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
 /// Time that the server gives a client for a head, for progress in a body, and between two requests.
 const SLOW_CLIENT_TIMEOUT: Duration = Duration::from_millis(2_500);
@@ -99,7 +102,7 @@ fn floor(options: &Serve) -> Result<Value, Failure> {
 }
 
 fn listen(options: &Serve) -> io::Result<TcpListener> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let listener = TcpListener::bind(ANY_PORT)?;
     // As in the mechanisms; accepted sockets inherit it.
     sockopt::set_tcp_nodelay(&listener, true)?;
     rustix::net::listen(&listener, options.backlog.cast_signed())?;
@@ -126,7 +129,7 @@ fn proxy(options: &Serve) -> Result<Value, Failure> {
 
 fn on_mechanism(options: &Serve, app: impl Application + 'static) -> Result<Value, Failure> {
     let config = Config::default().with(|c| {
-        c.listen = vec![SocketAddr::from(([127, 0, 0, 1], 0))];
+        c.listen = vec![ANY_PORT];
         c.roots = options.root.iter().cloned().collect();
         c.max_connections = 19_500;
         c.backlog = options.backlog;
@@ -202,9 +205,7 @@ fn variant(options: &Serve) -> Result<Value, Failure> {
             server.compression(compression).limits(without_cache())
         }
         "uncached" => server.limits(without_cache()).precompressed(false),
-        "observed" => server
-            .metrics_listen(([127, 0, 0, 1], 0).into())
-            .access_log(root.join("access.log").into()),
+        "observed" => server.metrics_listen(ANY_PORT).access_log(root.join("access.log").into()),
         other => return Err(Failure::Request(format!("there is no setting `{other}`"))),
     };
     run_web_server(options, mechanism, server)
@@ -281,7 +282,9 @@ fn web_server(options: &Serve, mechanism: &str, sending: Sending) -> Result<Buil
         .lab_routes()
         .route("/hello", |_: &Head<'_>| HELLO);
     if let Some(path) = &options.handler {
-        server = server.sandbox(sandboxed(path)?);
+        let handler = sandboxed(path)?;
+        // Requests land in its memory, except under valgrind, where the server inherits its socket.
+        server = server.sandbox(if options.alone { handler } else { handler.listener(ANY_PORT) });
     }
     Ok(server)
 }
@@ -294,7 +297,7 @@ fn run_web_server(options: &Serve, mechanism: &str, server: Builder) -> Result<V
         println!("{}", socket.address());
         server.inherit(vec![socket]).start().map_err(ended)?
     } else {
-        let server = server.listen("127.0.0.1:0").start().map_err(ended)?;
+        let server = server.listen(ANY_PORT).start().map_err(ended)?;
         let handle = server.handle();
         handle_input(options, server.addresses()[0], move || handle.stop());
         server

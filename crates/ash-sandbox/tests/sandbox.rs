@@ -6,7 +6,7 @@ use crate::memory;
 
 use std::time::{Duration, Instant};
 
-use ash_sandbox::ilp::{Binary, Gauge, Mode, Pipe, PipeList, Prefer, chacha20, checksum};
+use ash_sandbox::ilp::{Binary, Gauge, Mode, Pipe, PipeList, Prefer, chacha20, checksum, crc32c};
 use ash_sandbox::model::{Governor, Machine, ProcessState, Strategy, Workload};
 use ash_sandbox::sandbox::{
     Abort, Ash, Bound, Handler, Loops, Outcome, Pass, Policy, Reason, Rejection, Sandboxer,
@@ -526,6 +526,39 @@ fn time_of_a_copy_is_charged() {
 }
 
 #[test]
+fn loop_that_ended_with_a_trap_was_not_charged() {
+    let charged = |end: &str, outcome: Outcome| {
+        let mut handler = handler(&format!(
+            "(local $n i32) (local.set $n (i32.const 16000))
+             (loop $l (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))
+             {end}"
+        ));
+        assert_eq!(run(&mut handler, b""), outcome, "{end}");
+        handler.counters().operations
+    };
+    let involuntary = |abort| Outcome::Passed(Pass::Involuntary(abort));
+    let returned = charged("(i32.const 1)", Outcome::Handled);
+    let max = Policy::default().max_operations;
+    assert!(returned > max * 9 / 10 && returned < max, "{returned}");
+    for (end, abort) in [
+        ("(i32.load (i32.const -16))", Abort::Memory),
+        ("(i32.store (local.get $offset) (i32.const 0)) (i32.const 1)", Abort::Memory),
+        ("(memory.fill (i32.const -1) (i32.const 0) (i32.const 1)) (i32.const 1)", Abort::Memory),
+        ("(i32.div_u (i32.const 1) (local.get $length))", Abort::Trap),
+    ] {
+        assert_eq!(charged(end, involuntary(abort)), max, "{end}");
+    }
+    // The count of these is known.
+    for (end, outcome) in [
+        ("unreachable", involuntary(Abort::Trap)),
+        ("(call $abort) (i32.const 1)", Outcome::Passed(Pass::Voluntary)),
+    ] {
+        let charged = charged(end, outcome);
+        assert!(charged.abs_diff(returned) < 20, "{end}: {charged}, and {returned} with a return");
+    }
+}
+
+#[test]
 fn handlers_without_loops_run_without_checks() {
     let bound = |wasm: &[u8]| sandboxer().load(wasm).unwrap().bound();
     assert!(matches!(bound(&module("(i32.const 1)")), Bound::Acyclic(1..4)));
@@ -926,6 +959,26 @@ fn pipes_were_charged_as_a_copy_however_long_they_were() {
     assert_eq!(sent(&generated), [(-2i32).to_le_bytes()]);
     assert_eq!(generated.counters().operations - before, Policy::default().max_operations);
     assert_eq!(bytes(&generated, 64..68), (-2i32).to_le_bytes());
+}
+
+#[test]
+fn portable_kernel_was_charged_as_a_copy() {
+    let mut list = PipeList::new();
+    list.add(crc32c::pipe()).unwrap();
+    let charged = |prefer, len: usize| {
+        let mut handler = reader(&list, prefer);
+        assert_eq!(run(&mut handler, &vec![0; len]), Outcome::Handled);
+        assert_eq!(sent(&handler), [[0; 4]]);
+        handler.counters().operations
+    };
+    // Eight look-ups in tables for a word.
+    let words = charged(Prefer::PortableKernel, 1024) - charged(Prefer::PortableKernel, 0);
+    assert!(words >= 128 * 32, "{words}");
+    let bytes = charged(Prefer::PortableKernel, 7) - charged(Prefer::PortableKernel, 0);
+    assert!(bytes >= 7 * 4, "{bytes}");
+    // Generated code has its tail interpreted.
+    assert!(charged(Prefer::Generated, 1024) - charged(Prefer::Generated, 0) >= 128 * 32);
+    assert!(charged(Prefer::Generated, 7) - charged(Prefer::Generated, 0) > bytes);
 }
 
 #[test]

@@ -26,6 +26,12 @@ impl ConnId {
     pub const fn generation(self) -> u32 {
         self.generation
     }
+
+    /// Returns the identifier as one number, by which handlers know the connection: the generation in the upper 32 bits, the
+    /// slot in the lower ones.
+    pub const fn value(self) -> u64 {
+        (self.generation as u64) << 32 | self.slot as u64
+    }
 }
 
 impl fmt::Debug for ConnId {

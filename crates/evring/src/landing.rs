@@ -23,7 +23,7 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// Messages that were held for that are offered to the handlers only: the bytes that these leave go to the application,
 /// and not to the next hook.
 ///
-/// A handler gets what one receive returned as one message. It consumes all of it, or nothing: then the
+/// A handler gets what one receive returned as one message, or all that has arrived during a hold. It consumes all of it, or nothing: then the
 /// application gets it as it arrived, and what follows until it has consumed all. It may keep messages where they have landed
 /// until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is
 /// disabled or replaced; one that is off keeps them. While three quarters of the buffers are in use, it can keep no more.
@@ -170,9 +170,8 @@ impl Landing {
         let landed = rx.place().filter(|place| place.group == group);
         let landed_at =
             landed.map(|Place { offset, .. }| Landed { offset, is_scarce: rx.is_scarce() });
-        let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
         let (is_overloaded, now) = (io.is_overloaded(), io.now());
-        let message = match bound.handle(rx.bytes(), landed_at, connection, is_overloaded, now) {
+        let message = match bound.handle(rx.bytes(), landed_at, id.value(), is_overloaded, now) {
             Verdict::Handled(message) => message,
             Verdict::Discarded => return rx.consume(len),
             Verdict::Passed { starts_upcall } => return self.passes_to_next |= starts_upcall,

@@ -31,7 +31,8 @@ pub struct Tenant {
 pub struct LandingCounters {
     /// Messages that the kernel received into the memory of the handler.
     pub landed: u64,
-    /// Messages that arrived elsewhere and for which a [`Binding`](crate::hooks::Binding) chose the handler.
+    /// Messages that arrived elsewhere and for which a [`Binding`](crate::hooks::Binding) chose the handler, and those that
+    /// waited during a hold.
     pub copied: u64,
     /// Messages that the handler has handled.
     pub handled: u64,
@@ -55,7 +56,7 @@ pub struct LandingCounters {
     pub bytes_copied: u64,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     is_on: AtomicBool,
     /// The changes to make to the handler before its next message: a set of bits.
@@ -282,22 +283,9 @@ impl Bound {
         let group = messages.group();
         let shared = Arc::new(Shared {
             is_on: true.into(),
-            pending: 0.into(),
             is_disabled: handler.is_disabled().into(),
-            strategy: 0.into(),
             own_counters: handler.share_own_counters(),
-            landed: 0.into(),
-            copied: 0.into(),
-            handled: 0.into(),
-            discarded: 0.into(),
-            passed: 0.into(),
-            aborted: 0.into(),
-            aborted_voluntarily: 0.into(),
-            governed: 0.into(),
-            overloaded: 0.into(),
-            replies_lent: 0.into(),
-            replies_copied: 0.into(),
-            bytes_copied: 0.into(),
+            ..Shared::default()
         });
         let tenant = Tenant { group, shared: Arc::clone(&shared), bindings: BindingsId::default() };
         let size = size as usize;

@@ -7,16 +7,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ash_sandbox::sandbox::{DISCARDED, HANDLED};
 use ash_sandbox::upcall::{AnswerEvent, Channel, Done, MAX_PLACES};
 use shared_ring::author::Process;
 
 use crate::scheduling::RealTimePolicy;
 use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHandle, Rx};
-
-/// The result of a handler that has handled the message.
-const HANDLED: i32 = 1;
-/// The result of a handler that discards the message as useless.
-const DISCARDED: i32 = 2;
 
 /// Upcalls across a protection boundary (ASH, section 5.6): a [`ReceiveHook`] whose handler runs in another
 /// process.
@@ -362,8 +358,7 @@ impl ReceiveHook for Upcalls {
         {
             return increment(&self.shared.rejected);
         }
-        let connection = u64::from(id.generation()) << 32 | u64::from(id.slot());
-        let Some(place) = self.channel.submit(rx.bytes(), connection, now) else {
+        let Some(place) = self.channel.submit(rx.bytes(), id.value(), now) else {
             return increment(&self.shared.rejected);
         };
         increment(&self.shared.submitted);

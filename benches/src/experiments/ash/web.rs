@@ -30,9 +30,9 @@ const QUICK: (usize, u64) = (5, 4_000);
 const FULL: (usize, u64) = (25, 40_000);
 
 const NOTES: [&str; 1] = [
-    "Server on core 0, client on core 1, 64 connections with one request each at a time. The handler has \
-     the whole reply in its memory, and compares the beginning of the request; the reply is that of the \
-     file server, byte for byte.",
+    "Server on core 0, client on core 1, 64 connections with one request each at a time. Requests land in the \
+     memory of the handler, which has the whole reply there, and compares the beginning of the request; the reply \
+     is that of the file server, byte for byte.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {

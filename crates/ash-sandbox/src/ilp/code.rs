@@ -91,13 +91,14 @@ impl Code {
         }
     }
 
-    /// Returns about how many instructions a unit of the message takes, beyond those of a copy.
+    /// Returns about how many instructions a unit of the message takes, beyond those of a copy. A kernel on vectors of AVX2
+    /// takes few.
     #[cfg(feature = "sandbox")]
     pub(crate) fn operations_of_unit(&self, program: &Program) -> u64 {
         match self {
-            Code::Kernel(_) => 0,
-            Code::Generated(_) => program.instructions_of_unit(),
-            Code::Interpreted(_) => program.instructions_of_unit() * INTERPRETED,
+            Code::Kernel(kernel) if kernel.tier() != Tier::Portable => 0,
+            Code::Kernel(_) | Code::Generated(_) => program.operations_of_unit(1),
+            Code::Interpreted(_) => program.operations_of_unit(INTERPRETED),
         }
     }
 
@@ -105,9 +106,10 @@ impl Code {
     #[cfg(feature = "sandbox")]
     pub(crate) fn operations_of_tail(&self, program: &Program) -> u64 {
         match self {
-            Code::Kernel(_) => 0,
+            Code::Kernel(kernel) if kernel.tier() != Tier::Portable => 0,
+            Code::Kernel(_) => program.operations_of_tail(1),
             // The interpreter does the tail of both.
-            _ => program.instructions_of_tail() * INTERPRETED,
+            Code::Generated(_) | Code::Interpreted(_) => program.operations_of_tail(INTERPRETED),
         }
     }
 

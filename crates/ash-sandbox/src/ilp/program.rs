@@ -2,7 +2,13 @@
 
 #[cfg(feature = "sandbox")]
 use super::UNIT_BYTES;
+#[cfg(feature = "sandbox")]
+use super::instruction::Instruction;
 use super::{Mode, Pipe};
+
+/// Instructions of the processor for each byte of a CRC32C, by tables.
+#[cfg(feature = "sandbox")]
+const CRC_OF_BYTE: u64 = 4;
 
 /// Names a pipe of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,22 +39,32 @@ pub(crate) struct Program {
 
 #[cfg(feature = "sandbox")]
 impl Program {
-    /// Returns the number of instructions that a unit of the message takes.
-    pub(crate) fn instructions_of_unit(&self) -> u64 {
-        self.pipes.iter().map(|placed| placed.pipe.instructions_of_unit()).sum()
+    /// Returns about how many instructions of the processor a unit of the message takes, with so many for one of a pipe.
+    pub(crate) fn operations_of_unit(&self, of_instruction: u64) -> u64 {
+        self.pipes.iter().map(|placed| placed.pipe.operations_of_unit(of_instruction)).sum()
     }
 
-    /// Returns the number of instructions that a part of a unit takes, at most.
-    pub(crate) fn instructions_of_tail(&self) -> u64 {
-        let of_tail = |pipe: &Pipe| (UNIT_BYTES * pipe.tail_body.len()) as u64;
-        let of_pipe = |pipe: &Pipe| pipe.instructions_of_unit().max(of_tail(pipe));
+    /// Returns about how many a part of a unit takes, at most.
+    pub(crate) fn operations_of_tail(&self, of_instruction: u64) -> u64 {
+        let of_tail = |pipe: &Pipe| UNIT_BYTES as u64 * operations(&pipe.tail_body, of_instruction);
+        let of_pipe = |pipe: &Pipe| pipe.operations_of_unit(of_instruction).max(of_tail(pipe));
         self.pipes.iter().map(|placed| of_pipe(&placed.pipe)).sum()
     }
 }
 
 #[cfg(feature = "sandbox")]
 impl Pipe {
-    fn instructions_of_unit(&self) -> u64 {
-        (UNIT_BYTES / self.step_bytes() * self.body.len()) as u64
+    fn operations_of_unit(&self, of_instruction: u64) -> u64 {
+        (UNIT_BYTES / self.step_bytes()) as u64 * operations(&self.body, of_instruction)
     }
+}
+
+/// Returns about how many instructions of the processor a body takes.
+#[cfg(feature = "sandbox")]
+fn operations(body: &[Instruction], of_instruction: u64) -> u64 {
+    let of_crc = |instruction: &Instruction| match instruction {
+        Instruction::Crc32c { gauge, .. } => CRC_OF_BYTE * gauge.bytes() as u64,
+        _ => 0,
+    };
+    body.iter().map(|instruction| of_instruction + of_crc(instruction)).sum()
 }

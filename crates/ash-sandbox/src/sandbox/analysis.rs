@@ -233,8 +233,10 @@ impl<'a> Contents<'a> {
                                 self.in_tables.push(function.map_err(invalid)?);
                             }
                         }
-                        // The validator rejects `ref.null` and `ref.func`, so there is no such expression.
-                        ElementItems::Expressions(..) => debug_assert_eq!(count, 0),
+                        // The validator rejects `ref.null` and `ref.func`, so there is no such expression. The longest path
+                        // would not have the functions that one names.
+                        ElementItems::Expressions(..) if count > 0 => return Err(outside.into()),
+                        ElementItems::Expressions(..) => {}
                     }
                 }
                 // A module can name a function as often as it has room for.

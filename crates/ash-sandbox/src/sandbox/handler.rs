@@ -18,12 +18,12 @@ use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
 use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
-/// What the entry returns if it has handled the message (section 5.4.1).
-const HANDLED: i32 = 1;
+/// What the entry of a handler returns if it has handled the message (section 5.4.1).
+pub const HANDLED: i32 = 1;
 /// What it returns if the message is useless, for instance as its checksum is wrong (figure 3-1).
-const DISCARDED: i32 = 2;
+pub const DISCARDED: i32 = 2;
 /// What it returns if the application has to handle the message.
-const PASSED: i32 = 0;
+pub const PASSED: i32 = 0;
 
 /// The outcome of a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -446,7 +446,7 @@ impl Handler {
                 Ok(entry(&mut NativeCalls { host, connection, slot }))
             }
         };
-        let used = self.used(fuel, clock);
+        let used = self.used(fuel, clock, &result);
         self.counters.operations += used;
         self.budget.charge(now, used);
         let outcome = self.outcome(result);
@@ -559,7 +559,7 @@ impl Handler {
     }
 
     /// Returns the operations of the last invocation.
-    fn used(&mut self, fuel: u64, start: Option<Instant>) -> u64 {
+    fn used(&mut self, fuel: u64, start: Option<Instant>, result: &wasmtime::Result<i32>) -> u64 {
         let by_calls = fuel - self.code.host().operations();
         match (self.bound, start) {
             // With the longest path, which calls could not use.
@@ -570,11 +570,23 @@ impl Handler {
                 let time = self.code.host().own_time.of(start.elapsed(), tick);
                 (time.as_nanos() as u64).max(by_calls)
             }
+            (Bound::Cyclic, None) if self.has_lost_fuel(result) => fuel,
             (Bound::Cyclic, None) => {
                 let left = self.module().and_then(|store| store.get_fuel().ok()).unwrap_or(0);
                 (fuel - left.min(fuel)).max(by_calls)
             }
         }
+    }
+
+    /// Returns whether a trap has lost what the engine counted. Its code counts fuel in a register, and stores it only at
+    /// calls, returns and `unreachable`, and where the fuel ends. The stack overflows at calls.
+    fn has_lost_fuel(&self, result: &wasmtime::Result<i32>) -> bool {
+        let Err(error) = result else { return false };
+        let is_stored = matches!(
+            error.downcast_ref(),
+            Some(Trap::OutOfFuel | Trap::UnreachableCodeReached | Trap::StackOverflow)
+        );
+        !is_stored && !self.code.host().aborted
     }
 
     fn outcome(&self, result: wasmtime::Result<i32>) -> Outcome {

@@ -329,10 +329,10 @@ impl Host {
     /// Gives the keystream of a list a key of 32 bytes, followed by a nonce of 12.
     fn key(&mut self, pipes: i32, keystream: i32, key: i32, first_block: i32) -> i32 {
         let Some((memory, range)) = self.readable(key, 44) else { return FAULT };
-        let from = memory.host_pointer(range.start).cast::<([u8; 32], [u8; 12])>();
-        const { assert!(size_of::<([u8; 32], [u8; 12])>() == 44) };
+        let from = memory.host_pointer(range.start).cast_const();
         // SAFETY: 44 bytes of the memory, which nothing changes: see `copy`.
-        let (key, nonce) = unsafe { from.read_unaligned() };
+        let (key, nonce) =
+            unsafe { (from.cast::<[u8; 32]>().read(), from.add(32).cast::<[u8; 12]>().read()) };
         let Some(pipes) = self.pipes.get_mut(pipes as usize) else { return INVALID };
         let is_set = pipes.state.set_key(keystream as usize, (&key, &nonce), first_block as u32);
         if is_set { OK } else { INVALID }

@@ -227,11 +227,18 @@ pub(crate) struct Memories {
     /// The table of the instance that is being created.
     table: Mutex<Option<Arc<SharedTable>>>,
     last: Mutex<Option<Arc<HandlerMemory>>>,
+    /// Held during an instantiation: those of other threads wait, so that none takes another one's memory.
+    turn: Mutex<()>,
 }
 
 impl Memories {
     pub(crate) fn new(areas: Areas) -> Arc<Self> {
-        Arc::new(Memories { areas, table: Mutex::new(None), last: Mutex::new(None) })
+        Arc::new(Memories {
+            areas,
+            table: Mutex::default(),
+            last: Mutex::default(),
+            turn: Mutex::default(),
+        })
     }
 
     /// Instantiates a module, and returns its memory with the instance.
@@ -240,9 +247,7 @@ impl Memories {
         table: Option<Arc<SharedTable>>,
         instantiate: impl FnOnce() -> wasmtime::Result<T>,
     ) -> wasmtime::Result<(T, Arc<HandlerMemory>)> {
-        // Instances of other threads wait here, so that none takes another one's memory.
-        static TURN: Mutex<()> = Mutex::new(());
-        let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         *self.table.lock().unwrap_or_else(PoisonError::into_inner) = table;
         let instance = instantiate();
         self.table.lock().unwrap_or_else(PoisonError::into_inner).take();

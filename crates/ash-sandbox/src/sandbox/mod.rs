@@ -71,7 +71,9 @@
 //!
 //! All ranges to which one invocation applies a list are one message for the list: its registers have their initial
 //! values, and its keystreams no keys, when the invocation begins; all ranges but the last have a multiple of eight
-//! bytes. Applying is charged by the instructions of the pipes, and more where they are interpreted.
+//! bytes. Applying is charged as a copy where vectors of AVX2 do it
+//! ([`Ilp::execution`](crate::ilp::Ilp::execution)), elsewhere also by the instructions of the pipes, with more for a CRC32C, and
+//! where they are interpreted.
 //!
 //! # Replies
 //!
@@ -104,7 +106,8 @@
 //! more, so that operations bound time. The work of the compiler is counted in the same way, with more for what takes it longer.
 //! [`Policy`] bounds a module's size, its memory, the operations of one invocation, those of a tenant
 //! in a second, and what it sends. A handler without loops and recursion runs without any check, as
-//! its longest path is known when it is loaded ([`Bound`]). Others are stopped at the bound. That is
+//! its longest path is known when it is loaded ([`Bound`]), for which it is charged. Others are charged for what they execute
+//! ([`Loops`]), and stopped at the bound. That is
 //! an involuntary abort, as is a wild memory access; it never happens inside a host call. The message
 //! then goes to the application as it arrived, because the handler cannot write to the message area.
 //! A few such aborts disable the handler.
@@ -135,7 +138,7 @@ mod table;
 
 pub use analysis::Bound;
 pub use cache::CacheError;
-pub use handler::{Abort, Handler, HandlerCounters, Outcome, Pass};
+pub use handler::{Abort, DISCARDED, HANDLED, Handler, HandlerCounters, Outcome, PASSED, Pass};
 pub use host::{COUNTERS, SLOT_GAP};
 pub use kept::MAX_KEPT;
 pub use memory::{Area, HandlerMemory};

@@ -56,7 +56,8 @@ pub struct Policy {
 #[non_exhaustive]
 pub enum Loops {
     /// Count operations, at each call, return and iteration; slower by a tenth to a quarter. A handler exceeds its maximum by
-    /// [one body](Policy::max_body_operations) at most.
+    /// [one body](Policy::max_body_operations) at most. A memory access, a division or a call by a table that traps loses the
+    /// count: the handler is charged for all operations that the invocation had.
     Fuel,
     /// Check a clock tick at each call, return and iteration: a handler ends at the second tick, as in section 4.1.2, or at a
     /// later one if other threads ran meanwhile: not before its own thread has run for half a tick since the first. It is

@@ -169,9 +169,10 @@ impl Sandboxer {
         Ok(Ash { module, analysis, policy, memories, budgets, dropped, clock: self.clock.clone() })
     }
 
-    /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory,
-    /// calls and accounting, but without the sandbox. `entry` returns what `ash_handle` returns. Nothing
-    /// bounds its time; a panic goes to the caller.
+    /// Creates an unsafe handler (section 6.3): native code in the place of a module, with the same memory
+    /// and calls, but without the sandbox. `entry` returns what `ash_handle` returns, such as
+    /// [`HANDLED`](super::HANDLED). It is charged for its host calls, and not for what it computes. Nothing bounds its time; a
+    /// panic goes to the caller.
     ///
     /// It serves to measure the cost of the sandbox, and where code of the program itself answers messages.
     ///

@@ -10,6 +10,7 @@ use evring::{AnyMechanism, Chunk, Close, Commands, Cx, Listener};
 use tracing::warn;
 
 use crate::decision::options::ResponseOptions;
+use crate::message::head_errors::start_of_line;
 use crate::message::path;
 use crate::message::request::{Method, RequestHead};
 use crate::message::status::Status;
@@ -236,7 +237,7 @@ impl Sandbox {
             return None;
         }
         let head = canonical_head(request, &name);
-        let connection = u64::from(x.id.generation()) << 32 | u64::from(x.id.slot());
+        let connection = x.id.value();
         let Sandbox { bound, memory } = self;
         let listener = x.state.listener;
         let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
@@ -284,9 +285,12 @@ fn has_run(outcome: &Outcome) -> bool {
     !matches!(outcome, Outcome::Passed(Off | Disabled | OverBudget | Governed(_)))
 }
 
-/// Returns a head whose target has a canonical path, by which files and passwords are found, too.
+/// Returns a head that begins with its request line, and whose target has a canonical path, by which files and passwords are
+/// found, too.
 fn canonical_head<'a>(request: &RequestHead<'a>, name: &[u8]) -> Cow<'a, [u8]> {
     let RequestHead { head, target, .. } = *request;
+    // Handlers look for the method in the first bytes, in front of which a client may send empty lines.
+    let head = &head[start_of_line(head)..];
     let query = memchr::memchr(b'?', target).unwrap_or(target.len());
     if &target[..query] == name {
         return Cow::Borrowed(head);

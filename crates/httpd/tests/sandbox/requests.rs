@@ -117,6 +117,20 @@ fn equivalent_path_bypassed_a_handler() {
 }
 
 #[test]
+fn empty_line_before_a_request_bypassed_a_handler() {
+    let handlers = [handler("hello.wasm").display().to_string()];
+    available().for_each(|backend| {
+        let (serving, _root) = serve(backend, &handlers);
+        let mut client = serving.connect();
+        for (lines, target) in [("\r\n", "/hello"), ("\r\n\r\n", "/hello"), ("\r\n", "/hell%6f")] {
+            client.send(format!("{lines}GET {target} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes());
+            let body = client.response(true).body;
+            assert_eq!(body, b"Hello from a handler\n", "{backend}: {lines:?} {target}");
+        }
+    });
+}
+
+#[test]
 #[cfg(feature = "basic-auth")]
 fn handler_answered_without_the_password_for_its_path() {
     let root = root();
