@@ -202,7 +202,7 @@ if [ "${1:-}" = --follow ]; then
         grep -qF 'RUN cargo build --profile dist -p evring-httpd' $file
         grep -qF 'COPY --from=build /evring/target/dist/httpd /usr/local/bin/httpd' $file
         mapfile -t variables < <(grep -o 'EVRING_HTTPD_[A-Z_]*=[^ ]*' $file | grep -v -- '-e ' | sort -u)
-        user=$(awk '$1 == "USER" { print $2 }' $file)
+        user=$(id -un "$(awk '$1 == "USER" { sub(":.*", "", $2); print $2 }' $file)")
         signal=$(awk '$1 == "STOPSIGNAL" { print $2 }' $file)
         cp /srv/www/index.html /srv
         runuser -u "$user" -- env -i "${variables[@]}" /usr/local/bin/httpd >/tmp/container 2>&1 &

@@ -74,7 +74,11 @@ impl Reload {
 
     /// Reads the settings again at SIGHUP; if they cannot be used, the old ones stay. Opens the access log again at
     /// SIGHUP and SIGUSR1.
-    pub(crate) fn at_signals(mut self, mut signals: Signals, handle: Handle) -> io::Result<()> {
+    pub(crate) fn at_signals(
+        mut self,
+        mut signals: Signals,
+        handle: Handle,
+    ) -> Result<(), evring_httpd::Error> {
         thread::Builder::new().name("reload".to_owned()).spawn(move || {
             let mut deferral: Option<Deferral> = None;
             loop {
@@ -95,7 +99,7 @@ impl Reload {
                     deferral = self.reload(&handle, deferral.take());
                 }
             }
-        })?;
+        }).map_err(evring_httpd::Error::Thread)?;
         Ok(())
     }
 
