@@ -131,10 +131,7 @@ pub(super) fn setup<R: Ring>(
     mode: Mode,
     entries: Entries,
 ) -> Result<R, SetupError> {
-    let ring = R::setup(system, mode, entries).map_err(|error| {
-        let switch = fs::read_to_string("/proc/sys/kernel/io_uring_disabled");
-        explain(mode, &error, switch.ok().as_deref())
-    })?;
+    let ring = R::setup(system, mode, entries).map_err(|error| explain(mode, &error))?;
     if let Some((_, what)) = FEATURES.into_iter().find(|(feature, _)| !ring.has_feature(*feature)) {
         return Err(SetupError::MissingFeature(what));
     }
@@ -145,12 +142,13 @@ pub(super) fn setup<R: Ring>(
     }
 }
 
-/// Converts an error of io_uring_setup(2). `switch` is the content of `io_uring_disabled`, which Linux has since 6.6. A
-/// kernel with that file has io_uring, so a filter returned `ENOSYS`, as that of Podman does.
-fn explain(mode: Mode, error: &io::Error, switch: Option<&str>) -> SetupError {
+/// Converts an error of io_uring_setup(2).
+fn explain(mode: Mode, error: &io::Error) -> SetupError {
     match error.raw_os_error() {
-        Some(libc::ENOSYS) if switch.is_none() => SetupError::NoUring,
-        Some(libc::ENOSYS | libc::EPERM) => forbidden(switch.unwrap_or_default()),
+        Some(libc::ENOSYS) => SetupError::NoUring,
+        Some(libc::EPERM) => {
+            forbidden(&fs::read_to_string(super::ring::SWITCH).unwrap_or_default())
+        }
         Some(libc::EACCES) => SetupError::Forbidden,
         Some(libc::ENOMEM) => SetupError::Memory,
         Some(libc::EINVAL) => SetupError::Mode(mode),
@@ -181,7 +179,7 @@ mod tests {
 
     #[test]
     fn every_error_names_io_uring() {
-        let error = |errno| explain(Mode::Deferred, &io::Error::from_raw_os_error(errno), None);
+        let error = |errno| explain(Mode::Deferred, &io::Error::from_raw_os_error(errno));
         assert_eq!(error(libc::ENOSYS), SetupError::NoUring);
         assert_eq!(error(libc::EINVAL), SetupError::Mode(Mode::Deferred));
         assert_eq!(error(libc::ENOMEM), SetupError::Memory);
@@ -193,14 +191,6 @@ mod tests {
         assert_eq!(forbidden(""), SetupError::Forbidden, "there is no switch");
         assert!(SetupError::Thread(libc::EAGAIN).to_string().contains("io_uring"));
         assert!(SetupError::Sysctl(2).to_string().contains("kernel.io_uring_disabled=2"));
-    }
-
-    #[test]
-    fn io_uring_that_a_container_hides_was_missing_in_the_kernel() {
-        let hidden = io::Error::from_raw_os_error(libc::ENOSYS);
-        let explained = |switch| explain(Mode::Deferred, &hidden, Some(switch));
-        assert_eq!(explained("0\n"), SetupError::Forbidden);
-        assert_eq!(explained("2\n"), SetupError::Sysctl(2));
     }
 
     #[test]

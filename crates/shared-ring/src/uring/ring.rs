@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::path::Path;
 use std::time::Duration;
 
 use io_uring::squeue::Entry as Sqe;
@@ -243,6 +244,18 @@ impl Cqe {
     }
 }
 
+/// The switch of io_uring, which Linux has since 6.6.
+pub(super) const SWITCH: &str = "/proc/sys/kernel/io_uring_disabled";
+
+/// Returns the error of io_uring_setup(2) that means the same for each filter of system calls: a kernel that `has_switch` has
+/// io_uring, so a filter returned `ENOSYS`, as that of Podman does.
+fn of_a_filter(error: io::Error, has_switch: bool) -> io::Error {
+    match error.raw_os_error() {
+        Some(libc::ENOSYS) if has_switch => io::Error::from_raw_os_error(libc::EPERM),
+        _ => error,
+    }
+}
+
 impl Ring for LinuxRing {
     type System = Linux;
 
@@ -260,7 +273,8 @@ impl Ring for LinuxRing {
             Mode::Cooperative => builder.setup_coop_taskrun().setup_taskrun_flag(),
             Mode::Immediate => builder,
         };
-        let ring = builder.build(entries.submissions)?;
+        let ring = builder.build(entries.submissions);
+        let ring = ring.map_err(|error| of_a_filter(error, Path::new(SWITCH).exists()))?;
         Ok(LinuxRing { ring, not_sync: PhantomData, process: Process::current() })
     }
 
@@ -355,5 +369,20 @@ impl Ring for LinuxRing {
             return;
         }
         into.extend(self.ring.completion().map(|cqe| Cqe::of(&cqe)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn io_uring_that_a_container_hides_was_missing_in_the_kernel() {
+        let errno = |errno, has_switch| {
+            of_a_filter(io::Error::from_raw_os_error(errno), has_switch).raw_os_error().unwrap()
+        };
+        assert_eq!(errno(libc::ENOSYS, true), libc::EPERM);
+        assert_eq!(errno(libc::ENOSYS, false), libc::ENOSYS, "an old kernel");
+        assert_eq!(errno(libc::ENOMEM, true), libc::ENOMEM);
     }
 }
