@@ -263,7 +263,7 @@ fn socket_of_both_families_was_used_for_one() {
     }
 }
 
-/// The check of the settings, and the thread of reloads, waited for ever for the writer of a pipe.
+/// `--check-config` and SIGHUP blocked while they read a pipe that no program writes to.
 #[test]
 fn pipe_without_a_writer_was_waited_for() {
     let dir = tempfile::tempdir().unwrap();

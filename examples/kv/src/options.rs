@@ -61,8 +61,8 @@ impl Options {
         self.listen.iter().map(address).collect()
     }
 
-    /// Returns how many connections a worker accepts. One of several may get all, as the kernel does not divide them
-    /// evenly, and one more, which is told that there are too many.
+    /// Returns how many connections a worker accepts. The kernel does not divide them evenly, so one of several workers
+    /// may accept all, and one more, to which it sends an error.
     pub(crate) fn connections_of_worker(&self) -> u32 {
         (self.connections + u32::from(self.threads > 1)).min(MAX_CONNECTIONS)
     }

@@ -12,6 +12,7 @@ mod settings;
 mod stderr;
 mod successor;
 mod table;
+mod threads;
 
 use std::io::IsTerminal;
 use std::net::SocketAddr;
@@ -162,19 +163,14 @@ fn serve(
     }
     reload.clone().at_signals(reload_signals, server.handle())?;
     let handle = server.handle();
-    thread::Builder::new()
-        .name("signals".to_owned())
-        .spawn(move || {
-            signals.forever().next();
-            handle.drain();
-            notify_manager(&[NotifyState::Stopping]);
-            thread::sleep(handle.drain_delay());
-            info!(
-                "shutting down: finishing the responses in progress; a second signal exits at once"
-            );
-            handle.stop();
-        })
-        .map_err(evring_httpd::Error::Thread)?;
+    threads::start("signals", move || {
+        signals.forever().next();
+        handle.drain();
+        notify_manager(&[NotifyState::Stopping]);
+        thread::sleep(handle.drain_delay());
+        info!("shutting down: finishing the responses in progress; a second signal exits at once");
+        handle.stop();
+    })?;
     let stats = server.wait()?;
     let cut: u64 = stats.iter().map(|stats| stats.cut_at_stop).sum();
     if cut > 0 {
@@ -225,25 +221,21 @@ fn start_successor_at_signal(
     given: Vec<SocketAddr>,
     stops: Arc<AtomicBool>,
 ) -> Result<(), evring_httpd::Error> {
-    thread::Builder::new()
-        .name("successor".to_owned())
-        .spawn(move || {
-            for _ in signals.forever() {
-                match successor::start(&handle, &given, &stops) {
-                    Ok(successor) => {
-                        // The service manager knows it before this process can end.
-                        let number = successor.as_raw_pid().unsigned_abs();
-                        notify_manager(&[NotifyState::MainPid(number)]);
-                        break;
-                    }
-                    Err(error) => error!("no successor, this process continues: {error}"),
+    threads::start("successor", move || {
+        for _ in signals.forever() {
+            match successor::start(&handle, &given, &stops) {
+                Ok(successor) => {
+                    // The service manager knows it before this process can end.
+                    let number = successor.as_raw_pid().unsigned_abs();
+                    notify_manager(&[NotifyState::MainPid(number)]);
+                    break;
                 }
+                Err(error) => error!("no successor, this process continues: {error}"),
             }
-            handle.retire();
-            info!("another process serves; finishing the responses in progress");
-        })
-        .map_err(evring_httpd::Error::Thread)?;
-    Ok(())
+        }
+        handle.retire();
+        info!("another process serves; finishing the responses in progress");
+    })
 }
 
 /// Registers the signals that stop the server; the second one exits the process. Returns whether one has arrived, too.

@@ -4,7 +4,6 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
@@ -18,6 +17,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
 use crate::descriptors::open_descriptors;
+use crate::threads;
 use crate::{advice, backends, notify_manager, ready_line, settings};
 
 /// Maximum time until a signal is processed while a reload is deferred.
@@ -79,7 +79,7 @@ impl Reload {
         mut signals: Signals,
         handle: Handle,
     ) -> Result<(), evring_httpd::Error> {
-        thread::Builder::new().name("reload".to_owned()).spawn(move || {
+        threads::start("reload", move || {
             let mut deferral: Option<Deferral> = None;
             loop {
                 let arrived: Vec<_> = if deferral.is_some() {
@@ -92,15 +92,16 @@ impl Reload {
                     handle.reopen_log();
                 }
                 if deferral.as_mut().is_some_and(|deferral| deferral.ends(Instant::now())) {
-                    warn!("the deferred reload stops the oldest workers, which have `shutdown-timeout`");
+                    warn!(
+                        "the deferred reload stops the oldest workers, which have `shutdown-timeout`"
+                    );
                     handle.stop_oldest();
                 }
                 if arrived.contains(&SIGHUP) || deferral.is_some() && handle.can_reload() {
                     deferral = self.reload(&handle, deferral.take());
                 }
             }
-        }).map_err(evring_httpd::Error::Thread)?;
-        Ok(())
+        })
     }
 
     /// Reloads, and returns the deferral if workers have to end first. `before` is that of an earlier try.
