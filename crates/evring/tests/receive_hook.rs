@@ -407,35 +407,124 @@ mod holds {
         }
     }
 
-    fn run<K: Kernel>(seed: u64, machine: &Machine, kernel: K, config: &Config, ends: &Rc<Ends>) {
+    /// Holds every message until another connection has one, at most a millisecond, and echoes it then.
+    #[derive(Default)]
+    struct Takes(Vec<Message>);
+
+    impl Takes {
+        fn release_all(&mut self, io: &mut impl Commands) {
+            let mut next = io.next_open(0);
+            while let Some(id) = next {
+                let message = &mut self.0[id.slot() as usize];
+                if let Message::Held(len) = *message {
+                    *message = Message::Released(len);
+                    io.hold(id, false);
+                }
+                next = io.next_open(id.slot() + 1);
+            }
+        }
+    }
+
+    impl ReceiveHook for Takes {
+        fn accepted(&mut self, _: &mut impl Commands, id: ConnId, _: Listener) {
+            let slot = id.slot() as usize;
+            self.0.resize(self.0.len().max(slot + 1), Message::None);
+        }
+
+        fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+            if !rx.bytes().is_empty() {
+                self.release_all(io);
+                self.0[id.slot() as usize] = Message::Held(rx.bytes().len());
+                io.hold(id, true);
+                io.set_timer(RELEASE, Some(io.now() + MILLISECOND)).unwrap();
+            }
+        }
+
+        fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+            if let Message::Released(len) = std::mem::take(&mut self.0[id.slot() as usize]) {
+                io.send(id, Chunk::Copy(&rx.bytes()[..len]));
+                rx.consume(len);
+            }
+            true
+        }
+
+        fn holds(&self, id: ConnId) -> bool {
+            matches!(self.0.get(id.slot() as usize), Some(Message::Held(_)))
+        }
+
+        fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+            self.release_all(io);
+            timer == RELEASE
+        }
+
+        fn closed(&mut self, id: ConnId) {
+            self.0[id.slot() as usize] = Message::None;
+        }
+    }
+
+    /// Behind a hook that takes everything, it gets the ends of streams.
+    struct Closes;
+
+    impl Application for Closes {
+        type State = ();
+        /// Less than a message.
+        const MAX_UNCONSUMED: usize = 64;
+
+        fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+            assert_eq!(rx.bytes().len(), 0, "the hook has not seen the bytes");
+            if rx.eof() {
+                x.io.close(x.id, Close::Flush);
+            }
+        }
+    }
+
+    fn run<K: Kernel, A: Application>(
+        seed: u64,
+        machine: &Machine,
+        kernel: K,
+        config: &Config,
+        app: A,
+    ) {
         let server = EventLoop::new(kernel, config).unwrap();
         let remote = server.remote();
         (0..3).for_each(|_| machine.add_peer(Client::default()));
         machine.on_end(move || remote.stop());
-        let messages = Messages::default();
-        let hook = Holds { messages: messages.clone(), is_armed: false, ends: ends.clone() };
-        let result = server.run(Hooked::new(Pauses { messages, ends: ends.clone() }, hook));
+        let result = server.run(app);
         assert_eq!(machine.verdict().failure, None, "seed {seed}");
         result.unwrap();
     }
 
-    /// The hook also sees the messages that have arrived behind one that it held.
-    #[test]
-    fn connection_is_received_from_when_neither_hook_nor_application_pauses_it() {
-        let ends = Rc::<Ends>::default();
+    /// Runs an application on both simulated kernels.
+    fn simulate<A: Application>(app: impl Fn() -> A) {
         let listen = vec!["10.0.0.1:7".parse().unwrap()];
         let config = Config::default().with(|c| c.listen = listen);
         for seed in 0..100 {
             let plan = Plan::default().with(|p| p.seed = seed);
             let machine = Machine::new(&plan);
             let uring = config.uring_config(Mode::Deferred).unwrap();
-            run(seed, &machine, SimKernel::new(&machine, &uring).unwrap(), &config, &ends);
+            run(seed, &machine, SimKernel::new(&machine, &uring).unwrap(), &config, app());
             let machine = Machine::new(&plan);
             let engine = config.engine_config().unwrap();
             let kernel = SimEngine::<false>::new(&machine, &engine).unwrap();
-            run(seed, &machine, kernel, &config, &ends);
+            run(seed, &machine, kernel, &config, app());
         }
+    }
+
+    /// The hook also sees the messages that have arrived behind one that it held.
+    #[test]
+    fn connection_is_received_from_when_neither_hook_nor_application_pauses_it() {
+        let ends = Rc::<Ends>::default();
+        simulate(|| {
+            let messages = Messages::default();
+            let hook = Holds { messages: messages.clone(), is_armed: false, ends: ends.clone() };
+            Hooked::new(Pauses { messages, ends: ends.clone() }, hook)
+        });
         let ends = [ends.hold.get(), ends.pause.get(), ends.behind.get()];
         assert!(ends.iter().all(|count| *count > 100), "{ends:?}");
+    }
+
+    #[test]
+    fn message_that_arrived_as_a_hold_ended_went_past_the_hook() {
+        simulate(|| Hooked::new(Closes, Takes::default()));
     }
 }

@@ -19,13 +19,19 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if !self.io.connection(slot).app_reads() {
             return;
         }
+        self.offer(slot, bytes);
+        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
+            self.io.mark_dirty(slot);
+        }
+    }
+
+    /// Passes a buffer to the application, which may intercept it.
+    #[inline]
+    fn offer(&mut self, slot: u32, bytes: RxBuf) {
         if !A::INTERCEPTS {
             self.deliver(slot, bytes);
         } else if let Some(rest) = self.intercept(slot, bytes) {
             self.deliver(slot, rest);
-        }
-        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
-            self.io.mark_dirty(slot);
         }
     }
 
@@ -79,7 +85,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         while !bytes.is_empty() && self.io.connection(slot).app_reads() {
             let connection = self.io.connection(slot);
             if connection.tail.is_empty() && !connection.is_paused() {
-                return self.offer_buffer(slot, bytes);
+                return self.offer(slot, bytes);
             }
             let room = match connection.is_paused() {
                 true => bytes.len(),

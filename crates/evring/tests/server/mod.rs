@@ -77,7 +77,13 @@ pub(crate) fn echo_to_a_late_reader(server: SocketAddr, value: u8) {
         let (mut replies, mut part) = (0, vec![0; 1 << 16]);
         while replies < BYTES {
             let len = client.read(&mut part).unwrap();
-            assert!(len > 0 && part[..len].iter().all(|byte| *byte == value));
+            assert!(len > 0, "closed after {replies} bytes of replies");
+            let wrong = part[..len].iter().position(|byte| *byte != value);
+            assert_eq!(
+                wrong.map(|at| part[at..len.min(at + 8)].escape_ascii().to_string()),
+                None,
+                "after {replies} bytes"
+            );
             replies += len;
         }
     });
