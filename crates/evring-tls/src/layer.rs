@@ -32,6 +32,8 @@ use session::{Pace, READ_TAG, Session};
 ///
 /// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and for decoded bytes by twice the
 /// maximum of the application and one receive. Beyond the maximum, bytes stay encoded with the mechanism.
+///
+/// The application cannot be [`Hooked`](evring::hooks::Hooked): a hook sees what the mechanism receives, and not decoded bytes.
 #[derive(Debug)]
 pub struct Layer<A, T: Transform> {
     inner: A,
@@ -59,6 +61,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
     /// Wraps `inner` without transforming any connection, so that one type serves with and without the
     /// transformation.
     pub fn transparent(inner: A) -> Self {
+        const { assert!(!A::INTERCEPTS, "a hook inside a layer would get nothing") };
         let Config { min_rate, progress_interval, .. } = Config::default();
         let pace = Pace::new(min_rate, progress_interval);
         Layer { inner, config: None, plain: Vec::new(), sessions: Sessions::default(), pace }
@@ -232,6 +235,10 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
 
     fn is_idle(&self, id: ConnId, state: &A::State) -> bool {
         !self.sessions.find(id).is_some_and(Session::is_partial) && self.inner.is_idle(id, state)
+    }
+
+    fn has_message(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.has_message(id, state)
     }
 
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {

@@ -162,6 +162,12 @@ pub trait Commands {
     /// Returns whether the connection is open or being opened.
     fn is_open(&self, id: ConnId) -> bool;
 
+    /// Returns whether the connection closes, or has closed: the application gets no more received bytes. After
+    /// [`Close::Half`] it does.
+    fn is_closing(&self, id: ConnId) -> bool {
+        !self.is_open(id)
+    }
+
     /// Returns the first open connection in `slot` or after it.
     fn next_open(&self, slot: u32) -> Option<ConnId>;
 

@@ -93,6 +93,7 @@ forward! {
         fn queued_bytes(id: ConnId) -> u64;
         fn is_receiving(id: ConnId) -> bool;
         fn is_open(id: ConnId) -> bool;
+        fn is_closing(id: ConnId) -> bool;
         fn receive_group(id: ConnId) -> BufferGroup;
         fn next_open(slot: u32) -> Option<ConnId>;
         fn peer_addr(id: ConnId) -> Option<SocketAddr>;

@@ -12,8 +12,8 @@ pub trait ReceiveHook {
     /// A client connected; the application is notified afterwards.
     fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {}
 
-    /// Bytes arrived, as one receive returned them. What the hook consumes, the application does not get;
-    /// the rest follows in order. Replies go through [`Commands::send`], with its bounds; after a
+    /// Bytes arrived, as one receive returned them, or in other parts if a hook held the connection. What the hook consumes,
+    /// the application does not get; the rest follows in order. Replies go through [`Commands::send`], with its bounds; after a
     /// [`Commands::close`] the application gets nothing more.
     ///
     /// Not called while the application has unconsumed bytes, or [has a message](Application::has_message): it gets the
@@ -118,7 +118,7 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         let len = rx.bytes().len();
         self.0.received(io, id, rx);
-        let is_left = rx.bytes().len() == len && io.is_open(id) && !self.0.holds(id);
+        let is_left = rx.bytes().len() == len && !io.is_closing(id) && !self.0.holds(id);
         if is_left && self.0.passes_to_next() {
             self.1.received(io, id, rx);
         }
@@ -156,6 +156,9 @@ impl<A: ReceiveHook, B: ReceiveHook> ReceiveHook for (A, B) {
 }
 
 /// An application behind a [`ReceiveHook`].
+///
+/// Several hooks are a tuple. In an application that is `Hooked` itself, the outer hook does not see the messages that have
+/// arrived behind one that the inner hook held.
 #[derive(Debug)]
 pub struct Hooked<A, H> {
     inner: A,
@@ -185,7 +188,7 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
 
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
         self.hook.received(io, id, rx);
-        let is_left = !rx.bytes().is_empty() && io.is_open(id) && !self.hook.holds(id);
+        let is_left = !rx.bytes().is_empty() && !io.is_closing(id) && !self.hook.holds(id);
         if A::INTERCEPTS && is_left && self.hook.passes_to_next() {
             self.inner.intercept(io, id, rx);
         }
@@ -196,13 +199,15 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
         if !self.hook.offered(x.io, x.id, rx) {
             return;
         }
-        if rx.bytes().len() < len && x.io.is_open(x.id) {
+        if rx.bytes().len() < len && !rx.bytes().is_empty() && !x.io.is_closing(x.id) {
             self.intercept(x.io, x.id, rx);
             if self.hook.holds(x.id) {
                 return;
             }
         }
-        self.inner.received(x, rx);
+        if !x.io.is_closing(x.id) {
+            self.inner.received(x, rx);
+        }
     }
 
     fn drained(&mut self, x: Cx<'_, impl Commands, A::State>) {

@@ -246,10 +246,8 @@ impl ReceiveHook for Landing {
         if rx.bytes().is_empty() {
             return;
         }
-        if self.holds(id) {
-            // It was received before the hold.
-            return;
-        }
+        // What was held, if anything, has been offered.
+        *self.backlog(id) = Backlog::None;
         // The bytes are elsewhere if they arrived while another hook held the connection.
         let tenant = rx.place().map_or_else(|| io.receive_group(id), |place| place.group);
         self.handle(io, id, rx, tenant);

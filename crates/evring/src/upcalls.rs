@@ -22,8 +22,9 @@ use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHa
 /// arrived. The process gets the messages that arrive meanwhile in one batch, but none of a connection that the
 /// application has paused.
 ///
-/// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, except for messages that
-/// arrive during an upcall, and may [choose](crate::hooks::Landing::starting_upcalls) the messages that the process gets.
+/// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, and may
+/// [choose](crate::hooks::Landing::starting_upcalls) the messages that the process gets. What has arrived during an upcall
+/// goes to them, too, if the process has handled its message, and otherwise to the application.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;

@@ -119,6 +119,96 @@ fn hook_of_an_application_behind_a_hook_got_messages_that_were_not_for_it() {
     answers_in_turns(|| Hooked::new(Lines, (Turns::default(), Pings::default())));
 }
 
+/// Closes a connection for a message that it does not consume.
+struct Ends;
+
+impl ReceiveHook for Ends {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, _: &mut Rx<'_>) {
+        io.close(id, Close::Flush);
+    }
+}
+
+/// Gets nothing.
+struct Never;
+
+impl ReceiveHook for Never {
+    fn received(&mut self, _: &mut impl Commands, _: ConnId, rx: &mut Rx<'_>) {
+        panic!("{} after a close", rx.bytes().escape_ascii());
+    }
+}
+
+impl Application for Never {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, _: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        assert_eq!(rx.bytes().escape_ascii().to_string(), "", "after a close");
+    }
+}
+
+/// Holds a message until another one has arrived, for which it closes the connection.
+#[derive(Default)]
+struct EndsLater {
+    is_holding: bool,
+}
+
+impl EndsLater {
+    const FIRST: &[u8] = b"first\n";
+
+    fn hold(&mut self, io: &mut impl Commands, id: ConnId) {
+        self.is_holding = true;
+        io.hold(id, true);
+        io.set_timer(0, Some(io.now())).unwrap();
+    }
+}
+
+impl ReceiveHook for EndsLater {
+    fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+        if rx.bytes().starts_with(Self::FIRST) {
+            self.hold(io, id);
+        } else {
+            io.close(id, Close::Flush);
+        }
+    }
+
+    fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+        if rx.bytes() == Self::FIRST {
+            self.hold(io, id);
+            return false;
+        }
+        rx.consume(Self::FIRST.len());
+        true
+    }
+
+    fn holds(&self, _: ConnId) -> bool {
+        self.is_holding
+    }
+
+    fn timer(&mut self, io: &mut impl Commands, _: u32) -> bool {
+        self.is_holding = false;
+        io.hold(io.next_open(0).expect("it has a message"), false);
+        true
+    }
+}
+
+#[test]
+fn others_got_a_message_after_a_hook_had_closed_the_connection() {
+    fn ends<A: Application + 'static>(app: fn() -> A) {
+        let server = Server::start("auto", listening(1), app);
+        let mut client = server.connect();
+        client.write_all(EndsLater::FIRST).unwrap();
+        // The hook may have closed the connection.
+        let _ = client.write_all(b"second\n");
+        let mut all = Vec::new();
+        client.read_to_end(&mut all).unwrap();
+        assert_eq!(all.escape_ascii().to_string(), "");
+        server.stop();
+    }
+    ends(|| Hooked::new(Never, (Ends, Never)));
+    ends(|| Hooked::new(Hooked::new(Never, Never), Ends));
+    ends(|| Hooked::new(Never, EndsLater::default()));
+}
+
 mod simulated {
     use std::time::Duration;
 
@@ -408,14 +498,20 @@ mod holds {
     }
 
     /// Holds every message until another connection has one, at most a millisecond, and echoes it then.
-    #[derive(Default)]
-    struct Takes(Vec<Message>);
+    struct Takes {
+        messages: Vec<Message>,
+        timer: u32,
+    }
 
     impl Takes {
+        fn new(timer: u32) -> Self {
+            Takes { messages: Vec::new(), timer }
+        }
+
         fn release_all(&mut self, io: &mut impl Commands) {
             let mut next = io.next_open(0);
             while let Some(id) = next {
-                let message = &mut self.0[id.slot() as usize];
+                let message = &mut self.messages[id.slot() as usize];
                 if let Message::Held(len) = *message {
                     *message = Message::Released(len);
                     io.hold(id, false);
@@ -428,20 +524,22 @@ mod holds {
     impl ReceiveHook for Takes {
         fn accepted(&mut self, _: &mut impl Commands, id: ConnId, _: Listener) {
             let slot = id.slot() as usize;
-            self.0.resize(self.0.len().max(slot + 1), Message::None);
+            self.messages.resize(self.messages.len().max(slot + 1), Message::None);
         }
 
         fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
-            if !rx.bytes().is_empty() {
-                self.release_all(io);
-                self.0[id.slot() as usize] = Message::Held(rx.bytes().len());
-                io.hold(id, true);
-                io.set_timer(RELEASE, Some(io.now() + MILLISECOND)).unwrap();
-            }
+            assert!(!rx.bytes().is_empty(), "nothing has arrived");
+            self.release_all(io);
+            self.messages[id.slot() as usize] = Message::Held(rx.bytes().len());
+            io.hold(id, true);
+            io.set_timer(self.timer, Some(io.now() + MILLISECOND)).unwrap();
         }
 
         fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
-            if let Message::Released(len) = std::mem::take(&mut self.0[id.slot() as usize]) {
+            if self.holds(id) {
+                return false;
+            }
+            if let Message::Released(len) = std::mem::take(&mut self.messages[id.slot() as usize]) {
                 io.send(id, Chunk::Copy(&rx.bytes()[..len]));
                 rx.consume(len);
             }
@@ -449,16 +547,18 @@ mod holds {
         }
 
         fn holds(&self, id: ConnId) -> bool {
-            matches!(self.0.get(id.slot() as usize), Some(Message::Held(_)))
+            matches!(self.messages.get(id.slot() as usize), Some(Message::Held(_)))
         }
 
         fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
-            self.release_all(io);
-            timer == RELEASE
+            if timer == self.timer {
+                self.release_all(io);
+            }
+            timer == self.timer
         }
 
         fn closed(&mut self, id: ConnId) {
-            self.0[id.slot() as usize] = Message::None;
+            self.messages[id.slot() as usize] = Message::None;
         }
     }
 
@@ -525,6 +625,78 @@ mod holds {
 
     #[test]
     fn message_that_arrived_as_a_hold_ended_went_past_the_hook() {
-        simulate(|| Hooked::new(Closes, Takes::default()));
+        simulate(|| Hooked::new(Closes, Takes::new(RELEASE)));
+    }
+
+    /// Echoes every message at once, and holds the connection for at most a millisecond.
+    struct Rests(Takes);
+
+    impl ReceiveHook for Rests {
+        fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
+            self.0.accepted(io, id, at);
+        }
+
+        fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+            self.0.received(io, id, rx);
+            io.send(id, Chunk::Received(rx.take()));
+        }
+
+        fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+            if std::mem::take(&mut self.0.messages[id.slot() as usize]) != Message::None {
+                io.send(id, Chunk::Received(rx.take()));
+            }
+            true
+        }
+
+        fn holds(&self, id: ConnId) -> bool {
+            self.0.holds(id)
+        }
+
+        fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+            self.0.timer(io, timer)
+        }
+
+        fn closed(&mut self, id: ConnId) {
+            self.0.closed(id);
+        }
+    }
+
+    /// Leaves half of the messages to the next hook.
+    struct TakesHalf(Takes);
+
+    impl ReceiveHook for TakesHalf {
+        fn accepted(&mut self, io: &mut impl Commands, id: ConnId, at: Listener) {
+            self.0.accepted(io, id, at);
+        }
+
+        fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {
+            if io.random().is_multiple_of(2) {
+                self.0.received(io, id, rx);
+            }
+        }
+
+        fn offered(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) -> bool {
+            self.0.offered(io, id, rx)
+        }
+
+        fn holds(&self, id: ConnId) -> bool {
+            self.0.holds(id)
+        }
+
+        fn timer(&mut self, io: &mut impl Commands, timer: u32) -> bool {
+            self.0.timer(io, timer)
+        }
+
+        fn closed(&mut self, id: ConnId) {
+            self.0.closed(id);
+        }
+    }
+
+    #[test]
+    fn message_that_a_hook_held_during_the_hold_of_another_hook_got_lost() {
+        simulate(|| {
+            let hooks = (TakesHalf(Takes::new(RELEASE)), Rests(Takes::new(RELEASE + 1)));
+            Hooked::new(Closes, hooks)
+        });
     }
 }

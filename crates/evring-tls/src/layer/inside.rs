@@ -117,6 +117,13 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
         }
     }
 
+    fn is_closing(&self, id: ConnId) -> bool {
+        match self.sessions.find(id) {
+            Some(session) => !session.app_reads(),
+            None => self.io.is_closing(id),
+        }
+    }
+
     fn set_receiving(&mut self, id: ConnId, on: bool) {
         match self.sessions.get(id) {
             Some(session) => session.receive(self.io, on),

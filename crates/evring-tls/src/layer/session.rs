@@ -180,7 +180,7 @@ impl<T: Transform> Session<T> {
     }
 
     /// Returns whether the application reads, now or after a pause.
-    fn app_reads(&self) -> bool {
+    pub(super) fn app_reads(&self) -> bool {
         self.reason.is_none() && matches!(self.closing, None | Some(Close::Half))
     }
 

@@ -35,11 +35,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
-    /// Lets the application intercept a message, unless it has the beginning of it or works on another one. Returns the
-    /// rest.
+    /// Lets the application intercept a message, unless it has the beginning of it or works on another one, or a hook holds
+    /// the connection. Returns the rest.
     #[inline]
     fn intercept(&mut self, slot: u32, bytes: RxBuf) -> Option<RxBuf> {
-        if !self.io.connection(slot).tail.is_empty() {
+        let connection = self.io.connection(slot);
+        if !connection.tail.is_empty() || connection.has(ConnFlags::HELD) {
             return Some(bytes);
         }
         let id = self.io.conn(slot);

@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::Handler;
 use evring::hooks::{Hooked, Landing, Tenant};
-use evring::{AnyMechanism, Listener, RemoteHandle};
+use evring::{
+    AnyMechanism, Application, Chunk, Commands, Cx, HIGH_WATER, Listener, Others, RemoteHandle, Rx,
+};
 
 use crate::landing::{BUFFERS, Echo, LEN, handler};
-use crate::server::{echo_to_a_late_reader, side_by_side, small_queues};
+use crate::server::{TIMEOUT, echo_to_a_late_reader, next, side_by_side, small_queues};
 
 /// A message that was not handled after this time is held.
 const HELD_AFTER: Duration = Duration::from_millis(200);
@@ -21,6 +23,15 @@ pub(super) fn with_small_queues(
     backend: &'static str,
     handler: fn() -> Handler,
 ) -> (SocketAddr, RemoteHandle, Tenant, thread::JoinHandle<()>) {
+    start_with(backend, handler, Echo)
+}
+
+/// The same, in front of this application.
+fn start_with<A: Application + Send + 'static>(
+    backend: &'static str,
+    handler: fn() -> Handler,
+    app: A,
+) -> (SocketAddr, RemoteHandle, Tenant, thread::JoinHandle<()>) {
     let (started, server) = mpsc::channel();
     let thread = thread::spawn(move || {
         let mut server = AnyMechanism::new(backend, &small_queues()).unwrap();
@@ -29,7 +40,7 @@ pub(super) fn with_small_queues(
         let tenant = landing.bind(handler(), BUFFERS.0, BUFFERS.1, add).unwrap();
         server.set_listener_group(Listener(0), tenant.group()).unwrap();
         started.send((server.addresses()[0], server.remote(), tenant)).unwrap();
-        server.run(Hooked::new(Echo, landing)).unwrap();
+        server.run(Hooked::new(app, landing)).unwrap();
     });
     let (address, remote, tenant) = server.recv().unwrap();
     (address, remote, tenant, thread)
@@ -66,6 +77,69 @@ fn client_that_read_the_replies_of_a_handler_late_was_reset() {
         echo_to_a_late_reader(address, 2);
         assert_eq!(tenant.counters().passed, 0, "{backend}: the handler has echoed all");
         remote.stop();
+        thread.join().unwrap();
+    });
+}
+
+/// Wake-ups of [`Pauses`].
+const PAUSE_IF_FULL: u64 = 0;
+const RESUME: u64 = 1;
+
+/// An echo server that pauses its connection while many bytes are queued, when it is woken, and says how many.
+struct Pauses(mpsc::Sender<u64>);
+
+impl Application for Pauses {
+    type State = ();
+    const MAX_UNCONSUMED: usize = LEN;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        x.io.send(x.id, Chunk::Received(rx.take()));
+    }
+
+    fn woken(&mut self, io: &mut impl Commands, _: Others<'_, ()>, tag: u64) {
+        let mut queued = 0;
+        if let Some(id) = io.next_open(0) {
+            queued = io.queued_bytes(id);
+            if tag == RESUME || queued >= HIGH_WATER as u64 {
+                io.set_receiving(id, tag == RESUME);
+            }
+        }
+        self.0.send(queued).unwrap();
+    }
+}
+
+#[test]
+fn handler_got_a_message_twice_if_the_application_had_paused_the_connection() {
+    side_by_side(|backend| {
+        let (report, reports) = mpsc::channel();
+        let (address, remote, tenant, thread) = start_with(backend, handler, Pauses(report));
+        let mut client = TcpStream::connect(address).unwrap();
+        client.set_read_timeout(Some(TIMEOUT)).unwrap();
+        let queued = || {
+            assert!(remote.wake(PAUSE_IF_FULL));
+            next(&reports)
+        };
+        let mut messages = 0;
+        while queued() < HIGH_WATER as u64 {
+            client.write_all(&[2; LEN]).unwrap();
+            messages += 1;
+            while tenant.counters().handled < messages {
+                thread::yield_now();
+            }
+        }
+        client.read_exact(&mut vec![0; messages as usize * LEN]).unwrap();
+        while queued() > 0 {}
+        // The handler's hold has ended by now, and the pause has not.
+        queued();
+        client.write_all(&[3; LEN]).unwrap();
+        while tenant.counters().passed == 0 {
+            thread::yield_now();
+        }
+        assert!(remote.wake(RESUME));
+        client.read_exact(&mut [0; LEN]).unwrap();
+        assert_eq!(tenant.counters().passed, 1, "{backend}");
+        remote.stop();
+        drop(client);
         thread.join().unwrap();
     });
 }

@@ -171,6 +171,11 @@ impl<K: Submit> Commands for Io<K> {
         self.alive(id).is_some()
     }
 
+    fn is_closing(&self, id: ConnId) -> bool {
+        let closes = |how| how != Close::Half;
+        self.alive(id).is_none_or(|connection| connection.close.is_some_and(closes))
+    }
+
     fn next_open(&self, slot: u32) -> Option<ConnId> {
         let mut ids = (slot..self.connections.len() as u32).map(|slot| self.conn(slot));
         ids.find(|id| self.is_open(*id))
