@@ -7,7 +7,6 @@ use std::thread;
 use std::time::Duration;
 
 use evring_httpd::body::Body;
-use evring_httpd::bytes::Bytes;
 use evring_httpd::handlers::{ClientAddr, Pool, Responder};
 use evring_httpd::options::Limits;
 use evring_httpd::{Request, Response};
@@ -269,6 +268,8 @@ fn head_of_a_handler_without_a_body_had_length_0() {
 #[test]
 #[cfg(feature = "tokio")]
 fn handlers_and_bodies_that_used_timers_of_tokio_worked_with_one_mechanism_only() {
+    use evring_httpd::bytes::Bytes;
+
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build();
     let runtime = runtime.unwrap();
