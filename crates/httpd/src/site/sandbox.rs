@@ -35,7 +35,7 @@ pub struct SandboxedHandler {
 
 /// Number and size in bytes of the receive buffers in the memory of a handler with listeners: half of its message area. The
 /// rest is for heads that land elsewhere.
-const BUFFERS: (u16, u32) = (32, 4096);
+const BUFFERS: (u16, u32) = (64, 2048);
 
 /// Returns the canonical form of a prefix of paths; `None` if it is outside of the root.
 pub(crate) fn canonical_prefix(prefix: &str) -> Option<Vec<u8>> {
