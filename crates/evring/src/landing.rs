@@ -24,8 +24,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// and not to the next hook.
 ///
 /// A handler gets what one receive returned as one message, or all that has arrived during a hold. It consumes all of it,
-/// or nothing: then the application gets it as it arrived, and what follows until it has consumed all. It may keep messages where they have landed
-/// until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is
+/// or nothing: then the application gets it as it arrived, and what follows until it has consumed all. It may keep messages
+/// where they have landed until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is
 /// disabled or replaced; one that is off keeps them. While three quarters of the buffers are in use, it can keep no more.
 ///
 /// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs, and

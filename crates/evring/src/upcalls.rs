@@ -24,7 +24,7 @@ use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHa
 ///
 /// With a `Landing`, as the hook `(landing, upcalls)`, handlers in a sandbox are tried first, and may
 /// [choose](crate::hooks::Landing::starting_upcalls) the messages that the process gets. What has arrived during an upcall
-/// goes to them, too, if the process has handled its message, and otherwise to the application.
+/// goes to the handlers, too, if the process has handled its message, and otherwise to the application.
 ///
 /// ```no_run
 /// use std::os::fd::OwnedFd;
