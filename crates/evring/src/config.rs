@@ -19,7 +19,8 @@ pub struct Config {
     /// Addresses to listen on; port 0 selects a free port.
     pub listen: Vec<SocketAddr>,
     /// Sockets that listen already, at addresses in `listen`: of a service manager, or of the process before. The
-    /// mechanism takes them when it is set up. They stay open as long as clones exist.
+    /// mechanism takes them when it is set up. They stay open as long as clones exist. [`ListeningSocket::shared`] marks
+    /// those that another process keeps open.
     pub inherited: Vec<ListeningSocket>,
     /// Root directories for file operations, indexed by [`Root`](crate::Root).
     pub roots: Vec<PathBuf>,

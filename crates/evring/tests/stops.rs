@@ -1,7 +1,8 @@
 //! What arrives before and during a stop, on every mechanism.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
@@ -152,6 +153,35 @@ fn connections_reset_at_a_stop_were_not_counted() {
         let stats = server.stop();
         assert_eq!(stats.accepted, 1 + served as u64, "{name}");
         assert_eq!(stats.reset_at_stop, (CLIENTS - served) as u64, "{name}");
+    });
+}
+
+#[test]
+fn stop_reset_connections_that_other_owners_of_the_socket_could_accept() {
+    const CLIENTS: usize = 10;
+    side_by_side(|name| {
+        let address = ([127, 0, 0, 1], 0).into();
+        let socket = ListeningSocket::bind(address, &ListenOptions::new(16)).unwrap();
+        let config = listening(1).with(|c| {
+            c.listen = vec![socket.address()];
+            c.inherited = vec![socket.clone().shared()];
+            c.max_connections = 1;
+            c.drain_timeout = Duration::from_millis(50);
+        });
+        let (sender, receiver) = mpsc::channel();
+        let server = Server::start(name, config, || IgnoresStops(sender));
+        let mut first = server.connect();
+        first.write_all(b"x").unwrap();
+        next(&receiver);
+        let new: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+        let stats = server.stop();
+        let other_owner = TcpListener::from(socket.as_fd().try_clone_to_owned().unwrap());
+        other_owner.set_nonblocking(true).unwrap();
+        let left = other_owner.incoming().map_while(Result::ok).count();
+        drop(new);
+        // A ring may have accepted some before the stop.
+        assert_eq!((stats.accepted, stats.reset_at_stop as usize + left), (1, CLIENTS), "{name}");
+        assert!(left > 0, "{name}");
     });
 }
 

@@ -40,6 +40,7 @@ pub struct BufferSizes {
 pub struct ListeningSocket {
     fd: Arc<OwnedFd>,
     address: SocketAddr,
+    is_shared: bool,
 }
 
 impl ListeningSocket {
@@ -60,7 +61,18 @@ impl ListeningSocket {
         net::bind(&fd, &at)?;
         net::listen(&fd, clamp(options.backlog))?;
         let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
-        Ok(ListeningSocket { fd: Arc::new(fd), address })
+        Ok(ListeningSocket { fd: Arc::new(fd), address, is_shared: false })
+    }
+
+    /// Marks the socket as one that another process keeps open, such as a service manager: a server that stops leaves
+    /// the connections in its queue for which it has no room, instead of resetting them.
+    pub fn shared(self) -> Self {
+        ListeningSocket { is_shared: true, ..self }
+    }
+
+    /// Returns whether the socket was marked by [`ListeningSocket::shared`].
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Returns the address.
@@ -86,7 +98,7 @@ impl TryFrom<OwnedFd> for ListeningSocket {
         let address = SocketAddr::try_from(net::getsockname(&fd)?)?;
         rustix::io::ioctl_fionbio(&fd, true)?;
         sockopt::set_tcp_nodelay(&fd, true)?;
-        Ok(ListeningSocket { fd: Arc::new(fd), address })
+        Ok(ListeningSocket { fd: Arc::new(fd), address, is_shared: false })
     }
 }
 

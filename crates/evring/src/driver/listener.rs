@@ -17,6 +17,8 @@ pub(crate) struct ListenerState {
     pub(crate) group: BufferGroup,
     /// `None` once its close has started.
     socket: Option<Socket>,
+    /// Another process keeps the socket open.
+    is_shared: bool,
     /// The application has stopped accepting.
     off: bool,
     per_turn: Option<NonZeroU16>,
@@ -45,6 +47,7 @@ impl ListenerState {
             index,
             group: BufferGroup::DEFAULT,
             socket: Some(socket),
+            is_shared: false,
             off: false,
             per_turn: None,
             max_per_turn: None,
@@ -58,13 +61,19 @@ impl ListenerState {
         }
     }
 
-    /// Returns the state of a listener whose socket has listened before, with a backlog of another length.
-    pub(crate) fn adopted(index: u32, socket: Socket, length: u32) -> Self {
-        ListenerState { length: 0, ..ListenerState::new(index, socket, length) }
+    /// Returns the state of a listener whose socket has listened before, with a backlog of another length. Another
+    /// process may keep it open.
+    pub(crate) fn adopted(index: u32, socket: Socket, length: u32, is_shared: bool) -> Self {
+        ListenerState { length: 0, is_shared, ..ListenerState::new(index, socket, length) }
     }
 
     fn token(&self) -> Token {
         Token::new(OpKind::Accept, self.index, 0)
+    }
+
+    /// Returns whether another process keeps the socket open.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Returns the listener's socket unless its close has started.

@@ -62,14 +62,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Accepts the connections in a listener's backlog: closing the listener would reset them. If another process
     /// has the socket, too, it was not woken for those that woke an accept that was being cancelled (as io_uring
     /// wakes one accept of a socket). If there is no room, a server that stops resets and counts them; one that
-    /// retires leaves them to other owners of the socket.
+    /// retires, or whose socket another process keeps open, leaves them to other owners of the socket.
     fn accept_waiting(&mut self, listener: usize) {
         let length = self.io.listeners[listener].length();
         // The kernel queues one more connection than the backlog.
         for _ in 0..=length {
             let state = &self.io.listeners[listener];
             let has_room = !state.is_off() && self.io.accepts();
-            let Some(socket) = state.socket().filter(|_| has_room || self.io.stopping) else {
+            let resets = self.io.stopping && !state.is_shared();
+            let Some(socket) = state.socket().filter(|_| has_room || resets) else {
                 return;
             };
             match self.io.kernel.host_mut().accept(socket) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use shared_ring::files::File;
-use shared_ring::sockets::ListenOptions;
+use shared_ring::sockets::{ListenOptions, ListeningSocket};
 use shared_ring::{Host, Kernel, KernelError, Submit};
 
 use super::{Driver, Io, ListenerState};
@@ -25,7 +25,9 @@ pub(crate) fn open_listeners(
     for at in &config.listen {
         let (index, backlog) = (listeners.len() as u32, config.backlog);
         let position = inherited.iter().position(|socket| socket.address() == *at);
-        let opened = match position.map(|n| inherited.swap_remove(n)) {
+        let socket = position.map(|n| inherited.swap_remove(n));
+        let is_shared = socket.as_ref().map(ListeningSocket::is_shared);
+        let opened = match socket {
             Some(socket) => host.adopt(socket).map(|socket| (socket, *at)),
             None => host.listen(*at, &options),
         };
@@ -37,8 +39,8 @@ pub(crate) fn open_listeners(
                     // Without the option, connections have room until their buffers are full.
                     let _ = host.set_unsent_limit(&socket, bytes);
                 }
-                listeners.push(match position {
-                    Some(_) => ListenerState::adopted(index, socket, backlog),
+                listeners.push(match is_shared {
+                    Some(is_shared) => ListenerState::adopted(index, socket, backlog, is_shared),
                     None => ListenerState::new(index, socket, backlog),
                 });
                 addresses.push(address);
