@@ -119,8 +119,13 @@ fn start_errors_are_one_line() {
     let taken = taken.local_addr().unwrap().to_string();
     let file = tempfile::NamedTempFile::new().unwrap();
     let file = file.path().to_str().unwrap();
-    let cases: [(&[&str], &str); 5] = [
+    let dir = tempfile::tempdir().unwrap();
+    let log = dir.path().join("access.log");
+    let log = log.to_str().unwrap();
+    let cases: [(&[&str], &str); 6] = [
         (&["--listen", &taken], "or choose another port"),
+        // The log was said to have lost lines, after 2 s.
+        (&["--listen", &taken, "--workers", "1", "--access-log", log], &taken),
         (&["--listen", &taken, "--workers", "2"], &taken),
         (&["--listen", "127.0.0.1:0", "--root", "/does/not/exist"], "/does/not/exist"),
         (&["--listen", "127.0.0.1:0", "--root", file], file),

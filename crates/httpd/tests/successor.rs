@@ -7,6 +7,8 @@ use std::fs;
 use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixDatagram;
 use std::os::unix::process::CommandExt;
@@ -206,6 +208,115 @@ fn successor_was_reported_as_main_process_when_its_predecessor_could_have_ended(
     // Ends when all processes have ended.
     serving.errors.read_to_string(&mut String::new()).unwrap();
     assert!(serving.child.wait().unwrap().success());
+}
+
+#[test]
+fn signals_for_a_process_with_a_successor_told_the_manager_that_the_service_stops() {
+    let dir = tempfile::tempdir().unwrap();
+    let (path, pid_file) = (dir.path().join("notify"), dir.path().join("pid"));
+    let log = dir.path().join("access.log");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    set_socket_passcred(&manager, true).unwrap();
+    let [pid_file, log_path] = [&pid_file, &log].map(|path| path.to_str().unwrap());
+    let arguments = ["-p", "0", "--pid-file", pid_file, "--access-log", log_path];
+    let mut command = httpd(&arguments);
+    command.args(["--drain-delay", "60"]).env("NOTIFY_SOCKET", &path);
+    let mut serving = Serving::of(command);
+    let before = Pid::from_child(&serving.child);
+    // The process before waits for the rest of a request.
+    let mut client = TcpStream::connect(serving.address).unwrap();
+    client.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n").unwrap();
+    assert_eq!(serving.connect().get("/").status, 200);
+    serving.signal(Signal::USR2);
+    while !notification(&manager).1.starts_with("MAINPID=") {}
+    // Both processes have the log open.
+    fs::remove_file(&log).unwrap();
+    serving.signal(Signal::HUP);
+    while !log.exists() {
+        thread::yield_now();
+    }
+    serving.signal(Signal::TERM);
+    client.write_all(b"\r\n").unwrap();
+    let mut response = String::new();
+    client.read_to_string(&mut response).unwrap();
+    assert!(response.starts_with("HTTP/1.1 200"), "{response}");
+    assert!(serving.child.wait().unwrap().success());
+    let successor = process(Path::new(pid_file));
+    assert_ne!(successor, before);
+    kill_process(successor, Signal::TERM).unwrap();
+    let (sender, message) = notification(&manager);
+    assert_eq!((sender, &*message), (successor, "STOPPING=1\n"));
+    // A second signal, in the time of `drain-delay`.
+    kill_process(successor, Signal::TERM).unwrap();
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+#[test]
+fn manager_with_an_abstract_address_got_no_notification() {
+    let name = format!("evring-httpd-test-{}", std::process::id());
+    let address = unix::net::SocketAddr::from_abstract_name(&name).unwrap();
+    let manager = UnixDatagram::bind_addr(&address).unwrap();
+    manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    set_socket_passcred(&manager, true).unwrap();
+    let mut command = httpd(&["-p", "0"]);
+    command.env("NOTIFY_SOCKET", format!("@{name}"));
+    let serving = Serving::of(command);
+    let (sender, message) = notification(&manager);
+    assert_eq!(sender, Pid::from_child(&serving.child));
+    assert_eq!(message, format!("READY=1\nSTATUS={}\n", serving.line.trim_end()));
+}
+
+#[test]
+fn socket_of_a_service_manager_was_lost_at_a_reload_that_did_not_name_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, pid_file) = (dir.path().join("httpd.toml"), dir.path().join("pid"));
+    let sockets = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    // The service manager keeps them open.
+    let kept = sockets.each_ref().map(|socket| socket.try_clone().unwrap());
+    let [first, second] = kept.each_ref().map(|socket| socket.local_addr().unwrap());
+    let write = |addresses: &[SocketAddr]| {
+        let addresses: Vec<_> = addresses.iter().map(|at| format!("'{at}'")).collect();
+        let settings = format!("log-level = 'info'\nlisten = [{}]\n", addresses.join(", "));
+        fs::write(&file, settings).unwrap();
+    };
+    write(&[first]);
+    let arguments = ["--config", file.to_str().unwrap(), "--pid-file", pid_file.to_str().unwrap()];
+    let mut serving = Serving::of(with_sockets(sockets, &arguments));
+    let mut lines = Vec::new();
+    let mut wait_for = |text: &str, errors: &mut BufReader<_>| loop {
+        let mut line = String::new();
+        assert!(errors.read_line(&mut line).unwrap() > 0, "{lines:?}");
+        assert!(!line.contains("ERROR"), "{line}");
+        if line.contains(text) {
+            return;
+        }
+        lines.push(line);
+    };
+    let get = |at| Client::new(TcpStream::connect(at).unwrap()).get("/").status;
+    for addresses in [&[first, second][..], &[first], &[first, second]] {
+        write(addresses);
+        serving.signal(Signal::HUP);
+        if addresses.len() == 1 {
+            wait_for(&format!("{second} was given to the server"), &mut serving.errors);
+        }
+        wait_for("settings reloaded", &mut serving.errors);
+        for at in addresses {
+            assert_eq!(get(*at), 200);
+        }
+    }
+    // A successor gets those that are not used, too.
+    write(&[first]);
+    serving.signal(Signal::HUP);
+    wait_for("settings reloaded", &mut serving.errors);
+    write(&[second]);
+    serving.signal(Signal::USR2);
+    wait_for("listening on", &mut serving.errors);
+    assert!(serving.child.wait().unwrap().success());
+    assert_eq!(get(second), 200);
+    kill_process(process(&pid_file), Signal::TERM).unwrap();
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+    drop(kept);
 }
 
 #[test]

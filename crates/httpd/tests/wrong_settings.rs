@@ -243,6 +243,26 @@ fn variables_that_are_no_settings_are_reported() {
 }
 
 #[test]
+#[cfg(feature = "metrics")]
+fn check_took_the_default_address_for_one_that_sockets_of_a_service_manager_replace() {
+    let dir = tempfile::tempdir().unwrap();
+    let (valid, messages) =
+        run(dir.path(), "metrics-listen = '127.0.0.1:8080'\n", &["--check-config"]);
+    assert!(valid, "{messages}");
+}
+
+#[test]
+fn wrong_variable_that_a_flag_replaces_was_taken_for_an_error_of_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("httpd.toml");
+    fs::write(&file, "workers = 2\n").unwrap();
+    let arguments =
+        ["--config", file.to_str().unwrap(), "--listen", "127.0.0.1:0", "--check-config"];
+    let output = httpd(&arguments).env("EVRING_HTTPD_LISTEN", "no such host").output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
 fn socket_that_no_setting_names_was_ignored_silently() {
     let given = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = given.local_addr().unwrap();

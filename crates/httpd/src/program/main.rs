@@ -14,8 +14,13 @@ mod successor;
 mod table;
 mod threads;
 
+use std::ffi::OsStr;
 use std::io::IsTerminal;
 use std::net::SocketAddr;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -77,6 +82,7 @@ fn main() -> ExitCode {
         log_level,
         pid_file: pid_file.clone(),
         user: settings.0.user.clone(),
+        has_successor: Arc::default(),
         timeout: settings.0.connections.reload_timeout,
         status: String::new(),
     };
@@ -157,7 +163,14 @@ fn serve(
     reload.status.clone_from(&ready);
     notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
     inherited.report_ready()?;
-    start_successor_at_signal(successor_signals, server.handle(), given, stops)?;
+    let has_successor = Arc::clone(&reload.has_successor);
+    start_successor_at_signal(
+        successor_signals,
+        server.handle(),
+        given,
+        stops,
+        Arc::clone(&has_successor),
+    )?;
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -165,9 +178,12 @@ fn serve(
     let handle = server.handle();
     threads::start("signals", move || {
         signals.forever().next();
-        handle.drain();
-        notify_manager(&[NotifyState::Stopping]);
-        thread::sleep(handle.drain_delay());
+        // With a successor, the service does not stop.
+        if !has_successor.load(Ordering::SeqCst) {
+            handle.drain();
+            notify_manager(&[NotifyState::Stopping]);
+            thread::sleep(handle.drain_delay());
+        }
         info!("shutting down: finishing the responses in progress; a second signal exits at once");
         handle.stop();
     })?;
@@ -191,7 +207,17 @@ fn serve(
 
 /// Tells the service manager, if the process has one, what it does (sd_notify(3)).
 fn notify_manager(states: &[NotifyState<'_>]) {
-    if let Err(error) = sd_notify::notify(states) {
+    let notified = match std::env::var_os("NOTIFY_SOCKET").as_deref().map(OsStr::as_bytes) {
+        // The crate takes an abstract address for a path.
+        Some([b'@', name @ ..]) => {
+            unix::net::SocketAddr::from_abstract_name(name).and_then(|manager| {
+                let message: String = states.iter().map(|state| format!("{state}\n")).collect();
+                UnixDatagram::unbound()?.send_to_addr(message.as_bytes(), &manager).map(drop)
+            })
+        }
+        _ => sd_notify::notify(states),
+    };
+    if let Err(error) = notified {
         warn!("cannot notify the service manager: {error}");
     }
 }
@@ -214,17 +240,19 @@ fn ready_line(server: &Handle, workers: u16) -> String {
     )
 }
 
-/// Starts a successor at SIGUSR2. When it listens, the server ends with its last connection.
+/// Starts a successor at SIGUSR2. When it listens, `has_successor` is set, and the server ends with its last connection.
 fn start_successor_at_signal(
     mut signals: Signals,
     handle: Handle,
     given: Vec<SocketAddr>,
     stops: Arc<AtomicBool>,
+    has_successor: Arc<AtomicBool>,
 ) -> Result<(), evring_httpd::Error> {
     threads::start("successor", move || {
         for _ in signals.forever() {
             match successor::start(&handle, &given, &stops) {
                 Ok(successor) => {
+                    has_successor.store(true, Ordering::SeqCst);
                     // The service manager knows it before this process can end.
                     let number = successor.as_raw_pid().unsigned_abs();
                     notify_manager(&[NotifyState::MainPid(number)]);

@@ -4,6 +4,8 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
@@ -60,6 +62,8 @@ pub(crate) struct Reload {
     pub(crate) pid_file: Option<PathBuf>,
     /// The user that the process has become.
     pub(crate) user: Option<User>,
+    /// Another process serves in the place of this one.
+    pub(crate) has_successor: Arc<AtomicBool>,
     /// Time after which a deferred reload stops the oldest workers.
     pub(crate) timeout: Duration,
     /// What the service manager shows while no reload is deferred; each reload makes it anew.
@@ -97,7 +101,10 @@ impl Reload {
                     );
                     handle.stop_oldest();
                 }
-                if arrived.contains(&SIGHUP) || deferral.is_some() && handle.can_reload() {
+                if self.has_successor.load(Ordering::SeqCst) {
+                    // The settings are those of the successor.
+                    deferral = None;
+                } else if arrived.contains(&SIGHUP) || deferral.is_some() && handle.can_reload() {
                     deferral = self.reload(&handle, deferral.take());
                 }
             }

@@ -320,7 +320,7 @@ impl FileSettings {
             let at = e.span().map(|span| position(&text, &span));
             error(at, format!("{key}{}", e.message()))
         })?;
-        let (tables, command) = (table.get_mut().remove("host"), command());
+        let (tables, command) = (table.get_mut().remove("host"), definitions());
         let hosts = tables.map_or(Ok(Vec::new()), |tables| hosts::read(&tables, &command));
         let hosts = hosts.map_err(at)?;
         let settings = read_table(table.get_ref(), &command, &NOT_SETTINGS).map_err(at)?;

@@ -126,15 +126,16 @@ impl Builder {
     /// have expired.
     ///
     /// # Errors
-    /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses. The addresses of handlers are
-    /// looked up only if the settings name those of the server.
+    /// Those of [`Builder::start`] that do not depend on the mechanism and the addresses. Without addresses in the
+    /// settings, those of the server are known at the start, as a service manager may give them: then neither they nor
+    /// the addresses of handlers are checked.
     pub fn check(&self) -> Result<(), Error> {
         self.check_values()?;
-        #[cfg_attr(
-            not(any(feature = "basic-auth", feature = "sandbox", feature = "tls")),
-            expect(unused_variables)
-        )]
-        let listeners = self.listeners(&[], &[], &[])?;
+        let mut listeners = self.listeners(&[], &[], &[])?;
+        if !self.has_addresses() {
+            listeners.listen.clear();
+        }
+        listeners.check_distinct()?;
         for root in self.pages().filter_map(|(root, _)| root) {
             std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
         }
@@ -156,15 +157,19 @@ impl Builder {
         Ok(())
     }
 
-    /// Checks the handlers in a sandbox, of which it creates an instance as each worker does. Without addresses in the
-    /// settings, those of the server are known at the start: a service manager may give them.
+    /// Returns whether the settings name the addresses of the server.
+    fn has_addresses(&self) -> bool {
+        !self.listen.is_empty() || !self.config.listen.is_empty()
+    }
+
+    /// Checks the handlers in a sandbox, of which it creates an instance as each worker does.
     #[cfg(feature = "sandbox")]
     fn check_handlers(&self, listen: &[SocketAddr]) -> Result<(), Error> {
         let mut handlers = modules::load(&self.modules, None)?;
         handlers.extend(self.sandbox.iter().cloned());
         Sandbox::new(&handlers, &[])
             .map_err(|(name, rejection)| Error::Handler(name, rejection))?;
-        if self.listen.is_empty() && self.config.listen.is_empty() {
+        if !self.has_addresses() {
             return Ok(());
         }
         // A socket of a service manager may be for both families.

@@ -63,14 +63,14 @@ impl Builder {
         Some(all)
     }
 
-    /// Opens the access logs. Returns their writer, and what each worker writes to.
+    /// Opens the access logs. Returns what each worker writes to, and their writer, whose drop waits for the senders.
     pub(super) fn start_logs(
         &self,
         metrics: &Metrics,
-    ) -> Result<(Option<LogWriter>, Vec<Option<LogSender>>), Error> {
+    ) -> Result<(Vec<Option<LogSender>>, Option<LogWriter>), Error> {
         let logs = self.access_logs();
         if logs.is_empty() {
-            return Ok((None, iter::repeat_with(|| None).take(self.workers.into()).collect()));
+            return Ok((iter::repeat_with(|| None).take(self.workers.into()).collect(), None));
         }
         #[cfg(feature = "user")]
         if let Some(user) = &self.user {
@@ -85,7 +85,7 @@ impl Builder {
             LogError::Open(path, error) => Error::Log(path, error),
             LogError::Thread(error) => Error::Thread(error),
         })?;
-        Ok((Some(writer), senders.into_iter().map(Some).collect()))
+        Ok((senders.into_iter().map(Some).collect(), Some(writer)))
     }
 }
 

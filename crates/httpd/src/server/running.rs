@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -53,8 +54,6 @@ pub(crate) struct ServerState {
     pub(crate) metrics: Metrics,
     /// Held while a generation starts.
     pub(crate) starting: Mutex<()>,
-    /// The addresses of the sockets that a service manager gave to the server when it started.
-    pub(crate) given: OnceLock<Vec<SocketAddr>>,
     #[cfg(feature = "tls")]
     pub(crate) tickets: Tickets,
     state: Mutex<Generations>,
@@ -69,6 +68,8 @@ struct Generations {
     generations: VecDeque<Generation>,
     /// No generation may follow.
     ends: bool,
+    /// The sockets that a service manager gave to the server, which listens on those that its settings name.
+    of_manager: Vec<ListeningSocket>,
     #[cfg(feature = "metrics")]
     monitor: Option<Monitor>,
 }
@@ -110,6 +111,12 @@ impl Generations {
             return false;
         }
         self.has_own_room()
+    }
+
+    /// Starts no further generation, and closes what no generation uses.
+    fn end(&mut self) {
+        self.ends = true;
+        self.of_manager.clear();
     }
 
     /// The same, without the server of the metrics.
@@ -166,8 +173,22 @@ impl ServerState {
         if state.ends { Err(Error::Ended) } else { Ok(()) }
     }
 
+    /// Keeps sockets of a service manager until the server ends. Returns clones of all of them.
+    pub(crate) fn keep(&self, of_manager: Vec<ListeningSocket>) -> Vec<ListeningSocket> {
+        let mut state = self.lock();
+        if !state.ends {
+            state.of_manager.extend(of_manager);
+        }
+        state.of_manager.clone()
+    }
+
+    /// Returns clones of the sockets of a service manager that the server keeps.
+    fn of_manager(&self) -> Vec<ListeningSocket> {
+        self.lock().of_manager.clone()
+    }
+
     /// Returns clones of the sockets of the workers; none after a stop.
-    pub(crate) fn sockets(&self) -> Vec<ListeningSocket> {
+    fn sockets(&self) -> Vec<ListeningSocket> {
         let state = self.lock();
         let current = state.generations.back().filter(|_| !state.ends);
         current.map_or(Vec::new(), |generation| generation.sockets.clone())
@@ -184,7 +205,7 @@ impl ServerState {
         let mut state = self.lock();
         loop {
             if state.generations.is_empty() {
-                state.ends = true;
+                state.end();
                 return None;
             }
             if let Some(n) = state.generations.iter().position(Generation::has_ended) {
@@ -246,15 +267,21 @@ impl Handle {
         self.0.lock().generations.iter().for_each(Generation::drain);
     }
 
-    /// Returns clones of the listening sockets, to be passed to another process; none after a stop.
+    /// Returns clones of the listening sockets, to be passed to another process, with those of a service manager that no
+    /// setting names; none after a stop.
     pub fn listening_sockets(&self) -> Vec<ListeningSocket> {
-        #[cfg_attr(not(feature = "metrics"), expect(unused_mut))]
         let mut sockets = self.0.sockets();
         #[cfg(feature = "metrics")]
         if let Some(monitor) = &self.0.lock().monitor
             && !sockets.is_empty()
         {
             sockets.extend(monitor.server.handle.listening_sockets());
+        }
+        for socket in self.0.of_manager() {
+            let number = socket.as_fd().as_raw_fd();
+            if !sockets.iter().any(|same| same.as_fd().as_raw_fd() == number) {
+                sockets.push(socket);
+            }
         }
         sockets
     }
@@ -263,7 +290,7 @@ impl Handle {
     /// ends with its next response.
     pub fn retire(&self) {
         let mut state = self.0.lock();
-        state.ends = true;
+        state.end();
         state.generations.iter_mut().for_each(Generation::retire);
         #[cfg(feature = "metrics")]
         if let Some(monitor) = &state.monitor {
@@ -276,7 +303,7 @@ impl Handle {
     pub fn stop(&self) {
         self.0.drains.store(true, Ordering::Relaxed);
         let mut state = self.0.lock();
-        state.ends = true;
+        state.end();
         state.generations.iter_mut().for_each(Generation::stop);
     }
 

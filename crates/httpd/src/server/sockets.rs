@@ -80,9 +80,22 @@ pub(super) fn check_not_held(
 pub(super) struct Listeners {
     pub(super) listen: Vec<SocketAddr>,
     /// Those that redirect to https.
-    #[cfg_attr(not(feature = "tls"), expect(dead_code, reason = "without TLS, none redirects"))]
     pub(super) redirecting: Vec<SocketAddr>,
     pub(super) metrics: Vec<SocketAddr>,
+}
+
+impl Listeners {
+    /// Checks that no address is the same as another one or includes it: the listeners of one address would divide its
+    /// connections.
+    pub(super) fn check_distinct(&self) -> Result<(), Error> {
+        let all: Vec<_> =
+            [&self.listen, &self.redirecting, &self.metrics].into_iter().flatten().collect();
+        let mut known = all.iter().enumerate();
+        match known.find(|(n, at)| all[..*n].iter().any(|before| overlaps(before, at))) {
+            Some((_, twice)) => Err(Error::Duplicate(**twice)),
+            None => Ok(()),
+        }
+    }
 }
 
 impl Builder {
@@ -91,8 +104,7 @@ impl Builder {
     /// none, the server keeps the `current` ones, or has the default.
     ///
     /// # Errors
-    /// An address is unknown, or another one is the same or includes it: the listeners of one address would divide its
-    /// connections.
+    /// An address is unknown.
     pub(super) fn listeners(
         &self,
         inherited: &[ListeningSocket],
@@ -129,12 +141,7 @@ impl Builder {
         if listen.is_empty() {
             listen.push(Options::DEFAULT_LISTEN);
         }
-        let all: Vec<_> = listen.iter().chain(&redirecting).chain(&metrics).copied().collect();
-        let mut known = all.iter().enumerate();
-        match known.find(|(n, at)| all[..*n].iter().any(|before| overlaps(before, at))) {
-            Some((_, twice)) => Err(Error::Duplicate(*twice)),
-            None => Ok(Listeners { listen, redirecting, metrics }),
-        }
+        Ok(Listeners { listen, redirecting, metrics })
     }
 }
 

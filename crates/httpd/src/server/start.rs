@@ -78,12 +78,12 @@ impl Builder {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_values()?;
         self.prepare_site()?;
-        let of_manager = std::mem::take(&mut self.config.inherited);
-        let addresses = || of_manager.iter().map(ListeningSocket::address).collect();
-        let given = handle.0.given.get_or_init(addresses);
+        let of_manager = handle.0.keep(std::mem::take(&mut self.config.inherited));
         let mut inherited = of_manager.clone();
         inherited.append(&mut self.taken_over);
-        let listeners = self.listeners(&inherited, given, &handle.0.addresses())?;
+        let given: Vec<_> = of_manager.iter().map(ListeningSocket::address).collect();
+        let listeners = self.listeners(&inherited, &given, &handle.0.addresses())?;
+        listeners.check_distinct()?;
         self.config.listen = listeners.listen;
         #[cfg(feature = "sandbox")]
         {
@@ -104,9 +104,7 @@ impl Builder {
         self.config.progress_interval = self.limits.progress_interval;
         self.config.min_rate = self.limits.min_rate;
         let given = sockets_for(&self.config.listen, &inherited);
-        if handle.0.sockets().is_empty() {
-            warn_of_unused(&of_manager, &given, &listeners.metrics);
-        }
+        warn_of_unused(&of_manager, &given, &listeners.metrics);
         drop(of_manager);
         if !shares_addresses {
             check_not_held(&self.config.listen, &given, &inherited)?;
@@ -208,7 +206,7 @@ impl Builder {
         self,
         handle: &Handle,
         sockets: Vec<WorkerSockets>,
-        (writer, senders): (Option<LogWriter>, Vec<Option<LogSender>>),
+        (senders, writer): (Vec<Option<LogSender>>, Option<LogWriter>),
     ) -> Result<Generation, Error> {
         let mut generation = Generation {
             workers: Vec::new(),
@@ -290,7 +288,7 @@ impl Builder {
             .route("/healthz", |_: Request| "alive\n")
             .route("/readyz", monitor::readiness(Arc::clone(&handle.0.drains)));
         let Some(same) = same else {
-            let server = builder.inherit(given).start_with_purpose(MONITOR)?;
+            let server = builder.take_over(given).start_with_purpose(MONITOR)?;
             return Ok(NextMonitor::Other(Some(Box::new(Monitor { settings, server }))));
         };
         let builder = builder.take_over(same.listening_sockets());
