@@ -188,14 +188,19 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
 /// with a router of axum, `slow` and `slow-tls` with short time-outs, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
     let (mechanism, setting) = split(options)?;
+    run_web_server(options, mechanism, server_with(options, mechanism, setting)?)
+}
+
+fn server_with(options: &Serve, mechanism: &str, setting: &str) -> Result<Builder, Failure> {
     let root = options.root()?;
+    if setting == "router" {
+        let router = axum::router(HELLO);
+        let server = server_of_files(options, mechanism, Sending::default())?;
+        return Ok(server.route("/hello", router.clone()).route("/", router));
+    }
     let server = web_server(options, mechanism, Sending::default())?;
-    let server = match setting {
+    Ok(match setting {
         "plain" => server,
-        "router" => {
-            let router = axum::router(HELLO);
-            server.route("/hello", router.clone()).route("/", router)
-        }
         "tls" => server.tls(tls_of(root)),
         "slow" => server.limits(impatient()),
         "slow-tls" => server.limits(impatient()).tls(tls_of(root)),
@@ -207,8 +212,7 @@ fn variant(options: &Serve) -> Result<Value, Failure> {
         "uncached" => server.limits(without_cache()).precompressed(false),
         "observed" => server.metrics_listen(ANY_PORT).access_log(root.join("access.log").into()),
         other => return Err(Failure::Request(format!("there is no setting `{other}`"))),
-    };
-    run_web_server(options, mechanism, server)
+    })
 }
 
 /// Runs a blocking process for each connection.
@@ -265,6 +269,12 @@ fn without_cache() -> Limits {
 
 /// Returns the web server, configured as its program configures it, with a handler.
 fn web_server(options: &Serve, mechanism: &str, sending: Sending) -> Result<Builder, Failure> {
+    let server = server_of_files(options, mechanism, sending)?;
+    Ok(server.route("/hello", |_: &Head<'_>| HELLO))
+}
+
+/// Returns the same without the handler.
+fn server_of_files(options: &Serve, mechanism: &str, sending: Sending) -> Result<Builder, Failure> {
     let config = Config::default().with(|c| {
         c.send_policy = sending.policy.send_policy();
         c.max_unsent_bytes = sending.max_unsent_bytes;
@@ -279,8 +289,7 @@ fn web_server(options: &Serve, mechanism: &str, sending: Sending) -> Result<Buil
         .limits(unlimited())
         .files(options.root()?)
         .workers(options.cores.len() as u16)
-        .lab_routes()
-        .route("/hello", |_: &Head<'_>| HELLO);
+        .lab_routes();
     if let Some(path) = &options.handler {
         let handler = sandboxed(path)?;
         // Requests land in its memory, except under valgrind, where the server inherits its socket.
@@ -352,7 +361,27 @@ fn print_counts() {
 
 #[cfg(test)]
 mod tests {
+    use clap::{Args, Command, FromArgMatches};
+
     use super::*;
+
+    #[test]
+    fn a_server_could_not_start_with_its_setting() {
+        let dir = tempfile::tempdir().unwrap();
+        let made = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+        fs::write(dir.path().join(CERTIFICATE), made.cert.pem()).unwrap();
+        fs::write(dir.path().join(KEY), made.signing_key.serialize_pem()).unwrap();
+        let root = dir.path().to_str().unwrap();
+        let flags = ["serve", "--what", "variant", "--mechanism", "epoll/plain", "--root", root];
+        let flags = Serve::augment_args(Command::new("serve")).get_matches_from(flags);
+        let options = Serve::from_arg_matches(&flags).unwrap();
+        for setting in
+            ["plain", "router", "tls", "slow", "slow-tls", "gzip", "uncached", "observed"]
+        {
+            let server = server_with(&options, "epoll", setting).unwrap();
+            server.check().unwrap_or_else(|error| panic!("{setting}: {error}"));
+        }
+    }
 
     #[test]
     fn policy_and_limit_of_unsent_bytes_are_parsed() {
