@@ -9,11 +9,13 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
+use std::sync::mpsc;
 use std::time::Duration;
 
 use flexsc_rt::green::{Config, JoinHandle, SpawnError, Stopped, Threads, call, spawn, yield_now};
-use flexsc_rt::operations::{accept, close, receive, send, sleep, stat_file};
-use flexsc_rt::{Descriptor, Error, Operation};
+use flexsc_rt::operations::{accept, close, read, receive, send, sleep, splice, stat_file};
+use flexsc_rt::{Descriptor, Direction, Error, Operation};
+use rustix::pipe::fcntl_getpipe_size;
 
 mod support;
 
@@ -219,7 +221,7 @@ fn destructor_waited_for_ever_for_the_syscall_thread_of_another() {
             self.0.set(interrupted(call(sleep(Duration::from_millis(1)))));
         }
     }
-    let (sender, ended) = std::sync::mpsc::channel();
+    let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
         let mut config = Config::default();
         // One of them for calls that may wait indefinitely.
@@ -543,6 +545,38 @@ fn more_calls_than_entries_all_complete() {
     }
     threads.run().unwrap();
     assert_eq!(done.get(), 2_000);
+}
+
+/// A splice from a socket that is ready to a pipe that is full: its syscall thread finds that, and the splice waits for
+/// the pipe. So the syscall thread is free, although no call has ended.
+#[test]
+fn call_waited_for_ever_for_a_syscall_thread_that_was_free() {
+    let (sender, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut config = Config::default();
+        // One of them for calls that may wait indefinitely.
+        config.pages.threads = 2;
+        let threads = Threads::new(&config).unwrap();
+        let (socket, mut feed) = pair();
+        feed.write_all(b"x").unwrap();
+        let (reads, writes) = rustix::pipe::pipe().unwrap();
+        let full = vec![0; fcntl_getpipe_size(&writes).unwrap()];
+        rustix::io::write(&writes, &full).unwrap();
+        let (reads, writes) = (Descriptor::new(reads), Descriptor::new(writes));
+        let splices = threads.spawn(move || call(splice(&socket, &writes, 1, Direction::Read)));
+        let of_reader = reads.clone();
+        let reader = threads.spawn(move || {
+            // The syscall thread has the splice by then.
+            yield_now();
+            call(sleep(Duration::ZERO)).unwrap();
+            call(read(&of_reader, Vec::with_capacity(full.len()))).0.unwrap()
+        });
+        threads.run().unwrap();
+        let spliced = splices.unwrap().join().unwrap().unwrap();
+        sender.send((spliced, reader.unwrap().join().is_ok())).unwrap();
+        drop(reads);
+    });
+    assert_eq!(ended.recv_timeout(Duration::from_secs(10)), Ok((1, true)));
 }
 
 /// A call of a thread that keeps its syscall thread is bounded by those; the others wait for it.

@@ -174,6 +174,8 @@ impl Runtime {
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
         let waited = self.0.borrow_mut().pages.wait(timeout);
         self.wake_ended();
+        // A call that waits again for its descriptor leaves a thread to others, and frees no entry.
+        self.wake_throttled();
         waited.map(drop)
     }
 
