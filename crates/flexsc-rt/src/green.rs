@@ -360,6 +360,8 @@ impl Scheduler {
             ended: Cell::new(false),
             joiner: RefCell::default(),
         });
+        // A coroutine takes a function of 1,024 bytes at most.
+        let function = Box::new(function);
         let result = Rc::new(Cell::new(None));
         let (of_thread, of_result) = (Rc::clone(&thread), Rc::clone(&result));
         let body = move |yielder: &Yielder<(), ()>, ()| {

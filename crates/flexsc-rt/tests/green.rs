@@ -257,6 +257,15 @@ fn threads_beyond_the_maximum_are_refused() {
 }
 
 #[test]
+fn spawn_of_a_function_with_large_captures_panicked() {
+    let threads = threads();
+    let large = [1_u8; 4096];
+    let sum = threads.spawn(move || large.iter().map(|byte| u32::from(*byte)).sum::<u32>());
+    threads.run().unwrap();
+    assert_eq!(sum.unwrap().join().unwrap(), 4096);
+}
+
+#[test]
 fn stack_that_the_kernel_refuses_is_an_error() {
     let mut config = Config::default();
     config.stack_bytes = 1 << 60;
