@@ -35,6 +35,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::mem::ManuallyDrop;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::ptr;
@@ -146,8 +147,10 @@ impl Wake for Ready {
 }
 
 thread_local! {
-    /// The scheduler that runs on this OS thread.
-    static RUNNING: RefCell<Option<Rc<Scheduler>>> = const { RefCell::new(None) };
+    /// The scheduler that runs on this OS thread, until [`Running`] takes it out. It has no destructor, so it exists as
+    /// long as the OS thread: destructors of other thread-local values may drop [`Threads`].
+    static RUNNING: RefCell<ManuallyDrop<Option<Rc<Scheduler>>>> =
+        const { RefCell::new(ManuallyDrop::new(None)) };
 }
 
 /// Makes a scheduler the running one.
@@ -155,19 +158,24 @@ struct Running(Option<Rc<Scheduler>>);
 
 impl Running {
     fn enter(scheduler: &Rc<Scheduler>) -> Self {
-        Running(RUNNING.with(|running| running.borrow_mut().replace(Rc::clone(scheduler))))
+        Running(Running::replace(Some(Rc::clone(scheduler))))
+    }
+
+    /// Returns the former one.
+    fn replace(scheduler: Option<Rc<Scheduler>>) -> Option<Rc<Scheduler>> {
+        RUNNING.with(|running| mem::replace(&mut **running.borrow_mut(), scheduler))
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        RUNNING.with(|running| *running.borrow_mut() = self.0.take());
+        drop(Running::replace(self.0.take()));
     }
 }
 
 /// Returns the running green thread and its scheduler.
 fn running() -> (Rc<Scheduler>, Rc<Thread>) {
-    let scheduler = RUNNING.with(|running| running.borrow().clone());
+    let scheduler = RUNNING.with(|running| Option::clone(&running.borrow()));
     let thread = scheduler.as_ref().and_then(|scheduler| scheduler.current.borrow().clone());
     scheduler.zip(thread).expect("this can be called by a green thread only")
 }

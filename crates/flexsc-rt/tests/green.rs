@@ -9,7 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Command, Stdio};
 use std::rc::Rc;
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use flexsc_rt::green::{Config, JoinHandle, SpawnError, Stopped, Threads, call, spawn, yield_now};
@@ -511,6 +511,39 @@ fn panic_of_the_os_thread_unwinds_the_threads() {
     }));
     assert_eq!(message(outcome), "on purpose");
     assert_eq!(Rc::strong_count(&dropped), 1);
+}
+
+const THREAD_LOCAL: &str = "FLEXSC_TEST_THREAD_LOCAL";
+
+#[test]
+fn os_thread_with_threads_in_a_thread_local_value() {
+    thread_local! {
+        static THREADS: Threads = threads();
+    }
+    if std::env::var(THREAD_LOCAL).is_err() {
+        return;
+    }
+    let held = Arc::new(());
+    let of_thread = Arc::clone(&held);
+    let os_thread = std::thread::spawn(move || {
+        THREADS.with(|threads| {
+            threads
+                .spawn(move || {
+                    let _held = of_thread;
+                    call(sleep(Duration::from_secs(1_000)))
+                })
+                .unwrap();
+            threads.turn(Some(Duration::ZERO)).unwrap();
+        });
+    });
+    os_thread.join().unwrap();
+    assert_eq!(Arc::strong_count(&held), 1);
+}
+
+#[test]
+fn end_of_an_os_thread_with_threads_in_a_thread_local_value_aborted_the_process() {
+    let mut test = this_test("os_thread_with_threads_in_a_thread_local_value");
+    assert!(test.env(THREAD_LOCAL, "1").status().unwrap().success());
 }
 
 #[test]
