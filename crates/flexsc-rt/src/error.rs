@@ -14,6 +14,8 @@ pub enum Error {
     InChild,
     /// Every green thread waits for another one.
     Deadlock,
+    /// The OS thread unwinds from a panic, and green threads do not run meanwhile.
+    Unwinding,
 }
 
 impl fmt::Display for Error {
@@ -31,6 +33,11 @@ impl fmt::Display for Error {
             Error::Deadlock => {
                 write!(f, "every green thread waits for another one; break the circle of joins")
             }
+            Error::Unwinding => write!(
+                f,
+                "green threads do not run while their OS thread unwinds from a panic; run them \
+                 before, or drop them"
+            ),
         }
     }
 }

@@ -32,6 +32,8 @@
 //!   `panic = "abort"`, the process is aborted instead.
 //! - **While a thread unwinds**, its destructors' calls do not switch: the OS thread waits for them. One for which no
 //!   entry or syscall thread is free ends with `EINTR`, as the threads that have them do not run.
+//! - **While the OS thread unwinds**, no green thread runs, as it would seem to panic, too: [`Threads::run`], called by a
+//!   destructor, ends with [`Error::Unwinding`].
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -281,7 +283,8 @@ impl Threads {
     /// Runs the threads until all have ended. It can be called again.
     ///
     /// # Errors
-    /// If each thread waits for another one, if the kernel refuses to wait, or in a child of fork(2).
+    /// If each thread waits for another one, if the kernel refuses to wait, in a child of fork(2), or while the OS thread
+    /// unwinds.
     ///
     /// # Panics
     /// If a green thread calls it.
@@ -301,6 +304,9 @@ impl Threads {
     /// # Panics
     /// If a green thread calls it.
     pub fn turn(&self, timeout: Option<Duration>) -> Result<(), Error> {
+        if thread::panicking() {
+            return Err(Error::Unwinding);
+        }
         let in_thread = RUNNING.with(|running| running.borrow().is_some());
         assert!(!in_thread, "green threads cannot be run by a green thread");
         let _running = Running::enter(&self.0);

@@ -546,6 +546,28 @@ fn end_of_an_os_thread_with_threads_in_a_thread_local_value_aborted_the_process(
     assert!(test.env(THREAD_LOCAL, "1").status().unwrap().success());
 }
 
+/// The OS thread seems to panic in all of its green threads, so none could switch.
+#[test]
+fn threads_run_by_a_destructor_of_an_unwinding_os_thread_hung() {
+    struct Runs(Threads, mpsc::Sender<Result<(), Error>>);
+    impl Drop for Runs {
+        fn drop(&mut self) {
+            self.1.send(self.0.run()).unwrap();
+        }
+    }
+    let (sender, ended) = mpsc::channel();
+    std::thread::spawn(move || {
+        let runs = Runs(threads(), sender);
+        let (ours, theirs) = pair();
+        let theirs = Descriptor::new(theirs);
+        runs.0.spawn(move || call(receive_from(&ours)).0.is_ok()).unwrap();
+        runs.0.spawn(move || call(send(&theirs, b"x".to_vec())).0.is_ok()).unwrap();
+        panic!("on purpose");
+    });
+    let result = ended.recv_timeout(Duration::from_secs(10)).expect("an end");
+    assert!(matches!(result, Err(Error::Unwinding)), "{result:?}");
+}
+
 #[test]
 fn threads_that_join_each_other_are_an_error() {
     type Handle = Rc<RefCell<Option<JoinHandle<()>>>>;
