@@ -1,7 +1,7 @@
 //! Futures under executors that know nothing of them; and their drop.
 
 use std::future::{Future, poll_fn};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,8 +14,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::Duration;
 
-use flexsc_rt::operations::{poll, raw, receive, send, sleep, stat_file};
-use flexsc_rt::{Call, Config, Descriptor, Direction, Runtime, Scratch};
+use flexsc_rt::operations::{close, poll, raw, receive, send, sleep, stat_file};
+use flexsc_rt::{
+    Call, CallFuture, Config, Descriptor, Direction, Executor, Operation, Runtime, Scratch,
+};
 
 /// An executor of one future.
 fn block_on<F: Future>(future: F) -> F::Output {
@@ -276,10 +278,15 @@ fn panic_of_a_destructor_freed_the_memory_of_a_call_in_flight() {
         };
         raw(memory, prepare, |_, result, _| result)
     };
-    // SAFETY: it takes numbers.
+    let (first_reads, first_writes) = rustix::pipe::pipe().unwrap();
+    let first = first_reads.as_raw_fd() as usize;
+    // SAFETY: the operation owns the byte; the pipe is open until the read has ended.
     let panics = unsafe {
-        let prepare = |_: &mut Panics, _: &mut Scratch| Call::bounded(libc::SYS_getppid, [0; 6]);
-        raw(Panics, prepare, |_, result, _| result)
+        let prepare = move |(byte, _): &mut (Vec<u8>, Panics), _: &mut Scratch| {
+            let args = [first, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+            Call::new(libc::SYS_read, args).uncancellable()
+        };
+        raw((vec![0_u8; 1], Panics), prepare, |_, result, _| result)
     };
     let mut context = Context::from_waker(Waker::noop());
     let (mut read, mut panics) = (runtime.call(read), runtime.call(panics));
@@ -288,6 +295,8 @@ fn panic_of_a_destructor_freed_the_memory_of_a_call_in_flight() {
     assert!(Pin::new(&mut read).poll(&mut context).is_pending());
     assert!(Pin::new(&mut panics).poll(&mut context).is_pending());
     drop((read, panics));
+    // It ends first, while the runtime is dropped.
+    rustix::io::write(&first_writes, b"x").unwrap();
     assert!(catch_unwind(AssertUnwindSafe(|| drop(runtime))).is_err());
     assert_eq!(freed.load(Relaxed), 0, "the kernel reads into it");
     rustix::io::write(&writes, b"x").unwrap();
@@ -388,7 +397,71 @@ fn drop_of_a_future_beside_a_sleeping_driver_kept_its_socket_open() {
     drop(other);
     assert_eq!(count.0.load(Relaxed), before + 1);
     poll_driver();
-    assert_eq!(std::io::Read::read(&mut second_end, &mut [0; 1]).unwrap(), 0);
+    assert_eq!(second_end.read(&mut [0; 1]).unwrap(), 0);
+}
+
+/// Polls a future of a call that does not end so often, and drops it.
+fn poll_and_drop<O: Operation>(mut future: CallFuture<O>, polls: u32) {
+    for _ in 0..polls {
+        assert!(Pin::new(&mut future).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+}
+
+/// Of the only future, or of the last one.
+#[test]
+fn drop_of_a_future_without_another_one_kept_its_socket_open() {
+    let pair = || {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        theirs.set_nonblocking(true).unwrap();
+        (Descriptor::new(ours), theirs)
+    };
+    // The first poll posts the call, and the second one has it executed.
+    for polls in 1..3 {
+        let runtime = runtime(Config::default());
+        let (ours, mut theirs) = pair();
+        let only = runtime.call(receive(&ours, Vec::with_capacity(1)));
+        drop(ours);
+        poll_and_drop(only, polls);
+        assert_eq!(theirs.read(&mut [0; 1]).unwrap(), 0, "{polls} polls");
+        let ((first, mut first_end), (second, mut second_end)) = (pair(), pair());
+        let mut kept = runtime.call(receive(&first, Vec::with_capacity(1)));
+        let dropped = runtime.call(receive(&second, Vec::with_capacity(1)));
+        drop((first, second));
+        assert!(Pin::new(&mut kept).poll(&mut Context::from_waker(Waker::noop())).is_pending());
+        poll_and_drop(dropped, polls);
+        drop(kept);
+        for end in [&mut first_end, &mut second_end] {
+            assert_eq!(end.read(&mut [0; 1]).unwrap(), 0, "{polls} polls");
+        }
+    }
+}
+
+#[test]
+fn close_of_a_future_without_another_one_was_not_made() {
+    let runtime = runtime(Config::default());
+    let (ours, mut theirs) = UnixStream::pair().unwrap();
+    theirs.set_nonblocking(true).unwrap();
+    poll_and_drop(runtime.call(close(Descriptor::new(ours))), 1);
+    assert_eq!(theirs.read(&mut [0; 1]).unwrap(), 0);
+}
+
+#[test]
+fn read_in_the_ring_went_on_after_the_drop_of_its_future() {
+    let runtime = runtime(Config::default());
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    let fd = reads.as_raw_fd() as usize;
+    let prepare = move |byte: &mut Vec<u8>, _: &mut Scratch| {
+        let args = [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
+        Call::new(libc::SYS_read, args).pinned(Executor::Ring)
+    };
+    // SAFETY: the operation owns the byte; the pipe is open until the runtime is dropped.
+    let read = unsafe { raw(vec![0_u8; 1], prepare, |_, result, _| result) };
+    poll_and_drop(runtime.call(read), 2);
+    if runtime.counters().on_ring == 0 {
+        return println!("not tested: there is no io_uring");
+    }
+    rustix::io::write(&writes, b"x").unwrap();
+    assert_eq!(rustix::io::ioctl_fionread(&reads).unwrap(), 1);
 }
 
 #[test]
@@ -418,7 +491,7 @@ fn future_waits_for_room_of_a_peer_that_has_shut_down_its_side() {
         }
         // It began to wait once.
         assert_eq!(waits[1], waits[0]);
-        std::io::Read::read_exact(&mut theirs, &mut vec![0; sent]).unwrap();
+        theirs.read_exact(&mut vec![0; sent]).unwrap();
         let events = room.await.unwrap();
         assert_eq!(events & libc::POLLOUT, libc::POLLOUT, "{events}");
         assert_eq!(runtime.call(send(&ours, b"reply".to_vec())).await.0.unwrap(), 5);

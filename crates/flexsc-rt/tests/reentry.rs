@@ -101,6 +101,28 @@ fn operation_with_a_future_of_its_runtime_panicked_when_its_own_future_was_dropp
     drop(outer);
 }
 
+/// Makes a call when it is dropped, and drops the future of that.
+struct Calls(Runtime, Rc<Cell<bool>>);
+
+impl Drop for Calls {
+    fn drop(&mut self) {
+        let memory = Flag(Rc::clone(&self.1));
+        let mut future: Boxed = Box::pin(self.0.call(sleep_with(1_000, memory)));
+        assert!(poll(&mut future).is_pending());
+    }
+}
+
+#[test]
+fn operations_were_kept_after_the_drop_of_the_last_future() {
+    let runtime = runtime();
+    let is_gone = Rc::new(Cell::new(false));
+    let calls = Calls(runtime.clone(), Rc::clone(&is_gone));
+    let mut outer: Boxed = Box::pin(runtime.call(sleep_with(1_000, calls)));
+    assert!(poll(&mut outer).is_pending());
+    drop(outer);
+    assert!(is_gone.get());
+}
+
 thread_local! {
     /// The task that the waker polls.
     static TASK: RefCell<Option<Boxed>> = const { RefCell::new(None) };

@@ -14,7 +14,11 @@ impl Runtime {
     /// Returns the future of an operation. Its call is posted at the first poll; while all entries that it may use are
     /// busy, the future waits. In a child of fork(2) its result is an error.
     ///
-    /// A future that is dropped cancels its call. The memory of the call stays until it has ended.
+    /// A future that is dropped cancels its call. The runtime keeps the memory and descriptors of the call until it has
+    /// ended, and drops them in the next turn of a future after that. If no other future is pending, the drop takes such a
+    /// turn itself: a call that waits for a descriptor, or was not begun, has ended then, and its descriptor is closed if
+    /// nothing else has it. One that a syscall thread is making, or io_uring, ends later: what it owns stays until another
+    /// future is polled, or the runtime is dropped.
     ///
     /// # Panics
     /// A poll panics if the kernel refuses to wait for calls, or to enter the ring: futures would stay pending.
@@ -214,6 +218,7 @@ impl<O: Operation> Drop for CallFuture<O> {
         if let Some((index, finish)) = ended {
             self.runtime.finish(index, finish);
         }
+        self.runtime.end_abandoned();
     }
 }
 

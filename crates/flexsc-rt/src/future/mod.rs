@@ -5,6 +5,8 @@
 //! calls, and the driver has them executed in one batch. While all tasks wait, a thread waits for
 //! the pages and wakes the driver.
 //!
+//! The drop of the last pending future has the calls executed whose futures are gone: nothing else would.
+//!
 //! The task of the driver may be waiting for something else, and not poll it. So each future wakes its task once, when it
 //! is polled first; if no turn has come when it is polled again, it takes the turn. (Most calls end in that turn, which
 //! would wake the task as well.) Later, the thread notices that no turn comes, and wakes the others (`watch.rs`).
@@ -61,6 +63,8 @@ struct Inner {
     next_future: u64,
     /// Times that calls were executed.
     turns: u64,
+    /// Futures of calls in flight were dropped since then.
+    has_abandoned: bool,
     /// The notifier waits for the driver.
     parked: bool,
     notifier: Option<Notifier>,
@@ -140,6 +144,7 @@ impl Runtime {
             driver: None,
             next_future: 0,
             turns: 0,
+            has_abandoned: false,
             parked: false,
             notifier: None,
             notifier_retry: None,
@@ -251,6 +256,7 @@ impl Runtime {
         let (waited, former) = {
             let mut inner = self.0.borrow_mut();
             inner.turns += 1;
+            inner.has_abandoned = false;
             let former = inner.change_watch(Watch::turn);
             (inner.pages.wait(Some(Duration::ZERO)), former)
         };
@@ -260,6 +266,21 @@ impl Runtime {
             panic!("system calls in flight cannot end: {error}");
         }
         any
+    }
+
+    /// Has the calls executed whose futures are gone, if no other future is left that would. So those that were withdrawn
+    /// end, those that cannot be cancelled are made, and the ring gets the cancellations of the others.
+    fn end_abandoned(&self) {
+        {
+            let mut inner = self.0.borrow_mut();
+            if !inner.has_abandoned || inner.is_driven() || inner.pages.is_in_child() {
+                return;
+            }
+            inner.has_abandoned = false;
+            // The next turn of a future reports an error that lasts.
+            let _ = inner.pages.wait(Some(Duration::ZERO));
+        }
+        self.wake_ended();
     }
 
     /// Wakes the tasks whose calls have ended. Returns whether any has.
@@ -359,6 +380,7 @@ impl Inner {
     /// has ended.
     fn abandon(&mut self, number: u64, id: EntryId, discard: Discard) -> Wakers {
         self.pages.cancel(id);
+        self.has_abandoned = true;
         self.ended(id.index());
         let slot = &mut self.slots[id.index()];
         slot.discard = Some(discard);
@@ -368,6 +390,11 @@ impl Inner {
         let wakes = is_others && !self.pages.is_in_child();
         let driver = wakes.then(|| self.parked_driver()).flatten();
         Wakers { to_wake: None, driver, _to_drop: [of_future, None] }
+    }
+
+    /// Returns whether the owner or a future has calls executed, or a future was woken to have.
+    fn is_driven(&self) -> bool {
+        self.driver.is_some() || !self.waiting.is_empty() || !self.throttled.is_empty()
     }
 
     /// Returns whether no future drives the pages.
