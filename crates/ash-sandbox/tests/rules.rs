@@ -5,7 +5,7 @@ use std::sync::Arc;
 use ash_sandbox::ilp::{
     ApplyError, Binary, CompileError, Execution, Gauge, MAX_INSTRUCTIONS, MAX_PERSISTENT,
     MAX_PIPES, MAX_TABLES, MAX_TEMPORARY, Mode, Pipe, PipeBuilder, PipeError, PipeList, Prefer,
-    RegisterError, Tail, Unary, byte_swap, chacha20, checksum, copy, count, crc32c,
+    RegisterError, Tail, Unary, byte_swap, chacha20, checksum, copy, count, crc32c, search,
 };
 
 fn built(make: impl Fn(&mut PipeBuilder)) -> Result<Pipe, PipeError> {
@@ -334,6 +334,27 @@ fn registers_are_reached_by_their_own_pipe_only() {
     let error = RegisterError::NoKeystream { pipe: "crc32c" };
     assert_eq!(state.export_key(crc, &[0; 32], &[0; 12], 0), Err(error));
     assert_eq!(state.import(crc, crc32c::CRC), Ok(0xffff_ffff));
+}
+
+#[test]
+fn pipes_of_a_list_and_of_its_clone_had_the_same_identifiers() {
+    let mut list = PipeList::new();
+    let crc = list.add(crc32c::pipe()).unwrap();
+    let mut clone = list.clone();
+    let sum = list.add(checksum::pipe()).unwrap();
+    let found = clone.add(search::pipe(b'x')).unwrap();
+    let state = |list: &PipeList| list.compile(Mode::Read).unwrap().state();
+    let (mut state, mut other) = (state(&list), state(&clone));
+    assert_ne!(sum, found);
+    assert_eq!(other.export(sum, checksum::SUM, 5), Err(RegisterError::NoSuchPipe));
+    assert_eq!(state.import(found, search::FOUND), Err(RegisterError::NoSuchPipe));
+    // Those that the list had before are in both.
+    for state in [&mut state, &mut other] {
+        assert_eq!(state.export(crc, crc32c::CRC, 7), Ok(()));
+        assert_eq!(state.import(crc, crc32c::CRC), Ok(7));
+    }
+    assert_eq!(state.export(sum, checksum::SUM, 5), Ok(()));
+    assert_eq!(other.export(found, search::FOUND, 5), Ok(()));
 }
 
 #[test]

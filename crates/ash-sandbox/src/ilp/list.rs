@@ -6,26 +6,20 @@ use super::program::{PipeId, Placed, Program};
 use super::{CompileError, Ilp, MAX_PIPES, Mode, Pipe};
 
 /// Pipes that are to be composed, in the order in which the data pass through them (figure 3-2).
-#[derive(Clone, Debug)]
+///
+/// A clone has the same pipes with the same names. Those that are added later to the list or to its clone have names of
+/// their own.
+#[derive(Clone, Debug, Default)]
 pub struct PipeList {
-    id: u64,
     pipes: Vec<Placed>,
     initial: Vec<u64>,
     keystreams: usize,
 }
 
-impl Default for PipeList {
-    fn default() -> PipeList {
-        PipeList::new()
-    }
-}
-
 impl PipeList {
     /// An empty list.
     pub fn new() -> PipeList {
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let id = NEXT.fetch_add(1, Ordering::Relaxed);
-        PipeList { id, pipes: Vec::new(), initial: Vec::new(), keystreams: 0 }
+        PipeList::default()
     }
 
     /// Adds a pipe at the end, and returns the name by which its registers are reached.
@@ -34,6 +28,7 @@ impl PipeList {
     ///
     /// [`CompileError::TooManyPipes`] beyond [`MAX_PIPES`].
     pub fn add(&mut self, pipe: Pipe) -> Result<PipeId, CompileError> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
         let index = self.pipes.len();
         if index == MAX_PIPES {
             return Err(CompileError::TooManyPipes);
@@ -42,8 +37,9 @@ impl PipeList {
         self.initial.extend(&pipe.initial);
         let keystream = pipe.keystream.then_some(self.keystreams);
         self.keystreams += usize::from(pipe.keystream);
-        self.pipes.push(Placed { pipe, first_register, keystream });
-        Ok(PipeId { list: self.id, index })
+        let id = PipeId { unique: NEXT.fetch_add(1, Ordering::Relaxed), index };
+        self.pipes.push(Placed { id, pipe, first_register, keystream });
+        Ok(id)
     }
 
     /// Compiles the list to one loop, by the fastest execution that there is: a ready-made kernel if
@@ -66,7 +62,6 @@ impl PipeList {
             return Err(CompileError::NoPipes);
         }
         let program = Arc::new(Program {
-            list: self.id,
             mode,
             pipes: self.pipes.clone(),
             initial: self.initial.clone().into(),

@@ -10,16 +10,19 @@ use super::{Mode, Pipe};
 #[cfg(feature = "sandbox")]
 const CRC_OF_BYTE: u64 = 4;
 
-/// Names a pipe of a list.
+/// Names a pipe of a list, and of the clones that were made of the list later.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PipeId {
-    pub(crate) list: u64,
+    /// A number that no other pipe of any list has.
+    pub(crate) unique: u64,
+    /// The place in the list.
     pub(crate) index: usize,
 }
 
 /// A pipe in its place in a list.
 #[derive(Clone, Debug)]
 pub(crate) struct Placed {
+    pub(crate) id: PipeId,
     pub(crate) pipe: Pipe,
     /// Its first persistent register among those of the list.
     pub(crate) first_register: usize,
@@ -30,7 +33,6 @@ pub(crate) struct Placed {
 /// A list of pipes as it is compiled: what executions and states share.
 #[derive(Debug)]
 pub(crate) struct Program {
-    pub(crate) list: u64,
     pub(crate) mode: Mode,
     pub(crate) pipes: Vec<Placed>,
     pub(crate) initial: Box<[u64]>,

@@ -135,11 +135,9 @@ impl State {
     }
 
     fn placed(&self, pipe: PipeId) -> Result<&Placed, RegisterError> {
-        if pipe.list != self.program.list {
-            return Err(RegisterError::NoSuchPipe);
-        }
         // A pipe that was added after this was compiled is not in it.
-        self.program.pipes.get(pipe.index).ok_or(RegisterError::NoSuchPipe)
+        let placed = self.program.pipes.get(pipe.index);
+        placed.filter(|placed| placed.id == pipe).ok_or(RegisterError::NoSuchPipe)
     }
 
     fn slot(&self, pipe: PipeId, register: Register) -> Result<usize, RegisterError> {
