@@ -525,6 +525,55 @@ fn time_of_a_copy_is_charged() {
     }
 }
 
+/// Instructions that leave less than 1,600 operations of an invocation.
+const LONG_LOOP: &str = "(local $n i32) (local.set $n (i32.const 16400))
+    (loop $l (br_if $l (local.tee $n (i32.sub (local.get $n) (i32.const 1)))))";
+
+#[test]
+fn host_calls_had_the_operations_that_loops_had_used() {
+    let mut list = PipeList::new();
+    list.add(checksum::pipe()).unwrap();
+    let max = Policy::default().max_operations;
+    let after_loop = |calls: &str| {
+        let mut handler = handler(&format!("{LONG_LOOP} {calls} (i32.const 1)"));
+        for mode in [Mode::Read, Mode::Write] {
+            handler.add_pipes(list.compile(mode).unwrap(), Vec::new());
+        }
+        let outcome = run(&mut handler, b"");
+        assert_eq!(handler.counters().operations, max, "{calls}");
+        (outcome, bytes(&handler, 64..72))
+    };
+    let copy = |bytes| format!("(call $copy (i32.const 0) (i32.const 0) (i32.const {bytes}))");
+    // OK in the first word, and EXHAUSTED in the second.
+    let expected = [0, -2].map(i32::to_le_bytes).concat();
+    for calls in [
+        // Several that are less than what was left.
+        format!(
+            "(i32.store (i32.const 64) {0}) (i32.store (i32.const 68) {0})
+             (if (i32.ne {1} (i32.const -2)) (then unreachable))",
+            copy(16_000),
+            copy(0)
+        ),
+        format!("(i32.store (i32.const 68) {})", copy(65_536)),
+        "(i32.store (i32.const 68) (call $send (i32.const 0) (i32.const 65536)))".to_owned(),
+        "(i32.store (i32.const 68)
+            (call $read_apply (i32.const 0) (i32.const 0) (i32.const 65536)))"
+            .to_owned(),
+        "(i32.store (i32.const 68)
+            (call $write_apply (i32.const 1) (i32.const 0) (i32.const 32768) (i32.const 32768)))"
+            .to_owned(),
+    ] {
+        assert_eq!(after_loop(&calls), (Outcome::Handled, expected.clone()), "{calls}");
+    }
+    let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
+    for instruction in [
+        "(memory.copy (i32.const 0) (i32.const 0) (i32.const 65536))",
+        "(memory.fill (i32.const 0) (i32.const 1) (i32.const 65536))",
+    ] {
+        assert_eq!(after_loop(instruction), (abort.clone(), vec![0; 8]), "{instruction}");
+    }
+}
+
 #[test]
 fn loop_that_ended_with_a_trap_was_not_charged() {
     let charged = |end: &str, outcome: Outcome| {

@@ -390,8 +390,9 @@ fn copy_of_words(words: &[AtomicU64], from: usize, to: &mut [u8]) {
     }
 }
 
-/// Charges a call. Returns whether there were enough operations left. When they are used up, fuel is
-/// too, so that the handler ends at its next instruction, and not within the call (section 4.1.2).
+/// Charges a call. Returns whether there were enough operations left; where fuel is counted, after those of the handler's
+/// instructions. When they are used up, fuel is too, so that the handler ends at its next check, and not within the call
+/// (section 4.1.2).
 fn charge(caller: &mut Caller<'_, Host>, call: &Call, more: u64) -> bool {
     let host = caller.data_mut();
     let has_left = host.charge(call, more);
@@ -400,6 +401,7 @@ fn charge(caller: &mut Caller<'_, Host>, call: &Call, more: u64) -> bool {
     {
         let cost = call.cost.saturating_add(more);
         let _ = caller.set_fuel(fuel.saturating_sub(cost));
+        return has_left && fuel >= cost;
     }
     has_left
 }
