@@ -575,6 +575,23 @@ fn host_calls_had_the_operations_that_loops_had_used() {
 }
 
 #[test]
+fn calls_without_a_status_ran_on_when_no_operations_were_left() {
+    let abort = Outcome::Passed(Pass::Involuntary(Abort::TooManyOperations));
+    for (call, count) in [
+        ("(call $clock)", 1900),
+        ("(call $id)", 1900),
+        ("(call $import (i32.const 0) (i32.const 0))", 1200),
+    ] {
+        let calls = format!("(drop {call}) ").repeat(count);
+        let mut handler = handler(&format!("{LONG_LOOP} {calls} (i32.const 1)"));
+        assert_eq!(run(&mut handler, b""), abort, "{call}");
+        // What was left, and the call that ended it.
+        assert!(handler.counters().calls <= 1600 / 10 + 1, "{call}: {:?}", handler.counters());
+        assert_eq!(handler.counters().operations, Policy::default().max_operations);
+    }
+}
+
+#[test]
 fn loop_that_ended_with_a_trap_was_not_charged() {
     let charged = |end: &str, outcome: Outcome| {
         let mut handler = handler(&format!(

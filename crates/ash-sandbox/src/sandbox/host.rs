@@ -406,6 +406,15 @@ fn charge(caller: &mut Caller<'_, Host>, call: &Call, more: u64) -> bool {
     has_left
 }
 
+/// Charges a call whose result cannot say that too few operations are left. Where fuel is counted, the handler ends before
+/// it, and not at its next check: a body may have thousands of these calls.
+fn charge_or_end(caller: &mut Caller<'_, Host>, call: &Call) -> wasmtime::Result<()> {
+    if !charge(caller, call, 0) && caller.data().charging == Charging::Fuel {
+        return Err(Trap::OutOfFuel.into());
+    }
+    Ok(())
+}
+
 /// Charges a call that touches bytes.
 fn charge_bytes(caller: &mut Caller<'_, Host>, call: &Call, bytes: i32) -> bool {
     charge(caller, call, cost_of_bytes(bytes as u32))
@@ -439,19 +448,23 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         ABORT, CLOCK, COPY, COPY_MEMORY, COUNT, EXPORT, FILL_MEMORY, GIVE_BACK, ID, IMPORT, KEEP,
         KEY, LOCK, POST, READ_APPLY, REPLY, SEND, STORE, TABLE, UPCALL, WRITE_APPLY,
     };
-    linker.func_wrap(MODULE, CLOCK.name, |mut caller: Caller<'_, Host>| {
-        charge(&mut caller, &CLOCK, 0);
-        caller.data().start.elapsed().as_nanos() as i64
-    })?;
+    linker.func_wrap(
+        MODULE,
+        CLOCK.name,
+        |mut caller: Caller<'_, Host>| -> wasmtime::Result<i64> {
+            charge_or_end(&mut caller, &CLOCK)?;
+            Ok(caller.data().start.elapsed().as_nanos() as i64)
+        },
+    )?;
     linker.func_wrap(MODULE, SEND.name, |mut caller: Caller<'_, Host>, offset, len| {
         if !charge_bytes(&mut caller, &SEND, len) {
             return EXHAUSTED;
         }
         caller.data_mut().send(offset, len)
     })?;
-    linker.func_wrap(MODULE, ID.name, |mut caller: Caller<'_, Host>| {
-        charge(&mut caller, &ID, 0);
-        caller.data().tenant as i64
+    linker.func_wrap(MODULE, ID.name, |mut caller: Caller<'_, Host>| -> wasmtime::Result<i64> {
+        charge_or_end(&mut caller, &ID)?;
+        Ok(caller.data().tenant as i64)
     })?;
     linker.func_wrap(MODULE, COPY.name, |mut caller: Caller<'_, Host>, to, from, len| {
         if !charge_bytes(&mut caller, &COPY, len) {
@@ -479,10 +492,14 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
             caller.data_mut().apply(pipes, from, Some(to), len)
         },
     )?;
-    linker.func_wrap(MODULE, IMPORT.name, |mut caller: Caller<'_, Host>, pipes, register| {
-        charge(&mut caller, &IMPORT, 0);
-        caller.data().import(pipes, register)
-    })?;
+    linker.func_wrap(
+        MODULE,
+        IMPORT.name,
+        |mut caller: Caller<'_, Host>, pipes, register| -> wasmtime::Result<i64> {
+            charge_or_end(&mut caller, &IMPORT)?;
+            Ok(caller.data().import(pipes, register))
+        },
+    )?;
     linker.func_wrap(
         MODULE,
         EXPORT.name,
@@ -538,10 +555,14 @@ pub(crate) fn link(linker: &mut Linker<Host>) -> wasmtime::Result<()> {
         }
         caller.data_mut().kept.give_back(slot as u32)
     })?;
-    linker.func_wrap(MODULE, TABLE.name, |mut caller: Caller<'_, Host>| {
-        charge(&mut caller, &TABLE, 0);
-        caller.data().table()
-    })?;
+    linker.func_wrap(
+        MODULE,
+        TABLE.name,
+        |mut caller: Caller<'_, Host>| -> wasmtime::Result<i32> {
+            charge_or_end(&mut caller, &TABLE)?;
+            Ok(caller.data().table())
+        },
+    )?;
     linker.func_wrap(MODULE, LOCK.name, |mut caller: Caller<'_, Host>, section| {
         if !charge(&mut caller, &LOCK, 0) {
             return EXHAUSTED;

@@ -44,7 +44,8 @@
 //!
 //! It may import these functions from the module `ash`, and no others. Those with a status return 0,
 //! -1 if bytes are not in the memory or may not be accessed, -2 if a maximum is reached, -3 if the
-//! message does not suit the pipe list, or -4 if a lock is taken.
+//! message does not suit the pipe list, or -4 if a lock is taken. Without the operations for `clock`, `id`, `import` or `table`,
+//! a handler that is bounded by [fuel](Loops::Fuel) is stopped.
 //!
 //! | function | table 5-1 | effect |
 //! |---|---|---|
