@@ -8,7 +8,9 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use ash_sandbox::sandbox::{Abort, Handler, Loops, Outcome, Pass, Policy, Sandboxer, SharedTable};
+use ash_sandbox::sandbox::{
+    Abort, Handler, Loops, NativeCalls, Outcome, Pass, Policy, Sandboxer, SharedTable,
+};
 
 /// Returns a sandboxer whose clock ticks as often as this.
 fn sandboxer(tick: Duration) -> Sandboxer {
@@ -86,6 +88,42 @@ fn handler_was_aborted_and_charged_for_what_other_threads_ran() {
     assert!(start.elapsed() >= 5 * TICK);
     let charged = Duration::from_nanos(waits.counters().operations);
     assert!(charged < 2 * TICK, "{charged:?}");
+}
+
+#[test]
+fn handler_was_invoked_with_less_of_the_budget_than_the_clock_permits() {
+    let policy = |second| {
+        Policy::default().with(|policy| {
+            policy.loops = Loops::Epoch(Duration::from_millis(1));
+            policy.operations_per_second = second;
+        })
+    };
+    let cyclic = module("(loop $l) (drop (call $table)) (i32.const 1)");
+    let over = Outcome::Passed(Pass::OverBudget);
+    let now = Instant::now();
+    let second = Duration::from_secs(1);
+    // More than two and a half ticks of 1,000,000 operations and those of an invocation, until calls use a half of it.
+    let sandboxer = Sandboxer::new(policy(4_000_000)).unwrap();
+    let ash = sandboxer.load(&cyclic).unwrap();
+    let copies = |calls: &mut NativeCalls<'_>| {
+        assert_eq!(calls.copy(0, 0, 1 << 16), 0);
+        1
+    };
+    let mut calls = sandboxer.trust(1, 1 << 16, copies).unwrap();
+    while calls.counters().operations < 2_000_000 {
+        assert_eq!(calls.handle_copy(b"", 7, now), Outcome::Handled);
+    }
+    let cyclic_of = |tenant| ash.instantiate(tenant).unwrap();
+    assert_eq!(cyclic_of(2).handle_copy(b"", 7, now), Outcome::Handled);
+    assert_eq!(cyclic_of(1).handle_copy(b"", 7, now), over);
+    assert_eq!(cyclic_of(1).handle_copy(b"", 7, now + second), Outcome::Handled);
+    // Less than that: one invocation until all of a second are left again.
+    let ash = Sandboxer::new(policy(1_000_000)).unwrap().load(&cyclic).unwrap();
+    let mut handler = ash.instantiate(1).unwrap();
+    for at in [now, now + second] {
+        assert_eq!(handler.handle_copy(b"", 7, at), Outcome::Handled);
+        assert_eq!(handler.handle_copy(b"", 7, at), over);
+    }
 }
 
 /// Returns the priority of a thread with the scheduling policy SCHED_FIFO.

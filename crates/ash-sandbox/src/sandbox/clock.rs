@@ -41,6 +41,12 @@ impl Clock {
     pub(crate) fn tick(&self) -> Duration {
         self.tick
     }
+
+    /// Returns the nanoseconds that an invocation is charged for at most, if no tick is late: a tick until the first one, less
+    /// than half a tick of its own thread until a later one, at which it goes on, and a tick until the one that ends it.
+    pub(crate) fn max_ns(&self) -> u64 {
+        u64::try_from((self.tick.saturating_mul(5) / 2).as_nanos()).unwrap_or(u64::MAX)
+    }
 }
 
 impl Drop for Clock {

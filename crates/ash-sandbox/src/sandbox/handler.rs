@@ -244,11 +244,16 @@ impl Handler {
         (clock, dropped): (Option<Arc<Clock>>, Weak<Dropped>),
     ) -> Self {
         // With less it could be aborted, or use more than there is.
-        let all = policy.max_operations.min(budget.per_second()).max(1);
-        let min_operations = match bound {
-            Bound::Acyclic(operations) if is_by_bytes => operations.max(all),
-            Bound::Acyclic(operations) => operations,
-            Bound::Cyclic => all,
+        let of_second = |operations: u64| operations.min(budget.per_second()).max(1);
+        let all = of_second(policy.max_operations);
+        let min_operations = match (bound, &clock) {
+            (Bound::Acyclic(operations), _) if is_by_bytes => operations.max(all),
+            (Bound::Acyclic(operations), _) => operations,
+            (Bound::Cyclic, None) => all,
+            // A nanosecond is an operation. The clock does not interrupt host calls, which may use those of an invocation.
+            (Bound::Cyclic, Some(clock)) => {
+                of_second(policy.max_operations.saturating_add(clock.max_ns()))
+            }
         };
         code.host_mut().set_memory(Arc::clone(&memory));
         let copy_area = memory.message_area();

@@ -38,7 +38,8 @@ pub struct Policy {
     /// Number of operations that a tenant may use in a second (section 2.4), by all its handlers on all
     /// threads. Beyond it, messages are passed to the application. A handler with loops or recursion, or with calls that
     /// are charged by their bytes, is invoked only while [`max_operations`](Self::max_operations) are left, or all of a
-    /// second if these are fewer. Any other handler is invoked while its longest path is left.
+    /// second if these are fewer; one that is [bounded by a clock](Loops::Epoch), only while the nanoseconds of two and a half
+    /// ticks are left beside them. Any other handler is invoked while its longest path is left.
     pub operations_per_second: u64,
     /// Maximum number of messages that a handler sends in one invocation.
     pub max_sends: usize,
@@ -64,6 +65,10 @@ pub enum Loops {
     /// charged an operation for each nanosecond until the first tick, one tick at most, and of its own thread since then. A
     /// thread ticks, every 100 us at most; where that is permitted, it runs before real-time threads. Elsewhere it may be late,
     /// and a handler is charged less than it uses: [`Fuel`](Loops::Fuel) is exact.
+    ///
+    /// The [operations of a second](Policy::operations_per_second) should be more than the nanoseconds of two and a half ticks
+    /// and [`max_operations`](Policy::max_operations). If they are fewer, an invocation may use more than all of them: the
+    /// handler is invoked only while they are all left.
     Epoch(Duration),
 }
 
