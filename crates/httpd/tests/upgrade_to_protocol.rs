@@ -2,11 +2,13 @@
 
 use crate::serving;
 
+use std::future::poll_fn;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
@@ -49,6 +51,11 @@ fn tcp(server: &Server) -> TcpStream {
 fn switch(stream: &mut TcpStream, target: &str, bytes: &[u8]) -> String {
     let request = format!("GET {target} {HEAD}");
     stream.write_all(&[request.as_bytes(), bytes].concat()).unwrap();
+    head(stream)
+}
+
+/// Receives the head of a response.
+fn head(stream: &mut TcpStream) -> String {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
         let mut byte = [0];
@@ -86,6 +93,78 @@ fn bytes_pass_in_both_directions_until_the_client_ends() {
                 stream.read_to_end(&mut received).unwrap();
             });
             assert!(received == long, "{} bytes came back", received.len());
+        }
+    });
+}
+
+#[test]
+fn bytes_and_the_end_that_came_while_the_handler_waited_did_not_reach_the_protocol() {
+    // Few bytes; so many that the server stops receiving; and the end of what the client sends.
+    let cases = [(5, false), (5, true), (0, true), (20_000, false), (20_000, true)];
+    on_every_backend(|backend| {
+        let (held, handler) = channel::<Responder>();
+        let mut limits = Limits::default();
+        limits.half_close = true;
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).limits(limits);
+        let server = server
+            .route("/held", move |_: Request, responder: Responder| held.send(responder).unwrap())
+            .start()
+            .unwrap();
+        for (len, ends) in cases {
+            let mut stream = tcp(&server);
+            let bytes = vec![b'x'; len];
+            stream.write_all(&[format!("GET /held {HEAD}").as_bytes(), &bytes].concat()).unwrap();
+            let responder = handler.recv().unwrap();
+            if ends {
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            // The worker has received all that, too, when it answers another client.
+            assert_eq!(serving::connect(&server).get("/none").status, 404);
+            let response: Response = upgrade("echo", echo);
+            responder.respond(response);
+            assert!(head(&mut stream).starts_with("HTTP/1.1 101 "), "{backend}");
+            let mut echoed = vec![0; len];
+            stream.read_exact(&mut echoed).unwrap();
+            if !ends {
+                stream.write_all(b"more").unwrap();
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            stream.read_to_end(&mut echoed).unwrap();
+            let expected = if ends { bytes } else { [&bytes[..], b"more"].concat() };
+            assert!(echoed == expected, "{backend}: {len} bytes, {} came back", echoed.len());
+        }
+    });
+}
+
+#[test]
+fn connection_that_switched_while_it_received_lost_the_bytes_behind_the_request() {
+    on_every_backend(|backend| {
+        // It answers when it is polled again, which happens as more has arrived than the server keeps.
+        let second_poll = async |_: Request| -> Response {
+            let mut polls = 0;
+            poll_fn(|_| {
+                polls += 1;
+                if polls > 1 { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            upgrade("echo", echo)
+        };
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.route("/", second_poll).start().unwrap();
+        for (len, ends) in [(20_000, false), (5, true)] {
+            let mut stream = tcp(&server);
+            let bytes = vec![b'x'; len];
+            stream.write_all(&[format!("GET / {HEAD}").as_bytes(), &bytes].concat()).unwrap();
+            if ends {
+                stream.shutdown(Shutdown::Write).unwrap();
+            }
+            assert!(head(&mut stream).starts_with("HTTP/1.1 101 "), "{backend}");
+            let mut echoed = vec![0; len];
+            stream.read_exact(&mut echoed).unwrap();
+            assert!(echoed == bytes, "{backend}");
+            if ends {
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{backend}");
+            }
         }
     });
 }

@@ -147,6 +147,12 @@ fn respond(
             exchange.stage = Stage::Body(sent);
             exchange.incoming = Some(incoming);
             exchange.is_upgraded = true;
+            // What has arrived behind the request is the protocol's. The resume that follows passes it on.
+            if exchange.next_bytes > 0 || exchange.at_end {
+                x.io.set_receiving(x.id, false);
+                exchange.paused = true;
+            }
+            (exchange.next_bytes, exchange.at_end) = (0, false);
         }
     }
     Polled::NextStage
@@ -321,6 +327,7 @@ pub(crate) fn receive(
         let Some(exchange) = x.state.exchange() else { return true };
         // A wrapper may have resumed what the exchange has paused.
         exchange.paused = !is_receiving;
+        let was_upgraded = exchange.is_upgraded;
         let fed = match feed(&context.limits, exchange, rx) {
             Ok(fed) => fed,
             Err(status) => {
@@ -337,11 +344,11 @@ pub(crate) fn receive(
         {
             return proceed;
         }
-        let is_paused = x.state.exchange().is_none_or(|exchange| exchange.paused);
-        if fed != Fed::UntilFull || is_paused {
+        let Some(exchange) = x.state.exchange().filter(|exchange| !exchange.paused) else { break };
+        if fed != Fed::UntilFull && exchange.is_upgraded == was_upgraded {
             break;
         }
-        // The handler has made room.
+        // The handler has made room, or the bytes belong to the protocol that it has switched to.
     }
     if rx.eof() && x.state.exchange().is_some_and(|exchange| exchange.is_upgraded) {
         // It ends once all bytes are taken.
