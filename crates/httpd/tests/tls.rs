@@ -964,6 +964,28 @@ fn stop_dropped_a_request_whose_record_had_arrived_in_part() {
     });
 }
 
+#[test]
+fn client_that_sent_a_close_notify_with_its_request_got_a_part_of_the_response() {
+    const BYTES: usize = 1 << 20;
+    let authority = Authority::new();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).tls(tls.clone());
+        let server = server.route("/", |_: Request| vec![b'x'; BYTES]).start().unwrap();
+        let mut client = connect(&server, &config, "localhost");
+        while client.conn.is_handshaking() {
+            client.conn.complete_io(&mut client.sock).unwrap();
+        }
+        client.conn.writer().write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        client.conn.send_close_notify();
+        client.sock.write_all(&wire(&mut client.conn)).unwrap();
+        let mut response = Vec::new();
+        client.read_to_end(&mut response).unwrap();
+        assert_eq!(body(&response).len(), BYTES, "{backend}");
+    });
+}
+
 /// Starts a server on `backend` with at most `max` connections, and no time limits that a test would reach.
 fn start_full(backend: &str, root: &Path, tls: TlsOptions, max: u32) -> Server {
     let config = Config::default().with(|c| {

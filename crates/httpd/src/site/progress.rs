@@ -357,9 +357,10 @@ pub(crate) fn receive(
     if rx.eof()
         && let Some(exchange) = x.state.exchange()
     {
-        // A client that has sent another request still gets this response. Without `half_close`, the handler of the last
-        // request is cancelled if it waits.
-        let is_permitted = context.limits.half_close || exchange.next_bytes > 0;
+        // A client that has sent another request still gets this response, and so does one whose response does not wait
+        // for a handler. Without `half_close`, the handler of the last request is cancelled if it waits.
+        let is_made = matches!(&exchange.stage, Stage::Body(body) if !body.waits());
+        let is_permitted = context.limits.half_close || exchange.next_bytes > 0 || is_made;
         if is_permitted && exchange.open_incoming().is_none() {
             exchange.at_end = true;
             if exchange.waits_for == WaitsFor::Piece {

@@ -164,3 +164,19 @@ fn request_of_a_client_that_left_was_not_logged() {
         assert_eq!(logged().lines().count(), 1, "{backend}: {}", logged());
     });
 }
+
+#[test]
+fn half_closed_client_got_a_part_of_a_response_that_does_not_wait() {
+    const BYTES: usize = 1 << 20;
+    on_every_backend(|backend| {
+        let server = builder(backend).route("/", |_: Request| vec![b'x'; BYTES]).start().unwrap();
+        let mut client = connect(&server);
+        // The first response fills the send queue, so the second request is processed with the end.
+        client.send(&b"GET / HTTP/1.1\r\nHost: a\r\n\r\n".repeat(2));
+        client.end();
+        for _ in 0..2 {
+            assert_eq!(client.response(true).body.len(), BYTES, "{backend}");
+        }
+        client.expect_end();
+    });
+}
