@@ -67,6 +67,32 @@ fn stream_that_answered_a_body_was_reset_at_the_time_limit_of_a_head() {
     });
 }
 
+#[test]
+fn cancelled_stream_to_a_client_of_http_1_0_ended_as_if_it_were_complete() {
+    on_every_backend(|backend| {
+        let (builder, bodies) = streaming(backend);
+        let server = builder.start().unwrap();
+        // The client of HTTP/1.1 misses the last chunk.
+        for version in ["1.0", "1.1"] {
+            let mut client = connect(&server);
+            client.send(format!("GET /stream HTTP/{version}\r\nHost: a\r\n\r\n").as_bytes());
+            let mut sender = bodies.recv_timeout(LONG).unwrap();
+            client.response(false);
+            sender.try_send("piece").unwrap();
+            if version == "1.0" {
+                assert_eq!(client.bytes(5), b"piece", "{backend}");
+                client.end();
+                client.expect_reset();
+            } else {
+                assert_eq!(client.chunk(), b"piece", "{backend}");
+                client.end();
+                client.expect_end();
+            }
+            assert!(sender.is_closed());
+        }
+    });
+}
+
 /// Answers the first bytes of a body by a stream.
 struct Early(Mutex<Sender<BodySender>>);
 

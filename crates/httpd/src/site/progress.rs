@@ -368,7 +368,14 @@ pub(crate) fn receive(
                 x.io.set_deadline(x.id, Some(x.io.now() + time));
             }
         } else {
+            // The client must not take a part for a body that the close ends (RFC 9112, section 8).
+            let is_ended_by_close =
+                matches!(&exchange.stage, Stage::Body(body) if body.is_ended_by_close());
+            if is_ended_by_close {
+                context.subtract_unsent(x);
+            }
             cancel(context, x, true);
+            x.io.close(x.id, if is_ended_by_close { Close::Reset } else { Close::Flush });
         }
     }
     false
@@ -441,7 +448,8 @@ fn feed(limits: &Limits, exchange: &mut Exchange, rx: &mut Rx<'_>) -> Result<Fed
     Ok(fed)
 }
 
-/// Drops the exchange of a connection that ends, if there is one: as the client has left, or the server stops.
+/// Drops the exchange of a connection that ends or has ended, if there is one: as the client has left, or the server
+/// stops.
 pub(crate) fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>, has_left: bool) {
     if let Some(exchange) = end(x) {
         context.metrics.own().handlers_cancelled.add(1);
@@ -449,7 +457,6 @@ pub(crate) fn cancel(context: &mut Context, x: &mut Cx<'_, impl Commands, State>
             let _ = x.state.record(Sent::new(Status::CANCELLED, 0, 0));
         }
         count(context, x, exchange.head.as_ref());
-        x.io.close(x.id, Close::Flush);
     }
 }
 

@@ -76,6 +76,11 @@ impl StreamedBody {
         self.pieces.waits
     }
 
+    /// Returns whether the client finds its end by that of the connection (RFC 9112, section 6.3).
+    pub(crate) fn is_ended_by_close(&self) -> bool {
+        self.remaining.is_none() && !self.chunked
+    }
+
     /// Returns the number of bytes that were queued since the last call.
     pub(crate) fn take_count(&mut self) -> u64 {
         mem::take(&mut self.uncounted)
