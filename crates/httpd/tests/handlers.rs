@@ -189,6 +189,15 @@ fn framing_fields_of_handlers_are_ignored() {
 }
 
 #[test]
+fn connect_with_a_path_reached_a_handler() {
+    for target in ["/", "/a:443", "http://h:443/"] {
+        let mut stage = stage(site("/", |_: Request| "handled"));
+        assert_eq!(one(&mut stage, &format!("CONNECT {target} HTTP/1.1|Host: h||")).0, 400);
+        assert_eq!(stage.io.close, Some(Close::Linger), "{target}");
+    }
+}
+
+#[test]
 fn body_of_unknown_length_is_chunked() {
     let pieces = |_: Request| Response::new(Body::pieces([ok("ab"), ok(""), ok("c")].into_iter()));
     let mut stage = stage(site("/", pieces));

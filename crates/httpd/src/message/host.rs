@@ -17,6 +17,12 @@ pub(crate) fn is_host(field: &[u8]) -> bool {
     }
 }
 
+/// Returns whether a target is `uri-host ":" port`, as that of CONNECT has to be (RFC 9112, section 3.2.3).
+pub(crate) fn is_authority_form(target: &[u8]) -> bool {
+    let digits = target.iter().rev().take_while(|b| b.is_ascii_digit()).count();
+    digits > 0 && target[..target.len() - digits].ends_with(b":") && is_host(target)
+}
+
 /// Like [`is_host`], for percent-encoded names and IP literals (RFC 3986, section 3.2.2).
 #[cold]
 fn is_unusual_host(field: &[u8]) -> bool {
@@ -71,6 +77,18 @@ fn is_name_byte(b: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn authority_has_a_host_and_a_port() {
+        for target in ["a:443", "1.2.3.4:1", "[::1]:443", "%41:1"] {
+            assert!(is_authority_form(target.as_bytes()), "{target}");
+        }
+        for target in
+            ["", "a", "a:", ":443", "443", "[::1]", "[::1:443", "/a:443", "http://a:443", "*"]
+        {
+            assert!(!is_authority_form(target.as_bytes()), "{target}");
+        }
+    }
 
     #[test]
     fn hosts_follow_the_grammar() {

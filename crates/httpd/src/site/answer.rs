@@ -8,6 +8,7 @@ use crate::decision::options::{HostIndex, ResponseOptions};
 use crate::decision::plan::{check_file_method, is_plain};
 use crate::decision::representation::RepresentationHeaders;
 use crate::message::body::BodyDecoder;
+use crate::message::host::is_authority_form;
 use crate::message::path;
 use crate::message::request::{Expects, KeptHead, Method, RequestHead};
 use crate::message::status::Status;
@@ -29,6 +30,14 @@ fn is_misdirected(x: &Cx<'_, impl Commands, State>, request: &RequestHead<'_>) -
     path::is_https(request.target) && x.io.session(x.id).is_none()
 }
 
+/// Returns whether a request is a CONNECT whose target is not an authority, the only form that it may have (RFC 9112, section
+/// 3.2.3).
+#[inline]
+fn is_malformed_connect(request: &RequestHead<'_>) -> bool {
+    let is_connect = request.method == Method::Known && request.name == b"CONNECT";
+    is_connect && !is_authority_form(request.target)
+}
+
 impl Site {
     /// Answers a request for a host, after whose head `remaining` bytes have arrived. Returns whether the next
     /// request may be processed.
@@ -41,6 +50,9 @@ impl Site {
     ) -> bool {
         let host = x.state.host(host);
         let options = ResponseOptions { host, ..self.context.options(x, request, remaining) };
+        if is_malformed_connect(request) {
+            return self.context.send_error(x, Status::BAD_REQUEST, options.ending());
+        }
         #[cfg(feature = "tls")]
         if x.state.redirects {
             return self.redirect_to_https(x, request, options);
