@@ -240,6 +240,7 @@ fn redirected_paths_have_a_location() {
             ("HEAD /old", 301, "/app.html"),
             ("GET /x/..//ol%64", 301, "/app.html"),
             ("GET /o/a%20b/?c", 308, "https://example.org/n/a%20b/?c"),
+            ("GET /old?a=C:\\b", 301, "/app.html?a=C:\\b"),
             ("PUT /o/a", 308, "https://example.org/n/a"),
             ("OPTIONS /app", 302, "/app.html"),
         ] {

@@ -198,6 +198,22 @@ fn connect_with_a_path_reached_a_handler() {
 }
 
 #[test]
+fn query_with_a_backslash_was_rejected() {
+    let query = |request: Request| request.uri().query().unwrap_or_default().to_owned();
+    let mut stage = stage(
+        site("/", query)
+            .route("/head", |head: &Head<'_>| head.query().unwrap_or_default().to_owned()),
+    );
+    for (target, expected) in
+        [("/search?path=C:\\x", "path=C:\\x"), ("/head?\\", "\\"), ("http://h?\\?\\", "\\?\\")]
+    {
+        let request = format!("GET {target} HTTP/1.1|Host: h||");
+        assert_eq!(one(&mut stage, &request), (200, expected.to_owned()), "{target}");
+    }
+    assert_eq!(stage.io.close, None);
+}
+
+#[test]
 fn body_of_unknown_length_is_chunked() {
     let pieces = |_: Request| Response::new(Body::pieces([ok("ab"), ok(""), ok("c")].into_iter()));
     let mut stage = stage(site("/", pieces));

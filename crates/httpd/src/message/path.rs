@@ -17,8 +17,12 @@ pub(crate) const INDEX: &str = "index.html";
 /// 400 for a target that is neither in origin form nor in absolute form (RFC 9112, section 3.2)
 /// or contains bytes that no URI has.
 pub(crate) fn split(target: &[u8]) -> Result<(&[u8], Option<&[u8]>), Status> {
-    if !target.iter().all(|b| is_uri_byte(*b)) {
-        return Err(Status::BAD_REQUEST);
+    if let Some(at) = target.iter().position(|b| !is_uri_byte(*b)) {
+        // Browsers send a backslash in a query as it is, and one in a path as a slash.
+        let (before, rest) = target.split_at(at);
+        if !before.contains(&b'?') || !rest.iter().all(|b| is_uri_byte(*b) || *b == b'\\') {
+            return Err(Status::BAD_REQUEST);
+        }
     }
     let origin = if target.starts_with(b"/") { target } else { split_authority(target)?.1 };
     Ok(match memchr::memchr(b'?', origin) {
@@ -60,8 +64,8 @@ pub(crate) fn split_authority(target: &[u8]) -> Result<(&[u8], &[u8]), Status> {
     Ok(remaining.split_at(end))
 }
 
-/// Returns whether a byte may occur in a target. Bytes that RFC 3986 forbids and browsers send
-/// unencoded are accepted.
+/// Returns whether a byte may occur in a path and in a query. Bytes that RFC 3986 forbids and browsers send
+/// unencoded in both are accepted.
 fn is_uri_byte(b: u8) -> bool {
     const TABLE: [bool; 256] = {
         let mut table = [false; 256];
@@ -284,7 +288,7 @@ mod tests {
 
     #[test]
     fn targets_in_origin_and_absolute_form() {
-        const CASES: [Case; 18] = [
+        const CASES: [Case; 23] = [
             ("http://u:p@h/", None),
             ("", None),
             ("/", Some(("/", None))),
@@ -302,6 +306,11 @@ mod tests {
             ("?a", None),
             ("/a#b", None),
             ("/a\\b", None),
+            ("/a\\?b", None),
+            ("/a?\\b?\\", Some(("/a", Some("\\b?\\")))),
+            ("http://h?\\", Some(("/", Some("\\")))),
+            ("http://h\\?b", None),
+            ("/a?b#", None),
             ("/\u{e4}", None),
         ];
         for (target, expected) in CASES {

@@ -55,14 +55,14 @@ fn lines_with_their_times_have_the_combined_format_first() {
 #[cfg(feature = "cli")]
 fn lines_of_json_are_objects_whatever_a_client_sends() {
     let head =
-        "GET /a?b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u\"\\\u{e9}\r\n\r\n";
+        "GET /a?\\b HTTP/1.1\r\nHost: h\r\nReferer: http://r/\r\nUser-Agent: u\"\\\u{e9}\r\n\r\n";
     let value = |head| {
         let line = line_in(LogFormat::Json, head);
         assert_eq!(line.matches('\n').count(), 1, "{line}");
         serde_json::from_str::<serde_json::Value>(&line).unwrap()
     };
     let expected = serde_json::json!({
-        "time": 784_111_777.012, "client": "192.0.2.1", "method": "GET", "target": "/a?b",
+        "time": 784_111_777.012, "client": "192.0.2.1", "method": "GET", "target": "/a?\\b",
         "host": "h", "referer": "http://r/", "user_agent": "u\"\\\u{c3}\u{a9}",
         "status": 200, "bytes": 12, "microseconds": 34,
     });
