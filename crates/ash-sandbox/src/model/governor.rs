@@ -113,6 +113,7 @@ impl Governor {
     }
 
     /// Records that the last invocation, which was recorded as none, is an abort.
+    #[cfg(feature = "sandbox")]
     pub(crate) fn correct(&mut self) {
         self.aborts = self.invocations.min(self.aborts + 1);
     }
