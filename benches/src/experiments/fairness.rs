@@ -1,11 +1,10 @@
 //! Fairness of servers under overload.
 
-use std::fs;
-
+use super::request_log::run_with_log;
 use super::{Context, Experiment, servers};
 use crate::failure::Failure;
 use crate::measure::{Conditions, OtherPrograms, Peer, Quota, SOURCES, Site, Trials};
-use crate::outcome::{self, Outcome, X};
+use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
 
 /// See the module.
@@ -118,15 +117,13 @@ fn measure(
         if multiple < 1.0 && !is_first {
             continue;
         }
-        let log = outcome::directory()?.join(format!("fairness-{}.csv", std::process::id()));
-        let (rate, path) = (format!("{:.0}", saturation * multiple), log.display().to_string());
-        let args = [&usual[..], &["--rate", &rate, "--log", &path, "--warm-up", WARM_UP]].concat();
-        let trial = trials.run(peer, conditions, file, &args);
-        let text = fs::read_to_string(&log);
-        let _ = fs::remove_file(&log);
-        let (trial, text) = (trial?, text?);
+        let rate = format!("{:.0}", saturation * multiple);
+        let args = [&usual[..], &["--rate", &rate, "--warm-up", WARM_UP]].concat();
+        let (trial, requests) = run_with_log(trials, peer, conditions, file, &args)?;
         let warm_up = WARM_UP.parse().unwrap_or(0.0);
-        let times = answered(&text, warm_up, warm_up + trial.observed.seconds);
+        let period = warm_up..warm_up + trial.observed.seconds;
+        let answered = requests.iter().filter(|r| r.is_answered && period.contains(&r.due_s));
+        let times: Vec<_> = answered.map(|request| request.response_ms).collect();
         let step = times.len().div_ceil(MAX_POINTS).max(1);
         let figure =
             format!("Response time in order of completion, at {multiple} times saturation");
@@ -141,28 +138,4 @@ fn measure(
         }
     }
     Ok(ratio)
-}
-
-/// Returns the response times, in milliseconds, of the answered requests that were due between two
-/// times, in seconds.
-fn answered(log: &str, from: f64, until: f64) -> Vec<f64> {
-    let line = |line: &str| {
-        let fields: Vec<_> = line.split(',').collect();
-        let [due, _, end, ""] = fields[..] else { return None };
-        let (due, end): (f64, f64) = (due.parse().ok()?, end.parse().ok()?);
-        (due >= from && due < until).then_some(end / 1e3)
-    };
-    log.lines().skip(1).filter_map(line).collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::answered;
-
-    #[test]
-    fn only_answered_requests_due_in_the_window_count() {
-        let log =
-            "due_s,connect_us,end_us,failed\n0.5,1,100,\n1.5,1,200,\n1.6,,900,refused\n2.5,1,3,\n";
-        assert_eq!(answered(log, 1.0, 2.0), [0.2]);
-    }
 }

@@ -2,10 +2,11 @@
 
 use std::cell::Cell;
 use std::ffi::CString;
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::PathBuf;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::thread;
 use std::time::Instant;
@@ -13,6 +14,7 @@ use std::time::Instant;
 use flexsc_rt::operations::{close, open, read_at, stat};
 use flexsc_rt::{Config, EventLoop};
 use rustix::fs::{AtFlags, Mode, OFlags};
+use tokio::task::spawn_blocking;
 
 use super::system_call::failed;
 use super::{Context, Experiment};
@@ -51,8 +53,8 @@ const FLEXSC: usize = 3;
 const NOTES: [&str; 2] = [
     "`std` asks for one file after the other, `std, all cores` with a thread for each core. `tokio::fs` \
      has 256 tasks at a time on one thread, and its pool of blocking threads; `flexsc` 256 calls at a \
-     time on one thread, by callbacks, and its syscall threads. Reads open, read and close each file. A \
-     time is that of all files, over their number.",
+     time on one thread, by callbacks, and its syscall threads. Reads open each file, read it by one call into \
+     4 KiB, and close it. A time is that of all files, over their number.",
     "Each round runs all in a shuffled order; ratios are taken within a round. With cold caches, \
      /proc/sys/vm/drop_caches is written before each.",
 ];
@@ -182,9 +184,14 @@ fn measure(
 fn by_std(paths: &[PathBuf], task: FileTask) -> io::Result<u64> {
     let bytes = |path: &PathBuf| match task {
         FileTask::Stat => fs::metadata(path).map(|found| found.len()),
-        FileTask::Read => fs::read(path).map(|content| content.len() as u64),
+        FileTask::Read => read_by_std(path),
     };
     paths.iter().map(bytes).sum()
+}
+
+fn read_by_std(path: &Path) -> io::Result<u64> {
+    let mut content = vec![0; MAX_BYTES];
+    Ok(File::open(path)?.read_at(&mut content, 0)? as u64)
 }
 
 fn on_all_cores(paths: &[PathBuf], task: FileTask) -> io::Result<u64> {
@@ -206,7 +213,8 @@ fn by_tokio(paths: &[PathBuf], task: FileTask) -> io::Result<u64> {
                 tokio::spawn(async move {
                     match task {
                         FileTask::Stat => tokio::fs::metadata(path).await.map(|found| found.len()),
-                        FileTask::Read => tokio::fs::read(path).await.map(|all| all.len() as u64),
+                        // As the functions of tokio::fs do.
+                        FileTask::Read => spawn_blocking(move || read_by_std(&path)).await?,
                     }
                 })
             });

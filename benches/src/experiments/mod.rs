@@ -21,6 +21,7 @@ mod mixed;
 mod overload;
 mod peers;
 mod preempt;
+mod request_log;
 mod rounds;
 mod send_dequeue;
 mod servers;

@@ -183,7 +183,7 @@ fn split(options: &Serve) -> Result<(&str, &str), Failure> {
     options.mechanism.split_once('/').ok_or_else(expected)
 }
 
-/// Runs the web server with a setting: `tls` with the certificate of the site, `gzip` at nginx's default level without
+/// Runs the web server with a setting: `tls` with the certificate of the site, `gzip-LEVEL` without
 /// a cache, `uncached` without a search for precompressed files, `observed` with metrics and an access log, `router`
 /// with a router of axum, `slow` and `slow-tls` with short time-outs, or `plain`.
 fn variant(options: &Serve) -> Result<Value, Failure> {
@@ -204,9 +204,9 @@ fn server_with(options: &Serve, mechanism: &str, setting: &str) -> Result<Builde
         "tls" => server.tls(tls_of(root)),
         "slow" => server.limits(impatient()),
         "slow-tls" => server.limits(impatient()).tls(tls_of(root)),
-        "gzip" => {
+        "gzip-1" | "gzip-2" => {
             let mut compression = Compression::default();
-            compression.levels = "gzip:1".parse().map_err(Failure::Request)?;
+            compression.levels = setting.replace('-', ":").parse().map_err(Failure::Request)?;
             server.compression(compression).limits(without_cache())
         }
         "uncached" => server.limits(without_cache()).precompressed(false),
@@ -375,9 +375,10 @@ mod tests {
         let flags = ["serve", "--what", "variant", "--mechanism", "epoll/plain", "--root", root];
         let flags = Serve::augment_args(Command::new("serve")).get_matches_from(flags);
         let options = Serve::from_arg_matches(&flags).unwrap();
-        for setting in
-            ["plain", "router", "tls", "slow", "slow-tls", "gzip", "uncached", "observed"]
-        {
+        for setting in [
+            "plain", "router", "tls", "slow", "slow-tls", "gzip-1", "gzip-2", "uncached",
+            "observed",
+        ] {
             let server = server_with(&options, "epoll", setting).unwrap();
             server.check().unwrap_or_else(|error| panic!("{setting}: {error}"));
         }

@@ -82,7 +82,7 @@ pub(super) struct Server {
     stream: TcpStream,
     /// To the server: endless handlers of another tenant.
     endless: mpsc::Sender<Handler>,
-    /// The longest time in which an endless handler was stopped, in ns.
+    /// The longest time in which an endless handler was stopped since it was read, in ns.
     stopped_ns: Arc<AtomicU64>,
     stamps: Arc<Stamps>,
     thread: Option<JoinHandle<Result<(), Failure>>>,
@@ -150,9 +150,9 @@ impl Server {
         Ok(Runaway { stream: connect(self.address)?, handlers: self.endless.clone() })
     }
 
-    /// Returns the longest time in which an endless handler was stopped.
+    /// Returns the longest time in which an endless handler was stopped since the last call.
     pub(super) fn stopped(&self) -> Duration {
-        Duration::from_nanos(self.stopped_ns.load(Ordering::Relaxed))
+        Duration::from_nanos(self.stopped_ns.swap(0, Ordering::Relaxed))
     }
 }
 

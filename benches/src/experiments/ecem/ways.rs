@@ -106,6 +106,7 @@ impl Sender {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let socket = TcpStream::connect(listener.local_addr()?)?;
         let (other, _) = listener.accept()?;
+        socket.set_nodelay(true)?;
         set_socket_send_buffer_size(&socket, SEND_BUFFER).map_err(std::io::Error::from)?;
         socket.set_nonblocking(true)?;
         let config = UringConfig::new(Mode::Deferred, 8, 8, 4096);

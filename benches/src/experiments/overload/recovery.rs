@@ -1,6 +1,7 @@
 //! The time until a server recovers from a burst.
 
 use super::super::Context;
+use super::super::request_log::{Request, run_with_log};
 use super::super::sweep::Setting;
 use super::SEND;
 use crate::failure::Failure;
@@ -45,28 +46,34 @@ pub(super) fn run(
         ]
         .concat();
         cx.progress.set_message("send: a burst");
-        let trial = trials.run(Peer::Ours(SEND), &usual.conditions, usual.file, &args)?;
+        let (conditions, file) = (&usual.conditions, usual.file);
+        let (trial, requests) = run_with_log(trials, Peer::Ours(SEND), conditions, file, &args)?;
         cx.progress.inc(1);
         let burst_end: f64 = long.parse().unwrap_or(0.0);
         if round.number == 0 {
             figure(&trial.observed.series, burst_end, outcome);
         }
         // A round without a recovery counts.
-        times.push(recovered(&trial.observed.series, burst_end).unwrap_or(f64::INFINITY));
+        times.push(recovered(&requests, burst_end).unwrap_or(f64::INFINITY));
     }
     outcome.ratio("recovery_s", SEND, times);
     Ok(())
 }
 
-/// Returns the seconds from the end of the burst to the first intervals with nearly as many good
-/// replies as requests.
-fn recovered(series: &[Interval], burst_end: f64) -> Option<f64> {
+/// Returns the seconds from the end of the burst to the first intervals of which nearly all requests got good replies.
+/// The replies to requests of the burst do not count.
+fn recovered(requests: &[Request], burst_end: f64) -> Option<f64> {
     let length: f64 = INTERVAL.parse().ok()?;
-    let after: Vec<_> = series.iter().filter(|i| i.until_s > burst_end + length / 2.0).collect();
-    let is_recovered = |some: &[&Interval]| {
-        let due: u64 = some.iter().map(|i| i.due).sum();
-        let replies: u64 = some.iter().map(|i| i.replies).sum();
-        replies as f64 >= SHARE * due as f64
+    let mut after: Vec<(u32, u32)> = Vec::new();
+    for request in requests.iter().filter(|request| request.due_s >= burst_end) {
+        let n = ((request.due_s - burst_end) / length) as usize;
+        after.resize(after.len().max(n + 1), (0, 0));
+        after[n].0 += 1;
+        after[n].1 += u32::from(request.is_answered);
+    }
+    let is_recovered = |some: &[(u32, u32)]| {
+        let (due, answered) = some.iter().fold((0, 0), |sum, of| (sum.0 + of.0, sum.1 + of.1));
+        f64::from(answered) >= SHARE * f64::from(due)
     };
     let first = after.windows(INTERVALS).position(is_recovered)?;
     Some(first as f64 * length)
@@ -90,19 +97,27 @@ fn figure(series: &[Interval], burst_end: f64, outcome: &mut Outcome) {
 mod tests {
     use super::*;
 
-    fn interval(until_s: f64, due: u64, replies: u64) -> Interval {
-        Interval { until_s, due, replies, ..Interval::default() }
+    /// Requests of a tenth of a second, of which so many got replies.
+    fn tenth(n: u32, due: u32, answered: u32) -> impl Iterator<Item = Request> {
+        let due_s = f64::from(n) / 10.0 + 0.05;
+        (0..due).map(move |i| Request { due_s, response_ms: 1.0, is_answered: i < answered })
     }
 
     #[test]
     fn recovery_requires_several_intervals_with_nearly_all_replies() {
-        let mut series: Vec<_> =
-            (1..=15).map(|i| interval(f64::from(i) / 10.0, 300, 100)).collect();
-        series.extend((16..=18).map(|i| interval(f64::from(i) / 10.0, 90, 50)));
-        series.extend((19..=35).map(|i| interval(f64::from(i) / 10.0, 90, 89)));
-        let time = recovered(&series, 1.5).unwrap();
+        let mut requests: Vec<_> = (0..15).flat_map(|n| tenth(n, 300, 100)).collect();
+        requests.extend((15..18).flat_map(|n| tenth(n, 90, 50)));
+        requests.extend((18..35).flat_map(|n| tenth(n, 90, 89)));
+        let time = recovered(&requests, 1.5).unwrap();
         assert!((time - 0.3).abs() < 1e-9, "{time}");
-        series.truncate(20);
-        assert_eq!(recovered(&series, 1.5), None);
+        requests.retain(|request| request.due_s < 2.0);
+        assert_eq!(recovered(&requests, 1.5), None);
+    }
+
+    #[test]
+    fn replies_to_requests_of_the_burst_counted_as_recovery() {
+        let mut requests: Vec<_> = (0..15).flat_map(|n| tenth(n, 300, 300)).collect();
+        requests.extend((15..35).flat_map(|n| tenth(n, 90, 0)));
+        assert_eq!(recovered(&requests, 1.5), None);
     }
 }

@@ -109,6 +109,8 @@ pub(super) struct Client {
     /// The text that the head of each response must contain, in lower case.
     field: &'static str,
     reply: Vec<u8>,
+    /// Bytes of all responses.
+    received: usize,
 }
 
 impl Client {
@@ -121,7 +123,7 @@ impl Client {
     ) -> Result<Self, Failure> {
         let streams =
             requests.iter().map(|_| Stream::connect(to, tls)).collect::<Result<_, _>>()?;
-        Ok(Client { streams, requests, field, reply: Vec::new() })
+        Ok(Client { streams, requests, field, reply: Vec::new(), received: 0 })
     }
 
     /// Makes a number of requests on each connection.
@@ -132,9 +134,15 @@ impl Client {
             }
             for stream in &mut self.streams {
                 stream.receive(&mut self.reply, self.field)?;
+                self.received += self.reply.len();
             }
         }
         Ok(())
+    }
+
+    /// Returns the number of bytes of all responses, heads included.
+    pub(super) fn received(&self) -> usize {
+        self.received
     }
 }
 
