@@ -201,3 +201,35 @@ fn events_reach_all_clients_until_they_go() {
     drop(one);
     program.stop();
 }
+
+/// A lone CR ends a line of an event, too.
+#[test]
+fn text_after_a_cr_was_lost_or_another_field() {
+    let program = Program::start(env!("CARGO_BIN_EXE_events"), &["127.0.0.1:0"]);
+    let mut stream = program.connect();
+    stream.write_all(b"GET /events HTTP/1.1\r\nHost: a\r\n\r\n").unwrap();
+    let mut received = BufReader::new(stream);
+    let mut event = || {
+        let mut event = Vec::new();
+        // Chunks begin and end with CR LF; an event with LF LF.
+        while !event.ends_with(b"\n\n") {
+            assert!(received.read_until(b'\n', &mut event).unwrap() > 0);
+        }
+        let event = String::from_utf8(event).unwrap();
+        event.rsplit("\r\n").next().unwrap().to_owned()
+    };
+    assert_eq!(event(), ": welcome\n\n");
+    for (text, lines) in [
+        ("hello\rthere", "data: hello\ndata: there\n\n"),
+        (
+            "x\revent: admin\rid: 9\rretry: 86400000\r\rdata: forged",
+            "data: x\ndata: event: admin\ndata: id: 9\ndata: retry: 86400000\ndata: \ndata: data: forged\n\n",
+        ),
+        ("each\r\nend\nis one\r", "data: each\ndata: end\ndata: is one\n\n"),
+    ] {
+        program.request("POST /say", "", text.as_bytes());
+        assert_eq!(event(), lines, "{text:?}");
+    }
+    drop(received);
+    program.stop();
+}

@@ -27,6 +27,8 @@ impl Listeners {
 
     /// Sends an event to all clients. Those that have gone, or do not keep up, are dropped.
     fn send(&self, text: &str) -> String {
+        // A lone CR would end a line of the event, and the text after it be a field of its own.
+        let text = text.replace("\r\n", "\n").replace('\r', "\n");
         let lines = text.lines().map(|line| format!("data: {line}\n"));
         let event = lines.collect::<String>() + "\n";
         let mut listeners = self.0.lock().unwrap();
