@@ -179,6 +179,15 @@ fn upload_of_a_client_that_had_left_stayed() {
 }
 
 #[test]
+fn path_of_the_directory_was_in_the_answer_to_a_failed_upload() {
+    let (program, directory) = start_upload();
+    fs::remove_dir(directory.path()).unwrap();
+    let answer = program.request("PUT /files/a.txt", "", b"x");
+    assert_eq!((answer.status, &*answer.body), (500, "the file cannot be stored\n"));
+    program.stop();
+}
+
+#[test]
 fn events_reach_all_clients_until_they_go() {
     let program = Program::start(env!("CARGO_BIN_EXE_events"), &["127.0.0.1:0"]);
     let listen = || {

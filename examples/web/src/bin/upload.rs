@@ -93,7 +93,12 @@ fn main() -> Result<(), Error> {
             };
             match store(pool, target, request.into_body()).await {
                 Ok(len) => (StatusCode::CREATED, format!("{len} bytes\n")),
-                Err(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")),
+                Err(error) => {
+                    // It may have the path of the directory, which is no client's business.
+                    eprintln!("upload: {error}");
+                    let text = "the file cannot be stored\n".to_owned();
+                    (StatusCode::INTERNAL_SERVER_ERROR, text)
+                }
             }
         }
     };
