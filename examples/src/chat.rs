@@ -65,11 +65,15 @@ impl Application for Chat {
         while let Some(end) = rx.bytes().iter().position(|byte| *byte == b'\n') {
             let line: Arc<str> = String::from_utf8_lossy(&rx.bytes()[..=end]).into();
             rx.consume(end + 1);
-            x.io.send(x.id, Chunk::Copy(line.as_bytes()));
+            let queued = x.io.send(x.id, Chunk::Copy(line.as_bytes()));
             self.broadcast(x.io, &mut x.others, &line);
             for peer in &self.peers {
                 self.missed +=
                     u64::from(matches!(peer.send(line.clone()), Err(SendError::Full(_))));
+            }
+            if queued >= HIGH_WATER {
+                // The rest, and the end, are passed again after a resume.
+                return x.io.set_receiving(x.id, false);
             }
         }
         if rx.eof() {
@@ -79,6 +83,7 @@ impl Application for Chat {
 
     fn drained(&mut self, x: Cx<'_, impl Commands, Joined>) {
         x.state.0 = true;
+        x.io.set_receiving(x.id, true);
     }
 
     fn woken(&mut self, io: &mut impl Commands, mut all: Others<'_, Joined>, _: u64) {

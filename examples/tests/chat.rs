@@ -3,38 +3,60 @@
 use crate::support;
 
 use std::io::{BufRead as _, BufReader};
+use std::net::SocketAddr;
 use std::sync::mpsc;
-use std::thread;
+use std::thread::{self, JoinHandle};
 
-use evring::AnyMechanism;
+use evring::{AnyMechanism, Config, RemoteHandle, Stats};
 use examples::Chat;
-use support::client::Client;
-use support::{config, on_each};
+use support::client::{Client, End};
+use support::{config, on_each, tiny};
+
+/// Workers of a chat.
+struct Workers {
+    addresses: Vec<SocketAddr>,
+    remotes: Vec<RemoteHandle>,
+    threads: Vec<JoinHandle<Stats>>,
+}
+
+impl Workers {
+    fn start(number: usize, backend: &'static str, config: &Config) -> Self {
+        let (mut addresses, mut remotes) = (Vec::new(), Vec::new());
+        let (mut threads, mut chats) = (Vec::new(), Vec::new());
+        for _ in 0..number {
+            let ((sender, started), (chat_sender, chat)) = (mpsc::channel(), mpsc::channel());
+            chats.push(chat_sender);
+            let config = config.clone();
+            threads.push(thread::spawn(move || {
+                let server = AnyMechanism::new(backend, &config).unwrap();
+                sender.send((server.addresses()[0], server.remote())).unwrap();
+                server.run::<Chat>(chat.recv().unwrap()).unwrap()
+            }));
+            let (address, remote) = started.recv().unwrap();
+            addresses.push(address);
+            remotes.push(remote);
+        }
+        for (sender, chat) in chats.iter().zip(Chat::workers(&remotes)) {
+            sender.send(chat).unwrap();
+        }
+        Workers { addresses, remotes, threads }
+    }
+
+    fn stop(self) -> Vec<Stats> {
+        self.remotes.iter().for_each(RemoteHandle::stop);
+        self.threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    }
+}
 
 #[test]
 fn line_reaches_the_clients_of_all_workers() {
     on_each(|backend| {
-        let mut workers = Vec::new();
-        let mut servers = Vec::new();
-        let mut chats = Vec::new();
-        for _ in 0..2 {
-            let ((sender, started), (chat_sender, chat)) = (mpsc::channel(), mpsc::channel());
-            chats.push(chat_sender);
-            workers.push(thread::spawn(move || {
-                let server = AnyMechanism::new(backend, &config()).unwrap();
-                sender.send((server.addresses()[0], server.remote())).unwrap();
-                server.run::<Chat>(chat.recv().unwrap()).unwrap()
-            }));
-            servers.push(started.recv().unwrap());
-        }
-        let remotes: Vec<_> = servers.iter().map(|(_, remote)| remote.clone()).collect();
-        for (sender, chat) in chats.iter().zip(Chat::workers(&remotes)) {
-            sender.send(chat).unwrap();
-        }
-        let mut clients: Vec<_> = servers
+        let workers = Workers::start(2, backend, &config());
+        let addresses = &workers.addresses;
+        let mut clients: Vec<_> = addresses
             .iter()
-            .chain(&servers)
-            .map(|(address, _)| {
+            .chain(addresses)
+            .map(|address| {
                 let mut client = Client::connect(*address);
                 client.ask(b"joined\n", b"joined\n");
                 client
@@ -51,7 +73,23 @@ fn line_reaches_the_clients_of_all_workers() {
             assert_eq!(lines, ["from 0", "from 1", "from 2", "from 3"]);
         }
         drop(clients);
-        remotes.iter().for_each(evring::RemoteHandle::stop);
-        workers.into_iter().for_each(|worker| assert_eq!(worker.join().unwrap().accepted, 2));
+        workers.stop().iter().for_each(|stats| assert_eq!(stats.accepted, 2));
+    });
+}
+
+#[test]
+fn client_that_did_not_read_its_lines_was_reset() {
+    on_each(|backend| {
+        let workers = Workers::start(1, backend, &tiny().with(|c| c.max_queued_bytes = 1 << 20));
+        let mut client = Client::narrow(workers.addresses[0]);
+        let lines: String = (0..1 << 20).map(|number| format!("line {number:010}\n")).collect();
+        let sent = client.send_until_full(lines.as_bytes(), 6 << 20);
+        assert!(sent < lines.len(), "the server took all of it");
+
+        // The end arrives while the server does not receive.
+        client.end();
+        let whole = lines[..sent].rfind('\n').unwrap() + 1;
+        client.expect_last(&lines.as_bytes()[..whole], End::Eof);
+        workers.stop();
     });
 }
