@@ -125,6 +125,13 @@ impl Application for Throttle {
         }
     }
 
+    /// A stream goes on to its end.
+    fn stopping(&mut self, x: Cx<'_, impl Commands, Stream>) {
+        if x.state.due.is_none() {
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+
     /// The next piece is due.
     fn expired(&mut self, x: Cx<'_, impl Commands, Stream>) {
         let Some(file) = x.state.file.clone() else { return };

@@ -143,3 +143,29 @@ fn missing_file_closes_the_connection() {
         server.stop();
     });
 }
+
+#[test]
+fn stop_of_the_server_truncated_streams() {
+    let root = tempfile::tempdir().unwrap();
+    // Pieces of a tenth of a second: two come after the stop.
+    let contents = pattern(30_000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each_at_once(|backend| {
+        let config = config().with(|c| {
+            c.roots = vec![root.path().to_owned()];
+            c.drain_timeout = TIMEOUT;
+        });
+        let server = Server::start(backend, config, || Throttle::new("file", 100_000));
+        // A connection without a stream closes at once.
+        let mut idle = TcpStream::connect(server.address).unwrap();
+        let mut client = request(&server);
+        let mut reply = vec![0; 1];
+        client.read_exact(&mut reply).unwrap();
+        server.remote.stop();
+        client.read_to_end(&mut reply).unwrap();
+        assert!(body(&reply) == contents, "{backend}: {} bytes", reply.len());
+        assert_eq!(idle.read(&mut [0]).unwrap(), 0, "{backend}");
+        drop(client);
+        server.stop();
+    });
+}
