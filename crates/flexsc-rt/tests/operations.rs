@@ -16,7 +16,9 @@ use std::time::Duration;
 
 use flexsc_rt::operations::*;
 use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Executor, Kind, Operation, Pages};
-use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags, SeekFrom, memfd_create};
+use rustix::fs::{
+    AtFlags, FallocateFlags, MemfdFlags, Mode, OFlags, ResolveFlags, SeekFrom, memfd_create,
+};
 use rustix::pipe::{PipeFlags, fcntl_getpipe_size};
 
 /// Runs a test with each executor of bounded calls, and with the choice by cost.
@@ -101,6 +103,26 @@ fn files() {
         run(events, unlink(at("directory"), AtFlags::REMOVEDIR)).unwrap();
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
         run(events, close(file)).unwrap();
+    });
+}
+
+#[test]
+fn open_follows_a_link_unless_a_rule_forbids_it() {
+    each_executor(|events| {
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::create_dir(directory.path().join("real")).unwrap();
+        std::fs::write(directory.path().join("real/file"), "content").unwrap();
+        std::os::unix::fs::symlink("real", directory.path().join("link")).unwrap();
+        let root = Descriptor::new(File::open(directory.path()).unwrap());
+        let mut len = |name: &CStr, rules| {
+            let path = PathAt::new(&root, name.to_owned());
+            let file = open_resolving(path, OFlags::RDONLY, Mode::empty(), rules);
+            let file = run(events, file).map_err(|error| error.raw_os_error())?;
+            Ok(run(events, stat_file(&file)).unwrap().stx_size)
+        };
+        assert_eq!(len(c"link/file", ResolveFlags::empty()), Ok(7));
+        assert_eq!(len(c"link/file", ResolveFlags::NO_SYMLINKS), Err(Some(libc::ELOOP)));
+        assert_eq!(len(c"real/file", ResolveFlags::NO_SYMLINKS), Ok(7));
     });
 }
 

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, FallocateFlags, Mode, OFlags, ResolveFlags};
 
 use super::buffer::Bytes;
 use super::{done, fill, filled, number};
@@ -110,6 +110,31 @@ pub fn open(
     let flags = (flags | OFlags::CLOEXEC).bits() as usize;
     let args = [flags, mode.bits() as usize];
     on_path(path, libc::SYS_openat, args, |path, result, _| opened(result, path.nature()))
+}
+
+/// Opens a file as [`open`] does, unless its path breaks a rule, such as that it has no symbolic link in any place:
+/// openat2(2). It gives `ENOSYS` before Linux 5.6, and in some sandboxes.
+pub fn open_resolving(
+    path: impl Into<PathAt>,
+    flags: OFlags,
+    mode: Mode,
+    rules: ResolveFlags,
+) -> impl Operation<Output = io::Result<Descriptor>> {
+    let flags = flags | OFlags::CLOEXEC;
+    let how = [u64::from(flags.bits()), u64::from(mode.bits()), rules.bits()];
+    // SAFETY: the path ends with a zero byte and lies on the heap; the scratch holds the rest.
+    unsafe {
+        let prepare = move |path: &mut PathAt, scratch: &mut Scratch| {
+            let (directory, name) = path.args();
+            scratch[..3].copy_from_slice(&how);
+            let (how_at, len) = (scratch.as_ptr() as usize, size_of_val(&how));
+            Call::bounded(libc::SYS_openat2, [directory, name, how_at, len, 0, 0])
+                .object(path.object())
+        };
+        Owned::new(path.into(), prepare, |path: PathAt, result, _: &Scratch| {
+            opened(result, path.nature())
+        })
+    }
 }
 
 /// In the scratch memory of a close: it was posted.
