@@ -1,7 +1,8 @@
 //! Walks a directory tree: each directory is a task, and its files are asked for in batches.
 //!
-//! Directories wait on a stack, so that a deep tree needs little memory. A path that the kernel would
-//! refuse for its length begins at an open directory, an anchor.
+//! Directories wait on a stack, so that a deep tree needs little memory. Their paths begin at the root, which is
+//! open, so that none of them leads through a link; one that the kernel would refuse for its length begins at another
+//! open directory, an anchor.
 
 mod batch;
 mod queue;
@@ -22,7 +23,8 @@ pub struct Options {
     pub directories: usize,
     /// Calls of one directory that are posted at a time.
     pub batch: usize,
-    /// Directories that are kept open as the beginnings of long paths, one for every 2 KiB of a path.
+    /// Directories that are kept open as the beginnings of long paths, one for every 2 KiB of a path. The root is open,
+    /// too, and not counted.
     pub anchors: usize,
     /// Memory for the paths of directories that were found and not read.
     pub pending_bytes: usize,

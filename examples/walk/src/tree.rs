@@ -9,10 +9,10 @@ use std::path::Path;
 use std::rc::Rc;
 
 use async_executor::LocalExecutor;
-use flexsc_rt::operations::{PathAt, directory_entries, getdents, open, stat};
+use flexsc_rt::operations::{PathAt, directory_entries, getdents, open, open_resolving, stat};
 use flexsc_rt::{Descriptor, Runtime};
 use foldhash::fast::RandomState;
-use rustix::fs::{AtFlags, Mode, OFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags};
 
 use crate::batch::all;
 use crate::queue::Queue;
@@ -23,12 +23,14 @@ use crate::{Entry, Error, Found, Options, Totals};
 const ANCHOR_BYTES: usize = 2048;
 /// Bytes of directory entries that are read at a time.
 const BUFFER_BYTES: usize = 32 << 10;
+/// How directories are opened.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW);
 
 /// A directory that was found.
 struct Directory {
     /// Its path from the root.
     path: Vec<u8>,
-    /// The directory at which the kernel begins, and where its path from there begins.
+    /// The directory at which the kernel begins, and where its path from there begins. The root has none.
     anchor: Option<Rc<Anchor>>,
     from: usize,
 }
@@ -55,6 +57,8 @@ struct Walk<'a, F> {
     anchors: Rc<Cell<usize>>,
     /// Files with several links: device and inode.
     links: RefCell<HashSet<(u32, u32, u64), RandomState>>,
+    /// The kernel, or a sandbox, has no openat2(2).
+    lacks_openat2: Cell<bool>,
     failed: RefCell<Option<Error>>,
 }
 
@@ -63,31 +67,39 @@ pub(crate) fn walk(
     options: &Options,
     found: impl FnMut(Found<'_>),
 ) -> Result<Totals, Error> {
-    let walk = Walk {
-        runtime: Runtime::new(&options.pages).map_err(Error::Pages)?,
-        options,
-        found: RefCell::new(found),
-        totals: Cell::default(),
-        queue: Queue::new(),
-        pending_bytes: Cell::new(0),
-        anchors: Rc::default(),
-        links: RefCell::default(),
-        failed: RefCell::default(),
-    };
-    let executor = LocalExecutor::new();
-    futures_lite::future::block_on(executor.run(async {
-        walk.root(root).await?;
-        let tasks: Vec<_> =
-            (0..options.directories.max(1)).map(|_| executor.spawn(walk.directories())).collect();
-        for task in tasks {
-            task.await;
-        }
-        Ok(())
-    }))?;
-    walk.failed.take().map_or(Ok(walk.totals.get()), Err)
+    Walk::new(options, found)?.run(root)
 }
 
-impl<F: FnMut(Found<'_>)> Walk<'_, F> {
+impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
+    fn new(options: &'a Options, found: F) -> Result<Self, Error> {
+        Ok(Walk {
+            runtime: Runtime::new(&options.pages).map_err(Error::Pages)?,
+            options,
+            found: RefCell::new(found),
+            totals: Cell::default(),
+            queue: Queue::new(),
+            pending_bytes: Cell::new(0),
+            anchors: Rc::default(),
+            links: RefCell::default(),
+            lacks_openat2: Cell::new(false),
+            failed: RefCell::default(),
+        })
+    }
+
+    fn run(&self, root: &[u8]) -> Result<Totals, Error> {
+        let executor = LocalExecutor::new();
+        futures_lite::future::block_on(executor.run(async {
+            self.root(root).await?;
+            let tasks = 0..self.options.directories.max(1);
+            let tasks: Vec<_> = tasks.map(|_| executor.spawn(self.directories())).collect();
+            for task in tasks {
+                task.await;
+            }
+            Ok(())
+        }))?;
+        self.failed.take().map_or(Ok(self.totals.get()), Err)
+    }
+
     async fn root(&self, root: &[u8]) -> Result<(), Error> {
         let path = CString::new(root).map_err(|error| Error::Root(error.into()))?;
         let asked = self.runtime.call(stat(path, AtFlags::SYMLINK_NOFOLLOW)).await;
@@ -113,8 +125,7 @@ impl<F: FnMut(Found<'_>)> Walk<'_, F> {
     }
 
     async fn directory(&self, directory: &Directory, buffer: &mut Vec<u8>) -> io::Result<()> {
-        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW;
-        let file = self.runtime.call(open(directory.at()?, flags, Mode::empty())).await?;
+        let file = self.open(directory).await?;
         // The anchor of directories inside, made when the first is found.
         let mut anchor = None;
         loop {
@@ -151,6 +162,31 @@ impl<F: FnMut(Found<'_>)> Walk<'_, F> {
         }
     }
 
+    /// Opens a directory. Below the root it follows no link, as any directory on the way may have become one.
+    async fn open(&self, directory: &Directory) -> io::Result<Descriptor> {
+        let path = CString::new(&directory.path[directory.from..])?;
+        let Some(anchor) = &directory.anchor else {
+            return self.runtime.call(open(path, DIRECTORY, Mode::empty())).await;
+        };
+        if !self.lacks_openat2.get() {
+            let path = PathAt::new(&anchor.directory, path.clone());
+            let rules = ResolveFlags::NO_SYMLINKS;
+            let open = open_resolving(path, DIRECTORY, Mode::empty(), rules);
+            match self.runtime.call(open).await {
+                Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
+                    self.lacks_openat2.set(true);
+                }
+                opened => return opened,
+            }
+        }
+        let mut file = anchor.directory.clone();
+        for name in path.as_bytes().split(|byte| *byte == b'/') {
+            let path = PathAt::new(&file, CString::new(name)?);
+            file = self.runtime.call(open(path, DIRECTORY, Mode::empty())).await?;
+        }
+        Ok(file)
+    }
+
     /// Reports an object. Returns whether it is a directory.
     fn entry(&self, path: &[u8], stat: &libc::statx) -> bool {
         let entry = Entry::new(path, stat);
@@ -185,21 +221,24 @@ impl<F: FnMut(Found<'_>)> Walk<'_, F> {
         name: &[u8],
     ) -> io::Result<Directory> {
         let path = directory.path_of(name);
-        if path.len() - directory.from < ANCHOR_BYTES {
+        if directory.anchor.is_some() && path.len() - directory.from < ANCHOR_BYTES {
             let anchor = directory.anchor.clone();
             return Ok(Directory { path, anchor, from: directory.from });
         }
         let anchor = match anchor {
             Some(anchor) => Rc::clone(anchor),
             None => {
-                let open = self.anchors.get();
-                if open >= self.options.anchors {
-                    return Err(io::Error::other(
-                        "the path is too long; walk it from a directory further down",
-                    ));
-                }
-                self.anchors.set(open + 1);
-                let open = Rc::clone(&self.anchors);
+                let open = match directory.anchor {
+                    // The root is not among those that are bounded.
+                    None => Rc::default(),
+                    Some(_) if self.anchors.get() >= self.options.anchors => {
+                        return Err(io::Error::other(
+                            "the path is too long; walk it from a directory further down",
+                        ));
+                    }
+                    Some(_) => Rc::clone(&self.anchors),
+                };
+                open.set(open.get() + 1);
                 let new = Rc::new(Anchor { directory: file.clone(), open });
                 Rc::clone(anchor.insert(new))
             }
@@ -237,15 +276,6 @@ impl<F: FnMut(Found<'_>)> Walk<'_, F> {
 }
 
 impl Directory {
-    /// The directory, as the kernel gets it.
-    fn at(&self) -> io::Result<PathAt> {
-        let path = CString::new(&self.path[self.from..])?;
-        Ok(match &self.anchor {
-            Some(anchor) => PathAt::new(&anchor.directory, path),
-            None => path.into(),
-        })
-    }
-
     /// Returns the path of something inside.
     fn path_of(&self, name: &[u8]) -> Vec<u8> {
         let slash = if self.path.ends_with(b"/") { &b""[..] } else { b"/" };
@@ -255,5 +285,38 @@ impl Directory {
     /// The memory that it takes while it waits.
     fn bytes(&self) -> usize {
         size_of::<Self>() + self.path.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn without_openat2_no_link_is_followed_either() {
+        let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let at = |name: &str| root.path().join(name);
+        fs::create_dir_all(at("a/b/inside")).unwrap();
+        fs::create_dir_all(elsewhere.path().join("b/inside/secret")).unwrap();
+        let sums = |exchange: bool| {
+            let options = Options { directories: 1, ..Options::default() };
+            let walk = Walk::new(&options, |found: Found<'_>| match found {
+                Found::Entry(entry) if exchange && entry.path == at("a/b/inside") => {
+                    // It is found, and not open.
+                    fs::rename(at("a"), at("c")).unwrap();
+                    symlink(elsewhere.path(), at("a")).unwrap();
+                }
+                _ => {}
+            });
+            let walk = walk.unwrap();
+            walk.lacks_openat2.set(true);
+            let totals = walk.run(root.path().as_os_str().as_bytes()).unwrap();
+            (totals.entries, totals.unreadable)
+        };
+        assert_eq!(sums(false), (4, 0));
+        assert_eq!(sums(true), (4, 1));
     }
 }

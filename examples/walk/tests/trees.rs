@@ -233,6 +233,42 @@ fn directories_that_wait_and_remembered_links_are_bounded() {
     assert_eq!(sums(root.path(), &options).unwrap().entries, 1 + 3 * 200);
 }
 
+#[test]
+fn link_in_the_place_of_an_ancestor_was_followed() {
+    let (root, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let at = |name: &str| root.path().join(name);
+    fs::create_dir_all(at("a/inside")).unwrap();
+    fs::create_dir_all(elsewhere.path().join("inside/secret")).unwrap();
+    let mut options = Options::default();
+    options.directories = 1;
+    let (mut found_entries, mut unreadable) = (BTreeSet::new(), Vec::new());
+    let totals = walk(root.path(), &options, |found| match found {
+        Found::Entry(entry) => {
+            if entry.path == at("a/inside") {
+                // It is found, and not open.
+                fs::rename(at("a"), at("b")).unwrap();
+                symlink(elsewhere.path(), at("a")).unwrap();
+            }
+            found_entries.insert(entry.path.to_owned());
+        }
+        Found::Unreadable(path, error) => unreadable.push((path.to_owned(), error)),
+    });
+    assert_eq!(found_entries, BTreeSet::from([at(""), at("a"), at("a/inside")]));
+    let [(path, error)] = &unreadable[..] else { panic!("{unreadable:?}") };
+    assert_eq!((path, error.raw_os_error()), (&at("a/inside"), Some(libc::ELOOP)));
+    assert_eq!(totals.unwrap().unreadable, 1);
+}
+
+/// A link on the way to the root is the caller's, and no part of the tree.
+#[test]
+fn path_of_the_root_may_have_links() {
+    let directory = tempfile::tempdir().unwrap();
+    fs::create_dir_all(directory.path().join("real/root/a/b")).unwrap();
+    symlink("real", directory.path().join("link")).unwrap();
+    assert_agrees(&directory.path().join("link/root"));
+    assert_agrees(&directory.path().join("link/"));
+}
+
 /// All at once over few entries: directories and calls wait for their turn.
 #[test]
 fn few_entries_suffice() {
