@@ -1,16 +1,19 @@
-//! The limit of unsent bytes that a connection's socket has.
+//! The limit of unsent bytes that a connection's socket has, and their number.
 
+use crate::sends_file::{SendsFile, contents};
 use crate::server;
 
 use std::fs;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::mpsc;
 
-use evring::sockets::{ListenOptions, ListeningSocket};
-use evring::{Application, Chunk, Commands, Cx, Rx};
+use evring::sockets::{BufferSizes, ListenOptions, ListeningSocket};
+use evring::{Application, Chunk, Close, CloseReason, Commands, Cx, Rx};
 use rustix::net::getpeername;
 
-use server::{Server, ask, listening, one_by_one};
+use server::{Server, ask, listening, next, one_by_one, side_by_side};
 
 /// Replies to each message.
 struct Replies;
@@ -90,5 +93,68 @@ fn adopted_listener_has_the_limit_of_the_configuration() {
             assert_eq!(unsent_limit(connection_to(&client)), limit.unwrap_or(0), "{name}");
             server.stop();
         }
+    });
+}
+
+const FILE_BYTES: u64 = 3_000_000;
+
+/// Starts a server that sends a head and then two files, each to its end, and closes with `close`. Returns what receives
+/// the reasons for which its connections ended.
+fn sends_two_files(
+    name: &'static str,
+    close: Close,
+) -> (Server, mpsc::Receiver<CloseReason>, tempfile::TempDir) {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), contents(FILE_BYTES)).unwrap();
+    let config = listening(1).with(|c| {
+        c.roots = vec![root.path().to_owned()];
+        c.socket_buffers = BufferSizes { send: Some(8192), receive: None };
+    });
+    let (sender, closed) = mpsc::channel();
+    let server = Server::start(name, config, move || SendsFile {
+        send: move |io: &mut dyn Commands, id, file: evring::files::File| {
+            io.send(id, Chunk::Static(b"head"));
+            for _ in 0..2 {
+                io.send(id, Chunk::File(file.clone(), 0..u64::MAX));
+                assert_eq!((io.unsent_bytes(id), io.queued_bytes(id)), (u64::MAX, u64::MAX));
+            }
+            io.close(id, close);
+        },
+        closed: move |reason| sender.send(reason).unwrap(),
+    });
+    (server, closed, root)
+}
+
+#[test]
+fn number_of_unsent_bytes_overflowed_with_files_that_are_sent_to_their_end() {
+    side_by_side(|name| {
+        let (server, closed, _root) = sends_two_files(name, Close::Flush);
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).unwrap();
+        assert!(got.starts_with(b"head") && got[4..] == contents(FILE_BYTES), "{name}");
+        let reason = next(&closed);
+        assert!(matches!(reason, CloseReason::Truncated), "{name}: {reason:?}");
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        client.read_exact(&mut [0; 4]).unwrap();
+        // Unread bytes make this close a reset.
+        drop(client);
+        let reason = next(&closed);
+        assert!(matches!(reason, CloseReason::Failed(_)), "{name}: {reason:?}");
+        server.stop();
+    });
+}
+
+#[test]
+fn reset_before_files_that_are_sent_to_their_end_overflowed_the_unsent_bytes() {
+    side_by_side(|name| {
+        let (server, closed, _root) = sends_two_files(name, Close::Reset);
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        let reason = next(&closed);
+        assert!(matches!(reason, CloseReason::Closed), "{name}: {reason:?}");
+        server.stop();
     });
 }

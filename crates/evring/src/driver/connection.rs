@@ -213,9 +213,9 @@ impl SendQueue {
         self.first.iter().chain(&self.remaining)
     }
 
-    /// Returns the number of file bytes.
+    /// Returns the number of file bytes, at most `u64::MAX`: the range of a file may extend beyond its end.
     pub(crate) fn file_bytes(&self) -> u64 {
-        self.iter().map(SendItem::file_bytes).sum()
+        self.iter().map(SendItem::file_bytes).fold(0, u64::saturating_add)
     }
 
     /// Returns the memory that the lists hold for queued bytes.
@@ -334,7 +334,7 @@ impl Connection {
 
     /// Returns the number of bytes that were queued and that the kernel has not taken.
     pub(crate) fn queued_bytes(&self) -> u64 {
-        self.queued as u64 + self.queue.file_bytes()
+        self.queue.file_bytes().saturating_add(self.queued as u64)
     }
 
     /// Counts newly queued bytes and returns the new load.

@@ -154,7 +154,7 @@ impl<K: Submit> Commands for Io<K> {
         let Some(connection) = self.alive(id) else { return 0 };
         let socket = connection.socket.as_ref();
         let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
-        sent + connection.queued_bytes()
+        connection.queued_bytes().saturating_add(sent)
     }
 
     fn queued_bytes(&self, id: ConnId) -> u64 {
