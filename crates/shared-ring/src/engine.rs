@@ -350,6 +350,20 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 }
 
+impl<P: Poller, S: System> Engine<P, S> {
+    /// Has the poller forget the listening sockets, of which others may have descriptors: those would cause signals.
+    fn forget_listeners(&mut self) {
+        if !self.process.is_current() {
+            return;
+        }
+        for (number, notes) in self.operations.notes().enumerate() {
+            if mem::take(&mut notes.listens) {
+                self.poller.forget_shared(Fd::from_raw(number as i32));
+            }
+        }
+    }
+}
+
 impl<P, S: System> Engine<P, S> {
     /// Stops the threads. Those that hang keep the files of their jobs open.
     fn stop_offload(&mut self) {
@@ -395,6 +409,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
 
     fn finish(&mut self) {
         self.stop_offload();
+        self.forget_listeners();
     }
 
     fn host(&self) -> &S {

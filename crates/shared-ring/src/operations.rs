@@ -128,7 +128,7 @@ impl<S: System, N: Default> Operations<S, N> {
         self.sockets.at(fd.index())
     }
 
-    /// Returns the notes of every socket.
+    /// Returns the notes of every socket, in the order of their numbers, from 0 on.
     pub fn notes(&mut self) -> impl Iterator<Item = &mut N> {
         self.sockets.iter_mut().map(|socket| &mut socket.notes)
     }

@@ -537,6 +537,29 @@ fn closed_listener_of_two_processes_was_reported() {
     }
 }
 
+/// The engine ended while it accepted, and another descriptor of the listener stayed open.
+#[test]
+fn listener_of_an_engine_that_ended_went_on_to_signal() {
+    let poller = RtSig::new().unwrap();
+    let mut kernel = Engine::new(poller, &EngineConfig::new(4, 4, 64)).unwrap();
+    let address = ([127, 0, 0, 1], 0).into();
+    let (listener, _) = kernel.host_mut().listen(address, &ListenOptions::new(16)).unwrap();
+    // SAFETY: the listener is open.
+    let other = unsafe { BorrowedFd::borrow_raw(number(&listener).raw()) };
+    let other = other.try_clone_to_owned().unwrap();
+    let is_async = || {
+        let flags = rustix::fs::fcntl_getfl(&other).unwrap();
+        flags.contains(rustix::fs::OFlags::from_bits_retain(libc::O_ASYNC as u32))
+    };
+    let accept = Op::Accept { listener: number(&listener), per_turn: None };
+    kernel.submit(Token::new(OpKind::Accept, 0, 0), accept).unwrap();
+    assert!(is_async());
+    kernel.finish();
+    kernel.host_mut().close_unused(listener);
+    drop(kernel);
+    assert!(!is_async(), "the next connection would terminate the process");
+}
+
 /// A reply to the only message of a turn took two entries of the ring: one that submitted the send and found it
 /// completed, and one that waited.
 #[test]
