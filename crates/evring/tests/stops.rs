@@ -185,6 +185,43 @@ fn stop_reset_connections_that_other_owners_of_the_socket_could_accept() {
     });
 }
 
+/// Panics when it receives bytes.
+struct PanicsAtBytes;
+
+impl Application for PanicsAtBytes {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, _x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        assert!(rx.take().is_empty(), "on purpose");
+    }
+}
+
+/// With a signal of its own, the next connection would end the process.
+#[test]
+fn listener_with_another_owner_signalled_after_the_end_of_the_server() {
+    side_by_side(|name| {
+        for panics in [false, true] {
+            let address = ([127, 0, 0, 1], 0).into();
+            let socket = ListeningSocket::bind(address, &ListenOptions::new(16)).unwrap();
+            let config = listening(1).with(|c| {
+                c.listen = vec![socket.address()];
+                c.inherited = vec![socket.clone()];
+            });
+            let server = Server::start(name, config, || PanicsAtBytes);
+            let mut client = server.connect();
+            if panics {
+                client.write_all(b"x").unwrap();
+                server.thread.join().expect_err("the application panics");
+            } else {
+                server.stop();
+            }
+            let flags = rustix::fs::fcntl_getfl(&socket).unwrap().bits();
+            assert_eq!(flags & libc::O_ASYNC as u32, 0, "{name}, panics: {panics}");
+        }
+    });
+}
+
 /// Leaves the first bytes and pauses until it is woken; on `wait`, blocks like `RepliesOk`. Reports its
 /// callbacks.
 struct LeavesBytes {

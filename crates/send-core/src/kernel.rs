@@ -7,7 +7,7 @@
 
 pub use crate::ring::SendSetupError;
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::AsRawFd;
 use std::time::Instant;
 
 use rtrb::{Consumer, Producer, RingBuffer};
@@ -83,7 +83,7 @@ pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     others: Consumer<Event>,
     /// Listeners with `SIGIO` enabled. The flag is set if the number of their connections per turn
     /// is limited, so that interruption is useless.
-    watched: Vec<(RawFd, bool)>,
+    watched: Vec<(Fd, bool)>,
     host: R::System,
     waker: Waker,
     now: Instant,
@@ -187,15 +187,15 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
         self.new.slots() as u32
     }
 
-    /// Enables `SIGIO` on a listener for this thread, permanently.
+    /// Enables `SIGIO` on a listener for this thread, until it is closed.
     fn watch(&mut self, listener: Fd, is_limited: bool) {
         if self.delivery != Delivery::Preemptive || self.ecb.check_process().is_err() {
             return;
         }
-        if let Some(entry) = self.watched.iter_mut().find(|(fd, _)| *fd == listener.raw()) {
+        if let Some(entry) = self.watched.iter_mut().find(|(fd, _)| *fd == listener) {
             entry.1 = is_limited;
         } else {
-            self.watched.push((listener.raw(), is_limited));
+            self.watched.push((listener, is_limited));
         }
         // Repeated for a known descriptor too, as it may be another listener's now. If this fails,
         // its connections are accepted at the next entry into the kernel.
@@ -230,16 +230,21 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     }
 }
 
-// SAFETY: it forwards to the ring's kernel. It keeps a listener's descriptor only for comparison.
+// SAFETY: it forwards to the ring's kernel. It keeps a listener's descriptor until its close or `finish`.
 unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     type Host = R::System;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         match &op {
             Op::Accept { listener, per_turn } => self.watch(*listener, per_turn.is_some()),
-            // The descriptor may be reused.
+            // The descriptor may be reused, and another one of the socket may stay open.
             Op::Close { socket } => {
-                self.watched.retain(|(watched, _)| *watched != socket.as_raw_fd());
+                let closed = |(fd, _): &(Fd, bool)| fd.raw() == socket.as_raw_fd();
+                if let Some(at) = self.watched.iter().position(closed) {
+                    let (fd, _) = self.watched.swap_remove(at);
+                    // If this fails, nothing was enabled.
+                    let _ = self.host.disable_sigio(fd);
+                }
             }
             _ => {}
         }
@@ -358,7 +363,7 @@ impl<R: Ring + 'static> SendKernel<R> {
     /// Decodes events not consumed, so that operations complete and connections are closed. Then ends the ring, which
     /// discards what it completes meanwhile: listeners may go on accepting.
     fn end(&mut self) {
-        let SendKernel { ecb, new, others, host, .. } = self;
+        let SendKernel { ecb, new, others, host, watched, .. } = self;
         // An interruption in between would deliver events that cannot be decoded after the end.
         ecb.in_one_section(|ecb| {
             // Lowering it needs no handler.
@@ -378,5 +383,9 @@ impl<R: Ring + 'static> SendKernel<R> {
             }
             ecb.with_notifications_blocked(|source| source.kernel.finish());
         });
+        for (fd, _) in watched.drain(..) {
+            // Another descriptor of the listener may stay open. If this fails, nothing was enabled.
+            let _ = host.disable_sigio(fd);
+        }
     }
 }

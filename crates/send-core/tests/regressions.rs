@@ -1,7 +1,7 @@
 //! Regression tests.
 
 use std::net::TcpListener;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -245,6 +245,46 @@ fn listener_with_reused_descriptor_did_not_interrupt() {
     assert!(!is_async());
     accept(1);
     kernel.host_mut().close_unused(listener);
+}
+
+/// Another descriptor of the listener stayed open.
+#[test]
+fn listener_that_was_closed_went_on_to_signal() {
+    let delivery = Delivery::Preemptive;
+    let config = UringConfig::new(delivery.mode(), 8, 1, 16);
+    for finishes in [false, true] {
+        let mut kernel = match SendKernel::new(&config, delivery) {
+            Ok(kernel) => kernel,
+            Err(missing) => return println!("not tested: {missing}"),
+        };
+        let at = "127.0.0.1:0".parse().unwrap();
+        let (listener, _) = kernel.host_mut().listen(at, &ListenOptions::new(8)).unwrap();
+        // SAFETY: the listener is open.
+        let other = unsafe { BorrowedFd::borrow_raw(listener.as_raw_fd()) };
+        let other = other.try_clone_to_owned().unwrap();
+        let is_async = || {
+            // SAFETY: only queries numbers.
+            unsafe { libc::fcntl(other.as_raw_fd(), libc::F_GETFL) & libc::O_ASYNC != 0 }
+        };
+        let token = Token::new(OpKind::Accept, 0, 0);
+        // SAFETY: the descriptor is closed below, after the accept has ended.
+        let accept = Op::Accept { listener: unsafe { listener.fd() }, per_turn: None };
+        kernel.submit(token, accept).unwrap();
+        assert!(is_async());
+        if finishes {
+            kernel.finish();
+            kernel.host_mut().close_unused(listener);
+        } else {
+            kernel.cancel(token);
+            let until = Instant::now() + Duration::from_secs(10);
+            while kernel.next().is_none() {
+                kernel.turn(Some(until)).unwrap();
+                assert!(Instant::now() < until, "the accept does not end");
+            }
+            kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket: listener }).unwrap();
+        }
+        assert!(!is_async(), "finishes: {finishes}");
+    }
 }
 
 /// The notification of each post interrupts the poster.

@@ -304,7 +304,15 @@ impl System for Linux {
 
     fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
         let fd = borrow(&fd);
-        rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)
+        if !signals_to_this_thread(fd)? {
+            return Ok(());
+        }
+        rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)?;
+        if !signals_to_this_thread(fd)? {
+            // Another process has enabled them for itself meanwhile.
+            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)?;
+        }
+        Ok(())
     }
 
     fn meta(&self, fd: Fd) -> Result<Metadata, Errno> {

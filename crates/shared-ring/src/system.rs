@@ -115,7 +115,7 @@ pub trait System: Host {
     /// Those of fcntl(2).
     fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno>;
 
-    /// Ends the signals of [`System::enable_sigio`].
+    /// Ends the signals of [`System::enable_sigio`], if they are directed to the calling thread.
     ///
     /// # Errors
     /// Those of fcntl(2).
