@@ -25,6 +25,7 @@ mod last_replies;
 #[path = "server/listener.rs"]
 mod listener;
 mod listeners;
+mod many_listeners;
 #[path = "../../shared-ring/tests/mapped/mod.rs"]
 mod mapped;
 mod owner;

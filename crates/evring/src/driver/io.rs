@@ -119,9 +119,11 @@ pub(crate) fn spare_memory(config: &Config) -> usize {
         * (size_of::<GatherList>() + GatherList::MAX_KEPT_BYTES + Tail::MAX_KEPT_BYTES)
 }
 
-/// Returns the maximum number of operations in flight.
+/// Returns the maximum number of operations in flight. Each listener has an accept.
 pub(crate) fn operations(config: &Config) -> u32 {
-    config.max_connections.saturating_mul(3).saturating_add(MAX_FILE_OPS + 1024)
+    let listeners = u32::try_from(config.listen.len()).unwrap_or(u32::MAX);
+    let others = listeners.saturating_add(MAX_FILE_OPS + 1024);
+    config.max_connections.saturating_mul(3).saturating_add(others)
 }
 
 impl<K: Submit> Io<K> {
