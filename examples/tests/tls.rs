@@ -474,3 +474,43 @@ fn echo_under_a_layer_pauses_and_resumes() {
         server.stop();
     });
 }
+
+#[test]
+fn number_of_unsent_bytes_under_a_layer_overflowed_with_files_that_are_sent_to_their_end() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(1000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each(|backend| {
+        let (make, log) = script(|turn| {
+            turn.consume();
+            let Some(id) = turn.id else { return };
+            match turn.event {
+                Event::Received { eof: false, .. } => {
+                    turn.io.file_op(id, 7, FileOp::Open((Root(0), "file".into()), Access::Read));
+                }
+                Event::File(7, _) => {
+                    let file = turn.file.take().unwrap();
+                    turn.io.send(id, Chunk::Static(b"head"));
+                    for _ in 0..2 {
+                        turn.io.send(id, Chunk::File(file.clone(), 0..u64::MAX));
+                    }
+                    let (unsent, queued) = (turn.io.unsent_bytes(id), turn.io.queued_bytes(id));
+                    assert_eq!((unsent, queued), (u64::MAX, u64::MAX));
+                }
+                _ => {}
+            }
+        });
+        let settings = config().with(|c| c.roots = vec![root.path().into()]);
+        let server =
+            Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        client.send(&xored(b"go"));
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Received { bytes: b"go".to_vec(), eof: false });
+        assert!(matches!(log.next(), Event::File(7, _)));
+        assert_eq!(log.next(), Event::Closed(Ended::Truncated));
+        let received = client.read_to_end().0;
+        assert!(xored(&[b"head", &contents[..]].concat()).starts_with(&received), "{backend}");
+        server.stop();
+    });
+}

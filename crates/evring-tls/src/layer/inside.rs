@@ -103,11 +103,12 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
 
     fn unsent_bytes(&self, id: ConnId) -> u64 {
         let unsealed = self.sessions.find(id).map_or(0, Session::unsealed_bytes);
-        unsealed + self.io.unsent_bytes(id)
+        self.io.unsent_bytes(id).saturating_add(unsealed)
     }
 
     fn queued_bytes(&self, id: ConnId) -> u64 {
-        self.sessions.find(id).map_or(0, Session::queued_bytes) + self.io.queued_bytes(id)
+        let queued = self.sessions.find(id).map_or(0, Session::queued_bytes);
+        self.io.queued_bytes(id).saturating_add(queued)
     }
 
     fn is_receiving(&self, id: ConnId) -> bool {

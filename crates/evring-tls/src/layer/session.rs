@@ -264,7 +264,7 @@ impl<T: Transform> Session<T> {
 
     /// Resets a connection that closes if the peer receives too slowly, or does not go on with the handshake.
     pub(super) fn check_progress(&mut self, io: &mut dyn Commands, pace: Pace) {
-        let unsent = self.unsealed_bytes() + io.unsent_bytes(self.id);
+        let unsent = self.unsealed_bytes().saturating_add(io.unsent_bytes(self.id));
         let before = self.unsent.replace(unsent);
         if before.is_some_and(|before| u128::from(before.saturating_sub(unsent)) < pace.min_bytes) {
             let reason = CloseReason::Failed(ErrorKind::TimedOut.into());

@@ -59,10 +59,11 @@ impl<T: Transform> Session<T> {
     /// Returns the number of bytes that are not sealed, with what is left of files.
     pub(in crate::layer) fn unsealed_bytes(&self) -> u64 {
         let unsealed = |chunk: &Chunk<'_>| match chunk {
-            Chunk::File(_, range) => range.end - range.start,
+            Chunk::File(_, range) => range.end.saturating_sub(range.start),
             chunk => bytes_of(chunk).len() as u64,
         };
-        self.queue.iter().map(unsealed).sum()
+        // The range of a file may extend beyond its end.
+        self.queue.iter().map(unsealed).fold(0, u64::saturating_add)
     }
 
     /// Returns the number of bytes buffered in the layer and in the mechanism. As there, a file counts as
@@ -83,7 +84,7 @@ impl<T: Transform> Session<T> {
                         self.files -= 1;
                         continue;
                     }
-                    let end = range.end.min(range.start + u64::from(MAX_READ_BYTES));
+                    let end = range.end.min(range.start.saturating_add(MAX_READ_BYTES.into()));
                     if !self.below_is_full {
                         self.reading = true;
                         let op = FileOp::Read(file.clone(), range.start..end);
@@ -160,11 +161,11 @@ impl<T: Transform> Session<T> {
 
     /// Returns the number of bytes that the layer has not passed to the mechanism, also of those that it has dropped.
     pub(in crate::layer) fn queued_bytes(&self) -> u64 {
-        self.unsealed_bytes() + self.dropped
+        self.unsealed_bytes().saturating_add(self.dropped)
     }
 
     pub(super) fn drop_queue(&mut self) {
-        self.dropped += self.unsealed_bytes();
+        self.dropped = self.dropped.saturating_add(self.unsealed_bytes());
         self.queue.drain(..).for_each(Chunk::discard);
         (self.held, self.files, self.reading) = (0, 0, false);
     }
