@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{self, ScopedJoinHandle};
 use std::time::{Duration, Instant};
 
-use evring_httpd::evring::sockets::ListeningSocket;
+use evring_httpd::evring::sockets::{ListenOptions, ListeningSocket};
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Config, Error, Request, Server};
@@ -56,6 +56,30 @@ fn connect_to_version(at: SocketAddr, version: usize) -> Client {
             return client;
         }
     }
+}
+
+#[test]
+fn sockets_of_a_reload_that_failed_were_kept() {
+    let server = Server::builder().listen("127.0.0.1:0").start().unwrap();
+    let handle = server.handle();
+    let address = ([127, 0, 0, 1], 0).into();
+    let socket = ListeningSocket::bind(address, &ListenOptions::new(16)).unwrap();
+    let address = socket.address();
+    let sockets = || handle.listening_sockets().len();
+    let before = sockets();
+    let inherits = || Server::builder().inherit(vec![socket.clone()]);
+    let twice = inherits().listen(&address.to_string()).listen(&address.to_string());
+    assert!(matches!(handle.reload(twice), Err(Error::Duplicate(_))));
+    assert_eq!(sockets(), before);
+    // One that is given again is the same.
+    for _ in 0..2 {
+        handle.reload(inherits().listen(&server.addresses()[0].to_string())).unwrap();
+        assert_eq!(sockets(), 2, "that of the server, and the given one");
+    }
+    assert_eq!(handle.addresses().len(), 1);
+    server.handle().stop();
+    server.wait().unwrap();
+    assert_eq!(sockets(), 0);
 }
 
 #[test]

@@ -173,9 +173,12 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
             let rules = ResolveFlags::NO_SYMLINKS;
             let open = open_resolving(path, DIRECTORY, Mode::empty(), rules);
             match self.runtime.call(open).await {
-                Err(error) if error.raw_os_error() == Some(libc::ENOSYS) => {
-                    self.lacks_openat2.set(true);
-                }
+                Err(error) => match error.raw_os_error() {
+                    Some(libc::ENOSYS) => self.lacks_openat2.set(true),
+                    // Of the directory, or of a filter of system calls.
+                    Some(libc::EPERM) => {}
+                    _ => return Err(error),
+                },
                 opened => return opened,
             }
         }

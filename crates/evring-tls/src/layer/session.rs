@@ -13,6 +13,8 @@ use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx};
 use super::order::abruptness;
 use super::transform::Transform;
 
+pub(in crate::layer) use sealing::clamp;
+
 /// Tag of the layer's own reads.
 pub(super) const READ_TAG: u32 = 1 << 31;
 
@@ -264,9 +266,11 @@ impl<T: Transform> Session<T> {
 
     /// Resets a connection that closes if the peer receives too slowly, or does not go on with the handshake.
     pub(super) fn check_progress(&mut self, io: &mut dyn Commands, pace: Pace) {
-        let unsent = self.unsealed_bytes().saturating_add(io.unsent_bytes(self.id));
+        // The difference is right without the upper bits.
+        let unsent = (self.unsealed_bytes() as u64).wrapping_add(io.unsent_bytes(self.id));
         let before = self.unsent.replace(unsent);
-        if before.is_some_and(|before| u128::from(before.saturating_sub(unsent)) < pace.min_bytes) {
+        let sent = before.map(|before| before.wrapping_sub(unsent).cast_signed().max(0));
+        if sent.is_some_and(|sent| (sent as u128) < pace.min_bytes) {
             let reason = CloseReason::Failed(ErrorKind::TimedOut.into());
             return self.fail(io, reason, Close::Reset);
         }

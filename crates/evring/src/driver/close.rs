@@ -9,10 +9,15 @@ use shared_ring::{Errno, OpKind, Submit};
 use super::Driver;
 use super::close_socket::close;
 use super::connection::{ConnFlags, Phase};
-use crate::{Application, Close, CloseReason, Commands, Cx};
+use crate::{Application, Close, CloseReason, Cx};
 
 /// Maximum delay of the first progress check. Most connections close earlier.
 const FIRST_PROGRESS_CHECK: Duration = Duration::from_millis(100);
+
+/// Returns how many bytes fewer are unsent than before. The lower bits of both numbers suffice.
+fn progress(before: u64, unsent: u64) -> u128 {
+    before.wrapping_sub(unsent).cast_signed().max(0) as u128
+}
 
 impl<K: Submit, A: Application> Driver<K, A> {
     /// Starts the requested close.
@@ -90,10 +95,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Resets a connection whose peer acknowledges data too slowly. The first call only records the unsent
     /// bytes.
     pub(super) fn check_flush_progress(&mut self, slot: u32) {
-        let unsent = self.io.unsent_bytes(self.io.conn(slot));
+        let unsent = self.io.unacknowledged(self.io.conn(slot)) as u64;
         let before = self.io.connection(slot).unsent.replace(unsent);
         let min = self.io.config.min_progress();
-        if before.is_some_and(|before| u128::from(before.saturating_sub(unsent)) < min) {
+        if before.is_some_and(|before| progress(before, unsent) < min) {
             return self.reset_stalled(slot);
         }
         self.io.set_timer(slot, self.io.config.progress_interval);
@@ -163,5 +168,20 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if self.io.load.admit_per_turn().is_none() {
             self.admit_deferred(1);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::progress;
+
+    #[test]
+    fn progress_was_none_with_more_unsent_bytes_than_64_bits_have() {
+        let unsent = |bytes: u128| bytes as u64;
+        let two_files = 2 * u128::from(u64::MAX);
+        assert_eq!(progress(unsent(two_files), unsent(two_files - 1000)), 1000);
+        assert_eq!(progress(unsent(1 << 64), unsent((1 << 64) - 7)), 7);
+        assert_eq!(progress(10, 20), 0);
+        assert_eq!(progress(u64::MAX, u64::MAX), 0);
     }
 }

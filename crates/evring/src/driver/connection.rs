@@ -213,9 +213,9 @@ impl SendQueue {
         self.first.iter().chain(&self.remaining)
     }
 
-    /// Returns the number of file bytes, at most `u64::MAX`: the range of a file may extend beyond its end.
-    pub(crate) fn file_bytes(&self) -> u64 {
-        self.iter().map(SendItem::file_bytes).fold(0, u64::saturating_add)
+    /// Returns the number of file bytes: the ranges of files may extend far beyond their ends.
+    pub(crate) fn file_bytes(&self) -> u128 {
+        self.iter().map(|item| u128::from(item.file_bytes())).sum()
     }
 
     /// Returns the memory that the lists hold for queued bytes.
@@ -333,8 +333,8 @@ impl Connection {
     }
 
     /// Returns the number of bytes that were queued and that the kernel has not taken.
-    pub(crate) fn queued_bytes(&self) -> u64 {
-        self.queue.file_bytes().saturating_add(self.queued as u64)
+    pub(crate) fn queued_bytes(&self) -> u128 {
+        self.queue.file_bytes() + self.queued as u128
     }
 
     /// Counts newly queued bytes and returns the new load.

@@ -69,7 +69,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for _ in 0..=length {
             let state = &self.io.listeners[listener];
             let has_room = !state.is_off() && self.io.accepts();
-            let resets = self.io.stopping && !state.is_shared();
+            let resets = self.io.stopping && !self.io.retiring && !state.is_shared();
             let Some(socket) = state.socket().filter(|_| has_room || resets) else {
                 return;
             };

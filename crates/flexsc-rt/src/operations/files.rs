@@ -113,7 +113,8 @@ pub fn open(
 }
 
 /// Opens a file as [`open`] does, unless its path breaks a rule, such as that it has no symbolic link in any place:
-/// openat2(2). It gives `ENOSYS` before Linux 5.6, and in some sandboxes.
+/// openat2(2). It gives `ENOSYS` before Linux 5.6, `ENOSYS` or `EPERM` in some sandboxes, and `EINVAL` for a mode without
+/// `CREATE` or `TMPFILE`.
 pub fn open_resolving(
     path: impl Into<PathAt>,
     flags: OFlags,

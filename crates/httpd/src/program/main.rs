@@ -178,8 +178,10 @@ fn serve(
     let handle = server.handle();
     threads::start("signals", move || {
         signals.forever().next();
-        // With a successor, the service does not stop.
-        if !has_successor.load(Ordering::SeqCst) {
+        if has_successor.load(Ordering::SeqCst) {
+            // The service does not stop, and the successor has the sockets.
+            handle.retire();
+        } else {
             handle.drain();
             notify_manager(&[NotifyState::Stopping]);
             thread::sleep(handle.drain_delay());
@@ -250,9 +252,8 @@ fn start_successor_at_signal(
 ) -> Result<(), evring_httpd::Error> {
     threads::start("successor", move || {
         for _ in signals.forever() {
-            match successor::start(&handle, &given, &stops) {
+            match successor::start(&handle, &given, &stops, &has_successor) {
                 Ok(successor) => {
-                    has_successor.store(true, Ordering::SeqCst);
                     // The service manager knows it before this process can end.
                     let number = successor.as_raw_pid().unsigned_abs();
                     notify_manager(&[NotifyState::MainPid(number)]);

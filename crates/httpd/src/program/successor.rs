@@ -144,12 +144,18 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Starts a successor and waits until it listens. Returns its process. A service manager has given the sockets at the
-/// addresses `given`, and `stops` is whether a signal to stop has arrived.
+/// addresses `given`, `stops` is whether a signal to stop has arrived, and `has_successor` is set before the successor
+/// serves alone.
 ///
 /// # Errors
 /// If it cannot be started, or ends before it listens, or this process is about to stop. Then this process continues to
 /// serve, or stops.
-pub(crate) fn start(handle: &Handle, given: &[SocketAddr], stops: &AtomicBool) -> io::Result<Pid> {
+pub(crate) fn start(
+    handle: &Handle,
+    given: &[SocketAddr],
+    stops: &AtomicBool,
+    has_successor: &AtomicBool,
+) -> io::Result<Pid> {
     if std::process::id() == 1 {
         let reason = "a container ends with its first process, so replace the container";
         return Err(io::Error::new(ErrorKind::Unsupported, reason));
@@ -190,7 +196,9 @@ pub(crate) fn start(handle: &Handle, given: &[SocketAddr], stops: &AtomicBool) -
     // This process's copies of the successor's socket, which would hide the successor's end.
     drop(command);
     let (process, report) = wait_until_ready(&mut successor, START_TIMEOUT)?;
-    if stops.load(Ordering::Relaxed) {
+    has_successor.store(true, Ordering::SeqCst);
+    if stops.load(Ordering::SeqCst) {
+        has_successor.store(false, Ordering::SeqCst);
         // The stop was for the server, whichever process it is: the successor gets no answer. One of an older program
         // waits for none.
         if report != READY {
@@ -198,8 +206,9 @@ pub(crate) fn start(handle: &Handle, given: &[SocketAddr], stops: &AtomicBool) -
         }
         return Err(about_to_stop());
     }
-    if report == READY {
-        successor.write_all(SERVE).map_err(|_| ended())?;
+    if report == READY && successor.write_all(SERVE).is_err() {
+        has_successor.store(false, Ordering::SeqCst);
+        return Err(ended());
     }
     Ok(process.number)
 }

@@ -397,7 +397,8 @@ impl Builder {
 
     /// Sets sockets of a service manager that listen already. The server uses them at their addresses, and listens
     /// there if it has no other address. They stay open until the server ends; a reload may name others of them.
-    /// Connections for which a server that stops has no room stay in their queues ([`ListeningSocket::shared`]).
+    /// Another process has to keep them open, too: connections for which a server that stops has no room stay in their
+    /// queues ([`ListeningSocket::shared`]).
     pub fn inherit(mut self, sockets: Vec<ListeningSocket>) -> Self {
         self.config.inherited = sockets.into_iter().map(ListeningSocket::shared).collect();
         self

@@ -137,7 +137,9 @@ impl Builder {
         }
         listeners.check_distinct()?;
         for root in self.pages().filter_map(|(root, _)| root) {
-            std::fs::read_dir(root).map_err(|error| Error::Root(root.to_owned(), error))?;
+            // Search permission suffices.
+            let found = std::fs::metadata(root.join("."));
+            found.map_err(|error| Error::Root(root.to_owned(), error))?;
         }
         #[cfg(feature = "basic-auth")]
         {

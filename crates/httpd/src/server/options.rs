@@ -109,7 +109,8 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "ADDR:PORT"))]
     pub metrics_listen: Option<Addresses>,
 
-    /// Serve metrics of all workers at /.httpd/status.json of the first host; always enabled without --root and virtual hosts
+    /// Serve metrics of all workers at /.httpd/status.json of the first host; `httpd` always does without --root and virtual
+    /// hosts
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long))]
     pub status: bool,
 
@@ -173,7 +174,7 @@ pub struct ConnectionLimits {
     pub backlog: u32,
 
     /// Under overload, maximum time that connections wait in the listen backlog: it is limited to the
-    /// connections that are served in this time. 0 disables admission control
+    /// connections that are served in this time. 0 disables admission control, which the mechanism tokio has not
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_queue_delay), value_parser = flags::seconds_or_none))]
     pub max_queue_delay: Duration,
 

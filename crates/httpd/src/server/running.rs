@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -17,6 +16,7 @@ use evring_tls::Certificates;
 use crate::limits::Limits;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
+use crate::server::sockets::add;
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::metrics::Metrics;
@@ -86,6 +86,9 @@ pub(crate) struct Monitor {
 impl Monitor {
     /// Maximum number of connections. Slow clients of some addresses leave places for the others.
     pub(crate) const MAX_CONNECTIONS: u32 = 256;
+
+    /// Maximum time to finish responses when the server has ended.
+    pub(crate) const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 }
 
 /// The settings of the server of the metrics.
@@ -173,17 +176,16 @@ impl ServerState {
         if state.ends { Err(Error::Ended) } else { Ok(()) }
     }
 
-    /// Keeps sockets of a service manager until the server ends. Returns clones of all of them.
-    pub(crate) fn keep(&self, of_manager: Vec<ListeningSocket>) -> Vec<ListeningSocket> {
+    /// Keeps the sockets of a service manager until the server ends.
+    pub(crate) fn keep(&self, of_manager: Vec<ListeningSocket>) {
         let mut state = self.lock();
         if !state.ends {
-            state.of_manager.extend(of_manager);
+            state.of_manager = of_manager;
         }
-        state.of_manager.clone()
     }
 
     /// Returns clones of the sockets of a service manager that the server keeps.
-    fn of_manager(&self) -> Vec<ListeningSocket> {
+    pub(crate) fn of_manager(&self) -> Vec<ListeningSocket> {
         self.lock().of_manager.clone()
     }
 
@@ -277,12 +279,7 @@ impl Handle {
         {
             sockets.extend(monitor.server.handle.listening_sockets());
         }
-        for socket in self.0.of_manager() {
-            let number = socket.as_fd().as_raw_fd();
-            if !sockets.iter().any(|same| same.as_fd().as_raw_fd() == number) {
-                sockets.push(socket);
-            }
-        }
+        self.0.of_manager().into_iter().for_each(|socket| add(&mut sockets, socket));
         sockets
     }
 

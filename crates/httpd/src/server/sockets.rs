@@ -180,6 +180,14 @@ pub(super) fn warn_of_unused(
     }
 }
 
+/// Adds a socket to a list, unless a clone is in it.
+pub(super) fn add(to: &mut Vec<ListeningSocket>, socket: ListeningSocket) {
+    let number = socket.as_fd().as_raw_fd();
+    if !to.iter().any(|same| same.as_fd().as_raw_fd() == number) {
+        to.push(socket);
+    }
+}
+
 /// Returns the given sockets for each address, each once. Port 0 is any port for which there are sockets.
 pub(super) fn sockets_for(
     listen: &[SocketAddr],
@@ -195,9 +203,7 @@ pub(super) fn sockets_for(
                 continue;
             }
         };
-        if !same.iter().any(|other| other.as_fd().as_raw_fd() == socket.as_fd().as_raw_fd()) {
-            same.push(socket.clone());
-        }
+        add(same, socket.clone());
     }
     let mut take = |at: &SocketAddr| {
         let found = groups.iter().position(|(other, _)| {

@@ -24,7 +24,7 @@ use crate::server::running::{Handle, Server};
 #[cfg(feature = "metrics")]
 use crate::server::running::{Monitor, MonitorSettings};
 use crate::server::sockets::{
-    WorkerSockets, check_not_held, is_free, retry_while_in_use, sockets_for, warn_of_unused,
+    WorkerSockets, add, check_not_held, is_free, retry_while_in_use, sockets_for, warn_of_unused,
 };
 #[cfg(feature = "tls")]
 use crate::server::tls;
@@ -78,7 +78,9 @@ impl Builder {
         let _one = handle.0.starting.lock().unwrap_or_else(PoisonError::into_inner);
         self.check_values()?;
         self.prepare_site()?;
-        let of_manager = handle.0.keep(std::mem::take(&mut self.config.inherited));
+        let mut of_manager = handle.0.of_manager();
+        let more = std::mem::take(&mut self.config.inherited);
+        more.into_iter().for_each(|socket| add(&mut of_manager, socket));
         let mut inherited = of_manager.clone();
         inherited.append(&mut self.taken_over);
         let given: Vec<_> = of_manager.iter().map(ListeningSocket::address).collect();
@@ -105,7 +107,6 @@ impl Builder {
         self.config.min_rate = self.limits.min_rate;
         let given = sockets_for(&self.config.listen, &inherited);
         warn_of_unused(&of_manager, &given, &listeners.metrics);
-        drop(of_manager);
         if !shares_addresses {
             check_not_held(&self.config.listen, &given, &inherited)?;
         }
@@ -134,6 +135,7 @@ impl Builder {
         let generation = self.start_workers(handle, sockets, logs)?;
         metrics.set_workers(workers);
         handle.0.replace(generation)?;
+        handle.0.keep(of_manager);
         #[cfg(all(feature = "metrics", feature = "tls"))]
         metrics.set_certificates(handle.0.tls().map(|tls| tls.certificates));
         #[cfg(feature = "metrics")]
@@ -279,6 +281,9 @@ impl Builder {
         let mut config = Config::default().with(|c| c.listen = addresses);
         config.max_connections = Monitor::MAX_CONNECTIONS;
         (config.max_per_address, config.max_per_network) = settings.caps;
+        config.max_buffered_bytes = self.config.max_buffered_bytes;
+        // It stops when the other workers have ended, which had all of the time.
+        config.drain_timeout = self.config.drain_timeout.min(Monitor::DRAIN_TIMEOUT);
         let builder = Server::builder()
             .backend(backend)
             .config(config)
@@ -313,7 +318,8 @@ impl Handle {
     ///
     /// A certificate that is not valid now does not replace a valid one.
     ///
-    /// A builder without addresses keeps those of the server.
+    /// A builder of [`Server::builder`] without addresses keeps those of the server; one that is made from
+    /// [`Options`](crate::options::Options) returns to the default.
     ///
     /// # Errors
     /// Those of [`Builder::start`], and [`Error::StillEnding`] if the workers of three earlier reloads are still running;

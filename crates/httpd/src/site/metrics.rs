@@ -195,7 +195,7 @@ counts! {
         log_lines_lost,
         /// Requests whose handlers did not answer in time.
         handlers_timed_out,
-        /// Requests whose clients left before the handler had answered.
+        /// Handlers, streams and upgraded connections that were cancelled, as the client left or the server stopped.
         handlers_cancelled,
         /// Connections that ended as client and server could not agree on TLS, or by invalid records.
         tls_errors,

@@ -8,7 +8,8 @@ use crate::site::marked::Marked;
 ///
 /// Late requests get 503 with Retry-After; if the client has given up, its connection is reset.
 /// Do not wrap fast handlers: a 503 costs almost as much as a short response.
-/// [`Config::admission`](evring::Config::admission) defines the maximum delay.
+/// [`Config::admission`](evring::Config::admission) defines the maximum delay; the mechanism `tokio` has none. In a route
+/// with several methods, what holds for one handler holds for all.
 ///
 /// ```
 /// use evring_httpd::handlers::shed_if_late;

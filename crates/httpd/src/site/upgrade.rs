@@ -119,9 +119,12 @@ impl fmt::Debug for Protocol {
 /// The bytes of a connection that has switched to another protocol; see [`upgrade`].
 ///
 /// At most 64 KiB wait in each direction: the server stops receiving until they are read, and
-/// [`Upgraded::write`] waits until the client has received them. There is no time limit, so a protocol should notice
-/// clients that have gone silent. After the client has shut down its sending side, or the server stops, `read` returns
-/// `None`; then the protocol has [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) to end.
+/// [`Upgraded::write`] waits until the client has received them. There is no time limit for bytes of the client, so a
+/// protocol should notice clients that have gone silent; one that receives less than
+/// [`Limits::min_rate`](crate::options::Limits::min_rate) is reset. After the client has shut down its sending side, or the
+/// server stops, `read` returns `None`; then the protocol has
+/// [`Limits::handler_timeout`](crate::options::Limits::handler_timeout) to end, at a stop
+/// [`Config::drain_timeout`](evring::Config::drain_timeout) if that is shorter.
 ///
 /// With the feature `futures-io` it implements `AsyncRead` and `AsyncWrite` of `futures-io`.
 #[derive(Debug)]

@@ -12,6 +12,11 @@ use crate::layer::Transform;
 use crate::layer::Wire;
 use crate::layer::order::{bytes_of, owned};
 
+/// Returns a number of bytes, or the largest one.
+pub(in crate::layer) fn clamp(bytes: u128) -> u64 {
+    bytes.try_into().unwrap_or(u64::MAX)
+}
+
 impl<T: Transform> Session<T> {
     /// Seals a chunk or queues it. Returns the number of buffered bytes.
     pub(in crate::layer) fn send(&mut self, io: &mut dyn Commands, chunk: Chunk<'_>) -> usize {
@@ -57,13 +62,13 @@ impl<T: Transform> Session<T> {
     }
 
     /// Returns the number of bytes that are not sealed, with what is left of files.
-    pub(in crate::layer) fn unsealed_bytes(&self) -> u64 {
+    pub(in crate::layer) fn unsealed_bytes(&self) -> u128 {
         let unsealed = |chunk: &Chunk<'_>| match chunk {
-            Chunk::File(_, range) => range.end.saturating_sub(range.start),
-            chunk => bytes_of(chunk).len() as u64,
+            // It may extend far beyond the end of the file.
+            Chunk::File(_, range) => range.end.saturating_sub(range.start).into(),
+            chunk => bytes_of(chunk).len() as u128,
         };
-        // The range of a file may extend beyond its end.
-        self.queue.iter().map(unsealed).fold(0, u64::saturating_add)
+        self.queue.iter().map(unsealed).sum()
     }
 
     /// Returns the number of bytes buffered in the layer and in the mechanism. As there, a file counts as
@@ -161,11 +166,11 @@ impl<T: Transform> Session<T> {
 
     /// Returns the number of bytes that the layer has not passed to the mechanism, also of those that it has dropped.
     pub(in crate::layer) fn queued_bytes(&self) -> u64 {
-        self.unsealed_bytes().saturating_add(self.dropped)
+        clamp(self.unsealed_bytes()).saturating_add(self.dropped)
     }
 
     pub(super) fn drop_queue(&mut self) {
-        self.dropped = self.dropped.saturating_add(self.unsealed_bytes());
+        self.dropped = self.queued_bytes();
         self.queue.drain(..).for_each(Chunk::discard);
         (self.held, self.files, self.reading) = (0, 0, false);
     }

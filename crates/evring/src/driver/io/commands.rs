@@ -15,6 +15,21 @@ use crate::{
     Stats,
 };
 
+/// Returns a number of bytes, or the largest one.
+fn clamp(bytes: u128) -> u64 {
+    bytes.try_into().unwrap_or(u64::MAX)
+}
+
+impl<K: Submit> Io<K> {
+    /// Returns the number of bytes that were queued and that the peer has not acknowledged.
+    pub(in crate::driver) fn unacknowledged(&self, id: ConnId) -> u128 {
+        let Some(connection) = self.alive(id) else { return 0 };
+        let socket = connection.socket.as_ref();
+        let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
+        connection.queued_bytes() + u128::from(sent)
+    }
+}
+
 impl<K: Submit> Commands for Io<K> {
     fn now(&self) -> Instant {
         self.kernel.now()
@@ -151,16 +166,13 @@ impl<K: Submit> Commands for Io<K> {
     }
 
     fn unsent_bytes(&self, id: ConnId) -> u64 {
-        let Some(connection) = self.alive(id) else { return 0 };
-        let socket = connection.socket.as_ref();
-        let sent = socket.map_or(0, |socket| self.kernel.host().unacked_bytes(socket));
-        connection.queued_bytes().saturating_add(sent)
+        clamp(self.unacknowledged(id))
     }
 
     fn queued_bytes(&self, id: ConnId) -> u64 {
         let connection = self.connections.get(id.slot() as usize);
         let connection = connection.filter(|connection| connection.generation == id.generation());
-        connection.map_or(0, Connection::queued_bytes)
+        clamp(connection.map_or(0, Connection::queued_bytes))
     }
 
     fn is_receiving(&self, id: ConnId) -> bool {
