@@ -265,6 +265,8 @@ fn hostile_clients_exceed_no_bound_of_a_server() {
             assert!(max.deferred_file_ops > 0, "{name} {policy}");
             assert!(max.held > MAX_BUFFERED / 2, "{name} {policy}: {}", max.held);
             assert!(max.spare >= SERVED, "{name} {policy}: {}", max.spare);
+            assert!(max.tail > 0 && max.write_bytes > 0, "{name} {policy}");
+            assert_eq!(max.read_ahead_bytes > 0, policy == FileDelivery::Ded, "{name} {policy}");
             assert!(max.operations > SERVED * 3 / 2, "{name} {policy}: {}", max.operations);
             assert!(report.stats.overruns > 0, "{name} {policy}");
             // No operation was rejected.

@@ -54,7 +54,6 @@ fn changed_file_is_cut_or_sent_as_promised() {
     }
 }
 
-/// A client that does not read occupies no more than the memory for read-ahead, and ends with the server.
 #[test]
 fn client_that_never_reads_does_not_delay_others() {
     let root = tempfile::tempdir().unwrap();

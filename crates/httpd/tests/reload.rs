@@ -68,12 +68,12 @@ fn sockets_of_a_reload_that_failed_were_kept() {
     let sockets = || handle.listening_sockets().len();
     let before = sockets();
     let inherits = || Server::builder().inherit(vec![socket.clone()]);
-    let twice = inherits().listen(&address.to_string()).listen(&address.to_string());
+    let twice = inherits().listen(address.to_string()).listen(address.to_string());
     assert!(matches!(handle.reload(twice), Err(Error::Duplicate(_))));
     assert_eq!(sockets(), before);
     // One that is given again is the same.
     for _ in 0..2 {
-        handle.reload(inherits().listen(&server.addresses()[0].to_string())).unwrap();
+        handle.reload(inherits().listen(server.addresses()[0].to_string())).unwrap();
         assert_eq!(sockets(), 2, "that of the server, and the given one");
     }
     assert_eq!(handle.addresses().len(), 1);

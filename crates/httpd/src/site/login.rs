@@ -111,7 +111,7 @@ pub(crate) struct Logins {
     sender: Sender<Verified>,
     pending: usize,
     keys: [RandomState; 2],
-    known: HashSet<Key>,
+    known: Known,
 }
 
 /// The result for a connection.
@@ -120,6 +120,20 @@ struct Verified {
     id: ConnId,
     key: Key,
     is_right: bool,
+}
+
+/// The credentials that were right, as far as the worker remembers them.
+#[derive(Debug, Default)]
+struct Known(HashSet<Key>);
+
+impl Known {
+    /// Adds one. If there are too many, the others are forgotten.
+    fn insert(&mut self, key: Key) {
+        if self.0.len() == MAX_KNOWN {
+            self.0.clear();
+        }
+        self.0.insert(key);
+    }
 }
 
 /// What becomes of a request.
@@ -136,7 +150,7 @@ enum Access {
 impl Logins {
     pub(crate) fn new(threads: LoginThreads, remote: &RemoteHandle) -> Self {
         let (mailbox, sender) = Mailbox::new(remote, TAG, MAX_PENDING);
-        let (keys, known) = ([RandomState::new(), RandomState::new()], HashSet::new());
+        let (keys, known) = ([RandomState::new(), RandomState::new()], Known::default());
         Logins { threads, mailbox, sender, pending: 0, keys, known }
     }
 
@@ -154,7 +168,7 @@ impl Logins {
         let Some(credentials) = credentials else { return Access::Refused(realm) };
         let hash = |key: &RandomState| key.hash_one((realm, credentials.as_bytes()));
         let key = (hash(&self.keys[0]), hash(&self.keys[1]));
-        if self.known.contains(&key) {
+        if self.known.0.contains(&key) {
             return Access::Granted;
         }
         if self.pending == MAX_PENDING {
@@ -178,9 +192,6 @@ impl Logins {
         let results: Vec<_> = self.mailbox.drain().collect();
         self.pending -= results.len();
         for verified in results.iter().filter(|verified| verified.is_right) {
-            if self.known.len() == MAX_KNOWN {
-                self.known.clear();
-            }
             self.known.insert(verified.key);
         }
         results
@@ -265,5 +276,19 @@ impl Logins {
                 io.set_receiving(id, true);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_credentials_are_forgotten_when_there_are_too_many() {
+        let mut known = Known::default();
+        (0..MAX_KNOWN as u64).for_each(|n| known.insert((n, n)));
+        assert_eq!(known.0.len(), MAX_KNOWN);
+        known.insert((u64::MAX, 0));
+        assert_eq!(known.0.into_iter().collect::<Vec<_>>(), [(u64::MAX, 0)]);
     }
 }
