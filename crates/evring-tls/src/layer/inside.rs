@@ -6,7 +6,7 @@ use std::time::Instant;
 use evring::layers::Forward;
 use evring::{Chunk, Close, Commands, ConnId};
 
-use super::session::{Session, clamp};
+use super::session::Session;
 use super::transform::Transform;
 
 /// Connections of a layer, by slot: a command may refer to any of them.
@@ -103,7 +103,7 @@ impl<'a, T: Transform> Forward for LayerCommands<'a, T> {
 
     fn unsent_bytes(&self, id: ConnId) -> u64 {
         let unsealed = self.sessions.find(id).map_or(0, Session::unsealed_bytes);
-        self.io.unsent_bytes(id).saturating_add(clamp(unsealed))
+        self.io.unsent_bytes(id).saturating_add(unsealed)
     }
 
     fn queued_bytes(&self, id: ConnId) -> u64 {

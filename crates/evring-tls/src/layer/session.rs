@@ -13,8 +13,6 @@ use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx};
 use super::order::abruptness;
 use super::transform::Transform;
 
-pub(in crate::layer) use sealing::clamp;
-
 /// Tag of the layer's own reads.
 pub(super) const READ_TAG: u32 = 1 << 31;
 
@@ -267,7 +265,7 @@ impl<T: Transform> Session<T> {
     /// Resets a connection that closes if the peer receives too slowly, or does not go on with the handshake.
     pub(super) fn check_progress(&mut self, io: &mut dyn Commands, pace: Pace) {
         // The difference is right without the upper bits.
-        let unsent = (self.unsealed_bytes() as u64).wrapping_add(io.unsent_bytes(self.id));
+        let unsent = (self.unsealed() as u64).wrapping_add(io.unsent_bytes(self.id));
         let before = self.unsent.replace(unsent);
         let sent = before.map(|before| before.wrapping_sub(unsent).cast_signed().max(0));
         if sent.is_some_and(|sent| (sent as u128) < pace.min_bytes) {

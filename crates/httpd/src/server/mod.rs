@@ -17,6 +17,7 @@ pub(crate) mod options;
 pub(crate) mod running;
 #[cfg(feature = "signals")]
 mod signals;
+mod socket_list;
 mod sockets;
 mod start;
 mod status;

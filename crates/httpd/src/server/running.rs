@@ -16,7 +16,7 @@ use evring_tls::Certificates;
 use crate::limits::Limits;
 use crate::server::error::Error;
 use crate::server::generation::Generation;
-use crate::server::sockets::add;
+use crate::server::socket_list::add;
 #[cfg(feature = "tls")]
 use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::metrics::Metrics;

@@ -2,7 +2,6 @@
 
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd};
 use std::thread;
 use std::time::Duration;
 
@@ -14,6 +13,7 @@ use tracing::warn;
 use crate::server::builder::Builder;
 use crate::server::error::Error;
 use crate::server::options::Options;
+use crate::server::socket_list::add;
 
 /// The sockets of a worker, by address.
 pub(super) type WorkerSockets = Vec<Vec<ListeningSocket>>;
@@ -177,14 +177,6 @@ pub(super) fn warn_of_unused(
         warn!(
             "the socket on {at} was given to the server, but no setting names its address: clients there get no answer"
         );
-    }
-}
-
-/// Adds a socket to a list, unless a clone is in it.
-pub(super) fn add(to: &mut Vec<ListeningSocket>, socket: ListeningSocket) {
-    let number = socket.as_fd().as_raw_fd();
-    if !to.iter().any(|same| same.as_fd().as_raw_fd() == number) {
-        to.push(socket);
     }
 }
 

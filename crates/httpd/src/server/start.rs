@@ -23,8 +23,9 @@ use crate::server::monitor;
 use crate::server::running::{Handle, Server};
 #[cfg(feature = "metrics")]
 use crate::server::running::{Monitor, MonitorSettings};
+use crate::server::socket_list::add;
 use crate::server::sockets::{
-    WorkerSockets, add, check_not_held, is_free, retry_while_in_use, sockets_for, warn_of_unused,
+    WorkerSockets, check_not_held, is_free, retry_while_in_use, sockets_for, warn_of_unused,
 };
 #[cfg(feature = "tls")]
 use crate::server::tls;

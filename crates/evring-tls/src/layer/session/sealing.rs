@@ -12,11 +12,6 @@ use crate::layer::Transform;
 use crate::layer::Wire;
 use crate::layer::order::{bytes_of, owned};
 
-/// Returns a number of bytes, or the largest one.
-pub(in crate::layer) fn clamp(bytes: u128) -> u64 {
-    bytes.try_into().unwrap_or(u64::MAX)
-}
-
 impl<T: Transform> Session<T> {
     /// Seals a chunk or queues it. Returns the number of buffered bytes.
     pub(in crate::layer) fn send(&mut self, io: &mut dyn Commands, chunk: Chunk<'_>) -> usize {
@@ -62,13 +57,18 @@ impl<T: Transform> Session<T> {
     }
 
     /// Returns the number of bytes that are not sealed, with what is left of files.
-    pub(in crate::layer) fn unsealed_bytes(&self) -> u128 {
+    pub(super) fn unsealed(&self) -> u128 {
         let unsealed = |chunk: &Chunk<'_>| match chunk {
             // It may extend far beyond the end of the file.
             Chunk::File(_, range) => range.end.saturating_sub(range.start).into(),
             chunk => bytes_of(chunk).len() as u128,
         };
         self.queue.iter().map(unsealed).sum()
+    }
+
+    /// Returns the same number, or the largest one.
+    pub(in crate::layer) fn unsealed_bytes(&self) -> u64 {
+        self.unsealed().try_into().unwrap_or(u64::MAX)
     }
 
     /// Returns the number of bytes buffered in the layer and in the mechanism. As there, a file counts as
@@ -166,7 +166,7 @@ impl<T: Transform> Session<T> {
 
     /// Returns the number of bytes that the layer has not passed to the mechanism, also of those that it has dropped.
     pub(in crate::layer) fn queued_bytes(&self) -> u64 {
-        clamp(self.unsealed_bytes()).saturating_add(self.dropped)
+        self.unsealed_bytes().saturating_add(self.dropped)
     }
 
     pub(super) fn drop_queue(&mut self) {
