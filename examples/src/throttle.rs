@@ -125,7 +125,7 @@ impl Application for Throttle {
         }
     }
 
-    /// A stream goes on to its end.
+    /// Closes connections without a stream; a running stream closes its connection at its end.
     fn stopping(&mut self, x: Cx<'_, impl Commands, Stream>) {
         if x.state.due.is_none() {
             x.io.close(x.id, Close::Flush);

@@ -42,8 +42,9 @@ impl Clock {
         self.tick
     }
 
-    /// Returns the nanoseconds that an invocation is charged for at most, if no tick is late: a tick until the first one, less
-    /// than half a tick of its own thread until a later one, at which it goes on, and a tick until the one that ends it.
+    /// Returns the maximum nanoseconds that an invocation is charged for, if no tick is late: one tick until the first tick;
+    /// less than half a tick of its own thread until a later one, which does not interrupt it; one tick until it is
+    /// interrupted.
     pub(crate) fn max_ns(&self) -> u64 {
         u64::try_from((self.tick.saturating_mul(5) / 2).as_nanos()).unwrap_or(u64::MAX)
     }
