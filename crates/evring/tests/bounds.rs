@@ -1,6 +1,7 @@
 //! Hostile clients on real sockets, on every mechanism: what a server uses stays within the table of bounds in
 //! ARCHITECTURE.md.
 
+use crate::disk_file::DiskFile;
 use crate::server;
 
 use std::fs;
@@ -198,8 +199,8 @@ fn serve(name: &'static str, config: Config, clients: impl FnOnce(SocketAddr)) -
     Report { reasons: reasons.try_iter().collect(), ..report }
 }
 
-/// Clients that command more than the server may use, and read little or nothing.
-fn hostile(address: SocketAddr, seed: u64) {
+/// Clients that command more than the server may use, and read little or nothing. The file is not cached at first.
+fn hostile(address: SocketAddr, file: &DiskFile, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let open = || {
         let stream = connect(address);
@@ -209,6 +210,7 @@ fn hostile(address: SocketAddr, seed: u64) {
     let mut honest = connect(address);
     ask(&mut honest, "s", REPLY);
     let mut clients: Vec<TcpStream> = (0..CLIENTS).map(|_| open()).collect();
+    file.evict();
     clients.iter_mut().for_each(|client| client.write_all(b"f").unwrap());
     // Each of these has a send and a receive in flight.
     for client in &clients[..SERVED] {
@@ -250,13 +252,12 @@ fn is_end(error: &io::Error) -> bool {
 
 #[test]
 fn hostile_clients_exceed_no_bound_of_a_server() {
-    let root = tempfile::tempdir().unwrap();
-    fs::write(root.path().join("file"), vec![b'x'; FILE_BYTES as usize]).unwrap();
+    let file = DiskFile::new(FILE_BYTES);
     let _alone = alone();
     one_by_one(|name| {
         for policy in [FileDelivery::Plain, FileDelivery::Ded] {
-            let config = config(root.path().to_owned(), policy);
-            let report = serve(name, config, |address| hostile(address, 7));
+            let config = config(file.root.path().to_owned(), policy);
+            let report = serve(name, config, |address| hostile(address, &file, 7));
             assert_eq!(report.exceeded, None, "{name} {policy}");
             // The clients did reach what they attack.
             let max = report.max;

@@ -1,6 +1,7 @@
 //! Files that are not in the page cache of a simulated machine, sent by the ring, by the engine and by posted calls.
 
-use crate::sends_file::{DiskFile, SendsFile, contents};
+use crate::disk_file::{DiskFile, contents};
+use crate::sends_file::SendsFile;
 use crate::server::{Server, listening, one_by_one};
 
 use std::cell::Cell;

@@ -73,7 +73,7 @@ impl Application for Inverts {
 }
 
 fn contents() -> Vec<u8> {
-    crate::sends_file::contents((PIECE * PIECES) as u64)
+    crate::disk_file::contents((PIECE * PIECES) as u64)
 }
 
 fn config(root: &Path) -> Config {

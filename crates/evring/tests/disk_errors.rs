@@ -1,7 +1,8 @@
 //! A disk error (EIO) in the middle of a file that is sent: the reply is cut and the connection closed, on the
 //! simulated machine and with a real file.
 
-use crate::sends_file::{SendsFile, contents};
+use crate::disk_file::contents;
+use crate::sends_file::SendsFile;
 use crate::server;
 
 use std::ffi::c_void;

@@ -1,7 +1,8 @@
 //! Reads of files by `ded`: the next part of a file that is not cached is read while the one before is being sent.
 
 use crate::cold_files::By;
-use crate::sends_file::{DiskFile, SendsFile, contents};
+use crate::disk_file::{DiskFile, contents};
+use crate::sends_file::SendsFile;
 use crate::server::{Server, listening, one_by_one};
 
 use std::cell::Cell;

@@ -1,6 +1,7 @@
 //! Basic tests of every mechanism; the examples contain the contract tests.
 
 mod bounds;
+mod disk_file;
 mod server;
 
 use std::alloc::{GlobalAlloc, Layout, System};

@@ -1,6 +1,7 @@
 //! Pauses of sends on the simulated machine: of many connections that end at once, and during a read.
 
-use crate::sends_file::{SendsFile, contents};
+use crate::disk_file::contents;
+use crate::sends_file::SendsFile;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;

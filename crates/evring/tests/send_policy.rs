@@ -1,6 +1,7 @@
 //! A send policy that holds bytes back until there is room, on every mechanism.
 
-use crate::sends_file::{SendsFile, contents};
+use crate::disk_file::contents;
+use crate::sends_file::SendsFile;
 use crate::server;
 
 use std::collections::HashSet;

@@ -1,7 +1,8 @@
 //! A client that takes one byte of a file each second, on the simulated machine: its connection ends for want of progress,
 //! what it used is free, and others are not delayed.
 
-use crate::sends_file::{SendsFile, contents};
+use crate::disk_file::contents;
+use crate::sends_file::SendsFile;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;

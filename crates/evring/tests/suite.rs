@@ -10,6 +10,7 @@ mod connections;
 mod datagrams;
 mod deferred_reads;
 mod disk_errors;
+mod disk_file;
 mod early_reads;
 mod failures;
 mod figures;

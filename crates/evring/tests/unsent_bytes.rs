@@ -1,6 +1,7 @@
 //! The limit of unsent bytes that a connection's socket has, and their number.
 
-use crate::sends_file::{SendsFile, contents};
+use crate::disk_file::contents;
+use crate::sends_file::SendsFile;
 use crate::server;
 
 use std::fs;
