@@ -8,7 +8,7 @@
 for library in hyper axum may-minihttp; do
     manifest=benches/peers/$library/Cargo.toml
     cargo fmt --manifest-path "$manifest" --check
-    cargo build --quiet --release --locked --manifest-path "$manifest" --target-dir target/lab/peers
+    cargo build --quiet --release --locked --manifest-path "$manifest" --target-dir "$target/lab/peers"
 done
 [ "${1:-}" != --build ] || exit 0
 

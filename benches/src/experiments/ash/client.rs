@@ -44,11 +44,16 @@ pub(super) fn round_trips(
     let mut times = Vec::with_capacity(count);
     for _ in 0..count {
         times.push(exchange(&socket, request)?.0.as_nanos() as f64 / 1e3);
-        let until = Instant::now() + gap;
-        while Instant::now() < until {
-            std::hint::spin_loop();
-        }
+        pause(gap);
     }
     times.sort_by(f64::total_cmp);
     Ok(times)
+}
+
+/// Keeps the core for a time.
+pub(super) fn pause(gap: Duration) {
+    let until = Instant::now() + gap;
+    while Instant::now() < until {
+        std::hint::spin_loop();
+    }
 }

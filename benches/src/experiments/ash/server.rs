@@ -112,6 +112,12 @@ impl Server {
         Ok(Server { remote, address, stream, endless, stopped_ns, stamps, thread: Some(thread) })
     }
 
+    /// Returns the time of a round trip in us.
+    pub(super) fn round_trip(&mut self) -> Result<f64, Failure> {
+        let (time, _) = client::exchange(&self.stream, Request::default())?;
+        Ok(time.as_nanos() as f64 / 1e3)
+    }
+
     /// Returns the times of a number of round trips in us, sorted, with gaps between them.
     pub(super) fn round_trips(&mut self, count: usize, gap: Duration) -> Result<Vec<f64>, Failure> {
         self.computations(0, count, gap)
@@ -172,11 +178,15 @@ pub(super) struct Runaway {
 }
 
 impl Runaway {
-    /// Hands a handler over to the server, sends it a message, and returns once the server has stopped it.
-    pub(super) fn run(&mut self, handler: Handler) -> Result<(), Failure> {
+    /// Hands a handler over to the server, and sends it a message.
+    pub(super) fn start(&mut self, handler: Handler) -> Result<(), Failure> {
         let ended = |_| Failure::Run("the server has ended".to_owned());
         self.handlers.send(handler).map_err(ended)?;
-        self.stream.write_all(&RUNAWAY)?;
+        Ok(self.stream.write_all(&RUNAWAY)?)
+    }
+
+    /// Waits until the server has stopped the handler.
+    pub(super) fn wait(&mut self) -> Result<(), Failure> {
         Ok(self.stream.read_exact(&mut [0; RUNAWAY.len()])?)
     }
 }
@@ -434,7 +444,11 @@ mod tests {
                 assert_eq!(u64::from_le_bytes(reply), count, "{placement:?}");
             }
             let mut runaway = server.runaway().unwrap();
-            endless(5).unwrap().into_iter().for_each(|handler| runaway.run(handler).unwrap());
+            for handler in endless(5).unwrap() {
+                runaway.start(handler).unwrap();
+                assert!(server.round_trip().unwrap() > 0.0);
+                runaway.wait().unwrap();
+            }
             assert!(server.stopped() > Duration::ZERO);
             assert_eq!(server.round_trips(3, Duration::ZERO).unwrap().len(), 3);
         }
