@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::super::{Context, DEFAULT, Experiment};
 use super::rtt::median;
 use super::scheduling::{Busy, Policy};
-use super::server::{Placement, Server, endless};
+use super::server::{Endless, Placement, Server};
 use super::{Contestant, client, ratio, run_rounds};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, OtherPrograms, pin};
@@ -28,8 +28,9 @@ const GAP: Duration = Duration::from_micros(50);
 const LONG_GAP: Duration = Duration::from_micros(200);
 /// The pause between two runaway handlers.
 const RUNAWAY_GAP: Duration = Duration::from_millis(10);
-/// Runaway handlers that are loaded before a round, which are more than it needs on the machine of the results.
-const RUNAWAYS: usize = 64;
+/// Runaway handlers that are loaded before a round, and more if it needs them. A sandboxer keeps as many that were dropped,
+/// until the next are loaded.
+const RUNAWAYS: usize = 32;
 
 /// The amount of measurement.
 struct Extent {
@@ -152,14 +153,15 @@ fn runaway(cx: &Context, extent: &Extent, outcome: &mut Outcome) -> Result<(), F
 /// handler, both sorted. One thread has both clients, so that they do not compete for a core.
 fn beside_runaways(server: &mut Server, count: usize) -> Result<(Vec<f64>, Vec<f64>), Failure> {
     let mut other = server.runaway()?;
-    let mut fresh = endless(RUNAWAYS)?;
+    let endless = Endless::new()?;
+    let mut fresh = endless.load(RUNAWAYS)?;
     let (mut times, mut delayed) = (Vec::with_capacity(count), Vec::new());
     let mut due = Instant::now() + RUNAWAY_GAP;
     while times.len() < count {
         let is_due = Instant::now() >= due;
         if is_due {
             let Some(handler) = fresh.pop() else {
-                fresh = endless(RUNAWAYS)?;
+                fresh = endless.load(RUNAWAYS)?;
                 continue;
             };
             other.start(handler)?;

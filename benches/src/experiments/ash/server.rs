@@ -11,7 +11,7 @@ use std::sync::mpsc::{self, TryRecvError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use ash_sandbox::sandbox::{self, Handler, Sandboxer};
+use ash_sandbox::sandbox::{self, Handler, Rejection, Sandboxer};
 use ash_sandbox::upcall::{self, Channel, Peer, Upcall};
 use evring::hooks::{Hooked, Landing, ReceiveHook, Upcalls};
 use evring::mailbox::Mailbox;
@@ -191,14 +191,30 @@ impl Runaway {
     }
 }
 
-/// Returns handlers that never end, each of a module of its own.
-pub(super) fn endless(count: usize) -> Result<Vec<Handler>, Failure> {
-    let failed = |e| Failure::new("cannot load an endless handler", e);
-    let sandboxer = Sandboxer::new(policy()).map_err(failed)?;
-    let wasm = wat::parse_str(text_of("(loop $again (br $again))"));
-    let wasm = wasm.map_err(|e| Failure::new("the module of a handler", e))?;
-    let fresh = || sandboxer.load(&wasm).and_then(|ash| ash.instantiate(1));
-    (0..count).map(|_| fresh().map_err(failed)).collect()
+/// Loads handlers that never end.
+pub(super) struct Endless {
+    /// As long as it lives, the server's thread does not free a handler when it drops it.
+    sandboxer: Sandboxer,
+    wasm: Vec<u8>,
+}
+
+impl Endless {
+    pub(super) fn new() -> Result<Self, Failure> {
+        let wasm = wat::parse_str(text_of("(loop $again (br $again))"));
+        let wasm = wasm.map_err(|e| Failure::new("the module of a handler", e))?;
+        let sandboxer = Sandboxer::new(policy()).map_err(Self::failed)?;
+        Ok(Endless { sandboxer, wasm })
+    }
+
+    fn failed(error: Rejection) -> Failure {
+        Failure::new("cannot load an endless handler", error)
+    }
+
+    /// Returns handlers, each of a module of its own.
+    pub(super) fn load(&self, count: usize) -> Result<Vec<Handler>, Failure> {
+        let fresh = || self.sandboxer.load(&self.wasm).and_then(|ash| ash.instantiate(1));
+        (0..count).map(|_| fresh().map_err(Self::failed)).collect()
+    }
 }
 
 fn connect(address: SocketAddr) -> Result<TcpStream, Failure> {
@@ -444,7 +460,7 @@ mod tests {
                 assert_eq!(u64::from_le_bytes(reply), count, "{placement:?}");
             }
             let mut runaway = server.runaway().unwrap();
-            for handler in endless(5).unwrap() {
+            for handler in Endless::new().unwrap().load(5).unwrap() {
                 runaway.start(handler).unwrap();
                 assert!(server.round_trip().unwrap() > 0.0);
                 runaway.wait().unwrap();
