@@ -370,6 +370,9 @@ fn number_without_memory_had_another_error() {
     receives.serve(&mut database, &Still, b"set b 0 0 2311\r\n", &mut Vec::new());
     let (reply, _) = talk_to(&mut database, b"incr n 9\r\n");
     assert_eq!(reply.escape_ascii().to_string(), r"SERVER_ERROR out of memory\r\n");
+    // The number is still there.
+    let (reply, _) = talk_to(&mut database, b"get n\r\n");
+    assert!(reply.starts_with(b"VALUE n 0 5000\r\n1 "), "{}", reply.escape_ascii());
     reads.end(&mut database);
     receives.end(&mut database);
 }
