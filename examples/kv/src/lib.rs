@@ -47,7 +47,9 @@
 //! - A `get` with an overlong key does not discard the replies to earlier requests.
 //! - A number is changed in place unless the value is being sent in pieces. memcached also allocates a new
 //!   item, without trailing spaces, while a reply with a small one is in flight.
-//! - There is one class of items (`stats slabs`), and one LRU order for all.
+//! - There is one class of items (`stats slabs`), and one LRU order for all. With several workers, the values are divided
+//!   among stores with equal parts of the memory ([`Database::shared`]), each with an LRU order of its own: a value is
+//!   evicted, or refused, if its store is full.
 //! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes.
 
 mod application;

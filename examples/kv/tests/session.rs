@@ -378,6 +378,25 @@ fn number_without_memory_had_another_error() {
 }
 
 #[test]
+fn three_values_that_were_not_received_whole_took_all_memory_of_a_key() {
+    let mut database = Database::shared(Limits::default(), 7, 4).unwrap();
+    let value = "v".repeat(1_000_000);
+    let set = |database: &mut Database| {
+        let request = format!("set a 0 0 1000000\r\n{value}\r\n");
+        talk_to(database, request.as_bytes()).0.escape_ascii().to_string()
+    };
+    assert_eq!(set(&mut database), r"STORED\r\n");
+    let mut stalled: [Session; 14] = Default::default();
+    for session in &mut stalled {
+        let line = b"set a 0 0 1000000\r\n";
+        let (_, next) = session.serve(&mut database, &Still, line, &mut Vec::new());
+        assert_eq!(next, Next::Input);
+    }
+    assert_eq!(set(&mut database), r"STORED\r\n");
+    stalled.iter_mut().for_each(|session| session.end(&mut database));
+}
+
+#[test]
 fn overlong_key_gets_one_error_after_earlier_keys_are_touched() {
     let long = "k".repeat(251);
     let error = "CLIENT_ERROR bad command line format\r\n";
