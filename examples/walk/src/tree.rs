@@ -132,7 +132,13 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
             buffer.clear();
             let read = self.runtime.call(getdents(&file, std::mem::take(buffer))).await;
             *buffer = read.1;
-            if read.0? == 0 || self.has_failed() {
+            let is_end = match read.0 {
+                Ok(len) => len == 0,
+                // It was removed after it had been opened (getdents(2)).
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+                Err(error) => return Err(error),
+            };
+            if is_end || self.has_failed() {
                 return Ok(());
             }
             let names = directory_entries(buffer).map(|entry| entry.name);

@@ -203,6 +203,21 @@ fn unreadable_directory_is_reported_and_counted() {
 }
 
 #[test]
+fn directory_removed_while_it_was_read_was_unreadable() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("directory");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("file"), "12345").unwrap();
+    let totals = walk(root.path(), &Options::default(), |found| match found {
+        // The directory is open, and was not read to its end.
+        Found::Entry(entry) if entry.letter == 'f' => fs::remove_dir_all(&directory).unwrap(),
+        _ => {}
+    });
+    let totals = totals.unwrap();
+    assert_eq!((totals.entries, totals.file_bytes, totals.unreadable), (3, 5, 0));
+}
+
+#[test]
 fn missing_root_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     let missing = root.path().join("missing");
