@@ -93,7 +93,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The sums of a walk.
+/// The sums of a walk. Sums of sizes beyond 64 bits are [`u64::MAX`], as those of du(1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {

@@ -203,9 +203,9 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
         totals.entries += 1;
         let is_directory = entry.letter == 'd';
         if is_directory {
-            totals.directory_bytes += entry.size;
+            totals.directory_bytes = totals.directory_bytes.saturating_add(entry.size);
         } else if entry.links < 2 || self.is_first_link(stat) {
-            totals.file_bytes += entry.size;
+            totals.file_bytes = totals.file_bytes.saturating_add(entry.size);
         }
         self.totals.set(totals);
         (self.found.borrow_mut())(Found::Entry(entry));

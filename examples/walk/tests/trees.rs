@@ -93,6 +93,20 @@ fn root_that_is_not_utf8_was_printed_otherwise() {
     assert_agrees(&root);
 }
 
+/// In memory, as a file system on a disk refuses such sizes.
+#[test]
+fn sizes_of_more_than_64_bits_were_summed_modulo_2_64() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    for name in ["a", "b", "c"] {
+        let file = File::create(root.path().join(name)).unwrap();
+        if let Err(error) = file.set_len(i64::MAX as u64) {
+            return println!("not tested: {error}");
+        }
+    }
+    assert_eq!(sums(root.path(), &Options::default()).unwrap().file_bytes, u64::MAX);
+    assert_agrees(root.path());
+}
+
 #[test]
 fn many_files_and_directories() {
     let root = tempfile::tempdir().unwrap();
