@@ -1,6 +1,7 @@
 //! Prints the size of a directory tree, as `du -sb` does.
 
 use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -43,12 +44,14 @@ fn main() -> ExitCode {
                 let (entries, bytes) = (HumanCount(entries), HumanBytes(bytes));
                 progress.set_message(format!("{entries} objects, {bytes}"));
             }
-            if arguments.list && written.is_ok() {
+            if arguments.list {
                 written = list(&mut out, &entry);
             }
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         }
         Found::Unreadable(path, error) => {
             progress.suspend(|| eprintln!("walk: cannot read {}: {error}", path.display()));
+            ControlFlow::Continue(())
         }
     });
     progress.finish_and_clear();

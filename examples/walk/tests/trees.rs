@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -54,7 +55,7 @@ fn assert_agrees(root: &Path) {
 }
 
 fn sums(root: &Path, options: &Options) -> Result<Totals, Error> {
-    walk(root, options, |_| ())
+    walk(root, options, |_| ControlFlow::Continue(()))
 }
 
 #[test]
@@ -162,6 +163,7 @@ fn anchors_are_bounded() {
         if let Found::Unreadable(path, error) = found {
             refused.push((path.as_os_str().len(), error.to_string()));
         }
+        ControlFlow::Continue(())
     });
     assert_eq!(totals.unwrap().unreadable, 1);
     let [(len, error)] = &refused[..] else { panic!("{refused:?}") };
@@ -222,10 +224,14 @@ fn directory_removed_while_it_was_read_was_unreadable() {
     let directory = root.path().join("directory");
     fs::create_dir(&directory).unwrap();
     fs::write(directory.join("file"), "12345").unwrap();
-    let totals = walk(root.path(), &Options::default(), |found| match found {
+    let totals = walk(root.path(), &Options::default(), |found| {
         // The directory is open, and was not read to its end.
-        Found::Entry(entry) if entry.letter == 'f' => fs::remove_dir_all(&directory).unwrap(),
-        _ => {}
+        if let Found::Entry(entry) = found
+            && entry.letter == 'f'
+        {
+            fs::remove_dir_all(&directory).unwrap();
+        }
+        ControlFlow::Continue(())
     });
     let totals = totals.unwrap();
     assert_eq!((totals.entries, totals.file_bytes, totals.unreadable), (3, 5, 0));
@@ -271,21 +277,49 @@ fn link_in_the_place_of_an_ancestor_was_followed() {
     let mut options = Options::default();
     options.directories = 1;
     let (mut found_entries, mut unreadable) = (BTreeSet::new(), Vec::new());
-    let totals = walk(root.path(), &options, |found| match found {
-        Found::Entry(entry) => {
-            if entry.path == at("a/inside") {
-                // It is found, and not open.
-                fs::rename(at("a"), at("b")).unwrap();
-                symlink(elsewhere.path(), at("a")).unwrap();
+    let totals = walk(root.path(), &options, |found| {
+        match found {
+            Found::Entry(entry) => {
+                if entry.path == at("a/inside") {
+                    // It is found, and not open.
+                    fs::rename(at("a"), at("b")).unwrap();
+                    symlink(elsewhere.path(), at("a")).unwrap();
+                }
+                found_entries.insert(entry.path.to_owned());
             }
-            found_entries.insert(entry.path.to_owned());
+            Found::Unreadable(path, error) => unreadable.push((path.to_owned(), error)),
         }
-        Found::Unreadable(path, error) => unreadable.push((path.to_owned(), error)),
+        ControlFlow::Continue(())
     });
     assert_eq!(found_entries, BTreeSet::from([at(""), at("a"), at("a/inside")]));
     let [(path, error)] = &unreadable[..] else { panic!("{unreadable:?}") };
     assert_eq!((path, error.raw_os_error()), (&at("a/inside"), Some(libc::ELOOP)));
     assert_eq!(totals.unwrap().unreadable, 1);
+}
+
+#[test]
+fn list_went_through_the_whole_tree_after_a_write_had_failed() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..300 {
+        let directory = root.path().join(format!("{number:0100}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("file"), "x").unwrap();
+    }
+    for stops_after in [1, 2, 250, 400] {
+        let mut found = 0;
+        let totals = walk(root.path(), &Options::default(), |_| {
+            found += 1;
+            if found == stops_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!((found, totals.unwrap().entries), (stops_after, stops_after));
+    }
+    let (reads, writes) = io::pipe().unwrap();
+    drop(reads);
+    let mut ours = walk_program();
+    let output = ours.arg("--list").arg(root.path()).stdout(writes).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+    assert!(message.starts_with("walk: cannot write: "), "{message}");
 }
 
 /// A link on the way to the root is the caller's, and no part of the tree.
