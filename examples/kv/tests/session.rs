@@ -442,6 +442,47 @@ fn overlong_line_closes_unless_it_is_a_get() {
     assert_eq!(replies, b"CLIENT_ERROR bad command line format\r\nERROR\r\n");
 }
 
+/// The replies are those of memcached 1.6.18, which closes the connection for each `gat`.
+#[test]
+fn overlong_get_was_parsed_from_its_beginning() {
+    let in_pieces = |line: &str| {
+        let mut database = database();
+        let values = b"set a 0 0 1\r\nx\r\nset 00 0 0 1\r\ny\r\n";
+        assert_eq!(talk_to(&mut database, values).0, b"STORED\r\nSTORED\r\n");
+        let (whole, _) = talk_to(&mut database, line.as_bytes());
+        let (mut client, mut replies) = (Client::new(&mut database), Vec::new());
+        let (beginning, end) = line.as_bytes().split_at(2_049);
+        client.receive(beginning, &mut replies);
+        end.iter().for_each(|byte| client.receive(&[*byte], &mut replies));
+        if !client.closed {
+            assert_eq!(replies, whole, "{line:?}");
+        }
+        (String::from_utf8(replies).unwrap(), client.closed)
+    };
+    let spaces = |n: usize| " ".repeat(n);
+    let value = "VALUE a 0 1\r\nx\r\nEND\r\n".to_owned();
+    for (line, reply) in [
+        (format!("get{}a\r\n", spaces(2_046)), value.clone()),
+        (format!("get{} a\n", spaces(2_046)), value.clone()),
+        (format!("get{}\ra\r\n", spaces(2_046)), "END\r\n".to_owned()),
+        (format!("get{}\r\n", spaces(2_046)), "ERROR\r\n".to_owned()),
+        (format!("gets{}\n", spaces(2_050)), "ERROR\r\n".to_owned()),
+        (format!("get{}\0a\r\n", spaces(2_046)), "ERROR\r\n".to_owned()),
+        (format!("gat{}0 a\r\n", spaces(2_044)), value),
+        (format!("gat{}0 \r\n", spaces(2_044)), "END\r\n".to_owned()),
+    ] {
+        assert_eq!(in_pieces(&line), (reply, false), "{line:?}");
+    }
+    // The time is not known, or perhaps only its beginning.
+    for line in [
+        format!("gat{}0 a\r\n", spaces(2_046)),
+        format!("gat {}100 00 a\r\n", spaces(2_044)),
+        format!("gats {}0 a\r\n", spaces(2_043)),
+    ] {
+        assert_eq!(in_pieces(&line), (String::new(), true), "{line:?}");
+    }
+}
+
 /// The replies are those of memcached 1.6.18.
 #[test]
 fn overlong_line_that_arrived_whole_closed_the_connection() {
