@@ -358,6 +358,9 @@ pub fn write_at<B: Bytes>(
 }
 
 /// Reads from a pipe, terminal or file: read(2).
+///
+/// A signalfd(2) must be non-blocking (`SFD_NONBLOCK`): then the owner reads it, and takes signals for its own thread, too. In
+/// blocking mode, a syscall thread would read it, which has none of these, and would wait.
 pub fn read(
     file: &Descriptor,
     buffer: Vec<u8>,
@@ -390,9 +393,7 @@ pub fn write<B: Bytes>(
                 Waits::ReadyThenBlocks(..) if len == 0 => Waits::Indefinitely,
                 waits => waits,
             };
-            Call::new(libc::SYS_write, [file.arg(), address, len, 0, 0, 0])
-                .waits(waits)
-                .about(file)
+            Call::new(libc::SYS_write, [file.arg(), address, len, 0, 0, 0]).waits(waits).about(file)
         };
         let finish = |(_, bytes): (Descriptor, B), result, _: &Scratch| (result, bytes);
         Owned::new((file.clone(), bytes), prepare, finish)
