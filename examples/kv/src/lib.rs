@@ -50,7 +50,8 @@
 //! - There is one class of items (`stats slabs`), and one LRU order for all. With several workers, the values are divided
 //!   among stores with equal parts of the memory ([`Database::shared`]), each with an LRU order of its own: a value is
 //!   evicted, or refused, if its store is full.
-//! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes.
+//! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes. `stats sizes_enable` and `stats sizes_disable` get
+//!   `ERROR`: sizes are not counted.
 
 mod application;
 mod database;
