@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use rustix::fs::{FileType, OFlags, fcntl_getfl, fstat, fstatfs};
+use rustix::net::sockopt::{Timeout, socket_timeout};
+use rustix::termios::{LocalModes, SpecialCodeIndex, isatty, tcgetattr};
 
 use crate::call::{Call, Direction, Waits};
 use crate::object::{FileSystem, Kind, Object};
@@ -20,6 +22,11 @@ use crate::registered::{FilePlace, Registration};
 /// `F_SETFL`). If one of them makes a non-blocking description blocking later, a read, write, accept, connect or splice
 /// that finds it not ready blocks the owner of the pages; [`send`](crate::operations::send) and
 /// [`receive`](crate::operations::receive) never do. So leave it as it is while a `Descriptor` has it.
+///
+/// A call in blocking mode may end although its descriptor is not ready: a read of a terminal by its settings (termios(3),
+/// `VMIN` and `VTIME`), which each read asks for, and a call on a socket with a timeout (socket(7), `SO_RCVTIMEO` and
+/// `SO_SNDTIMEO`), which is asked for with the flag. A syscall thread makes such a call at once, and waits in it; without
+/// threads, the owner does. `send` and `receive` have no timeout.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<Inner>);
 
@@ -44,6 +51,9 @@ const LIKELY: u16 = 1 << 9;
 /// A call was about it, and it was not asked.
 const USED: u16 = 1 << 10;
 
+/// In blocking mode, a call on it may end although it is not ready: it is a terminal, or a socket with a timeout.
+const HAS_LIMIT: u16 = 1 << 11;
+
 /// The lowest bit of the file system's number.
 const FILE_SYSTEM: u32 = 12;
 
@@ -60,6 +70,9 @@ const KINDS: [Kind; Kind::COUNT] = [
     Kind::Pseudo,
 ];
 
+/// The device /dev/ptmx, of pseudoterminals. Reads of it do not depend on the settings of the terminal.
+const CONTROLLER: u64 = libc::makedev(5, 2);
+
 /// File systems without a disk: tmpfs, ramfs, cgroup2, hugetlbfs (statfs(2)).
 const IN_MEMORY: [i64; 4] = [0x0102_1994, 0x8584_58f6, 0x6367_7270, 0x9584_58f6];
 
@@ -68,9 +81,8 @@ const IN_MEMORY: [i64; 4] = [0x0102_1994, 0x8584_58f6, 0x6367_7270, 0x9584_58f6]
 const PSEUDO: [i64; 4] = [0x9fa0, 0x6265_6572, 0x7472_6163, 0x6462_6720];
 
 impl Nature {
-    fn new(kind: Kind, file_system: FileSystem, non_blocking: bool) -> Self {
-        let flag = if non_blocking { NON_BLOCKING } else { 0 };
-        Nature((u16::from(file_system.number()) << FILE_SYSTEM) | flag | (kind as u16 + 1))
+    fn new(kind: Kind, file_system: FileSystem, flags: u16) -> Self {
+        Nature((u16::from(file_system.number()) << FILE_SYSTEM) | flags | (kind as u16 + 1))
     }
 
     /// Returns the kind of object.
@@ -100,7 +112,8 @@ impl Descriptor {
     /// suffices for the choice of an executor.
     pub(crate) fn below(fd: impl Into<OwnedFd>, directory: Nature) -> Self {
         let Nature(bits) = directory;
-        let likely = if bits & KIND == 0 { 0 } else { (bits & !(NON_BLOCKING | USED)) | LIKELY };
+        let likely =
+            if bits & KIND == 0 { 0 } else { (bits & !(NON_BLOCKING | HAS_LIMIT | USED)) | LIKELY };
         let (nature, registration) = (AtomicU16::new(likely), OnceLock::new());
         Descriptor(Arc::new(Inner { fd: fd.into(), nature, registration }))
     }
@@ -151,7 +164,7 @@ impl Descriptor {
         known.object()
     }
 
-    /// Returns the kind of object. The first time, this makes two or three system calls.
+    /// Returns the kind of object. The first time, this makes two to four system calls.
     pub fn kind(&self) -> Kind {
         self.nature().kind()
     }
@@ -170,6 +183,7 @@ impl Descriptor {
     fn look(&self) -> Nature {
         let stat = fstat(&self.0.fd);
         let file_type = stat.as_ref().ok().map(|stat| FileType::from_raw_mode(stat.st_mode));
+        let device = stat.as_ref().map_or(0, |stat| stat.st_rdev);
         let (kind, file_system) = match (file_type, stat) {
             (Some(FileType::RegularFile | FileType::Directory | FileType::Symlink), Ok(stat)) => {
                 let kind = match fstatfs(&self.0.fd) {
@@ -188,11 +202,43 @@ impl Descriptor {
         };
         let non_blocking =
             fcntl_getfl(&self.0.fd).is_ok_and(|flags| flags.contains(OFlags::NONBLOCK));
-        Nature::new(kind, file_system, non_blocking)
+        let flags = match kind {
+            _ if non_blocking => NON_BLOCKING,
+            Kind::Socket if self.has_timeout() => HAS_LIMIT,
+            Kind::Device if device != CONTROLLER && isatty(&self.0.fd) => HAS_LIMIT,
+            _ => 0,
+        };
+        Nature::new(kind, file_system, flags)
+    }
+
+    /// Returns whether a call on a socket has a timeout.
+    fn has_timeout(&self) -> bool {
+        let has = |timeout| socket_timeout(&self.0.fd, timeout).is_ok_and(|time| time.is_some());
+        has(Timeout::Recv) || has(Timeout::Send)
+    }
+
+    /// Returns whether a read of a terminal may end before it is ready, or later.
+    fn has_minimum(&self) -> bool {
+        tcgetattr(&self.0.fd).is_ok_and(|settings| {
+            let is_canonical = settings.local_modes.contains(LocalModes::ICANON);
+            !is_canonical && settings.special_codes[SpecialCodeIndex::VMIN] != 1
+        })
     }
 
     /// Returns what a call waits for that blocks if the descriptor does.
     pub(crate) fn stream(&self, direction: Direction) -> Waits {
+        let nature = self.nature();
+        let has_limit = nature.0 & HAS_LIMIT != 0
+            && match direction {
+                _ if nature.kind() == Kind::Socket => true,
+                Direction::Read => self.has_minimum(),
+                Direction::Write => false,
+            };
+        if has_limit { Waits::Indefinitely } else { self.end_of_transfer(direction) }
+    }
+
+    /// Returns what a transfer waits for that blocks if the descriptor does, as one of its ends. It has no timeout.
+    pub(crate) fn end_of_transfer(&self, direction: Direction) -> Waits {
         let nature = self.nature();
         match nature.kind() {
             Kind::Disk | Kind::Memory => Waits::Bounded,

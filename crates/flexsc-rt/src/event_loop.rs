@@ -6,7 +6,7 @@ use std::time::Duration;
 use std::{fmt, io, mem};
 
 use crate::descriptor::Descriptor;
-use crate::error::Error;
+use crate::error::{Busy, Error};
 use crate::operation::Operation;
 use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 
@@ -38,6 +38,14 @@ impl<O, F> fmt::Debug for Refused<O, F> {
         f.write_str("Refused: all syscall entries are busy")
     }
 }
+
+impl<O, F> fmt::Display for Refused<O, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Busy.fmt(f)
+    }
+}
+
+impl<O, F> std::error::Error for Refused<O, F> {}
 
 /// An operation in flight, and what follows it.
 trait Posted {

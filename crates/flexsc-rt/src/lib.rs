@@ -47,7 +47,7 @@
 //!
 //! - **In place** ([`Executor::InPlace`]): the owner of the pages, at the next wait, in one run for
 //!   all posted calls. In batches of 64 an entry and its share of the wait cost about 20 nanoseconds
-//!   beside the call; alone, both cost 24 to 36.
+//!   beside a call without work; alone, both cost 27 to 29.
 //! - **Syscall threads** ([`Executor::Threads`]): for calls that block. At most one per core is
 //!   active, of all pages of the process. The kernel does not report that a thread blocks; so a heartbeat looks for calls that
 //!   take longer than a bound, counts their threads as blocked, and wakes others.
@@ -91,8 +91,8 @@
 //! | open, one read and close of 10,000 small files | cached: 0.85 times as many per second as `std::fs`, 3.2 times as many as `tokio::fs`; not cached: 2.9 times and as many |
 //! | 10,000 connections, each a thread | green threads: 0.63 times the CPU time of threads of the kernel |
 //! | web server that opens a file for each request, 256 connections | open connections: 1.09 times the requests per second of CPU time of epoll, 0.97 times those of io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: as many as with epoll, 0.91 times those of io_uring |
-//! | one call without work at a time | 1.3 times the time of the call |
-//! | batches of 64 calls without work | 1.2 to 1.3 times the time of the calls |
+//! | one call without work at a time | 1.2 times the time of the call |
+//! | batches of 64 calls without work | 1.2 times the time of the calls |
 //! | batches of 64 opens and closes; of sends and receives, as bounded calls by [`Pages::post`] | 1.04 times the time of the calls; 1.08 times |
 //!
 //! Batches gain where it costs more to enter the kernel. On a processor on which getppid(2) took 170 ns, those of 64 opens

@@ -13,11 +13,13 @@ use shared_ring::uring::{Mode, SetupError};
 
 use super::call_ring::{CallJob, CallRing, Pushed};
 use crate::call::Direction;
-use crate::raw::INTERRUPTED;
 use crate::registered::NO_PLACE;
 
 /// The name of the wait for the owner's bell; no entry has it.
 const BELL: u64 = CallRing::MAX_NAME;
+
+/// Result of a call or wait that was cancelled in the ring; calls may have it otherwise, too.
+pub(crate) const CANCELLED: isize = -(libc::ECANCELED as isize);
 
 /// The ring, and the calls and cancellations that remain to be submitted.
 #[derive(Debug)]
@@ -277,8 +279,7 @@ impl Ring {
             self.bell_has_rung();
         };
         self.in_flight -= usize::from(!more);
-        let result = if result == -libc::ECANCELED { INTERRUPTED } else { result as isize };
-        Some((name, result, more))
+        Some((name, result as isize, more))
     }
 
     #[cold]

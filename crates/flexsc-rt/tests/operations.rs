@@ -530,6 +530,74 @@ fn costs_are_learnt_for_each_file_system() {
     assert!(pages.counters().file_systems >= 3);
 }
 
+#[test]
+fn read_of_a_terminal_without_a_minimum_waited_for_input() {
+    use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+    use rustix::termios::{OptionalActions, SpecialCodeIndex, tcgetattr, tcsetattr};
+    let controller = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&controller).unwrap();
+    unlockpt(&controller).unwrap();
+    let name = ptsname(&controller, Vec::new()).unwrap();
+    let flags = OFlags::RDWR | OFlags::NOCTTY;
+    let terminal = rustix::fs::open(name, flags, Mode::empty()).unwrap();
+    let set_minimum = |minimum, time| {
+        let mut settings = tcgetattr(&terminal).unwrap();
+        settings.make_raw();
+        settings.special_codes[SpecialCodeIndex::VMIN] = minimum;
+        settings.special_codes[SpecialCodeIndex::VTIME] = time;
+        tcsetattr(&terminal, OptionalActions::Now, &settings).unwrap();
+    };
+    let reads = Descriptor::new(terminal.try_clone().unwrap());
+    let controls = Descriptor::new(controller);
+    each_executor(|events| {
+        for (minimum, time) in [(0, 0), (0, 1)] {
+            set_minimum(minimum, time);
+            assert_eq!(run(events, read(&reads, Vec::with_capacity(16))).0.unwrap(), 0);
+        }
+        for minimum in [0, 1, 16] {
+            set_minimum(minimum, 0);
+            // Readable for the kernel are as many bytes as the minimum.
+            assert_eq!(run(events, write(&controls, &b"typed"[..])).0.unwrap(), 5);
+            assert_eq!(run(events, read(&reads, Vec::with_capacity(5))).1, b"typed");
+        }
+        set_minimum(0, 0);
+        assert_eq!(run(events, write(&reads, &b"shown"[..])).0.unwrap(), 5);
+        assert_eq!(run(events, read(&controls, Vec::with_capacity(16))).1, b"shown");
+    });
+}
+
+#[test]
+fn call_on_a_socket_with_a_timeout_waited_without_end() {
+    use rustix::net::sockopt::{Timeout, set_socket_timeout};
+    let soon = Some(Duration::from_millis(1));
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_read_timeout(soon).unwrap();
+    let (full, _peer, _) = full_half_closed();
+    rustix::io::ioctl_fionbio(&full, false).unwrap();
+    set_socket_timeout(&full, Timeout::Send, soon).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    set_socket_timeout(&listener, Timeout::Recv, soon).unwrap();
+    let (ours, listener) = (Descriptor::new(ours), Descriptor::new(listener));
+    each_executor(|events| {
+        let timed_out = Some(ErrorKind::WouldBlock);
+        assert_eq!(kind(run(events, read(&ours, Vec::with_capacity(1))).0), timed_out);
+        assert_eq!(kind(run(events, write(&full, &b"late"[..])).0), timed_out);
+        assert_eq!(kind(run(events, accept(&listener))), timed_out);
+        rustix::io::write(&theirs, b"byte").unwrap();
+        assert_eq!(run(events, read(&ours, Vec::with_capacity(16))).1, b"byte");
+    });
+}
+
+#[test]
+fn write_of_nothing_to_a_full_pipe_waited_for_room() {
+    let (reads, writes) = io::pipe().unwrap();
+    let writes = Descriptor::new(writes);
+    let full = vec![7; fcntl_getpipe_size(&writes).unwrap()];
+    rustix::io::write(&writes, &full).unwrap();
+    each_executor(|events| assert_eq!(run(events, write(&writes, &b""[..])).0.unwrap(), 0));
+    drop(reads);
+}
+
 /// Returns a full socket, whose peer has shut down its side, the peer, and the number of bytes in between.
 fn full_half_closed() -> (Descriptor, UnixStream, usize) {
     let (mut ours, theirs) = UnixStream::pair().unwrap();

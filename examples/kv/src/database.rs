@@ -134,6 +134,10 @@ impl Database {
     /// Stores per worker, so that two workers rarely need the same one.
     const STORES: usize = 4;
 
+    /// The minimum of the largest items for which a store has room, if all of the memory has: a few values that clients
+    /// begin to send and do not finish must not take all of a store.
+    const LARGEST_ITEMS: usize = 16;
+
     /// Creates a database for one worker. The seed should be secret, so that clients cannot choose keys
     /// that fall into one bucket.
     ///
@@ -147,14 +151,14 @@ impl Database {
     }
 
     /// Creates a database that `workers` share by cloning it. Its values are divided among several stores,
-    /// each with a lock and an equal part of the memory.
+    /// each with a lock and an equal part of the memory: four for each worker, if each then has room for 16 of the
+    /// largest items.
     ///
     /// # Errors
     /// Fails if the memory cannot be allocated.
     pub fn shared(limits: Limits, seed: u64, workers: usize) -> Result<Self, TryReserveError> {
         let hasher = FixedState::with_seed(seed);
-        // A store for only a few of the largest items would evict too early.
-        let max_stores = (limits.memory / limits.max_item.max(1) / 4).max(1);
+        let max_stores = (limits.memory / limits.max_item.max(1) / Self::LARGEST_ITEMS).max(1);
         let n = (workers.next_power_of_two() * Self::STORES).min(1 << max_stores.ilog2());
         let store =
             || Store::new(limits.memory / n, limits.max_item, hasher.clone()).map(Mutex::new);

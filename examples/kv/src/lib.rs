@@ -36,9 +36,9 @@
 //! - A value lives at least as long as requested, and less than one second longer. memcached counts in
 //!   seconds and may expire it up to a second early.
 //! - A line of more than 2,048 bytes that is no `get` or `gets` is parsed if it has arrived whole, and else closes the
-//!   connection, as in memcached; but a `gat` or `gats` does not close it, and a receive buffer has 4 KiB, that of memcached
-//!   16. In a `get` of which only the beginning has arrived, replies to the first keys are sent before an overlong key is
-//!   found.
+//!   connection, as in memcached; but a `gat` or `gats` does not close it if its time is among what has arrived, and a
+//!   receive buffer has 4 KiB, that of memcached 16. In a `get` of which only the beginning has arrived, replies to the
+//!   first keys are sent before an overlong key is found.
 //! - Replies before a line that closes the connection are sent first.
 //! - A delayed `flush_all` does not restore values that an earlier one removed.
 //! - `flush_all N` takes effect after N seconds, and less than one second later; in memcached after N - 1, with 1 at once.
@@ -47,8 +47,11 @@
 //! - A `get` with an overlong key does not discard the replies to earlier requests.
 //! - A number is changed in place unless the value is being sent in pieces. memcached also allocates a new
 //!   item, without trailing spaces, while a reply with a small one is in flight.
-//! - There is one class of items (`stats slabs`), and one LRU order for all.
-//! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes.
+//! - There is one class of items (`stats slabs`), and one LRU order for all. With several workers, the values are divided
+//!   among stores with equal parts of the memory ([`Database::shared`]), each with an LRU order of its own: a value is
+//!   evicted, or refused, if its store is full.
+//! - `stats cachedump` lists no keys, and `stats detail dump` no prefixes. `stats sizes_enable` and `stats sizes_disable` get
+//!   `ERROR`: sizes are not counted.
 
 mod application;
 mod database;

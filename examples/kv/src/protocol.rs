@@ -153,12 +153,23 @@ pub(crate) fn parse(line: &[u8]) -> Command<'_> {
     }
 }
 
-/// Parses the beginning of a line that exceeds the maximum length. Returns `None` unless it is a `get`.
+/// Parses the beginning of a line that exceeds the maximum length. Returns `None` unless it is a `get`, perhaps without a
+/// key yet, or a `gat` with its time.
 pub(crate) fn parse_long(line: &[u8]) -> Option<Command<'_>> {
     let mut words = Words { line, at: 0 };
     let name = words.next()?;
-    let far = words.at - name.len() > 100;
-    (!far && matches!(name, b"get" | b"gets" | b"gat" | b"gats")).then(|| parse(line))
+    if words.at - name.len() > 100 {
+        return None;
+    }
+    match name {
+        b"get" | b"gets" => {
+            let get = Get { unique: name == b"gets", exptime: None };
+            Some(Command::Get { get, keys_at: words.at })
+        }
+        // More digits may follow at the end of what has arrived.
+        b"gat" | b"gats" => words.next().filter(|_| words.at < line.len()).map(|_| parse(line)),
+        _ => None,
+    }
 }
 
 fn get(mut words: Words<'_>, unique: bool, touches: bool) -> Command<'static> {

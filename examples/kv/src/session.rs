@@ -5,7 +5,7 @@ use std::mem;
 use memchr::{memchr, memchr3};
 
 use crate::database::Database;
-use crate::protocol::{self, BAD_FORMAT, Command, Get, StoreLine};
+use crate::protocol::{self, BAD_FORMAT, Command, ERROR, Get, StoreLine};
 use crate::reply;
 use crate::store::{AllocError, Clock, Found, Outcome, PendingItem, Reading, Store, Verb};
 
@@ -22,6 +22,8 @@ enum Phase {
     /// A command line follows.
     #[default]
     Line,
+    /// Keys follow, one at least.
+    FirstKey(Get),
     /// Keys follow, up to the end of the line. Each is answered before the next one is parsed, so a line
     /// may request more values than the queue can hold.
     Keys(Get),
@@ -133,6 +135,7 @@ impl Session {
                 database.store_without_tick(hash).release_reading(&reading);
             }
             Phase::Line
+            | Phase::FirstKey(_)
             | Phase::Keys(_)
             | Phase::Discard(_)
             | Phase::SkipLine(_)
@@ -152,6 +155,10 @@ impl Session {
         }
         match &mut self.phase {
             Phase::Line => self.line(database, clock, input, out),
+            Phase::FirstKey(get) => {
+                let get = *get;
+                self.first_key(get, input)
+            }
             Phase::Keys(get) => {
                 let get = *get;
                 self.key(get, database, clock, input, out)
@@ -228,7 +235,10 @@ impl Session {
         }
         match protocol::parse_long(line) {
             Some(Command::Get { get, keys_at }) => {
-                self.phase = Phase::Keys(get);
+                self.phase = match get.exptime {
+                    None => Phase::FirstKey(get),
+                    Some(_) => Phase::Keys(get),
+                };
                 Step::Used(keys_at)
             }
             Some(Command::Invalid { reply, .. }) => {
@@ -341,6 +351,19 @@ impl Session {
         if !value.quiet {
             out.extend_from_slice(reply);
         }
+    }
+
+    /// Finds the first key of a `get`. Without any it is invalid.
+    fn first_key(&mut self, get: Get, input: &[u8]) -> Step {
+        let spaces = input.iter().position(|byte| *byte != b' ').unwrap_or(input.len());
+        match input[spaces..] {
+            [] => {}
+            [b'\r'] if spaces == 0 => return Step::Wait,
+            [b'\r'] => {}
+            [b'\n' | 0, ..] | [b'\r', b'\n', ..] => self.phase = Phase::SkipLine(ERROR),
+            _ => self.phase = Phase::Keys(get),
+        }
+        Step::Used(spaces)
     }
 
     /// Answers the next key of a `get`, or ends it.

@@ -370,8 +370,30 @@ fn number_without_memory_had_another_error() {
     receives.serve(&mut database, &Still, b"set b 0 0 2311\r\n", &mut Vec::new());
     let (reply, _) = talk_to(&mut database, b"incr n 9\r\n");
     assert_eq!(reply.escape_ascii().to_string(), r"SERVER_ERROR out of memory\r\n");
+    // The number is still there.
+    let (reply, _) = talk_to(&mut database, b"get n\r\n");
+    assert!(reply.starts_with(b"VALUE n 0 5000\r\n1 "), "{}", reply.escape_ascii());
     reads.end(&mut database);
     receives.end(&mut database);
+}
+
+#[test]
+fn three_values_that_were_not_received_whole_took_all_memory_of_a_key() {
+    let mut database = Database::shared(Limits::default(), 7, 4).unwrap();
+    let value = "v".repeat(1_000_000);
+    let set = |database: &mut Database| {
+        let request = format!("set a 0 0 1000000\r\n{value}\r\n");
+        talk_to(database, request.as_bytes()).0.escape_ascii().to_string()
+    };
+    assert_eq!(set(&mut database), r"STORED\r\n");
+    let mut stalled: [Session; 14] = Default::default();
+    for session in &mut stalled {
+        let line = b"set a 0 0 1000000\r\n";
+        let (_, next) = session.serve(&mut database, &Still, line, &mut Vec::new());
+        assert_eq!(next, Next::Input);
+    }
+    assert_eq!(set(&mut database), r"STORED\r\n");
+    stalled.iter_mut().for_each(|session| session.end(&mut database));
 }
 
 #[test]
@@ -418,6 +440,47 @@ fn overlong_line_closes_unless_it_is_a_get() {
     let (replies, _) =
         talk_to(&mut database(), format!("get{keys} {long}{keys}\r\nmg\r\n").as_bytes());
     assert_eq!(replies, b"CLIENT_ERROR bad command line format\r\nERROR\r\n");
+}
+
+/// The replies are those of memcached 1.6.18, which closes the connection for each `gat`.
+#[test]
+fn overlong_get_was_parsed_from_its_beginning() {
+    let in_pieces = |line: &str| {
+        let mut database = database();
+        let values = b"set a 0 0 1\r\nx\r\nset 00 0 0 1\r\ny\r\n";
+        assert_eq!(talk_to(&mut database, values).0, b"STORED\r\nSTORED\r\n");
+        let (whole, _) = talk_to(&mut database, line.as_bytes());
+        let (mut client, mut replies) = (Client::new(&mut database), Vec::new());
+        let (beginning, end) = line.as_bytes().split_at(2_049);
+        client.receive(beginning, &mut replies);
+        end.iter().for_each(|byte| client.receive(&[*byte], &mut replies));
+        if !client.closed {
+            assert_eq!(replies, whole, "{line:?}");
+        }
+        (String::from_utf8(replies).unwrap(), client.closed)
+    };
+    let spaces = |n: usize| " ".repeat(n);
+    let value = "VALUE a 0 1\r\nx\r\nEND\r\n".to_owned();
+    for (line, reply) in [
+        (format!("get{}a\r\n", spaces(2_046)), value.clone()),
+        (format!("get{} a\n", spaces(2_046)), value.clone()),
+        (format!("get{}\ra\r\n", spaces(2_046)), "END\r\n".to_owned()),
+        (format!("get{}\r\n", spaces(2_046)), "ERROR\r\n".to_owned()),
+        (format!("gets{}\n", spaces(2_050)), "ERROR\r\n".to_owned()),
+        (format!("get{}\0a\r\n", spaces(2_046)), "ERROR\r\n".to_owned()),
+        (format!("gat{}0 a\r\n", spaces(2_044)), value),
+        (format!("gat{}0 \r\n", spaces(2_044)), "END\r\n".to_owned()),
+    ] {
+        assert_eq!(in_pieces(&line), (reply, false), "{line:?}");
+    }
+    // The time is not known, or perhaps only its beginning.
+    for line in [
+        format!("gat{}0 a\r\n", spaces(2_046)),
+        format!("gat {}100 00 a\r\n", spaces(2_044)),
+        format!("gats {}0 a\r\n", spaces(2_043)),
+    ] {
+        assert_eq!(in_pieces(&line), (String::new(), true), "{line:?}");
+    }
 }
 
 /// The replies are those of memcached 1.6.18.

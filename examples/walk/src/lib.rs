@@ -9,6 +9,7 @@ mod queue;
 mod tree;
 
 use std::ffi::OsStr;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::{fmt, io};
@@ -93,7 +94,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The sums of a walk.
+/// The sums of a walk. Sums of sizes beyond 64 bits are [`u64::MAX`], as those of du(1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Totals {
@@ -138,10 +139,15 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Walks a tree, and reports what it finds, in no order. A directory comes before its content.
+/// Walks a tree, and reports what it finds, in no order. A directory comes before its content. If `found` returns a break,
+/// it is not called again, and the walk ends with the sums of what was reported.
 ///
 /// # Errors
 /// If the root cannot be read, or a bound is reached.
-pub fn walk(root: &Path, options: &Options, found: impl FnMut(Found<'_>)) -> Result<Totals, Error> {
+pub fn walk(
+    root: &Path,
+    options: &Options,
+    found: impl FnMut(Found<'_>) -> ControlFlow<()>,
+) -> Result<Totals, Error> {
     tree::walk(root.as_os_str().as_bytes(), options, found)
 }

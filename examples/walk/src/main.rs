@@ -1,6 +1,7 @@
 //! Prints the size of a directory tree, as `du -sb` does.
 
 use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -35,20 +36,22 @@ fn main() -> ExitCode {
     progress.enable_steady_tick(Duration::from_millis(100));
     let mut out = BufWriter::new(io::stdout().lock());
     let mut written = Ok(());
-    let (mut entries, mut bytes) = (0, 0);
+    let (mut entries, mut bytes) = (0, 0_u64);
     let totals = walk(&arguments.path, &Options::default(), |found| match found {
         Found::Entry(entry) => {
-            (entries, bytes) = (entries + 1, bytes + entry.size);
+            (entries, bytes) = (entries + 1, bytes.saturating_add(entry.size));
             if entries % REPORT_EVERY == 0 {
                 let (entries, bytes) = (HumanCount(entries), HumanBytes(bytes));
                 progress.set_message(format!("{entries} objects, {bytes}"));
             }
-            if arguments.list && written.is_ok() {
+            if arguments.list {
                 written = list(&mut out, &entry);
             }
+            if written.is_ok() { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         }
         Found::Unreadable(path, error) => {
             progress.suspend(|| eprintln!("walk: cannot read {}: {error}", path.display()));
+            ControlFlow::Continue(())
         }
     });
     progress.finish_and_clear();
@@ -61,7 +64,8 @@ fn main() -> ExitCode {
     };
     if !arguments.list {
         let directories = if arguments.files_only { 0 } else { totals.directory_bytes };
-        written = sum(&mut out, totals.file_bytes + directories, &arguments.path);
+        let bytes = totals.file_bytes.saturating_add(directories);
+        written = sum(&mut out, bytes, &arguments.path);
     }
     if let Err(error) = written.and_then(|()| out.flush()) {
         eprintln!("walk: cannot write: {error}");
@@ -72,7 +76,10 @@ fn main() -> ExitCode {
 
 /// Prints the line of du(1).
 fn sum(out: &mut impl Write, bytes: u64, path: &Path) -> io::Result<()> {
-    write!(out, "{bytes}\t")?;
+    match bytes {
+        u64::MAX => write!(out, "Infinity\t")?,
+        _ => write!(out, "{bytes}\t")?,
+    }
     line(out, path)
 }
 

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::ffi::{CString, OsStr};
 use std::io;
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::rc::Rc;
@@ -60,17 +61,19 @@ struct Walk<'a, F> {
     /// The kernel, or a sandbox, has no openat2(2).
     lacks_openat2: Cell<bool>,
     failed: RefCell<Option<Error>>,
+    /// The walk has failed, or the caller has ended it.
+    has_ended: Cell<bool>,
 }
 
 pub(crate) fn walk(
     root: &[u8],
     options: &Options,
-    found: impl FnMut(Found<'_>),
+    found: impl FnMut(Found<'_>) -> ControlFlow<()>,
 ) -> Result<Totals, Error> {
     Walk::new(options, found)?.run(root)
 }
 
-impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
+impl<'a, F: FnMut(Found<'_>) -> ControlFlow<()>> Walk<'a, F> {
     fn new(options: &'a Options, found: F) -> Result<Self, Error> {
         Ok(Walk {
             runtime: Runtime::new(&options.pages).map_err(Error::Pages)?,
@@ -83,6 +86,7 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
             links: RefCell::default(),
             lacks_openat2: Cell::new(false),
             failed: RefCell::default(),
+            has_ended: Cell::new(false),
         })
     }
 
@@ -132,7 +136,13 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
             buffer.clear();
             let read = self.runtime.call(getdents(&file, std::mem::take(buffer))).await;
             *buffer = read.1;
-            if read.0? == 0 || self.has_failed() {
+            let is_end = match read.0 {
+                Ok(len) => len == 0,
+                // It was removed after it had been opened (getdents(2)).
+                Err(error) if error.raw_os_error() == Some(libc::ENOENT) => true,
+                Err(error) => return Err(error),
+            };
+            if is_end || self.has_ended() {
                 return Ok(());
             }
             let names = directory_entries(buffer).map(|entry| entry.name);
@@ -190,20 +200,29 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
         Ok(file)
     }
 
-    /// Reports an object. Returns whether it is a directory.
+    /// Reports an object, unless the walk has ended. Returns whether it is a directory.
     fn entry(&self, path: &[u8], stat: &libc::statx) -> bool {
+        if self.has_ended() {
+            return false;
+        }
         let entry = Entry::new(path, stat);
         let mut totals = self.totals.get();
         totals.entries += 1;
         let is_directory = entry.letter == 'd';
         if is_directory {
-            totals.directory_bytes += entry.size;
+            totals.directory_bytes = totals.directory_bytes.saturating_add(entry.size);
         } else if entry.links < 2 || self.is_first_link(stat) {
-            totals.file_bytes += entry.size;
+            totals.file_bytes = totals.file_bytes.saturating_add(entry.size);
         }
         self.totals.set(totals);
-        (self.found.borrow_mut())(Found::Entry(entry));
+        self.report(Found::Entry(entry));
         is_directory
+    }
+
+    fn report(&self, found: Found<'_>) {
+        if (self.found.borrow_mut())(found).is_break() {
+            self.end();
+        }
     }
 
     fn is_first_link(&self, stat: &libc::statx) -> bool {
@@ -251,30 +270,41 @@ impl<'a, F: FnMut(Found<'_>)> Walk<'a, F> {
     }
 
     fn push(&self, directory: Directory) {
+        if self.has_ended() {
+            return;
+        }
         let waiting = self.pending_bytes.get() + directory.bytes();
         if waiting > self.options.pending_bytes {
             self.fail(Error::TooManyDirectories);
-        } else if !self.has_failed() {
+        } else {
             self.pending_bytes.set(waiting);
             self.queue.push(directory);
         }
     }
 
     fn unreadable(&self, path: &[u8], error: io::Error) {
+        if self.has_ended() {
+            return;
+        }
         let mut totals = self.totals.get();
         totals.unreadable += 1;
         self.totals.set(totals);
-        (self.found.borrow_mut())(Found::Unreadable(Path::new(OsStr::from_bytes(path)), error));
+        self.report(Found::Unreadable(Path::new(OsStr::from_bytes(path)), error));
     }
 
     /// Ends the walk. The first error counts.
     fn fail(&self, error: Error) {
         self.failed.borrow_mut().get_or_insert(error);
+        self.end();
+    }
+
+    fn end(&self) {
+        self.has_ended.set(true);
         self.queue.clear();
     }
 
-    fn has_failed(&self) -> bool {
-        self.failed.borrow().is_some()
+    fn has_ended(&self) -> bool {
+        self.has_ended.get()
     }
 }
 
@@ -306,13 +336,16 @@ mod tests {
         fs::create_dir_all(elsewhere.path().join("b/inside/secret")).unwrap();
         let sums = |exchange: bool| {
             let options = Options { directories: 1, ..Options::default() };
-            let walk = Walk::new(&options, |found: Found<'_>| match found {
-                Found::Entry(entry) if exchange && entry.path == at("a/b/inside") => {
+            let walk = Walk::new(&options, |found: Found<'_>| {
+                if let Found::Entry(entry) = found
+                    && exchange
+                    && entry.path == at("a/b/inside")
+                {
                     // It is found, and not open.
                     fs::rename(at("a"), at("c")).unwrap();
                     symlink(elsewhere.path(), at("a")).unwrap();
                 }
-                _ => {}
+                ControlFlow::Continue(())
             });
             let walk = walk.unwrap();
             walk.lacks_openat2.set(true);

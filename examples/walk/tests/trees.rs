@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
+use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::process::CommandExt;
@@ -54,7 +55,7 @@ fn assert_agrees(root: &Path) {
 }
 
 fn sums(root: &Path, options: &Options) -> Result<Totals, Error> {
-    walk(root, options, |_| ())
+    walk(root, options, |_| ControlFlow::Continue(()))
 }
 
 #[test]
@@ -91,6 +92,20 @@ fn root_that_is_not_utf8_was_printed_otherwise() {
     fs::create_dir(&root).unwrap();
     fs::write(root.join(OsStr::from_bytes(b"\xfe")), "file").unwrap();
     assert_agrees(&root);
+}
+
+/// In memory, as a file system on a disk refuses such sizes.
+#[test]
+fn sizes_of_more_than_64_bits_were_summed_modulo_2_64() {
+    let root = tempfile::tempdir_in("/dev/shm").unwrap();
+    for name in ["a", "b", "c"] {
+        let file = File::create(root.path().join(name)).unwrap();
+        if let Err(error) = file.set_len(i64::MAX as u64) {
+            return println!("not tested: {error}");
+        }
+    }
+    assert_eq!(sums(root.path(), &Options::default()).unwrap().file_bytes, u64::MAX);
+    assert_agrees(root.path());
 }
 
 #[test]
@@ -148,6 +163,7 @@ fn anchors_are_bounded() {
         if let Found::Unreadable(path, error) = found {
             refused.push((path.as_os_str().len(), error.to_string()));
         }
+        ControlFlow::Continue(())
     });
     assert_eq!(totals.unwrap().unreadable, 1);
     let [(len, error)] = &refused[..] else { panic!("{refused:?}") };
@@ -203,6 +219,25 @@ fn unreadable_directory_is_reported_and_counted() {
 }
 
 #[test]
+fn directory_removed_while_it_was_read_was_unreadable() {
+    let root = tempfile::tempdir().unwrap();
+    let directory = root.path().join("directory");
+    fs::create_dir(&directory).unwrap();
+    fs::write(directory.join("file"), "12345").unwrap();
+    let totals = walk(root.path(), &Options::default(), |found| {
+        // The directory is open, and was not read to its end.
+        if let Found::Entry(entry) = found
+            && entry.letter == 'f'
+        {
+            fs::remove_dir_all(&directory).unwrap();
+        }
+        ControlFlow::Continue(())
+    });
+    let totals = totals.unwrap();
+    assert_eq!((totals.entries, totals.file_bytes, totals.unreadable), (3, 5, 0));
+}
+
+#[test]
 fn missing_root_is_an_error() {
     let root = tempfile::tempdir().unwrap();
     let missing = root.path().join("missing");
@@ -242,21 +277,49 @@ fn link_in_the_place_of_an_ancestor_was_followed() {
     let mut options = Options::default();
     options.directories = 1;
     let (mut found_entries, mut unreadable) = (BTreeSet::new(), Vec::new());
-    let totals = walk(root.path(), &options, |found| match found {
-        Found::Entry(entry) => {
-            if entry.path == at("a/inside") {
-                // It is found, and not open.
-                fs::rename(at("a"), at("b")).unwrap();
-                symlink(elsewhere.path(), at("a")).unwrap();
+    let totals = walk(root.path(), &options, |found| {
+        match found {
+            Found::Entry(entry) => {
+                if entry.path == at("a/inside") {
+                    // It is found, and not open.
+                    fs::rename(at("a"), at("b")).unwrap();
+                    symlink(elsewhere.path(), at("a")).unwrap();
+                }
+                found_entries.insert(entry.path.to_owned());
             }
-            found_entries.insert(entry.path.to_owned());
+            Found::Unreadable(path, error) => unreadable.push((path.to_owned(), error)),
         }
-        Found::Unreadable(path, error) => unreadable.push((path.to_owned(), error)),
+        ControlFlow::Continue(())
     });
     assert_eq!(found_entries, BTreeSet::from([at(""), at("a"), at("a/inside")]));
     let [(path, error)] = &unreadable[..] else { panic!("{unreadable:?}") };
     assert_eq!((path, error.raw_os_error()), (&at("a/inside"), Some(libc::ELOOP)));
     assert_eq!(totals.unwrap().unreadable, 1);
+}
+
+#[test]
+fn list_went_through_the_whole_tree_after_a_write_had_failed() {
+    let root = tempfile::tempdir().unwrap();
+    for number in 0..300 {
+        let directory = root.path().join(format!("{number:0100}"));
+        fs::create_dir(&directory).unwrap();
+        fs::write(directory.join("file"), "x").unwrap();
+    }
+    for stops_after in [1, 2, 250, 400] {
+        let mut found = 0;
+        let totals = walk(root.path(), &Options::default(), |_| {
+            found += 1;
+            if found == stops_after { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!((found, totals.unwrap().entries), (stops_after, stops_after));
+    }
+    let (reads, writes) = io::pipe().unwrap();
+    drop(reads);
+    let mut ours = walk_program();
+    let output = ours.arg("--list").arg(root.path()).stdout(writes).output().unwrap();
+    let message = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), message.lines().count()), (Some(1), 1), "{message}");
+    assert!(message.starts_with("walk: cannot write: "), "{message}");
 }
 
 /// A link on the way to the root is the caller's, and no part of the tree.

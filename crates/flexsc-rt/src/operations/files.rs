@@ -358,6 +358,9 @@ pub fn write_at<B: Bytes>(
 }
 
 /// Reads from a pipe, terminal or file: read(2).
+///
+/// A signalfd(2) must be non-blocking (`SFD_NONBLOCK`): then the owner reads it, and takes signals for its own thread, too. In
+/// blocking mode, a syscall thread would read it, which has none of these, and would wait.
 pub fn read(
     file: &Descriptor,
     buffer: Vec<u8>,
@@ -385,9 +388,12 @@ pub fn write<B: Bytes>(
         let prepare = |(file, bytes): &mut (Descriptor, B), _: &mut Scratch| {
             let bytes = bytes.bytes();
             let (address, len) = (bytes.as_ptr() as usize, bytes.len());
-            Call::new(libc::SYS_write, [file.arg(), address, len, 0, 0, 0])
-                .waits(file.stream(Direction::Write))
-                .about(file)
+            let waits = match file.stream(Direction::Write) {
+                // It needs no room, but for a datagram.
+                Waits::ReadyThenBlocks(..) if len == 0 => Waits::Indefinitely,
+                waits => waits,
+            };
+            Call::new(libc::SYS_write, [file.arg(), address, len, 0, 0, 0]).waits(waits).about(file)
         };
         let finish = |(_, bytes): (Descriptor, B), result, _: &Scratch| (result, bytes);
         Owned::new((file.clone(), bytes), prepare, finish)
@@ -454,8 +460,8 @@ pub fn splice(
                 Direction::Read => (&*from, &*to),
                 Direction::Write => (&*to, &*from),
             };
-            let of_named = named.stream(waits_for);
-            let of_other = other.stream(waits_for.opposite()).descriptor();
+            let of_named = named.end_of_transfer(waits_for);
+            let of_other = other.end_of_transfer(waits_for.opposite()).descriptor();
             // The flag is for the pipe only.
             let blocks = named.may_block() || other.may_block();
             let waits = match of_named.descriptor().or(of_other) {

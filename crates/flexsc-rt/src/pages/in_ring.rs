@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::super::call_ring::{CallRing, Pushed};
 use super::super::raw::{self, INTERRUPTED};
+use super::super::ring::CANCELLED;
 use super::{NO_END, POLL, Pages, Place, is_not_ready};
 use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
@@ -63,7 +64,9 @@ impl Pages {
                 Place::EndingPoll => self.polled(index, result.max(0)),
                 Place::CancelledPolled => self.finish(index, INTERRUPTED),
                 // It must not wait again.
-                Place::CancelledRing if is_not_ready(result) => self.finish(index, INTERRUPTED),
+                Place::CancelledRing if is_not_ready(result) || result == CANCELLED => {
+                    self.finish(index, INTERRUPTED);
+                }
                 _ => {
                     self.report(index, Executor::Ring, &mut now);
                     if !(is_not_ready(result) && self.waits_again(index)) {
@@ -81,7 +84,7 @@ impl Pages {
     fn has_no_room(&self, index: u32, result: isize) -> bool {
         let waits = self.slots[index as usize].waits.descriptor();
         let for_room = matches!(waits, Some((_, Direction::Write)));
-        for_room && (result == INTERRUPTED || result >= 0 && !CallRing::has_room(result as u32))
+        for_room && (result == CANCELLED || result >= 0 && !CallRing::has_room(result as u32))
     }
 
     /// Waits for room again, by a poll that reports changes.
@@ -106,7 +109,7 @@ impl Pages {
     fn changed(&mut self, index: u32, name: u64, result: isize, more: bool) {
         if result < 0 {
             return match result {
-                INTERRUPTED => self.poll_again(index),
+                CANCELLED => self.poll_again(index),
                 _ => self.finish(index, result),
             };
         }

@@ -41,6 +41,9 @@ pub(super) enum Starts {
 /// The first number of calls that end the thread that makes them.
 pub(super) const DIES: u32 = 1_050;
 
+/// A call whose own result is `ECANCELED`, as that of timerfd_create(2) when the clock is set.
+pub(super) const SAYS_CANCELLED: u32 = 1_040;
+
 /// Steps without an end of a wait, after which none will come.
 pub(super) const STANDSTILL: u32 = 1_000_000;
 
@@ -176,6 +179,9 @@ impl Machine {
     pub(super) fn call(&mut self, number: u32, args: &[usize; 6]) -> Option<isize> {
         let [call, fd, direction, _, other_end, _] = *args;
         self.now_ns += 50 + self.random(400) + if self.random(64) == 0 { 80_000 } else { 0 };
+        if number == SAYS_CANCELLED {
+            return Some(-(libc::ECANCELED as isize));
+        }
         let effects = self.effects.get_mut(&call).expect("its memory was taken back");
         if (1_010..1_030).contains(&number) {
             if fd == CLOSED as usize {

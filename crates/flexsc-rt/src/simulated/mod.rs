@@ -46,7 +46,9 @@ use crate::call::{Call, Direction, Executor, Waits};
 use crate::descriptor::Descriptor;
 use crate::error::Busy;
 use crate::registered::FilePlace;
-use machine::{CLOSED, DESCRIPTORS, DIES, STANDSTILL, Starts, WITH_ERRORS, machine, step};
+use machine::{
+    CLOSED, DESCRIPTORS, DIES, SAYS_CANCELLED, STANDSTILL, Starts, WITH_ERRORS, machine, step,
+};
 use pages::{Config, Counters, EntryId, Pages};
 
 /// A run: the pages, and the calls whose completions were not taken.
@@ -463,6 +465,23 @@ fn waits_of_a_transfer_were_cancelled_with_those_before() {
                 _ => run.take(8),
             }
         }
+        run.end();
+    }
+}
+
+#[test]
+fn ecanceled_of_a_call_in_the_ring_that_nobody_cancelled_was_eintr() {
+    for config in &configurations()[..2] {
+        let mut run = Run::new(0, config);
+        machine(|machine| machine.lend(0));
+        let call = Call::new(SAYS_CANCELLED.into(), [0; 6]).pinned(Executor::Ring);
+        // SAFETY: the machine has no memory.
+        unsafe { run.pages.post(&call) }.unwrap();
+        run.pages.wait(None).unwrap();
+        let error = run.pages.next().unwrap().result.unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::ECANCELED));
+        machine(|machine| machine.take_back(0));
+        run.next_call = 1;
         run.end();
     }
 }

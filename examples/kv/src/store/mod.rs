@@ -37,6 +37,8 @@ pub(crate) struct Store {
     index: Index,
     hasher: FixedState,
     max_item: usize,
+    /// Blocks of items that connections hold. Eviction does not free them.
+    held: usize,
     /// The current second.
     now: u32,
     /// The `cas` number of the newest value.
@@ -95,6 +97,7 @@ impl Store {
             index: Index::new(capacity)?,
             hasher,
             max_item,
+            held: 0,
             now: 1,
             unique: 0,
             flushed: 0,
@@ -255,8 +258,7 @@ impl Store {
     /// Begins to read a value; `None` if too many connections read it.
     pub(crate) fn begin_reading(&mut self, found: Found) -> Option<Reading> {
         let Found { item, len, .. } = found;
-        let holders = self.blocks.holders(item).checked_add(1)?;
-        self.blocks.set_holders(item, holders);
+        self.hold(item)?;
         Some(Reading { item, cursor: self.value(item), remaining: len })
     }
 
@@ -349,18 +351,36 @@ impl Store {
         }
     }
 
+    /// Holds an item, so that it is not freed; `None` if too many connections hold it.
+    fn hold(&mut self, item: u32) -> Option<()> {
+        let holders = self.blocks.holders(item).checked_add(1)?;
+        self.blocks.set_holders(item, holders);
+        if holders == 1 {
+            self.held += self.blocks_of(item);
+        }
+        Some(())
+    }
+
     /// Releases an item held by a connection.
     fn release(&mut self, item: u32) {
         let holders = self.blocks.holders(item) - 1;
         self.blocks.set_holders(item, holders);
-        if holders == 0 && self.blocks.state(item) & LINKED == 0 {
-            self.free(item);
+        if holders == 0 {
+            self.held -= self.blocks_of(item);
+            if self.blocks.state(item) & LINKED == 0 {
+                self.free(item);
+            }
         }
     }
 
     fn free(&mut self, item: u32) {
+        self.blocks.give(item, self.blocks.last(item), self.blocks_of(item));
+    }
+
+    /// Returns the number of an item's blocks.
+    fn blocks_of(&self, item: u32) -> usize {
         let len = usize::from(self.blocks.key_len(item)) + self.blocks.value_len(item) as usize;
-        self.blocks.give(item, self.blocks.last(item), Blocks::count_for(len));
+        Blocks::count_for(len)
     }
 }
 

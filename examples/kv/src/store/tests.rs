@@ -234,6 +234,23 @@ fn append_that_evicts_keeps_its_own_value() {
 }
 
 #[test]
+fn append_that_failed_removed_the_value() {
+    let mut store = store(20);
+    put(&mut store, "other", b"x").unwrap();
+    put(&mut store, "a", &[b'a'; 900]).unwrap();
+    let attributes = Attributes { flags: 0, exptime: 0 };
+    for verb in [Verb::Append, Verb::Prepend] {
+        let mut pending = store.allocate(key(b"a"), attributes, 500, &FixedClock(0)).unwrap();
+        store.fill(&mut pending, &[b'b'; 500]);
+        assert_eq!(store.store(verb, &pending, key(b"a").hash), Outcome::NotStored);
+        assert_eq!(get(&mut store, "a"), Some(vec![b'a'; 900]));
+        assert_eq!(get(&mut store, "other"), Some(b"x".to_vec()));
+    }
+    assert_eq!((store.stats.evictions, store.held), (0, 0));
+    assert_eq!(store.blocks.used(), 1 + Blocks::count_for(901));
+}
+
+#[test]
 fn numbers_of_blocks_wrapped_around_beyond_512_gib() {
     assert_eq!(Store::capacity(1320), 10);
     // The last block has this number, as the first is never used.

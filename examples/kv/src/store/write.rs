@@ -111,12 +111,13 @@ impl Store {
         blocks.set_state(item, 0);
         let mut cursor = Blocks::cursor(item);
         blocks.write(&mut cursor, key);
+        self.held += n;
         Ok(PendingItem { item, cursor })
     }
 
-    /// Evicts the least recently used items until `n` blocks are available.
+    /// Evicts the least recently used items until `n` blocks are available; none if all of them were too few.
     fn make_room(&mut self, n: usize) -> Result<(), AllocError> {
-        if n > self.blocks.capacity() {
+        if n > self.blocks.capacity() - self.held {
             return Err(AllocError::NoMemory);
         }
         while self.blocks.available() < n {
@@ -207,10 +208,9 @@ impl Store {
         let len = |item| self.blocks.value_len(item) as usize;
         let (old_len, new_len) = (len(old), len(new));
         // Eviction must not free it.
-        let Some(holders) = self.blocks.holders(old).checked_add(1) else {
+        if self.hold(old).is_none() {
             return Outcome::NotStored;
-        };
-        self.blocks.set_holders(old, holders);
+        }
         let whole = self.new_item(key, flags, expires, old_len + new_len);
         let stored = match whole {
             Err(_) => Outcome::NotStored,
