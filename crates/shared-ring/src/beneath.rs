@@ -9,7 +9,8 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::descriptor::borrow;
 use crate::{Access, Blocking, Fd, PathAt, SymlinkPolicy};
 
-/// Flags of every open. Opening a pipe does not wait for its other end.
+/// Flags of every open. Opening a pipe does not wait for its other end. For a file on a disk, Linux 6.1 to 6.4 may refuse
+/// `NONBLOCK` in a ring: see `UringKernel::refused_by_ring`.
 const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Flags of an open for metadata only.

@@ -106,7 +106,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     wake_in_flight: bool,
     /// Number of multishot submissions outside the table in flight.
     streams: u32,
-    /// Does file operations that the ring does not support.
+    /// Does file operations that the ring does not support, or refuses.
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,

@@ -9,10 +9,11 @@ use rustix::io::Errno;
 use super::provided::BufferRing;
 use super::sqe::{OpMemory, OpState};
 use super::{Mode, Owned, Ring, UringKernel};
+use crate::inflight::InFlight;
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
-    BufferGroup, Call, CallJob, Executor, Fd, FileOp, FileOutcome, Job, JobOutcome, Offload, Op,
-    Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
+    BufferGroup, Call, Counters, Executor, Fd, FileOp, FileOutcome, FileRange, Job, JobOutcome,
+    Offload, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
 };
 
 /// Minimum number of bytes of a send for which the copy takes so long that a system call of its own costs little. In
@@ -117,13 +118,29 @@ impl<R: Ring> UringKernel<R> {
 
     /// Has a thread list a directory, as the ring cannot.
     pub(super) fn list(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
-        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
-        let job = Job::File(unsafe { op.job() });
-        let entry = self.owned.inflight.insert(token, Op::File(op), OpState::default())?;
-        entry.state.on_thread = true;
-        self.counters.offloaded_file_ops += 1;
-        self.offload.post(token, job);
+        self.owned.inflight.insert(token, Op::File(op), OpState::default())?;
+        self.post_to_thread(token);
         Ok(Submitted::InFlight)
+    }
+
+    /// Has a thread do the rest of a file operation in the table, make a call, or read what a send of a file waits for.
+    pub(super) fn post_to_thread(&mut self, token: Token) {
+        let Some(InFlight { op, state, .. }) = self.owned.inflight.get(token) else { return };
+        let Counters { offloaded_file_ops, offloaded_calls, .. } = &mut self.counters;
+        let (job, count) = match op {
+            // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
+            Op::File(op) => (Job::File(unsafe { op.job() }), offloaded_file_ops),
+            // SAFETY: as above. The call is accessed again after the job is done.
+            Op::Call(call, _) => (Job::Call(unsafe { call.job() }), offloaded_calls),
+            Op::SendFile { file, offset, len, .. } => {
+                let part = FileRange { file: file.fd(), offset: *offset, len: *len };
+                (Job::Cache(part.file, part.range()), offloaded_file_ops)
+            }
+            op => unreachable!("no thread can do it: {op:?}"),
+        };
+        *count += 1;
+        state.on_thread = true;
+        self.offload.post(token, job);
     }
 
     /// Returns whether a send would be alone: this turn has sent nothing at once, has reported all its completions, and
@@ -208,21 +225,14 @@ impl<R: Ring> UringKernel<R> {
         mut call: Box<Call>,
         by: Executor,
     ) -> Result<Submitted, SubmitError> {
-        // SAFETY: the call is accessed again after the job is done. Until then it stays in the table, or is
-        // leaked.
-        let job = unsafe { call.job() };
         let by = match by {
-            Executor::Ring if !self.can_make(&job) => Executor::Thread,
+            Executor::Ring if !self.has_operation(&mut call) => Executor::Thread,
             by => by,
         };
-        let entry = self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
+        self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
         match by {
             Executor::Ring => self.arm(token),
-            Executor::Thread => {
-                entry.state.on_thread = true;
-                self.counters.offloaded_calls += 1;
-                self.offload.post(token, Job::Call(job));
-            }
+            Executor::Thread => self.post_to_thread(token),
             Executor::InPlace | Executor::WhenReadable | Executor::WhenWritable => {
                 return Ok(self.try_call(token));
             }
@@ -251,10 +261,6 @@ impl<R: Ring> UringKernel<R> {
     pub fn has_operation(&mut self, call: &mut Call) -> bool {
         // SAFETY: the job is not used after this.
         let job = unsafe { call.job() };
-        self.can_make(&job)
-    }
-
-    fn can_make(&mut self, job: &CallJob) -> bool {
-        self.call_operations.sqe(&self.ring, job).is_some()
+        self.call_operations.sqe(&self.ring, &job).is_some()
     }
 }
