@@ -77,7 +77,8 @@ pub unsafe trait Poller {
     fn forget(&mut self, fd: Fd);
 
     /// Removes a descriptor that is about to be closed while other descriptors of its open file may remain, as those
-    /// of a listening socket in another process. Closing it does not remove it from an epoll set (epoll(7)).
+    /// of a listening socket in another process, or of any socket in a child of fork(2). Closing it does not remove it from
+    /// an epoll set (epoll(7)).
     fn forget_shared(&mut self, fd: Fd) {
         // A descriptor of the set can be removed.
         let _ = self.set(fd, Readiness::empty());
