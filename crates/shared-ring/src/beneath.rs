@@ -83,17 +83,22 @@ pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Resu
     }
 }
 
+/// Returns whether a path is absolute or has a `..`.
+pub(crate) fn may_leave_root(path: &CStr) -> bool {
+    let path = path.to_bytes();
+    path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..")
+}
+
 /// Opens a path without openat2(2), which some sandboxes lack. It follows no link at all, since
 /// it cannot check where one leads.
 fn open_by_component(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let path = path.to_bytes();
     if path.is_empty() {
         return Err(Errno::NOENT);
     }
-    let escapes = path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..");
-    if escapes {
+    if may_leave_root(path) {
         return Err(Errno::XDEV);
     }
+    let path = path.to_bytes();
     let mut at = fs::openat(root, ".", STAT_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
     let (directories, last) = match path.iter().rposition(|b| *b == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),

@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
+use crate::beneath::may_leave_root;
 use crate::{Fd, File, Listing, Metadata, RxBuf};
 
 /// A file operation that names paths as `P` and files as `F`.
@@ -69,7 +71,8 @@ pub enum SymlinkPolicy {
     /// Only beneath the root. A path that leads out of it fails with `EXDEV`.
     #[default]
     Beneath,
-    /// Anywhere. Where openat2(2) exists, links of /proc are not followed.
+    /// Anywhere. A path that is absolute or has a `..` fails with `EXDEV`; the targets of links may be so. Where openat2(2)
+    /// exists, links of /proc are not followed.
     Anywhere,
 }
 
@@ -169,6 +172,21 @@ impl<P, F> FileOp<P, F> {
 }
 
 impl FileOp {
+    /// Returns why no kernel may begin the operation. Each calls it first.
+    ///
+    /// # Errors
+    /// `EXDEV` for a path with [`SymlinkPolicy::Anywhere`] that is absolute or has a `..`.
+    pub fn check(&self) -> Result<(), Errno> {
+        match self {
+            FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at) => match at.symlinks {
+                SymlinkPolicy::Anywhere if may_leave_root(&at.path) => Err(Errno::XDEV),
+                // openat2(2) checks it.
+                SymlinkPolicy::Anywhere | SymlinkPolicy::Beneath => Ok(()),
+            },
+            FileOp::Read(..) | FileOp::Write(_) => Ok(()),
+        }
+    }
+
     /// Returns the operation with the numbers of its descriptors.
     ///
     /// # Safety

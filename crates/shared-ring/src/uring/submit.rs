@@ -12,8 +12,9 @@ use super::{Mode, Owned, Ring, UringKernel};
 use crate::inflight::InFlight;
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
-    BufferGroup, Call, Counters, Executor, Fd, FileOp, FileOutcome, FileRange, Job, JobOutcome,
-    Offload, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
+    BufferGroup, Call, Counters, Executor, Fd, FileJob, FileOp, FileOutcome, FileRange, Job,
+    JobOutcome, Offload, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token,
+    WhenCold,
 };
 
 /// Minimum number of bytes of a send for which the copy takes so long that a system call of its own costs little. In
@@ -71,14 +72,38 @@ impl<R: Ring> UringKernel<R> {
         self.mode == Mode::Deferred && self.finished.is_none() && !self.ring.is_parents()
     }
 
+    /// Reads a part of a file at once if it is cached, and has a thread list a directory. The ring does the rest.
+    pub(super) fn submit_file(
+        &mut self,
+        token: Token,
+        op: FileOp,
+    ) -> Result<Submitted, SubmitError> {
+        if let Err(errno) = op.check() {
+            return Ok(Submitted::Done(Outcome::Failed(errno, None)));
+        }
+        let mut was_cold = false;
+        match &op {
+            FileOp::List(_) => return self.list(token, op),
+            FileOp::Read(file, part) => match self.read_now(token, file.fd(), part) {
+                Some(Err(errno)) if FileJob::would_block(errno) => {
+                    was_cold = FileJob::is_cold(errno);
+                }
+                Some(done) => return Ok(Submitted::Done(done.into())),
+                None => {}
+            },
+            FileOp::Open(..) | FileOp::Stat(_) | FileOp::Write(_) => {}
+        }
+        self.submit_to_ring(token, Op::File(op), OpState { was_cold, ..OpState::default() })
+    }
+
     /// Reads a part of a file that is cached. The bytes are sent, or transformed, while they are in the CPU's cache; the
     /// ring would read for other connections first. Returns `None` if the ring has to read, and it is not known whether the
     /// part is cached.
     ///
     /// # Errors
-    /// Those of preadv2(2). If it [would block](crate::FileJob::would_block), the part may not be cached, and the ring has to
+    /// Those of preadv2(2). If it [would block](FileJob::would_block), the part may not be cached, and the ring has to
     /// read.
-    pub(super) fn read_now(
+    fn read_now(
         &mut self,
         token: Token,
         file: Fd,
@@ -117,7 +142,7 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Has a thread list a directory, as the ring cannot.
-    pub(super) fn list(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
+    fn list(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
         self.owned.inflight.insert(token, Op::File(op), OpState::default())?;
         self.post_to_thread(token);
         Ok(Submitted::InFlight)

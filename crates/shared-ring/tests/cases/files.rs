@@ -175,6 +175,35 @@ pub(crate) fn no_path_leads_out_of_its_root(mut kernel: impl Kernel, far: &impl 
     }
 }
 
+/// With links to anywhere, a path that is not one of a link does not lead there either.
+pub(crate) fn path_led_out_of_its_root_if_links_may(mut kernel: impl Kernel, far: &impl Far) {
+    let root = folder(&mut kernel, far);
+    far.add_file("inner/..other", b"");
+    for name in ["../file", "/etc/hostname", "inner/../file", "..", "inner/.."] {
+        let path = || at(&root, name, SymlinkPolicy::Anywhere);
+        for op in [
+            FileOp::Open(path(), Access::Read),
+            FileOp::Open(path(), Access::Create),
+            FileOp::Stat(path()),
+            FileOp::List(path()),
+        ] {
+            assert_eq!(run(&mut kernel, op).unwrap_err(), Errno::XDEV, "{name}");
+        }
+    }
+    if far.has_symlinks() {
+        symlink("/etc/hostname", far.root().join("far")).unwrap();
+        symlink("../inner/../file", far.root().join("inner/near")).unwrap();
+    }
+    let links = if far.has_symlinks() { &["far", "inner/near"][..] } else { &[] };
+    for name in ["file", "inner/./other", "inner/..other"].iter().chain(links) {
+        let path = at(&root, name, SymlinkPolicy::Anywhere);
+        match run(&mut kernel, FileOp::Open(path, Access::Read)) {
+            Ok(FileOutcome::Opened(_)) => {}
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
 pub(crate) fn directories_are_listed(mut kernel: impl Kernel, far: &impl Far) {
     let root = folder(&mut kernel, far);
     if far.has_symlinks() {
