@@ -115,7 +115,7 @@ pub struct FileWrite<F = File> {
 pub enum WriteAt {
     /// At the end of the file, or of the bytes in a pipe.
     End,
-    /// At an offset, which may be beyond the end.
+    /// At an offset, which may be beyond the end. One above `i64::MAX` fails with `EINVAL`.
     Offset(u64),
 }
 
@@ -175,7 +175,8 @@ impl FileOp {
     /// Returns why no kernel may begin the operation. Each calls it first.
     ///
     /// # Errors
-    /// `EXDEV` for a path with [`SymlinkPolicy::Anywhere`] that is absolute or has a `..`.
+    /// `EXDEV` for a path with [`SymlinkPolicy::Anywhere`] that is absolute or has a `..`; `EINVAL` for a write at an offset
+    /// that no file has.
     pub fn check(&self) -> Result<(), Errno> {
         match self {
             FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at) => match at.symlinks {
@@ -183,7 +184,12 @@ impl FileOp {
                 // openat2(2) checks it.
                 SymlinkPolicy::Anywhere | SymlinkPolicy::Beneath => Ok(()),
             },
-            FileOp::Read(..) | FileOp::Write(_) => Ok(()),
+            FileOp::Read(..) => Ok(()),
+            FileOp::Write(write) => match write.at {
+                // -1 would stand for the current position.
+                WriteAt::Offset(at) if i64::try_from(at).is_err() => Err(Errno::INVAL),
+                WriteAt::Offset(_) | WriteAt::End => Ok(()),
+            },
         }
     }
 

@@ -126,6 +126,7 @@ on_every_kernel!(files_are_opened_queried_and_read);
 on_every_kernel!(read_counted_as_cold_where_that_is_unknown);
 on_every_kernel!(files_are_created_and_written);
 on_every_kernel!(file_opened_for_reading_cannot_be_written);
+on_every_kernel!(write_far_behind_the_end_replaced_the_start);
 on_every_kernel!(write_in_flight_is_cancelled_or_done);
 on_every_kernel!(calls_return_values_memory_and_errors);
 on_every_kernel!(call_that_waits_completes);

@@ -140,6 +140,21 @@ pub(crate) fn file_opened_for_reading_cannot_be_written(mut kernel: impl Kernel,
     assert_eq!(content(&mut kernel, &file), b"0123456789");
 }
 
+pub(crate) fn write_far_behind_the_end_replaced_the_start(mut kernel: impl Kernel, far: &impl Far) {
+    let root = folder(&mut kernel, far);
+    let path = at(&root, "file", SymlinkPolicy::Beneath);
+    let file = opened(run(&mut kernel, FileOp::Open(path, Access::Write)));
+    for offset in [u64::MAX, i64::MAX as u64 + 1] {
+        for bytes in ["x", ""] {
+            let write = FileOp::write(file.clone(), WriteAt::Offset(offset), bytes);
+            assert_eq!(run(&mut kernel, write).unwrap_err(), Errno::INVAL);
+        }
+    }
+    let write = FileOp::write(file.clone(), WriteAt::Offset(i64::MAX as u64), "x");
+    assert!(run(&mut kernel, write).is_err(), "no file is so long");
+    assert_eq!(content(&mut kernel, &file), b"0123456789");
+}
+
 pub(crate) fn write_in_flight_is_cancelled_or_done(mut kernel: impl Kernel, far: &impl Far) {
     let root = folder(&mut kernel, far);
     let path = at(&root, "file", SymlinkPolicy::Beneath);
