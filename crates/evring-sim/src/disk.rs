@@ -140,7 +140,7 @@ impl FileTree {
         };
         let start = match at {
             WriteAt::End => bytes.len(),
-            WriteAt::Offset(offset) => usize::try_from(offset).unwrap_or(usize::MAX),
+            WriteAt::Offset(offset) => i64::try_from(offset).map_err(|_| Errno::INVAL)? as usize,
         };
         let end = start.saturating_add(new.len());
         if end > MAX_WRITTEN_BYTES {
@@ -249,8 +249,10 @@ mod tests {
         disk.write(new, WriteAt::Offset(1), b"x", Duration::ZERO).unwrap();
         disk.write(new, WriteAt::Offset(6), b"y", Duration::ZERO).unwrap();
         assert_eq!(disk.read(new, 0, 10), Ok(&b"axcd\0\0y"[..]));
-        let far = WriteAt::Offset(u64::MAX);
-        assert_eq!(disk.write(new, far, b"z", Duration::ZERO), Err(Errno::FBIG));
+        for (far, errno) in [(i64::MAX as u64, Errno::FBIG), (u64::MAX, Errno::INVAL)] {
+            let far = WriteAt::Offset(far);
+            assert_eq!(disk.write(new, far, b"z", Duration::ZERO), Err(errno));
+        }
         assert_eq!(disk.open(ROOT, b"a/new", Access::Create), Ok(new));
         let file = disk.open(ROOT, b"a/file", Access::Replace).unwrap();
         assert_eq!(disk.meta(file).len, 0);

@@ -74,4 +74,6 @@ pub enum Unsupported {
     Operation(u8),
     /// Multishot accepts and receives.
     Multishot,
+    /// A non-blocking mode of the disk. Linux 6.1 to 6.4 refuses all reads of files and writes to them by io_uring (EAGAIN).
+    NonblockingDisk,
 }

@@ -75,6 +75,9 @@ impl SimRing {
             self.fail(format!("{token:?}: the memory of the submission has changed"));
         }
         self.check_name(sqe);
+        if self.refuses_file(sqe) {
+            return self.report(sqe.user_data, Err(Errno::AGAIN));
+        }
         let multishot_is_refused = self.machine.unsupported(Unsupported::Multishot);
         let task = match sqe.opcode {
             opcode::Accept::CODE => {
@@ -138,6 +141,16 @@ impl SimRing {
             other => return self.fail(format!("unknown operation code {other}")),
         };
         self.begin(sqe, task);
+    }
+
+    /// Returns whether a submission uses a file in a way that this machine's ring refuses.
+    fn refuses_file(&self, sqe: &Submission) -> bool {
+        matches!(sqe.opcode, opcode::Read::CODE | opcode::Write::CODE)
+            && self.machine.unsupported(Unsupported::NonblockingDisk)
+            && !matches!(
+                self.machine.state().kind(number::fd(sqe.fd), "read"),
+                Ok(DescriptorKind::Event(_))
+            )
     }
 
     /// Begins a read of a waker's counter or of a file.

@@ -76,7 +76,7 @@ pub struct Config {
     pub max_timers: u32,
     /// Maximum time that [`Close::Linger`](crate::Close::Linger) waits for the peer.
     pub linger_timeout: Duration,
-    /// Interval at which the progress of a closing connection is checked, after the first 100 ms. Open connections
+    /// Interval at which the progress of a closing connection is checked, after the first 100 ms; not 0. Open connections
     /// have no minimum rate: an application that wants one compares
     /// [`Commands::unsent_bytes`](crate::Commands::unsent_bytes) at its deadlines.
     pub progress_interval: Duration,
@@ -152,6 +152,8 @@ impl Config {
             "max_timers must be at most 65536"
         } else if !(1..=MAX_FILE_OPS).contains(&self.max_file_ops) {
             "max_file_ops must be between 1 and 256"
+        } else if self.progress_interval.is_zero() {
+            "progress_interval must not be 0"
         } else if self.workers == 0 {
             "workers must be at least 1"
         } else if self.writable_roots.iter().any(|root| usize::from(root.0) >= self.roots.len()) {

@@ -20,6 +20,7 @@ use evring::{
 };
 use evring_sim::{
     Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine, SimKernel,
+    Unsupported,
 };
 use shared_ring::Kernel;
 use shared_ring::author::ReadAhead;
@@ -207,14 +208,18 @@ fn each(test: impl Fn(&mut Case)) {
     }
 }
 
-/// Returns a machine whose sockets have room for `room` bytes.
-fn machine_without_files(room: usize, seed: u64, faults: Faults) -> Machine {
-    Machine::new(&Plan::default().with(|p| {
+/// Returns the plan of a machine whose sockets have room for `room` bytes.
+fn plan(room: usize, seed: u64, faults: Faults) -> Plan {
+    Plan::default().with(|p| {
         p.seed = seed;
         p.faults = faults;
         p.room = Some(room);
         p.steps = 10_000_000;
-    }))
+    })
+}
+
+fn machine_without_files(room: usize, seed: u64, faults: Faults) -> Machine {
+    Machine::new(&plan(room, seed, faults))
 }
 
 fn machine_with(room: usize, seed: u64, faults: Faults) -> Machine {
@@ -246,6 +251,23 @@ fn cached_file_does_not_wait_for_the_disk() {
         let machine = machine(1, Faults::NONE);
         let run = case.run(&machine);
         assert_eq!((run.len, run.stats.kernel.cold_file_reads), (FILE_BYTES, 0));
+    });
+}
+
+/// On Linux 6.1 to 6.4 the ring refuses to read from such a disk, as files are open with `O_NONBLOCK`.
+#[test]
+fn file_that_is_not_cached_was_not_sent_from_a_disk_without_a_non_blocking_mode() {
+    each(|case| {
+        let plan = plan(100_000, 1, Faults::NONE);
+        let unsupported = Some(Unsupported::NonblockingDisk);
+        let machine = Machine::new(&plan.with(|p| p.unsupported = unsupported));
+        machine.add_file("site/file", contents(FILE_BYTES));
+        machine.evict("site/file", false);
+        machine.read_nothing_ahead();
+        let run = case.run(&machine);
+        assert_eq!((run.len, run.error), (FILE_BYTES, None), "{:?}, {}", case.by, case.policy);
+        assert_eq!(machine.blocking_sends(), 0, "{:?}, {}", case.by, case.policy);
+        assert_eq!(run.stats.kernel.cold_file_reads, FILE_BYTES / u64::from(MAX_READ_BYTES));
     });
 }
 

@@ -56,10 +56,11 @@ fn failed_listener_left_the_previous_one_open() {
 #[test]
 fn settings_out_of_their_range_were_accepted() {
     type Change = fn(&mut Config);
-    let wrong: [(Change, &str); 4] = [
+    let wrong: [(Change, &str); 5] = [
         (|c| c.max_file_ops = 0, "max_file_ops must be between 1 and 256"),
         (|c| c.max_file_ops = 257, "max_file_ops must be between 1 and 256"),
         (|c| c.workers = 0, "workers must be at least 1"),
+        (|c| c.progress_interval = Duration::ZERO, "progress_interval must not be 0"),
         (
             |c| c.writable_roots = vec![Root(0)],
             "writable_roots must be indices of directories in roots",

@@ -9,7 +9,8 @@ use rustix::io::{Errno, retry_on_intr};
 use crate::descriptor::borrow;
 use crate::{Access, Blocking, Fd, PathAt, SymlinkPolicy};
 
-/// Flags of every open. Opening a pipe does not wait for its other end.
+/// Flags of every open. Opening a pipe does not wait for its other end. For a file on a disk, Linux 6.1 to 6.4 may refuse
+/// `NONBLOCK` in a ring: see `UringKernel::refused_by_ring`.
 const OPEN_FLAGS: OFlags = OFlags::CLOEXEC.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 
 /// Flags of an open for metadata only.
@@ -82,17 +83,22 @@ pub(crate) fn open(at: PathAt<Fd, &CStr>, flags: OFlags, disk: Blocking) -> Resu
     }
 }
 
+/// Returns whether a path is absolute or has a `..`.
+pub(crate) fn may_leave_root(path: &CStr) -> bool {
+    let path = path.to_bytes();
+    path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..")
+}
+
 /// Opens a path without openat2(2), which some sandboxes lack. It follows no link at all, since
 /// it cannot check where one leads.
 fn open_by_component(root: BorrowedFd<'_>, path: &CStr, flags: OFlags) -> Result<OwnedFd, Errno> {
-    let path = path.to_bytes();
     if path.is_empty() {
         return Err(Errno::NOENT);
     }
-    let escapes = path.starts_with(b"/") || path.split(|b| *b == b'/').any(|step| step == b"..");
-    if escapes {
+    if may_leave_root(path) {
         return Err(Errno::XDEV);
     }
+    let path = path.to_bytes();
     let mut at = fs::openat(root, ".", STAT_FLAGS | OFlags::DIRECTORY, Mode::empty())?;
     let (directories, last) = match path.iter().rposition(|b| *b == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),

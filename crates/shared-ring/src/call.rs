@@ -51,7 +51,7 @@ pub enum Executor {
     WhenReadable,
     /// The same, whenever it is writable.
     WhenWritable,
-    /// io_uring. Where there is none, or it has no operation for the call, [`Executor::Thread`].
+    /// io_uring. Where there is none, or it has no operation for the call, or refuses to use a file, [`Executor::Thread`].
     Ring,
     /// One of a few threads. A call that waits for ever occupies one of them; file operations have others.
     Thread,

@@ -326,8 +326,8 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn close(&mut self, socket: Socket) {
         let fd = socket.number();
         let Polled { unread: was_unread, listens, .. } = self.socket(fd).notes;
-        // The interest set of a child of fork(2) is the parent's.
-        if listens && self.process.is_current() {
+        // A child that has the descriptor keeps its file in the interest set, which in the child is the parent's.
+        if (listens || Process::has_forked()) && self.process.is_current() {
             self.poller.forget_shared(fd);
         } else {
             self.poller.forget(fd);

@@ -9,7 +9,9 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use rustix::io::Errno;
 
+use crate::beneath::may_leave_root;
 use crate::{Fd, File, Listing, Metadata, RxBuf};
 
 /// A file operation that names paths as `P` and files as `F`.
@@ -69,7 +71,8 @@ pub enum SymlinkPolicy {
     /// Only beneath the root. A path that leads out of it fails with `EXDEV`.
     #[default]
     Beneath,
-    /// Anywhere. Where openat2(2) exists, links of /proc are not followed.
+    /// Anywhere. A path that is absolute or has a `..` fails with `EXDEV`; the targets of links may be so. Where openat2(2)
+    /// exists, links of /proc are not followed.
     Anywhere,
 }
 
@@ -112,7 +115,7 @@ pub struct FileWrite<F = File> {
 pub enum WriteAt {
     /// At the end of the file, or of the bytes in a pipe.
     End,
-    /// At an offset, which may be beyond the end.
+    /// At an offset, which may be beyond the end. One above `i64::MAX` fails with `EINVAL`.
     Offset(u64),
 }
 
@@ -169,6 +172,27 @@ impl<P, F> FileOp<P, F> {
 }
 
 impl FileOp {
+    /// Returns why no kernel may begin the operation. Each calls it first.
+    ///
+    /// # Errors
+    /// `EXDEV` for a path with [`SymlinkPolicy::Anywhere`] that is absolute or has a `..`; `EINVAL` for a write at an offset
+    /// that no file has.
+    pub fn check(&self) -> Result<(), Errno> {
+        match self {
+            FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at) => match at.symlinks {
+                SymlinkPolicy::Anywhere if may_leave_root(&at.path) => Err(Errno::XDEV),
+                // openat2(2) checks it.
+                SymlinkPolicy::Anywhere | SymlinkPolicy::Beneath => Ok(()),
+            },
+            FileOp::Read(..) => Ok(()),
+            FileOp::Write(write) => match write.at {
+                // -1 would stand for the current position.
+                WriteAt::Offset(at) if i64::try_from(at).is_err() => Err(Errno::INVAL),
+                WriteAt::Offset(_) | WriteAt::End => Ok(()),
+            },
+        }
+    }
+
     /// Returns the operation with the numbers of its descriptors.
     ///
     /// # Safety

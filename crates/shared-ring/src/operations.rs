@@ -288,6 +288,9 @@ impl<S: System, N: Default> Operations<S, N> {
 
     /// Runs a file operation if everything is in memory; otherwise another thread has to.
     fn file_work(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
+        if let Err(errno) = op.check() {
+            return Ok(Submitted::Done(Outcome::Failed(errno, None)));
+        }
         // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
         let job = unsafe { op.job() };
         if job.may_always_block() {

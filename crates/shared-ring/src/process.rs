@@ -6,7 +6,7 @@
 //! read in a signal handler. A child of vfork(2) shares its parent's memory and counts as its parent.
 
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use rustix::param::page_size;
@@ -24,8 +24,18 @@ static HIGHEST: AtomicU32 = AtomicU32::new(0);
 /// Replaces the page on kernels without `MADV_WIPEONFORK` (before Linux 4.14).
 static UNWIPED: AtomicU32 = AtomicU32::new(0);
 
-extern "C" fn wipe() {
+/// Whether this process has called fork(2). A child may have copies of its descriptors.
+static HAS_FORKED: AtomicBool = AtomicBool::new(false);
+
+/// Called before each fork(2), so that no child exists without notice.
+extern "C" fn forks() {
+    HAS_FORKED.store(true, Ordering::Relaxed);
+}
+
+/// Called in each child.
+extern "C" fn begin_child() {
     UNWIPED.store(0, Ordering::Relaxed);
+    HAS_FORKED.store(false, Ordering::Relaxed);
 }
 
 impl Process {
@@ -54,6 +64,11 @@ impl Process {
         unsafe { &*NUMBER.load(Ordering::Relaxed) }.load(Ordering::Relaxed) == self.0
     }
 
+    /// Returns whether the calling process has called fork(2) since the first call of [`Process::current`].
+    pub(crate) fn has_forked() -> bool {
+        HAS_FORKED.load(Ordering::Relaxed)
+    }
+
     /// Takes a number that no ancestor has.
     #[cold]
     fn begin(number: &AtomicU32) -> Self {
@@ -72,10 +87,8 @@ fn set_up() -> &'static AtomicU32 {
     let (null, orders) = (ptr::null_mut(), (Ordering::AcqRel, Ordering::Acquire));
     let used = match NUMBER.compare_exchange(null, made, orders.0, orders.1) {
         Ok(_) => {
-            if ptr::eq(made, &UNWIPED) {
-                // SAFETY: `wipe` stores a number, which may be done in a child of fork(2).
-                unsafe { libc::pthread_atfork(None, None, Some(wipe)) };
-            }
+            // SAFETY: the functions store numbers, which may be done in a child of fork(2).
+            unsafe { libc::pthread_atfork(Some(forks), None, Some(begin_child)) };
             made
         }
         Err(another_threads) => {

@@ -4,6 +4,7 @@
 mod number;
 
 use std::io::Write;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,7 +13,8 @@ use std::time::{Duration, Instant};
 use number::number;
 use shared_ring::buffers::BufferGroup;
 use shared_ring::files::{FileOp, FileOutcome, PathAt, SymlinkPolicy};
-use shared_ring::poller::{Poller, Readiness, RtSig};
+use shared_ring::poller::{POLLERS, Poller, Readiness, RtSig};
+use shared_ring::sockets::ListenOptions;
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
     Completion, Engine, EngineConfig, Errno, Host, Kernel, Op, OpKind, Outcome, PortableKernel,
@@ -21,6 +23,11 @@ use shared_ring::{
 
 /// Runs `child` in a forked process of at most ten seconds. Returns its status in wait(2)'s format.
 fn fork(child: impl FnOnce()) -> i32 {
+    wait(begin(child))
+}
+
+/// Begins to run `child` in a forked process of at most ten seconds.
+fn begin(child: impl FnOnce()) -> libc::pid_t {
     // SAFETY: the process has one thread now, or threads that hold no lock.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
@@ -31,6 +38,11 @@ fn fork(child: impl FnOnce()) -> i32 {
         // SAFETY: it ends the process without the parent's exit handlers.
         unsafe { libc::_exit(0) };
     }
+    pid
+}
+
+/// Waits for a child. Returns its status in wait(2)'s format.
+fn wait(pid: libc::pid_t) -> i32 {
     let mut status = 0;
     // SAFETY: writes one integer.
     assert_eq!(unsafe { libc::waitpid(pid, &mut status, 0) }, pid);
@@ -249,6 +261,60 @@ fn closed_descriptor_signalled_while_a_child_had_a_copy() {
     drop(copy);
 }
 
+/// Accepts a connection and begins to receive from it. Returns its socket and the client.
+fn accepted(kernel: &mut impl Kernel) -> (Socket, TcpStream) {
+    let any = SocketAddr::from(([127, 0, 0, 1], 0));
+    let (listener, at) = kernel.host_mut().listen(any, &ListenOptions::new(1)).unwrap();
+    let accept = Token::new(OpKind::Accept, 0, 0);
+    kernel.submit(accept, Op::Accept { listener: number(&listener), per_turn: None }).unwrap();
+    let client = TcpStream::connect(at).unwrap();
+    let Outcome::Accepted(socket) = next(kernel).outcome else { panic!() };
+    kernel.cancel(accept);
+    assert!(next(kernel).is_last);
+    kernel.submit(accept, Op::Close { socket: listener }).unwrap();
+    kernel
+        .submit(RECEIVE, Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT })
+        .unwrap();
+    kernel.turn(Some(Instant::now())).unwrap();
+    (socket, client)
+}
+
+/// Cancels the receive and closes the socket. Returns the number of system calls of the close.
+fn close(kernel: &mut impl Kernel, socket: Socket) -> u64 {
+    kernel.cancel(RECEIVE);
+    assert!(next(kernel).is_last);
+    let before = kernel.counters().system_calls;
+    kernel.submit(Token::new(OpKind::Close, 0, 0), Op::Close { socket }).unwrap();
+    kernel.counters().system_calls - before
+}
+
+/// Must run first: until a process forks, it closes a socket by one call.
+fn closed_connection_that_a_child_still_had_was_reported() {
+    let config = EngineConfig::new(4, 4, 64);
+    for (name, open) in POLLERS.iter().filter(|(name, _)| *name != "rtsig") {
+        let mut kernel = Engine::new(open().unwrap(), &config).unwrap();
+        let (socket, _client) = accepted(&mut kernel);
+        assert_eq!(close(&mut kernel, socket), 1, "{name}");
+    }
+    for (name, open) in POLLERS {
+        let mut kernel = Engine::new(open().unwrap(), &config).unwrap();
+        let (socket, mut client) = accepted(&mut kernel);
+        let (until_closed, closes) = rustix::pipe::pipe().unwrap();
+        let mut closes = Some(closes);
+        let child = begin(|| {
+            drop(closes.take());
+            let _ = rustix::io::read(&until_closed, &mut [0]);
+        });
+        close(&mut kernel, socket);
+        client.write_all(b"x").unwrap();
+        let until = Instant::now() + Duration::from_millis(100);
+        kernel.turn(Some(until)).unwrap();
+        assert!(Instant::now() >= until, "{name}: it woke for a closed socket");
+        drop(closes.take());
+        assert_eq!(wait(child), 0);
+    }
+}
+
 fn drain_in_a_child_consumed_the_parents_wake() {
     let config = EngineConfig::new(4, 1, 64);
     let mut kernel: PortableKernel = Engine::new(Epoll::new().unwrap(), &config).unwrap();
@@ -259,7 +325,11 @@ fn drain_in_a_child_consumed_the_parents_wake() {
 }
 
 fn main() {
-    let all: [(&str, fn()); 10] = [
+    let all: [(&str, fn()); 11] = [
+        (
+            "closed_connection_that_a_child_still_had_was_reported",
+            closed_connection_that_a_child_still_had_was_reported,
+        ),
         (
             "dropping_a_ring_in_a_child_cancelled_the_parents_operations",
             dropping_a_ring_in_a_child_cancelled_the_parents_operations,

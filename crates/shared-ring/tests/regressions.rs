@@ -13,7 +13,7 @@ use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use evring_sim::{Fault, Faults, Machine, Plan, SimKernel};
+use evring_sim::{Fault, Faults, Machine, Plan, SimKernel, Unsupported};
 use held::held;
 use number::number;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -233,13 +233,65 @@ fn a_short_read_was_taken_for_the_end_of_the_file() {
     assert!((51..100).contains(&by_ring), "one of both ways was not tested: {by_ring}");
 }
 
+/// Files are open with `O_NONBLOCK`. On Linux 6.1 to 6.4, with a disk that has no non-blocking mode, the ring refuses to read
+/// them and to write to them.
+#[test]
+fn cold_reads_and_writes_failed_on_a_disk_without_a_non_blocking_mode() {
+    let unsupported = Some(Unsupported::NonblockingDisk);
+    for seed in 0..50 {
+        let plan = |p: &mut Plan| {
+            (p.seed, p.faults, p.unsupported) = (seed, Faults::NONE, unsupported);
+        };
+        let machine = Machine::new(&Plan::default().with(plan));
+        machine.add_file("file", b"0123456789");
+        let ring = UringConfig::new(Mode::Deferred, 4, 1, 64);
+        let mut kernel = SimKernel::new(&machine, &ring).unwrap();
+        let root = kernel.host_mut().open_directory("/".as_ref()).unwrap();
+        let path = PathAt { root, path: c"file".into(), symlinks: SymlinkPolicy::Beneath };
+        let (token, by_ring) = (Token::new(OpKind::File, 0, 0), seed % 2 == 1);
+        let mut run = |op, cancels| {
+            assert!(matches!(kernel.submit(token, Op::File(op)), Ok(Submitted::InFlight)));
+            if cancels {
+                kernel.turn(Some(kernel.now())).unwrap();
+                // By then a thread has begun the read, or the ring's answer waits to be taken.
+                assert!(by_ring || kernel.next().is_none());
+                kernel.cancel(token);
+            }
+            loop {
+                match kernel.next() {
+                    Some(completion) if completion.token == token => return completion,
+                    Some(_) => {}
+                    None => kernel.turn(None).unwrap(),
+                }
+            }
+        };
+        let opened = run(FileOp::Open(path, Access::Write), false).outcome;
+        let Outcome::File(FileOutcome::Opened(opened)) = opened else { panic!("{opened:?}") };
+        let file = opened.0;
+        for (at, bytes) in [(WriteAt::Offset(0), "X"), (WriteAt::End, "Y")] {
+            let written = run(FileOp::write(file.clone(), at, bytes), false).outcome;
+            assert!(matches!(written, Outcome::File(FileOutcome::Written)), "{written:?}");
+        }
+        machine.evict("file", false);
+        let read = run(FileOp::Read(file.clone(), 0..100), false);
+        assert!(read.was_cold);
+        let Outcome::File(FileOutcome::Read(bytes)) = read.outcome else { panic!("{read:?}") };
+        assert_eq!(&*bytes, b"X123456789Y");
+        machine.evict("file", false);
+        let failed = run(FileOp::Read(file.clone(), 0..100), true).outcome;
+        assert!(matches!(failed, Outcome::Failed(Errno::CANCELED, None)), "{failed:?}");
+        machine.evict("file", true);
+        let failed = run(FileOp::Read(file.clone(), 0..100), false).outcome;
+        assert!(matches!(failed, Outcome::Failed(Errno::IO, None)), "{failed:?}");
+        assert_eq!(kernel.counters().offloaded_file_ops, if by_ring { 4 } else { 5 });
+        drop((file, kernel));
+        assert_eq!(machine.verdict().failure, None);
+    }
+}
+
 /// Both accepts are submitted before the kernel has reported that it lacks multishot accepts.
 #[test]
 fn without_multishot_a_second_listener_failed() {
-    use evring_sim::{Faults, Machine, Plan, SimKernel, Unsupported};
-    use shared_ring::Submit;
-    use shared_ring::sockets::ListenOptions;
-
     let unsupported = Some(Unsupported::Multishot);
     let machine = Machine::new(
         &Plan::default().with(|p| (p.unsupported, p.faults) = (unsupported, Faults::NONE)),

@@ -278,7 +278,10 @@ unsafe impl Submit for FlexScKernel {
             // To find out whether a part is cached may take a copy of all of it.
             Op::SendFile { len, .. } => *len = (*len).min(File::BLOCK_BYTES as u32),
             Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
-            Op::File(file) if !Self::posts(file) => return self.submit_to_offload(token, op),
+            // It fails there.
+            Op::File(file) if !Self::posts(file) || file.check().is_err() => {
+                return self.submit_to_offload(token, op);
+            }
             _ => {}
         }
         if let Op::Receive { group, .. } = op

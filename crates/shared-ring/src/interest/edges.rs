@@ -138,7 +138,7 @@ impl HintSource for EpollEdges {
         is_watched(&self.epoll, borrow(&fd))
     }
 
-    /// Closing removes the descriptor from the kernel's set.
+    /// Closing removes the descriptor from the kernel's set, unless another descriptor of its file remains.
     fn forget(&mut self, _fd: Fd) {}
 
     fn forget_shared(&mut self, fd: Fd) {

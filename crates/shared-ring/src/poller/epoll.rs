@@ -76,7 +76,8 @@ unsafe impl<const EDGE: bool> Poller for EpollSet<EDGE> {
         Ok(())
     }
 
-    /// Closing removes the descriptor from the kernel's set.
+    /// Closing removes the descriptor from the kernel's set, unless another descriptor of its file remains: see
+    /// [`Poller::forget_shared`].
     fn forget(&mut self, fd: Fd) {
         *self.wanted.at(fd.index()) = Readiness::empty();
     }

@@ -77,7 +77,8 @@ pub unsafe trait Poller {
     fn forget(&mut self, fd: Fd);
 
     /// Removes a descriptor that is about to be closed while other descriptors of its open file may remain, as those
-    /// of a listening socket in another process. Closing it does not remove it from an epoll set (epoll(7)).
+    /// of a listening socket in another process, or of any socket in a child of fork(2). Closing it does not remove it from
+    /// an epoll set (epoll(7)).
     fn forget_shared(&mut self, fd: Fd) {
         // A descriptor of the set can be removed.
         let _ = self.set(fd, Readiness::empty());
@@ -85,7 +86,7 @@ pub unsafe trait Poller {
     }
 
     /// Appends the descriptors that are ready. Waits for the first, without limit with `None`.
-    /// Returns early, with none, if a signal was handled.
+    /// Returns early, with none, if a signal was handled, or after some weeks.
     ///
     /// # Errors
     /// Only if the set is unusable from now on.
@@ -161,10 +162,14 @@ impl PollNow for Linux {
     }
 }
 
-/// Converts a timeout, for the calls of rustix.
+/// Maximum timeout of epoll_wait(2), 24.8 days. For a longer one, rustix calls epoll_pwait2(2), which is newer than the
+/// oldest kernel on which this crate works, and which some sandboxes lack.
+const MAX_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
+
+/// Converts the timeout of a wait, for the calls of rustix. Cuts it to the maximum.
 pub(crate) fn timeout_of(timeout: Duration) -> Timespec {
-    let tv_sec = i64::try_from(timeout.as_secs()).unwrap_or(i64::MAX);
-    Timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() }
+    let timeout = timeout.min(MAX_TIMEOUT);
+    Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() }
 }
 
 /// Converts a timeout, for those of libc.
@@ -180,4 +185,25 @@ pub(super) fn ready(returned: i64) -> io::Result<usize> {
     }
     let error = io::Error::last_os_error();
     if error.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(error) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_timeout_needed_epoll_pwait2() {
+        let millis = |timeout| {
+            let Timespec { tv_sec, tv_nsec } = timeout_of(timeout);
+            // epoll_wait(2) waits for whole milliseconds.
+            (tv_sec * 1_000) as u128 + (tv_nsec as u128).div_ceil(1_000_000)
+        };
+        let max = i32::MAX as u128;
+        for long in [Duration::MAX, MAX_TIMEOUT + Duration::from_nanos(1), MAX_TIMEOUT] {
+            assert_eq!(millis(long), max);
+        }
+        assert_eq!(millis(MAX_TIMEOUT - Duration::from_millis(1)), max - 1);
+        assert_eq!(millis(Duration::from_nanos(1)), 1);
+        assert_eq!(millis(Duration::ZERO), 0);
+    }
 }

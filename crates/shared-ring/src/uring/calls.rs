@@ -129,5 +129,19 @@ pub(super) fn takes_registered_file(number: u32) -> bool {
     )
 }
 
+/// Returns whether a call reads or writes, perhaps a file.
+pub(super) fn may_use_file(number: u32) -> bool {
+    matches!(
+        i64::from(number),
+        libc::SYS_read
+            | libc::SYS_write
+            | libc::SYS_pread64
+            | libc::SYS_pwrite64
+            | libc::SYS_readv
+            | libc::SYS_writev
+            | libc::SYS_preadv2
+    )
+}
+
 /// The offset that stands for the current position.
 const CURRENT: u64 = u64::MAX;

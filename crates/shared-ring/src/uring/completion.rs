@@ -4,14 +4,14 @@ use bytes::Buf;
 use io_uring::cqueue;
 use rustix::io::Errno;
 
-use super::sqe::{OpMemory, OpState, RoomPoll, has_room, waits_for_room};
+use super::sqe::{OpMemory, OpState, RoomPoll, has_room, uses_file, waits_for_room};
 use super::{Cqe, Mode, Multishot, RawCompletion, Ring, UringKernel};
 use crate::file_op;
 use crate::inflight::InFlight;
 use crate::nonblocking::{is_aborted_accept, is_fd_limit};
 use crate::{
-    BufferGroup, Completion, Datagram, Executor, Fd, FileOp, FileOutcome, Host, Offload, Op,
-    OpKind, Outcome, RxBuf, Socket, Submit, Submitted, System, Token, WriteAt,
+    BufferGroup, Completion, Datagram, Executor, Fd, FileOp, FileOutcome, Host, JobOutcome,
+    Offload, Op, OpKind, Outcome, RxBuf, Socket, Submit, Submitted, System, Token, WriteAt,
 };
 
 impl<R: Ring> UringKernel<R> {
@@ -175,6 +175,8 @@ impl<R: Ring> UringKernel<R> {
         } else if matches!(entry.op, Op::Send { .. }) && result == Err(Errno::AGAIN) {
             entry.state.polls = true;
             return self.rearm(token);
+        } else if result == Err(Errno::AGAIN) && uses_file(&entry.op, &entry.state) {
+            return self.refused_by_ring(token);
         }
         match entry.op {
             // The kernel may not support multishot operations. Then post a single-shot one, which
@@ -208,15 +210,39 @@ impl<R: Ring> UringKernel<R> {
         }
         self.waker.acknowledge();
         while let Some((token, result)) = self.offload.take() {
-            let ended = self.owned.inflight.remove(token).map(|entry| match entry.op {
-                // A call may have had an effect, so its result counts.
-                op @ Op::Call(..) => op.executed(result),
-                op if entry.state.cancelled => op.fail(Errno::CANCELED),
-                op => op.executed(result),
-            });
-            self.done.extend(ended.map(|outcome| Completion::last(token, outcome)));
+            let ended = self.offloaded(token, result);
+            self.done.extend(ended);
         }
         Some(Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken))
+    }
+
+    /// Continues an operation whose job a thread has run.
+    fn offloaded(&mut self, token: Token, result: Result<JobOutcome, Errno>) -> Option<Completion> {
+        let entry = self.owned.inflight.get(token)?;
+        if let Op::SendFile { .. } = entry.op {
+            entry.state.on_thread = false;
+            // All that it waits for was read.
+            return self.resume_file_send(token, result.map(|_| 0));
+        }
+        let InFlight { op, state, .. } = self.owned.inflight.remove(token)?;
+        let outcome = match op {
+            // A call may have had an effect, so its result counts.
+            Op::Call(..) => op.executed(result),
+            _ if state.cancelled => op.fail(Errno::CANCELED),
+            _ => op.executed(result),
+        };
+        Some(Completion::by_thread(token, outcome, state.was_cold))
+    }
+
+    /// Has a thread read or write, as the ring has refused to. Linux 6.1 to 6.4 does so for a file that is open with
+    /// `O_NONBLOCK` and lies on a block device without a non-blocking mode, such as an encrypted one.
+    #[cold]
+    fn refused_by_ring(&mut self, token: Token) -> Option<Completion> {
+        if self.owned.inflight.get(token)?.state.cancelled {
+            return self.end_if_idle(token);
+        }
+        self.post_to_thread(token);
+        None
     }
 
     /// Posts an operation again that the kernel ended early; ends it if it was cancelled.

@@ -34,9 +34,9 @@ use crate::inflight::{InFlight, InFlightTable};
 use crate::read_ahead::ReadAhead;
 use crate::read_buffers::ReadBuffers;
 use crate::{
-    Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, FileJob, FileOp, Host,
-    Kernel, KernelError, Linux, Occupancy, Offload, Op, OpKind, Outcome, Submit, SubmitError,
-    SubmitErrorKind, Submitted, System, Token, WakeSignal, Waker,
+    Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, Host, Kernel, KernelError,
+    Linux, Occupancy, Offload, Op, OpKind, Outcome, Submit, SubmitError, SubmitErrorKind,
+    Submitted, System, Token, WakeSignal, Waker,
 };
 use provided::BufferRing;
 use sqe::OpState;
@@ -106,7 +106,7 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     wake_in_flight: bool,
     /// Number of multishot submissions outside the table in flight.
     streams: u32,
-    /// Does file operations that the ring does not support.
+    /// Does file operations that the ring does not support, or refuses.
     offload: <R::System as System>::Offload,
     mode: Mode,
     multishot: Multishot,
@@ -427,7 +427,6 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         if !token.kind().is_tracked() {
             return Err(SubmitError { op, kind: SubmitErrorKind::TokenInUse });
         }
-        let mut was_cold = false;
         let copies = match op {
             Op::Send { .. } | Op::SendTo { .. } => return self.submit_send(token, op),
             Op::Receive { group, .. } | Op::ReceiveFrom { group, .. } => {
@@ -438,18 +437,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
                 return Ok(self.send_file(token, false));
             }
             Op::Call(call, by) => return self.call(token, call, by),
-            Op::File(op @ FileOp::List(_)) => return self.list(token, op),
-            Op::File(FileOp::Read(ref file, ref range)) => {
-                let (file, range) = (file.fd(), range.clone());
-                match self.read_now(token, file, &range) {
-                    Some(Err(errno)) if FileJob::would_block(errno) => {
-                        was_cold = FileJob::is_cold(errno);
-                    }
-                    Some(done) => return Ok(Submitted::Done(done.into())),
-                    None => {}
-                }
-                1
-            }
+            Op::File(op) => return self.submit_file(token, op),
             Op::Accept { per_turn: Some(n), .. } => n.get().min(MAX_ACCEPTS),
             Op::Close { ref socket } => {
                 self.read_ahead.forget(socket.number());
@@ -457,8 +445,7 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
             }
             _ => 1,
         };
-        let state = OpState { was_cold, ..OpState::default() };
-        let submitted = self.submit_to_ring(token, op, state)?;
+        let submitted = self.submit_to_ring(token, op, OpState::default())?;
         (1..copies).for_each(|_| self.arm(token));
         Ok(submitted)
     }

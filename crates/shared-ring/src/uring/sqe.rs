@@ -164,6 +164,16 @@ pub(super) fn waits_for_room(op: &Op, state: &OpState) -> bool {
     }
 }
 
+/// Returns whether an operation in flight reads a file or writes to one, by the ring.
+pub(super) fn uses_file(op: &Op, state: &OpState) -> bool {
+    match op {
+        Op::Call(call, Executor::Ring) => calls::may_use_file(call.number()),
+        Op::File(op) => matches!(op, FileOp::Read(..) | FileOp::Write(_)),
+        Op::SendFile { .. } => matches!(state.memory, OpMemory::Discarded(_)),
+        _ => false,
+    }
+}
+
 const ACCEPT_FLAGS: i32 = libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
 
 /// Not `MSG_WAITALL`: such a send reports nothing until its end, so a slow peer could not be

@@ -9,10 +9,12 @@ use rustix::io::Errno;
 use super::provided::BufferRing;
 use super::sqe::{OpMemory, OpState};
 use super::{Mode, Owned, Ring, UringKernel};
+use crate::inflight::InFlight;
 use crate::nonblocking::{self, SendAttempt, SendFileError};
 use crate::{
-    BufferGroup, Call, CallJob, Executor, Fd, FileOp, FileOutcome, Job, JobOutcome, Offload, Op,
-    Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token, WhenCold,
+    BufferGroup, Call, Counters, Executor, Fd, FileJob, FileOp, FileOutcome, FileRange, Job,
+    JobOutcome, Offload, Op, Outcome, SubmitError, SubmitErrorKind, Submitted, System, Token,
+    WhenCold,
 };
 
 /// Minimum number of bytes of a send for which the copy takes so long that a system call of its own costs little. In
@@ -70,14 +72,38 @@ impl<R: Ring> UringKernel<R> {
         self.mode == Mode::Deferred && self.finished.is_none() && !self.ring.is_parents()
     }
 
+    /// Reads a part of a file at once if it is cached, and has a thread list a directory. The ring does the rest.
+    pub(super) fn submit_file(
+        &mut self,
+        token: Token,
+        op: FileOp,
+    ) -> Result<Submitted, SubmitError> {
+        if let Err(errno) = op.check() {
+            return Ok(Submitted::Done(Outcome::Failed(errno, None)));
+        }
+        let mut was_cold = false;
+        match &op {
+            FileOp::List(_) => return self.list(token, op),
+            FileOp::Read(file, part) => match self.read_now(token, file.fd(), part) {
+                Some(Err(errno)) if FileJob::would_block(errno) => {
+                    was_cold = FileJob::is_cold(errno);
+                }
+                Some(done) => return Ok(Submitted::Done(done.into())),
+                None => {}
+            },
+            FileOp::Open(..) | FileOp::Stat(_) | FileOp::Write(_) => {}
+        }
+        self.submit_to_ring(token, Op::File(op), OpState { was_cold, ..OpState::default() })
+    }
+
     /// Reads a part of a file that is cached. The bytes are sent, or transformed, while they are in the CPU's cache; the
     /// ring would read for other connections first. Returns `None` if the ring has to read, and it is not known whether the
     /// part is cached.
     ///
     /// # Errors
-    /// Those of preadv2(2). If it [would block](crate::FileJob::would_block), the part may not be cached, and the ring has to
+    /// Those of preadv2(2). If it [would block](FileJob::would_block), the part may not be cached, and the ring has to
     /// read.
-    pub(super) fn read_now(
+    fn read_now(
         &mut self,
         token: Token,
         file: Fd,
@@ -116,14 +142,30 @@ impl<R: Ring> UringKernel<R> {
     }
 
     /// Has a thread list a directory, as the ring cannot.
-    pub(super) fn list(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
-        // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
-        let job = Job::File(unsafe { op.job() });
-        let entry = self.owned.inflight.insert(token, Op::File(op), OpState::default())?;
-        entry.state.on_thread = true;
-        self.counters.offloaded_file_ops += 1;
-        self.offload.post(token, job);
+    fn list(&mut self, token: Token, op: FileOp) -> Result<Submitted, SubmitError> {
+        self.owned.inflight.insert(token, Op::File(op), OpState::default())?;
+        self.post_to_thread(token);
         Ok(Submitted::InFlight)
+    }
+
+    /// Has a thread do the rest of a file operation in the table, make a call, or read what a send of a file waits for.
+    pub(super) fn post_to_thread(&mut self, token: Token) {
+        let Some(InFlight { op, state, .. }) = self.owned.inflight.get(token) else { return };
+        let Counters { offloaded_file_ops, offloaded_calls, .. } = &mut self.counters;
+        let (job, count) = match op {
+            // SAFETY: the operation stays in the table until the job is done, and is leaked if the job hangs.
+            Op::File(op) => (Job::File(unsafe { op.job() }), offloaded_file_ops),
+            // SAFETY: as above. The call is accessed again after the job is done.
+            Op::Call(call, _) => (Job::Call(unsafe { call.job() }), offloaded_calls),
+            Op::SendFile { file, offset, len, .. } => {
+                let part = FileRange { file: file.fd(), offset: *offset, len: *len };
+                (Job::Cache(part.file, part.range()), offloaded_file_ops)
+            }
+            op => unreachable!("no thread can do it: {op:?}"),
+        };
+        *count += 1;
+        state.on_thread = true;
+        self.offload.post(token, job);
     }
 
     /// Returns whether a send would be alone: this turn has sent nothing at once, has reported all its completions, and
@@ -208,21 +250,14 @@ impl<R: Ring> UringKernel<R> {
         mut call: Box<Call>,
         by: Executor,
     ) -> Result<Submitted, SubmitError> {
-        // SAFETY: the call is accessed again after the job is done. Until then it stays in the table, or is
-        // leaked.
-        let job = unsafe { call.job() };
         let by = match by {
-            Executor::Ring if !self.can_make(&job) => Executor::Thread,
+            Executor::Ring if !self.has_operation(&mut call) => Executor::Thread,
             by => by,
         };
-        let entry = self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
+        self.owned.inflight.insert(token, Op::Call(call, by), OpState::default())?;
         match by {
             Executor::Ring => self.arm(token),
-            Executor::Thread => {
-                entry.state.on_thread = true;
-                self.counters.offloaded_calls += 1;
-                self.offload.post(token, Job::Call(job));
-            }
+            Executor::Thread => self.post_to_thread(token),
             Executor::InPlace | Executor::WhenReadable | Executor::WhenWritable => {
                 return Ok(self.try_call(token));
             }
@@ -251,10 +286,6 @@ impl<R: Ring> UringKernel<R> {
     pub fn has_operation(&mut self, call: &mut Call) -> bool {
         // SAFETY: the job is not used after this.
         let job = unsafe { call.job() };
-        self.can_make(&job)
-    }
-
-    fn can_make(&mut self, job: &CallJob) -> bool {
-        self.call_operations.sqe(&self.ring, job).is_some()
+        self.call_operations.sqe(&self.ring, &job).is_some()
     }
 }

@@ -140,6 +140,21 @@ pub(crate) fn file_opened_for_reading_cannot_be_written(mut kernel: impl Kernel,
     assert_eq!(content(&mut kernel, &file), b"0123456789");
 }
 
+pub(crate) fn write_far_behind_the_end_replaced_the_start(mut kernel: impl Kernel, far: &impl Far) {
+    let root = folder(&mut kernel, far);
+    let path = at(&root, "file", SymlinkPolicy::Beneath);
+    let file = opened(run(&mut kernel, FileOp::Open(path, Access::Write)));
+    for offset in [u64::MAX, i64::MAX as u64 + 1] {
+        for bytes in ["x", ""] {
+            let write = FileOp::write(file.clone(), WriteAt::Offset(offset), bytes);
+            assert_eq!(run(&mut kernel, write).unwrap_err(), Errno::INVAL);
+        }
+    }
+    let write = FileOp::write(file.clone(), WriteAt::Offset(i64::MAX as u64), "x");
+    assert!(run(&mut kernel, write).is_err(), "no file is so long");
+    assert_eq!(content(&mut kernel, &file), b"0123456789");
+}
+
 pub(crate) fn write_in_flight_is_cancelled_or_done(mut kernel: impl Kernel, far: &impl Far) {
     let root = folder(&mut kernel, far);
     let path = at(&root, "file", SymlinkPolicy::Beneath);
@@ -170,6 +185,35 @@ pub(crate) fn no_path_leads_out_of_its_root(mut kernel: impl Kernel, far: &impl 
     for name in names {
         match open(&mut kernel, &root, name) {
             Outcome::Failed(errno, None) => assert_eq!(errno, Errno::XDEV, "{name}"),
+            other => panic!("{name}: {other:?}"),
+        }
+    }
+}
+
+/// With links to anywhere, a path that is not one of a link does not lead there either.
+pub(crate) fn path_led_out_of_its_root_if_links_may(mut kernel: impl Kernel, far: &impl Far) {
+    let root = folder(&mut kernel, far);
+    far.add_file("inner/..other", b"");
+    for name in ["../file", "/etc/hostname", "inner/../file", "..", "inner/.."] {
+        let path = || at(&root, name, SymlinkPolicy::Anywhere);
+        for op in [
+            FileOp::Open(path(), Access::Read),
+            FileOp::Open(path(), Access::Create),
+            FileOp::Stat(path()),
+            FileOp::List(path()),
+        ] {
+            assert_eq!(run(&mut kernel, op).unwrap_err(), Errno::XDEV, "{name}");
+        }
+    }
+    if far.has_symlinks() {
+        symlink("/etc/hostname", far.root().join("far")).unwrap();
+        symlink("../inner/../file", far.root().join("inner/near")).unwrap();
+    }
+    let links = if far.has_symlinks() { &["far", "inner/near"][..] } else { &[] };
+    for name in ["file", "inner/./other", "inner/..other"].iter().chain(links) {
+        let path = at(&root, name, SymlinkPolicy::Anywhere);
+        match run(&mut kernel, FileOp::Open(path, Access::Read)) {
+            Ok(FileOutcome::Opened(_)) => {}
             other => panic!("{name}: {other:?}"),
         }
     }

@@ -3,14 +3,14 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use evring_sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult};
+use evring_sim::{Fault, Faults, Machine, ManualPeer, PeerConn, Plan, ReceiveResult, Unsupported};
 use shared_ring::{Fd, Socket, Waker};
 
 use super::{DatagramPeer, Far, Stream};
 use crate::number::number;
 
 /// A simulated machine with random scheduling. Odd seeds add faults that a kernel hides from its
-/// user.
+/// user. With every second even seed, the ring refuses to use files.
 pub(crate) struct SimulatedMachine {
     pub(crate) machine: Machine,
     manual_peer: ManualPeer,
@@ -23,6 +23,7 @@ impl SimulatedMachine {
         let mut plan = Plan::default();
         plan.seed = seed;
         plan.faults = if seed.is_multiple_of(2) { Faults::NONE } else { hidden };
+        plan.unsupported = (seed % 4 == 2).then_some(Unsupported::NonblockingDisk);
         plan.descriptors = 10_000;
         plan.room = Some(70_000);
         let machine = Machine::new(&plan);
