@@ -1,9 +1,11 @@
 //! Layers around applications: rustls, and a transform without certificates.
 
+use crate::contract::{expect_bytes_left, leaves_bytes};
 use crate::support;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -258,7 +260,7 @@ fn truncated_stream_is_not_a_regular_end() {
         assert_eq!(log.next(), Event::Accepted);
         let bytes = b"half a message".to_vec();
         assert_eq!(log.next(), Event::Received { bytes, eof: false });
-        stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.sock.shutdown(Shutdown::Write).unwrap();
         assert_eq!(log.next(), Event::Closed(Ended::Failed));
         let kind = stream.read(&mut [0]).unwrap_err().kind();
         assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof), "{kind}");
@@ -497,5 +499,37 @@ fn echo_under_a_layer_pauses_and_resumes() {
         client.ask(b"and on", b"and on");
         drop(client);
         server.stop();
+    });
+}
+
+#[test]
+fn bytes_left_at_the_end_of_a_half_closed_connection_under_a_layer_were_lost() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        for half in [false, true] {
+            let (make, log) = leaves_bytes(half);
+            let server =
+                Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+            let mut client = Client::connect(server.address);
+            assert_eq!(log.next(), Event::Accepted);
+            client.send(&xored(b"left"));
+            client.end();
+            expect_bytes_left(&server, &log);
+            client.expect_last(b"", End::Eof);
+            server.stop();
+
+            let tls = serves.clone();
+            let (make, log) = leaves_bytes(half);
+            let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+            let mut stream = secure(&trusts, Client::connect(server.address).0);
+            assert_eq!(log.next(), Event::Accepted);
+            stream.write_all(b"left").unwrap();
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+            stream.sock.shutdown(Shutdown::Write).unwrap();
+            expect_bytes_left(&server, &log);
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{backend}: a close_notify");
+            server.stop();
+        }
     });
 }

@@ -90,6 +90,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
     fn deliver(&mut self, x: Cx<'_, impl Commands, A::State>) {
         let Some(session) = self.sessions.get(x.id) else { return };
         let (mut plain, eof) = (mem::take(&mut session.plain), session.eof);
+        session.eof_notified = false;
         let mut rx = Rx::borrowed(plain.bytes_mut(), eof);
         self.call(x.io, |app, io| {
             app.received(Cx { io, id: x.id, state: x.state, others: x.others }, &mut rx)
@@ -97,7 +98,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
         let remaining = rx.bytes().len();
         plain.keep_last(remaining);
         if let Some(session) = self.sessions.get(x.id) {
-            session.plain = plain;
+            (session.plain, session.eof_notified) = (plain, eof);
             if remaining >= A::MAX_UNCONSUMED && session.wants_more() {
                 session.fail(x.io, CloseReason::Overrun, Close::Reset);
             }
@@ -239,6 +240,10 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
 
     fn has_message(&self, id: ConnId, state: &A::State) -> bool {
         self.inner.has_message(id, state)
+    }
+
+    fn has_unread(&self, id: ConnId, state: &A::State) -> bool {
+        self.sessions.find(id).is_some_and(Session::has_unread) || self.inner.has_unread(id, state)
     }
 
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {

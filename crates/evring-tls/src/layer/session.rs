@@ -60,6 +60,8 @@ pub(super) struct Session<T> {
     pub plain: Tail,
     /// The peer has shut down its sending side.
     pub eof: bool,
+    /// The application was notified of the end. Not set during the callback.
+    pub eof_notified: bool,
     /// The application has paused receiving.
     paused: bool,
     /// The application has resumed receiving and has not been called since.
@@ -110,6 +112,7 @@ impl<T: Transform> Session<T> {
             arrived: Arrived::Nothing,
             plain: Tail::default(),
             eof: false,
+            eof_notified: false,
             paused: false,
             resumed: false,
             queue: VecDeque::new(),
@@ -182,6 +185,11 @@ impl<T: Transform> Session<T> {
     /// Returns whether the application reads, now or after a pause.
     pub(super) fn app_reads(&self) -> bool {
         self.reason.is_none() && matches!(self.closing, None | Some(Close::Half))
+    }
+
+    /// Returns whether decoded bytes, or their end, wait for the application.
+    pub(super) fn has_unread(&self) -> bool {
+        self.app_reads() && (!self.plain.is_empty() || self.eof && !self.eof_notified)
     }
 
     /// Returns whether the peer has sent a part of something.
