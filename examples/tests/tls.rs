@@ -533,3 +533,65 @@ fn bytes_left_at_the_end_of_a_half_closed_connection_under_a_layer_were_lost() {
         }
     });
 }
+
+/// Sends a file and starts as many file operations as a connection may have, before that or after it.
+struct SendsFileAmongOperations {
+    sends_first: bool,
+    ended: u32,
+}
+
+impl SendsFileAmongOperations {
+    const OPERATIONS: u32 = 16;
+}
+
+impl Application for SendsFileAmongOperations {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            x.io.file_op(x.id, 100, FileOp::Open((Root(0), "file".into()), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: io::Result<FileOutcome>) {
+        match done.unwrap_or_else(|error| panic!("operation {tag}: {error}")) {
+            FileOutcome::Opened(opened) => {
+                let (file, meta) = *opened;
+                if self.sends_first {
+                    x.io.send(x.id, Chunk::File(file.clone(), 0..meta.len));
+                }
+                for tag in 0..Self::OPERATIONS {
+                    x.io.file_op(x.id, tag, FileOp::Stat((Root(0), "file".into())));
+                }
+                if !self.sends_first {
+                    x.io.send(x.id, Chunk::File(file, 0..meta.len));
+                }
+            }
+            _ => self.ended += 1,
+        }
+        if self.ended == Self::OPERATIONS {
+            x.io.send(x.id, Chunk::Static(b"all"));
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn file_under_a_layer_was_cut_when_the_application_had_all_its_file_operations() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(1000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each(|backend| {
+        for sends_first in [false, true] {
+            let app = SendsFileAmongOperations { sends_first, ended: 0 };
+            let settings = config().with(|c| c.roots = vec![root.path().into()]);
+            let server =
+                Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, app).unwrap());
+            let mut client = Client::connect(server.address);
+            client.send(&xored(b"x"));
+            client.expect_last(&xored(&[&contents[..], b"all"].concat()), End::Eof);
+            server.stop();
+        }
+    });
+}

@@ -10,6 +10,7 @@ use std::mem;
 use std::time::Duration;
 
 use evring::files::FileOutcome;
+use evring::layers::FILE_TAG;
 use evring::{
     Application, Close, CloseReason, Commands, Config, ConnId, Cx, HIGH_WATER, LOW_WATER, Listener,
     Others, Rx,
@@ -18,7 +19,7 @@ use evring::{
 pub use transform::Transform;
 
 use inside::{LayerCommands, Sessions};
-use session::{Pace, READ_TAG, Session};
+use session::{Pace, Session};
 
 /// An application inside a [`Transform`].
 ///
@@ -195,7 +196,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         done: io::Result<FileOutcome>,
     ) {
         match (self.sessions.get(x.id), done) {
-            (Some(session), done) if tag == READ_TAG => {
+            (Some(session), done) if tag == FILE_TAG => {
                 let bytes = done.map(|done| match done {
                     FileOutcome::Read(bytes) => bytes,
                     other => unreachable!("not a read: {other:?}"),

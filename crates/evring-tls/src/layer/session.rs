@@ -13,9 +13,6 @@ use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx};
 use super::order::abruptness;
 use super::transform::Transform;
 
-/// Tag of the layer's own reads.
-pub(super) const READ_TAG: u32 = 1 << 31;
-
 /// Maximum number of bytes that wait to be sealed.
 pub(super) const MAX_HELD: usize = 16 << 20;
 

@@ -5,9 +5,10 @@ use std::mem;
 
 use evring::buffers::RxBuf;
 use evring::files::{FileChanged, FileOp, MAX_READ_BYTES};
+use evring::layers::FILE_TAG;
 use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER};
 
-use super::{MAX_HELD, PIECE, READ_TAG, Session};
+use super::{MAX_HELD, PIECE, Session};
 use crate::layer::Transform;
 use crate::layer::Wire;
 use crate::layer::order::{bytes_of, owned};
@@ -93,7 +94,7 @@ impl<T: Transform> Session<T> {
                     if !self.below_is_full {
                         self.reading = true;
                         let op = FileOp::Read(file.clone(), range.start..end);
-                        io.file_op(self.id, READ_TAG, op);
+                        io.file_op(self.id, FILE_TAG, op);
                     }
                     self.queue.push_front(Chunk::File(file, range));
                     break;
