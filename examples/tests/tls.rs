@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use support::client::{Client, End};
 use support::script::{Ended, Event, script};
-use support::{Server, config, on_each, pattern, tiny};
+use support::{Server, config, on_each, on_each_at_once, pattern, tiny};
 
 /// Returns the configuration of a server and of a client that trusts it.
 fn settings() -> (TlsConfig, Arc<ClientConfig>) {
@@ -591,6 +591,42 @@ fn file_under_a_layer_was_cut_when_the_application_had_all_its_file_operations()
             let mut client = Client::connect(server.address);
             client.send(&xored(b"x"));
             client.expect_last(&xored(&[&contents[..], b"all"].concat()), End::Eof);
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn connection_of_which_both_sides_had_ended_waited_for_the_peer_to_shut_down_its_side() {
+    let (serves, trusts) = settings();
+    on_each_at_once(|backend| {
+        for app_ends_first in [false, true] {
+            let (make, log) = script(move |turn| {
+                let ends = match turn.event {
+                    Event::Received { eof, .. } => eof != app_ends_first,
+                    _ => false,
+                };
+                if ends {
+                    turn.io.close(turn.conn(), Close::Half);
+                }
+                turn.consume();
+            });
+            let (tls, linger) = (serves.clone(), Duration::from_millis(20));
+            let settings = config().with(|c| c.linger_timeout = linger);
+            let server = Server::start(backend, settings, || Tls::new(tls, make()).unwrap());
+            let mut stream = secure(&trusts, Client::connect(server.address).0);
+            stream.write_all(b"x").unwrap();
+            stream.flush().unwrap();
+            assert_eq!(log.next(), Event::Accepted);
+            assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+            if app_ends_first {
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a close_notify");
+            }
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+            assert_eq!(log.next(), Event::Received { bytes: Vec::new(), eof: true });
+            assert_eq!(log.next(), Event::Closed(Ended::Closed));
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a close_notify");
             server.stop();
         }
     });

@@ -100,6 +100,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
         plain.keep_last(remaining);
         if let Some(session) = self.sessions.get(x.id) {
             (session.plain, session.eof_notified) = (plain, eof);
+            session.end_half_close(x.io);
             if remaining >= A::MAX_UNCONSUMED && session.wants_more() {
                 session.fail(x.io, CloseReason::Overrun, Close::Reset);
             }

@@ -301,6 +301,16 @@ impl<T: Transform> Session<T> {
         }
         self.closed = Some(how);
         io.close(self.id, how);
+        self.end_half_close(io);
+    }
+
+    /// Closes a half-closed connection once the application has got all bytes and their end. The peer may have announced the
+    /// end without shutting down its sending side, for which the mechanism would wait.
+    pub(super) fn end_half_close(&mut self, io: &mut dyn Commands) {
+        let left = self.resumed || self.paused && !self.plain.is_empty();
+        if self.closed == Some(Close::Half) && self.app_reads() && self.eof_notified && !left {
+            self.close(io, Close::Linger);
+        }
     }
 
     /// Closes the connection for a reason of the layer.
