@@ -18,7 +18,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use support::client::{Client, End};
 use support::script::{Ended, Event, script};
-use support::{Server, config, on_each, on_each_at_once, pattern, tiny};
+use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
 
 /// Returns the configuration of a server and of a client that trusts it.
 fn settings() -> (TlsConfig, Arc<ClientConfig>) {
@@ -630,4 +630,56 @@ fn connection_of_which_both_sides_had_ended_waited_for_the_peer_to_shut_down_its
             server.stop();
         }
     });
+}
+
+#[test]
+fn closed_application_was_told_of_a_stop_and_of_files_while_the_layer_sent() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(300_000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    for how in [Close::Flush, Close::Linger] {
+        on_each(|backend| {
+            let (make, log) = script(move |turn| {
+                turn.consume();
+                match turn.event {
+                    Event::Received { .. } => {
+                        let open = FileOp::Open((Root(0), "file".into()), Access::Read);
+                        turn.io.file_op(turn.conn(), 1, open);
+                    }
+                    Event::File(..) => {
+                        let file = turn.file.take().expect("the file is opened");
+                        turn.io.send(turn.conn(), Chunk::File(file, 0..300_000));
+                        let stat = FileOp::Stat((Root(0), "file".into()));
+                        turn.io.file_op(turn.conn(), 2, stat);
+                        turn.io.close(turn.conn(), how);
+                    }
+                    Event::Stopping => turn.io.close(turn.conn(), Close::Reset),
+                    _ => {}
+                }
+            });
+            let settings = tiny().with(|c| {
+                c.roots = vec![root.path().into()];
+                c.drain_timeout = TIMEOUT;
+            });
+            let server =
+                Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+            let mut client = Client::narrow(server.address);
+            client.send(&xored(b"x"));
+            assert_eq!(log.next(), Event::Accepted);
+            assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+            assert!(matches!(log.next(), Event::File(1, Ok(_))));
+            // The server stops a later connection after the first one.
+            let witness = Client::connect(server.address);
+            let (second, Event::Accepted) = log.next_of() else { panic!("a connection") };
+            server.remote.stop();
+            assert_eq!(log.next_of(), (second, Event::Stopping), "{backend} {how:?}");
+            assert_eq!(log.next_of(), (second, Event::Closed(Ended::Closed)));
+            drop(witness);
+            client.expect_last(&xored(&contents), End::Eof);
+            drop(client);
+            assert_eq!(log.next(), Event::Closed(Ended::Closed));
+            server.stop();
+            assert_eq!(log.remaining(), []);
+        });
+    }
 }

@@ -205,6 +205,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
                 session.read(x.io, bytes);
                 self.notify_drained(x);
             }
+            (Some(session), _) if !session.app_reads() => {}
             (_, done) => self.call(x.io, |app, io| {
                 app.file(Cx { io, id: x.id, state: x.state, others: x.others }, tag, done)
             }),
@@ -229,6 +230,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        if self.sessions.get(x.id).is_some_and(|session| !session.app_reads()) {
+            return;
+        }
         // An idle application would close; a request that has arrived in part is answered first, as without the layer.
         let is_idle = self.inner.is_idle(x.id, x.state);
         if !(is_idle && self.sessions.get(x.id).is_some_and(Session::defer_stop)) {
