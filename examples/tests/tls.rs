@@ -683,3 +683,26 @@ fn closed_application_was_told_of_a_stop_and_of_files_while_the_layer_sent() {
         });
     }
 }
+
+#[test]
+fn half_closed_application_under_a_layer_was_not_told_that_its_queue_had_drained() {
+    let contents = pattern(200_000);
+    on_each(|backend| {
+        let bytes = contents.clone();
+        let (make, log) = script(move |turn| {
+            if matches!(turn.event, Event::Received { .. }) {
+                turn.io.send(turn.conn(), Chunk::Copy(&bytes));
+                turn.io.close(turn.conn(), Close::Half);
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, tiny(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::narrow(server.address);
+        client.send(&xored(b"x"));
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+        client.expect_last(&xored(&contents), End::Eof);
+        assert_eq!(log.next(), Event::Drained, "{backend}");
+        server.stop();
+    });
+}

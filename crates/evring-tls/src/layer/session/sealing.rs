@@ -139,7 +139,7 @@ impl<T: Transform> Session<T> {
     /// Returns whether the application must be notified that its queue has drained, and resets that state.
     pub(in crate::layer) fn take_drained(&mut self) -> bool {
         let is_empty = self.held == 0 && self.files == 0 && !self.below_is_full;
-        let drained = is_empty && self.app_may_send();
+        let drained = is_empty && self.app_reads();
         drained && mem::take(&mut self.full)
     }
 
