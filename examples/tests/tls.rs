@@ -706,3 +706,48 @@ fn half_closed_application_under_a_layer_was_not_told_that_its_queue_had_drained
         server.stop();
     });
 }
+
+/// Echoes lines, and asks for the rest of a line. Idle connections may end.
+struct EchoesLines;
+
+impl Application for EchoesLines {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes().ends_with(b"\n") {
+            x.io.send(x.id, Chunk::Copy(&rx.take()));
+        } else if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        } else {
+            x.io.send(x.id, Chunk::Static(b"?"));
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
+        true
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, ()>) {
+        x.io.send(x.id, Chunk::Static(b"bye"));
+    }
+}
+
+#[test]
+fn connection_with_a_part_of_a_request_under_a_layer_was_closed_for_room() {
+    on_each(|backend| {
+        let settings = config().with(|c| c.max_connections = 2);
+        let layer = || Layer::<_, Xor>::new(0x5a, EchoesLines).unwrap();
+        let server = Server::start(backend, settings, layer);
+        let mut partial = Client::connect(server.address);
+        partial.ask(xored(b"a"), xored(b"?"));
+        let mut idle = Client::connect(server.address);
+        idle.ask(xored(b"b\n"), xored(b"b\n"));
+        let mut new = Client::connect(server.address);
+        new.ask(xored(b"c\n"), xored(b"c\n"));
+        idle.expect_last(&xored(b"bye"), End::Eof);
+        partial.ask(xored(b"\n"), xored(b"a\n"));
+        drop((partial, new));
+        assert_eq!(server.stop().idle_closed, 1, "{backend}");
+    });
+}

@@ -241,7 +241,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn is_idle(&self, id: ConnId, state: &A::State) -> bool {
-        !self.sessions.find(id).is_some_and(Session::is_partial) && self.inner.is_idle(id, state)
+        self.sessions.find(id).is_none_or(Session::is_quiet) && self.inner.is_idle(id, state)
     }
 
     fn has_message(&self, id: ConnId, state: &A::State) -> bool {

@@ -189,8 +189,15 @@ impl<T: Transform> Session<T> {
         self.app_reads() && (!self.plain.is_empty() || self.eof && !self.eof_notified)
     }
 
+    /// Returns whether no bytes are pending, so that only the application knows whether it is idle. The mechanism does not
+    /// know of those that are decoded or not sealed.
+    pub(super) fn is_quiet(&self) -> bool {
+        let has_bytes = !self.plain.is_empty() || !self.queue.is_empty() || self.is_partial();
+        self.app_may_send() && !self.paused && !self.eof && !has_bytes
+    }
+
     /// Returns whether the peer has sent a part of something.
-    pub(super) fn is_partial(&self) -> bool {
+    fn is_partial(&self) -> bool {
         self.reason.is_none() && !self.eof && self.transform.is_partial()
     }
 
