@@ -751,3 +751,27 @@ fn connection_with_a_part_of_a_request_under_a_layer_was_closed_for_room() {
         assert_eq!(server.stop().idle_closed, 1, "{backend}");
     });
 }
+
+#[test]
+fn connection_that_made_room_ended_without_a_close_notify() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let settings = config().with(|c| c.max_connections = 1);
+        let tls = serves.clone();
+        let server = Server::start(backend, settings, || Tls::new(tls, EchoesLines).unwrap());
+        let ask = |line: &[u8]| {
+            let mut stream = secure(&trusts, Client::connect(server.address).0);
+            stream.write_all(line).unwrap();
+            stream.flush().unwrap();
+            expect(&mut stream, line);
+            stream
+        };
+        let mut idle = ask(b"a\n");
+        let new = ask(b"b\n");
+        let mut last = Vec::new();
+        idle.read_to_end(&mut last).unwrap(); // fails without a close_notify
+        assert_eq!(last, b"bye", "{backend}");
+        close_notify(new);
+        assert_eq!(server.stop().idle_closed, 1, "{backend}");
+    });
+}

@@ -260,6 +260,10 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         self.call(x.io, |app, io| {
             app.evicting(Cx { io, id: x.id, state: x.state, others: x.others })
         });
+        // The mechanism would close without an announcement of the end.
+        if let Some(session) = self.sessions.get(x.id).filter(|session| session.app_reads()) {
+            session.close(x.io, Close::Flush);
+        }
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
