@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evring::files::{Access, File, FileOp, FileOutcome};
-use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Root, Rx};
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, HIGH_WATER, Root, Rx};
 use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
 use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;
@@ -773,5 +773,37 @@ fn connection_that_made_room_ended_without_a_close_notify() {
         assert_eq!(last, b"bye", "{backend}");
         close_notify(new);
         assert_eq!(server.stop().idle_closed, 1, "{backend}");
+    });
+}
+
+#[test]
+fn empty_chunk_under_a_layer_filled_a_queue_that_had_drained() {
+    let contents = pattern(HIGH_WATER + 1);
+    on_each(|backend| {
+        let (bytes, mut id) = (contents.clone(), None);
+        let (make, log) = script(move |turn| {
+            match turn.event {
+                Event::Received { .. } => {
+                    id = turn.id;
+                    assert!(turn.io.send(turn.conn(), Chunk::Copy(&bytes)) >= HIGH_WATER);
+                }
+                Event::Woken(_) => {
+                    let queued = turn.io.send(id.unwrap(), Chunk::Copy(b""));
+                    assert!(queued < HIGH_WATER, "{queued} bytes are queued");
+                }
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server =
+            Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        client.ask(xored(b"x"), xored(&contents));
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+        assert_eq!(log.next(), Event::Drained);
+        server.remote.wake(0);
+        assert_eq!(log.next(), Event::Woken(0));
+        server.stop();
     });
 }

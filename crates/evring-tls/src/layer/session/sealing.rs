@@ -6,7 +6,7 @@ use std::mem;
 use evring::buffers::RxBuf;
 use evring::files::{FileChanged, FileOp, MAX_READ_BYTES};
 use evring::layers::FILE_TAG;
-use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER};
+use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER, LOW_WATER};
 
 use super::{MAX_HELD, PIECE, Session};
 use crate::layer::Transform;
@@ -133,6 +133,7 @@ impl<T: Transform> Session<T> {
     /// Handles the notification that the mechanism's queue has drained.
     pub(in crate::layer) fn drained(&mut self, io: &mut dyn Commands) {
         self.below_is_full = false;
+        self.below = self.below.min(LOW_WATER);
         self.pump(io);
     }
 
