@@ -27,9 +27,11 @@ use session::{Pace, Session};
 /// the application opens are not, so a proxy inside sends plain bytes to its upstream server. File ranges
 /// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
 ///
-/// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued,
-/// or with [`Close::Half`], the layer completes the handshake before it closes, and resets a peer that is slower than the
-/// [minimum rate](Layer::min_rate).
+/// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued, the
+/// layer completes the handshake before it closes, and resets a peer that is slower than the
+/// [minimum rate](Layer::min_rate). With [`Close::Half`] it completes the handshake, too, but only the application's deadline
+/// limits its time, as that of any handshake. When the peer also announces its end, the connection closes as
+/// with [`Close::Linger`].
 ///
 /// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and for decoded bytes by twice the
 /// maximum of the application and one receive. Beyond the maximum, bytes stay encoded with the mechanism.
