@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use evring::{AcceptPolicy, Chunk, Close, HIGH_WATER, LOW_WATER, Listener, RemoteHandle};
 use support::client::{Client, End};
-use support::script::{Ended, Event, MAX_UNCONSUMED, script};
+use support::script::{Ended, Event, Log, MAX_UNCONSUMED, Script, Turn, script};
 use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
 
 fn received(bytes: &[u8]) -> Event {
@@ -163,45 +163,59 @@ fn resume_calls_received_without_bytes() {
     });
 }
 
+/// The function of a script.
+pub(crate) type Act = Box<dyn FnMut(&mut Turn<'_, '_>) + Send>;
+
+/// Returns an application that leaves what it gets and pauses, after a half-close if `half`.
+pub(crate) fn leaves_bytes(half: bool) -> (impl FnOnce() -> Script<Act> + Send, Log) {
+    let mut id = None;
+    let act: Act = Box::new(move |turn| match turn.event {
+        Event::Accepted => {
+            id = turn.id;
+            turn.io.set_receiving(turn.conn(), false);
+        }
+        Event::Woken(0) => turn.io.set_receiving(id.unwrap(), true),
+        Event::Woken(1) => turn.io.close(id.unwrap(), Close::Flush),
+        Event::Received { .. } => {
+            turn.io.set_receiving(turn.conn(), false);
+            if half {
+                turn.io.close(turn.conn(), Close::Half);
+            }
+        }
+        _ => {}
+    });
+    script(act)
+}
+
+/// Has that application get `left` and the end three times, then close.
+pub(crate) fn expect_bytes_left(server: &Server, log: &Log) {
+    let wake = |tag| {
+        server.remote.wake(tag);
+        assert_eq!(log.next(), Event::Woken(tag));
+    };
+    // The end may be passed with the bytes or after them.
+    let mut times = 0;
+    while times < 3 {
+        wake(0);
+        let Event::Received { bytes, eof } = log.next() else { panic!("an event of receiving") };
+        assert!(bytes == b"left" || bytes.is_empty() && !eof, "{bytes:?} {eof}");
+        times += usize::from(eof);
+    }
+    wake(1);
+    assert_eq!(log.next(), Event::Closed(Ended::Closed));
+}
+
 #[test]
 fn bytes_left_at_the_end_are_passed_again_after_a_pause() {
     on_each(|backend| {
         for half in [false, true] {
-            let mut id = None;
-            let (make, log) = script(move |turn| match turn.event {
-                Event::Accepted => {
-                    id = turn.id;
-                    turn.io.set_receiving(turn.conn(), false);
-                }
-                Event::Woken(0) => turn.io.set_receiving(id.unwrap(), true),
-                Event::Woken(1) => turn.io.close(id.unwrap(), Close::Flush),
-                Event::Received { .. } => {
-                    turn.io.set_receiving(turn.conn(), false);
-                    if half {
-                        turn.io.close(turn.conn(), Close::Half);
-                    }
-                }
-                _ => {}
-            });
+            let (make, log) = leaves_bytes(half);
             let server = Server::start(backend, config(), make);
             let mut client = Client::connect(server.address);
             assert_eq!(log.next(), Event::Accepted);
             client.send(b"left");
             client.end();
-            let wake = |tag| {
-                server.remote.wake(tag);
-                assert_eq!(log.next(), Event::Woken(tag));
-            };
-            // The end may be passed with the bytes or after them.
-            let mut times = 0;
-            while times < 3 {
-                wake(0);
-                let Event::Received { bytes, eof } = log.next() else { panic!("half {half}") };
-                assert!(bytes == b"left" || bytes.is_empty() && !eof, "{bytes:?} {eof}");
-                times += usize::from(eof);
-            }
-            wake(1);
-            assert_eq!(log.next(), Event::Closed(Ended::Closed));
+            expect_bytes_left(&server, &log);
             client.expect_last(b"", End::Eof);
             server.stop();
         }
@@ -299,7 +313,7 @@ fn commands_for_closed_connections_have_no_effect() {
 }
 
 /// Sends 200,000 bytes and closes as the first received byte requests.
-fn closing(backend: &'static str) -> (Server, support::script::Log) {
+fn closing(backend: &'static str) -> (Server, Log) {
     let (make, log) = script(|turn| {
         if let Event::Received { bytes, .. } = &turn.event {
             let how = match bytes.first() {
@@ -538,7 +552,7 @@ fn accept_policy_pauses_and_resumes_a_listener() {
     });
 }
 
-fn connecting(backend: &'static str, to: SocketAddr) -> (Server, support::script::Log) {
+fn connecting(backend: &'static str, to: SocketAddr) -> (Server, Log) {
     let (make, log) = script(move |turn| {
         match turn.event {
             Event::Woken(_) => {

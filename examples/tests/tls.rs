@@ -1,14 +1,16 @@
 //! Layers around applications: rustls, and a transform without certificates.
 
+use crate::contract::{expect_bytes_left, leaves_bytes};
 use crate::support;
 
 use std::fs;
 use std::io::{self, ErrorKind, Read, Write};
+use std::net::Shutdown;
 use std::sync::Arc;
 use std::time::Duration;
 
 use evring::files::{Access, File, FileOp, FileOutcome};
-use evring::{Application, Chunk, Close, Commands, ConnId, Cx, Root, Rx};
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, HIGH_WATER, Root, Rx};
 use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
 use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;
@@ -16,7 +18,7 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use support::client::{Client, End};
 use support::script::{Ended, Event, script};
-use support::{Server, config, on_each, pattern, tiny};
+use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
 
 /// Returns the configuration of a server and of a client that trusts it.
 fn settings() -> (TlsConfig, Arc<ClientConfig>) {
@@ -258,7 +260,7 @@ fn truncated_stream_is_not_a_regular_end() {
         assert_eq!(log.next(), Event::Accepted);
         let bytes = b"half a message".to_vec();
         assert_eq!(log.next(), Event::Received { bytes, eof: false });
-        stream.sock.shutdown(std::net::Shutdown::Write).unwrap();
+        stream.sock.shutdown(Shutdown::Write).unwrap();
         assert_eq!(log.next(), Event::Closed(Ended::Failed));
         let kind = stream.read(&mut [0]).unwrap_err().kind();
         assert!(matches!(kind, ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof), "{kind}");
@@ -496,6 +498,312 @@ fn echo_under_a_layer_pauses_and_resumes() {
         client.expect(&message[..sent]); // encoded and decoded
         client.ask(b"and on", b"and on");
         drop(client);
+        server.stop();
+    });
+}
+
+#[test]
+fn bytes_left_at_the_end_of_a_half_closed_connection_under_a_layer_were_lost() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        for half in [false, true] {
+            let (make, log) = leaves_bytes(half);
+            let server =
+                Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+            let mut client = Client::connect(server.address);
+            assert_eq!(log.next(), Event::Accepted);
+            client.send(&xored(b"left"));
+            client.end();
+            expect_bytes_left(&server, &log);
+            client.expect_last(b"", End::Eof);
+            server.stop();
+
+            let tls = serves.clone();
+            let (make, log) = leaves_bytes(half);
+            let server = Server::start(backend, config(), || Tls::new(tls, make()).unwrap());
+            let mut stream = secure(&trusts, Client::connect(server.address).0);
+            assert_eq!(log.next(), Event::Accepted);
+            stream.write_all(b"left").unwrap();
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+            stream.sock.shutdown(Shutdown::Write).unwrap();
+            expect_bytes_left(&server, &log);
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "{backend}: a close_notify");
+            server.stop();
+        }
+    });
+}
+
+/// Sends a file and starts as many file operations as a connection may have, before that or after it.
+struct SendsFileAmongOperations {
+    sends_first: bool,
+    ended: u32,
+}
+
+impl SendsFileAmongOperations {
+    const OPERATIONS: u32 = 16;
+}
+
+impl Application for SendsFileAmongOperations {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            x.io.file_op(x.id, 100, FileOp::Open((Root(0), "file".into()), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: io::Result<FileOutcome>) {
+        match done.unwrap_or_else(|error| panic!("operation {tag}: {error}")) {
+            FileOutcome::Opened(opened) => {
+                let (file, meta) = *opened;
+                if self.sends_first {
+                    x.io.send(x.id, Chunk::File(file.clone(), 0..meta.len));
+                }
+                for tag in 0..Self::OPERATIONS {
+                    x.io.file_op(x.id, tag, FileOp::Stat((Root(0), "file".into())));
+                }
+                if !self.sends_first {
+                    x.io.send(x.id, Chunk::File(file, 0..meta.len));
+                }
+            }
+            _ => self.ended += 1,
+        }
+        if self.ended == Self::OPERATIONS {
+            x.io.send(x.id, Chunk::Static(b"all"));
+            x.io.close(x.id, Close::Flush);
+        }
+    }
+}
+
+#[test]
+fn file_under_a_layer_was_cut_when_the_application_had_all_its_file_operations() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(1000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    on_each(|backend| {
+        for sends_first in [false, true] {
+            let app = SendsFileAmongOperations { sends_first, ended: 0 };
+            let settings = config().with(|c| c.roots = vec![root.path().into()]);
+            let server =
+                Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, app).unwrap());
+            let mut client = Client::connect(server.address);
+            client.send(&xored(b"x"));
+            client.expect_last(&xored(&[&contents[..], b"all"].concat()), End::Eof);
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn connection_of_which_both_sides_had_ended_waited_for_the_peer_to_shut_down_its_side() {
+    let (serves, trusts) = settings();
+    on_each_at_once(|backend| {
+        for app_ends_first in [false, true] {
+            let (make, log) = script(move |turn| {
+                let ends = match turn.event {
+                    Event::Received { eof, .. } => eof != app_ends_first,
+                    _ => false,
+                };
+                if ends {
+                    turn.io.close(turn.conn(), Close::Half);
+                }
+                turn.consume();
+            });
+            let (tls, linger) = (serves.clone(), Duration::from_millis(20));
+            let settings = config().with(|c| c.linger_timeout = linger);
+            let server = Server::start(backend, settings, || Tls::new(tls, make()).unwrap());
+            let mut stream = secure(&trusts, Client::connect(server.address).0);
+            stream.write_all(b"x").unwrap();
+            stream.flush().unwrap();
+            assert_eq!(log.next(), Event::Accepted);
+            assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+            if app_ends_first {
+                assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a close_notify");
+            }
+            stream.conn.send_close_notify();
+            stream.flush().unwrap();
+            assert_eq!(log.next(), Event::Received { bytes: Vec::new(), eof: true });
+            assert_eq!(log.next(), Event::Closed(Ended::Closed));
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0, "a close_notify");
+            server.stop();
+        }
+    });
+}
+
+#[test]
+fn closed_application_was_told_of_a_stop_and_of_files_while_the_layer_sent() {
+    let root = tempfile::tempdir().unwrap();
+    let contents = pattern(300_000);
+    fs::write(root.path().join("file"), &contents).unwrap();
+    for how in [Close::Flush, Close::Linger] {
+        on_each(|backend| {
+            let (make, log) = script(move |turn| {
+                turn.consume();
+                match turn.event {
+                    Event::Received { .. } => {
+                        let open = FileOp::Open((Root(0), "file".into()), Access::Read);
+                        turn.io.file_op(turn.conn(), 1, open);
+                    }
+                    Event::File(..) => {
+                        let file = turn.file.take().expect("the file is opened");
+                        turn.io.send(turn.conn(), Chunk::File(file, 0..300_000));
+                        let stat = FileOp::Stat((Root(0), "file".into()));
+                        turn.io.file_op(turn.conn(), 2, stat);
+                        turn.io.close(turn.conn(), how);
+                    }
+                    Event::Stopping => turn.io.close(turn.conn(), Close::Reset),
+                    _ => {}
+                }
+            });
+            let settings = tiny().with(|c| {
+                c.roots = vec![root.path().into()];
+                c.drain_timeout = TIMEOUT;
+            });
+            let server =
+                Server::start(backend, settings, || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+            let mut client = Client::narrow(server.address);
+            client.send(&xored(b"x"));
+            assert_eq!(log.next(), Event::Accepted);
+            assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+            assert!(matches!(log.next(), Event::File(1, Ok(_))));
+            // The server stops a later connection after the first one.
+            let witness = Client::connect(server.address);
+            let (second, Event::Accepted) = log.next_of() else { panic!("a connection") };
+            server.remote.stop();
+            assert_eq!(log.next_of(), (second, Event::Stopping), "{backend} {how:?}");
+            assert_eq!(log.next_of(), (second, Event::Closed(Ended::Closed)));
+            drop(witness);
+            client.expect_last(&xored(&contents), End::Eof);
+            drop(client);
+            assert_eq!(log.next(), Event::Closed(Ended::Closed));
+            server.stop();
+            assert_eq!(log.remaining(), []);
+        });
+    }
+}
+
+#[test]
+fn half_closed_application_under_a_layer_was_not_told_that_its_queue_had_drained() {
+    let contents = pattern(200_000);
+    on_each(|backend| {
+        let bytes = contents.clone();
+        let (make, log) = script(move |turn| {
+            if matches!(turn.event, Event::Received { .. }) {
+                turn.io.send(turn.conn(), Chunk::Copy(&bytes));
+                turn.io.close(turn.conn(), Close::Half);
+            }
+            turn.consume();
+        });
+        let server = Server::start(backend, tiny(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::narrow(server.address);
+        client.send(&xored(b"x"));
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+        client.expect_last(&xored(&contents), End::Eof);
+        assert_eq!(log.next(), Event::Drained, "{backend}");
+        server.stop();
+    });
+}
+
+/// Echoes lines, and asks for the rest of a line. Idle connections may end.
+struct EchoesLines;
+
+impl Application for EchoesLines {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 64;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if rx.bytes().ends_with(b"\n") {
+            x.io.send(x.id, Chunk::Copy(&rx.take()));
+        } else if rx.eof() {
+            x.io.close(x.id, Close::Flush);
+        } else {
+            x.io.send(x.id, Chunk::Static(b"?"));
+        }
+    }
+
+    fn is_idle(&self, _id: ConnId, _state: &()) -> bool {
+        true
+    }
+
+    fn evicting(&mut self, x: Cx<'_, impl Commands, ()>) {
+        x.io.send(x.id, Chunk::Static(b"bye"));
+    }
+}
+
+#[test]
+fn connection_with_a_part_of_a_request_under_a_layer_was_closed_for_room() {
+    on_each(|backend| {
+        let settings = config().with(|c| c.max_connections = 2);
+        let layer = || Layer::<_, Xor>::new(0x5a, EchoesLines).unwrap();
+        let server = Server::start(backend, settings, layer);
+        let mut partial = Client::connect(server.address);
+        partial.ask(xored(b"a"), xored(b"?"));
+        let mut idle = Client::connect(server.address);
+        idle.ask(xored(b"b\n"), xored(b"b\n"));
+        let mut new = Client::connect(server.address);
+        new.ask(xored(b"c\n"), xored(b"c\n"));
+        idle.expect_last(&xored(b"bye"), End::Eof);
+        partial.ask(xored(b"\n"), xored(b"a\n"));
+        drop((partial, new));
+        assert_eq!(server.stop().idle_closed, 1, "{backend}");
+    });
+}
+
+#[test]
+fn connection_that_made_room_ended_without_a_close_notify() {
+    let (serves, trusts) = settings();
+    on_each(|backend| {
+        let settings = config().with(|c| c.max_connections = 1);
+        let tls = serves.clone();
+        let server = Server::start(backend, settings, || Tls::new(tls, EchoesLines).unwrap());
+        let ask = |line: &[u8]| {
+            let mut stream = secure(&trusts, Client::connect(server.address).0);
+            stream.write_all(line).unwrap();
+            stream.flush().unwrap();
+            expect(&mut stream, line);
+            stream
+        };
+        let mut idle = ask(b"a\n");
+        let new = ask(b"b\n");
+        let mut last = Vec::new();
+        idle.read_to_end(&mut last).unwrap(); // fails without a close_notify
+        assert_eq!(last, b"bye", "{backend}");
+        close_notify(new);
+        assert_eq!(server.stop().idle_closed, 1, "{backend}");
+    });
+}
+
+#[test]
+fn empty_chunk_under_a_layer_filled_a_queue_that_had_drained() {
+    let contents = pattern(HIGH_WATER + 1);
+    on_each(|backend| {
+        let (bytes, mut id) = (contents.clone(), None);
+        let (make, log) = script(move |turn| {
+            match turn.event {
+                Event::Received { .. } => {
+                    id = turn.id;
+                    assert!(turn.io.send(turn.conn(), Chunk::Copy(&bytes)) >= HIGH_WATER);
+                }
+                Event::Woken(_) => {
+                    let queued = turn.io.send(id.unwrap(), Chunk::Copy(b""));
+                    assert!(queued < HIGH_WATER, "{queued} bytes are queued");
+                }
+                _ => {}
+            }
+            turn.consume();
+        });
+        let server =
+            Server::start(backend, config(), || Layer::<_, Xor>::new(0x5a, make()).unwrap());
+        let mut client = Client::connect(server.address);
+        client.ask(xored(b"x"), xored(&contents));
+        assert_eq!(log.next(), Event::Accepted);
+        assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
+        assert_eq!(log.next(), Event::Drained);
+        server.remote.wake(0);
+        assert_eq!(log.next(), Event::Woken(0));
         server.stop();
     });
 }

@@ -312,6 +312,10 @@ impl<A: Application> Application for Contract<A> {
         self.inner.is_idle(id, state)
     }
 
+    fn has_unread(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.has_unread(id, state)
+    }
+
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
         self.inner.is_unserved(id, state)
     }

@@ -10,6 +10,7 @@ use std::mem;
 use std::time::Duration;
 
 use evring::files::FileOutcome;
+use evring::layers::FILE_TAG;
 use evring::{
     Application, Close, CloseReason, Commands, Config, ConnId, Cx, HIGH_WATER, LOW_WATER, Listener,
     Others, Rx,
@@ -18,7 +19,7 @@ use evring::{
 pub use transform::Transform;
 
 use inside::{LayerCommands, Sessions};
-use session::{Pace, READ_TAG, Session};
+use session::{Pace, Session};
 
 /// An application inside a [`Transform`].
 ///
@@ -26,9 +27,11 @@ use session::{Pace, READ_TAG, Session};
 /// the application opens are not, so a proxy inside sends plain bytes to its upstream server. File ranges
 /// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
 ///
-/// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued,
-/// or with [`Close::Half`], the layer completes the handshake before it closes, and resets a peer that is slower than the
-/// [minimum rate](Layer::min_rate).
+/// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued, the
+/// layer completes the handshake before it closes, and resets a peer that is slower than the
+/// [minimum rate](Layer::min_rate). With [`Close::Half`] it completes the handshake, too, but only the application's deadline
+/// limits its time, as that of any handshake. When the peer also announces its end, the connection closes as
+/// with [`Close::Linger`].
 ///
 /// Memory per connection is bounded: by [`Layer::MAX_HELD`] for bytes to encode, and for decoded bytes by twice the
 /// maximum of the application and one receive. Beyond the maximum, bytes stay encoded with the mechanism.
@@ -90,6 +93,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
     fn deliver(&mut self, x: Cx<'_, impl Commands, A::State>) {
         let Some(session) = self.sessions.get(x.id) else { return };
         let (mut plain, eof) = (mem::take(&mut session.plain), session.eof);
+        session.eof_notified = false;
         let mut rx = Rx::borrowed(plain.bytes_mut(), eof);
         self.call(x.io, |app, io| {
             app.received(Cx { io, id: x.id, state: x.state, others: x.others }, &mut rx)
@@ -97,7 +101,8 @@ impl<A: Application, T: Transform> Layer<A, T> {
         let remaining = rx.bytes().len();
         plain.keep_last(remaining);
         if let Some(session) = self.sessions.get(x.id) {
-            session.plain = plain;
+            (session.plain, session.eof_notified) = (plain, eof);
+            session.end_half_close(x.io);
             if remaining >= A::MAX_UNCONSUMED && session.wants_more() {
                 session.fail(x.io, CloseReason::Overrun, Close::Reset);
             }
@@ -194,7 +199,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         done: io::Result<FileOutcome>,
     ) {
         match (self.sessions.get(x.id), done) {
-            (Some(session), done) if tag == READ_TAG => {
+            (Some(session), done) if tag == FILE_TAG => {
                 let bytes = done.map(|done| match done {
                     FileOutcome::Read(bytes) => bytes,
                     other => unreachable!("not a read: {other:?}"),
@@ -202,6 +207,7 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
                 session.read(x.io, bytes);
                 self.notify_drained(x);
             }
+            (Some(session), _) if !session.app_reads() => {}
             (_, done) => self.call(x.io, |app, io| {
                 app.file(Cx { io, id: x.id, state: x.state, others: x.others }, tag, done)
             }),
@@ -226,6 +232,9 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn stopping(&mut self, x: Cx<'_, impl Commands, A::State>) {
+        if self.sessions.get(x.id).is_some_and(|session| !session.app_reads()) {
+            return;
+        }
         // An idle application would close; a request that has arrived in part is answered first, as without the layer.
         let is_idle = self.inner.is_idle(x.id, x.state);
         if !(is_idle && self.sessions.get(x.id).is_some_and(Session::defer_stop)) {
@@ -234,11 +243,15 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
     }
 
     fn is_idle(&self, id: ConnId, state: &A::State) -> bool {
-        !self.sessions.find(id).is_some_and(Session::is_partial) && self.inner.is_idle(id, state)
+        self.sessions.find(id).is_none_or(Session::is_quiet) && self.inner.is_idle(id, state)
     }
 
     fn has_message(&self, id: ConnId, state: &A::State) -> bool {
         self.inner.has_message(id, state)
+    }
+
+    fn has_unread(&self, id: ConnId, state: &A::State) -> bool {
+        self.sessions.find(id).is_some_and(Session::has_unread) || self.inner.has_unread(id, state)
     }
 
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
@@ -249,6 +262,10 @@ impl<A: Application, T: Transform> Application for Layer<A, T> {
         self.call(x.io, |app, io| {
             app.evicting(Cx { io, id: x.id, state: x.state, others: x.others })
         });
+        // The mechanism would close without an announcement of the end.
+        if let Some(session) = self.sessions.get(x.id).filter(|session| session.app_reads()) {
+            session.close(x.io, Close::Flush);
+        }
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {

@@ -113,6 +113,12 @@ pub trait Application: Sized {
         false
     }
 
+    /// Returns whether a layer holds received bytes, or their end, for the application inside, which has paused. The driver
+    /// asks this about a half-closed connection whose peer has ended, too, and does not close it meanwhile.
+    fn has_unread(&self, id: ConnId, state: &Self::State) -> bool {
+        false
+    }
+
     /// Returns whether an idle connection has not brought a request yet, but perhaps a handshake. The driver closes
     /// such connections, and those on which nothing has arrived, only if too few others are idle: a request may be
     /// on its way, and its client would not expect the end.

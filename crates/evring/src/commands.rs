@@ -25,6 +25,10 @@ pub const MAX_READ_BYTES: u32 = 64 * 1024;
 /// Maximum number of bytes of one [`FileOp::Write`].
 pub const MAX_WRITE_BYTES: usize = 64 * 1024;
 
+/// Tag of a file operation that a layer makes for itself, one at a time on each connection. It does not count as one of
+/// the application.
+pub const FILE_TAG: u32 = 1 << 31;
+
 /// Bytes to send, by ownership.
 #[derive(Debug)]
 pub enum Chunk<'a> {

@@ -247,6 +247,10 @@ impl<A: Application, H: ReceiveHook> Application for Hooked<A, H> {
         self.inner.has_message(id, state)
     }
 
+    fn has_unread(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.has_unread(id, state)
+    }
+
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
         self.inner.is_unserved(id, state)
     }

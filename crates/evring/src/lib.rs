@@ -134,6 +134,7 @@ pub mod hooks {
 
 /// Parts of an application around another application.
 pub mod layers {
+    pub use crate::commands::FILE_TAG;
     pub use crate::forward::Forward;
     pub use crate::tail::Tail;
 }

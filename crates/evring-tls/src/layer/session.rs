@@ -13,9 +13,6 @@ use evring::{Chunk, Close, CloseReason, Commands, ConnId, Rx};
 use super::order::abruptness;
 use super::transform::Transform;
 
-/// Tag of the layer's own reads.
-pub(super) const READ_TAG: u32 = 1 << 31;
-
 /// Maximum number of bytes that wait to be sealed.
 pub(super) const MAX_HELD: usize = 16 << 20;
 
@@ -60,6 +57,8 @@ pub(super) struct Session<T> {
     pub plain: Tail,
     /// The peer has shut down its sending side.
     pub eof: bool,
+    /// The application was notified of the end. Not set during the callback.
+    pub eof_notified: bool,
     /// The application has paused receiving.
     paused: bool,
     /// The application has resumed receiving and has not been called since.
@@ -110,6 +109,7 @@ impl<T: Transform> Session<T> {
             arrived: Arrived::Nothing,
             plain: Tail::default(),
             eof: false,
+            eof_notified: false,
             paused: false,
             resumed: false,
             queue: VecDeque::new(),
@@ -184,8 +184,20 @@ impl<T: Transform> Session<T> {
         self.reason.is_none() && matches!(self.closing, None | Some(Close::Half))
     }
 
+    /// Returns whether decoded bytes, or their end, wait for the application.
+    pub(super) fn has_unread(&self) -> bool {
+        self.app_reads() && (!self.plain.is_empty() || self.eof && !self.eof_notified)
+    }
+
+    /// Returns whether no bytes are pending, so that only the application knows whether it is idle. The mechanism does not
+    /// know of those that are decoded or not sealed.
+    pub(super) fn is_quiet(&self) -> bool {
+        let has_bytes = !self.plain.is_empty() || !self.queue.is_empty() || self.is_partial();
+        self.app_may_send() && !self.paused && !self.eof && !has_bytes
+    }
+
     /// Returns whether the peer has sent a part of something.
-    pub(super) fn is_partial(&self) -> bool {
+    fn is_partial(&self) -> bool {
         self.reason.is_none() && !self.eof && self.transform.is_partial()
     }
 
@@ -296,6 +308,16 @@ impl<T: Transform> Session<T> {
         }
         self.closed = Some(how);
         io.close(self.id, how);
+        self.end_half_close(io);
+    }
+
+    /// Closes a half-closed connection once the application has got all bytes and their end. The peer may have announced the
+    /// end without shutting down its sending side, for which the mechanism would wait.
+    pub(super) fn end_half_close(&mut self, io: &mut dyn Commands) {
+        let left = self.resumed || self.paused && !self.plain.is_empty();
+        if self.closed == Some(Close::Half) && self.app_reads() && self.eof_notified && !left {
+            self.close(io, Close::Linger);
+        }
     }
 
     /// Closes the connection for a reason of the layer.

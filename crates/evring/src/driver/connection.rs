@@ -9,7 +9,7 @@ use shared_ring::files::File;
 use shared_ring::{Fd, Socket};
 
 use super::shares::Source;
-use crate::{Close, CloseReason, ConnId, HIGH_WATER, LOW_WATER, Tail};
+use crate::{Close, CloseReason, ConnId, FILE_TAG, HIGH_WATER, LOW_WATER, Tail};
 
 /// State of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -268,6 +268,8 @@ pub(crate) struct Connection {
     pub(crate) unsent: Option<u64>,
     /// File operations in flight or deferred.
     pub(crate) files: u32,
+    /// Those of them that a layer makes.
+    pub(crate) layer_files: u32,
     /// One of them reads the first bytes of the first queued file.
     pub(crate) is_reading_ahead: bool,
     /// Reads of the application are held back.
@@ -298,6 +300,7 @@ impl Default for Connection {
             close: None,
             unsent: None,
             files: 0,
+            layer_files: 0,
             is_reading_ahead: false,
             defers_reads: false,
             queued: 0,
@@ -349,6 +352,12 @@ impl Connection {
             self.flags |= ConnFlags::OVERRUN;
         }
         load
+    }
+
+    /// Counts a file operation with this tag.
+    pub(crate) fn note_file_op(&mut self, tag: u32) {
+        self.files += 1;
+        self.layer_files += u32::from(tag == FILE_TAG);
     }
 
     /// Adds the connection to the list of connections to service.

@@ -290,14 +290,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.io.kernel.host_mut().shutdown(socket);
             }
         }
+        let got_all = how == Close::Half && self.has_got_all(slot);
         let connection = self.io.connection(slot);
-        // The application will get the bytes left during a pause.
-        let has_unread = connection.has(ConnFlags::RESUMED)
-            || connection.is_paused() && !connection.tail.is_empty();
-        let eof_delivered = connection.has(ConnFlags::EOF_NOTIFIED) && !has_unread;
         match how {
             Close::Flush => self.end(slot, CloseReason::Closed),
-            Close::Half if eof_delivered => self.end(slot, CloseReason::Closed),
+            Close::Half if got_all => self.end(slot, CloseReason::Closed),
             Close::Linger if connection.has(ConnFlags::EOF) => self.end(slot, CloseReason::Closed),
             Close::Linger if connection.phase == Phase::Flushing => {
                 connection.phase = Phase::Lingering;
@@ -305,6 +302,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             _ => {}
         }
+    }
+
+    /// Returns whether the application has got all bytes and the end. What is left during a pause, it gets afterwards.
+    fn has_got_all(&mut self, slot: u32) -> bool {
+        let id = self.io.conn(slot);
+        let connection = self.io.connection(slot);
+        if !connection.has(ConnFlags::EOF_NOTIFIED) || connection.has(ConnFlags::RESUMED) {
+            return false;
+        }
+        !connection.is_paused()
+            || connection.tail.is_empty() && !self.app.has_unread(id, self.states.at(slot))
     }
 }
 

@@ -5,9 +5,10 @@ use std::mem;
 
 use evring::buffers::RxBuf;
 use evring::files::{FileChanged, FileOp, MAX_READ_BYTES};
-use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER};
+use evring::layers::FILE_TAG;
+use evring::{Chunk, Close, CloseReason, Commands, HIGH_WATER, LOW_WATER};
 
-use super::{MAX_HELD, PIECE, READ_TAG, Session};
+use super::{MAX_HELD, PIECE, Session};
 use crate::layer::Transform;
 use crate::layer::Wire;
 use crate::layer::order::{bytes_of, owned};
@@ -93,7 +94,7 @@ impl<T: Transform> Session<T> {
                     if !self.below_is_full {
                         self.reading = true;
                         let op = FileOp::Read(file.clone(), range.start..end);
-                        io.file_op(self.id, READ_TAG, op);
+                        io.file_op(self.id, FILE_TAG, op);
                     }
                     self.queue.push_front(Chunk::File(file, range));
                     break;
@@ -132,13 +133,14 @@ impl<T: Transform> Session<T> {
     /// Handles the notification that the mechanism's queue has drained.
     pub(in crate::layer) fn drained(&mut self, io: &mut dyn Commands) {
         self.below_is_full = false;
+        self.below = self.below.min(LOW_WATER);
         self.pump(io);
     }
 
     /// Returns whether the application must be notified that its queue has drained, and resets that state.
     pub(in crate::layer) fn take_drained(&mut self) -> bool {
         let is_empty = self.held == 0 && self.files == 0 && !self.below_is_full;
-        let drained = is_empty && self.app_may_send();
+        let drained = is_empty && self.app_reads();
         drained && mem::take(&mut self.full)
     }
 

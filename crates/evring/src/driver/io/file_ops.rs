@@ -11,12 +11,12 @@ use super::Io;
 use super::changes::LOOK_AGAIN;
 use super::file_requests::{FileOps, FileRequest};
 use crate::driver::connection::{Connection, QueuedFile};
-use crate::{ConnId, FileOp};
+use crate::{ConnId, FILE_TAG, FileOp};
 
 /// Maximum number of bytes that are read at a time for a send queue.
 const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 
-/// Maximum number of file operations per connection, in flight or deferred.
+/// Maximum number of file operations per connection, in flight or deferred, without the one of a layer.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
 /// Returns the file and the range of a read after which the file is looked at. A read of the whole file is not followed
@@ -36,8 +36,11 @@ impl<K: Submit> Io<K> {
     /// Starts an operation of the application, or defers it. At a limit, the operation fails.
     pub(super) fn request_file_op(&mut self, on: ConnId, tag: u32, op: FileOp) {
         let Some(connection) = self.alive_mut(on) else { return };
-        let crowded = connection.files >= MAX_FILE_OPS_PER_CONNECTION;
-        connection.files += 1;
+        let is_crowded = match tag {
+            FILE_TAG => connection.layer_files > 0,
+            _ => connection.files - connection.layer_files >= MAX_FILE_OPS_PER_CONNECTION,
+        };
+        connection.note_file_op(tag);
         let is_list = matches!(op, FileOp::List(_));
         let write_bytes = match &op {
             FileOp::Write(write) => write.bytes.len() as u32,
@@ -54,7 +57,7 @@ impl<K: Submit> Io<K> {
             opens_to_read: matches!(op, FileOp::Open(_, Access::Read)),
         };
         let prepared = match self.file_ops.prepare(op, &self.config) {
-            Ok(_) if crowded => Err(Errno::BUSY),
+            Ok(_) if is_crowded => Err(Errno::BUSY),
             prepared => prepared,
         };
         self.file_ops.write_bytes += write_bytes as usize;
@@ -109,7 +112,7 @@ impl<K: Submit> Io<K> {
 
     /// Has a read repeated later: its file is [written to](shared_ring::files::Contents::Written).
     pub(crate) fn look_again(&mut self, work: FileRequest) {
-        self.connection(work.on.slot()).files += 1;
+        self.connection(work.on.slot()).note_file_op(work.tag);
         let work = FileRequest { is_repeated: true, ..work };
         self.file_ops.looks.push_back((self.kernel.now() + LOOK_AGAIN, work));
     }
@@ -141,6 +144,7 @@ impl<K: Submit> Io<K> {
         self.file_ops.read_ahead_bytes -= work.read_ahead_bytes as usize;
         let connection = self.alive_mut(work.on)?;
         connection.files -= 1;
+        connection.layer_files -= u32::from(work.tag == FILE_TAG);
         let wanted = work.read_ahead_bytes > 0 || connection.app_gets_files();
         wanted.then_some(work)
     }

@@ -8,10 +8,10 @@ use shared_ring::{Outcome, Submit};
 
 use super::Io;
 use super::file_requests::FileOps;
-use crate::Application;
 use crate::driver::Driver;
 use crate::driver::connection::{ConnFlags, Connection, Phase, SendItem};
 use crate::driver::shares::Counts;
+use crate::{Application, FILE_TAG};
 
 /// Resource usage of a server between two callbacks: sums, and maxima per connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -78,7 +78,7 @@ pub struct Usage {
     pub completed_file_ops: usize,
     /// File operations that are deferred, and reads that are repeated later.
     pub deferred_file_ops: usize,
-    /// Maximum of all these per connection, without those that read ahead for its send queue.
+    /// Maximum of all these per connection, without those that read ahead for its send queue, and those of a layer.
     pub file_ops_per_connection: usize,
     /// Directory listings in flight or not delivered yet.
     pub lists: usize,
@@ -190,7 +190,7 @@ impl Usage {
         let waiting = waiting.chain(looks.iter().map(|(_, work)| work));
         let mut each = BTreeMap::new();
         for work in in_flight.chain(completed).chain(waiting) {
-            if work.read_ahead_bytes == 0 {
+            if work.read_ahead_bytes == 0 && work.tag != FILE_TAG {
                 *each.entry((work.on.slot(), work.on.generation())).or_insert(0) += 1;
             }
         }
