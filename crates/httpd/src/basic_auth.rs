@@ -12,6 +12,7 @@ use evring::__private::read_input_file;
 
 use crate::message::path;
 use crate::message::request::RequestHead;
+use crate::message::status::Status;
 
 /// Paths for which clients need a name and a password: `FILE`, `FILE,path=/prefix` or `FILE,realm=name`.
 ///
@@ -126,23 +127,26 @@ impl FromStr for BasicAuth {
 impl Realm {
     /// Returns the number of the realm to which a request belongs: of the realms with these numbers, the one with the
     /// longest path.
+    ///
+    /// # Errors
+    /// 400 for a path without a canonical form, which handlers would get although it may be in a realm.
     pub(crate) fn find(
         realms: &[Realm],
         numbers: &[usize],
         request: &RequestHead<'_>,
-    ) -> Option<usize> {
+    ) -> Result<Option<usize>, Status> {
         if numbers.is_empty() {
-            return None;
+            return Ok(None);
         }
         // A target without a path is rejected, or has no content.
-        let (name, _) = path::split(request.target).ok()?;
-        let name = path::canonical(name);
+        let Ok((name, _)) = path::split(request.target) else { return Ok(None) };
+        let name = path::try_canonical(name)?;
         let is_below = |realm: &Realm| {
             let rest = name.strip_prefix(&realm.path[..]);
             rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
         };
         let all = numbers.iter().copied().filter(|number| is_below(&realms[*number]));
-        all.max_by_key(|number| realms[*number].path.len())
+        Ok(all.max_by_key(|number| realms[*number].path.len()))
     }
 
     /// Returns whether the credentials are those of a user. This takes the time of the hash.

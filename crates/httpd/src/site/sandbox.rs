@@ -227,9 +227,9 @@ impl Sandbox {
         if request.has_body() || request.method == Method::Head {
             return None;
         }
-        // The site rejects other targets.
+        // Handlers get canonical paths only.
         let (name, _) = path::split(request.target).ok()?;
-        let name = path::canonical(name);
+        let name = path::try_canonical(name).ok()?;
         if x.io.is_overloaded() {
             let is_bound = self.bound.iter().any(|bound| bound.is_for(&name, x.state.listener));
             metrics.sandbox_passed.add(is_bound.into());

@@ -55,6 +55,8 @@ fn pages_that_a_handler_keeps_are_answered_from_its_memory_and_others_from_files
         }
         assert_eq!(client.get("/cached/more").body, b"not in the cache", "{backend}");
         assert_eq!(client.get("/file").body, b"of the site", "{backend}");
+        // Without a canonical path, a request is the site's.
+        assert_eq!(serving.connect().get("/cached/a%2Fb").status, 400, "{backend}");
         assert_eq!(counter(&serving, "sandbox_handled"), 3, "{backend}");
         // It left one to the site; the other one is for another path.
         assert_eq!(counter(&serving, "sandbox_passed"), 1, "{backend}");
