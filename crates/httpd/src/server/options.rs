@@ -49,8 +49,8 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = flags::workers))]
     pub workers: u16,
 
-    /// User, and group if not the user's own, to run as once the server listens and has read the certificates and
-    /// opened the access log. At SIGHUP this user has to be able to read and open them
+    /// User, and group if not the user's own, to run as once the server listens and has read the certificates. This user
+    /// has to be able to open the access log, which is created for it, and at SIGHUP to read the certificates
     #[cfg(feature = "user")]
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "USER[:GROUP]"))]
     pub user: Option<User>,

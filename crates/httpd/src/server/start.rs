@@ -119,7 +119,8 @@ impl Builder {
         }
         self.log_memory(purpose);
         let metrics = &handle.0.metrics;
-        let logs = self.start_logs(metrics)?;
+        #[cfg(feature = "user")]
+        self.create_logs()?;
         #[cfg(feature = "compression")]
         self.start_compressors()?;
         #[cfg(feature = "basic-auth")]
@@ -132,6 +133,8 @@ impl Builder {
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
+        // As this user, which may have made links to what it may not write.
+        let logs = self.start_logs(metrics)?;
         let workers = self.workers.into();
         let generation = self.start_workers(handle, sockets, logs)?;
         metrics.set_workers(workers);
