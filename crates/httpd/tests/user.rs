@@ -176,6 +176,24 @@ fn access_log_was_opened_as_root_through_a_link_of_the_user() {
 }
 
 #[test]
+fn error_page_was_read_as_root() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
+    }
+    let dir = readable_dir();
+    let page = dir.path().join("404.html");
+    let (root, user) = (dir.path().to_str().unwrap(), NOBODY.to_string());
+    let arguments = [root, "-p", "0", "--user", &user, "--error-page", "404=404.html"];
+    fs::write(&page, "secret").unwrap();
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o600)).unwrap();
+    let error = failure(&mut httpd(&arguments));
+    assert!(error.contains("404.html: Permission denied"), "{error}");
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o644)).unwrap();
+    let serving = Serving::start(&arguments);
+    assert_eq!(serving.connect().get("/none").body, b"secret");
+}
+
+#[test]
 fn metrics_below_port_1024_were_bound_after_the_change_of_the_user() {
     if !geteuid().is_root() {
         return println!("not tested: ports below 1024 need root");

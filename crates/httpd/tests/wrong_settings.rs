@@ -130,6 +130,7 @@ fn check_accepted_what_no_server_starts_with() {
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nerror-page = ['404=pipe']", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),
+        ("root = 'DIR'\nerror-page = ['404=link']", "DIR/link: a link leads out of the directory"),
         (
             "compress = 'gzip'\ncompress-min = 2\ncompress-max = 1",
             "DIR/httpd.toml:3:16: `compress-max`, with `compress-min` at 2:16: no file is compressed: compress-min",
