@@ -79,7 +79,11 @@ impl BasicAuth {
                     "the hash of line {number} costs more than {MAX_COST}"
                 )));
             }
-            hashes.insert(user.as_bytes().to_vec(), hash.to_owned());
+            if hashes.insert(user.as_bytes().to_vec(), hash.to_owned()).is_some() {
+                return Err(invalid(format!(
+                    "line {number} is the second one of the user `{user}`; remove one of them"
+                )));
+            }
         }
         let any = hashes.values().next().cloned();
         let any = any.ok_or_else(|| invalid("there is no user".to_owned()))?;
@@ -217,6 +221,10 @@ mod tests {
             (
                 &format!("ann:{}", hash.replace("$04$", "$31$")),
                 "the hash of line 1 costs more than 14",
+            ),
+            (
+                &format!("ann:{hash}\nbob:{hash}\n\nann:{hash}\n"),
+                "line 4 is the second one of the user `ann`; remove one of them",
             ),
         ] {
             std::fs::write(&file, text).unwrap();
