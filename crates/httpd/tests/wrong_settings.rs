@@ -237,10 +237,14 @@ fn errors_of_certificates_had_no_line() {
 
 #[test]
 fn variables_that_are_no_settings_are_reported() {
-    let mut command = httpd(&["--check-config"]);
-    let output = command.env("EVRING_HTTPD_WROKERS", "2").output().unwrap();
-    let messages = String::from_utf8(output.stderr).unwrap();
-    assert!(messages.contains("no setting for the variable EVRING_HTTPD_WROKERS"), "{messages}");
+    // The last three are flags.
+    for name in ["WROKERS", "CHECK_CONFIG", "LIST_BACKENDS", "JSON"] {
+        let mut command = httpd(&["--check-config"]);
+        let output = command.env(format!("EVRING_HTTPD_{name}"), "true").output().unwrap();
+        let messages = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("no setting for the variable EVRING_HTTPD_{name}");
+        assert!(messages.contains(&expected), "{messages}");
+    }
 }
 
 #[test]

@@ -219,6 +219,11 @@ fn check_file(path: &Path, is_page: bool) -> io::Result<()> {
     fs::File::open(path).map(drop)
 }
 
+/// Returns whether a flag has a variable.
+fn may_be_variable(long: &str) -> bool {
+    long == "config" || !NOT_SETTINGS.contains(&long)
+}
+
 /// Returns the name of a flag's variable.
 fn variable(long: &str) -> String {
     format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
@@ -240,8 +245,9 @@ pub(crate) fn trim_variables() {
 
 /// Warns of environment variables with the program's prefix that are no settings.
 pub(crate) fn warn_of_variables() {
-    let known: Vec<_> =
-        command().get_arguments().filter_map(|arg| arg.get_long()).map(variable).collect();
+    let command = definitions();
+    let flags = command.get_arguments().filter_map(|arg| arg.get_long());
+    let known: Vec<_> = flags.filter(|long| may_be_variable(long)).map(variable).collect();
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| name.starts_with(PREFIX)) {
         if !known.contains(&name) && name != successor::INHERITED {
@@ -278,8 +284,7 @@ fn without_requirements(arg: Arg) -> Arg {
 fn with_variables(has_variable: impl Fn(&str) -> bool) -> Command {
     definitions().mut_args(|arg| match arg.get_long() {
         Some(long)
-            if long == "config"
-                || !NOT_SETTINGS.contains(&long) && has_variable(arg.get_id().as_str()) =>
+            if long == "config" || may_be_variable(long) && has_variable(arg.get_id().as_str()) =>
         {
             let variable = variable(long);
             // Then neither the command line nor the file has values of it.
