@@ -100,7 +100,8 @@ fn paths_without_a_canonical_form_reached_handlers_without_a_password() {
         let server = server.basic_auth(auth(root.path(), ",path=/private")).start().unwrap();
         for path in ["/private%2Fa", "/x/../private/a%2Fb", "//private/%2F", "/private/%", "/../a"]
         {
-            for line in ["GET", "HEAD", "OPTIONS", "DELETE"].map(|method| format!("{method} {path}"))
+            for line in
+                ["GET", "HEAD", "OPTIONS", "DELETE"].map(|method| format!("{method} {path}"))
             {
                 let status = status(&mut connect(&server), &line, Some("ann:pass:word"));
                 assert_eq!(status, 400, "{backend}: {line}");

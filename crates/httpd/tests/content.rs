@@ -73,8 +73,10 @@ fn fallback_page_in_the_cache_replaced_routes_of_its_path() {
         for (fallback, page) in [("/data/page.html", "page"), ("/app.html", "<h1>app</h1>")] {
             let server = Server::builder().listen("127.0.0.1:0").backend(backend);
             let server = server.files(root.path());
-            let server = server.file_options(options(|o| o.fallback = Some(fallback.parse().unwrap())));
-            let server = server.route("/data/", |_: Request| "below").route("/{name}", |_: Request| "named");
+            let server =
+                server.file_options(options(|o| o.fallback = Some(fallback.parse().unwrap())));
+            let server =
+                server.route("/data/", |_: Request| "below").route("/{name}", |_: Request| "named");
             let server = server.start().unwrap();
             let mut client = connect(&server);
             // Only a file that is old enough is cached.

@@ -156,7 +156,10 @@ fn certificate_and_key_could_not_come_from_different_sources() {
     // What none has is missing still.
     let missing = |text: &str, flags: &[&str]| tls(text, flags).unwrap_err();
     assert_eq!(missing("", &["--tls-key", "b"]), "a setting is missing: --tls-cert <FILE>");
-    assert_eq!(missing("workers = 1", &["--tls-cert", "b"]), "a setting is missing: --tls-key <FILE>");
+    assert_eq!(
+        missing("workers = 1", &["--tls-cert", "b"]),
+        "a setting is missing: --tls-key <FILE>"
+    );
     let arguments = ["httpd", "--tls-cert", "b"].map(OsString::from);
     let alone = parse(&arguments).unwrap_err();
     assert_eq!(alone.to_string(), "a setting is missing: --tls-key <FILE>");
