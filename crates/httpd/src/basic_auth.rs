@@ -17,6 +17,9 @@ use crate::message::status::Status;
 /// Paths for which clients need a name and a password: `FILE`, `FILE,path=/prefix` or `FILE,realm=name`.
 ///
 /// The file has a line `USER:HASH` per user, as `htpasswd -B` writes it. Hashes are those of bcrypt.
+///
+/// The path is not that of an `index.html`, which is sent for its directory, too. At a host with such paths, requests for
+/// paths without a canonical form, for example with an encoded slash, get 400.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BasicAuth {
     file: PathBuf,
@@ -53,6 +56,11 @@ impl BasicAuth {
     /// Returns the file of users.
     pub fn file(&self) -> &Path {
         &self.file
+    }
+
+    /// Returns whether it is for a canonical path, but not for all.
+    pub(crate) fn is_for_some(&self, name: &[u8]) -> bool {
+        !self.path.is_empty() && is_at_or_below(name, &self.path)
     }
 
     /// Reads the file.
@@ -93,6 +101,11 @@ impl BasicAuth {
     }
 }
 
+/// Returns whether a canonical path is another one, which has no slash at its end, or below it.
+fn is_at_or_below(name: &[u8], path: &[u8]) -> bool {
+    name.strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+}
+
 impl FromStr for BasicAuth {
     type Err = String;
 
@@ -111,6 +124,11 @@ impl FromStr for BasicAuth {
                     path = path::canonical_setting(prefix);
                     if path.ends_with(b"/") {
                         path.pop();
+                    }
+                    if path.rsplit(|b| *b == b'/').next() == Some(path::INDEX.as_bytes()) {
+                        let expected = "expected the path of a directory instead of its index.html, which the \
+                                        directory sends, too";
+                        return Err(expected.to_owned());
                     }
                 }
                 Some(("path", _)) => {
@@ -145,11 +163,8 @@ impl Realm {
         // A target without a path is rejected, or has no content.
         let Ok((name, _)) = path::split(request.target) else { return Ok(None) };
         let name = path::try_canonical(name)?;
-        let is_below = |realm: &Realm| {
-            let rest = name.strip_prefix(&realm.path[..]);
-            rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
-        };
-        let all = numbers.iter().copied().filter(|number| is_below(&realms[*number]));
+        let is_in = |number: &usize| is_at_or_below(&name, &realms[*number].path);
+        let all = numbers.iter().copied().filter(is_in);
         Ok(all.max_by_key(|number| realms[*number].path.len()))
     }
 
@@ -206,6 +221,8 @@ mod tests {
             "f,path=/a/.",
             "f,realm=\"",
             "f,user=b",
+            "f,path=/index.html",
+            "f,path=/a/index.html/",
             "f,path",
         ] {
             assert!(text.parse::<BasicAuth>().is_err(), "{text}");

@@ -38,6 +38,8 @@ fn check_accepted_what_no_server_starts_with() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(dir.path().join("f.html"), "page").unwrap();
+    let users = format!("ann:{}\n", bcrypt::hash("secret", 4).unwrap());
+    fs::write(dir.path().join("users"), users).unwrap();
     fs::write(dir.path().join("text"), "no module").unwrap();
     #[cfg(feature = "sandbox")]
     {
@@ -125,6 +127,10 @@ fn check_accepted_what_no_server_starts_with() {
         (
             "[[host]]\nname = 'a..b'\nroot = '/'",
             "DIR/httpd.toml:2:8: `name`: invalid value 'a..b' for '--name <NAME>': expected a host name",
+        ),
+        (
+            "root = 'DIR'\nfallback = 'f.html'\nbasic-auth = ['DIR/users,path=/f.html']",
+            "DIR/httpd.toml:3:14: `basic-auth`, with `fallback` at 2:12: other paths send the page of",
         ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),

@@ -45,9 +45,13 @@ impl Builder {
     /// Returns the settings of basic authentication of each host.
     #[cfg(feature = "basic-auth")]
     pub(super) fn basic_auths(&self) -> impl Iterator<Item = &[BasicAuth]> {
-        let others = self.hosts.iter().map(|host| host.basic_auth.as_ref());
-        let all = [None].into_iter().chain(others);
-        all.map(move |of_host| of_host.unwrap_or(&self.basic_auth).as_slice())
+        self.hosts_and_files().map(move |(host, _)| self.basic_auth_of(host))
+    }
+
+    /// Returns those of a host.
+    #[cfg(feature = "basic-auth")]
+    fn basic_auth_of<'a>(&'a self, host: Option<&'a HostOptions>) -> &'a [BasicAuth] {
+        host.and_then(|host| host.basic_auth.as_ref()).unwrap_or(&self.basic_auth)
     }
 
     /// Reads the files of users.
@@ -231,6 +235,12 @@ impl Builder {
             let Some(page) = fallback else { continue };
             if redirects.iter().any(|redirect| redirect.matches(page.canonical())) {
                 let reason = "a redirect matches the page of fallback; exclude it or move it";
+                return Err(conflict_of(host, reason));
+            }
+            #[cfg(feature = "basic-auth")]
+            if self.basic_auth_of(host).iter().any(|auth| auth.is_for_some(page.canonical())) {
+                let reason = "other paths send the page of fallback without the password that basic-auth needs for it; \
+                              move the page, or protect all paths";
                 return Err(conflict_of(host, reason));
             }
             let root = self.root_of(host)?;
