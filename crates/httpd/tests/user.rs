@@ -168,7 +168,7 @@ fn access_log_was_opened_as_root_through_a_link_of_the_user() {
     chown(path("of_user"), Some(NOBODY), None).unwrap();
     symlink(path("of_user"), path("logs/own")).unwrap();
     let log = path("logs/own");
-    let mut serving = Serving::start(&[&arguments[..], &[log.to_str().unwrap()]].concat());
+    let serving = Serving::start(&[&arguments[..], &[log.to_str().unwrap()]].concat());
     serving.connect().get("/");
     serving.signal(Signal::TERM);
     serving.expect_success();
