@@ -12,10 +12,14 @@ use evring::__private::read_input_file;
 
 use crate::message::path;
 use crate::message::request::RequestHead;
+use crate::message::status::Status;
 
 /// Paths for which clients need a name and a password: `FILE`, `FILE,path=/prefix` or `FILE,realm=name`.
 ///
 /// The file has a line `USER:HASH` per user, as `htpasswd -B` writes it. Hashes are those of bcrypt.
+///
+/// The path is not that of an `index.html`, which is sent for its directory, too. At a host with such paths, requests for
+/// paths without a canonical form, for example with an encoded slash, get 400.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BasicAuth {
     file: PathBuf,
@@ -54,6 +58,11 @@ impl BasicAuth {
         &self.file
     }
 
+    /// Returns whether it is for a canonical path, but not for all.
+    pub(crate) fn is_for_some(&self, name: &[u8]) -> bool {
+        !self.path.is_empty() && is_at_or_below(name, &self.path)
+    }
+
     /// Reads the file.
     pub(crate) fn load(&self) -> io::Result<Realm> {
         let invalid = |reason: String| io::Error::new(io::ErrorKind::InvalidData, reason);
@@ -78,7 +87,11 @@ impl BasicAuth {
                     "the hash of line {number} costs more than {MAX_COST}"
                 )));
             }
-            hashes.insert(user.as_bytes().to_vec(), hash.to_owned());
+            if hashes.insert(user.as_bytes().to_vec(), hash.to_owned()).is_some() {
+                return Err(invalid(format!(
+                    "line {number} is the second one of the user `{user}`; remove one of them"
+                )));
+            }
         }
         let any = hashes.values().next().cloned();
         let any = any.ok_or_else(|| invalid("there is no user".to_owned()))?;
@@ -86,6 +99,11 @@ impl BasicAuth {
             format!("WWW-Authenticate: Basic realm=\"{}\", charset=\"UTF-8\"\r\n", self.realm);
         Ok(Realm { path: self.path.clone(), challenge: challenge.into_bytes(), hashes, any })
     }
+}
+
+/// Returns whether a canonical path is another one, which has no slash at its end, or below it.
+fn is_at_or_below(name: &[u8], path: &[u8]) -> bool {
+    name.strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
 }
 
 impl FromStr for BasicAuth {
@@ -107,6 +125,11 @@ impl FromStr for BasicAuth {
                     if path.ends_with(b"/") {
                         path.pop();
                     }
+                    if path.rsplit(|b| *b == b'/').next() == Some(path::INDEX.as_bytes()) {
+                        let expected = "expected the path of a directory instead of its index.html, which the \
+                                        directory sends, too";
+                        return Err(expected.to_owned());
+                    }
                 }
                 Some(("path", _)) => {
                     return Err("expected a path that begins with a slash".to_owned());
@@ -126,23 +149,23 @@ impl FromStr for BasicAuth {
 impl Realm {
     /// Returns the number of the realm to which a request belongs: of the realms with these numbers, the one with the
     /// longest path.
+    ///
+    /// # Errors
+    /// 400 for a path without a canonical form, which handlers would get although it may be in a realm.
     pub(crate) fn find(
         realms: &[Realm],
         numbers: &[usize],
         request: &RequestHead<'_>,
-    ) -> Option<usize> {
+    ) -> Result<Option<usize>, Status> {
         if numbers.is_empty() {
-            return None;
+            return Ok(None);
         }
         // A target without a path is rejected, or has no content.
-        let (name, _) = path::split(request.target).ok()?;
-        let name = path::canonical(name);
-        let is_below = |realm: &Realm| {
-            let rest = name.strip_prefix(&realm.path[..]);
-            rest.is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
-        };
-        let all = numbers.iter().copied().filter(|number| is_below(&realms[*number]));
-        all.max_by_key(|number| realms[*number].path.len())
+        let Ok((name, _)) = path::split(request.target) else { return Ok(None) };
+        let name = path::try_canonical(name)?;
+        let is_in = |number: &usize| is_at_or_below(&name, &realms[*number].path);
+        let all = numbers.iter().copied().filter(is_in);
+        Ok(all.max_by_key(|number| realms[*number].path.len()))
     }
 
     /// Returns whether the credentials are those of a user. This takes the time of the hash.
@@ -198,6 +221,8 @@ mod tests {
             "f,path=/a/.",
             "f,realm=\"",
             "f,user=b",
+            "f,path=/index.html",
+            "f,path=/a/index.html/",
             "f,path",
         ] {
             assert!(text.parse::<BasicAuth>().is_err(), "{text}");
@@ -213,6 +238,10 @@ mod tests {
             (
                 &format!("ann:{}", hash.replace("$04$", "$31$")),
                 "the hash of line 1 costs more than 14",
+            ),
+            (
+                &format!("ann:{hash}\nbob:{hash}\n\nann:{hash}\n"),
+                "line 4 is the second one of the user `ann`; remove one of them",
             ),
         ] {
             std::fs::write(&file, text).unwrap();

@@ -1,7 +1,7 @@
 //! Pages that are sent with an error.
 
+use std::fs::File;
 use std::io::{self, Read};
-use std::path::Path;
 use std::str::FromStr;
 
 use bytes::Bytes;
@@ -9,7 +9,6 @@ use bytes::Bytes;
 use crate::decision::representation::content_type;
 use crate::mime_type::MimeType;
 use crate::page_path::PagePath;
-use crate::regular_file;
 
 /// The page for a status from 400 to 599, such as `404=/errors/404.html`. The server reads it when it starts. Responses
 /// of handlers stay as they are.
@@ -23,13 +22,12 @@ impl ErrorPage {
     /// Maximum length of a page, in bytes.
     pub const MAX_BYTES: usize = 1 << 20;
 
-    /// Reads the page.
+    /// Reads the page from its file.
     ///
     /// # Errors
     /// If it cannot be read, or is longer than [`ErrorPage::MAX_BYTES`].
-    pub(crate) fn load(&self, root: &Path, types: &[MimeType]) -> io::Result<LoadedPage> {
+    pub(crate) fn load(&self, file: File, types: &[MimeType]) -> io::Result<LoadedPage> {
         let mut body = Vec::new();
-        let file = regular_file::open(&root.join(self.page.path()))?;
         file.take(Self::MAX_BYTES as u64 + 1).read_to_end(&mut body)?;
         if body.len() > Self::MAX_BYTES {
             return Err(io::Error::other("error pages have at most 1 MiB"));

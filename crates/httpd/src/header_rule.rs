@@ -9,7 +9,7 @@ use crate::message::path;
 
 /// A header field of files and listings, for all of them or some: `X-Frame-Options: DENY`, `/assets/ Cache-Control:
 /// max-age=31536000, immutable`, or `*.pdf Content-Disposition: attachment`. A path that ends in a slash matches
-/// everything below it. Of several rules with one name that match, the last one applies. Errors and redirects have it
+/// everything below it, and that of an `index.html` its directory. Of several rules with one name that match, the last one applies. Errors and redirects have it
 /// only with the word `always`, as in `always Strict-Transport-Security: max-age=31536000`; the responses of handlers
 /// and redirects to https do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,7 +85,12 @@ impl Pattern {
     fn matches(&self, name: &[u8], file: &Path) -> bool {
         match self {
             Pattern::All | Pattern::Always => true,
-            Pattern::Path(path) => path::is_at_or_below(name, path),
+            // That of an index is also for its directory, which sends it.
+            Pattern::Path(path) => {
+                path::is_at_or_below(name, path)
+                    || name.ends_with(b"/")
+                        && path.strip_suffix(path::INDEX.as_bytes()) == Some(name)
+            }
             Pattern::Extension(end) => {
                 file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())
             }
@@ -156,6 +161,21 @@ mod tests {
             assert_eq!(fields(rules, name, file), (expected.to_owned(), caching), "{name}");
         }
         assert_eq!(fields(&["/a%b A: b"], "/a%25b", "a%b").0, "A: b\r\n");
+    }
+
+    #[test]
+    fn rule_for_an_index_did_not_match_its_directory() {
+        let rules = ["/index.html A: b", "/x/index.html C: d", "/y/my-index.html E: f"];
+        for (name, expected) in [
+            ("/", "A: b\r\n"),
+            ("/index.html", "A: b\r\n"),
+            ("/x/", "C: d\r\n"),
+            ("/x", ""),
+            ("/y/", ""),
+            ("/z/", ""),
+        ] {
+            assert_eq!(fields(&rules, name, "index.html").0, expected, "{name}");
+        }
     }
 
     #[test]

@@ -92,6 +92,28 @@ fn paths_with_users_need_their_passwords() {
 }
 
 #[test]
+fn paths_without_a_canonical_form_reached_handlers_without_a_password() {
+    let root = tree(4);
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.route("/", |request: Request| request.uri().path().to_owned());
+        let server = server.basic_auth(auth(root.path(), ",path=/private")).start().unwrap();
+        for path in ["/private%2Fa", "/x/../private/a%2Fb", "//private/%2F", "/private/%", "/../a"]
+        {
+            for line in
+                ["GET", "HEAD", "OPTIONS", "DELETE"].map(|method| format!("{method} {path}"))
+            {
+                let status = status(&mut connect(&server), &line, Some("ann:pass:word"));
+                assert_eq!(status, 400, "{backend}: {line}");
+            }
+        }
+        let mut client = connect(&server);
+        assert_eq!(status(&mut client, "GET /%70rivate", None), 401, "{backend}");
+        assert_eq!(client.get("/privat%65s").body, b"/privat%65s", "{backend}");
+    });
+}
+
+#[test]
 fn requests_behind_a_password_are_answered_in_order_with_their_bodies() {
     let root = tree(4);
     on_every_backend(|backend| {

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use evring_httpd::options::{ErrorPage, FileOptions};
-use evring_httpd::{Error, Server};
+use evring_httpd::{Error, Request, Server};
 use serving::{connect, on_every_backend};
 use tempfile::TempDir;
 
@@ -62,6 +62,32 @@ fn navigations_without_a_file_get_the_fallback_page() {
         assert_eq!(client.request("GET /data/a.gltf", NAVIGATION).body, b"{}");
         assert_eq!(client.request("GET /.git", NAVIGATION).status, 404);
         assert_eq!(client.request("POST /users/7", NAVIGATION).status, 405);
+    });
+}
+
+#[test]
+fn fallback_page_in_the_cache_replaced_routes_of_its_path() {
+    let root = tree();
+    fs::write(root.path().join("data/page.html"), "page").unwrap();
+    on_every_backend(|backend| {
+        for (fallback, page) in [("/data/page.html", "page"), ("/app.html", "<h1>app</h1>")] {
+            let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+            let server = server.files(root.path());
+            let server =
+                server.file_options(options(|o| o.fallback = Some(fallback.parse().unwrap())));
+            let server =
+                server.route("/data/", |_: Request| "below").route("/{name}", |_: Request| "named");
+            let server = server.start().unwrap();
+            let mut client = connect(&server);
+            // Only a file that is old enough is cached.
+            client.stable_tag(&format!("GET /users/7 HTTP/1.1\r\nHost: a\r\n{NAVIGATION}\r\n"));
+            let route = if fallback == "/app.html" { "named" } else { "below" };
+            for _ in 0..2 {
+                assert_eq!(client.get(fallback).body, route.as_bytes(), "{backend}");
+                let found = client.request("GET /users/7", NAVIGATION);
+                assert_eq!(found.body, page.as_bytes(), "{backend}");
+            }
+        }
     });
 }
 

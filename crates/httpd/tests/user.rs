@@ -6,7 +6,7 @@ use crate::serving;
 use std::fs;
 use std::io::{BufRead, Read};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -124,24 +124,73 @@ fn access_log_that_root_created_could_not_be_opened_again() {
         return println!("not tested: a change of the user needs root");
     }
     let dir = readable_dir();
-    let path = |name: &str| dir.path().join(name);
-    // Files that the server has not created stay as they are.
-    fs::write(path("old.log"), "").unwrap();
-    symlink(path("target"), path("link.log")).unwrap();
-    for name in ["new.log", "old.log", "link.log"] {
-        let log = path(name);
-        let user = NOBODY.to_string();
-        let arguments = ["-p", "0", "--user", &user, "--access-log", log.to_str().unwrap()];
-        let mut serving = Serving::start(&arguments);
-        let owner = if name == "new.log" { NOBODY } else { 0 };
-        assert_eq!(fs::metadata(&log).unwrap().uid(), owner, "{name}");
-        serving.signal(Signal::USR1);
-        serving.connect().get("/");
-        serving.signal(Signal::TERM);
-        let mut output = String::new();
-        serving.errors.read_to_string(&mut output).unwrap();
-        assert_eq!(output.is_empty(), name == "new.log", "{output}");
+    let log = dir.path().join("new.log");
+    let user = NOBODY.to_string();
+    let arguments = ["-p", "0", "--user", &user, "--access-log", log.to_str().unwrap()];
+    let mut serving = Serving::start(&arguments);
+    assert_eq!(fs::metadata(&log).unwrap().uid(), NOBODY);
+    serving.signal(Signal::USR1);
+    serving.connect().get("/");
+    serving.signal(Signal::TERM);
+    let mut output = String::new();
+    serving.errors.read_to_string(&mut output).unwrap();
+    assert_eq!(output, "");
+}
+
+#[test]
+fn access_log_was_opened_as_root_through_a_link_of_the_user() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
     }
+    let dir = readable_dir();
+    let path = |name: &str| dir.path().join(name);
+    fs::create_dir(path("logs")).unwrap();
+    chown(path("logs"), Some(NOBODY), None).unwrap();
+    fs::write(path("secret"), "secret").unwrap();
+    fs::write(path("logs/of_root"), "").unwrap();
+    symlink(path("secret"), path("logs/link")).unwrap();
+    symlink(path("new"), path("logs/dangling")).unwrap();
+    fs::hard_link(path("secret"), path("logs/name")).unwrap();
+    let user = NOBODY.to_string();
+    let arguments = ["--listen", "127.0.0.1:0", "--user", &user, "--access-log"];
+    for name in ["link", "dangling", "name", "of_root"] {
+        let mut command = httpd(&arguments);
+        let error = failure(command.arg(path("logs").join(name)));
+        let expected = format!("Permission denied (os error 13); the user {user} opens it");
+        assert!(error.contains("cannot open the access log"), "{name}: {error}");
+        assert!(error.contains(&expected), "{name}: {error}");
+    }
+    assert_eq!(fs::read_to_string(path("secret")).unwrap(), "secret");
+    assert_eq!(fs::metadata(path("secret")).unwrap().uid(), 0);
+    assert!(!path("new").exists());
+    // A link to what the user may write is one like others.
+    fs::write(path("of_user"), "").unwrap();
+    chown(path("of_user"), Some(NOBODY), None).unwrap();
+    symlink(path("of_user"), path("logs/own")).unwrap();
+    let log = path("logs/own");
+    let serving = Serving::start(&[&arguments[..], &[log.to_str().unwrap()]].concat());
+    serving.connect().get("/");
+    serving.signal(Signal::TERM);
+    serving.expect_success();
+    assert!(fs::read_to_string(log).unwrap().contains("GET / HTTP/1.1"));
+}
+
+#[test]
+fn error_page_was_read_as_root() {
+    if !geteuid().is_root() {
+        return println!("not tested: a change of the user needs root");
+    }
+    let dir = readable_dir();
+    let page = dir.path().join("404.html");
+    let (root, user) = (dir.path().to_str().unwrap(), NOBODY.to_string());
+    let arguments = [root, "-p", "0", "--user", &user, "--error-page", "404=404.html"];
+    fs::write(&page, "secret").unwrap();
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o600)).unwrap();
+    let error = failure(&mut httpd(&arguments));
+    assert!(error.contains("404.html: Permission denied"), "{error}");
+    fs::set_permissions(&page, fs::Permissions::from_mode(0o644)).unwrap();
+    let serving = Serving::start(&arguments);
+    assert_eq!(serving.connect().get("/none").body, b"secret");
 }
 
 #[test]

@@ -38,6 +38,8 @@ fn check_accepted_what_no_server_starts_with() {
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("sub")).unwrap();
     fs::write(dir.path().join("f.html"), "page").unwrap();
+    let users = format!("ann:{}\n", bcrypt::hash("secret", 4).unwrap());
+    fs::write(dir.path().join("users"), users).unwrap();
     fs::write(dir.path().join("text"), "no module").unwrap();
     #[cfg(feature = "sandbox")]
     {
@@ -126,10 +128,15 @@ fn check_accepted_what_no_server_starts_with() {
             "[[host]]\nname = 'a..b'\nroot = '/'",
             "DIR/httpd.toml:2:8: `name`: invalid value 'a..b' for '--name <NAME>': expected a host name",
         ),
+        (
+            "root = 'DIR'\nfallback = 'f.html'\nbasic-auth = ['DIR/users,path=/f.html']",
+            "DIR/httpd.toml:3:14: `basic-auth`, with `fallback` at 2:12: other paths send the page of",
+        ),
         ("root = 'DIR'\nfallback = 'sub'", "DIR/sub: it is no file"),
         ("root = 'DIR'\nfallback = 'pipe'", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nerror-page = ['404=pipe']", "DIR/pipe: it is no file"),
         ("root = 'DIR'\nfallback = 'link'", "DIR/link: a link leads out of the directory"),
+        ("root = 'DIR'\nerror-page = ['404=link']", "DIR/link: a link leads out of the directory"),
         (
             "compress = 'gzip'\ncompress-min = 2\ncompress-max = 1",
             "DIR/httpd.toml:3:16: `compress-max`, with `compress-min` at 2:16: no file is compressed: compress-min",
@@ -236,10 +243,14 @@ fn errors_of_certificates_had_no_line() {
 
 #[test]
 fn variables_that_are_no_settings_are_reported() {
-    let mut command = httpd(&["--check-config"]);
-    let output = command.env("EVRING_HTTPD_WROKERS", "2").output().unwrap();
-    let messages = String::from_utf8(output.stderr).unwrap();
-    assert!(messages.contains("no setting for the variable EVRING_HTTPD_WROKERS"), "{messages}");
+    // The last three are flags.
+    for name in ["WROKERS", "CHECK_CONFIG", "LIST_BACKENDS", "JSON"] {
+        let mut command = httpd(&["--check-config"]);
+        let output = command.env(format!("EVRING_HTTPD_{name}"), "true").output().unwrap();
+        let messages = String::from_utf8(output.stderr).unwrap();
+        let expected = format!("no setting for the variable EVRING_HTTPD_{name}");
+        assert!(messages.contains(&expected), "{messages}");
+    }
 }
 
 #[test]

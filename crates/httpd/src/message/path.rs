@@ -121,15 +121,23 @@ fn names(path: &[u8]) -> Result<(Vec<Vec<u8>>, bool), Status> {
 /// and empty segments. Equivalent paths have the same form, so none bypasses a handler and a file
 /// has one key in the cache. A path that cannot be resolved is returned unchanged.
 pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
+    try_canonical(path).unwrap_or(Cow::Borrowed(path))
+}
+
+/// Returns the canonical form of a path, as [`canonical`] does.
+///
+/// # Errors
+/// 400 for a path that cannot be resolved: it may be written in several ways.
+pub(crate) fn try_canonical(path: &[u8]) -> Result<Cow<'_, [u8]>, Status> {
     let mut last = 0;
     let mut is_canonical = |b: &u8| {
         let before = std::mem::replace(&mut last, *b);
         is_unencoded(*b) && !(before == b'/' && matches!(b, b'/' | b'.'))
     };
     if path.iter().all(&mut is_canonical) {
-        return Cow::Borrowed(path);
+        return Ok(Cow::Borrowed(path));
     }
-    let Ok((names, is_directory)) = names(path) else { return Cow::Borrowed(path) };
+    let (names, is_directory) = names(path)?;
     let mut canonical = Vec::with_capacity(path.len());
     for name in &names {
         canonical.push(b'/');
@@ -138,7 +146,7 @@ pub(crate) fn canonical(path: &[u8]) -> Cow<'_, [u8]> {
     if is_directory {
         canonical.push(b'/');
     }
-    Cow::Owned(canonical)
+    Ok(Cow::Owned(canonical))
 }
 
 /// Returns the canonical form of a path of the settings, which has no percent-encodings.

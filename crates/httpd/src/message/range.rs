@@ -45,12 +45,16 @@ pub(crate) fn parse_range(field: &[u8], len: u64) -> RangeRequest {
 }
 
 /// Parses one part, such as `0-499`, `500-` or `-500`. It is empty if it is beyond the end of the
-/// file. Returns `None` if it is invalid.
+/// file. Returns `None` if it is invalid, or the whole of an empty file: a suffix may be longer than the file (RFC 9110,
+/// section 14.1.2).
 fn part(spec: &[u8], len: u64) -> Option<Range<u64>> {
     let at = memchr::memchr(b'-', spec)?;
     let (first, last) = (spec[..at].trim_ascii_end(), spec[at + 1..].trim_ascii_start());
     match (first, last) {
-        (b"", last) => Some(len.saturating_sub(number(last)?)..len),
+        (b"", last) => {
+            let suffix = number(last)?;
+            (len > 0 || suffix == 0).then(|| len.saturating_sub(suffix)..len)
+        }
         (first, b"") => Some(number(first)?.min(len)..len),
         (first, last) => {
             let (first, last) = (number(first)?, number(last)?);
@@ -116,9 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn empty_file_has_no_satisfiable_range() {
-        for field in ["bytes=0-", "bytes=0-0", "bytes=-1"] {
+    fn suffix_of_an_empty_file_was_not_satisfiable() {
+        for field in ["bytes=0-", "bytes=0-0", "bytes=-0", "bytes=5-9,-0"] {
             assert_eq!(parse_range(field.as_bytes(), 0), RangeRequest::NotSatisfiable, "{field}");
+        }
+        for field in ["bytes=-1", "bytes=-100", "bytes=0-,-1"] {
+            assert_eq!(parse_range(field.as_bytes(), 0), RangeRequest::Whole, "{field}");
         }
     }
 

@@ -14,8 +14,9 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use clap::builder::Resettable;
 use clap::error::{ContextKind, ErrorKind};
-use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
+use clap::{Arg, ArgMatches, Command, CommandFactory, FromArgMatches};
 use evring_httpd::evring::__private::read_input_file;
 use evring_httpd::options::{CompressionLevels, PagePath};
 use toml::de::DeTable;
@@ -43,16 +44,26 @@ const PREFIX: &str = "EVRING_HTTPD_";
 pub(crate) fn parse(arguments: &[OsString]) -> Result<Arguments, SettingsError> {
     let with_variables = command_for(arguments);
     let of_flags = |error| SettingsError::of_flags(error, arguments);
-    let matches = with_variables.clone().try_get_matches_from(arguments).map_err(of_flags)?;
+    // The file may have what they need.
+    let alone = with_variables.clone().mut_args(without_requirements);
+    let matches = alone.try_get_matches_from(arguments).map_err(of_flags)?;
     let given = Arguments::from_arg_matches(&matches).map_err(of_flags)?;
-    let Some(file) = &given.config else { return Ok(given) };
+    let Some(file) = &given.config else {
+        with_variables.try_get_matches_from(arguments).map_err(of_flags)?;
+        return Ok(given);
+    };
     let FileSettings { text, settings, hosts } = FileSettings::read(file)?;
     let settings: Vec<_> = not_given(settings, &matches).collect();
     let from_file = settings.iter().flat_map(|setting| &setting.flags).map(OsString::from);
     // Before the arguments, so that messages name these as the user gave them.
     let (program, rest) = arguments.split_at(1.min(arguments.len()));
     let all = program.iter().cloned().chain(from_file).chain(rest.iter().cloned());
-    let whole = |error| whole_file_error(file, &text, &settings, &error);
+    let whole = |error: clap::Error| match whole_file_error(file, &text, &settings, &error) {
+        FileError { at: None, .. } if error.kind() == ErrorKind::MissingRequiredArgument => {
+            of_flags(error)
+        }
+        error => error.into(),
+    };
     let matches = with_variables.try_get_matches_from(all).map_err(whole)?;
     let mut arguments = Arguments::from_arg_matches(&matches).map_err(whole)?;
     for table in [&settings].into_iter().chain(&hosts) {
@@ -208,6 +219,11 @@ fn check_file(path: &Path, is_page: bool) -> io::Result<()> {
     fs::File::open(path).map(drop)
 }
 
+/// Returns whether a flag has a variable.
+fn may_be_variable(long: &str) -> bool {
+    long == "config" || !NOT_SETTINGS.contains(&long)
+}
+
 /// Returns the name of a flag's variable.
 fn variable(long: &str) -> String {
     format!("{PREFIX}{}", long.replace('-', "_").to_uppercase())
@@ -229,8 +245,9 @@ pub(crate) fn trim_variables() {
 
 /// Warns of environment variables with the program's prefix that are no settings.
 pub(crate) fn warn_of_variables() {
-    let known: Vec<_> =
-        command().get_arguments().filter_map(|arg| arg.get_long()).map(variable).collect();
+    let command = definitions();
+    let flags = command.get_arguments().filter_map(|arg| arg.get_long());
+    let known: Vec<_> = flags.filter(|long| may_be_variable(long)).map(variable).collect();
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     for name in names.filter(|name| name.starts_with(PREFIX)) {
         if !known.contains(&name) && name != successor::INHERITED {
@@ -256,11 +273,18 @@ fn command_for(arguments: &[OsString]) -> Command {
     with_variables(|arg| flags.as_ref().map_or(true, |flags| !is_replaced(arg, flags)))
 }
 
+/// Lets a setting be given without others that it needs.
+fn without_requirements(arg: Arg) -> Arg {
+    match arg.get_long() {
+        Some(long) if !NOT_SETTINGS.contains(&long) => arg.requires(Resettable::Reset),
+        _ => arg,
+    }
+}
+
 fn with_variables(has_variable: impl Fn(&str) -> bool) -> Command {
     definitions().mut_args(|arg| match arg.get_long() {
         Some(long)
-            if long == "config"
-                || !NOT_SETTINGS.contains(&long) && has_variable(arg.get_id().as_str()) =>
+            if long == "config" || may_be_variable(long) && has_variable(arg.get_id().as_str()) =>
         {
             let variable = variable(long);
             // Then neither the command line nor the file has values of it.

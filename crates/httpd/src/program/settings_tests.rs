@@ -135,6 +135,37 @@ fn self_signed_certificate_that_is_off_excluded_others() {
 }
 
 #[test]
+fn certificate_and_key_could_not_come_from_different_sources() {
+    let tls = |text: &str, flags: &[&str]| {
+        parsed(text, flags).map(|given| {
+            let tls = given.into_options().tls;
+            (tls.certificates, tls.keys)
+        })
+    };
+    let [certificate, key, other] = ["/dev/null", "/dev/zero", "b"].map(PathBuf::from);
+    let expected = Ok((vec![certificate.clone()], vec![key.clone()]));
+    assert_eq!(tls("tls-cert = '/dev/null'", &["--tls-key", "/dev/zero"]), expected);
+    assert_eq!(tls("tls-key = '/dev/zero'", &["--tls-cert", "/dev/null"]), expected);
+    let both = "tls-cert = '/dev/null'\ntls-key = '/dev/zero'";
+    assert_eq!(tls(both, &["--tls-key", "b"]), Ok((vec![certificate], vec![other.clone()])));
+    assert_eq!(tls(both, &["--tls-cert", "b"]), Ok((vec![other], vec![key])));
+    let file = file("tls-cert = '/dev/null'");
+    let flags = format!(" --config {}", file.path().display());
+    let of_variable = options_with("tls-key", "/dev/zero", &flags);
+    assert!(of_variable.contains(r#"certificates: ["/dev/null"], keys: ["/dev/zero"]"#));
+    // What none has is missing still.
+    let missing = |text: &str, flags: &[&str]| tls(text, flags).unwrap_err();
+    assert_eq!(missing("", &["--tls-key", "b"]), "a setting is missing: --tls-cert <FILE>");
+    assert_eq!(
+        missing("workers = 1", &["--tls-cert", "b"]),
+        "a setting is missing: --tls-key <FILE>"
+    );
+    let arguments = ["httpd", "--tls-cert", "b"].map(OsString::from);
+    let alone = parse(&arguments).unwrap_err();
+    assert_eq!(alone.to_string(), "a setting is missing: --tls-key <FILE>");
+}
+
+#[test]
 fn errors_name_line_column_and_reason() {
     let cases = [
         (

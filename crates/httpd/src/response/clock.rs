@@ -67,6 +67,12 @@ impl Clock {
         &self.fields
     }
 
+    /// Returns the fields one by one.
+    #[cfg(feature = "sandbox")]
+    pub(crate) fn date_and_server(&self) -> (&[u8], &[u8]) {
+        self.fields.split_at(DATE.len() + EPOCH.len() + b"\r\n".len())
+    }
+
     pub(crate) fn stamp(&self) -> &[u8] {
         &self.fields[DATE.len()..][..EPOCH.len()]
     }

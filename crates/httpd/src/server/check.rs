@@ -1,6 +1,7 @@
 //! Checks of the settings for contradictions, and of the files that they name.
 
 use std::collections::HashSet;
+use std::fs::File;
 use std::io;
 #[cfg(any(feature = "basic-auth", feature = "sandbox"))]
 use std::net::SocketAddr;
@@ -44,9 +45,13 @@ impl Builder {
     /// Returns the settings of basic authentication of each host.
     #[cfg(feature = "basic-auth")]
     pub(super) fn basic_auths(&self) -> impl Iterator<Item = &[BasicAuth]> {
-        let others = self.hosts.iter().map(|host| host.basic_auth.as_ref());
-        let all = [None].into_iter().chain(others);
-        all.map(move |of_host| of_host.unwrap_or(&self.basic_auth).as_slice())
+        self.hosts_and_files().map(move |(host, _)| self.basic_auth_of(host))
+    }
+
+    /// Returns those of a host.
+    #[cfg(feature = "basic-auth")]
+    fn basic_auth_of<'a>(&'a self, host: Option<&'a HostOptions>) -> &'a [BasicAuth] {
+        host.and_then(|host| host.basic_auth.as_ref()).unwrap_or(&self.basic_auth)
     }
 
     /// Reads the files of users.
@@ -232,23 +237,29 @@ impl Builder {
                 let reason = "a redirect matches the page of fallback; exclude it or move it";
                 return Err(conflict_of(host, reason));
             }
+            #[cfg(feature = "basic-auth")]
+            if self.basic_auth_of(host).iter().any(|auth| auth.is_for_some(page.canonical())) {
+                let reason = "other paths send the page of fallback without the password that basic-auth needs for it; \
+                              move the page, or protect all paths";
+                return Err(conflict_of(host, reason));
+            }
             let root = self.root_of(host)?;
             let path = root.join(page.path());
-            self.check_page(root, &path).map_err(|error| Error::Page(path, error))?;
+            self.open_page(root, &path).map_err(|error| Error::Page(path, error))?;
         }
         Ok(())
     }
 
-    /// Checks that a page below a root can be sent.
-    fn check_page(&self, root: &Path, page: &Path) -> io::Result<()> {
-        regular_file::open(page)?;
+    /// Opens a page below a root, if it can be sent.
+    fn open_page(&self, root: &Path, page: &Path) -> io::Result<File> {
+        let file = regular_file::open(page)?;
         if self.config.symlinks != SymlinkPolicy::Anywhere
             && !page.canonicalize()?.starts_with(root.canonicalize()?)
         {
             let reason = "a link leads out of the directory; use follow-symlinks";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
         }
-        Ok(())
+        Ok(file)
     }
 
     /// Returns the root and the settings of each host, which contain the pages that it sends by itself.
@@ -275,15 +286,16 @@ impl Builder {
         self.root(host).ok_or_else(|| conflict_of(host, reason))
     }
 
-    /// Reads the pages of errors.
+    /// Reads the pages of errors, which are sent as files are: those that the user of the server may read.
     pub(super) fn load_error_pages(&self) -> Result<Vec<(HostIndex, LoadedPage)>, Error> {
         let mut all = Vec::new();
         for (index, (host, files)) in self.hosts_and_files().enumerate() {
             for error_page in &files.error_pages {
                 let root = self.root_of(host)?;
-                let page = error_page.load(root, &files.mime_types);
-                let page =
-                    page.map_err(|error| Error::Page(root.join(error_page.page.path()), error))?;
+                let path = root.join(error_page.page.path());
+                let file = self.open_page(root, &path);
+                let page = file.and_then(|file| error_page.load(file, &files.mime_types));
+                let page = page.map_err(|error| Error::Page(path, error))?;
                 all.push((HostIndex(index as u16), page));
             }
         }

@@ -1,6 +1,7 @@
 //! The access logs of a server and its virtual hosts.
 
 use std::collections::HashMap;
+use std::io;
 use std::iter;
 
 use crate::access_log::AccessLog;
@@ -63,6 +64,27 @@ impl Builder {
         Some(all)
     }
 
+    /// Creates the access logs that do not exist for the user that opens them later, if the server has another one.
+    #[cfg(feature = "user")]
+    pub(super) fn create_logs(&self) -> Result<(), Error> {
+        let Some(user) = &self.user else { return Ok(()) };
+        for path in self.access_logs().into_iter().filter_map(|log| log.path) {
+            log::create_for(&path, user.uid()).map_err(|error| Error::Log(path, error))?;
+        }
+        Ok(())
+    }
+
+    /// Adds the user to the error of a file that it may not open.
+    fn with_user(&self, error: io::Error) -> io::Error {
+        #[cfg(feature = "user")]
+        if let Some(user) = &self.user
+            && error.kind() == io::ErrorKind::PermissionDenied
+        {
+            return io::Error::new(error.kind(), format!("{error}; the user {user} opens it"));
+        }
+        error
+    }
+
     /// Opens the access logs. Returns what each worker writes to, and their writer, whose drop waits for the senders.
     pub(super) fn start_logs(
         &self,
@@ -72,17 +94,10 @@ impl Builder {
         if logs.is_empty() {
             return Ok((iter::repeat_with(|| None).take(self.workers.into()).collect(), None));
         }
-        #[cfg(feature = "user")]
-        if let Some(user) = &self.user {
-            for path in logs.iter().filter_map(|log| log.path.as_ref()) {
-                log::create_for(path, user.uid())
-                    .map_err(|error| Error::Log(path.clone(), error))?;
-            }
-        }
         let hosts = self.host_logs(&logs);
         let started = LogWriter::start(&logs, hosts, self.workers.into(), &metrics.another());
         let (writer, senders) = started.map_err(|error| match error {
-            LogError::Open(path, error) => Error::Log(path, error),
+            LogError::Open(path, error) => Error::Log(path, self.with_user(error)),
             LogError::Thread(error) => Error::Thread(error),
         })?;
         Ok((senders.into_iter().map(Some).collect(), Some(writer)))

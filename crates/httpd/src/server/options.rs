@@ -49,8 +49,8 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "N", default_value_t = Options::default().workers, value_parser = flags::workers))]
     pub workers: u16,
 
-    /// User, and group if not the user's own, to run as once the server listens and has read the certificates and
-    /// opened the access log. At SIGHUP this user has to be able to read and open them
+    /// User, and group if not the user's own, to run as once the server listens and has read the certificates. This user
+    /// has to be able to open the access log, which is created for it, and at SIGHUP to read the certificates
     #[cfg(feature = "user")]
     #[cfg_attr(feature = "cli", arg(help_heading = "Server", long, value_name = "USER[:GROUP]"))]
     pub user: Option<User>,
@@ -77,10 +77,10 @@ pub struct Options {
     #[cfg_attr(feature = "cli", command(flatten))]
     pub tls: TlsOptions,
 
-    /// How files that are not in the server's cache are sent. `plain`: as soon as the client has room. `ded`:
-    /// read into memory, each part once the client has taken the one before, or, if parts are not in the page cache, while
-    /// it is being sent the one before (deferred event delivery). `dns`: from the page cache, without waiting for the disk (disk-to-network splicing). `auto`: the best for each file. The
-    /// page docs/file-delivery.md has measurements
+    /// How files that are not in the server's cache are sent. `plain`: as soon as the client has room. `ded`: read into
+    /// memory; the next part is read when the client has taken the previous one, or already while it is being sent if the
+    /// disk is slow (deferred event delivery). `dns`: from the page cache, without waiting for the disk (disk-to-network
+    /// splicing). `auto`: the best for each file. The page docs/file-delivery.md has measurements
     #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,
 
@@ -109,8 +109,8 @@ pub struct Options {
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long, value_name = "ADDR:PORT"))]
     pub metrics_listen: Option<Addresses>,
 
-    /// Serve metrics of all workers at /.httpd/status.json of the first host; `httpd` always does without --root and virtual
-    /// hosts
+    /// Serve metrics of all workers at /.httpd/status.json of the first host. Without --root and virtual hosts, `httpd`
+    /// serves them in any case
     #[cfg_attr(feature = "cli", arg(help_heading = "Logging", long))]
     pub status: bool,
 
@@ -174,7 +174,7 @@ pub struct ConnectionLimits {
     pub backlog: u32,
 
     /// Under overload, maximum time that connections wait in the listen backlog: it is limited to the
-    /// connections that are served in this time. 0 disables admission control, which the mechanism tokio has not
+    /// connections that are served in this time. 0 disables admission control; `tokio` has none
     #[cfg_attr(feature = "cli", arg(help_heading = "Overload", long, value_name = "SECONDS", default_value = flags::text(ConnectionLimits::default().max_queue_delay), value_parser = flags::seconds_or_none))]
     pub max_queue_delay: Duration,
 

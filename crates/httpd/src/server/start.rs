@@ -119,7 +119,8 @@ impl Builder {
         }
         self.log_memory(purpose);
         let metrics = &handle.0.metrics;
-        let logs = self.start_logs(metrics)?;
+        #[cfg(feature = "user")]
+        self.create_logs()?;
         #[cfg(feature = "compression")]
         self.start_compressors()?;
         #[cfg(feature = "basic-auth")]
@@ -132,6 +133,9 @@ impl Builder {
         if let Some(user) = &self.user {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
+        // As this user, which may have made links to what it may not read or write.
+        self.loaded_error_pages = self.load_error_pages()?;
+        let logs = self.start_logs(metrics)?;
         let workers = self.workers.into();
         let generation = self.start_workers(handle, sockets, logs)?;
         metrics.set_workers(workers);
@@ -155,10 +159,9 @@ impl Builder {
         Ok(())
     }
 
-    /// Loads what the site sends instead of files, and wraps its handlers.
+    /// Checks what the site sends instead of files, and wraps its handlers.
     fn prepare_site(&mut self) -> Result<(), Error> {
         self.check_pages()?;
-        self.loaded_error_pages = self.load_error_pages()?;
         for function in &self.around {
             self.routes.map(|handler| Arc::new(function.wrap(handler)));
         }

@@ -61,7 +61,7 @@ impl Site {
             return self.context.send_error(x, Status::MISDIRECTED, options.ending());
         }
         #[cfg(feature = "sandbox")]
-        if let Some(sent) = self.sandbox.answer(self.context.metrics.own(), x, request, options) {
+        if let Some(sent) = self.sandbox.answer(&self.context, x, request, options) {
             return x.state.record(sent);
         }
         if is_plain(request) {

@@ -186,13 +186,13 @@ impl Context {
         });
     }
 
-    /// Records that a request has arrived.
+    /// Records that a request has arrived. One that waits for its password arrives again.
     #[inline]
     pub(crate) fn begin(&self, state: &mut State, now: Instant) {
         if self.measures
             && let Some(observed) = &mut state.observed
         {
-            observed.since = Some(now);
+            observed.since.get_or_insert(now);
         }
     }
 
@@ -327,5 +327,28 @@ fn log_error_response(status: u16, logged: LoggedRequest<'_>) {
         LoggedRequest::Bytes(bytes) => {
             debug!("{status} for an invalid request of {} bytes", bytes.len())
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::response::sent::Sent;
+
+    #[test]
+    fn time_of_a_request_excluded_the_check_of_its_password() {
+        let mut context = Context { measures: true, ..Context::new() };
+        let mut state = State { observed: Some(Box::default()), ..State::default() };
+        let since = |state: &State| state.observed.as_ref().and_then(|observed| observed.since);
+        let first = Instant::now();
+        let second = first + Duration::from_secs(1);
+        context.begin(&mut state, first);
+        // The head arrives again when the password was verified.
+        context.begin(&mut state, second);
+        assert_eq!(since(&state), Some(first));
+        state.record(Sent::new(Status::OK, 0, 0));
+        context.count(&mut state, LoggedRequest::Bytes(b""));
+        context.begin(&mut state, second);
+        assert_eq!(since(&state), Some(second));
     }
 }

@@ -482,8 +482,8 @@ fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Creates a file for a user, which can then open it again. One that exists stays as it is: its directory may be that of
-/// the user, which could have made a link to what belongs to others.
+/// Creates a file for a user, which can then open it. One that exists stays as it is: its directory may be that of the
+/// user, which could have made a link to what belongs to others.
 ///
 /// # Errors
 /// If it cannot be given to the user.

@@ -68,8 +68,12 @@ impl Realms {
     }
 
     /// Returns the number of the realm to which a request for a host belongs.
-    fn find(&self, host: HostIndex, request: &RequestHead<'_>) -> Option<usize> {
-        Realm::find(&self.all, self.by_host.get(usize::from(host.0))?, request)
+    ///
+    /// # Errors
+    /// Those of [`Realm::find`].
+    fn find(&self, host: HostIndex, request: &RequestHead<'_>) -> Result<Option<usize>, Status> {
+        let of_host = self.by_host.get(usize::from(host.0));
+        Realm::find(&self.all, of_host.map_or(&[], Vec::as_slice), request)
     }
 }
 
@@ -141,6 +145,8 @@ enum Access {
     Granted,
     /// The number of the realm.
     Refused(usize),
+    /// Whether it needs a password is not known.
+    Invalid(Status),
     /// Too many passwords wait to be verified.
     Busy,
     /// The password is being verified.
@@ -161,8 +167,10 @@ impl Logins {
         (request, host): (&RequestHead<'_>, HostIndex),
         was_wrong: bool,
     ) -> Access {
-        let Some(realm) = self.threads.realms.find(host, request) else {
-            return Access::Granted;
+        let realm = match self.threads.realms.find(host, request) {
+            Ok(Some(realm)) => realm,
+            Ok(None) => return Access::Granted,
+            Err(status) => return Access::Invalid(status),
         };
         let credentials = Credentials::of(request).filter(|_| !was_wrong);
         let Some(credentials) = credentials else { return Access::Refused(realm) };
@@ -247,22 +255,24 @@ impl Logins {
                 x.state.work = Some(Box::new(PendingWork::Login));
                 return Login::Waits;
             }
-            Access::Refused(realm) => Some(realm),
-            Access::Busy => None,
+            Access::Refused(realm) => Ok(realm),
+            Access::Invalid(status) => Err(status),
+            Access::Busy => Err(Status::BUSY),
         };
         let options = ResponseOptions { host, ..context.options(x, request, remaining) };
         let options = options.ending_if(request.has_body());
         let (responder, metrics) = (&mut context.responder, context.metrics.own());
         let sent = match realm {
-            Some(realm) => {
+            Ok(realm) => {
                 metrics.refused_logins.add(1);
                 let challenge = &self.threads.realms.all[realm].challenge;
                 responder.send_status((x.io, x.id), Status::UNAUTHORIZED, challenge, options)
             }
-            None => {
+            Err(Status::BUSY) => {
                 metrics.rejected_logins.add(1);
                 responder.send_error((x.io, x.id), Status::BUSY, options)
             }
+            Err(status) => responder.send_error((x.io, x.id), status, options.ending()),
         };
         Login::Answered(x.state.record(sent))
     }

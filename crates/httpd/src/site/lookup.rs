@@ -14,6 +14,9 @@ use crate::site::cache::{Paths, put_key, target_len};
 #[cfg(feature = "compression")]
 use crate::site::reservation::Reservation;
 
+/// Suffix of the cache keys of fallback pages; no target contains a NUL.
+const FALLBACK_SUFFIX: &[u8] = b"\0fb";
+
 /// A request that waits for a file operation.
 #[derive(Debug)]
 pub(crate) struct FileLookup {
@@ -114,9 +117,9 @@ impl FileLookup {
     /// Returns a lookup of the same file, for what becomes of it later.
     #[cfg(feature = "compression")]
     pub(crate) fn again(&self) -> Self {
-        let FileLookup { coding, codings, .. } = *self;
+        let FileLookup { coding, codings, is_fallback, options, name_len, .. } = *self;
         let (target, paths) = (Arc::clone(&self.target), Arc::clone(&self.paths));
-        FileLookup { coding, codings, ..Self::new(target, self.name_len, paths, self.options) }
+        FileLookup { coding, codings, is_fallback, ..Self::new(target, name_len, paths, options) }
     }
 
     fn new(
@@ -155,9 +158,13 @@ impl FileLookup {
         &self.target[..self.name_len]
     }
 
-    /// Writes the file's key in the cache, in the current coding.
+    /// Writes the file's key in the cache, in the current coding. That of a fallback page is no target: a route may have
+    /// the page's path.
     pub(crate) fn put_key(&self, out: &mut Vec<u8>) {
         put_key(out, self.name(), self.options.host, self.coding);
+        if self.is_fallback {
+            out.extend_from_slice(FALLBACK_SUFFIX);
+        }
     }
 
     /// Falls back to the plain file, as there is none in the coding.

@@ -60,7 +60,7 @@ methods! {
 }
 
 impl Methods {
-    /// Sets the handler for any method, replacing an earlier one.
+    /// Sets the handler for `method`, replacing an earlier one.
     pub fn on<K>(mut self, method: Method, handler: impl IntoHandler<K>) -> Self {
         self.0.retain(|(other, _)| *other != method);
         self.0.push((method, Arc::new(handler.into_handler())));

@@ -191,7 +191,7 @@ fn put_full_head(
     for (name, value) in fields {
         if !is_framing(name) {
             put_field(out, name.as_str(), value.as_bytes());
-        } else if name == header::CONNECTION && has_close(value) {
+        } else if name == header::CONNECTION && has_close(value.as_bytes()) {
             options = options.ending();
         }
     }
@@ -290,7 +290,7 @@ fn declared_length(fields: &HeaderMap) -> Option<u64> {
 }
 
 /// Returns whether a Connection field has the option `close`.
-fn has_close(value: &HeaderValue) -> bool {
-    let mut options = value.as_bytes().split(|b| *b == b',');
+pub(crate) fn has_close(value: &[u8]) -> bool {
+    let mut options = value.split(|b| *b == b',');
     options.any(|option| option.trim_ascii().eq_ignore_ascii_case(b"close"))
 }

@@ -14,8 +14,10 @@ use crate::message::head_errors::start_of_line;
 use crate::message::path;
 use crate::message::request::{Method, RequestHead};
 use crate::message::status::Status;
+use crate::response::clock::Clock;
+use crate::response::head::connection;
 use crate::response::sent::Sent;
-use crate::site::metrics::WorkerMetrics;
+use crate::site::context::Context;
 use crate::site::sandbox_response::{self, CheckedResponse};
 use crate::site::state::State;
 
@@ -208,28 +210,29 @@ impl Sandbox {
     #[inline]
     pub(crate) fn answer(
         &mut self,
-        metrics: &WorkerMetrics,
+        context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
         request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Option<Sent> {
-        if self.bound.is_empty() { None } else { self.ask(metrics, x, request, options) }
+        if self.bound.is_empty() { None } else { self.ask(context, x, request, options) }
     }
 
     #[inline(never)]
     fn ask(
         &mut self,
-        metrics: &WorkerMetrics,
+        context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
         request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> Option<Sent> {
+        let metrics = context.metrics.own();
         if request.has_body() || request.method == Method::Head {
             return None;
         }
-        // The site rejects other targets.
+        // Handlers get canonical paths only.
         let (name, _) = path::split(request.target).ok()?;
-        let name = path::canonical(name);
+        let name = path::try_canonical(name).ok()?;
         if x.io.is_overloaded() {
             let is_bound = self.bound.iter().any(|bound| bound.is_for(&name, x.state.listener));
             metrics.sandbox_passed.add(is_bound.into());
@@ -273,7 +276,13 @@ impl Sandbox {
                     continue;
                 }
             }
-            return Some(send(x, handler, response, options));
+            let Some(response) = response else {
+                x.io.close(x.id, Close::Flush);
+                let status = Status::NO_CONTENT;
+                return Some(Sent { stays_open: false, ..Sent::new(status, 0, 0) });
+            };
+            let clock = &context.responder.clock;
+            return Some(send(x, handler, response, (clock, memory), options));
         }
         None
     }
@@ -300,20 +309,54 @@ fn canonical_head<'a>(request: &RequestHead<'a>, name: &[u8]) -> Cow<'a, [u8]> {
     Cow::Owned([&head[..at], name, &target[query..], &head[at + target.len()..]].concat())
 }
 
-/// Sends a response of a handler, which was checked; `None` ends the connection.
+/// Writes the fields that a response of a handler needs and does not have (RFC 9110, section 6.6.1, and RFC 9112, section
+/// 9.6).
+fn put_missing_fields(
+    out: &mut Vec<u8>,
+    response: CheckedResponse,
+    clock: &Clock,
+    options: ResponseOptions,
+) {
+    let (date, server) = clock.date_and_server();
+    if !response.has_date {
+        out.extend_from_slice(date);
+    }
+    if !response.has_server {
+        out.extend_from_slice(server);
+    }
+    if !response.closes {
+        out.extend_from_slice(connection(options));
+    }
+}
+
+/// Sends a response of a handler, which was checked, with the fields that it needs behind its status line. `memory` has
+/// room for these.
 fn send(
     x: &mut Cx<'_, impl Commands, State>,
     handler: &Handler,
-    response: Option<CheckedResponse>,
+    response: CheckedResponse,
+    (clock, memory): (&Clock, &mut Vec<u8>),
     options: ResponseOptions,
 ) -> Sent {
-    let Some(CheckedResponse { status, body_bytes }) = response else {
-        x.io.close(x.id, Close::Flush);
-        return Sent { stays_open: false, ..Sent::new(Status::NO_CONTENT, 0, 0) };
-    };
-    let mut queued = 0;
+    let CheckedResponse { status, body_bytes, has_date, has_server, closes, .. } = response;
+    let options = options.ending_if(closes);
+    let is_whole = has_date && has_server && (closes || connection(options).is_empty());
+    let (mut queued, mut line_bytes) = (0, if is_whole { 0 } else { response.line_bytes });
+    memory.clear();
     for piece in handler.sent() {
-        queued = x.io.send(x.id, Chunk::Copy(piece));
+        let (line, rest) = piece.split_at(line_bytes.min(piece.len()));
+        if line_bytes > 0 {
+            line_bytes -= line.len();
+            memory.extend_from_slice(line);
+            if line_bytes > 0 {
+                continue;
+            }
+            put_missing_fields(memory, response, clock, options);
+            queued = x.io.send(x.id, Chunk::Copy(memory));
+        }
+        if !rest.is_empty() {
+            queued = x.io.send(x.id, Chunk::Copy(rest));
+        }
     }
     Sent { status, ..Sent::new(Status::OK, body_bytes, queued) }.close(x.io, x.id, options)
 }

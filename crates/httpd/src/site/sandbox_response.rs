@@ -4,15 +4,22 @@
 use std::fmt;
 
 use crate::message::split::{next_field, status_line};
+use crate::site::responses::has_close;
 
 /// Maximum size of the head of a handler's response in bytes.
 pub(crate) const MAX_HEAD_BYTES: usize = 8192;
 
-/// The status and the number of body bytes of a response.
+/// A response, and what it has of the fields that the server adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CheckedResponse {
     pub(crate) status: u16,
     pub(crate) body_bytes: u64,
+    /// Length of its status line in bytes.
+    pub(crate) line_bytes: usize,
+    pub(crate) has_date: bool,
+    pub(crate) has_server: bool,
+    /// It ends the connection.
+    pub(crate) closes: bool,
 }
 
 /// Why bytes are not one response.
@@ -85,43 +92,58 @@ pub(crate) fn check<'a>(
 }
 
 struct ResponseHead {
-    status: u16,
+    /// Without the length of the body.
+    response: CheckedResponse,
     content_length: Option<u64>,
     len: usize,
 }
 
 impl ResponseHead {
     fn parse(bytes: &[u8]) -> Result<ResponseHead, Invalid> {
-        let (status, mut at) = status_line(bytes).ok_or(Invalid::StatusLine)?;
+        let (status, line_bytes) = status_line(bytes).ok_or(Invalid::StatusLine)?;
         // 101 switches to another protocol, and behind the others follows another response.
         if !(200..=599).contains(&status) {
             return Err(Invalid::Status(status));
         }
-        let mut content_length = None;
+        let mut response = CheckedResponse {
+            status,
+            body_bytes: 0,
+            line_bytes,
+            has_date: false,
+            has_server: false,
+            closes: false,
+        };
+        let (mut content_length, mut at) = (None, line_bytes);
         while !bytes[at..].starts_with(b"\r\n") {
             let field = next_field(bytes, at).ok_or(Invalid::Field)?;
-            if field.name.eq_ignore_ascii_case(b"Transfer-Encoding") {
+            let is = |name: &[u8]| field.name.eq_ignore_ascii_case(name);
+            if is(b"Transfer-Encoding") {
                 return Err(Invalid::TransferEncoding);
             }
-            if field.name.eq_ignore_ascii_case(b"Content-Length") {
+            if is(b"Content-Length") {
                 let number = number(field.value).ok_or(Invalid::ContentLength)?;
                 if content_length.replace(number).is_some() {
                     return Err(Invalid::ContentLength);
                 }
             }
+            response.has_date |= is(b"Date");
+            response.has_server |= is(b"Server");
+            response.closes |= is(b"Connection") && has_close(field.value);
             at = field.end;
         }
-        Ok(ResponseHead { status, content_length, len: at + b"\r\n".len() })
+        Ok(ResponseHead { response, content_length, len: at + b"\r\n".len() })
     }
 
     fn with_body(&self, body_bytes: u64) -> Result<CheckedResponse, Invalid> {
-        let ResponseHead { status, content_length, .. } = *self;
+        let ResponseHead { response, content_length, .. } = *self;
+        let status = response.status;
+        let response = CheckedResponse { body_bytes, ..response };
         match status {
             204 if content_length.is_some() => Err(Invalid::BodyNotPermitted(status)),
             // The length that 304 declares is that of another response (RFC 9110, section 8.6).
             204 | 304 if body_bytes > 0 => Err(Invalid::BodyNotPermitted(status)),
-            204 | 304 => Ok(CheckedResponse { status, body_bytes }),
-            _ if content_length == Some(body_bytes) => Ok(CheckedResponse { status, body_bytes }),
+            204 | 304 => Ok(response),
+            _ if content_length == Some(body_bytes) => Ok(response),
             _ => Err(Invalid::Body(content_length, body_bytes)),
         }
     }
@@ -165,7 +187,23 @@ mod tests {
             ("HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n", 304, 0),
             ("HTTP/1.1 200 ä\tb\r\nA: ä\r\nContent-Length: 2\t\r\n\r\n\r\n", 200, 2),
         ] {
-            assert_eq!(checked(response), Ok(CheckedResponse { status, body_bytes }), "{response}");
+            let found = checked(response).map(|found| (found.status, found.body_bytes));
+            assert_eq!(found, Ok((status, body_bytes)), "{response}");
+        }
+    }
+
+    #[test]
+    fn fields_that_the_server_adds_are_found() {
+        for (fields, expected) in [
+            ("", (false, false, false)),
+            ("date: a\r\nX-Server: b\r\n", (true, false, false)),
+            ("Server: a\r\nConnection: keep-alive\r\n", (false, true, false)),
+            ("Connection: a, Close\r\n", (false, false, true)),
+        ] {
+            let response = format!("HTTP/1.1 204 No Content\r\n{fields}\r\n");
+            let found = checked(&response).unwrap();
+            assert_eq!((found.has_date, found.has_server, found.closes), expected, "{fields}");
+            assert_eq!(found.line_bytes, "HTTP/1.1 204 No Content\r\n".len());
         }
     }
 
@@ -225,8 +263,11 @@ mod tests {
             let value = "a".repeat(bytes - rest);
             format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\nA: {value}\r\n\r\nb")
         };
-        let of = |response: &str| check([response.as_bytes()].into_iter(), &mut Vec::new());
-        assert_eq!(of(&long(MAX_HEAD_BYTES)), Ok(CheckedResponse { status: 200, body_bytes: 1 }));
+        let of = |response: &str| {
+            let found = check([response.as_bytes()].into_iter(), &mut Vec::new());
+            found.map(|found| (found.status, found.body_bytes))
+        };
+        assert_eq!(of(&long(MAX_HEAD_BYTES)), Ok((200, 1)));
         assert_eq!(of(&long(MAX_HEAD_BYTES + 1)), Err(Invalid::Field));
     }
 }

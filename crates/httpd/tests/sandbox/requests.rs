@@ -34,6 +34,29 @@ fn handler_answers_its_requests_before_the_site_on_every_mechanism() {
 }
 
 #[test]
+fn responses_of_handlers_had_neither_date_nor_connection() {
+    let handlers = [handler("hello.wasm").display().to_string()];
+    available().for_each(|backend| {
+        let (serving, _root) = serve(backend, &handlers);
+        let mut client = serving.connect();
+        for (version, asked, expected) in [
+            ("1.1", "", None),
+            ("1.0", "Connection: keep-alive\r\n", Some("keep-alive")),
+            ("1.1", "Connection: close\r\n", Some("close")),
+        ] {
+            let head = format!("GET /hello HTTP/{version}\r\nHost: h\r\n{asked}\r\n");
+            client.send(head.as_bytes());
+            let response = client.response(true);
+            assert!(response.head.starts_with("HTTP/1.1 200 OK\r\nDate: "), "{}", response.head);
+            assert_eq!(response.field("Connection"), expected, "{backend}: {}", response.head);
+            assert!(response.field("Server").is_some_and(|name| name.starts_with("httpd/")));
+            assert_eq!(response.body, b"Hello from a handler\n", "{backend}");
+        }
+        client.expect_end();
+    });
+}
+
+#[test]
 fn pages_that_a_handler_keeps_are_answered_from_its_memory_and_others_from_files() {
     let handlers = [format!("{},path=/cached/", handler("cache.wasm").display())];
     available().for_each(|backend| {
@@ -55,6 +78,8 @@ fn pages_that_a_handler_keeps_are_answered_from_its_memory_and_others_from_files
         }
         assert_eq!(client.get("/cached/more").body, b"not in the cache", "{backend}");
         assert_eq!(client.get("/file").body, b"of the site", "{backend}");
+        // Without a canonical path, a request is the site's.
+        assert_eq!(serving.connect().get("/cached/a%2Fb").status, 400, "{backend}");
         assert_eq!(counter(&serving, "sandbox_handled"), 3, "{backend}");
         // It left one to the site; the other one is for another path.
         assert_eq!(counter(&serving, "sandbox_passed"), 1, "{backend}");
