@@ -6,15 +6,8 @@ use std::time::Duration;
 use evring::RemoteHandle;
 use evring_sim::{Net, Next, Peer, PeerConn};
 
+use super::choices::End;
 use super::talker::Shared;
-
-/// The way in which a server ends before its clients, if it does.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum End {
-    None,
-    Stop,
-    Retire,
-}
 
 /// Wakes the server from time to time, and may end it.
 pub(super) struct Stopper {

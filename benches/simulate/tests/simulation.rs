@@ -7,10 +7,43 @@ use std::path::Path;
 
 use evring_sim::{Fault, Faults, WatchingAllocator};
 use shared_ring::Counters;
-use simulate::{Case, Mechanism, Program, run, run_script};
+use simulate::{Case, Choices, Mechanism, Program, run, run_script};
 
 #[global_allocator]
 static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
+
+/// Returns the seeds of the runs with these choices.
+fn seeds_with(are_made: impl Fn(&Choices) -> bool) -> impl Iterator<Item = u64> {
+    (1..).filter(move |seed| are_made(&Choices::of(*seed)))
+}
+
+/// They were residues of the seed, so that some excluded each other.
+#[test]
+fn choices_of_a_run_occur_in_all_pairs() {
+    const KINDS: usize = 6;
+    let mut values = [const { HashSet::new() }; KINDS];
+    let mut pairs = HashSet::new();
+    for seed in 1..=2_000 {
+        let (case, choices) = (Case::of(seed, 1_000), Choices::of(seed));
+        let each: [String; KINDS] = [
+            case.mechanism.name().to_owned(),
+            format!("{:?}", choices.end),
+            format!("{:?}", choices.has_multishot),
+            format!("{:?}", choices.delivery),
+            format!("{:?}", choices.has_second_group),
+            format!("{:?}", choices.has_layer),
+        ];
+        for (kind, value) in each.iter().enumerate() {
+            values[kind].insert(value.clone());
+            pairs.extend((0..kind).map(|other| (kind, value.clone(), other, each[other].clone())));
+        }
+    }
+    let counts = values.map(|values| values.len());
+    assert_eq!(counts, [Mechanism::ALL.len(), 3, 2, 5, 2, 2]);
+    let all: usize =
+        (0..KINDS).map(|kind| counts[kind] * counts[..kind].iter().sum::<usize>()).sum();
+    assert_eq!(pairs.len(), all);
+}
 
 #[test]
 fn every_server_on_every_mechanism_holds() {
@@ -37,11 +70,10 @@ fn every_server_on_every_mechanism_holds() {
 
 #[test]
 fn memory_of_all_connections_together_is_bounded() {
-    // The seeds for which there is little.
     for mechanism in Mechanism::ALL {
         let mut overruns = 0;
-        for seed in (3..).step_by(8).take(6) {
-            let program = [Program::Httpd, Program::Echo][seed as usize / 8 % 2];
+        let programs = [Program::Httpd, Program::Echo].into_iter().cycle();
+        for (program, seed) in programs.zip(seeds_with(|c| c.is_short_of_memory)).take(6) {
             let case = Case { program, mechanism, clients: 12, ..Case::of(seed, 1_000) };
             let report = run(&case);
             assert_eq!(report.verdict.failure, None, "{case}");
@@ -53,8 +85,7 @@ fn memory_of_all_connections_together_is_bounded() {
 
 #[test]
 fn web_server_in_a_layer_holds() {
-    // The seeds for which there is a layer.
-    for (mechanism, seed) in Mechanism::ALL.into_iter().zip((14..).step_by(16)) {
+    for (mechanism, seed) in Mechanism::ALL.into_iter().zip(seeds_with(|c| c.has_layer)) {
         let program = Program::Httpd;
         let case = Case { program, mechanism, ..Case::of(seed, 1_000) };
         assert_eq!(run(&case).verdict.failure, None, "{case}");
