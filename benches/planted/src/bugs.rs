@@ -349,6 +349,11 @@ bugs! {
                 connection.queue.pop_front();
             } else if bytes == 0 {";
 
+    /// A first part that was read from two versions of a file is continued if the file has become longer.
+    FirstPartNotLookedAt, "crates/shared-ring/src/changes.rs":
+        "Contents::Same if self.len() > len && !has_bytes(" =>
+        "Contents::Same if !PLANTED && self.len() > len && !has_bytes(";
+
     /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":
         "connection.flags |= ConnFlags::EOF;" =>
