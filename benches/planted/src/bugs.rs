@@ -223,6 +223,16 @@ bugs! {
         "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
             Outcome::Accepted(socket) => self.accepted(";
 
+    /// Scans do not ask for the end of the stream.
+    EndNotPolled on "rtsig", "crates/shared-ring/src/poller/rtsig.rs":
+        "want.to_poll() | libc::POLLRDHUP | libc::POLLPRI;" =>
+        "want.to_poll() | libc::POLLPRI | if PLANTED { 0 } else { libc::POLLRDHUP };";
+
+    /// Interests do not include the end of the stream.
+    EndNotOfInterest on "interest", "crates/shared-ring/src/poller/interest.rs":
+        "wanted |= libc::POLLRDHUP | libc::POLLPRI;" =>
+        "wanted |= libc::POLLPRI | if PLANTED { 0 } else { libc::POLLRDHUP };";
+
     /// A listener does not accept again after a pause.
     RetryForgotten, "crates/evring/src/driver/listener.rs":
         "self.retry.filter(|_| self.socket.is_some() && !self.off)" =>
@@ -302,6 +312,26 @@ bugs! {
         "chain(io.wheel.next())" =>
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
+    /// The driver waits although connections are to be visited again.
+    RevisitsNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "if !io.revisits.is_empty() ||" =>
+        "if !io.revisits.is_empty() && !PLANTED ||";
+
+    /// The driver waits although file operations have completed that are to be delivered.
+    FinishedFileOpsNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "!io.file_ops.finished.is_empty() || admit_per_turn" =>
+        "!io.file_ops.finished.is_empty() && !PLANTED || admit_per_turn";
+
+    /// The driver waits for more than the next pause of a listener.
+    PausesNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "chain(io.pauses.next())" =>
+        "chain(io.pauses.next().filter(|_| !PLANTED))";
+
+    /// The driver does not look again at a file that was written to.
+    NextLookNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "chain(io.file_ops.next_look())" =>
+        "chain(io.file_ops.next_look().filter(|_| !PLANTED))";
+
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
     ResumeReceivesFirst on "send" in Wild, "crates/evring/src/driver/receive.rs":
         "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>
@@ -348,6 +378,32 @@ bugs! {
         "} else if bytes == 0 && PLANTED {
                 connection.queue.pop_front();
             } else if bytes == 0 {";
+
+    /// The last bytes that were sent are read after the metadata that show whether they are still the same.
+    SampleAfterMetadata, "crates/shared-ring/src/changes.rs":
+        "let sample = self.read_sample(host, file, sent_to, Blocking::NoBlock);" =>
+        "let before = PLANTED.then(|| host.file_metadata(file));
+        let sample = self.read_sample(host, file, sent_to, Blocking::NoBlock);",
+        "crates/shared-ring/src/changes.rs":
+        "self.compare(host.file_metadata(file), now, |at, into| {" =>
+        "self.compare(before.unwrap_or_else(|| host.file_metadata(file)), now, |at, into| {";
+
+    /// A first part that was read from two versions of a file is continued if the file has become longer.
+    FirstPartNotLookedAt, "crates/shared-ring/src/changes.rs":
+        "Contents::Same if self.len() > len && !has_bytes(" =>
+        "Contents::Same if !PLANTED && self.len() > len && !has_bytes(";
+
+    /// A file that cannot be read ends all connections.
+    FileErrorEndsOthers, "crates/evring/src/driver/send.rs":
+        "Outcome::Failed(errno, _) => {
+                self.end(slot," =>
+        "Outcome::Failed(errno, _) => {
+                for other in 0..self.io.connections.len() as u32 {
+                    if PLANTED && other != slot && self.io.connection(other).phase == Phase::Open {
+                        self.end(other, CloseReason::Failed(errno.into()));
+                    }
+                }
+                self.end(slot,";
 
     /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":

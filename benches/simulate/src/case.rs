@@ -31,6 +31,11 @@ impl Program {
     pub fn name(self) -> &'static str {
         ["echo", "kv", "proxy", "httpd", "wild"][self as usize]
     }
+
+    /// Returns whether it sends files.
+    pub(super) fn sends_files(self) -> bool {
+        matches!(self, Program::Httpd | Program::Wild)
+    }
 }
 
 impl FromStr for Program {
@@ -60,7 +65,7 @@ impl Case {
         let mut random = fastrand::Rng::with_seed(seed);
         Case {
             program: Program::ALL[random.usize(..Program::ALL.len())],
-            mechanism: Mechanism::choose(random.usize(..Mechanism::KINDS), seed),
+            mechanism: Mechanism::choose(&mut random),
             clients: [1, 2, 5, 12][random.usize(..4)],
             plan: Plan::default().with(|p| {
                 p.seed = seed;

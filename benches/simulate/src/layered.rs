@@ -15,12 +15,9 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// Returns the layer around `inner` for two of sixteen seeds, otherwise one that transforms no connection. `landed`
-    /// is the maximum number of bytes that arrive before a pause takes effect.
-    pub(super) fn around<A: Application>(inner: A, seed: u64, landed: usize) -> Layer<A, Self> {
-        if seed % 16 < 14 {
-            return Layer::transparent(inner);
-        }
+    /// Returns the layer around `inner`. `landed` is the maximum number of bytes that arrive before a pause takes
+    /// effect.
+    pub(super) fn around<A: Application>(inner: A, landed: usize) -> Layer<A, Self> {
         // The decoded bytes may include as many consumed ones.
         let max = 2 * 2 * (A::MAX_UNCONSUMED + landed);
         Layer::new(max, inner).expect("the transform cannot fail")

@@ -3,6 +3,7 @@
 mod bounds;
 mod buffers;
 mod case;
+mod choices;
 mod contract;
 mod echo;
 mod hold;
@@ -21,6 +22,7 @@ mod talker;
 mod wild;
 
 pub use case::{Case, Program};
+pub use choices::{Choices, End};
 pub use mechanism::Mechanism;
 pub use run::{Report, run, run_script};
 pub use shrink::shrink;

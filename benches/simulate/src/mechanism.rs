@@ -10,6 +10,8 @@ use send_core::kernel::{Capacity, Delivery, SendKernel};
 use shared_ring::Kernel;
 use shared_ring::uring::{Mode, UringKernel};
 
+use super::choices::Choices;
+
 /// The mechanism that a server runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mechanism {
@@ -109,27 +111,22 @@ pub(super) enum RunError {
     Start(StartError),
 }
 
-/// Lengths of the queues of hints or signals.
-const QUEUE_LENGTHS: [usize; 4] = [1, 4, 20, 1_000];
-
 impl Mechanism {
-    /// Number of kinds of mechanisms to choose from.
-    pub(super) const KINDS: usize = 5;
-
-    /// Returns the mechanism of a kind that the seed selects.
-    pub(super) fn choose(kind: usize, seed: u64) -> Self {
-        let one_of = |some: &[Mechanism]| some[(seed % some.len() as u64) as usize];
-        let poller = |edges| {
+    /// Chooses a mechanism; each kind equally often.
+    pub(super) fn choose(random: &mut fastrand::Rng) -> Self {
+        let kind = random.usize(..6);
+        let mut one_of = |some: &[Mechanism]| some[random.usize(..some.len())];
+        let mut poller = |edges| {
             let pollers = PollerKind::ALL.iter().filter(|each| each.is_edge_triggered() == edges);
             one_of(&pollers.map(|each| Mechanism::Polling(*each)).collect::<Vec<_>>())
         };
         match kind {
-            _ if seed % 7 == 5 => Mechanism::FlexSc,
             0 => Mechanism::Uring,
             1 => Mechanism::Immediate,
-            2 => one_of(&[Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2]),
-            3 => poller(false),
-            _ => poller(true),
+            2 => poller(false),
+            3 => poller(true),
+            4 => Mechanism::FlexSc,
+            _ => one_of(&[Mechanism::Send, Mechanism::SendPs1, Mechanism::SendPs2]),
         }
     }
 
@@ -144,7 +141,7 @@ impl Mechanism {
         self,
         machine: &Machine,
         config: &Config,
-        seed: u64,
+        choices: &Choices,
         server: impl Server,
     ) -> Result<Stats, RunError> {
         let start = RunError::Start;
@@ -166,7 +163,6 @@ impl Mechanism {
                 .map(|kernel| CheckedKernel::over(kernel, machine))
                 .map_err(|e| unavailable(&e))
         };
-        let queue_len = QUEUE_LENGTHS[(seed / 3 % 4) as usize];
         match self {
             Mechanism::Uring => server.run(ring(Mode::Deferred)?),
             Mechanism::Immediate => server.run(ring(Mode::Immediate)?),
@@ -174,11 +170,11 @@ impl Mechanism {
             Mechanism::SendPs1 => server.run(sends(Delivery::Ps1)?),
             Mechanism::SendPs2 => server.run(sends(Delivery::Ps2)?),
             Mechanism::FlexSc => {
-                let with_ring = !seed.is_multiple_of(3);
-                server.run(flexsc_sim::kernel(machine, &engine, with_ring).map_err(system)?)
+                let kernel = flexsc_sim::kernel(machine, &engine, choices.waits_in_ring);
+                server.run(kernel.map_err(system)?)
             }
             Mechanism::Polling(poller) => {
-                let poller = poller.open(machine, queue_len);
+                let poller = poller.open(machine, choices.queue_len);
                 server.run(CheckedKernel::polling(machine, poller, &engine).map_err(system)?)
             }
         }

@@ -8,14 +8,16 @@ use std::time::Duration;
 
 use evring::buffers::BufferGroup;
 use evring::mechanisms::EventLoop;
-use evring::{Admission, Application, Config, FileDelivery, Order, RemoteHandle, Stats};
+use evring::{Admission, Application, Config, Order, RemoteHandle, Stats};
 use evring_httpd::{Root, Site};
 use evring_sim::{Machine, Plan, RunReport, Unsupported};
+use evring_tls::Layer;
 use examples::{Echo, Proxy, Timeouts};
 use kv::{Database, Kv, Limits};
 use shared_ring::Kernel;
 
 use super::case::{Case, Program};
+use super::choices::Choices;
 use super::contract::Contract;
 use super::echo::EchoModel;
 use super::hold::HoldBack;
@@ -26,7 +28,7 @@ use super::mechanism::{RunError, Server};
 use super::origin::Origin;
 use super::pattern::{LONG_FILE, add_files};
 use super::script::Script;
-use super::stop::{End, Stopper};
+use super::stop::Stopper;
 use super::talker::{Client, Shared};
 use super::wild::{self, Wild, WildModel};
 use super::{bounds, buffers};
@@ -58,34 +60,42 @@ pub(super) const SHORT_MEMORY_BYTES: usize = 40_000;
 
 /// Runs a case.
 pub fn run(case: &Case) -> Report {
-    let mut plan = plan(case);
-    if has_long_file(case) {
+    let choices = Choices::of(case.plan.seed);
+    let has_long_file = choices.has_long_file && case.program.sends_files();
+    let mut plan = plan(case, &choices);
+    if has_long_file {
         plan.room = Some(LONG_ROOM);
     }
     let machine = Machine::new(&plan);
-    if has_long_file(case) {
+    if has_long_file {
         add_files(&machine, &[LONG_FILE]);
     }
     let shared = Shared::default();
     let mut random = fastrand::Rng::with_seed(case.plan.seed ^ 0x5eed);
-    let config = configuration(&mut random, case);
+    let config = configuration(&mut random, case, &choices);
     let room = config.max_connections as usize;
     shared.crowded.set(case.program == Program::Httpd && room < case.clients);
     let per_address = config.max_per_address;
     shared.may_refuse.set(per_address.is_some_and(|max| max < bounds::UNREACHED_PER_ADDRESS));
     shared.is_short_of_memory.set(config.max_buffered_bytes == SHORT_MEMORY_BYTES);
     shared.is_scarce.set(room < case.clients + MAX_HUNG || case.plan.descriptors < 100);
-    let clients = |remote: RemoteHandle| add_clients(case, &machine, &shared, remote);
-    let setup = Setup { case, machine: &machine, config: &config, clients: &clients };
+    let clients = |remote: RemoteHandle| add_clients(case, &choices, &machine, &shared, remote);
+    let setup = Setup {
+        case,
+        choices,
+        machine: &machine,
+        config: &config,
+        shared: &shared,
+        clients: &clients,
+    };
     let outcome = catch_panic(|| match case.program {
         Program::Echo => setup.serve(|_| Echo),
-        Program::Kv => setup.serve(|_| cache(case.plan.seed)),
+        Program::Kv => setup.serve(|_| cache(case.plan.seed, &choices)),
         Program::Proxy => {
             machine.add_server(ORIGIN, Origin::default());
             let timeouts = Timeouts { connect: Duration::from_secs(60), ..Timeouts::default() };
             let proxy = Proxy::new(ORIGIN, timeouts);
-            let connects_late = case.plan.seed.is_multiple_of(8);
-            let proxy = if connects_late { proxy.connecting_late() } else { proxy };
+            let proxy = if choices.connects_late { proxy.connecting_late() } else { proxy };
             setup.serve(|_| proxy)
         }
         Program::Wild => {
@@ -101,17 +111,13 @@ pub fn run(case: &Case) -> Report {
 /// Room of the sockets in runs with a long file, so that it takes few steps.
 const LONG_ROOM: usize = 70_000;
 
-/// Returns whether the first client of a run requests a long file, too.
-fn has_long_file(case: &Case) -> bool {
-    matches!(case.program, Program::Httpd | Program::Wild) && case.plan.seed % 7 == 3
-}
-
 /// Runs the web server with a client that `bytes` control. They also choose the machine, the
 /// mechanism and the configuration, as described in `script.rs`. No bytes may make the run fail.
 pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.trace_steps = trace_steps;
-    let machine = Machine::new(&plan(&case));
+    let choices = Choices::of(case.plan.seed);
+    let machine = Machine::new(&plan(&case, &choices));
     let config = config.with(|c| {
         c.listen = vec![SERVER];
         c.roots = vec!["/site".into()];
@@ -119,7 +125,14 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let clients = |remote: RemoteHandle| {
         machine.add_peer(script.client(SERVER, &case.plan, &config, remote));
     };
-    let setup = Setup { case: &case, machine: &machine, config: &config, clients: &clients };
+    let setup = Setup {
+        case: &case,
+        choices,
+        machine: &machine,
+        config: &config,
+        shared: &Shared::default(),
+        clients: &clients,
+    };
     let outcome = catch_panic(|| setup.serve_files());
     end(&case, &machine, outcome)
 }
@@ -147,33 +160,29 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, RunError>, 
     Report { verdict: machine.verdict(), stats, requests: 0 }
 }
 
-/// Returns the plan of a run. In a quarter of them, io_uring has no multishot accepts and receives.
-fn plan(case: &Case) -> Plan {
-    let lacks_multishot = case.plan.seed % 4 == 2;
-    let unsupported = lacks_multishot.then_some(Unsupported::Multishot);
+fn plan(case: &Case, choices: &Choices) -> Plan {
+    let unsupported = (!choices.has_multishot).then_some(Unsupported::Multishot);
     case.plan.clone().with(|plan| plan.unsupported = plan.unsupported.or(unsupported))
 }
 
-/// Returns a cache with room for its clients' values. In a quarter of the runs they are in several
-/// stores, as if shared by workers.
-fn cache(seed: u64) -> Kv {
+/// Returns a cache with room for its clients' values.
+fn cache(seed: u64, choices: &Choices) -> Kv {
     let limits = Limits::default();
-    let database = match seed % 4 {
-        0 => Database::shared(limits, seed, 2),
-        _ => Database::new(limits, seed),
+    let database = match choices.shares_stores {
+        true => Database::shared(limits, seed, 2),
+        false => Database::new(limits, seed),
     };
     Kv::new(database.expect("the memory suffices for the default limits"))
 }
 
-fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
+fn configuration(random: &mut fastrand::Rng, case: &Case, choices: &Choices) -> Config {
     let pick = |random: &mut fastrand::Rng, all: [u32; 4]| all[random.usize(..4)];
     let max_connections = pick(random, [1, 4, 20, 1_000]);
-    let has_files = matches!(case.program, Program::Httpd | Program::Wild);
     let connects = matches!(case.program, Program::Proxy | Program::Wild);
     let backlog = pick(random, [1, 8, 100, 100]);
     let mut config = Config::default();
     config.listen = vec![SERVER];
-    if has_files {
+    if case.program.sends_files() {
         config.roots = vec!["/site".into()];
         config.writable_roots = vec![Root(0)];
     }
@@ -196,19 +205,17 @@ fn configuration(random: &mut fastrand::Rng, case: &Case) -> Config {
         [Duration::from_secs(30), Duration::from_millis(200)][random.usize(..2)];
     config.drain_timeout = [Duration::from_secs(10), Duration::from_millis(10)][random.usize(..2)];
     config.admission = admission(random, backlog);
-    // From the seed alone, so that the other choices are those of a run without the policy.
-    let seed = case.plan.seed as usize;
-    config.send_policy = match seed % 4 {
-        2 => Some(|| Box::<HoldBack>::default() as _),
-        _ => FileDelivery::ALL[seed / 4 % FileDelivery::ALL.len()].send_policy(),
+    config.send_policy = match choices.delivery {
+        None => Some(|| Box::<HoldBack>::default() as _),
+        Some(delivery) => delivery.send_policy(),
     };
-    if seed % 8 == 3 {
+    if choices.is_short_of_memory {
         config.max_buffered_bytes = SHORT_MEMORY_BYTES;
     }
-    if seed / 32 % 4 == 1 {
+    if choices.has_few_file_ops {
         config.max_file_ops = 4;
     }
-    if seed / 16 % 2 == 1 {
+    if choices.delays_reads {
         config.max_read_delay = Duration::from_millis(5);
     }
     config
@@ -229,9 +236,15 @@ fn admission(random: &mut fastrand::Rng, backlog: u32) -> Option<Admission> {
 }
 
 /// Adds the clients of a case, and a peer that stops the server.
-fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHandle) {
+fn add_clients(
+    case: &Case,
+    choices: &Choices,
+    machine: &Machine,
+    shared: &Shared,
+    remote: RemoteHandle,
+) {
     for me in 0..case.clients {
-        let requests_long = me == 0 && has_long_file(case);
+        let requests_long = me == 0 && choices.has_long_file;
         match case.program {
             Program::Echo => machine.add_peer(Client::new(EchoModel::default(), SERVER, shared)),
             Program::Proxy => machine.add_peer(Client::new(EchoModel::via_proxy(), SERVER, shared)),
@@ -245,19 +258,16 @@ fn add_clients(case: &Case, machine: &Machine, shared: &Shared, remote: RemoteHa
             }
         }
     }
-    let end = match case.plan.seed % 8 {
-        0 | 4 => End::Stop,
-        2 => End::Retire,
-        _ => End::None,
-    };
-    machine.add_peer(Stopper::new(remote, SERVER, shared, end));
+    machine.add_peer(Stopper::new(remote, SERVER, shared, choices));
 }
 
 /// The parameters of a run, before its server is chosen.
 struct Setup<'a> {
     case: &'a Case,
+    choices: Choices,
     machine: &'a Machine,
     config: &'a Config,
+    shared: &'a Shared,
     /// Adds the clients.
     clients: &'a dyn Fn(RemoteHandle),
 }
@@ -268,7 +278,10 @@ impl Setup<'_> {
         add_files(self.machine, &http::FILES);
         self.serve(|remote| {
             let site = http::site(Site::new(Some(Root(0))).remote(remote));
-            Identity::around(site, self.case.plan.seed, landed(self.config))
+            match self.choices.has_layer {
+                true => Identity::around(site, landed(self.config)),
+                false => Layer::transparent(site),
+            }
         })
     }
 
@@ -278,7 +291,7 @@ impl Setup<'_> {
         app: impl FnOnce(&RemoteHandle) -> A,
     ) -> Result<Stats, RunError> {
         let server = Serving { setup: self, app };
-        self.case.mechanism.run(self.machine, self.config, self.case.plan.seed, server)
+        self.case.mechanism.run(self.machine, self.config, &self.choices, server)
     }
 
     fn drive<A: Application + 'static, K: Kernel>(
@@ -286,18 +299,19 @@ impl Setup<'_> {
         app: impl FnOnce(&RemoteHandle) -> A,
         kernel: K,
     ) -> Result<Stats, RunError> {
-        let Setup { case, machine, config, clients } = *self;
+        let Setup { case, choices, machine, config, shared, clients } = *self;
         let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
         let inspect = bounds::check(machine, config, case.mechanism, &stop_time);
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
-        let group = match case.plan.seed % 4 {
-            1 => buffers::add(&mut server, config),
-            _ => BufferGroup::DEFAULT,
+        let group = match choices.has_second_group {
+            true => buffers::add(&mut server, config),
+            false => BufferGroup::DEFAULT,
         };
-        let app = Contract::new(app(&server.remote()), machine, group);
+        let has_own_tags = case.program == Program::Httpd;
+        let app = Contract::new(app(&server.remote()), machine, group, shared, has_own_tags);
         let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)

@@ -12,6 +12,7 @@ use evring::{Config, RemoteHandle};
 use evring_sim::{Fault, Faults, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
 use super::case::{Case, Program};
+use super::choices::Choices;
 use super::http::HttpModel;
 use super::mechanism::Mechanism;
 use super::run::SHORT_MEMORY_BYTES;
@@ -64,7 +65,7 @@ impl Script {
         config.linger_timeout = Duration::from_millis([10, 2_000][script.below(2)]);
         config.progress_interval = Duration::from_millis([200, 30_000][script.below(2)]);
         config.drain_timeout = Duration::from_millis([10, 10_000][script.below(2)]);
-        if seed % 8 == 3 {
+        if Choices::of(seed).is_short_of_memory {
             config.max_buffered_bytes = SHORT_MEMORY_BYTES;
         }
         // Clients count a refused connection as a failure.
@@ -160,6 +161,11 @@ impl Session {
 
     /// Fails the run if the connection ended with replies outstanding, and no fault excuses that.
     fn ended(&mut self, net: &mut Net<'_>, result: ReceiveResult, shared: &Shared) {
+        if self.is_valid
+            && let Err(message) = self.model.check_cut(net, &self.received)
+        {
+            net.fail(message);
+        }
         let evicted = shared.crowded.get() && self.received.is_empty();
         let excused = self.model.is_excused(net)
             || evicted

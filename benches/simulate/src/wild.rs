@@ -9,14 +9,14 @@ use bytes::Bytes;
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, WriteAt};
 use evring::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER,
-    Listener, Root, Rx,
+    Listener, Others, Root, Rx,
 };
 use evring_sim::{Fault, Net, PeerConn};
 
 use super::echo::ORIGIN_FAULTS;
 use super::pattern::{LONG_FILE, PATTERN};
 use super::replies::Replies;
-use super::talker::ProtocolModel;
+use super::talker::{ProtocolModel, has_happened_to};
 
 /// Its files: name and length.
 pub(super) const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
@@ -32,6 +32,8 @@ pub(super) struct Wild {
     origin: SocketAddr,
     /// For each connection to the origin: its client, and the number of bytes to come.
     calls: BTreeMap<(u32, u32), (ConnId, usize)>,
+    /// The connection that waits for each timer.
+    timers: [Option<ConnId>; 3],
 }
 
 /// The event that a connection waits for; it does not receive meanwhile.
@@ -45,15 +47,15 @@ pub(super) enum Waiting {
         read: bool,
     },
     Stats(usize),
-    /// Writes so many bytes to a file of its own.
-    Write(usize),
+    /// Writes so many bytes to a file of this number.
+    Write(usize, usize),
     Deadline,
     Call,
 }
 
 impl Wild {
     pub(super) fn new(origin: SocketAddr) -> Self {
-        Wild { origin, calls: BTreeMap::new() }
+        Wild { origin, calls: BTreeMap::new(), timers: [None; 3] }
     }
 
     /// Executes a command. Returns whether the next one may be executed.
@@ -77,8 +79,9 @@ impl Wild {
             }
             // In two writes; the second one opens the file again.
             "write" => {
-                *x.state = Waiting::Write(number());
-                x.io.file_op(x.id, 4, FileOp::Open(written(x.id), Access::Replace));
+                let (file, len) = (number(), number());
+                *x.state = Waiting::Write(file, len);
+                x.io.file_op(x.id, 4, FileOp::Open(written(file), Access::Replace));
             }
             "stats" => {
                 let n = number();
@@ -108,6 +111,18 @@ impl Wild {
             "wait" => {
                 *x.state = Waiting::Deadline;
                 x.io.set_deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
+            }
+            // A timer of the server instead of a deadline, if one is free.
+            "timer" => {
+                *x.state = Waiting::Deadline;
+                let at = x.io.now() + Duration::from_micros(number() as u64);
+                match self.timers.iter().position(Option::is_none) {
+                    Some(timer) => {
+                        self.timers[timer] = Some(x.id);
+                        x.io.set_timer(timer as u32, Some(at)).expect("there are more timers");
+                    }
+                    None => x.io.set_deadline(x.id, Some(at)),
+                }
             }
             "call" => {
                 let n = number();
@@ -168,22 +183,26 @@ impl Wild {
     }
 }
 
-/// Returns the path of the file that a connection writes.
-fn written(id: ConnId) -> (Root, FilePath) {
-    (Root(0), FilePath::new(format!("written-{}-{}", id.slot(), id.generation())))
+/// Returns the path of a file that a connection writes.
+fn written(file: usize) -> (Root, FilePath) {
+    (Root(0), FilePath::new(written_name(file)))
+}
+
+fn written_name(file: usize) -> String {
+    format!("written-{file}")
 }
 
 /// Writes half of the bytes to the file that was just opened, or continues after a write.
 fn write(x: &mut Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
-    let Waiting::Write(len) = *x.state else { return x.io.close(x.id, Close::Reset) };
+    let Waiting::Write(file, len) = *x.state else { return x.io.close(x.id, Close::Reset) };
     let half = len / 2;
     let op = match (tag, done) {
         (4, FileOutcome::Opened(opened)) => FileOp::write(opened.0, WriteAt::End, &PATTERN[..half]),
-        (5, FileOutcome::Written) => FileOp::Open(written(x.id), Access::Write),
+        (5, FileOutcome::Written) => FileOp::Open(written(file), Access::Write),
         (6, FileOutcome::Opened(opened)) => {
             FileOp::write(opened.0, WriteAt::Offset(half as u64), &PATTERN[half..len])
         }
-        (7, FileOutcome::Written) => FileOp::Stat(written(x.id)),
+        (7, FileOutcome::Written) => FileOp::Stat(written(file)),
         (8, FileOutcome::Stat(meta)) => {
             x.io.send(x.id, Chunk::Copy(format!("wrote {}\n", meta.len).as_bytes()));
             return Wild::resume(x);
@@ -307,10 +326,21 @@ impl Application for Wild {
         }
     }
 
+    fn timer(&mut self, io: &mut impl Commands, _: Others<'_, Waiting>, timer: u32) {
+        let client = self.timers[timer as usize].take().expect("a timer that was not set");
+        // This callback has no access to the client's state.
+        io.set_deadline(client, Some(io.now()));
+    }
+
     fn closed(&mut self, x: Cx<'_, impl Commands, Waiting>, _: CloseReason) {
         let key = (x.id.slot(), x.id.generation());
         if let Some((client, _)) = self.calls.remove(&key) {
             x.io.close(client, Close::Reset);
+        }
+        for (timer, waiting) in (0..).zip(&mut self.timers) {
+            if waiting.take_if(|id| *id == x.id).is_some() {
+                x.io.set_timer(timer, None).expect("it was set");
+            }
         }
         // The closed connection may be the one that was to accept again.
         x.io.set_accept_policy(Listener(0), AcceptPolicy::All);
@@ -329,8 +359,9 @@ impl Application for Wild {
 pub(super) struct WildModel {
     expected: Replies,
     ends: bool,
-    /// The outstanding replies depend on the disk, or on the origin.
+    /// The replies depend on the disk, on these files, or on the origin.
     uses_disk: bool,
+    files: Vec<String>,
     uses_origin: bool,
     /// It requests parts of the long file, too.
     requests_long: bool,
@@ -342,6 +373,14 @@ const MAX_OUTSTANDING_BYTES: usize = 100_000;
 impl WildModel {
     pub(super) fn new(requests_long: bool) -> Self {
         WildModel { requests_long, ..WildModel::default() }
+    }
+
+    /// Notes that a reply depends on a file.
+    fn uses(&mut self, file: String) {
+        self.uses_disk = true;
+        if !self.files.contains(&file) {
+            self.files.push(file);
+        }
     }
 }
 
@@ -360,7 +399,7 @@ impl ProtocolModel for WildModel {
             let len = 1 + net.below(LONG_FILE.1 - start);
             line(format!("long {start} {len}"));
             self.expected.add_file(start..start + len);
-            self.uses_disk = true;
+            self.uses(LONG_FILE.0.to_owned());
             return true;
         }
         match net.below(27) {
@@ -377,7 +416,7 @@ impl ProtocolModel for WildModel {
                 let len = 1 + net.below((size - start).min(max));
                 line(format!("{} {file} {start} {len}", if read { "read" } else { "file" }));
                 self.expected.add_file(start..start + len);
-                self.uses_disk = true;
+                self.uses(FILES[file].0.to_owned());
             }
             13..15 => {
                 line(format!("stats {}", 1 + net.below(20)));
@@ -394,6 +433,8 @@ impl ProtocolModel for WildModel {
                         return true;
                     }
                     4 => line(format!("wait {}", net.below(90_000))),
+                    5 => line(format!("timer {}", net.below(90_000))),
+                    6 => line(format!("timer {}", net.below(3_000))),
                     _ => line(format!("wait {}", net.below(3_000))),
                 }
                 self.expected.add(b"waited\n");
@@ -425,9 +466,11 @@ impl ProtocolModel for WildModel {
             }
             24 | 25 => {
                 let n = [1, 90, 3_000, 80_000][net.below(4)];
-                line(format!("write {n}"));
+                // Of no other client.
+                let file = net.below(usize::MAX);
+                line(format!("write {file} {n}"));
                 self.expected.add(format!("wrote {n}\n").as_bytes());
-                self.uses_disk = true;
+                self.uses(written_name(file));
             }
             // Replies to earlier requests could be lost with the connection.
             _ if self.expected.is_empty() && out.is_empty() => {
@@ -465,6 +508,11 @@ impl ProtocolModel for WildModel {
 
     fn needs_disk(&self) -> bool {
         self.uses_disk
+    }
+
+    fn has_file_fault(&self, net: &Net<'_>) -> bool {
+        let mut faults = [Fault::DiskError, Fault::FileChanges].into_iter();
+        faults.any(|fault| self.files.iter().any(|name| has_happened_to(net, fault, name)))
     }
 
     fn may_close(&self) -> bool {

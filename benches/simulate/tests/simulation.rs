@@ -7,10 +7,43 @@ use std::path::Path;
 
 use evring_sim::{Fault, Faults, WatchingAllocator};
 use shared_ring::Counters;
-use simulate::{Case, Mechanism, Program, run, run_script};
+use simulate::{Case, Choices, Mechanism, Program, run, run_script};
 
 #[global_allocator]
 static ALLOCATOR: WatchingAllocator<System> = WatchingAllocator(System);
+
+/// Returns the seeds of the runs with these choices.
+fn seeds_with(are_made: impl Fn(&Choices) -> bool) -> impl Iterator<Item = u64> {
+    (1..).filter(move |seed| are_made(&Choices::of(*seed)))
+}
+
+/// They were residues of the seed, so that some excluded each other.
+#[test]
+fn choices_of_a_run_occur_in_all_pairs() {
+    const KINDS: usize = 6;
+    let mut values: [HashSet<String>; KINDS] = Default::default();
+    let mut pairs = HashSet::new();
+    for seed in 1..=2_000 {
+        let (case, choices) = (Case::of(seed, 1_000), Choices::of(seed));
+        let each: [String; KINDS] = [
+            case.mechanism.name().to_owned(),
+            format!("{:?}", choices.end),
+            format!("{:?}", choices.has_multishot),
+            format!("{:?}", choices.delivery),
+            format!("{:?}", choices.has_second_group),
+            format!("{:?}", choices.has_layer),
+        ];
+        for (kind, value) in each.iter().enumerate() {
+            values[kind].insert(value.clone());
+            pairs.extend((0..kind).map(|other| (kind, value.clone(), other, each[other].clone())));
+        }
+    }
+    let counts = values.map(|values| values.len());
+    assert_eq!(counts, [Mechanism::ALL.len(), 3, 2, 5, 2, 2]);
+    let all: usize =
+        (0..KINDS).map(|kind| counts[kind] * counts[..kind].iter().sum::<usize>()).sum();
+    assert_eq!(pairs.len(), all);
+}
 
 #[test]
 fn every_server_on_every_mechanism_holds() {
@@ -37,11 +70,10 @@ fn every_server_on_every_mechanism_holds() {
 
 #[test]
 fn memory_of_all_connections_together_is_bounded() {
-    // The seeds for which there is little.
     for mechanism in Mechanism::ALL {
         let mut overruns = 0;
-        for seed in (3..).step_by(8).take(6) {
-            let program = [Program::Httpd, Program::Echo][seed as usize / 8 % 2];
+        let programs = [Program::Httpd, Program::Echo].into_iter().cycle();
+        for (program, seed) in programs.zip(seeds_with(|c| c.is_short_of_memory)).take(6) {
             let case = Case { program, mechanism, clients: 12, ..Case::of(seed, 1_000) };
             let report = run(&case);
             assert_eq!(report.verdict.failure, None, "{case}");
@@ -53,8 +85,7 @@ fn memory_of_all_connections_together_is_bounded() {
 
 #[test]
 fn web_server_in_a_layer_holds() {
-    // The seeds for which there is a layer.
-    for (mechanism, seed) in Mechanism::ALL.into_iter().zip((14..).step_by(16)) {
+    for (mechanism, seed) in Mechanism::ALL.into_iter().zip(seeds_with(|c| c.has_layer)) {
         let program = Program::Httpd;
         let case = Case { program, mechanism, ..Case::of(seed, 1_000) };
         assert_eq!(run(&case).verdict.failure, None, "{case}");
@@ -65,42 +96,54 @@ fn web_server_in_a_layer_holds() {
 #[test]
 fn replies_from_files_that_change_are_not_continued_with_another_version() {
     for mechanism in Mechanism::ALL {
-        for (program, seed) in [Program::Httpd, Program::Wild].iter().cycle().zip(1..=40) {
-            let mut case = Case { program: *program, mechanism, ..Case::of(seed, 1_000) };
-            case.plan.faults =
-                Faults::NONE.with(Fault::FileChanges).with(Fault::Cold).with(Fault::ShortSend);
-            assert_eq!(run(&case).verdict.failure, None, "{case}");
+        for program in [Program::Httpd, Program::Wild] {
+            let mut changes = 0;
+            for seed in 1..=20 {
+                let mut case = Case { program, mechanism, ..Case::of(seed, 1_000) };
+                // A first part that is read in two reads may be of two versions.
+                case.plan.faults = Faults::NONE
+                    .with(Fault::FileChanges)
+                    .with(Fault::Cold)
+                    .with(Fault::ShortRead)
+                    .with(Fault::ShortSend);
+                let report = run(&case);
+                assert_eq!(report.verdict.failure, None, "{case}");
+                changes += report.verdict.faults[Fault::FileChanges as usize];
+            }
+            assert!(changes > 0, "{program:?} on {mechanism:?}: no file has changed");
         }
     }
 }
 
-/// It is written over between two short reads of its first part.
+/// The contract once looked for the deadlines of connections that had ended and waited for the disk.
 #[test]
-fn reply_from_two_versions_was_continued_as_the_first_part_was_not_looked_at() {
-    let case = "httpd uring seed=179570794411214 steps=729 clients=2 descriptors=30 \
-                faults=short-receive+multishot-ends+table-full+accept-aborted+interrupted+busy+cancel-loses+reset+stall+cold+\
-                short-read+file-changes+disk-hangs first=59";
-    let case: Case = case.parse().unwrap();
-    assert_eq!(run(&case).verdict.failure, None, "{case}");
-}
-
-#[test]
-fn deadline_of_a_connection_that_waits_for_a_hanging_disk_to_end_was_looked_for() {
-    let case = "httpd immediate seed=179571957609411 steps=810 clients=12 descriptors=1000 \
-                faults=short-receive+slow-wire+multishot-ends+no-buffers+accept-aborted+interrupted+busy+cancel-loses+stall+\
-                disk-error+cold+short-read+file-changes+slow-disk+disk-hangs";
-    let case: Case = case.parse().unwrap();
-    assert_eq!(run(&case).verdict.failure, None, "{case}");
+fn servers_of_a_disk_that_hangs_hold() {
+    let mut hangs = 0;
+    for seed in 1..=100 {
+        let (program, mechanism) = (Program::Httpd, Mechanism::Immediate);
+        let mut case = Case { program, mechanism, clients: 12, ..Case::of(seed, 1_000) };
+        case.plan.faults =
+            Faults::NONE.with(Fault::Cold).with(Fault::DiskHangs).with(Fault::SlowDisk);
+        let report = run(&case);
+        assert_eq!(report.verdict.failure, None, "{case}");
+        hangs += report.verdict.faults[Fault::DiskHangs as usize];
+    }
+    assert!(hangs > 0);
 }
 
 /// One of them is of a client that waited forever for a disk that hangs.
 #[test]
 fn scripts_from_which_the_fuzzer_starts_hold() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/server");
+    let mut mechanisms = HashSet::new();
     for seed in fs::read_dir(seeds).unwrap() {
         let path = seed.unwrap().path();
-        assert_eq!(run_script(&fs::read(&path).unwrap(), false).verdict.failure, None, "{path:?}");
+        let script = fs::read(&path).unwrap();
+        assert_eq!(run_script(&script, false).verdict.failure, None, "{path:?}");
+        // The first byte chooses the mechanism.
+        mechanisms.insert(usize::from(script[0]) % Mechanism::ALL.len());
     }
+    assert_eq!(mechanisms, (0..Mechanism::ALL.len()).collect());
 }
 
 #[test]

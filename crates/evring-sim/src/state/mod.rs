@@ -17,9 +17,10 @@ mod usage;
 pub(crate) use arrivals::Datagrams;
 pub(crate) use descriptor::DescriptorKind;
 pub(crate) use event::{Event, WaitOutcome};
-pub(crate) use readiness::readiness;
+pub(crate) use readiness::{is_hung_up, readiness};
 pub(crate) use signal_queue::{SignalQueue, Signalling};
 pub use usage::MachineUsage;
+pub(crate) use usage::{client, network};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -29,7 +30,8 @@ use std::time::{Duration, Instant};
 
 use shared_ring::{Fd, Waker};
 
-use crate::disk::FileTree;
+use crate::disk::{FileTree, ROOT};
+use crate::fault::Fault;
 use crate::memory::MemoryHold;
 use crate::page_cache::PageCache;
 use crate::peer::Peer;
@@ -39,6 +41,7 @@ use crate::stream::{Connection, End};
 use crate::trace::Trace;
 use descriptor::Descriptor;
 use listener::Listener;
+use listeners::FIRST_PORT;
 use usage::UsageTracker;
 
 /// A peer and its scheduling state.
@@ -55,6 +58,8 @@ pub(crate) struct SimState {
     pub(crate) rng: SimRng,
     pub(crate) disk: FileTree,
     pub(crate) page_cache: PageCache,
+    /// The files to which a fault has happened; `None` for one that did not exist.
+    file_faults: Vec<(Fault, Option<u32>)>,
     /// See [`Machine::set_disk_time`](crate::Machine::set_disk_time).
     pub(crate) disk_time: Option<Duration>,
     pub(crate) trace: Trace,
@@ -86,7 +91,7 @@ pub(crate) struct SimState {
     wakers: Vec<(u32, Arc<AtomicU64>)>,
     /// Woken when file work is done.
     worker: Option<Waker>,
-    ports: u16,
+    last_port: u16,
     /// Number of client addresses that peers connect from.
     num_addresses: usize,
     steps: u64,
@@ -111,6 +116,7 @@ impl SimState {
             rng,
             disk: FileTree::new(),
             page_cache: PageCache::default(),
+            file_faults: Vec::new(),
             disk_time: None,
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
@@ -133,7 +139,7 @@ impl SimState {
             abandoned_files: Vec::new(),
             wakers: Vec::new(),
             worker: None,
-            ports: 10_000,
+            last_port: FIRST_PORT - 1,
             num_addresses,
             steps: 0,
             max_steps: plan.steps,
@@ -170,6 +176,21 @@ impl SimState {
 
     pub(crate) fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Returns whether this fault happens to a file now, and notes that; `None` for a file that does not exist.
+    pub(crate) fn file_fault(&mut self, fault: Fault, node: Option<u32>) -> bool {
+        let happens = self.rng.fault(fault);
+        if happens && !self.file_faults.contains(&(fault, node)) {
+            self.file_faults.push((fault, node));
+        }
+        happens
+    }
+
+    /// Returns whether this fault has happened to the file at a path.
+    pub(crate) fn has_file_fault(&self, fault: Fault, path: &str) -> bool {
+        let node = self.disk.find(ROOT, path.as_bytes()).ok();
+        self.file_faults.contains(&(fault, node))
     }
 
     /// Changes a file, as another program might.
