@@ -1,6 +1,9 @@
 //! Servers under test, and the mechanisms that they run on.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+#[path = "../../../shared-ring/tests/descriptor_limit/mod.rs"]
+mod descriptor_limit;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,6 +21,7 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the mechanisms that are available, and prints the others.
 pub(crate) fn mechanisms() -> impl Iterator<Item = &'static str> {
+    descriptor_limit::raise();
     backends().into_iter().filter_map(|backend| match backend.available {
         Ok(()) => Some(backend.name),
         Err(reason) => {

@@ -1,6 +1,8 @@
 //! A server in a thread, and a blocking client.
 #![allow(dead_code)]
 
+#[path = "../../../shared-ring/tests/descriptor_limit/mod.rs"]
+mod descriptor_limit;
 pub(crate) mod program;
 pub(crate) mod random;
 pub(crate) mod refused;
@@ -36,6 +38,7 @@ pub(crate) fn on_every_backend_at_once(test: impl Fn(&'static str) + Sync) {
 
 /// Returns the names of the mechanisms that are available.
 pub(crate) fn available() -> impl Iterator<Item = &'static str> {
+    descriptor_limit::raise();
     backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
 }
 
@@ -47,6 +50,7 @@ pub(crate) fn connect(server: &evring_httpd::Server) -> Client {
 /// Runs `test` with the name of every available mechanism, and with `auto` where io_uring is
 /// forbidden.
 pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
+    descriptor_limit::raise();
     for backend in backends() {
         match backend.available {
             Ok(()) => {
