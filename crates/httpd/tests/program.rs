@@ -795,8 +795,9 @@ fn status_json_has_the_metrics() {
         let counts: Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(counts["backend"], backend);
         assert_eq!(counts["responses_4xx"], 1);
-        assert_eq!(counts["connections_accepted"], 1);
-        assert!(counts["system_calls"].as_u64().unwrap() > 0);
+        client.status_when(|counts| {
+            counts["connections_accepted"] == 1 && counts["system_calls"].as_u64().unwrap() > 0
+        });
         let hidden = Serving::start(&arguments);
         assert_eq!(hidden.connect().get("/.httpd/status.json").status, 404);
     }
@@ -820,7 +821,7 @@ fn status_json_had_only_the_worker_that_answers_as_it_is() {
         let counts: Value = serde_json::from_slice(&response.body).unwrap();
         assert_eq!(counts["backend"], backend);
         assert_eq!((&counts["workers"], &counts["responses_2xx"]), (&3.into(), &CLIENTS.into()));
-        assert_eq!(counts["connections_accepted"], CLIENTS, "{backend}");
+        clients[0].status_when(|counts| counts["connections_accepted"] == CLIENTS);
         // It waits in its turn, and other requests of the connection after it.
         clients[1].send(
             b"GET /.httpd/status.json HTTP/1.1\r\nHost: a\r\n\r\nGET /none HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -12,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::evring::mechanisms::backends;
 use evring_httpd::options::Limits;
@@ -21,6 +21,7 @@ use evring_httpd::{evring::AnyMechanism, evring::RemoteHandle, evring::Stats};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt;
+use serde_json::Value;
 
 pub(crate) use refused::refuse_io_uring;
 
@@ -185,12 +186,25 @@ impl Client {
     }
 
     /// Returns the server's metrics.
-    pub(crate) fn status(&mut self) -> serde_json::Value {
+    pub(crate) fn status(&mut self) -> Value {
         self.status_or_end().expect("the server has closed the connection")
     }
 
-    /// The same; `None` if the server closes the connection, as it has no memory for the response.
-    pub(crate) fn status_or_end(&mut self) -> Option<serde_json::Value> {
+    /// Returns the server's metrics once they are as expected: what a worker has counted may come late, if it is busy.
+    pub(crate) fn status_when(&mut self, is_expected: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let status = self.status();
+            if is_expected(&status) {
+                return status;
+            }
+            assert!(Instant::now() < until, "{status}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// As [`Self::status`]; `None` if the server closes the connection, as it has no memory for the response.
+    pub(crate) fn status_or_end(&mut self) -> Option<Value> {
         self.send(b"GET /.httpd/status.json HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut first = [0];
         if self.receive(&mut first) == 0 {
