@@ -45,7 +45,7 @@ const MAX_FILE_OPS: usize = 64;
 /// A file that no send takes whole.
 const FILE_BYTES: u64 = 300_000;
 
-/// Has the tests run one after the other: select(2) has 1,024 descriptors for both ends and the files.
+/// Has the tests run one after the other, as each has hundreds of descriptors.
 fn alone() -> impl Drop {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
