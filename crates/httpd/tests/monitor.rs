@@ -410,6 +410,27 @@ fn slow_clients_of_the_metrics_kept_readyz_from_answering() {
 }
 
 #[test]
+fn listener_of_the_metrics_has_256_places() {
+    const PLACES: usize = 256;
+    on_every_backend(|backend| {
+        let mut limits = Limits::default();
+        limits.keep_alive_timeout = Duration::from_secs(3600);
+        let server = limited(limits, None).listen("127.0.0.1:0").backend(backend).start().unwrap();
+        let mut clients: Vec<_> = (0..PLACES).map(|_| monitor(&server)).collect();
+        for client in &mut clients {
+            assert_eq!(client.get("/healthz").status, 200, "{backend}");
+        }
+        assert!(!clients.iter().any(Client::has_more), "{backend}: none had to go");
+        let mut another = monitor(&server);
+        assert_eq!(another.get("/healthz").status, 200, "{backend}");
+        clients[0].expect_end();
+        for client in [&mut clients[PLACES - 1], &mut another] {
+            assert_eq!(client.get("/healthz").status, 200, "{backend}");
+        }
+    });
+}
+
+#[test]
 fn metrics_had_other_limits_than_the_server() {
     let mut limits = Limits::default();
     limits.max_request_line_bytes = 100;
