@@ -14,7 +14,7 @@ use evring_httpd::options::Limits;
 use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::Value;
 use serving::program::Serving;
-use serving::{Client, available};
+use serving::{Client, available, connect_with_small_buffer};
 
 /// Maximum growth of a server's memory with a hostile client, in KiB.
 const MAX_GROWTH_KB: u64 = 2 * 1024;
@@ -512,14 +512,6 @@ fn incomplete_heads_and_bodies_time_out_with_408() {
         assert_eq!(client.response(true).status, 408, "{name}");
         client.expect_end();
     }
-}
-
-/// Connects with a small buffer, so that the client's kernel takes little of a response.
-fn connect_with_small_buffer(to: SocketAddr) -> Client {
-    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    net::sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
-    net::connect(&socket, &to).unwrap();
-    Client::new(TcpStream::from(socket))
 }
 
 #[test]

@@ -20,7 +20,7 @@ use evring_httpd::{Config, Root, Site};
 use evring_httpd::{evring::AnyMechanism, evring::RemoteHandle, evring::Stats};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
 use serde_json::Value;
 
 pub(crate) use refused::refuse_io_uring;
@@ -48,6 +48,14 @@ pub(crate) fn connect(server: &evring_httpd::Server) -> Client {
     Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
+/// Connects with a small buffer, so that the client's kernel takes little of a response.
+pub(crate) fn connect_with_small_buffer(to: SocketAddr) -> Client {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    net::connect(&socket, &to).unwrap();
+    Client::new(TcpStream::from(socket))
+}
+
 /// Runs `test` with the name of every available mechanism, and with `auto` where io_uring is
 /// forbidden.
 pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
@@ -58,7 +66,7 @@ pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
                 println!("on {}", backend.name);
                 test(backend.name);
             }
-            Err(reason) => println!("not on {}: {reason}", backend.name),
+            Err(reason) => println!("not tested: {}: {reason}", backend.name),
         }
     }
     println!("where io_uring is forbidden");
