@@ -68,9 +68,16 @@ check() {
             ;;
         "cargo run --release -p kv -- -p 11211")
             cargo build --release --quiet -p kv
-            timeout 60 "$target/release/kv" -p 11211 >"$work/out" 2>&1 &
+            # On another port: a memcached may have this one.
+            timeout 60 "$target/release/kv" -p 0 >"$work/out" 2>&1 &
             pid=$!
-            until exec 3<>/dev/tcp/127.0.0.1/11211; do kill -0 "$pid" || return 1; sleep 0.05; done 2>/dev/null
+            local port=
+            until [ -n "$port" ]; do
+                kill -0 "$pid" || { cat "$work/out" >&2; return 1; }
+                sleep 0.05
+                port=$(sed -n 's|^listening on [0-9.]*:\([0-9]*\).*|\1|p' "$work/out")
+            done
+            exec 3<>"/dev/tcp/127.0.0.1/$port"
             printf 'version\r\nquit\r\n' >&3
             grep -q '^VERSION' <&3
             exec 3>&-

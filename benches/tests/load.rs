@@ -2,10 +2,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 
+use rustix::net::{self, AddressFamily, SocketType};
 use serde_json::Value;
 
 /// A web server of the lab, killed on drop.
@@ -55,9 +57,12 @@ fn message(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).trim().to_owned()
 }
 
-/// Returns an address that refuses connections.
-fn refusing_address() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+/// A socket that does not listen, whose address thus refuses connections.
+fn refuse() -> (OwnedFd, SocketAddr) {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, address)
 }
 
 #[test]
@@ -122,11 +127,14 @@ fn sessions_are_read_and_series_and_log_written() {
     assert!(output.status.success(), "{}", message(&output));
     // Every other of 50 sessions has two requests; the second expects a longer body.
     let observation = observation(&output);
-    // A request counts in the period in which it is due; the second one when the first is answered.
-    let about_25 = |count: &serde_json::Value| matches!(count.as_u64(), Some(23..=27));
+    // A request counts in the period in which it is due, so at the edges one more or less does.
+    let about_25 = |count: &Value| matches!(count.as_u64(), Some(24..=26));
     let failed = &observation["failed"];
-    assert!(about_25(&observation["replies"]) && about_25(&failed["short_body"]), "{observation}");
+    assert!(about_25(&observation["replies"]), "{observation}");
     assert!(about_25(&failed["status_other"]), "{observation}");
+    // The second request is due when the first is answered. If that is late, those of the warm-up count, and those of the
+    // last sessions do not.
+    assert!(matches!(failed["short_body"].as_u64(), Some(1..=30)), "{observation}");
     let series = std::fs::read_to_string(&csv).unwrap();
     assert!(series.starts_with("until_s,due,") && series.lines().count() >= 6, "{series}");
     let log = std::fs::read_to_string(&log).unwrap();
@@ -135,7 +143,8 @@ fn sessions_are_read_and_series_and_log_written() {
 
 #[test]
 fn refused_connections_fail_with_partial_results() {
-    let url = format!("http://{}/", refusing_address());
+    let (_socket, address) = refuse();
+    let url = format!("http://{address}/");
     let output = load(&[&url, "--json", "-"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(message(&output).contains("the server refuses connections"), "{}", message(&output));

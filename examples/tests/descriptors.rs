@@ -23,8 +23,8 @@ fn fill() -> Vec<File> {
 #[test]
 fn listener_pauses_without_descriptors_and_resumes() {
     let old = getrlimit(Resource::Nofile);
-    setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..old }).unwrap();
     on_each(|backend| {
+        setrlimit(Resource::Nofile, Rlimit { current: Some(200), ..old }).unwrap();
         let server = Server::start(backend, config(), || Echo);
         let mut before = Client::connect(server.address);
         before.ask(b"before", b"before");

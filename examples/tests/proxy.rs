@@ -4,10 +4,12 @@ use crate::support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use evring::Config;
 use examples::{Echo, Proxy, Timeouts};
+use rustix::net::{self, AddressFamily, SocketType};
 use support::client::{Client, End};
 use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
 
@@ -28,9 +30,12 @@ fn take(listener: &TcpListener) -> TcpStream {
     stream
 }
 
-/// An address without a listener.
-fn unused_address() -> SocketAddr {
-    listen().1
+/// A socket that does not listen, whose address thus refuses connections.
+fn refuse() -> (OwnedFd, SocketAddr) {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, address)
 }
 
 #[test]
@@ -173,7 +178,8 @@ fn stopped_reader_blocks_the_writer() {
 #[test]
 fn refused_upstream_resets_the_client() {
     on_each(|backend| {
-        let server = proxy(backend, config(), unused_address());
+        let (_socket, address) = refuse();
+        let server = proxy(backend, config(), address);
         for _ in 0..3 {
             // A reset may arrive before the client notices that it was connected.
             match TcpStream::connect(server.address) {

@@ -204,7 +204,7 @@ fn on_each(test: impl Fn(&str)) {
                 .iter()
                 .any(|b| b.name == "uring" && b.available.is_ok())
         {
-            println!("io_uring is not available");
+            println!("not tested: io_uring is not available");
             continue;
         }
         println!("{mechanism}");
@@ -381,7 +381,7 @@ fn empty_datagrams_are_handled() {
 #[test]
 fn handler_serves_ipv6() {
     if let Err(error) = UdpSocket::bind("[::1]:0") {
-        return println!("IPv6 is not available: {error}");
+        return println!("not tested: IPv6 is not available: {error}");
     }
     on_each(|mechanism| {
         let config = config();

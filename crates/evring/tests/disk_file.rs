@@ -1,4 +1,8 @@
 //! A file with known contents that can leave the page cache.
+#![allow(dead_code, reason = "not every test uses all of it")]
+
+#[path = "../../shared-ring/tests/page_cache/mod.rs"]
+pub(crate) mod page_cache;
 
 /// A file on a disk, which can leave the page cache. One in memory could not.
 pub(crate) struct DiskFile {
@@ -16,9 +20,14 @@ impl DiskFile {
         DiskFile { root, file }
     }
 
-    /// Removes it from the page cache.
-    pub(crate) fn evict(&self) {
-        rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed).unwrap();
+    /// Returns whether the file system tells what is cached.
+    pub(crate) fn tells_what_is_cached(&self) -> bool {
+        page_cache::tells(&self.file)
+    }
+
+    /// Removes it from the page cache. Returns whether nothing of it is cached.
+    pub(crate) fn evict(&self) -> bool {
+        page_cache::evict(&self.file)
     }
 }
 

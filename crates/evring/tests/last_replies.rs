@@ -15,8 +15,11 @@ use crate::listener::into_owned_fd;
 use crate::replies_ok::LARGE;
 use crate::server::{Server, TIMEOUT, listening, next, side_by_side};
 
-/// Progress interval of a closing connection.
+/// Progress interval of a closing connection whose client does not read, or not enough.
 const STALL: Duration = Duration::from_millis(800);
+
+/// That of one whose client reads: longer than a busy machine stops this process.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// Sends a reply to each client, closes, and reports the close reason.
 struct Replies {
@@ -43,11 +46,15 @@ impl Application for Replies {
 }
 
 /// A server that sends `len` bytes through small socket buffers, and a client with a small one.
-fn narrow(name: &'static str, len: usize) -> (Server, TcpStream, Receiver<CloseReason>) {
+fn narrow(
+    name: &'static str,
+    len: usize,
+    interval: Duration,
+) -> (Server, TcpStream, Receiver<CloseReason>) {
     let (ended, receiver) = mpsc::channel();
     let sockets = BufferSizes { send: Some(16 * 1024), receive: None };
     let config = listening(1).with(|c| {
-        c.progress_interval = STALL;
+        c.progress_interval = interval;
         c.min_rate = 1;
         c.socket_buffers = sockets;
     });
@@ -75,7 +82,7 @@ fn slow_reader_got_only_part_of_the_last_reply() {
     // Less than one operation may send, so progress within an operation must count.
     const LEN: usize = 240_000;
     side_by_side(|name| {
-        let (server, mut client, receiver) = narrow(name, LEN);
+        let (server, mut client, receiver) = narrow(name, LEN, PATIENCE);
         let (begin, mut got, mut piece) = (Instant::now(), 0, [0; 8192]);
         let end = loop {
             match client.read(&mut piece) {
@@ -83,11 +90,11 @@ fn slow_reader_got_only_part_of_the_last_reply() {
                 Ok(n) => got += n,
                 Err(error) => break Err(error),
             }
-            thread::sleep(Duration::from_millis(70));
+            thread::sleep(Duration::from_millis(180));
         };
         assert!(end.is_ok() && got == LEN, "{name}: {got} bytes of {LEN}, then {end:?}");
         assert!(
-            begin.elapsed() > 2 * STALL,
+            begin.elapsed() > 2 * PATIENCE,
             "{name}: the reader was not slow: {:?}",
             begin.elapsed()
         );
@@ -103,7 +110,7 @@ fn stalled_reply_ended_like_a_complete_one() {
     const LEN: usize = 8 << 20;
     side_by_side(|name| {
         let begin = Instant::now();
-        let (server, mut client, receiver) = narrow(name, LEN);
+        let (server, mut client, receiver) = narrow(name, LEN, STALL);
         let reason = next(&receiver);
         assert!(matches!(reason, CloseReason::Failed(_)), "{name}: {reason:?}");
         assert!(begin.elapsed() >= STALL / 2, "{name}: after {:?}", begin.elapsed());
@@ -138,12 +145,12 @@ fn steady_reader_was_reset_while_the_send_buffer_was_full() {
     side_by_side(|name| {
         let (ended, receiver) = mpsc::channel();
         let config = listening(1).with(|c| {
-            c.progress_interval = STALL;
+            c.progress_interval = PATIENCE;
             c.min_rate = 1000;
         });
         let server = Server::start(name, config, move || Replies { len: LEN, ended });
         let mut client = server.connect();
-        let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(15));
+        let (got, end) = read_steadily(&mut client, 40_000, Duration::from_millis(38));
         assert_eq!((got, end), (LEN, Ok(0)), "{name}");
         assert!(matches!(next(&receiver), CloseReason::Closed), "{name}");
         server.stop();

@@ -1,5 +1,6 @@
 //! Pauses of sends on the simulated machine: of many connections that end at once, and during a read.
 
+use crate::cold_files::By;
 use crate::disk_file::contents;
 use crate::sends_file::SendsFile;
 
@@ -112,6 +113,79 @@ fn all_pauses_that_had_ended_came_before_what_had_arrived_meanwhile() {
     assert_eq!(numbers.iter().sum::<usize>(), CLIENTS);
     let max = *numbers.iter().max().unwrap();
     assert!((2..=8).contains(&max), "{max} pauses ended at once");
+}
+
+/// Pauses every send for longer than a test.
+struct AlwaysPauses;
+
+impl SendPolicy for AlwaysPauses {
+    fn next(&mut self, _state: &SendState<'_>) -> SendStep {
+        SendStep::Pause(Duration::from_secs(3600))
+    }
+}
+
+/// A client that resets its connections, each some time after its request.
+struct Resets {
+    line: Option<PeerConn>,
+    left: usize,
+    next_at: Duration,
+}
+
+impl Peer for Resets {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        let early = self.next_at.saturating_sub(net.now());
+        if !early.is_zero() {
+            return Next::After(early);
+        }
+        if let Some(line) = self.line.take() {
+            net.reset(line);
+            self.left -= 1;
+        } else if self.left == 0 {
+            return Next::Done;
+        } else {
+            self.line = net.connect(at());
+            let line = self.line.as_ref().expect("the server has room");
+            net.send(line, b"x");
+        }
+        let step = Duration::from_millis(10);
+        self.next_at = net.now() + step;
+        Next::After(step)
+    }
+
+    fn waits_for(&self) -> String {
+        "the time of its next reset".to_owned()
+    }
+}
+
+#[test]
+fn entries_of_pauses_of_closed_connections_are_removed() {
+    for by in By::ALL {
+        let machine = Machine::new(&Plan::default().with(|p| {
+            p.faults = Faults::NONE;
+            p.steps = 1_000_000;
+        }));
+        machine.add_file("site/file", contents(FILE_BYTES));
+        let config = Config::default().with(|c| {
+            c.listen = vec![at()];
+            c.roots = vec!["/site".into()];
+            c.send_policy = Some(|| Box::new(AlwaysPauses));
+        });
+        machine.add_peer(Resets { line: None, left: 20, next_at: Duration::ZERO });
+        let app = SendsFile {
+            send: |io: &mut dyn Commands, id, file| {
+                io.send(id, Chunk::File(file, 0..FILE_BYTES));
+            },
+            closed: |_| {},
+        };
+        let (mut pauses, mut slots) = (0, 0);
+        let stats = by.serve(&machine, &config, app, |usage| {
+            pauses = pauses.max(usage.pauses);
+            slots = slots.max(usage.slots);
+        });
+        assert_eq!(machine.verdict().failure, None, "{by:?}");
+        assert_eq!(stats.unwrap().accepted, 20, "{by:?}");
+        assert!(pauses > slots && pauses <= 2 * slots, "{by:?}: {pauses} of {slots} connections");
+    }
 }
 
 thread_local! {

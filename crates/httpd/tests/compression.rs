@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::LazyLock;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::Server;
 use evring_httpd::options::{Compression, Limits};
@@ -235,7 +235,7 @@ fn clients_that_leave_while_files_are_compressed_leave_no_trace() {
     });
 }
 
-/// Brotli compresses so many bytes for more than a second at level 11.
+/// Brotli compresses so many bytes for about a second or more at level 11.
 const SLOW_BYTES: usize = 400_000;
 
 /// Starts a server whose cached files stay, with a page that takes long to compress, when the tag of the
@@ -258,12 +258,19 @@ fn start_slow(root: &Path, mut limits: Limits) -> (Server, Client) {
 fn slow_compression_reset_the_connection() {
     let dir = tempfile::tempdir().unwrap();
     let mut limits = Limits::default();
-    // Less than the compression takes, and enough for this client to take its response.
-    limits.progress_interval = Duration::from_secs(1);
+    // Usually less than the compression takes, and enough for this client to take its response.
+    let interval = Duration::from_secs(1);
+    limits.progress_interval = interval;
     let (_server, mut client) = start_slow(dir.path(), limits);
+    let start = Instant::now();
     let response = accepting(&mut client, "/a.html", "br");
-    assert_eq!((response.status, response.field("Content-Encoding")), (200, None));
-    assert_eq!(response.body, text(SLOW_BYTES));
+    let time = start.elapsed();
+    assert!(response.status == 200 && decoded(&response) == text(SLOW_BYTES));
+    match response.field("Content-Encoding") {
+        None => {}
+        Some(_) if time < 2 * interval => println!("not tested: the compression took {time:?}"),
+        Some(_) => panic!("the client waited for {time:?}"),
+    }
     // The result is used by the next one.
     while accepting(&mut client, "/a.html", "br").field("Content-Encoding").is_none() {}
     assert_eq!(client.status()["compressed_files"], 1);

@@ -2,13 +2,14 @@
 
 use crate::downloads::changes::{Change, restore};
 use crate::downloads::{Files, LARGE, contents, directory, evict, name, on_all, write};
-use crate::serving::Server;
+use crate::serving::{Client, Server, connect_with_small_buffer};
 
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use evring_httpd::Config;
+use evring_httpd::evring::files::MAX_READ_BYTES;
 use evring_httpd::evring::sockets::BufferSizes;
 use evring_httpd::options::Limits;
 use evring_httpd::{evring::FileDelivery, evring::Stats};
@@ -18,16 +19,15 @@ fn start(policy: FileDelivery, backend: &'static str, root: &Path) -> Server {
     // Every file is sent from disk.
     let mut limits = Limits::default();
     limits.max_cached_file_bytes = 0;
-    start_with(policy, backend, root, limits)
+    Server::start(backend, config(policy, root), limits)
 }
 
-fn start_with(policy: FileDelivery, backend: &'static str, root: &Path, limits: Limits) -> Server {
-    let config = Config::default().with(|c| {
+fn config(policy: FileDelivery, root: &Path) -> Config {
+    Config::default().with(|c| {
         c.roots = vec![root.to_owned()];
         c.send_policy = policy.send_policy();
         c.socket_buffers = BufferSizes { send: Some(16 * 1024), receive: None };
-    });
-    Server::start(backend, config, limits)
+    })
 }
 
 #[test]
@@ -56,23 +56,34 @@ fn changed_file_is_cut_or_sent_as_promised() {
 
 #[test]
 fn client_that_never_reads_does_not_delay_others() {
-    let root = tempfile::tempdir().unwrap();
+    const SILENT: usize = 8;
+    let root = directory();
     let file = write(&root.path().join(name(LARGE)), contents(LARGE));
     on_all(|policy, backend| {
-        let server = start(policy, backend, root.path());
+        let mut limits = Limits::default();
+        limits.max_cached_file_bytes = 0;
+        limits.progress_interval = Duration::from_secs(600);
+        let drain_timeout = Duration::from_millis(100);
+        let config = config(policy, root.path()).with(|c| c.drain_timeout = drain_timeout);
+        let server = Server::start(backend, config, limits);
         let request = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", name(LARGE));
-        let mut silent: Vec<_> = (0..8).map(|_| server.connect()).collect();
+        let connect = |_| connect_with_small_buffer(server.address);
+        let mut silent: Vec<_> = (0..SILENT).map(connect).collect();
         evict(&file);
         silent.iter_mut().for_each(|client| client.send(request.as_bytes()));
+        silent.iter().for_each(Client::wait_readable);
         let response = server.connect().get(&format!("/{}", name(LARGE)));
         assert!(response.body == contents(LARGE), "{policy} {backend}");
-        drop(silent);
+        // The silent clients are there until the end.
         let stats: Stats = server.stop();
+        assert_eq!(stats.cut_at_stop, SILENT as u64, "{policy} {backend}");
+        silent.iter_mut().for_each(Client::expect_reset);
         if policy == FileDelivery::Plain {
             assert_eq!(stats.read_ahead, 0, "{backend}");
         }
         if policy == FileDelivery::Ded {
-            assert!(stats.read_ahead >= (LARGE / 32_768) as u64, "{backend}: {}", stats.read_ahead);
+            let min = LARGE.div_ceil(MAX_READ_BYTES as usize) as u64;
+            assert!(stats.read_ahead >= min, "{backend}: {}", stats.read_ahead);
         }
     });
 }
@@ -86,7 +97,7 @@ fn client_that_reads_a_byte_at_a_time_is_reset_and_does_not_delay_others() {
         let mut limits = Limits::default();
         limits.max_cached_file_bytes = 0;
         limits.progress_interval = Duration::from_millis(300);
-        let server = start_with(policy, backend, root.path(), limits);
+        let server = Server::start(backend, config(policy, root.path()), limits);
         let mut slow = server.connect();
         set_socket_recv_buffer_size(&slow.stream, 4_096).unwrap();
         evict(&file);

@@ -892,15 +892,15 @@ fn client_that_received_a_long_response_was_reset() {
     let long = contents(12_000_000);
     fs::write(dir.path().join("long"), &long).unwrap();
     let mut limits = Limits::default();
-    limits.header_timeout = Duration::from_secs(1);
-    limits.keep_alive_timeout = Duration::from_secs(1);
-    limits.progress_interval = Duration::from_secs(1);
+    limits.header_timeout = Duration::from_secs(2);
+    limits.keep_alive_timeout = Duration::from_secs(2);
+    limits.progress_interval = Duration::from_secs(2);
     let server = Server::builder().listen("127.0.0.1:0").files(dir.path()).limits(limits);
     let server = server.tls(authority.options("a", &["localhost"])).start().unwrap();
     let config = Arc::new(authority.trusting(BOTH));
     let mut connection = connect(&server, &config, "localhost");
     connection.write_all(b"GET /long HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    // It takes several times the limits: 60 pieces with a pause of 50 ms.
+    // It takes several times the limits: 60 pieces with a pause of 100 ms.
     let (mut response, mut piece) = (Vec::new(), vec![0; 200_000]);
     while response.len() < long.len() {
         let mut filled = 0;
@@ -908,7 +908,7 @@ fn client_that_received_a_long_response_was_reset() {
             filled += connection.read(&mut piece[filled..]).unwrap();
         }
         response.extend_from_slice(&piece[..filled]);
-        thread::sleep(Duration::from_millis(50));
+        thread::sleep(Duration::from_millis(100));
     }
     let mut rest = vec![0; body(&response).len().abs_diff(long.len())];
     connection.read_exact(&mut rest).unwrap();

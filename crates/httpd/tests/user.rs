@@ -94,7 +94,7 @@ fn server_runs_as_the_user_on_all_threads() {
     let is_root = geteuid().is_root();
     let uid = if is_root { NOBODY } else { geteuid().as_raw() };
     if !is_root {
-        println!("a change of the user is not tested: that needs root");
+        println!("not tested: a change of the user needs root");
     }
     on_every_backend(|backend| {
         let user = uid.to_string();

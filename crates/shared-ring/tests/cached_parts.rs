@@ -1,5 +1,7 @@
 //! Sends of files that are in the page cache, or only in part.
 
+mod page_cache;
+
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
@@ -8,40 +10,30 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 
+use page_cache::PAGE;
 use rustix::fs::{Advice, fadvise};
 use shared_ring::nonblocking::{self, SendFileError};
 use shared_ring::{Fd, Linux};
 
 /// Length of a block, which a file remembers.
 const LEN: usize = shared_ring::files::File::BLOCK_BYTES as usize;
-const PAGE: usize = 4096;
 
 /// Returns a directory on a disk: one in memory would keep its files cached.
 fn directory() -> tempfile::TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Creates a file that is not cached, and opens it for reading. The kernel reads no more of it than is requested.
-fn evicted(path: &Path, len: usize) -> File {
+/// Creates a file that is not cached, and opens it for reading. The kernel reads no more of it than is requested. Returns
+/// `None` if the file system does not tell what is cached, or keeps it.
+fn evicted(path: &Path, len: usize) -> Option<File> {
     File::create(path).unwrap().write_all(&vec![b'x'; len]).unwrap();
     let file = File::open(path).unwrap();
     file.sync_all().unwrap();
-    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
-    fadvise(&file, 0, None, Advice::Random).unwrap();
-    file
-}
-
-/// Returns whether the file system tells what is cached. If not, prints why a test makes no sense.
-fn tells_what_is_cached(directory: &Path) -> bool {
-    let path = directory.join("cached");
-    std::fs::write(&path, [b'x'; LEN]).unwrap();
-    let file = File::open(path).unwrap();
-    file.read_exact_at(&mut [0; LEN], 0).unwrap();
-    let tells = send(&file) != Err(SendFileError::Cold);
-    if !tells {
-        println!("skipped: the file system does not support preadv2(2) with RWF_NOWAIT");
+    if !page_cache::tells(&file) || !page_cache::evict(&file) {
+        return None;
     }
-    tells
+    fadvise(&file, 0, None, Advice::Random).unwrap();
+    Some(file)
 }
 
 /// Sends all of a file if that does not wait for the disk, as if nothing were known of it.
@@ -72,20 +64,18 @@ fn become_another_user() -> bool {
 #[test]
 fn missing_middle_was_overlooked_without_permission_for_cachestat() {
     let directory = directory();
-    if !tells_what_is_cached(directory.path()) {
-        return;
-    }
-    let file = evicted(&directory.path().join("file"), LEN);
+    let Some(file) = evicted(&directory.path().join("file"), LEN) else { return };
     for at in [0, LEN - PAGE] {
         file.read_exact_at(&mut [0; PAGE], at as u64).unwrap();
     }
+    let has_gap = page_cache::cached_pages(&file).contains(&false);
+    println!("the file system has left out the middle: {has_gap}");
     // Its owner has the permission.
-    let has_gap = send(&file) == Err(SendFileError::Cold);
-    println!("the file system has evicted the middle: {has_gap}");
+    assert_eq!(send(&file) == Err(SendFileError::Cold), has_gap);
     thread::scope(|scope| {
         scope.spawn(|| {
             if !become_another_user() {
-                println!("skipped: this user may not become another one (setresuid(2))");
+                println!("not tested: this user may not become another one (setresuid(2))");
                 return;
             }
             assert_eq!(send(&file) == Err(SendFileError::Cold), has_gap);
@@ -98,13 +88,11 @@ fn missing_middle_was_overlooked_without_permission_for_cachestat() {
 #[test]
 fn all_of_a_long_part_was_looked_for_before_its_first_block_was_sent() {
     let directory = directory();
-    if !tells_what_is_cached(directory.path()) {
-        return;
-    }
-    let file = evicted(&directory.path().join("file"), 2 * LEN);
+    let Some(file) = evicted(&directory.path().join("file"), 2 * LEN) else { return };
     file.read_exact_at(&mut [0; LEN], 0).unwrap();
-    let is_evicted = send_part(&file, LEN, LEN) == Err(SendFileError::Cold);
-    println!("the file system has evicted the second block: {is_evicted}");
+    let is_cached = page_cache::cached_pages(&file)[LEN / PAGE];
+    println!("the file system has read the second block, too: {is_cached}");
+    assert_eq!(send_part(&file, LEN, LEN) == Err(SendFileError::Cold), !is_cached);
     let sent = send_part(&file, 0, 2 * LEN).unwrap() as usize;
     assert!((1..=LEN).contains(&sent), "{sent}");
 }
@@ -112,10 +100,7 @@ fn all_of_a_long_part_was_looked_for_before_its_first_block_was_sent() {
 #[test]
 fn cached_beginning_of_a_part_waited_for_its_end() {
     let directory = directory();
-    if !tells_what_is_cached(directory.path()) {
-        return;
-    }
-    let file = evicted(&directory.path().join("file"), LEN);
+    let Some(file) = evicted(&directory.path().join("file"), LEN) else { return };
     let cached = nonblocking::MAX_READ_BYTES as usize;
     file.read_exact_at(&mut vec![0; cached], 0).unwrap();
     let sent = send(&file).unwrap() as usize;

@@ -4,6 +4,8 @@
 #![allow(unreachable_pub, reason = "a test binary has no outside")]
 
 pub mod client;
+#[path = "../../../crates/shared-ring/tests/descriptor_limit/mod.rs"]
+mod descriptor_limit;
 pub mod script;
 
 use std::io::Write as _;
@@ -22,6 +24,7 @@ pub const TIMEOUT: Duration = Duration::from_secs(20);
 /// Runs a test on every available mechanism, and prints the others with the reasons.
 pub fn on_each(test: impl Fn(&'static str)) {
     static REPORT: Once = Once::new();
+    descriptor_limit::raise();
     let backends = evring::mechanisms::backends();
     REPORT.call_once(|| {
         for backend in &backends {

@@ -1,6 +1,9 @@
 //! Servers under test, and the mechanisms that they run on.
 #![allow(dead_code, reason = "not every test uses all of it")]
 
+#[path = "../../../shared-ring/tests/descriptor_limit/mod.rs"]
+mod descriptor_limit;
+
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,10 +21,11 @@ pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Returns the mechanisms that are available, and prints the others.
 pub(crate) fn mechanisms() -> impl Iterator<Item = &'static str> {
+    descriptor_limit::raise();
     backends().into_iter().filter_map(|backend| match backend.available {
         Ok(()) => Some(backend.name),
         Err(reason) => {
-            println!("{} is not available: {reason}", backend.name);
+            println!("not tested: {}: {reason}", backend.name);
             None
         }
     })
@@ -69,8 +73,8 @@ pub(crate) fn echo_to_a_late_reader(server: SocketAddr, value: u8) {
                 written.fetch_add(writes.write(&part).unwrap(), Ordering::Relaxed);
             }
         });
-        let mut before = usize::MAX;
-        while before != written.load(Ordering::Relaxed) {
+        let mut before = 0;
+        while before == 0 || before != written.load(Ordering::Relaxed) {
             before = written.load(Ordering::Relaxed);
             thread::sleep(Duration::from_millis(100));
         }

@@ -218,7 +218,61 @@ fn in_memfd(bytes: &[u8], memory: &Arc<AtomicUsize>, max: usize) -> Option<Compr
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use evring::files::FileKind;
+    use evring::{AnyMechanism, Config};
+
     use super::*;
+    use crate::decision::options::ResponseOptions;
+    use crate::limits::Limits;
+    use crate::message::request::{HeadMemory, parse};
+
+    fn origin() -> Origin {
+        let mut memory = HeadMemory::new();
+        let request = parse(b"GET /a HTTP/1.0\r\n\r\n", &mut memory, &Limits::default()).unwrap();
+        let options = ResponseOptions::new(&request, 0, true);
+        let kind = FileKind::Regular;
+        Origin {
+            file: FileLookup::open(b"/a", None, options).unwrap(),
+            meta: Metadata { kind, len: 5, modified_ns: 0, changed_ns: 0, inode: 1 },
+            validators: Validators::default(),
+        }
+    }
+
+    #[test]
+    fn number_of_files_that_are_compressed_is_bounded() {
+        let mechanism = AnyMechanism::new("auto", &Config::default()).unwrap();
+        // With room for those of two workers, of which this is one.
+        let threads = CompressorThreads::start(0, 2).unwrap();
+        let held = threads.pool.hold(CompressorThreads::THREADS);
+        let mut compressor = Compressor::new(threads, &mechanism.remote());
+        let has_place = |compressor: &Compressor| compressor.reserve(b"another").is_some();
+        let mut places = Vec::new();
+        for n in 0..MAX_PENDING {
+            assert!(has_place(&compressor), "{n} are taken");
+            places.push(compressor.reserve(&[n as u8]).unwrap());
+        }
+        assert!(!has_place(&compressor));
+        // The file is sent plain after all.
+        places.pop();
+        assert!(has_place(&compressor));
+        places.push(compressor.reserve(b"last").unwrap());
+        for place in places {
+            let of = (ConnId::new(0, 1), origin());
+            assert!(compressor.compress(of, place, (Coding::Gzip, 1), b"plain".to_vec(), 100));
+        }
+        assert!(!has_place(&compressor));
+        drop(held);
+        let mut results = Vec::new();
+        while results.is_empty() {
+            // Until a result is taken.
+            assert!(!has_place(&compressor));
+            results = compressor.take_results();
+            thread::yield_now();
+        }
+        assert!(has_place(&compressor));
+    }
 
     #[test]
     fn memory_of_compressed_files_is_bounded_and_released() {

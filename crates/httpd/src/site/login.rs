@@ -291,7 +291,15 @@ impl Logins {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use base64::Engine;
+    use base64::engine::general_purpose::STANDARD;
+    use evring::{AnyMechanism, Config};
+
     use super::*;
+    use crate::limits::Limits;
+    use crate::message::request::{HeadMemory, parse};
 
     #[test]
     fn known_credentials_are_forgotten_when_there_are_too_many() {
@@ -300,5 +308,42 @@ mod tests {
         assert_eq!(known.0.len(), MAX_KNOWN);
         known.insert((u64::MAX, 0));
         assert_eq!(known.0.into_iter().collect::<Vec<_>>(), [(u64::MAX, 0)]);
+    }
+
+    #[test]
+    fn number_of_passwords_that_are_verified_is_bounded() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), format!("a:{}\n", bcrypt::hash("right", 4).unwrap())).unwrap();
+        let auth: BasicAuth = file.path().to_str().unwrap().parse().unwrap();
+        let realms = Realms::load([&[auth][..]].into_iter()).unwrap();
+        let mechanism = AnyMechanism::new("auto", &Config::default()).unwrap();
+        // With room for those of two workers, of which this is one.
+        let threads = LoginThreads::start(realms, 2).unwrap();
+        let held = threads.pool.hold(LoginThreads::THREADS);
+        let mut logins = Logins::new(threads, &mechanism.remote());
+        let mut numbers = 0..;
+        let mut waits = |logins: &mut Logins| {
+            let credentials = STANDARD.encode(format!("a:{}", numbers.next().unwrap()));
+            let head =
+                format!("GET / HTTP/1.1\r\nHost: a\r\nAuthorization: Basic {credentials}\r\n\r\n");
+            let mut memory = HeadMemory::new();
+            let request = parse(head.as_bytes(), &mut memory, &Limits::default()).unwrap();
+            match logins.check(ConnId::new(0, 1), (&request, HostIndex(0)), false) {
+                Access::Waits => true,
+                Access::Busy => false,
+                Access::Granted | Access::Refused(_) => panic!("it was not verified"),
+            }
+        };
+        for n in 0..MAX_PENDING {
+            assert!(waits(&mut logins), "{n} wait");
+        }
+        assert!(!waits(&mut logins));
+        drop(held);
+        // Until a result is taken.
+        assert!(!waits(&mut logins));
+        while logins.take_results().is_empty() {
+            thread::yield_now();
+        }
+        assert!(waits(&mut logins));
     }
 }

@@ -113,6 +113,30 @@ impl Pool {
     }
 }
 
+#[cfg(test)]
+impl Pool {
+    /// Keeps all `threads` threads busy until what it returns is dropped.
+    pub(crate) fn hold(&self, threads: usize) -> Vec<std::sync::mpsc::Sender<()>> {
+        use std::sync::mpsc::channel;
+
+        let (entered, has_entered) = channel();
+        let hold = |_| {
+            let (end, has_ended) = channel::<()>();
+            let entered = entered.clone();
+            let job = move || {
+                entered.send(()).unwrap();
+                let _ = has_ended.recv();
+            };
+            assert!(self.post(Box::new(job)));
+            end
+        };
+        let held = (0..threads).map(hold).collect();
+        // From now on, calls wait.
+        (0..threads).for_each(|_| has_entered.recv().unwrap());
+        held
+    }
+}
+
 /// Runs calls until the pool is dropped.
 fn run_all(jobs: &Mutex<Receiver<Job>>) {
     loop {

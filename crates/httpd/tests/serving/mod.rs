@@ -1,6 +1,8 @@
 //! A server in a thread, and a blocking client.
 #![allow(dead_code)]
 
+#[path = "../../../shared-ring/tests/descriptor_limit/mod.rs"]
+mod descriptor_limit;
 pub(crate) mod program;
 pub(crate) mod random;
 pub(crate) mod refused;
@@ -10,7 +12,7 @@ use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::panic::resume_unwind;
 use std::sync::mpsc::channel;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use evring_httpd::evring::mechanisms::backends;
 use evring_httpd::options::Limits;
@@ -18,7 +20,8 @@ use evring_httpd::{Config, Root, Site};
 use evring_httpd::{evring::AnyMechanism, evring::RemoteHandle, evring::Stats};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt;
+use rustix::net::{self, AddressFamily, SocketType, sockopt};
+use serde_json::Value;
 
 pub(crate) use refused::refuse_io_uring;
 
@@ -36,6 +39,7 @@ pub(crate) fn on_every_backend_at_once(test: impl Fn(&'static str) + Sync) {
 
 /// Returns the names of the mechanisms that are available.
 pub(crate) fn available() -> impl Iterator<Item = &'static str> {
+    descriptor_limit::raise();
     backends().into_iter().filter(|backend| backend.available.is_ok()).map(|backend| backend.name)
 }
 
@@ -44,16 +48,25 @@ pub(crate) fn connect(server: &evring_httpd::Server) -> Client {
     Client::new(TcpStream::connect(server.addresses()[0]).unwrap())
 }
 
+/// Connects with a small buffer, so that the client's kernel takes little of a response.
+pub(crate) fn connect_with_small_buffer(to: SocketAddr) -> Client {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    sockopt::set_socket_recv_buffer_size(&socket, 4096).unwrap();
+    net::connect(&socket, &to).unwrap();
+    Client::new(TcpStream::from(socket))
+}
+
 /// Runs `test` with the name of every available mechanism, and with `auto` where io_uring is
 /// forbidden.
 pub(crate) fn on_every_backend(test: impl Fn(&'static str) + Sync) {
+    descriptor_limit::raise();
     for backend in backends() {
         match backend.available {
             Ok(()) => {
                 println!("on {}", backend.name);
                 test(backend.name);
             }
-            Err(reason) => println!("not on {}: {reason}", backend.name),
+            Err(reason) => println!("not tested: {}: {reason}", backend.name),
         }
     }
     println!("where io_uring is forbidden");
@@ -181,12 +194,25 @@ impl Client {
     }
 
     /// Returns the server's metrics.
-    pub(crate) fn status(&mut self) -> serde_json::Value {
+    pub(crate) fn status(&mut self) -> Value {
         self.status_or_end().expect("the server has closed the connection")
     }
 
-    /// The same; `None` if the server closes the connection, as it has no memory for the response.
-    pub(crate) fn status_or_end(&mut self) -> Option<serde_json::Value> {
+    /// Returns the server's metrics once they are as expected: what a worker has counted may come late, if it is busy.
+    pub(crate) fn status_when(&mut self, is_expected: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + Duration::from_secs(20);
+        loop {
+            let status = self.status();
+            if is_expected(&status) {
+                return status;
+            }
+            assert!(Instant::now() < until, "{status}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// As [`Self::status`]; `None` if the server closes the connection, as it has no memory for the response.
+    pub(crate) fn status_or_end(&mut self) -> Option<Value> {
         self.send(b"GET /.httpd/status.json HTTP/1.1\r\nHost: a\r\n\r\n");
         let mut first = [0];
         if self.receive(&mut first) == 0 {

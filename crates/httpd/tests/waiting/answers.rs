@@ -181,19 +181,30 @@ fn stop_waits_for_handlers() {
 fn all_connections_are_woken_at_once() {
     const CLIENTS: usize = 1_500;
     on_every_backend(|backend| {
-        // select(2) has no higher descriptors.
-        let count = if backend == "select" { 400 } else { CLIENTS };
         let (handler, requests) = left_to_the_test();
-        let server = builder(backend).route("/", handler).start().unwrap();
-        let mut clients: Vec<_> = (0..count).map(|_| connect(&server)).collect();
+        let (gates, gate) = shared_channel::<Sender<()>>();
+        let block = move |_: Request| {
+            let (sender, receiver) = channel();
+            gates().send(sender).unwrap();
+            receiver.recv().unwrap();
+            "unblocked"
+        };
+        let server = builder(backend).route("/", handler).route("/block", block).start().unwrap();
+        let mut clients: Vec<_> = (0..CLIENTS).map(|_| connect(&server)).collect();
         for client in &mut clients {
             client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         }
         let responders: Vec<_> =
-            (0..count).map(|_| requests.recv_timeout(LONG).unwrap().1).collect();
+            (0..CLIENTS).map(|_| requests.recv_timeout(LONG).unwrap().1).collect();
+        // The worker takes no wake-up before the last one.
+        let mut blocking = connect(&server);
+        blocking.send(b"GET /block HTTP/1.1\r\nHost: a\r\n\r\n");
+        let blocked = gate.recv_timeout(LONG).unwrap();
         for responder in responders {
             assert!(responder.respond("woken"));
         }
+        blocked.send(()).unwrap();
+        assert_eq!(blocking.response(true).body, b"unblocked", "{backend}");
         for client in &mut clients {
             assert_eq!(client.response(true).body, b"woken", "{backend}");
         }

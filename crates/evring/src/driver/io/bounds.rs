@@ -61,6 +61,7 @@ impl Usage {
             ("deferred file operations", self.deferred_file_ops, connections),
             ("file operations of a connection", self.file_ops_per_connection, MAX_CONN_FILE_OPS),
             ("directory listings", self.lists, MAX_LISTS),
+            ("entries of pauses", self.pauses, 2 * self.slots),
             ("memory counter errors", self.miscounted, 0),
             ("connections of an address", self.largest_share, per_address),
             ("connections of a network", self.largest_network, per_network),

@@ -88,6 +88,10 @@ pub struct Usage {
     pub spare: usize,
     /// See [`spare`](Usage::spare).
     pub spare_memory: usize,
+    /// Entries of pauses of sends, and the connections for which there is memory.
+    pub pauses: usize,
+    /// See [`pauses`](Usage::pauses).
+    pub slots: usize,
 }
 
 /// Number of kept lists that each inspection checks.
@@ -117,6 +121,8 @@ impl<K: Submit> Io<K> {
             held: self.held,
             read_ahead_bytes: self.file_ops.read_ahead_bytes,
             write_bytes: self.file_ops.write_bytes,
+            pauses: self.pauses.ends.len(),
+            slots: self.connections.len(),
             ..Usage::default()
         };
         for listener in self.listeners.iter().filter(|listener| !listener.is_closed()) {
