@@ -43,6 +43,15 @@ served() {
     pid=
 }
 
+# benchmarks PACKAGE: prints the names of its benchmarks, of which there is at least one.
+benchmarks() {
+    awk -v package="name = \"$1\"" '
+        /^\[/ { section = $0 }
+        section == "[package]" && /^name = / { found = $0 == package }
+        found && section == "[[bench]]" && /^name = / { gsub(/^name = "|"$/, ""); print }' \
+        crates/*/Cargo.toml benches/Cargo.toml | grep .
+}
+
 # check COMMAND: runs it, or a shorter form of it.
 check() {
     case $1 in
@@ -90,7 +99,16 @@ check() {
             local name=${1#cargo lab run }
             lab list | grep -q "^ *${name%% *}\b" || { echo "${name%% *}: no experiment" >&2; return 1; }
             ;;
-        "cargo bench"*) ;; # .ci/run compiles them: clippy --all-targets
+        "cargo bench -p "*) # .ci/run compiles them: clippy --all-targets
+            local word flag='' names=''
+            for word in $1; do
+                case $flag in
+                    -p) names=$(benchmarks "$word") ;;
+                    --bench) names=$(grep -x "$word" <<<"$names") ;;
+                esac || { echo "$word: no such benchmark" >&2; return 1; }
+                flag=$word
+            done
+            ;;
         "cargo test"* | *" cargo test"* | "bash .ci/run") ;; # .ci/run
         ci/*)
             local script=${1%% *}
