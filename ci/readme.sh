@@ -6,6 +6,7 @@
 need curl curl
 
 pages=(README.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md)
+repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 work=$(mktemp -d)
 pid=
 command=
@@ -89,7 +90,7 @@ check() {
             ;;
         "cargo build --release -p evring-httpd --no-default-features --features cli,uring,epoll") $1 --quiet ;;
         "cargo build --profile dist -p evring-httpd") ;; # takes minutes
-        "cargo install evring-httpd" | "httpd DIR") ;; # ci/packages.sh
+        "cargo install --locked --git $repository evring-httpd" | "httpd DIR") ;; # ci/packages.sh
         "cargo lab list") lab list >"$work/experiments" ;;
         "cargo lab tables" | "cargo lab") ;; # ci/lab.sh
         "cargo lab load "*) lab load --help >/dev/null ;; # ci/lab.sh
@@ -137,22 +138,21 @@ commands() {
     } | sed 's/ *\( #.*\)\?$//' | awk '!seen[$0]++'
 }
 
-# dependencies PAGE: checks that cargo resolves the dependencies in the `toml` blocks of a page, with their features, as
-# if this repository were the registry. Prints their names.
+# dependencies PAGE: checks that cargo resolves the dependencies in the `toml` blocks of a page, with their features, in
+# this tree instead of the repository that they name. Prints their names.
 dependencies() {
     local package=$work/dependent root=$PWD crate name
     mkdir -p "$package/src"
     touch "$package/src/lib.rs"
     cp Cargo.lock "$package"
+    awk '/^```/ { block = $0 == "```toml"; next } block && /^[a-z-]* = \{.*features = /' "$1" >"$work/dependencies"
+    for crate in crates/*; do
+        name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$crate/Cargo.toml" | head -n 1)
+        sed -i "/^$name = /s|git = \"$repository\"|path = \"$root/$crate\"|" "$work/dependencies"
+    done
     {
         printf '[workspace]\n[package]\nname = "dependent"\nedition = "2024"\n[dependencies]\n'
-        awk '/^```/ { block = $0 == "```toml"; next } block && /^[a-z-]* = \{.*features = /' "$1" |
-            sed "s|path = \"|&$root/|" | tee "$work/dependencies"
-        printf '[patch.crates-io]\n'
-        for crate in crates/*; do
-            name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$crate/Cargo.toml" | head -n 1)
-            ! grep -q "^$name = .*version" "$work/dependencies" || echo "$name = { path = \"$root/$crate\" }"
-        done
+        cat "$work/dependencies"
     } >"$package/Cargo.toml"
     cargo tree --offline --quiet --manifest-path "$package/Cargo.toml" >"$work/tree"
     sed -n 's/ = .*//p' "$work/dependencies"
