@@ -63,7 +63,7 @@ impl Builder {
 
     /// Starts a server for a purpose, which the log names.
     fn start_with_purpose(self, purpose: &str) -> Result<Server, Error> {
-        let handle = Handle::default();
+        let handle = Handle::new();
         handle.0.metrics.set_started(Instant::now());
         self.start_generation(&handle, purpose)?;
         let server = Server::new(handle);
