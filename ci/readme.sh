@@ -76,6 +76,11 @@ check() {
             grep -q '^evring_responses_total' "$work/metrics"
             grep -q '"GET / HTTP/1.1" 200 10 ' "$work/access.log"
             ;;
+        "cargo run -p examples --bin "* | "cargo run -p web-examples --bin "*) # .ci/run tests them
+            local program=${1#*--bin }
+            find examples/src/bin examples/web/src/bin -name "${program%% *}.rs" | grep -q . ||
+                { echo "${program%% *}: no example" >&2; return 1; }
+            ;;
         "cargo run --release -p kv -- -p 11211")
             cargo build --release --quiet -p kv
             timeout 60 "$target/release/kv" -p 11211 >"$work/out" 2>&1 &

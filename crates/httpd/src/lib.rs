@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`Server`] runs a [`Site`], which is an [`Application`](evring::Application) of [`evring`]. The
-//! crate re-exports [`evring`] with all mechanisms.
+//! crate re-exports [`evring`], with the mechanisms whose features are enabled.
 //!
 //! | module | for |
 //! |---|---|

@@ -406,7 +406,7 @@ impl Builder {
 
     /// Adds sockets that listen already, of a process whose place the server takes
     /// ([`Handle::listening_sockets`](crate::Handle::listening_sockets)). The server uses those at the addresses of its
-    /// settings. The others are no reason to listen where that process did.
+    /// settings. Sockets at other addresses are not used.
     pub fn take_over(mut self, sockets: Vec<ListeningSocket>) -> Self {
         self.taken_over.extend(sockets);
         self
