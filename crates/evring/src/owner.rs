@@ -116,7 +116,17 @@ impl<E: fmt::Display> fmt::Debug for OwnerError<E> {
     }
 }
 
-impl<E: fmt::Display> std::error::Error for OwnerError<E> {}
+impl<E: fmt::Display> std::error::Error for OwnerError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // These are displayed as they are.
+            OwnerError::Start(error) => error.source(),
+            OwnerError::Scheduling(error) => error.source(),
+            OwnerError::Hook(_) => None,
+            OwnerError::Thread(error) => Some(error),
+        }
+    }
+}
 
 #[derive(Debug)]
 enum Command {
