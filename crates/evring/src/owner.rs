@@ -81,6 +81,7 @@ pub struct NotificationSender(SyncSender<Notification>);
 
 impl NotificationSender {
     /// Posts an event. Returns whether the ring had room; if not, the event is dropped.
+    #[must_use = "without room the event is dropped"]
     pub fn post(&self, id: ConnId, kind: u64, value: u64) -> bool {
         self.0.try_send(Notification::Event(id, kind, value)).is_ok()
     }
