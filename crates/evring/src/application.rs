@@ -21,6 +21,7 @@ pub struct Cx<'a, C, S> {
 
 /// The reason why a connection ended.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// The application closed it.
     Closed,

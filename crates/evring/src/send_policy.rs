@@ -100,6 +100,7 @@ pub enum SendStep {
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendResult {
     /// Number of bytes sent from memory.
     Memory(usize),

@@ -400,9 +400,9 @@ unsafe impl Submit for FlexScKernel {
     }
 
     fn occupancy(&self) -> Occupancy {
-        let of_threads = self.operations.occupancy();
-        let in_flight = of_threads.in_flight + self.in_flight.len() as u32;
-        Occupancy { in_flight, ..of_threads }
+        let mut occupancy = self.operations.occupancy();
+        occupancy.in_flight += self.in_flight.len() as u32;
+        occupancy
     }
 }
 
