@@ -102,6 +102,8 @@
 //! `evring::hooks::Upcalls` do. It does not compose protocols (3.2.3), and it authenticates nothing:
 //! [`ilp::chacha20`] is the cipher alone.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 pub mod ilp;
 pub mod model;
 #[cfg(feature = "sandbox")]

@@ -44,6 +44,8 @@
 //! | `futures-io` | `AsyncRead` and `AsyncWrite` of futures-io for `Upgraded` |
 //! | `cli` | the program `httpd`, `Options` as flags of clap, and the features `basic-auth`, `compression`, `metrics`, `signals`, `tls` and `user` |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod access_log;
 #[cfg(feature = "basic-auth")]
 mod basic_auth;
