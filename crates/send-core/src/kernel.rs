@@ -92,6 +92,12 @@ pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     new_first: u32,
 }
 
+impl<R: Ring + 'static> std::fmt::Debug for SendKernel<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendKernel").field("delivery", &self.delivery).finish_non_exhaustive()
+    }
+}
+
 /// The event handler of figure 4.2: puts each event into its queue.
 struct Enqueue {
     new: Producer<Event>,

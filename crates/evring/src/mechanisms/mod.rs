@@ -35,6 +35,7 @@ pub use shared_ring::Counters;
 #[cfg(feature = "io-uring")]
 pub use shared_ring::uring::Mode;
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
@@ -141,6 +142,15 @@ macro_rules! mechanisms {
                 #[cfg(feature = $feature)]
                 $name($multiplexer),
             )*
+        }
+
+        impl fmt::Debug for AnyMechanism {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct("AnyMechanism")
+                    .field("name", &self.name())
+                    .field("addresses", &self.addresses())
+                    .finish_non_exhaustive()
+            }
         }
 
         impl AnyMechanism {

@@ -79,6 +79,12 @@ pub struct FlexScKernel {
     process: Process,
 }
 
+impl std::fmt::Debug for FlexScKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlexScKernel").field("pages", &self.pages).finish_non_exhaustive()
+    }
+}
+
 /// Returns the configuration of the pages of one of so many workers.
 fn of_pages(config: &EngineConfig, workers: u16) -> Config {
     let mut of_pages = Config::default();
