@@ -6,6 +6,7 @@
 need curl curl
 
 pages=(README.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md)
+repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 work=$(mktemp -d)
 pid=
 command=
@@ -43,6 +44,15 @@ served() {
     pid=
 }
 
+# benchmarks PACKAGE: prints the names of its benchmarks, of which there is at least one.
+benchmarks() {
+    awk -v package="name = \"$1\"" '
+        /^\[/ { section = $0 }
+        section == "[package]" && /^name = / { found = $0 == package }
+        found && section == "[[bench]]" && /^name = / { gsub(/^name = "|"$/, ""); print }' \
+        crates/*/Cargo.toml benches/Cargo.toml | grep .
+}
+
 # check COMMAND: runs it, or a shorter form of it.
 check() {
     case $1 in
@@ -66,6 +76,11 @@ check() {
             grep -q '^evring_responses_total' "$work/metrics"
             grep -q '"GET / HTTP/1.1" 200 10 ' "$work/access.log"
             ;;
+        "cargo run -p examples --bin "* | "cargo run -p web-examples --bin "*) # .ci/run tests them
+            local program=${1#*--bin }
+            find examples/src/bin examples/web/src/bin -name "${program%% *}.rs" | grep -q . ||
+                { echo "${program%% *}: no example" >&2; return 1; }
+            ;;
         "cargo run --release -p kv -- -p 11211")
             cargo build --release --quiet -p kv
             # On another port: a memcached may have this one.
@@ -87,7 +102,7 @@ check() {
             ;;
         "cargo build --release -p evring-httpd --no-default-features --features cli,uring,epoll") $1 --quiet ;;
         "cargo build --profile dist -p evring-httpd") ;; # takes minutes
-        "cargo install evring-httpd" | "httpd DIR") ;; # ci/packages.sh
+        "cargo install --locked --git $repository evring-httpd" | "httpd DIR") ;; # ci/packages.sh
         "cargo lab list") lab list >"$work/experiments" ;;
         "cargo lab tables" | "cargo lab") ;; # ci/lab.sh
         "cargo lab load "*) lab load --help >/dev/null ;; # ci/lab.sh
@@ -97,7 +112,16 @@ check() {
             local name=${1#cargo lab run }
             lab list | grep -q "^ *${name%% *}\b" || { echo "${name%% *}: no experiment" >&2; return 1; }
             ;;
-        "cargo bench"*) ;; # .ci/run compiles them: clippy --all-targets
+        "cargo bench -p "*) # .ci/run compiles them: clippy --all-targets
+            local word flag='' names=''
+            for word in $1; do
+                case $flag in
+                    -p) names=$(benchmarks "$word") ;;
+                    --bench) names=$(grep -x "$word" <<<"$names") ;;
+                esac || { echo "$word: no such benchmark" >&2; return 1; }
+                flag=$word
+            done
+            ;;
         "cargo test"* | *" cargo test"* | "bash .ci/run") ;; # .ci/run
         ci/*)
             local script=${1%% *}
@@ -126,22 +150,21 @@ commands() {
     } | sed 's/ *\( #.*\)\?$//' | awk '!seen[$0]++'
 }
 
-# dependencies PAGE: checks that cargo resolves the dependencies in the `toml` blocks of a page, with their features, as
-# if this repository were the registry. Prints their names.
+# dependencies PAGE: checks that cargo resolves the dependencies in the `toml` blocks of a page, with their features, in
+# this tree instead of the repository that they name. Prints their names.
 dependencies() {
     local package=$work/dependent root=$PWD crate name
     mkdir -p "$package/src"
     touch "$package/src/lib.rs"
     cp Cargo.lock "$package"
+    awk '/^```/ { block = $0 == "```toml"; next } block && /^[a-z-]* = \{.*features = /' "$1" >"$work/dependencies"
+    for crate in crates/*; do
+        name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$crate/Cargo.toml" | head -n 1)
+        sed -i "/^$name = /s|git = \"$repository\"|path = \"$root/$crate\"|" "$work/dependencies"
+    done
     {
         printf '[workspace]\n[package]\nname = "dependent"\nedition = "2024"\n[dependencies]\n'
-        awk '/^```/ { block = $0 == "```toml"; next } block && /^[a-z-]* = \{.*features = /' "$1" |
-            sed "s|path = \"|&$root/|" | tee "$work/dependencies"
-        printf '[patch.crates-io]\n'
-        for crate in crates/*; do
-            name=$(sed -n 's/^name = "\(.*\)"/\1/p' "$crate/Cargo.toml" | head -n 1)
-            ! grep -q "^$name = .*version" "$work/dependencies" || echo "$name = { path = \"$root/$crate\" }"
-        done
+        cat "$work/dependencies"
     } >"$package/Cargo.toml"
     cargo tree --offline --quiet --manifest-path "$package/Cargo.toml" >"$work/tree"
     sed -n 's/ = .*//p' "$work/dependencies"

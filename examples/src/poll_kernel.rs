@@ -21,6 +21,7 @@ use shared_ring::{
 };
 
 /// A mechanism over [`PollKernel`].
+#[derive(Debug)]
 pub struct OwnPoll;
 
 impl Mechanism for OwnPoll {
@@ -47,6 +48,12 @@ pub struct PollKernel {
     waker: Waker,
     now: Instant,
     process: Process,
+}
+
+impl std::fmt::Debug for PollKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PollKernel").field("waiting", &self.waiting.len()).finish_non_exhaustive()
+    }
 }
 
 impl PollKernel {

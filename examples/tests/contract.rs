@@ -116,7 +116,7 @@ fn paused_application_may_leave_more_bytes() {
         client.send(&message);
         let Event::Received { bytes, .. } = log.next() else { panic!() };
         assert_eq!(bytes, message[..bytes.len()]);
-        server.remote.wake(1);
+        assert!(server.remote.wake(1));
         assert_eq!(log.next(), Event::Woken(1));
         let Event::Received { bytes, .. } = log.next() else { panic!() };
         assert_eq!(bytes, message, "more than the maximum is permitted while paused");
@@ -138,7 +138,7 @@ fn resume_calls_received_without_bytes() {
         });
         let server = Server::start(backend, config(), make);
         let wake = |tag| {
-            server.remote.wake(tag);
+            assert!(server.remote.wake(tag));
             assert_eq!(log.next(), Event::Woken(tag), "no event came before");
         };
         let mut client = Client::connect(server.address);
@@ -190,7 +190,7 @@ pub(crate) fn leaves_bytes(half: bool) -> (impl FnOnce() -> Script<Act> + Send, 
 /// Has that application get `left` and the end three times, then close.
 pub(crate) fn expect_bytes_left(server: &Server, log: &Log) {
     let wake = |tag| {
-        server.remote.wake(tag);
+        assert!(server.remote.wake(tag));
         assert_eq!(log.next(), Event::Woken(tag));
     };
     // The end may be passed with the bytes or after them.
@@ -525,7 +525,7 @@ fn accept_policy_pauses_and_resumes_a_listener() {
         let mut first = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         let wake = |tag| {
-            server.remote.wake(tag);
+            assert!(server.remote.wake(tag));
             assert_eq!(log.next(), Event::Woken(tag), "no connection was accepted before");
         };
         // A policy takes effect in the next turn, which this byte completes.
@@ -572,7 +572,7 @@ fn connect_reports_its_result_and_sends_queued_bytes() {
     on_each(|backend| {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (server, log) = connecting(backend, listener.local_addr().unwrap());
-        server.remote.wake(0);
+        assert!(server.remote.wake(0));
         let mut peer = Client(listener.accept().unwrap().0);
         assert_eq!((log.next(), log.next()), (Event::Woken(0), Event::Connected(Ok(()))));
         peer.expect(b"first thing");
@@ -581,7 +581,7 @@ fn connect_reports_its_result_and_sends_queued_bytes() {
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
 
         drop(listener);
-        server.remote.wake(1);
+        assert!(server.remote.wake(1));
         assert_eq!(log.next(), Event::Woken(1));
         let refused = Err(std::io::ErrorKind::ConnectionRefused);
         assert_eq!(log.next(), Event::Connected(refused));

@@ -326,9 +326,9 @@ fn pause_and_resume_work_under_a_layer() {
         let mut client = Client::connect(server.address);
         assert_eq!(log.next(), Event::Accepted);
         client.send(&xored(b"held back"));
-        server.remote.wake(0);
+        assert!(server.remote.wake(0));
         assert_eq!(log.next(), Event::Woken(0));
-        server.remote.wake(1);
+        assert!(server.remote.wake(1));
         assert_eq!(log.next(), Event::Woken(1));
         let mut got = Vec::new();
         while got != b"held back" {
@@ -337,8 +337,8 @@ fn pause_and_resume_work_under_a_layer() {
                 other => panic!("{other:?}"),
             }
         }
-        server.remote.wake(0);
-        server.remote.wake(1);
+        assert!(server.remote.wake(0));
+        assert!(server.remote.wake(1));
         assert_eq!((log.next(), log.next()), (Event::Woken(0), Event::Woken(1)));
         assert_eq!(
             log.next(),

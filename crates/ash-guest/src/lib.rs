@@ -52,6 +52,7 @@
 //! gets the next message. So a handler changes its state in the last steps, and keeps in it numbers and arrays rather
 //! than a `RefCell`, which would stay borrowed.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
 
 mod calls;

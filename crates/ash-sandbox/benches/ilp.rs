@@ -1,6 +1,6 @@
 //! Pipes fused, one after another, and integrated by hand; and what it costs to compile a list.
 //!
-//! `lab run ash-dilp` compares the same in turns, for a machine that others use too.
+//! `cargo lab run ash-dilp` compares the same in turns, for a machine that others use too.
 
 #[cfg(target_arch = "x86_64")]
 mod shared;

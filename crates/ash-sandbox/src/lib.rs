@@ -92,15 +92,17 @@
 //! |---|---|---|---|
 //! | ASH, upcall, interrupt, poll | 7.2 | [`model::Strategy`] | |
 //! | process state | table 7-1 | [`model::ProcessState`] | |
-//! | parameters of machine and system | tables 7-2, 7-5 | [`model::Machine`] | `lab run ash-model` measures those of a machine |
+//! | parameters of machine and system | tables 7-2, 7-5 | [`model::Machine`] | `cargo lab run ash-model` in the repository measures those of a machine |
 //! | parameters of application and workload | table 7-3 | [`model::Workload`] | |
 //! | outputs | table 7-4, equations 7.1 to 7.14 | [`model::Machine::time_us`] | `None` for the three that are not meaningful |
-//! | the best strategy | 7.5 | [`model::Machine::recommend`] | `lab recommend` measures a handler, too |
+//! | the best strategy | 7.5 | [`model::Machine::recommend`] | `cargo lab recommend` in the repository measures a handler, too |
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::hooks::Landing`, messages move to the application, or to upcalls behind it |
 //!
 //! This crate receives no messages: `evring::hooks::Landing`, `evring::datagrams::DatagramThread` and
 //! `evring::hooks::Upcalls` do. It does not compose protocols (3.2.3), and it authenticates nothing:
 //! [`ilp::chacha20`] is the cipher alone.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod ilp;
 pub mod model;

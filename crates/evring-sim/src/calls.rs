@@ -38,6 +38,12 @@ pub struct SimCalls {
     skipped: bool,
 }
 
+impl std::fmt::Debug for SimCalls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimCalls").field("in_flight", &self.in_flight.len()).finish_non_exhaustive()
+    }
+}
+
 /// A call in flight.
 #[derive(Debug)]
 struct Flight {

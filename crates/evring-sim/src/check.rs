@@ -26,6 +26,14 @@ pub struct CheckedKernel<K> {
     in_flight: HashMap<Token, PostedOp, FixedState>,
 }
 
+impl<K> std::fmt::Debug for CheckedKernel<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CheckedKernel")
+            .field("in_flight", &self.in_flight.len())
+            .finish_non_exhaustive()
+    }
+}
+
 /// The operation posted with a token.
 #[derive(Clone, Copy, Debug)]
 struct PostedOp {

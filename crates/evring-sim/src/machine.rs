@@ -26,6 +26,12 @@ use crate::stream::Owner;
 #[derive(Clone)]
 pub struct Machine(Rc<RefCell<SimState>>, Option<Unsupported>);
 
+impl std::fmt::Debug for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Machine").finish_non_exhaustive()
+    }
+}
+
 /// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {

@@ -13,6 +13,12 @@ pub struct ManualPeer {
     pub(crate) peer: u32,
 }
 
+impl std::fmt::Debug for ManualPeer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ManualPeer").field("peer", &self.peer).finish_non_exhaustive()
+    }
+}
+
 impl ManualPeer {
     /// Performs an action on the network, at once.
     pub fn with<T>(&self, act: impl FnOnce(&mut Net<'_>) -> T) -> T {

@@ -55,6 +55,12 @@ pub struct Net<'a> {
     me: u32,
 }
 
+impl std::fmt::Debug for Net<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Net").field("peer", &self.me).finish_non_exhaustive()
+    }
+}
+
 impl<'a> Net<'a> {
     pub(super) fn new(state: &'a mut SimState, me: u32) -> Self {
         Net { state, me }

@@ -85,6 +85,14 @@ pub struct SimPoller<const EDGE: bool> {
     system_calls: u64,
 }
 
+impl<const EDGE: bool> std::fmt::Debug for SimPoller<EDGE> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimPoller")
+            .field("interests", &self.interests.len())
+            .finish_non_exhaustive()
+    }
+}
+
 impl<const EDGE: bool> SimPoller<EDGE> {
     /// Maximum number of events of one wait.
     const EVENTS: usize = 16;

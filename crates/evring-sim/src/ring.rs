@@ -49,6 +49,12 @@ pub struct SimRing {
     buffers: BTreeMap<u16, Buffers>,
 }
 
+impl std::fmt::Debug for SimRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimRing").field("in_flight", &self.in_flight.len()).finish_non_exhaustive()
+    }
+}
+
 /// Usual maximum time of a worker's file operation, in microseconds.
 const MAX_FILE_OP_MICROS: usize = 5_000;
 

@@ -25,6 +25,12 @@ pub struct SimOffload {
     abandoned: bool,
 }
 
+impl std::fmt::Debug for SimOffload {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SimOffload").field("queued", &self.queued.len()).finish_non_exhaustive()
+    }
+}
+
 /// A job that a thread has started.
 struct StartedJob {
     serial: u64,

@@ -17,6 +17,8 @@
 //! # Ok::<(), evring_tls::CertificateError>(())
 //! ```
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod certificates;
 mod info;
 mod layer;

@@ -21,6 +21,7 @@ pub struct Cx<'a, C, S> {
 
 /// The reason why a connection ended.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// The application closed it.
     Closed,
@@ -48,8 +49,9 @@ pub trait Application: Sized {
     /// State of a connection, kept in its slot. Reset to the default when the connection has closed.
     type State: Default;
 
-    /// Maximum number of unconsumed bytes kept in one piece for a connection. If the application leaves
-    /// this many and neither pauses nor closes, the connection ends with [`CloseReason::Overrun`].
+    /// Number of unconsumed bytes that is too many. A connection whose application leaves this many, and neither
+    /// pauses nor closes it, ends with [`CloseReason::Overrun`]. So one less is the longest incomplete
+    /// message; 1 suits an application that consumes everything.
     const MAX_UNCONSUMED: usize;
 
     /// Whether [`intercept`](Self::intercept) is called.

@@ -222,11 +222,6 @@ pub trait Commands {
 
     /// Returns whether the server is stopping and connections should close after their current work.
     fn is_stopping(&self) -> bool;
-
-    /// Returns whether events arrived since the current batch was taken. Makes no system call. A long
-    /// computation can check this between two steps and yield if so. On `send`, the result includes waiting
-    /// connections. Other mechanisms return true only for cancelled operations.
-    fn has_pending(&self) -> bool;
 }
 
 /// The error of [`Commands::set_timer`] for a timer that the configuration does not have.

@@ -42,6 +42,15 @@ pub trait Mechanism: 'static {
 /// The loop of a mechanism.
 pub struct MechanismLoop<M: Mechanism>(EventLoop<M::Kernel>);
 
+impl<M: Mechanism> std::fmt::Debug for MechanismLoop<M> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MechanismLoop")
+            .field("name", &M::NAME)
+            .field("addresses", &self.0.addresses)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<M: Mechanism> Multiplexer for MechanismLoop<M> {
     const NAME: &'static str = M::NAME;
     const FAMILY: Family = M::FAMILY;
@@ -95,6 +104,12 @@ pub struct EventLoop<K: Kernel> {
     io: Io<K>,
     addresses: Vec<SocketAddr>,
     remote: RemoteHandle,
+}
+
+impl<K: Kernel> std::fmt::Debug for EventLoop<K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EventLoop").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
 }
 
 impl<K: Kernel> EventLoop<K> {

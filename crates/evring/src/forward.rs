@@ -103,7 +103,6 @@ forward! {
         fn is_overloaded() -> bool;
         fn stats() -> Stats;
         fn is_stopping() -> bool;
-        fn has_pending() -> bool;
     }
     mutable {
         fn random() -> u64;

@@ -55,6 +55,7 @@
 //! This crate does not run workers in threads (run one mechanism in each, with
 //! [`Config::reuse_port`] and [`Config::workers`]), TLS (wrap the application), protocols (write the application).
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Code shared by some mechanisms is unused in a build without them.
 #![cfg_attr(not(feature = "mechanisms"), allow(dead_code, unused_imports))]
 

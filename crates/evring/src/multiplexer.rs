@@ -107,6 +107,7 @@ impl RemoteHandle {
 
     /// Requests a call of [`Application::woken`] with `tag`. If [`RemoteHandle::MAX_TAGS`] wake-ups are
     /// pending, does nothing and returns false.
+    #[must_use = "without room there is no wake-up"]
     pub fn wake(&self, tag: u64) -> bool {
         let mut tags = self.0.tags.lock().unwrap_or_else(PoisonError::into_inner);
         if tags.len() == Self::MAX_TAGS {

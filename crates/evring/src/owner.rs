@@ -81,6 +81,7 @@ pub struct NotificationSender(SyncSender<Notification>);
 
 impl NotificationSender {
     /// Posts an event. Returns whether the ring had room; if not, the event is dropped.
+    #[must_use = "without room the event is dropped"]
     pub fn post(&self, id: ConnId, kind: u64, value: u64) -> bool {
         self.0.try_send(Notification::Event(id, kind, value)).is_ok()
     }
@@ -116,7 +117,17 @@ impl<E: fmt::Display> fmt::Debug for OwnerError<E> {
     }
 }
 
-impl<E: fmt::Display> std::error::Error for OwnerError<E> {}
+impl<E: fmt::Display> std::error::Error for OwnerError<E> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match self {
+            // These are displayed as they are.
+            OwnerError::Start(error) => error.source(),
+            OwnerError::Scheduling(error) => error.source(),
+            OwnerError::Hook(_) => None,
+            OwnerError::Thread(error) => Some(error),
+        }
+    }
+}
 
 #[derive(Debug)]
 enum Command {

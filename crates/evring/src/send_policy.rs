@@ -52,6 +52,18 @@ pub struct SendState<'a> {
     pub(crate) unacked_bytes: &'a dyn Fn() -> u64,
 }
 
+impl std::fmt::Debug for SendState<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendState")
+            .field("id", &self.id)
+            .field("queued_bytes", &self.queued_bytes)
+            .field("file_bytes", &self.file_bytes)
+            .field("is_full", &self.is_full)
+            .field("now", &self.now)
+            .finish_non_exhaustive()
+    }
+}
+
 impl SendState<'_> {
     /// Returns whether [`SendStep::Read`] is possible: a file is queued, no part of it is being read, and all connections
     /// together hold less than half of [`Config::max_buffered_bytes`](crate::Config::max_buffered_bytes). It sums what the
@@ -100,6 +112,7 @@ pub enum SendStep {
 
 /// The result of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SendResult {
     /// Number of bytes sent from memory.
     Memory(usize),

@@ -6,6 +6,7 @@ use shared_ring::{Counters, Occupancy};
 
 /// Statistics of a mechanism since its start.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct Stats {
     /// Connections accepted.
     pub accepted: u64,

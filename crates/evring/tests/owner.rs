@@ -33,7 +33,8 @@ impl ReceiveHook for Upcall {
             let len = rx.bytes().len();
             io.send(id, Chunk::Copy(&rx.bytes()[..len]));
             rx.consume(len);
-            self.0.post(id, 1, len as u64);
+            // Without room the event is dropped; some tests fill the ring.
+            let _ = self.0.post(id, 1, len as u64);
         }
     }
 }

@@ -43,7 +43,7 @@ impl<const DECIDES_MEMORY: bool> SendPolicy for Holds<DECIDES_MEMORY> {
             SendResult::Memory(_) => {
                 assert!(DECIDES_MEMORY, "it does not decide about bytes in memory")
             }
-            SendResult::Cold | SendResult::Read { .. } => panic!("{result:?} without such a step"),
+            _ => panic!("{result:?} without such a step"),
         }
     }
 

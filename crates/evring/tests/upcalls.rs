@@ -494,13 +494,13 @@ fn end_of_an_upcall_resumed_a_connection_that_the_application_had_paused() {
         let mut client = server.connect(0);
         client.write_all(b"wait").unwrap();
         server.wait_until_submitted();
-        server.remote.wake(PAUSE);
+        assert!(server.remote.wake(PAUSE));
         // The upcall is not a pause of the application.
         ask(&mut client, "", "receives,");
         std::fs::write(server.go.path().join("go"), b"").unwrap();
         ask(&mut client, "", "waited");
         client.write_all(b"hello").unwrap();
-        server.remote.wake(RESUME);
+        assert!(server.remote.wake(RESUME));
         ask(&mut client, "", "is paused,up:hello");
     });
 }

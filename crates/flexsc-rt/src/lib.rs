@@ -152,6 +152,7 @@
 //!   further threads of this crate all, but those for an error of the thread itself, such as `SIGSEGV`. So other handlers
 //!   run in the program's own threads.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
     all(test, not(loom)),
     allow(clippy::duplicate_mod, reason = "a simulated machine has the pages, too")

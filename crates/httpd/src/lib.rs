@@ -9,7 +9,7 @@
 //! ```
 //!
 //! [`Server`] runs a [`Site`], which is an [`Application`](evring::Application) of [`evring`]. The
-//! crate re-exports [`evring`] with all mechanisms.
+//! crate re-exports [`evring`], with the mechanisms whose features are enabled.
 //!
 //! | module | for |
 //! |---|---|
@@ -44,6 +44,8 @@
 //! | `futures-io` | `AsyncRead` and `AsyncWrite` of futures-io for `Upgraded` |
 //! | `cli` | the program `httpd`, `Options` as flags of clap, and the features `basic-auth`, `compression`, `metrics`, `signals`, `tls` and `user` |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod access_log;
 #[cfg(feature = "basic-auth")]
 mod basic_auth;
@@ -76,6 +78,59 @@ pub mod body {
 }
 
 /// Functions that answer requests, and what they use: parameters, middleware, pools of threads, upgrades.
+///
+/// # Recipes
+///
+/// Handlers share state in an `Arc`. All workers call the same closure, so the state has to be `Sync`:
+///
+/// ```
+/// use std::sync::Arc;
+/// use std::sync::atomic::{AtomicU64, Ordering};
+///
+/// use evring_httpd::{Request, Server, get};
+///
+/// let hits = Arc::new(AtomicU64::new(0));
+/// let counted = Arc::clone(&hits);
+/// let hit = move |_: Request| format!("{}\n", counted.fetch_add(1, Ordering::Relaxed) + 1);
+/// let read = move |_: Request| format!("{}\n", hits.load(Ordering::Relaxed));
+/// let server = Server::builder().workers(2).route("/hits", get(read).post(hit));
+/// ```
+///
+/// A tuple sets header fields. `Location` with a status of 3xx redirects, see [`IntoResponse`];
+/// [`Redirect`](options::Redirect) is a rule without a handler:
+///
+/// ```
+/// use evring_httpd::http::{HeaderMap, HeaderValue, StatusCode, header};
+/// use evring_httpd::{Request, Server};
+///
+/// let now = |_: Request| {
+///     let mut fields = HeaderMap::new();
+///     fields.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+///     (StatusCode::OK, fields, format!("{:?}\n", std::time::SystemTime::now()))
+/// };
+/// let server = Server::builder().route("/now", now);
+/// ```
+///
+/// The query of a request is text, in which values are percent-encoded:
+///
+/// ```
+/// use evring_httpd::{Request, Server};
+///
+/// fn value<'a>(request: &'a Request, name: &str) -> Option<&'a str> {
+///     let mut pairs = request.uri().query()?.split('&').filter_map(|pair| pair.split_once('='));
+///     pairs.find(|(other, _)| *other == name).map(|(_, value)| value)
+/// }
+///
+/// let page = |request: Request| match value(&request, "n") {
+///     Some(n) => format!("page {n}\n"),
+///     None => "the first page\n".to_owned(),
+/// };
+/// let mut request = Request::default();
+/// *request.uri_mut() = "/list?sort=name&n=2".parse()?;
+/// assert_eq!(page(request), "page 2\n");
+/// let server = Server::builder().route("/list", page);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub mod handlers {
     pub use crate::site::client_info::{ClientAddr, with_client_info};
     pub use crate::site::constant::constant;

@@ -6,7 +6,7 @@ use crate::serving;
 use std::collections::HashMap;
 use std::fs;
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -76,7 +76,7 @@ fn metrics_count_responses_bytes_and_times() {
             .route("/later", |_: Request, responder: Responder| {
                 std::thread::spawn(move || responder.respond("later"));
             })
-            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .metrics_listen("127.0.0.1:0")
             .start()
             .unwrap();
         let mut client = connect(&server);
@@ -134,7 +134,7 @@ fn gauges_are_what_the_kernel_holds_at_the_scrape() {
             .listen("127.0.0.1:0")
             .backend(backend)
             .route("/", |_: Request| "hello")
-            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .metrics_listen("127.0.0.1:0")
             .start()
             .unwrap();
         // The worker accepts.
@@ -167,7 +167,7 @@ fn server_was_not_ready_while_another_process_took_its_place() {
     let server = Server::builder()
         .listen("127.0.0.1:0")
         .route("/", |_: Request| "hello")
-        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
     let mut monitor = monitor(&server);
@@ -190,7 +190,7 @@ fn server_is_not_ready_while_it_drains_but_serves() {
     let server = Server::builder()
         .listen("127.0.0.1:0")
         .route("/", |_: Request| "served")
-        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
     assert_eq!(monitor(&server).get("/healthz").status, 200);
@@ -251,7 +251,7 @@ fn tools_that_read_no_openmetrics_got_it() {
     let server = Server::builder()
         .listen("127.0.0.1:0")
         .route("/", |_: Request| "served")
-        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
     assert_eq!(connect(&server).get("/").status, 200);
@@ -273,7 +273,7 @@ fn monitor_serves_nothing_else() {
     let server = Server::builder()
         .listen("127.0.0.1:0")
         .route("/", |_: Request| "served")
-        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
     for target in ["/", "/.httpd/status.json", "/metrics/x"] {
@@ -297,7 +297,7 @@ fn bytes_of_a_body_of_unknown_length_were_not_counted() {
                 Response::new(Body::pieces(pieces))
             })
             .access_log(AccessLog::from(path.clone()))
-            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .metrics_listen("127.0.0.1:0")
             .start()
             .unwrap();
         let bytes = PIECES * PIECE as u64;
@@ -331,7 +331,7 @@ fn scrape_of_an_idle_server_showed_what_its_workers_had_counted_before() {
             .backend(backend)
             .workers(2)
             .route("/", |_: Request| "served")
-            .metrics_listen(([127, 0, 0, 1], 0).into())
+            .metrics_listen("127.0.0.1:0")
             .start()
             .unwrap();
         for _ in 0..5 {
@@ -360,7 +360,7 @@ fn scrape_does_not_wait_for_a_worker_that_is_busy() {
             let _ = may_end.lock().unwrap().recv();
             "served"
         })
-        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .metrics_listen("127.0.0.1:0")
         .start()
         .unwrap();
     let mut client = connect(&server);
@@ -375,7 +375,7 @@ fn scrape_does_not_wait_for_a_worker_that_is_busy() {
 fn connections_of_workers_that_had_ended_were_counted_as_open() {
     let builder = || {
         let builder = Server::builder().route("/", |_: Request| "served");
-        builder.metrics_listen(([127, 0, 0, 1], 0).into())
+        builder.metrics_listen("127.0.0.1:0")
     };
     let server = builder().listen("127.0.0.1:0").start().unwrap();
     let mut clients: Vec<_> = (0..5).map(|_| connect(&server)).collect();
@@ -394,7 +394,7 @@ fn limited(limits: Limits, max_per_address: Option<u32>) -> evring_httpd::Builde
         .config(Config::default().with(|c| c.max_per_address = max_per_address))
         .limits(limits)
         .route("/", |_: Request| "served")
-        .metrics_listen(([127, 0, 0, 1], 0).into())
+        .metrics_listen("127.0.0.1:0")
 }
 
 #[test]
@@ -481,7 +481,7 @@ fn reload_that_failed_changed_the_limits_of_the_metrics() {
 fn address_of_the_metrics_that_narrows_or_widens_was_said_to_be_of_another_program() {
     let builder = |ip: [u8; 4], port| {
         let server = Server::builder().route("/", |_: Request| "served");
-        server.metrics_listen((ip, port).into())
+        server.metrics_listen(SocketAddr::from((ip, port)))
     };
     for (from, to) in [([0; 4], [127, 0, 0, 1]), ([127, 0, 0, 1], [0; 4])] {
         let server = builder(from, 0).listen("127.0.0.1:0").start().unwrap();
@@ -489,4 +489,13 @@ fn address_of_the_metrics_that_narrows_or_widens_was_said_to_be_of_another_progr
         let outcome = server.handle().reload(builder(to, at.port()));
         assert!(matches!(outcome, Err(Error::Held(_, held)) if held == at), "{outcome:?}");
     }
+}
+
+#[test]
+fn metrics_are_served_at_a_name_and_an_unknown_one_is_an_error() {
+    let builder = || Server::builder().listen("127.0.0.1:0");
+    let server = builder().metrics_listen("localhost:0").start().unwrap();
+    assert!(server.metrics_addresses().iter().all(|at| at.ip().is_loopback() && at.port() > 0));
+    let outcome = builder().metrics_listen("no port").start();
+    assert!(matches!(outcome, Err(Error::Address(..))), "{outcome:?}");
 }

@@ -443,8 +443,7 @@ fn status_of_one_worker_had_old_figures_of_those_before_it() {
 #[test]
 #[cfg(feature = "metrics")]
 fn metrics_count_all_generations() {
-    let metrics = "127.0.0.1:0".parse().unwrap();
-    let builder = |n| version("auto", 1, n).metrics_listen(metrics);
+    let builder = |n| version("auto", 1, n).metrics_listen("127.0.0.1:0");
     let server = builder(0).listen("127.0.0.1:0").start().unwrap();
     let (address, handle) = (server.addresses()[0], server.handle());
     let monitor = server.metrics_addresses();

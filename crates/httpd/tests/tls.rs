@@ -764,7 +764,7 @@ fn metrics_have_the_expiry_of_each_certificate() {
     }
     let builder = |options: &TlsOptions| {
         let builder = Server::builder().files(".").tls(options.clone());
-        builder.metrics_listen(([127, 0, 0, 1], 0).into())
+        builder.metrics_listen("127.0.0.1:0")
     };
     let server = builder(&options).listen("127.0.0.1:0").start().unwrap();
     let expect = |expected: &[(&Path, u64)]| {

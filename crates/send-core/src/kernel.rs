@@ -92,6 +92,12 @@ pub struct SendKernel<R: Ring + 'static = LinuxRing> {
     new_first: u32,
 }
 
+impl<R: Ring + 'static> std::fmt::Debug for SendKernel<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SendKernel").field("delivery", &self.delivery).finish_non_exhaustive()
+    }
+}
+
 /// The event handler of figure 4.2: puts each event into its queue.
 struct Enqueue {
     new: Producer<Event>,
@@ -290,21 +296,21 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
     }
 
     fn counters(&self) -> Counters {
-        let counters = self.ecb.query(|source| source.kernel.counters());
+        let mut counters = self.ecb.query(|source| source.kernel.counters());
         let Counts { interrupts, unmasked, mask_rechecks, .. } = self.counts();
-        let system_calls = counters.system_calls + unmasked + mask_rechecks;
-        Counters { system_calls, interruptions: interrupts, ..counters }
+        counters.system_calls += unmasked + mask_rechecks;
+        counters.interruptions = interrupts;
+        counters
     }
 
     fn occupancy(&self) -> Occupancy {
         let block = self.ecb.block();
         let handled = self.new.slots() + self.others.slots();
-        Occupancy {
-            delivered: block.held() + handled as u32,
-            queued: block.num_queued(),
-            is_masked: block.notify() == Groups::NONE,
-            ..self.ecb.query(|source| source.kernel.occupancy())
-        }
+        let mut occupancy = self.ecb.query(|source| source.kernel.occupancy());
+        occupancy.delivered = block.held() + handled as u32;
+        occupancy.queued = block.num_queued();
+        occupancy.is_masked = block.notify() == Groups::NONE;
+        occupancy
     }
 }
 

@@ -113,6 +113,8 @@
 //! [`Sockets`]: sockets::Sockets
 //! [`Source::revalidate`]: control_block::Source::revalidate
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod block;
 mod code;
 mod context;

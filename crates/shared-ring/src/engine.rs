@@ -60,6 +60,12 @@ pub struct Engine<P, S: System = Linux> {
     process: Process,
 }
 
+impl<P, S: System> std::fmt::Debug for Engine<P, S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("waits", &self.waits).finish_non_exhaustive()
+    }
+}
+
 /// The engine over epoll, which works on every Linux and in every container.
 pub type PortableKernel = Engine<Epoll>;
 

@@ -86,6 +86,7 @@ pub unsafe trait Submit {
 
 /// The resources that a kernel holds at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Occupancy {
     /// Operations in flight, including those not submitted yet.
     pub in_flight: u32,
@@ -233,6 +234,7 @@ macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         /// Counters of a kernel, from its start.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[non_exhaustive]
         pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
         impl Counters {

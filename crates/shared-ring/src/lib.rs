@@ -30,8 +30,12 @@
 //! This crate does not handle connections, protocols or deadlines; the crate `evring` builds
 //! servers on it. It has no futures, and threads do not share a ring.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
 // Parts of what the kernels share are used by io_uring only.
 #![cfg_attr(not(feature = "uring"), allow(dead_code))]
+
+#[cfg(not(target_os = "linux"))]
+compile_error!("shared-ring needs Linux");
 
 #[doc(hidden)]
 pub mod __private;

@@ -230,6 +230,14 @@ impl SubmitError {
     }
 }
 
+impl fmt::Display for SubmitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the operation was rejected: {}", self.kind)
+    }
+}
+
+impl std::error::Error for SubmitError {}
+
 /// The reason why an operation was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -257,6 +265,8 @@ impl fmt::Display for SubmitErrorKind {
         })
     }
 }
+
+impl std::error::Error for SubmitErrorKind {}
 
 #[cfg(test)]
 mod tests {

@@ -34,6 +34,12 @@ pub struct Operations<S: System, N> {
     need: Option<Need>,
 }
 
+impl<S: System, N> std::fmt::Debug for Operations<S, N> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Operations").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
 /// The socket or the thread for which an operation in flight waits.
 enum Pending {
     Socket,
@@ -45,7 +51,7 @@ enum Pending {
 }
 
 /// The operations that wait for a socket.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct SocketState<N> {
     /// The accept or the receive.
     pub reader: Option<Token>,
@@ -69,6 +75,7 @@ pub enum Need {
 }
 
 /// The result of trying to receive or to accept once.
+#[derive(Debug)]
 pub enum Read {
     /// A completion.
     Completed(Completion),

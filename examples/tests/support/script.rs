@@ -50,6 +50,7 @@ impl From<&CloseReason> for Ended {
             CloseReason::Overrun => Ended::Overrun,
             CloseReason::Truncated => Ended::Truncated,
             CloseReason::Stopped => Ended::Stopped,
+            _ => panic!("{reason:?} is new"),
         }
     }
 }

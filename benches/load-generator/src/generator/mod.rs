@@ -104,6 +104,12 @@ pub struct Generator<'a, K> {
     has_connected: bool,
 }
 
+impl<K> std::fmt::Debug for Generator<'_, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generator").field("open", &self.open).finish_non_exhaustive()
+    }
+}
+
 impl<'a, K: Kernel> Generator<'a, K> {
     /// Returns the number of operations that the kernel needs room for.
     pub fn operations(plan: &Plan) -> u32 {

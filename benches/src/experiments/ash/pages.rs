@@ -319,7 +319,7 @@ struct Page {
 impl ReceiveHook for Page {
     fn accepted(&mut self, _: &mut impl Commands, id: ConnId, _: Listener) {
         // A client has one connection at a time, so there is room.
-        self.notifier.post(id, 0, 0);
+        let _ = self.notifier.post(id, 0, 0);
     }
 
     fn received(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {

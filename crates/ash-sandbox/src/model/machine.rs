@@ -65,7 +65,7 @@ impl fmt::Display for MachineError {
             MachineError::Incomplete(name) => {
                 write!(
                     f,
-                    "the parameter {name} is missing; `lab recommend` prints all of a machine"
+                    "the parameter {name} is missing; `cargo lab recommend` in the repository of evring prints all of a machine"
                 )
             }
         }
@@ -74,7 +74,7 @@ impl fmt::Display for MachineError {
 
 impl std::error::Error for MachineError {}
 
-/// Takes the line that `lab recommend` and `lab run ash-model` print for a machine.
+/// Takes the line that `cargo lab recommend` and `cargo lab run ash-model` print for a machine, in the repository.
 impl FromStr for Machine {
     type Err = MachineError;
 

@@ -10,8 +10,8 @@
 //! assert_eq!(best, Strategy::Ash);
 //! ```
 //!
-//! A [`Machine`] has the parameters of table 7-2; `lab run ash-model` measures those of this machine, and `lab recommend`
-//! prints them as a line that it can be parsed from. A
+//! A [`Machine`] has the parameters of table 7-2; `cargo lab run ash-model`, in the repository, measures those of
+//! this machine, and `cargo lab recommend` prints them as a line that it can be parsed from. A
 //! [`Workload`] has those of table 7-3. A [`Governor`] applies the model to a handler while it runs.
 
 mod governor;

@@ -7,6 +7,7 @@ use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// /dev/poll by Provos and Lever, with epoll's edges as hints.
+#[derive(Debug)]
 pub struct Devpoll;
 
 impl Mechanism for Devpoll {

@@ -7,6 +7,7 @@ use super::kernels::engine;
 use crate::{Config, Family, Mechanism, StartError};
 
 /// epoll(7), level-triggered.
+#[derive(Debug)]
 pub struct Epoll;
 
 impl Mechanism for Epoll {

@@ -7,6 +7,7 @@ use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// epoll(7), edge-triggered (`EPOLLET`).
+#[derive(Debug)]
 pub struct EpollEdge;
 
 impl Mechanism for EpollEdge {

@@ -6,6 +6,7 @@ use flexsc_rt::kernel::FlexScKernel;
 use crate::{Config, Family, Mechanism, StartError};
 
 /// FlexSC: exception-less system calls.
+#[derive(Debug)]
 pub struct FlexSc;
 
 impl Mechanism for FlexSc {

@@ -7,6 +7,7 @@ use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// Declared interests, with epoll's edges as hints. For direct use, see [`shared_ring::interest`].
+#[derive(Debug)]
 pub struct Interest;
 
 impl Mechanism for Interest {

@@ -35,6 +35,7 @@ pub use shared_ring::Counters;
 #[cfg(feature = "io-uring")]
 pub use shared_ring::uring::Mode;
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
@@ -84,11 +85,15 @@ pub struct AutoChoice {
 /// Probes none beyond the chosen one.
 ///
 /// # Errors
-/// If no mechanism that is compiled in can run.
+/// If no mechanism that is compiled in can run: the error has the reason of each.
 pub fn auto() -> Result<AutoChoice, Unavailable> {
+    choose(PROBES)
+}
+
+fn choose(probes: &[(&'static str, Probe)]) -> Result<AutoChoice, Unavailable> {
     let preferred =
-        PREFERRED.iter().filter_map(|name| PROBES.iter().find(|probe| probe.0 == *name));
-    let others = PROBES.iter().filter(|(name, _)| !PREFERRED.contains(name));
+        PREFERRED.iter().filter_map(|name| probes.iter().find(|probe| probe.0 == *name));
+    let others = probes.iter().filter(|(name, _)| !PREFERRED.contains(name));
     let mut unavailable = Vec::new();
     for (name, probe) in preferred.chain(others) {
         match probe().available {
@@ -96,7 +101,13 @@ pub fn auto() -> Result<AutoChoice, Unavailable> {
             Err(reason) => unavailable.push((*name, reason)),
         }
     }
-    Err(Unavailable("none of the mechanisms that are compiled in can run here".into()))
+    let reasons: Vec<_> =
+        unavailable.iter().map(|(name, reason)| format!("{name}: {reason}")).collect();
+    let mut message = format!("no mechanism can run here: {}", reasons.join("; "));
+    if !probes.iter().any(|(name, _)| *name == "epoll") {
+        message.push_str("; build with the feature `epoll`, which needs no io_uring");
+    }
+    Err(Unavailable(message))
 }
 
 macro_rules! mechanisms {
@@ -131,6 +142,15 @@ macro_rules! mechanisms {
                 #[cfg(feature = $feature)]
                 $name($multiplexer),
             )*
+        }
+
+        impl fmt::Debug for AnyMechanism {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct("AnyMechanism")
+                    .field("name", &self.name())
+                    .field("addresses", &self.addresses())
+                    .finish_non_exhaustive()
+            }
         }
 
         impl AnyMechanism {
@@ -256,4 +276,51 @@ mechanisms! {
     "send-ps2" => send_ps2::SendPs2, MechanismLoop<SendPs2>;
     "tokio" => tokio::Tokio, Tokio;
     "uring" => uring::Uring, MechanismLoop<Uring>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn probe(name: &'static str, available: Result<(), Unavailable>) -> Backend {
+        Backend { name, family: Family::Readiness, summary: "", available }
+    }
+
+    fn no_uring() -> Backend {
+        probe("uring", Err(Unavailable("the kernel has no io_uring".into())))
+    }
+
+    fn no_epoll() -> Backend {
+        probe("epoll", Err(Unavailable("no descriptor is left".into())))
+    }
+
+    fn select() -> Backend {
+        probe("select", Ok(()))
+    }
+
+    /// The error of `auto` had no reason.
+    #[test]
+    fn without_a_mechanism_the_error_has_the_reason_of_each() {
+        let error = choose(&[("epoll", no_epoll), ("uring", no_uring)]).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no mechanism can run here: uring: the kernel has no io_uring; epoll: no descriptor is left"
+        );
+    }
+
+    #[test]
+    fn without_epoll_the_error_names_its_feature() {
+        let error = choose(&[("uring", no_uring)]).unwrap_err().to_string();
+        assert!(
+            error.starts_with("no mechanism can run here: uring: the kernel has no io_uring; ")
+        );
+        assert!(error.contains("the feature `epoll`"), "{error}");
+    }
+
+    #[test]
+    fn the_choice_has_the_reasons_of_preferred_mechanisms() {
+        let choice = choose(&[("select", select), ("uring", no_uring)]).unwrap();
+        assert_eq!(choice.name, "select");
+        assert_eq!(choice.unavailable.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["uring"]);
+    }
 }

@@ -6,6 +6,7 @@ use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// poll(2).
+#[derive(Debug)]
 pub struct Poll;
 
 impl Mechanism for Poll {

@@ -8,6 +8,7 @@ use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Real-time signals, taken by sigtimedwait(2). They stay blocked in the thread until this is dropped.
+#[derive(Debug)]
 pub struct Rtsig;
 
 impl Mechanism for Rtsig {

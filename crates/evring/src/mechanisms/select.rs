@@ -6,6 +6,7 @@ use super::kernels::{BoxedEngine, boxed_engine};
 use crate::{Config, Family, Mechanism, StartError};
 
 /// select(2), by pselect6(2).
+#[derive(Debug)]
 pub struct Select;
 
 impl Mechanism for Select {

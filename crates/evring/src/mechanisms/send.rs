@@ -9,6 +9,7 @@ use super::kernels::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// SEND: immediate delivery, preemptive notification.
+#[derive(Debug)]
 pub struct Send;
 
 impl Mechanism for Send {

@@ -8,6 +8,7 @@ use super::kernels::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Polling SEND 1: batched delivery and notification.
+#[derive(Debug)]
 pub struct SendPs1;
 
 impl Mechanism for SendPs1 {

@@ -9,6 +9,7 @@ use super::kernels::{send_kernel, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Polling SEND 2: immediate delivery, batched notification.
+#[derive(Debug)]
 pub struct SendPs2;
 
 impl Mechanism for SendPs2 {

@@ -7,6 +7,7 @@ use super::kernels::{uring, uring_available};
 use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// io_uring with completion work deferred to the wait.
+#[derive(Debug)]
 pub struct Uring;
 
 impl Mechanism for Uring {

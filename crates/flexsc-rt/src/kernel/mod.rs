@@ -79,6 +79,12 @@ pub struct FlexScKernel {
     process: Process,
 }
 
+impl std::fmt::Debug for FlexScKernel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("FlexScKernel").field("pages", &self.pages).finish_non_exhaustive()
+    }
+}
+
 /// Returns the configuration of the pages of one of so many workers.
 fn of_pages(config: &EngineConfig, workers: u16) -> Config {
     let mut of_pages = Config::default();
@@ -403,9 +409,9 @@ unsafe impl Submit for FlexScKernel {
     }
 
     fn occupancy(&self) -> Occupancy {
-        let of_threads = self.operations.occupancy();
-        let in_flight = of_threads.in_flight + self.in_flight.len() as u32;
-        Occupancy { in_flight, ..of_threads }
+        let mut occupancy = self.operations.occupancy();
+        occupancy.in_flight += self.in_flight.len() as u32;
+        occupancy
     }
 }
 

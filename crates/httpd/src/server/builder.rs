@@ -55,7 +55,7 @@ use crate::site::sandbox::SandboxedHandler;
 #[must_use]
 pub struct Builder {
     /// Empty if the server chooses its addresses (`Builder::listeners`).
-    pub(super) listen: Vec<Result<Vec<SocketAddr>, (String, io::Error)>>,
+    pub(super) listen: Vec<NamedAddresses>,
     /// At a reload without addresses, the server takes the default ones, instead of those that it has.
     pub(super) returns_to_default: bool,
     /// Sockets of the process before, or of the workers before.
@@ -81,7 +81,7 @@ pub struct Builder {
     pub(super) status_thread: Option<Pool>,
     pub(super) log: Option<AccessLog>,
     #[cfg(feature = "metrics")]
-    pub(super) metrics_listen: Option<Vec<SocketAddr>>,
+    pub(super) metrics_listen: Option<NamedAddresses>,
     pub(super) config: Config,
     pub(super) drain_delay: Duration,
     #[cfg(feature = "tls")]
@@ -136,7 +136,7 @@ impl From<Options> for Builder {
                 .access_log
                 .and_then(|path| AccessLog::from_setting(path, options.log_format)),
             #[cfg(feature = "metrics")]
-            metrics_listen: options.metrics_listen.map(|at| at.as_slice().to_vec()),
+            metrics_listen: options.metrics_listen.map(|at| Ok(at.as_slice().to_vec())),
             config,
             drain_delay: options.connections.drain_delay,
             #[cfg(feature = "tls")]
@@ -161,12 +161,19 @@ impl From<Options> for Builder {
     }
 }
 
+/// The addresses that a text or value names; or its form for debugging and the error of its resolution.
+pub(super) type NamedAddresses = Result<Vec<SocketAddr>, (String, io::Error)>;
+
+fn resolve(at: impl ToSocketAddrs + fmt::Debug) -> NamedAddresses {
+    let addresses = at.to_socket_addrs().map(Iterator::collect);
+    addresses.map_err(|error| (format!("{at:?}"), error))
+}
+
 impl Builder {
     /// Adds an address to listen on, such as `"localhost:8080"`; can be called repeatedly. Port 0
     /// selects a free port. The default is `127.0.0.1:8080`.
     pub fn listen(mut self, at: impl ToSocketAddrs + fmt::Debug) -> Self {
-        let addresses = at.to_socket_addrs().map(Iterator::collect);
-        self.listen.push(addresses.map_err(|error| (format!("{at:?}"), error)));
+        self.listen.push(resolve(at));
         self
     }
 
@@ -389,10 +396,11 @@ impl Builder {
     }
 
     /// Serves `/metrics` in the text format of OpenMetrics, `/healthz` and `/readyz` at an address of their own,
-    /// without TLS. `/readyz` answers with 503 after [`Handle::drain`](crate::Handle::drain).
+    /// such as `"localhost:9100"`, without TLS. `/readyz` answers with 503 after
+    /// [`Handle::drain`](crate::Handle::drain).
     #[cfg(feature = "metrics")]
-    pub fn metrics_listen(self, at: SocketAddr) -> Self {
-        Builder { metrics_listen: Some(vec![at]), ..self }
+    pub fn metrics_listen(self, at: impl ToSocketAddrs + fmt::Debug) -> Self {
+        Builder { metrics_listen: Some(resolve(at)), ..self }
     }
 
     /// Sets sockets of a service manager that listen already. The server uses them at their addresses, and listens
@@ -406,7 +414,7 @@ impl Builder {
 
     /// Adds sockets that listen already, of a process whose place the server takes
     /// ([`Handle::listening_sockets`](crate::Handle::listening_sockets)). The server uses those at the addresses of its
-    /// settings. The others are no reason to listen where that process did.
+    /// settings. Sockets at other addresses are not used.
     pub fn take_over(mut self, sockets: Vec<ListeningSocket>) -> Self {
         self.taken_over.extend(sockets);
         self

@@ -22,7 +22,8 @@ use crate::server::tls::{LoadedTls, Tickets};
 use crate::site::metrics::Metrics;
 
 /// A running server. Dropping it stops it and waits until it has ended.
-#[derive(Debug, Default)]
+#[must_use = "dropping it stops the server"]
+#[derive(Debug)]
 pub struct Server {
     handle: Handle,
 }
@@ -43,7 +44,7 @@ pub struct Server {
 ///     Ok(())
 /// }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Handle(pub(crate) Arc<ServerState>);
 
 /// The state that all handles of a server share.
@@ -262,6 +263,10 @@ impl ServerState {
 }
 
 impl Handle {
+    pub(crate) fn new() -> Self {
+        Handle(Arc::default())
+    }
+
     /// Announces that the server is about to stop: `/readyz` answers with 503 from now on, so that load balancers
     /// send new clients elsewhere. All requests are still served, with `Connection: close`.
     pub fn drain(&self) {
@@ -428,7 +433,7 @@ impl Server {
         self.handle.backend()
     }
 
-    /// Returns a handle that stops the server.
+    /// Returns a handle that controls the server from other threads.
     pub fn handle(&self) -> Handle {
         self.handle.clone()
     }

@@ -10,7 +10,7 @@ use evring::sockets::{ListenOptions, ListeningSocket};
 use rustix::net::sockopt;
 use tracing::warn;
 
-use crate::server::builder::Builder;
+use crate::server::builder::{Builder, NamedAddresses};
 use crate::server::error::Error;
 use crate::server::options::Options;
 use crate::server::socket_list::add;
@@ -113,17 +113,17 @@ impl Builder {
     ) -> Result<Listeners, Error> {
         let mut listen = self.config.listen.clone();
         for addresses in &self.listen {
-            let addresses = addresses.as_ref().map_err(|(at, error)| {
-                Error::Address(at.clone(), io::Error::new(error.kind(), error.to_string()))
-            })?;
-            listen.extend(addresses);
+            listen.extend(resolved(addresses)?);
         }
         #[cfg(feature = "tls")]
         let mut redirecting: Vec<_> = self.tls.redirecting_addresses().collect();
         #[cfg(not(feature = "tls"))]
         let mut redirecting = Vec::new();
         #[cfg(feature = "metrics")]
-        let mut metrics = self.metrics_listen.clone().unwrap_or_default();
+        let mut metrics = match &self.metrics_listen {
+            Some(addresses) => resolved(addresses)?.clone(),
+            None => Vec::new(),
+        };
         #[cfg(not(feature = "metrics"))]
         let mut metrics = Vec::new();
         for addresses in [&mut listen, &mut redirecting, &mut metrics] {
@@ -143,6 +143,12 @@ impl Builder {
         }
         Ok(Listeners { listen, redirecting, metrics })
     }
+}
+
+fn resolved(addresses: &NamedAddresses) -> Result<&Vec<SocketAddr>, Error> {
+    addresses.as_ref().map_err(|(at, error)| {
+        Error::Address(at.clone(), io::Error::new(error.kind(), error.to_string()))
+    })
 }
 
 /// Replaces the addresses of IPv4 for which an inherited socket of IPv6 accepts connections, too, unless there is a socket

@@ -63,7 +63,7 @@ impl Builder {
 
     /// Starts a server for a purpose, which the log names.
     fn start_with_purpose(self, purpose: &str) -> Result<Server, Error> {
-        let handle = Handle::default();
+        let handle = Handle::new();
         handle.0.metrics.set_started(Instant::now());
         self.start_generation(&handle, purpose)?;
         let server = Server::new(handle);
@@ -272,9 +272,11 @@ impl Builder {
         addresses: Vec<SocketAddr>,
         mut given: Vec<ListeningSocket>,
     ) -> Result<NextMonitor, Error> {
-        let Some(listen) = self.metrics_listen.clone() else { return Ok(NextMonitor::Other(None)) };
+        // `Builder::listeners` has returned the error of an unknown address.
+        let Some(Ok(listen)) = &self.metrics_listen else { return Ok(NextMonitor::Other(None)) };
         let caps = (self.config.max_per_address, self.config.max_per_network);
-        let settings = MonitorSettings { listen, limits: self.limits.clone(), caps };
+        let settings =
+            MonitorSettings { listen: listen.clone(), limits: self.limits.clone(), caps };
         let same = handle.0.monitor_at(&settings.listen);
         if same.is_some() && handle.0.has_monitor(&settings) {
             return Ok(NextMonitor::Same);

@@ -129,6 +129,16 @@ pub enum Answer {
     Wait(Wait),
 }
 
+impl fmt::Debug for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Answer::Respond(response) => f.debug_tuple("Respond").field(response).finish(),
+            Answer::Receive(_) => f.write_str("Receive(..)"),
+            Answer::Wait(wait) => wait.fmt(f),
+        }
+    }
+}
+
 /// The future of a handler that waits.
 pub struct Wait(Box<dyn FnOnce(RequestBody) -> ResponseFuture>);
 

@@ -3,15 +3,30 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
-use http::StatusCode;
+use http::{HeaderMap, StatusCode};
 
 use crate::site::any_response::{AnyResponse, Response};
 
 /// A value that a closure can return as its response.
+///
+/// ```
+/// use evring_httpd::http::{HeaderMap, HeaderValue, StatusCode, header};
+/// use evring_httpd::{IntoResponse, Request, Server};
+///
+/// let moved = |_: Request| {
+///     let mut fields = HeaderMap::new();
+///     fields.insert(header::LOCATION, HeaderValue::from_static("/new"));
+///     (StatusCode::PERMANENT_REDIRECT, fields, "It is at /new.\n")
+/// };
+/// let response = moved(Request::default()).into_response();
+/// assert_eq!(response.status(), 308);
+/// assert_eq!(response.headers()["location"], "/new");
+/// let server = Server::builder().route("/old", moved);
+/// ```
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a response",
     note = "responses are text, bytes, `Response`, `StatusCode`, a pair of `StatusCode` and a response, \
-            and results of two responses"
+            the same with a `HeaderMap` between them, and results of two responses"
 )]
 pub trait IntoResponse {
     /// Converts the value into a response.
@@ -72,6 +87,13 @@ into_response!([] Cow<'static, str>: text => match text {
     Cow::Owned(text) => text.into_any(),
 });
 into_response!([R] (StatusCode, R): (status, response) => response.into_any().with_status(status));
+// The fields replace those of the response that have the same name.
+into_response!([R] (StatusCode, HeaderMap, R): (status, fields, response) => {
+    let mut response = response.into_response();
+    *response.status_mut() = status;
+    response.headers_mut().extend(fields);
+    response.into()
+});
 into_response!([R, E] Result<R, E>: result => match result {
     Ok(response) => response.into_any(),
     Err(response) => response.into_any(),

@@ -537,12 +537,9 @@ mod tests {
         let metrics = Metrics::default();
         let (ended, living) = (metrics.another(), metrics.another());
         for worker in [&ended, &living] {
-            worker.own().copy_stats(&Stats {
-                service_rate: 5,
-                backlog: 7,
-                accepted: 9,
-                ..Stats::default()
-            });
+            let mut stats = Stats::default();
+            (stats.service_rate, stats.backlog, stats.accepted) = (5, 7, 9);
+            worker.own().copy_stats(&stats);
         }
         drop(ended);
         let value = |name| metrics.sums().find(|sum| sum.name == name).unwrap().value;

@@ -110,7 +110,8 @@ impl Wake for ConnWaker {
         let Target { sender, remote, overflow } = &*self.target;
         if let Err(SendError::Full(_)) = sender.send(self.id) {
             overflow.store(true, Ordering::Release);
-            remote.wake(TAG);
+            // Without room, a wake-up with this tag is pending: the others are few.
+            let _ = remote.wake(TAG);
         }
     }
 }

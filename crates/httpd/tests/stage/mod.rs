@@ -470,10 +470,6 @@ impl Commands for Io {
     fn is_stopping(&self) -> bool {
         self.stopping
     }
-
-    fn has_pending(&self) -> bool {
-        false
-    }
 }
 
 /// Parses the responses in `bytes`; all have a Content-Length.

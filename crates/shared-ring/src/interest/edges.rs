@@ -58,6 +58,12 @@ pub struct EpollEdges {
     system_calls: u64,
 }
 
+impl std::fmt::Debug for EpollEdges {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EpollEdges").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
 impl EpollEdges {
     /// Maximum number of events per wait.
     const EVENTS: usize = 512;

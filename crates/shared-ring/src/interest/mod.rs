@@ -92,6 +92,12 @@ pub struct Interests {
     sets: InterestSets,
 }
 
+impl std::fmt::Debug for Interests {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Interests").finish_non_exhaustive()
+    }
+}
+
 impl Interests {
     /// Creates empty sets. The queue of hints has room for each descriptor that the process may
     /// have, so it does not overflow.

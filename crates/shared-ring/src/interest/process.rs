@@ -22,6 +22,12 @@ pub struct ProcessWide {
     shared: Mutex<Shared>,
 }
 
+impl std::fmt::Debug for ProcessWide {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ProcessWide").field("registered", &self.registered).finish_non_exhaustive()
+    }
+}
+
 #[derive(Default)]
 struct Shared {
     /// Interest by descriptor, in poll(2)'s format; 0 for none.

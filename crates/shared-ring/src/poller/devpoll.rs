@@ -29,6 +29,15 @@ pub struct DevPoll<H = EpollEdge, A = Linux> {
     system_calls: u64,
 }
 
+impl<H, A> std::fmt::Debug for DevPoll<H, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("DevPoll")
+            .field("watched", &self.set.len())
+            .field("hints", &self.hints)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A descriptor of the set.
 struct WatchedFd {
     fd: Fd,

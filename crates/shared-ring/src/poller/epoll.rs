@@ -27,6 +27,12 @@ pub struct EpollSet<const EDGE: bool> {
     system_calls: u64,
 }
 
+impl<const EDGE: bool> std::fmt::Debug for EpollSet<EDGE> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("EpollSet").field("epoll", &self.epoll).finish_non_exhaustive()
+    }
+}
+
 impl<const EDGE: bool> EpollSet<EDGE> {
     /// Maximum number of events per wait.
     const EVENTS: usize = 512;

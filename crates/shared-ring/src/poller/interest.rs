@@ -11,6 +11,12 @@ use crate::{Fd, Linux};
 /// The interests of one thread.
 pub struct InterestPoller<H = EpollEdges, A = Linux>(InterestSets<H, A>);
 
+impl<H, A> std::fmt::Debug for InterestPoller<H, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("InterestPoller").finish_non_exhaustive()
+    }
+}
+
 impl InterestPoller {
     /// Creates empty sets.
     ///

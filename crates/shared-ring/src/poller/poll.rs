@@ -16,6 +16,12 @@ pub struct Poll {
     system_calls: u64,
 }
 
+impl std::fmt::Debug for Poll {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Poll").field("watched", &self.array.len()).finish_non_exhaustive()
+    }
+}
+
 // SAFETY: `forget` removes the number from the array; only numbers in it are polled and reported.
 unsafe impl Poller for Poll {
     fn is_edge_triggered(&self) -> bool {

@@ -35,6 +35,12 @@ pub struct RtSig<S: SignalSource = SignalQueue, A: PollNow = Linux> {
     system_calls: u64,
 }
 
+impl<S: SignalSource, A: PollNow> std::fmt::Debug for RtSig<S, A> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("RtSig").field("overflows", &self.overflows).finish_non_exhaustive()
+    }
+}
+
 /// State of a descriptor number.
 #[derive(Default)]
 struct Watched {

@@ -17,6 +17,12 @@ pub struct Select {
     system_calls: u64,
 }
 
+impl std::fmt::Debug for Select {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Select").field("system_calls", &self.system_calls).finish_non_exhaustive()
+    }
+}
+
 /// The interest bits, and a copy that the kernel overwrites with readiness.
 #[derive(Default)]
 struct Map {

@@ -71,6 +71,12 @@ pub struct SignalQueue {
     not_send: PhantomData<*const ()>,
 }
 
+impl std::fmt::Debug for SignalQueue {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("SignalQueue").field("first", &self.first).finish_non_exhaustive()
+    }
+}
+
 thread_local! {
     /// The process in which this thread has a queue; a child of fork(2) may create another one.
     static IN_USE: Cell<Option<Process>> = const { Cell::new(None) };

@@ -123,6 +123,12 @@ pub struct UringKernel<R: Ring = LinuxRing> {
     counters: Counters,
 }
 
+impl<R: Ring> std::fmt::Debug for UringKernel<R> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("UringKernel").field("counters", &self.counters).finish_non_exhaustive()
+    }
+}
+
 /// Memory that the kernel may write to while operations are in flight.
 struct Owned {
     inflight: InFlightTable<OpState>,

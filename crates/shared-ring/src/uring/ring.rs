@@ -196,6 +196,12 @@ pub struct LinuxRing {
     process: Process,
 }
 
+impl std::fmt::Debug for LinuxRing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("LinuxRing").finish_non_exhaustive()
+    }
+}
+
 impl AsFd for LinuxRing {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the ring is open as long as `self` lives.

@@ -251,10 +251,6 @@ impl<K: Submit> Commands for Io<K> {
     fn is_stopping(&self) -> bool {
         self.stopping
     }
-
-    fn has_pending(&self) -> bool {
-        self.kernel.landed() > 0
-    }
 }
 
 fn abruptness(how: Close) -> u8 {

@@ -31,6 +31,12 @@ pub struct Tokio {
     remote: RemoteHandle,
 }
 
+impl std::fmt::Debug for Tokio {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokio").field("addresses", &self.addresses).finish_non_exhaustive()
+    }
+}
+
 /// A runtime that is dropped without waiting for its threads, also in a panic: they may hang in the file
 /// system.
 struct Unjoined(Option<Runtime>);
