@@ -802,7 +802,7 @@ fn empty_chunk_under_a_layer_filled_a_queue_that_had_drained() {
         assert_eq!(log.next(), Event::Accepted);
         assert_eq!(log.next(), Event::Received { bytes: b"x".to_vec(), eof: false });
         assert_eq!(log.next(), Event::Drained);
-        server.remote.wake(0);
+        assert!(server.remote.wake(0));
         assert_eq!(log.next(), Event::Woken(0));
         server.stop();
     });
