@@ -97,17 +97,45 @@ impl Machine {
     }
 
     pub(crate) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
-        let mut bytes = self.read_part(part)?;
-        let mut state = self.state();
-        if bytes.len() > 1 && state.rng.fault(Fault::ShortRead) {
-            let n = 1 + state.rng.below(bytes.len());
-            bytes.truncate(n);
-        }
-        Ok(bytes)
+        let len = self.load(part)?;
+        let len = self.shorten(len, Fault::ShortRead);
+        self.copy(part, len)
     }
 
     /// Reads all bytes that the file has of a part.
     pub(crate) fn read_part(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
+        let len = self.load(part)?;
+        self.copy(part, len)
+    }
+
+    /// Sends a piece of a file that fits into a pipe.
+    pub(super) fn send_piece(&self, fd: Fd, piece: FileRange) -> Result<usize, Errno> {
+        let mut state = self.state();
+        let node = state.file(piece.file, "sendfile")?;
+        let end = state.connected(fd, "sendfile")?;
+        let is_cold = state.page_cache.is_cold(node, piece) == Some(true);
+        state.page_cache.blocking_sends += u64::from(is_cold);
+        drop(state);
+        let len = self.load(piece)?;
+        if len == 0 {
+            return Ok(0);
+        }
+        let len = self.shorten(len, Fault::ShortRead);
+        let room = self.state().connection_of(end).room(end.side);
+        // One more shows that the socket is full.
+        let bytes = self.copy(piece, len.min(room + 1))?;
+        self.send_all(fd, &[IoSlice::new(&bytes)])
+    }
+
+    /// Copies up to `len` bytes of a part from memory.
+    fn copy(&self, part: FileRange, len: usize) -> Result<Vec<u8>, Errno> {
+        let mut state = self.state();
+        let node = state.file(part.file, "read")?;
+        Ok(state.disk.read(node, part.offset, len as u32)?.to_vec())
+    }
+
+    /// Reads a part of a file into memory. Returns how many bytes the file has of it.
+    fn load(&self, part: FileRange) -> Result<usize, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
         if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
@@ -117,7 +145,7 @@ impl Machine {
         if state.rng.fault(Fault::FileChanges) {
             state.change(node);
         }
-        Ok(state.disk.read(node, part.offset, part.len)?.to_vec())
+        Ok(state.disk.read(node, part.offset, part.len)?.len())
     }
 
     /// Writes bytes to a file, or only the first ones if a fault happens. Returns their number.
@@ -187,5 +215,41 @@ impl Machine {
                 Ok(FileOutcome::Written)
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared_ring::Host;
+    use shared_ring::sockets::ListenOptions;
+
+    use super::*;
+    use crate::{Faults, Plan};
+
+    #[test]
+    fn sendfile_copied_a_whole_part_for_a_socket_with_little_room() {
+        const PIPE: u64 = 64 * 1024;
+        let plan = Plan { faults: Faults::NONE, room: Some(10), ..Plan::default() };
+        let mut machine = Machine::new(&plan);
+        machine.add_file("file", vec![7; 5 * PIPE as usize]);
+        machine.evict("file", false);
+        machine.read_nothing_ahead();
+        let (listener, at) =
+            machine.listen(([127, 0, 0, 1], 0).into(), &ListenOptions::new(4)).unwrap();
+        let peer = machine.manual_peer();
+        peer.with(|net| net.connect(at)).expect("the listener has room");
+        let socket = machine.accept(&listener).unwrap();
+        let root = machine.open_directory("/".as_ref()).unwrap();
+        let file = machine.open(number::of(&root), b"file", Access::Read).unwrap();
+        let mut send = |offset| {
+            let part = FileRange { file, offset, len: 5 * PIPE as u32 };
+            let sent = machine.sendfile(number::of(&socket), part);
+            (sent, machine.disk_bytes(), machine.blocking_sends())
+        };
+        assert_eq!(send(0), (Ok(10), PIPE, 1));
+        while send(0).0.is_ok() {}
+        // The kernel waits for the disk although the socket is full.
+        assert_eq!(send(2 * PIPE), (Err(Errno::AGAIN), 2 * PIPE, 2));
+        assert_eq!(send(0), (Err(Errno::AGAIN), 2 * PIPE, 2));
     }
 }

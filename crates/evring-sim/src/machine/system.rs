@@ -18,6 +18,9 @@ use crate::number;
 use crate::state::{DescriptorKind, readiness};
 use crate::work::SimOffload;
 
+/// Linux fills a pipe of this size from the file before it looks at the socket.
+const PIPE_BYTES: u32 = 64 * 1024;
+
 /// The counter of a waker.
 #[derive(Debug)]
 struct SimCounter(Fd, Arc<AtomicU64>);
@@ -100,21 +103,20 @@ impl System for Machine {
     fn sendfile(&mut self, fd: Fd, part: FileRange) -> Result<usize, Errno> {
         self.may_be_signalled(true);
         self.interrupted()?;
-        {
-            let mut state = self.state();
-            let node = state.file(part.file, "sendfile")?;
-            let end = state.connected(fd, "sendfile")?;
-            // A full socket comes before the disk.
-            let has_room = state.connection_of(end).is_writable(end.side);
-            if has_room && state.page_cache.is_cold(node, part) == Some(true) {
-                state.page_cache.blocking_sends += 1;
+        let mut sent = 0;
+        loop {
+            let (offset, remaining) = (part.offset + u64::from(sent), part.len - sent);
+            let len = remaining.min(PIPE_BYTES);
+            let n = match self.send_piece(fd, FileRange { offset, len, ..part }) {
+                Ok(n) => n as u32,
+                Err(_) if sent > 0 => 0,
+                Err(errno) => return Err(errno),
+            };
+            sent += n;
+            if n < len || sent == part.len {
+                return Ok(sent as usize);
             }
         }
-        let bytes = self.read(part)?;
-        if bytes.is_empty() {
-            return Ok(0);
-        }
-        self.send_all(fd, &[IoSlice::new(&bytes)])
     }
 
     fn is_cold(&mut self, part: FileRange) -> bool {
