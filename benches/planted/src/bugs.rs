@@ -302,6 +302,26 @@ bugs! {
         "chain(io.wheel.next())" =>
         "chain(io.wheel.next().filter(|_| !PLANTED))";
 
+    /// The driver waits although connections are to be visited again.
+    RevisitsNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "if !io.revisits.is_empty() ||" =>
+        "if !io.revisits.is_empty() && !PLANTED ||";
+
+    /// The driver waits although file operations have completed that are to be delivered.
+    FinishedFileOpsNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "!io.file_ops.finished.is_empty() || admit_per_turn" =>
+        "!io.file_ops.finished.is_empty() && !PLANTED || admit_per_turn";
+
+    /// The driver waits for more than the next pause of a listener.
+    PausesNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "chain(io.pauses.next())" =>
+        "chain(io.pauses.next().filter(|_| !PLANTED))";
+
+    /// The driver does not look again at a file that was written to.
+    NextLookNotWaitedFor, "crates/evring/src/driver/run.rs":
+        "chain(io.file_ops.next_look())" =>
+        "chain(io.file_ops.next_look().filter(|_| !PLANTED))";
+
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
     ResumeReceivesFirst on "send" in Wild, "crates/evring/src/driver/receive.rs":
         "!connection.has(ConnFlags::RESUMED) || connection.tail.len()" =>

@@ -8,6 +8,8 @@ use evring::FileDelivery;
 pub struct Choices {
     /// The way in which the server ends before its clients, if it does.
     pub end: End,
+    /// A peer wakes the server from time to time.
+    pub wakes: bool,
     /// io_uring has multishot accepts and receives.
     pub has_multishot: bool,
     /// The policy for sending; `None` for one that holds bytes back until the socket has room.
@@ -56,6 +58,7 @@ impl Choices {
                 2 => End::Retire,
                 _ => End::None,
             },
+            wakes: one_in("wake", 2),
             has_multishot: !one_in("multishot", 4),
             delivery: match below("hold back", 4) {
                 0 => None,

@@ -244,7 +244,7 @@ fn add_clients(
             }
         }
     }
-    machine.add_peer(Stopper::new(remote, SERVER, shared, choices.end));
+    machine.add_peer(Stopper::new(remote, SERVER, shared, choices));
 }
 
 /// The parameters of a run, before its server is chosen.

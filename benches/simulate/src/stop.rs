@@ -6,22 +6,33 @@ use std::time::Duration;
 use evring::RemoteHandle;
 use evring_sim::{Net, Next, Peer, PeerConn};
 
-use super::choices::End;
+use super::choices::{Choices, End};
 use super::talker::Shared;
 
-/// Wakes the server from time to time, and may end it.
+/// May end the server, and may wake it from time to time until then. If it does not, a turn that the server forgets to
+/// take is missed: its clients wait forever.
 pub(super) struct Stopper {
     remote: RemoteHandle,
     server: SocketAddr,
     shared: Shared,
     end: End,
+    wakes: bool,
+    /// It acts before the planned steps are over.
+    is_timed: bool,
     /// A connection opened at the moment of the stop.
     conn: Option<PeerConn>,
 }
 
 impl Stopper {
-    pub(super) fn new(remote: RemoteHandle, server: SocketAddr, shared: &Shared, end: End) -> Self {
-        Stopper { remote, server, shared: shared.clone(), end, conn: None }
+    pub(super) fn new(
+        remote: RemoteHandle,
+        server: SocketAddr,
+        shared: &Shared,
+        choices: &Choices,
+    ) -> Self {
+        let Choices { end, wakes, .. } = *choices;
+        let is_timed = wakes || end != End::None;
+        Stopper { remote, server, shared: shared.clone(), end, wakes, is_timed, conn: None }
     }
 }
 
@@ -33,7 +44,9 @@ impl Peer for Stopper {
             }
             return Next::Done;
         }
-        self.remote.wake(net.below(9) as u64);
+        if self.wakes {
+            self.remote.wake(net.below(9) as u64);
+        }
         if self.end == End::Retire && net.once_in(8) {
             net.note(|| "retires the server".to_owned());
             self.shared.retiring.set(true);
@@ -48,10 +61,14 @@ impl Peer for Stopper {
             self.shared.stopping.set(true);
             self.remote.stop();
         }
-        Next::After(Duration::from_micros(1 + net.below(50_000) as u64))
+        match self.is_timed {
+            true => Next::After(Duration::from_micros(1 + net.below(50_000) as u64)),
+            // Until the planned steps are over.
+            false => Next::Wait,
+        }
     }
 
     fn waits_for(&self) -> String {
-        "the next wake-up of the server".to_owned()
+        "the time to wake or end the server".to_owned()
     }
 }
