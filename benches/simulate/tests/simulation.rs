@@ -135,10 +135,15 @@ fn servers_of_a_disk_that_hangs_hold() {
 #[test]
 fn scripts_from_which_the_fuzzer_starts_hold() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/server");
+    let mut mechanisms = HashSet::new();
     for seed in fs::read_dir(seeds).unwrap() {
         let path = seed.unwrap().path();
-        assert_eq!(run_script(&fs::read(&path).unwrap(), false).verdict.failure, None, "{path:?}");
+        let script = fs::read(&path).unwrap();
+        assert_eq!(run_script(&script, false).verdict.failure, None, "{path:?}");
+        // The first byte chooses the mechanism.
+        mechanisms.insert(usize::from(script[0]) % Mechanism::ALL.len());
     }
+    assert_eq!(mechanisms, (0..Mechanism::ALL.len()).collect());
 }
 
 #[test]
