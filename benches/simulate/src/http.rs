@@ -10,7 +10,7 @@ use evring_httpd::{Request, Response, Site};
 use evring_sim::{Fault, FileVersions, Net, PeerConn};
 
 use super::pattern::{LONG_FILE, PATTERN};
-use super::talker::{ProtocolModel, Shared};
+use super::talker::{ProtocolModel, Shared, has_happened_to};
 
 /// The files of the site: name and length. The contents of the largest one are checked between its blocks.
 pub(super) const FILES: [(&str, usize); 6] = [
@@ -81,13 +81,18 @@ struct Expected {
     is_head: bool,
     /// The server closes the connection after it.
     is_last: bool,
-    /// It depends on the disk.
-    is_file: bool,
+    /// The file that it depends on.
+    file: Option<&'static str>,
     /// If it is a part of a file: the length of the file, and the offset.
     part: Option<(usize, usize)>,
 }
 
 impl Expected {
+    /// Returns whether this fault has happened to the file that it depends on.
+    fn has_happened(&self, net: &Net<'_>, fault: Fault) -> bool {
+        self.file.is_some_and(|name| has_happened_to(net, fault, name))
+    }
+
     /// Returns whether a body, or for HEAD its length, is the expected one. `changed` is set if
     /// files have changed; `start` is the offset in the file.
     fn matches(&self, len: usize, body: &[u8], changed: bool, start: usize) -> bool {
@@ -140,9 +145,8 @@ impl HttpModel {
     }
 
     fn expect(&mut self, status: u16, body: Vec<u8>) -> &mut Expected {
-        let is_file = matches!(status, 200 | 206 | 404);
         let expected =
-            Expected { status, body, is_head: false, is_last: false, is_file, part: None };
+            Expected { status, body, is_head: false, is_last: false, file: None, part: None };
         self.expected.push_back(expected);
         self.expected.back_mut().expect("it was just put there")
     }
@@ -168,6 +172,7 @@ impl HttpModel {
             true => self.expect(206, body[5..range_end].to_vec()),
             false => self.expect(200, body),
         };
+        expected.file = Some(name);
         expected.part = Some((len, if range { 5 } else { 0 }));
         expected.is_head = is_head;
         expected.is_last = is_http_1_0 || close;
@@ -191,7 +196,7 @@ impl HttpModel {
             }
             out.extend_from_slice(b"0\r\n\r\n");
         }
-        self.expect(200, body).is_file = false;
+        self.expect(200, body);
     }
 
     /// Appends a request, chosen by the random numbers of `below`. Returns whether more may follow.
@@ -205,11 +210,11 @@ impl HttpModel {
             13..16 => self.post(below, out),
             16..18 => {
                 out.extend_from_slice(b"GET /hello HTTP/1.1\r\nHost: a\r\n\r\n");
-                self.expect(200, b"Hello, World!\n".to_vec()).is_file = false;
+                self.expect(200, b"Hello, World!\n".to_vec());
             }
             18 => {
                 out.extend_from_slice(b"GET /none HTTP/1.1\r\nHost: a\r\n\r\n");
-                self.expect(404, Vec::new());
+                self.expect(404, Vec::new()).file = Some("none");
             }
             _ => {
                 out.extend_from_slice(b"GET /a.txt HTTP/1.1\r\nBad field\r\n\r\n");
@@ -253,7 +258,7 @@ impl ProtocolModel for HttpModel {
         let Some((expected, (_, start))) = expected.and_then(|e| Some((e, e.part?))) else {
             return Ok(());
         };
-        let changed = net.has_happened(Fault::FileChanges);
+        let changed = expected.has_happened(net, Fault::FileChanges);
         match expected.begins_with(body, changed, start) {
             true => Ok(()),
             false => Err(format!("a body that ended after {} bytes differs", body.len())),
@@ -267,7 +272,12 @@ impl ProtocolModel for HttpModel {
     }
 
     fn needs_disk(&self) -> bool {
-        self.expected.iter().any(|expected| expected.is_file)
+        self.expected.iter().any(|expected| expected.file.is_some())
+    }
+
+    fn has_file_fault(&self, net: &Net<'_>) -> bool {
+        let mut faults = [Fault::DiskError, Fault::FileChanges].into_iter();
+        faults.any(|fault| self.expected.iter().any(|expected| expected.has_happened(net, fault)))
     }
 
     fn may_close(&self) -> bool {
@@ -300,12 +310,13 @@ impl HttpModel {
             return Err("a reply without a request".to_owned());
         };
         let status = reply.code.unwrap_or(0);
-        let failed = [Fault::DiskError, Fault::TableFull, Fault::SlowDisk, Fault::DiskHangs]
+        let failed = [Fault::TableFull, Fault::SlowDisk, Fault::DiskHangs]
             .iter()
-            .any(|f| net.has_happened(*f));
-        let excused = expected.is_file && failed && (500..600).contains(&status);
+            .any(|f| net.has_happened(*f))
+            || expected.has_happened(net, Fault::DiskError);
+        let excused = expected.file.is_some() && failed && (500..600).contains(&status);
         let too_slow = status == 408 && net.has_stalled(conn);
-        let changed = expected.part.is_some() && net.has_happened(Fault::FileChanges);
+        let changed = expected.has_happened(net, Fault::FileChanges);
         // A truncated file may not have that part.
         let cut = changed && expected.status == 206 && matches!(status, 200 | 416);
         if status != expected.status && !excused && !too_slow && !cut {

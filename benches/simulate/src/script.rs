@@ -161,6 +161,11 @@ impl Session {
 
     /// Fails the run if the connection ended with replies outstanding, and no fault excuses that.
     fn ended(&mut self, net: &mut Net<'_>, result: ReceiveResult, shared: &Shared) {
+        if self.is_valid
+            && let Err(message) = self.model.check_cut(net, &self.received)
+        {
+            net.fail(message);
+        }
         let evicted = shared.crowded.get() && self.received.is_empty();
         let excused = self.model.is_excused(net)
             || evicted

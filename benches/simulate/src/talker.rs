@@ -42,8 +42,8 @@ pub(super) trait ProtocolModel {
         false
     }
 
-    /// Returns the faults, except those of the disk, that may end the connection, given the
-    /// outstanding replies.
+    /// Returns the faults, except those of the disk and of files, that may end the connection, given
+    /// the outstanding replies.
     fn depends_on(&self) -> &'static [Fault] {
         &[]
     }
@@ -53,16 +53,32 @@ pub(super) trait ProtocolModel {
         false
     }
 
+    /// Returns whether a file that the outstanding replies need could not be read or written, or has
+    /// changed.
+    fn has_file_fault(&self, _net: &Net<'_>) -> bool {
+        false
+    }
+
     /// Returns whether a fault may have ended the connection.
     fn is_excused(&self, net: &Net<'_>) -> bool {
         let disk = if self.needs_disk() { DISK_FAULTS } else { &[] };
         self.depends_on().iter().chain(disk).any(|fault| net.has_happened(*fault))
+            || self.has_file_fault(net)
     }
 }
 
-/// The faults that may end a connection whose outstanding replies need the disk.
-const DISK_FAULTS: &[Fault] =
-    &[Fault::DiskError, Fault::FileChanges, Fault::SlowDisk, Fault::DiskHangs];
+/// The faults that may end a connection whose outstanding replies need the disk, whatever the file: others wait behind
+/// an operation that is slow or hangs.
+const DISK_FAULTS: &[Fault] = &[Fault::SlowDisk, Fault::DiskHangs];
+
+/// Returns whether this fault has happened to a file of the site, or to its directory.
+pub(super) fn has_happened_to(net: &Net<'_>, fault: Fault, name: &str) -> bool {
+    let directory = name.rsplit_once('/').map(|(directory, _)| directory);
+    directory
+        .into_iter()
+        .chain([name])
+        .any(|name| net.has_happened_to(fault, &format!("site/{name}")))
+}
 
 /// Maximum time that a client waits for a disk that hangs.
 pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(5);

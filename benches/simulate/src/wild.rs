@@ -16,7 +16,7 @@ use evring_sim::{Fault, Net, PeerConn};
 use super::echo::ORIGIN_FAULTS;
 use super::pattern::{LONG_FILE, PATTERN};
 use super::replies::Replies;
-use super::talker::ProtocolModel;
+use super::talker::{ProtocolModel, has_happened_to};
 
 /// Its files: name and length.
 pub(super) const FILES: [(&str, usize); 3] = [("small", 50), ("middle", 9_000), ("large", 90_000)];
@@ -45,8 +45,8 @@ pub(super) enum Waiting {
         read: bool,
     },
     Stats(usize),
-    /// Writes so many bytes to a file of its own.
-    Write(usize),
+    /// Writes so many bytes to a file of this number.
+    Write(usize, usize),
     Deadline,
     Call,
 }
@@ -77,8 +77,9 @@ impl Wild {
             }
             // In two writes; the second one opens the file again.
             "write" => {
-                *x.state = Waiting::Write(number());
-                x.io.file_op(x.id, 4, FileOp::Open(written(x.id), Access::Replace));
+                let (file, len) = (number(), number());
+                *x.state = Waiting::Write(file, len);
+                x.io.file_op(x.id, 4, FileOp::Open(written(file), Access::Replace));
             }
             "stats" => {
                 let n = number();
@@ -168,22 +169,26 @@ impl Wild {
     }
 }
 
-/// Returns the path of the file that a connection writes.
-fn written(id: ConnId) -> (Root, FilePath) {
-    (Root(0), FilePath::new(format!("written-{}-{}", id.slot(), id.generation())))
+/// Returns the path of a file that a connection writes.
+fn written(file: usize) -> (Root, FilePath) {
+    (Root(0), FilePath::new(written_name(file)))
+}
+
+fn written_name(file: usize) -> String {
+    format!("written-{file}")
 }
 
 /// Writes half of the bytes to the file that was just opened, or continues after a write.
 fn write(x: &mut Cx<'_, impl Commands, Waiting>, tag: u32, done: FileOutcome) {
-    let Waiting::Write(len) = *x.state else { return x.io.close(x.id, Close::Reset) };
+    let Waiting::Write(file, len) = *x.state else { return x.io.close(x.id, Close::Reset) };
     let half = len / 2;
     let op = match (tag, done) {
         (4, FileOutcome::Opened(opened)) => FileOp::write(opened.0, WriteAt::End, &PATTERN[..half]),
-        (5, FileOutcome::Written) => FileOp::Open(written(x.id), Access::Write),
+        (5, FileOutcome::Written) => FileOp::Open(written(file), Access::Write),
         (6, FileOutcome::Opened(opened)) => {
             FileOp::write(opened.0, WriteAt::Offset(half as u64), &PATTERN[half..len])
         }
-        (7, FileOutcome::Written) => FileOp::Stat(written(x.id)),
+        (7, FileOutcome::Written) => FileOp::Stat(written(file)),
         (8, FileOutcome::Stat(meta)) => {
             x.io.send(x.id, Chunk::Copy(format!("wrote {}\n", meta.len).as_bytes()));
             return Wild::resume(x);
@@ -329,8 +334,9 @@ impl Application for Wild {
 pub(super) struct WildModel {
     expected: Replies,
     ends: bool,
-    /// The outstanding replies depend on the disk, or on the origin.
+    /// The replies depend on the disk, on these files, or on the origin.
     uses_disk: bool,
+    files: Vec<String>,
     uses_origin: bool,
     /// It requests parts of the long file, too.
     requests_long: bool,
@@ -342,6 +348,14 @@ const MAX_OUTSTANDING_BYTES: usize = 100_000;
 impl WildModel {
     pub(super) fn new(requests_long: bool) -> Self {
         WildModel { requests_long, ..WildModel::default() }
+    }
+
+    /// Notes that a reply depends on a file.
+    fn uses(&mut self, file: String) {
+        self.uses_disk = true;
+        if !self.files.contains(&file) {
+            self.files.push(file);
+        }
     }
 }
 
@@ -360,7 +374,7 @@ impl ProtocolModel for WildModel {
             let len = 1 + net.below(LONG_FILE.1 - start);
             line(format!("long {start} {len}"));
             self.expected.add_file(start..start + len);
-            self.uses_disk = true;
+            self.uses(LONG_FILE.0.to_owned());
             return true;
         }
         match net.below(27) {
@@ -377,7 +391,7 @@ impl ProtocolModel for WildModel {
                 let len = 1 + net.below((size - start).min(max));
                 line(format!("{} {file} {start} {len}", if read { "read" } else { "file" }));
                 self.expected.add_file(start..start + len);
-                self.uses_disk = true;
+                self.uses(FILES[file].0.to_owned());
             }
             13..15 => {
                 line(format!("stats {}", 1 + net.below(20)));
@@ -425,9 +439,11 @@ impl ProtocolModel for WildModel {
             }
             24 | 25 => {
                 let n = [1, 90, 3_000, 80_000][net.below(4)];
-                line(format!("write {n}"));
+                // Of no other client.
+                let file = net.below(usize::MAX);
+                line(format!("write {file} {n}"));
                 self.expected.add(format!("wrote {n}\n").as_bytes());
-                self.uses_disk = true;
+                self.uses(written_name(file));
             }
             // Replies to earlier requests could be lost with the connection.
             _ if self.expected.is_empty() && out.is_empty() => {
@@ -465,6 +481,11 @@ impl ProtocolModel for WildModel {
 
     fn needs_disk(&self) -> bool {
         self.uses_disk
+    }
+
+    fn has_file_fault(&self, net: &Net<'_>) -> bool {
+        let mut faults = [Fault::DiskError, Fault::FileChanges].into_iter();
+        faults.any(|fault| self.files.iter().any(|name| has_happened_to(net, fault, name)))
     }
 
     fn may_close(&self) -> bool {

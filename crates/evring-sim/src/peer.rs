@@ -85,6 +85,12 @@ impl<'a> Net<'a> {
         self.state.rng.counts()[fault as usize] > 0
     }
 
+    /// Returns whether a [`DiskError`](Fault::DiskError) or [`FileChanges`](Fault::FileChanges) has happened to the file at
+    /// this path. All files that do not exist count as one.
+    pub fn has_happened_to(&self, fault: Fault, path: &str) -> bool {
+        self.state.has_file_fault(fault, path)
+    }
+
     /// Opens a connection. Returns `None` if no socket listens at `to`, or its queue is full.
     pub fn connect(&mut self, to: SocketAddr) -> Option<PeerConn> {
         let from = self.state.client_address();

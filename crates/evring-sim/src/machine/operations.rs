@@ -88,7 +88,8 @@ impl Machine {
     pub(crate) fn open(&self, root: Fd, path: &[u8], access: Access) -> Result<Fd, Errno> {
         let mut state = self.state();
         let root = state.file(root, "open")?;
-        let node = match state.rng.fault(Fault::DiskError) {
+        let found = state.disk.find(root, path).ok();
+        let node = match state.file_fault(Fault::DiskError, found) {
             true => Err(Errno::IO),
             false => state.disk.open(root, path, access),
         };
@@ -138,11 +139,11 @@ impl Machine {
     fn load(&self, part: FileRange) -> Result<usize, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
-        if !state.page_cache.read(node, part) || state.rng.fault(Fault::DiskError) {
+        if !state.page_cache.read(node, part) || state.file_fault(Fault::DiskError, Some(node)) {
             return Err(Errno::IO);
         }
         state.page_cache.read_ahead(node, part);
-        if state.rng.fault(Fault::FileChanges) {
+        if state.file_fault(Fault::FileChanges, Some(node)) {
             state.change(node);
         }
         Ok(state.disk.read(node, part.offset, part.len)?.len())
@@ -153,7 +154,7 @@ impl Machine {
         let n = self.shorten(bytes.len(), Fault::ShortWrite);
         let mut state = self.state();
         let node = state.writable_file(file)?;
-        if state.rng.fault(Fault::DiskError) {
+        if state.file_fault(Fault::DiskError, Some(node)) {
             return Err(Errno::IO);
         }
         let wall = state.wall();

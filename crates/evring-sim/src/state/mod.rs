@@ -29,7 +29,8 @@ use std::time::{Duration, Instant};
 
 use shared_ring::{Fd, Waker};
 
-use crate::disk::FileTree;
+use crate::disk::{FileTree, ROOT};
+use crate::fault::Fault;
 use crate::memory::MemoryHold;
 use crate::page_cache::PageCache;
 use crate::peer::Peer;
@@ -55,6 +56,8 @@ pub(crate) struct SimState {
     pub(crate) rng: SimRng,
     pub(crate) disk: FileTree,
     pub(crate) page_cache: PageCache,
+    /// The files to which a fault has happened; `None` for one that did not exist.
+    file_faults: Vec<(Fault, Option<u32>)>,
     /// See [`Machine::set_disk_time`](crate::Machine::set_disk_time).
     pub(crate) disk_time: Option<Duration>,
     pub(crate) trace: Trace,
@@ -111,6 +114,7 @@ impl SimState {
             rng,
             disk: FileTree::new(),
             page_cache: PageCache::default(),
+            file_faults: Vec::new(),
             disk_time: None,
             trace: Trace::new(plan.trace_steps),
             start: Instant::now(),
@@ -170,6 +174,21 @@ impl SimState {
 
     pub(crate) fn steps(&self) -> u64 {
         self.steps
+    }
+
+    /// Returns whether this fault happens to a file now, and notes that; `None` for a file that does not exist.
+    pub(crate) fn file_fault(&mut self, fault: Fault, node: Option<u32>) -> bool {
+        let happens = self.rng.fault(fault);
+        if happens && !self.file_faults.contains(&(fault, node)) {
+            self.file_faults.push((fault, node));
+        }
+        happens
+    }
+
+    /// Returns whether this fault has happened to the file at a path.
+    pub(crate) fn has_file_fault(&self, fault: Fault, path: &str) -> bool {
+        let node = self.disk.find(ROOT, path.as_bytes()).ok();
+        self.file_faults.contains(&(fault, node))
     }
 
     /// Changes a file, as another program might.
