@@ -223,6 +223,16 @@ bugs! {
         "Outcome::Accepted(_) if self.io.stopping && PLANTED => {}
             Outcome::Accepted(socket) => self.accepted(";
 
+    /// Scans do not ask for the end of the stream.
+    EndNotPolled on "rtsig", "crates/shared-ring/src/poller/rtsig.rs":
+        "want.to_poll() | libc::POLLRDHUP | libc::POLLPRI;" =>
+        "want.to_poll() | libc::POLLPRI | if PLANTED { 0 } else { libc::POLLRDHUP };";
+
+    /// Interests do not include the end of the stream.
+    EndNotOfInterest on "interest", "crates/shared-ring/src/poller/interest.rs":
+        "wanted |= libc::POLLRDHUP | libc::POLLPRI;" =>
+        "wanted |= libc::POLLPRI | if PLANTED { 0 } else { libc::POLLRDHUP };";
+
     /// A listener does not accept again after a pause.
     RetryForgotten, "crates/evring/src/driver/listener.rs":
         "self.retry.filter(|_| self.socket.is_some() && !self.off)" =>

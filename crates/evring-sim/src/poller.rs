@@ -13,7 +13,7 @@ use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::number;
 use crate::signals::SimSignals;
-use crate::state::{SimState, WaitOutcome, readiness};
+use crate::state::{SimState, WaitOutcome, is_hung_up, readiness};
 
 macro_rules! pollers {
     ($($(#[$doc:meta])* $kind:ident = $name:literal, edges: $edges:literal, queue: $queue:literal,
@@ -130,7 +130,7 @@ impl<const EDGE: bool> SimPoller<EDGE> {
     fn report(&self, state: &mut SimState, fd: Fd, out: &mut Vec<(Fd, Readiness)>) {
         let interest = self.interests.get(&fd).copied().unwrap_or_default();
         let mut ready = readiness(state, fd);
-        if ready != Readiness::all() {
+        if !is_hung_up(state, fd) {
             // Only edge-triggered sets report the end of a stream.
             let reported = if EDGE { interest | Readiness::HANGUP } else { interest };
             ready &= reported;
@@ -151,16 +151,17 @@ impl PollNow for Machine {
         let mut state = self.state();
         state.enter();
         for entry in array {
-            let ready = readiness(&mut state, number::fd(entry.fd));
+            let fd = number::fd(entry.fd);
+            let ready = readiness(&mut state, fd);
             let flags = [
                 (Readiness::READ, libc::POLLIN),
                 (Readiness::WRITE, libc::POLLOUT),
                 (Readiness::HANGUP, libc::POLLRDHUP),
-                (Readiness::all(), libc::POLLHUP),
             ];
             let set = flags.iter().filter(|(kind, _)| ready.contains(*kind));
-            let state = set.fold(0, |state, (_, flag)| state | flag);
-            entry.revents = state & (entry.events | libc::POLLHUP);
+            let requested = set.fold(0, |all, (_, flag)| all | flag) & entry.events;
+            let hung_up = if is_hung_up(&mut state, fd) { libc::POLLHUP } else { 0 };
+            entry.revents = requested | hung_up;
         }
         if state.failure().is_some() { Err(Errno::CANCELED.into()) } else { Ok(()) }
     }
@@ -259,8 +260,38 @@ unsafe impl<const EDGE: bool> Poller for SimPoller<EDGE> {
 
 #[cfg(test)]
 mod tests {
+    use shared_ring::Host;
+    use shared_ring::sockets::ListenOptions;
+
     use super::*;
-    use crate::Plan;
+    use crate::{Faults, Plan};
+
+    #[test]
+    fn stream_that_only_its_peer_had_ended_counted_as_hung_up() {
+        let plan = Plan { faults: Faults::NONE, ..Plan::default() };
+        let mut machine = Machine::new(&plan);
+        let options = ListenOptions::new(4);
+        let (listener, at) = machine.listen(([127, 0, 0, 1], 0).into(), &options).unwrap();
+        let peer = machine.manual_peer();
+        let conn = peer.with(|net| net.connect(at)).expect("the listener has room");
+        let socket = machine.accept(&listener).unwrap();
+        let fd = number::of(&socket);
+        let poll = |events| {
+            let mut array = [libc::pollfd { fd: fd.raw(), events, revents: 0 }];
+            machine.clone().poll_now(&mut array).unwrap();
+            array[0].revents
+        };
+        let all = libc::POLLIN | libc::POLLOUT | libc::POLLRDHUP;
+        assert_eq!(poll(all), libc::POLLOUT);
+        peer.with(|net| net.finish(&conn));
+        assert_eq!(poll(all), all);
+        assert_eq!(poll(libc::POLLOUT), libc::POLLOUT);
+        machine.clone().shutdown(&socket);
+        assert_eq!(poll(libc::POLLIN), libc::POLLIN | libc::POLLHUP);
+        machine.close_unused(socket);
+        machine.close_unused(listener);
+        assert_eq!(machine.failure(), None);
+    }
 
     #[test]
     fn table_says_how_pollers_report() {

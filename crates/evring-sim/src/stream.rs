@@ -220,6 +220,11 @@ impl Connection {
         self.streams[usize::from(side)].finished |= !self.broken;
     }
 
+    /// Returns whether the end of the other side's stream has arrived.
+    pub(super) fn peer_has_ended(&self, side: u8) -> bool {
+        self.is_finished(1 - side) && self.unacked_bytes(1 - side) == 0
+    }
+
     pub(super) fn is_finished(&self, side: u8) -> bool {
         self.streams[usize::from(side)].finished
     }

@@ -53,7 +53,7 @@ impl SimRing {
             ready
         };
         // Reported to each poll.
-        let has_ended = connection.is_finished(1 - end.side) && !reads;
+        let has_ended = connection.peer_has_ended(end.side) && !reads;
         let events = if ready { events } else { 0 };
         let ended = if has_ended { libc::POLLRDHUP as u32 } else { 0 };
         drop(state);

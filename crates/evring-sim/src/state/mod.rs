@@ -17,7 +17,7 @@ mod usage;
 pub(crate) use arrivals::Datagrams;
 pub(crate) use descriptor::DescriptorKind;
 pub(crate) use event::{Event, WaitOutcome};
-pub(crate) use readiness::readiness;
+pub(crate) use readiness::{is_hung_up, readiness};
 pub(crate) use signal_queue::{SignalQueue, Signalling};
 pub use usage::MachineUsage;
 

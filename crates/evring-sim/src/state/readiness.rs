@@ -32,13 +32,27 @@ pub(crate) fn readiness(state: &mut SimState, fd: Fd) -> Readiness {
     ready
 }
 
+/// Returns whether nothing more happens on a descriptor: POLLHUP of poll(2), which reports a stream that only its peer has
+/// ended by POLLRDHUP.
+pub(crate) fn is_hung_up(state: &mut SimState, fd: Fd) -> bool {
+    match state.kind(fd, "poll") {
+        Ok(DescriptorKind::Connected(end)) => {
+            let end = *end;
+            let connection = state.connection_of(end);
+            connection.is_broken()
+                || connection.peer_has_ended(end.side) && connection.is_finished(end.side)
+        }
+        Ok(DescriptorKind::Refused(_)) => true,
+        _ => false,
+    }
+}
+
 fn connection_readiness(state: &mut SimState, end: End) -> Readiness {
     let connection = state.connection_of(end);
     let mut ready = Readiness::empty();
     ready.set(Readiness::READ, connection.is_readable(end.side));
     ready.set(Readiness::WRITE, connection.is_writable(end.side));
-    let other = 1 - end.side;
-    let ended = connection.is_finished(other) && connection.unacked_bytes(other) == 0;
+    let ended = connection.peer_has_ended(end.side);
     ready.set(Readiness::HANGUP, ended);
     if connection.is_broken() || ended && connection.is_finished(end.side) {
         ready = Readiness::all();
