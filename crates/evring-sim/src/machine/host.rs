@@ -13,6 +13,7 @@ use shared_ring::sockets::{BufferSizes, ListenOptions};
 use shared_ring::{Host, Socket};
 
 use crate::disk::ROOT;
+use crate::fault::Fault;
 use crate::machine::Machine;
 use crate::number;
 use crate::state::DescriptorKind;
@@ -99,7 +100,15 @@ impl Host for Machine {
 
     fn file_metadata(&self, file: &File) -> Result<Metadata, Errno> {
         self.may_be_signalled(false);
-        self.metadata(number::of(file))
+        let mut state = self.state();
+        let node = state.file(number::of(file), "fstat")?;
+        if state.file_fault(Fault::DiskError, Some(node)) {
+            return Err(Errno::IO);
+        }
+        if state.file_fault(Fault::FileChanges, Some(node)) {
+            state.change(node);
+        }
+        Ok(state.disk.meta(node))
     }
 
     fn read_file(
@@ -113,8 +122,19 @@ impl Host for Machine {
         let mut state = self.state();
         let node = state.file(number::of(file), "pread")?;
         let part = FileRange { file: number::of(file), offset, len: into.len() as u32 };
-        if disk == Blocking::NoBlock && state.page_cache.is_cold(node, part) == Some(true) {
-            return Err(Errno::AGAIN);
+        // Without injected faults: a driver that cannot read these bytes before it sends a first piece does not notice that
+        // the file becomes longer meanwhile (docs/file-delivery.md), which clients would count as a failure.
+        if disk == Blocking::NoBlock {
+            if state.page_cache.is_cold(node, part) == Some(true) {
+                return Err(Errno::AGAIN);
+            }
+        } else if !state.page_cache.read(node, part)
+            || state.file_fault(Fault::DiskError, Some(node))
+        {
+            return Err(Errno::IO);
+        }
+        if state.file_fault(Fault::FileChanges, Some(node)) {
+            state.change(node);
         }
         let bytes = state.disk.read(node, offset, into.len() as u32)?;
         into[..bytes.len()].copy_from_slice(bytes);
