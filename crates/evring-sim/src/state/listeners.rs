@@ -11,6 +11,9 @@ use super::{DescriptorKind, SimState};
 use crate::fault::Fault;
 use crate::stream::{End, Owner};
 
+/// The first port of the program's and its peers' own choice.
+pub(super) const FIRST_PORT: u16 = 10_001;
+
 impl SimState {
     pub(crate) fn listen(
         &mut self,
@@ -45,9 +48,10 @@ impl SimState {
         Ok(())
     }
 
+    /// Returns an address with the next port; after the last one, the first follows.
     pub(super) fn new_address(&mut self, like: SocketAddr) -> SocketAddr {
-        self.ports += 1;
-        SocketAddr::new(like.ip(), self.ports)
+        self.last_port = self.last_port.checked_add(1).unwrap_or(FIRST_PORT);
+        SocketAddr::new(like.ip(), self.last_port)
     }
 
     pub(super) fn listener(&self, at: SocketAddr) -> Option<usize> {
@@ -113,5 +117,19 @@ impl SimState {
         self.connection_of(end).set_unsent_limit(end.side, limit);
         self.usage.accepted(new);
         Ok(new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Plan;
+
+    #[test]
+    fn ports_overflowed_after_many_connections() {
+        let mut state = SimState::new(&Plan::default());
+        let like = SocketAddr::from(([10, 0, 0, 1], 0));
+        let last = (0..60_000).map(|_| state.new_address(like).port()).last();
+        assert_eq!(last, Some(FIRST_PORT + (59_999 - (u16::MAX - FIRST_PORT) - 1)));
     }
 }

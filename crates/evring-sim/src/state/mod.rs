@@ -40,6 +40,7 @@ use crate::stream::{Connection, End};
 use crate::trace::Trace;
 use descriptor::Descriptor;
 use listener::Listener;
+use listeners::FIRST_PORT;
 use usage::UsageTracker;
 
 /// A peer and its scheduling state.
@@ -89,7 +90,7 @@ pub(crate) struct SimState {
     wakers: Vec<(u32, Arc<AtomicU64>)>,
     /// Woken when file work is done.
     worker: Option<Waker>,
-    ports: u16,
+    last_port: u16,
     /// Number of client addresses that peers connect from.
     num_addresses: usize,
     steps: u64,
@@ -137,7 +138,7 @@ impl SimState {
             abandoned_files: Vec::new(),
             wakers: Vec::new(),
             worker: None,
-            ports: 10_000,
+            last_port: FIRST_PORT - 1,
             num_addresses,
             steps: 0,
             max_steps: plan.steps,
