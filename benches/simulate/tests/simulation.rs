@@ -21,7 +21,7 @@ fn seeds_with(are_made: impl Fn(&Choices) -> bool) -> impl Iterator<Item = u64> 
 #[test]
 fn choices_of_a_run_occur_in_all_pairs() {
     const KINDS: usize = 6;
-    let mut values = [const { HashSet::new() }; KINDS];
+    let mut values: [HashSet<String>; KINDS] = Default::default();
     let mut pairs = HashSet::new();
     for seed in 1..=2_000 {
         let (case, choices) = (Case::of(seed, 1_000), Choices::of(seed));

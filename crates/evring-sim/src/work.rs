@@ -78,6 +78,27 @@ impl SimOffload {
         drop(state);
         self.started.push(StartedJob { serial, token, job, ends });
     }
+
+    /// Ends a job whose time has come. A call fails with `EAGAIN` if its thread waits.
+    fn run(&self, serial: u64, job: &Job) -> Result<JobOutcome, Errno> {
+        match job {
+            Job::File(job) => {
+                self.machine.state().end_file_op(Event::FileJob(serial));
+                self.machine.do_work(job).map(JobOutcome::File)
+            }
+            Job::Cache(file, part) => {
+                self.machine.state().end_file_op(Event::FileJob(serial));
+                let read = self.machine.do_work(&FileOp::Read(*file, part.clone()));
+                read.map(|_| JobOutcome::Cached)
+            }
+            Job::Call(call) => self.machine.do_call(call).map(JobOutcome::Call),
+        }
+    }
+}
+
+/// Returns whether a thread waits that makes a call with this result.
+fn waits(job: &Job, result: &Result<JobOutcome, Errno>) -> bool {
+    matches!((job, result), (Job::Call(_), Err(Errno::AGAIN)))
 }
 
 /// Returns the descriptor that a job uses.
@@ -107,25 +128,11 @@ impl Offload for SimOffload {
                 continue;
             };
             let StartedJob { token, job, .. } = self.started.swap_remove(at);
-            let result = match &job {
-                Job::File(job) => {
-                    self.machine.state().end_file_op(Event::FileJob(serial));
-                    self.machine.do_work(job).map(JobOutcome::File)
-                }
-                Job::Cache(file, part) => {
-                    self.machine.state().end_file_op(Event::FileJob(serial));
-                    let read = self.machine.do_work(&FileOp::Read(*file, part.clone()));
-                    read.map(|_| JobOutcome::Cached)
-                }
-                Job::Call(call) => match self.machine.do_call(call) {
-                    // The thread waits.
-                    Err(Errno::AGAIN) => {
-                        self.start(token, job);
-                        continue;
-                    }
-                    result => result.map(JobOutcome::Call),
-                },
-            };
+            let result = self.run(serial, &job);
+            if waits(&job, &result) {
+                self.start(token, job);
+                continue;
+            }
             self.done.push_back((token, result));
         }
         self.start_queued();
@@ -137,19 +144,59 @@ impl Offload for SimOffload {
             return false;
         }
         self.queued.clear();
+        // The threads end what they have started, but for calls that wait, and operations that hang.
+        let mut started = std::mem::take(&mut self.started);
+        started.retain(|StartedJob { serial, job, .. }| match job {
+            Job::Call(_) => waits(job, &self.run(*serial, job)),
+            _ => true,
+        });
+        let ends = started.iter().map(|StartedJob { job, ends, .. }| match (job, ends) {
+            (Job::File(_) | Job::Cache(..), Some(ends)) => *ends,
+            _ => Duration::MAX,
+        });
+        let last = ends.max().unwrap_or_default();
         let mut state = self.machine.state();
         let deadline = state.now + OffloadThreads::STOP_TIMEOUT;
-        let ends = self.started.iter().map(|started| started.ends.unwrap_or(Duration::MAX));
-        let last = ends.max().unwrap_or_default();
         state.now = state.now.max(last.min(deadline));
+        drop(state);
         self.abandoned = last > deadline;
-        if !self.abandoned {
-            for StartedJob { serial, job, .. } in self.started.drain(..) {
-                if let Job::File(_) | Job::Cache(..) = job {
-                    state.end_file_op(Event::FileJob(serial));
-                }
-            }
+        if self.abandoned {
+            self.started = started;
+        } else {
+            started
+                .into_iter()
+                .for_each(|StartedJob { serial, job, .. }| drop(self.run(serial, &job)));
         }
         !self.abandoned
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use shared_ring::OpKind;
+    use shared_ring::calls::Call;
+
+    use super::*;
+    use crate::{Faults, Plan, number};
+
+    #[test]
+    fn call_that_waits_forever_ended_with_the_threads() {
+        let machine = Machine::new(&Plan { faults: Faults::NONE, ..Plan::default() });
+        let (event, add) = machine.event().unwrap();
+        for is_ready in [false, true] {
+            let mut offload = SimOffload::new(machine.clone());
+            let mut call = Call::read(number::of(&event), 8);
+            // SAFETY: the call lives as long as the threads, and is looked at when they have ended.
+            let job = unsafe { call.job() };
+            offload.post(Token::new(OpKind::Call, 0, 0), Job::Call(job));
+            machine.state().wait(None);
+            assert!(offload.take().is_none(), "the thread waits");
+            if is_ready {
+                add(7);
+            }
+            assert_eq!(offload.stop(), is_ready);
+            assert_eq!(offload.stop(), is_ready, "again");
+            assert_eq!(call.memory(1) == 7_u64.to_ne_bytes(), is_ready);
+        }
     }
 }
