@@ -44,15 +44,23 @@ pub(super) fn check(
     let posts_receives = mechanism == Mechanism::FlexSc;
     let buffers = if mechanism.is_uring() { 2 * usize::from(config.buffers) } else { 1 };
     let landed = buffers * config.buffer_size as usize;
-    let per_address = config.max_per_address.filter(|max| *max < UNREACHED_PER_ADDRESS);
-    let mut refused = 0;
+    let reached = |max: &u32| *max < UNREACHED_PER_ADDRESS;
+    let per_address = config.max_per_address.filter(reached);
+    let per_network = config.max_per_network.filter(reached);
+    let mut refused = (0, 0);
     move |usage| {
         let used = machine.in_use();
         if let Some(max) = per_address {
-            let refuses = usage.rejected_addresses > refused;
-            check_addresses(&machine, usage, max as usize, refuses);
+            let refuses = usage.rejected_addresses > refused.0;
+            let counts = machine.connections_of_clients();
+            check_sources(&machine, usage, "client", counts, max as usize, refuses);
         }
-        refused = usage.rejected_addresses;
+        if let Some(max) = per_network {
+            let refuses = usage.rejected_networks > refused.1;
+            let counts = machine.connections_of_networks();
+            check_sources(&machine, usage, "network", counts, max as usize, refuses);
+        }
+        refused = (usage.rejected_addresses, usage.rejected_networks);
         let exceeded = usage
             .exceeded(&config, landed)
             .or_else(|| exceeded(usage, &used, &config, posts_receives));
@@ -70,16 +78,23 @@ pub(super) fn check(
     }
 }
 
-/// Fails the run if an address has too many connections, or one is refused that has fewer.
-fn check_addresses(machine: &Machine, usage: &Usage, max: usize, refuses: bool) {
-    let [largest, of_last] = machine.connections_of_clients();
+/// Fails the run if a client or network has too many connections, or one is refused that has fewer. The counts are those
+/// of the source with most connections, and of the one whose connection was closed last.
+fn check_sources(
+    machine: &Machine,
+    usage: &Usage,
+    source: &str,
+    [largest, of_last]: [usize; 2],
+    max: usize,
+    refuses: bool,
+) {
     if largest > max {
-        machine.fail(format!("a client has {largest} connections, at most {max}"));
+        machine.fail(format!("a {source} has {largest} connections, at most {max}"));
     }
     // A connection counts until it is closed. A server that ends accepts all waiting connections in one step:
     // the last one it closed need not be the one that it refused.
     if refuses && !usage.ending && of_last + usage.closing < max {
-        machine.fail(format!("a client is refused that has {of_last} of {max} connections"));
+        machine.fail(format!("a {source} is refused that has {of_last} of {max} connections"));
     }
 }
 

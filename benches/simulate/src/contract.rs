@@ -8,14 +8,17 @@ use evring::buffers::BufferGroup;
 use evring::files::{FileOp, FileOutcome};
 use evring::layers::Forward;
 use evring::{
-    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Others, Rx,
+    Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, NoTimer,
+    Others, Rx,
 };
 use evring_sim::Machine;
+
+use super::talker::Shared;
 
 /// Maximum lateness of a deadline: the resolution of the timer wheel, and a turn.
 const MAX_LATENESS: Duration = Duration::from_millis(5);
 
-/// A deadline is lost after this time.
+/// A deadline is lost after this time, and a wake-up late: a busy poller may report others before.
 const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// Number of callbacks between two checks for lost deadlines.
@@ -33,6 +36,11 @@ struct Records {
     /// The buffer group of the listener.
     group: BufferGroup,
     entries: Vec<Entry>,
+    /// The times of the application's own timers that are set.
+    timers: Vec<Option<Instant>>,
+    shared: Shared,
+    /// The application wakes itself, too.
+    has_own_tags: bool,
     calls: u32,
 }
 
@@ -59,19 +67,39 @@ struct Entry {
 
 impl<A> Contract<A> {
     /// Checks an application whose listener has the buffer group `group`.
-    pub(super) fn new(inner: A, machine: &Machine, group: BufferGroup) -> Self {
-        let records = Records { machine: machine.clone(), group, entries: Vec::new(), calls: 0 };
+    pub(super) fn new(
+        inner: A,
+        machine: &Machine,
+        group: BufferGroup,
+        shared: &Shared,
+        has_own_tags: bool,
+    ) -> Self {
+        let records = Records {
+            machine: machine.clone(),
+            group,
+            entries: Vec::new(),
+            timers: Vec::new(),
+            shared: shared.clone(),
+            has_own_tags,
+            calls: 0,
+        };
         Contract { inner, records }
     }
 }
 
 impl<A> Drop for Contract<A> {
-    /// Fails the run if the application was not notified of the end of each connection.
+    /// Fails the run if the application was not notified of the end of each connection, or not woken. A server that retires
+    /// may end before it is woken.
     fn drop(&mut self) {
-        if !std::thread::panicking()
-            && let Some(id) = self.records.entries.iter().find_map(|entry| entry.id)
-        {
+        if std::thread::panicking() {
+            return;
+        }
+        if let Some(id) = self.records.entries.iter().find_map(|entry| entry.id) {
             self.records.fail(id, "was not notified that it is closed");
+        }
+        let Shared { tags, retiring, .. } = &self.records.shared;
+        if let (false, Some((tag, _))) = (retiring.get(), tags.borrow().front()) {
+            self.records.fail_app(&format!("was not woken with {tag}"));
         }
     }
 }
@@ -79,6 +107,10 @@ impl<A> Drop for Contract<A> {
 impl Records {
     fn fail(&self, id: ConnId, violation: &str) {
         self.machine.fail(format!("contract violated: {id:?} {violation}"));
+    }
+
+    fn fail_app(&self, violation: &str) {
+        self.machine.fail(format!("contract violated: the application {violation}"));
     }
 
     /// Returns the record of a connection, unless it is closed.
@@ -143,6 +175,39 @@ impl Records {
             {
                 self.fail(id, "was not notified that its deadline has passed");
             }
+        }
+        if self.timers.iter().flatten().any(|at| io.now() > *at + LOST_AFTER) {
+            self.fail_app("was not notified that a timer has expired");
+        }
+    }
+
+    fn timer(&mut self, timer: u32, io: &impl Commands) {
+        self.check_deadlines(io);
+        let now = io.now();
+        match self.timers.get_mut(timer as usize).and_then(Option::take) {
+            None => self.fail_app("was notified of a timer that is not set"),
+            Some(at) if now < at => self.fail_app("was notified of a timer too early"),
+            Some(at) if now > at + MAX_LATENESS => {
+                self.fail_app(&format!("was notified of a timer {:?} late", now - at));
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn woken(&mut self, tag: u64, io: &impl Commands) {
+        self.check_deadlines(io);
+        let mut tags = self.shared.tags.borrow_mut();
+        let is_next = tags.front().is_some_and(|(next, _)| *next == tag);
+        let next = if is_next { tags.pop_front() } else { None };
+        drop(tags);
+        match next {
+            Some((_, since)) if self.machine.now() > since + LOST_AFTER => {
+                self.fail_app(&format!("was woken {:?} late", self.machine.now() - since));
+            }
+            None if !self.has_own_tags => {
+                self.fail_app(&format!("was woken with {tag}, which is not the next tag"));
+            }
+            _ => {}
         }
     }
 
@@ -312,6 +377,10 @@ impl<A: Application> Application for Contract<A> {
         self.inner.is_idle(id, state)
     }
 
+    fn has_message(&self, id: ConnId, state: &A::State) -> bool {
+        self.inner.has_message(id, state)
+    }
+
     fn is_unserved(&self, id: ConnId, state: &A::State) -> bool {
         self.inner.is_unserved(id, state)
     }
@@ -326,10 +395,12 @@ impl<A: Application> Application for Contract<A> {
     }
 
     fn woken(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, tag: u64) {
+        self.records.woken(tag, &*io);
         self.call(io, |app, io| app.woken(io, all, tag));
     }
 
     fn timer(&mut self, io: &mut impl Commands, all: Others<'_, A::State>, timer: u32) {
+        self.records.timer(timer, &*io);
         self.call(io, |app, io| app.timer(io, all, timer));
     }
 }
@@ -387,6 +458,14 @@ impl<C: Commands> Forward for Recorder<'_, C> {
             entry.deadline = at;
         }
         self.io.set_deadline(id, at);
+    }
+
+    fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
+        self.io.set_timer(timer, at)?;
+        let timers = &mut self.records.timers;
+        timers.resize(timers.len().max(timer as usize + 1), None);
+        timers[timer as usize] = at;
+        Ok(())
     }
 
     fn close(&mut self, id: ConnId, how: Close) {

@@ -80,7 +80,14 @@ pub fn run(case: &Case) -> Report {
     shared.is_short_of_memory.set(config.max_buffered_bytes == SHORT_MEMORY_BYTES);
     shared.is_scarce.set(room < case.clients + MAX_HUNG || case.plan.descriptors < 100);
     let clients = |remote: RemoteHandle| add_clients(case, &choices, &machine, &shared, remote);
-    let setup = Setup { case, choices, machine: &machine, config: &config, clients: &clients };
+    let setup = Setup {
+        case,
+        choices,
+        machine: &machine,
+        config: &config,
+        shared: &shared,
+        clients: &clients,
+    };
     let outcome = catch_panic(|| match case.program {
         Program::Echo => setup.serve(|_| Echo),
         Program::Kv => setup.serve(|_| cache(case.plan.seed, &choices)),
@@ -118,7 +125,14 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let clients = |remote: RemoteHandle| {
         machine.add_peer(script.client(SERVER, &case.plan, &config, remote));
     };
-    let setup = Setup { case: &case, choices, machine: &machine, config: &config, clients: &clients };
+    let setup = Setup {
+        case: &case,
+        choices,
+        machine: &machine,
+        config: &config,
+        shared: &Shared::default(),
+        clients: &clients,
+    };
     let outcome = catch_panic(|| setup.serve_files());
     end(&case, &machine, outcome)
 }
@@ -253,6 +267,7 @@ struct Setup<'a> {
     choices: Choices,
     machine: &'a Machine,
     config: &'a Config,
+    shared: &'a Shared,
     /// Adds the clients.
     clients: &'a dyn Fn(RemoteHandle),
 }
@@ -284,7 +299,7 @@ impl Setup<'_> {
         app: impl FnOnce(&RemoteHandle) -> A,
         kernel: K,
     ) -> Result<Stats, RunError> {
-        let Setup { case, choices, machine, config, clients } = *self;
+        let Setup { case, choices, machine, config, shared, clients } = *self;
         let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
         let inspect = bounds::check(machine, config, case.mechanism, &stop_time);
@@ -295,7 +310,8 @@ impl Setup<'_> {
             true => buffers::add(&mut server, config),
             false => BufferGroup::DEFAULT,
         };
-        let app = Contract::new(app(&server.remote()), machine, group);
+        let has_own_tags = case.program == Program::Httpd;
+        let app = Contract::new(app(&server.remote()), machine, group, shared, has_own_tags);
         let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)

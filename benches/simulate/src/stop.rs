@@ -45,7 +45,10 @@ impl Peer for Stopper {
             return Next::Done;
         }
         if self.wakes {
-            self.remote.wake(net.below(9) as u64);
+            let tag = net.below(9) as u64;
+            if self.remote.wake(tag) {
+                self.shared.tags.borrow_mut().push_back((tag, net.now()));
+            }
         }
         if self.end == End::Retire && net.once_in(8) {
             net.note(|| "retires the server".to_owned());

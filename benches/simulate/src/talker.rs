@@ -1,6 +1,7 @@
 //! A client that opens one connection after another.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
@@ -83,6 +84,9 @@ pub(super) fn has_happened_to(net: &Net<'_>, fault: Fault, name: &str) -> bool {
 /// Maximum time that a client waits for a disk that hangs.
 pub(super) const DISK_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// The tags of wake-ups that are to come, oldest first, and when they were requested.
+pub(super) type Tags = Rc<RefCell<VecDeque<(u64, Duration)>>>;
+
 /// State shared by all clients of a run.
 #[derive(Clone, Default)]
 pub(super) struct Shared {
@@ -99,6 +103,8 @@ pub(super) struct Shared {
     pub(super) may_refuse: Rc<Cell<bool>>,
     /// The memory of all connections is so short that the server ends some.
     pub(super) is_short_of_memory: Rc<Cell<bool>>,
+    /// The wake-ups of the server that are to come.
+    pub(super) tags: Tags,
     /// Number of requests so far.
     pub(super) requests: Rc<Cell<u64>>,
 }

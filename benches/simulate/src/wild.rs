@@ -9,7 +9,7 @@ use bytes::Bytes;
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, WriteAt};
 use evring::{
     AcceptPolicy, Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER,
-    Listener, Root, Rx,
+    Listener, Others, Root, Rx,
 };
 use evring_sim::{Fault, Net, PeerConn};
 
@@ -32,6 +32,8 @@ pub(super) struct Wild {
     origin: SocketAddr,
     /// For each connection to the origin: its client, and the number of bytes to come.
     calls: BTreeMap<(u32, u32), (ConnId, usize)>,
+    /// The connection that waits for each timer.
+    timers: [Option<ConnId>; 3],
 }
 
 /// The event that a connection waits for; it does not receive meanwhile.
@@ -53,7 +55,7 @@ pub(super) enum Waiting {
 
 impl Wild {
     pub(super) fn new(origin: SocketAddr) -> Self {
-        Wild { origin, calls: BTreeMap::new() }
+        Wild { origin, calls: BTreeMap::new(), timers: [None; 3] }
     }
 
     /// Executes a command. Returns whether the next one may be executed.
@@ -109,6 +111,18 @@ impl Wild {
             "wait" => {
                 *x.state = Waiting::Deadline;
                 x.io.set_deadline(x.id, Some(x.io.now() + Duration::from_micros(number() as u64)));
+            }
+            // A timer of the server instead of a deadline, if one is free.
+            "timer" => {
+                *x.state = Waiting::Deadline;
+                let at = x.io.now() + Duration::from_micros(number() as u64);
+                match self.timers.iter().position(Option::is_none) {
+                    Some(timer) => {
+                        self.timers[timer] = Some(x.id);
+                        x.io.set_timer(timer as u32, Some(at)).expect("there are more timers");
+                    }
+                    None => x.io.set_deadline(x.id, Some(at)),
+                }
             }
             "call" => {
                 let n = number();
@@ -312,10 +326,21 @@ impl Application for Wild {
         }
     }
 
+    fn timer(&mut self, io: &mut impl Commands, _: Others<'_, Waiting>, timer: u32) {
+        let client = self.timers[timer as usize].take().expect("a timer that was not set");
+        // This callback has no access to the client's state.
+        io.set_deadline(client, Some(io.now()));
+    }
+
     fn closed(&mut self, x: Cx<'_, impl Commands, Waiting>, _: CloseReason) {
         let key = (x.id.slot(), x.id.generation());
         if let Some((client, _)) = self.calls.remove(&key) {
             x.io.close(client, Close::Reset);
+        }
+        for (timer, waiting) in (0..).zip(&mut self.timers) {
+            if waiting.take_if(|id| *id == x.id).is_some() {
+                x.io.set_timer(timer, None).expect("it was set");
+            }
         }
         // The closed connection may be the one that was to accept again.
         x.io.set_accept_policy(Listener(0), AcceptPolicy::All);
@@ -408,6 +433,8 @@ impl ProtocolModel for WildModel {
                         return true;
                     }
                     4 => line(format!("wait {}", net.below(90_000))),
+                    5 => line(format!("timer {}", net.below(90_000))),
+                    6 => line(format!("timer {}", net.below(3_000))),
                     _ => line(format!("wait {}", net.below(3_000))),
                 }
                 self.expected.add(b"waited\n");

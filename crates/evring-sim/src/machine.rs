@@ -16,7 +16,7 @@ use crate::manual_peer::{Idle, ManualPeer};
 use crate::memory::MemoryHold;
 use crate::peer::Peer;
 use crate::plan::{Plan, Unsupported};
-use crate::state::{MachineUsage, SimState};
+use crate::state::{MachineUsage, SimState, client, network};
 use crate::stream::Owner;
 
 /// A simulated machine; clones share it.
@@ -165,6 +165,11 @@ impl Machine {
         verdict
     }
 
+    /// Returns the time since the start of the run.
+    pub fn now(&self) -> Duration {
+        self.state().now
+    }
+
     /// Returns the number of connections that the program has accepted so far.
     pub fn accepted(&self) -> u64 {
         self.state().usage.accepted
@@ -173,7 +178,12 @@ impl Machine {
     /// Returns the number of open connections of the client with most of them, and of the client
     /// whose connection was closed last. Completions have reported these connections.
     pub fn connections_of_clients(&self) -> [usize; 2] {
-        self.state().connections_of_clients()
+        self.state().connections_of(client)
+    }
+
+    /// Returns the same for networks: the /24 of an IPv4 address, and the /64 of an IPv6 address.
+    pub fn connections_of_networks(&self) -> [usize; 2] {
+        self.state().connections_of(network)
     }
 
     /// Returns the program's current use.

@@ -1,22 +1,24 @@
 //! The resources of the machine that the program uses at a moment.
 
+use std::net::SocketAddr;
 use std::rc::Weak;
 
 use shared_ring::Fd;
 
-use super::usage::client;
 use super::{DescriptorKind, MachineUsage, SimState};
 
 impl SimState {
-    pub(crate) fn connections_of_clients(&mut self) -> [usize; 2] {
+    /// Returns the number of open connections of the source with most of them, and of the source whose connection was closed
+    /// last.
+    pub(crate) fn connections_of(&mut self, source: fn(SocketAddr) -> [u8; 16]) -> [usize; 2] {
         let is_reported = |fd: &Fd| !self.usage.unreported.contains(fd);
         let open: Vec<_> = self.accepted().filter(|(fd, _)| is_reported(fd)).collect();
-        let mut clients: Vec<_> =
-            open.into_iter().map(|(_, end)| client(self.connection_of(end).address[0])).collect();
-        clients.sort_unstable();
-        let largest = clients.chunk_by(|a, b| a == b).map(<[_]>::len).max();
-        let last = self.usage.last_closed.map(client);
-        let of_last = clients.iter().filter(|client| Some(**client) == last).count();
+        let mut sources: Vec<_> =
+            open.into_iter().map(|(_, end)| source(self.connection_of(end).address[0])).collect();
+        sources.sort_unstable();
+        let largest = sources.chunk_by(|a, b| a == b).map(<[_]>::len).max();
+        let last = self.usage.last_closed.map(source);
+        let of_last = sources.iter().filter(|source| Some(**source) == last).count();
         [largest.unwrap_or(0), of_last]
     }
 

@@ -20,6 +20,7 @@ pub(crate) use event::{Event, WaitOutcome};
 pub(crate) use readiness::{is_hung_up, readiness};
 pub(crate) use signal_queue::{SignalQueue, Signalling};
 pub use usage::MachineUsage;
+pub(crate) use usage::{client, network};
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

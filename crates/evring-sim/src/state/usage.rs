@@ -1,6 +1,6 @@
 //! Figures of the program's use of the machine.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::rc::{Rc, Weak};
 
 use shared_ring::buffers::{BufferPool, GatherList, RxBuf};
@@ -49,13 +49,23 @@ pub(crate) struct UsageTracker {
 
 /// Returns the part of an address that identifies a client: an IPv4 address in either form, or the
 /// /64 of an IPv6 address.
-pub(super) fn client(address: SocketAddr) -> [u8; 16] {
+pub(crate) fn client(address: SocketAddr) -> [u8; 16] {
     let (mut bytes, is_v4) = match address.ip() {
         IpAddr::V4(v4) => (v4.to_ipv6_mapped().octets(), true),
         IpAddr::V6(v6) => (v6.octets(), v6.to_ipv4_mapped().is_some()),
     };
     if !is_v4 {
         bytes[8..].fill(0);
+    }
+    bytes
+}
+
+/// Returns the part of an address that identifies a network: the /24 of an IPv4 address in either form, or the /64 of an
+/// IPv6 address.
+pub(crate) fn network(address: SocketAddr) -> [u8; 16] {
+    let mut bytes = client(address);
+    if Ipv6Addr::from(bytes).to_ipv4_mapped().is_some() {
+        bytes[15] = 0;
     }
     bytes
 }

@@ -56,6 +56,8 @@ pub struct Usage {
     pub miscounted: usize,
     /// Connections that were reset because their address had its maximum.
     pub rejected_addresses: u64,
+    /// The same for networks.
+    pub rejected_networks: u64,
     /// Connections counted for all addresses together and for the largest, and the connections that should
     /// be counted; see [`Config::max_per_address`](crate::Config::max_per_address).
     pub shares: usize,
@@ -104,6 +106,7 @@ impl<K: Submit> Io<K> {
             stopping: self.stopping,
             ending: self.is_ending(),
             rejected_addresses: self.stats.rejected_addresses,
+            rejected_networks: self.stats.rejected_networks,
             connections: self.open as usize,
             deferred: self.deferred.len(),
             connected: self.stats.connected,
