@@ -384,6 +384,18 @@ bugs! {
         "Contents::Same if self.len() > len && !has_bytes(" =>
         "Contents::Same if !PLANTED && self.len() > len && !has_bytes(";
 
+    /// A file that cannot be read ends all connections.
+    FileErrorEndsOthers, "crates/evring/src/driver/send.rs":
+        "Outcome::Failed(errno, _) => {
+                self.end(slot," =>
+        "Outcome::Failed(errno, _) => {
+                for other in 0..self.io.connections.len() as u32 {
+                    if PLANTED && other != slot && self.io.connection(other).phase == Phase::Open {
+                        self.end(other, CloseReason::Failed(errno.into()));
+                    }
+                }
+                self.end(slot,";
+
     /// The end of the stream is lost while the application has paused.
     EndLostInPause, "crates/evring/src/driver/receive.rs":
         "connection.flags |= ConnFlags::EOF;" =>
