@@ -123,9 +123,9 @@ pub(crate) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Err
 }
 
 impl Machine {
-    /// Lets ring and threads go on.
-    fn process(&mut self) {
-        self.workers.claim(&mut self.calls);
+    /// Lets ring and threads go on. Returns whether they may at once go on further.
+    fn process(&mut self) -> bool {
+        let may_claim = self.workers.claim(&mut self.calls);
         self.calls.process();
         while let Some((name, result, more)) = self.calls.take() {
             match name & BY_THREAD {
@@ -136,6 +136,7 @@ impl Machine {
         if let Some((name, _)) = self.bell_in_ring.take_if(|(_, bell)| is_readable(*bell)) {
             self.ring.deferred.push_back((name, 1, false));
         }
+        may_claim
     }
 
     fn wait_until(
@@ -146,11 +147,11 @@ impl Machine {
         self.calls.enter()?;
         let until = timeout.and_then(|timeout| now().checked_add(timeout));
         loop {
-            self.process();
+            let goes_on = self.process();
             if is_so(self) {
                 return Ok(true);
             }
-            if timeout == Some(Duration::ZERO) || !self.calls.wait(until)? {
+            if timeout == Some(Duration::ZERO) || !goes_on && !self.calls.wait(until)? {
                 self.process();
                 return Ok(is_so(self));
             }

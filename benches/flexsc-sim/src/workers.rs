@@ -23,13 +23,13 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    /// Lets threads take entries, or not yet.
-    pub(crate) fn claim(&mut self, calls: &mut SimCalls) {
-        let Some(shared) = &self.shared else { return };
-        while !self.pages.is_empty()
-            && calls.in_flight(CallBy::Thread) < MAX_THREADS
-            && calls.below(4) > 0
-        {
+    /// Lets threads take entries, or not yet. Returns whether they may take more.
+    pub(crate) fn claim(&mut self, calls: &mut SimCalls) -> bool {
+        let Some(shared) = &self.shared else { return false };
+        while !self.pages.is_empty() && calls.in_flight(CallBy::Thread) < MAX_THREADS {
+            if calls.below(4) == 0 {
+                return true;
+            }
             let at = calls.below(self.pages.len());
             let page = self.pages[at] as usize;
             let Some(place) = shared.submitted[page].claim() else {
@@ -45,6 +45,7 @@ impl Workers {
                 calls.begin(BY_THREAD | u64::from(index), job, CallBy::Thread);
             }
         }
+        false
     }
 
     /// Ends the call of an entry.
