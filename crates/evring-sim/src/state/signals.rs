@@ -10,13 +10,14 @@ impl SimState {
         }
     }
 
-    /// Queues a signal for each changed descriptor. An undrained waker counts as changed at every
-    /// call, so that only calls that block report wakers.
+    /// Queues a signal for each changed descriptor. An undrained waker counts as changed at every call: few calls report
+    /// wakers that do not block, so that they find no signal in the end.
     pub(crate) fn queue_signals(&mut self, blocks: bool) {
         let mut wakers = Vec::new();
         while let Some(fd) = self.take_changed() {
             let Some(&mark) = self.queue().marks.get(&fd) else { continue };
-            if !blocks && matches!(self.kind(fd, "poll"), Ok(DescriptorKind::Event(_))) {
+            let is_waker = matches!(self.kind(fd, "poll"), Ok(DescriptorKind::Event(_)));
+            if is_waker && !blocks && !self.rng.once_in(8) {
                 wakers.push(fd);
                 continue;
             }
