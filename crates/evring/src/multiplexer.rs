@@ -126,7 +126,7 @@ impl RemoteHandle {
     }
 
     /// Closes the listeners. [`Multiplexer::run`] returns when the last connection has closed: none is closed
-    /// for it, and there is no time limit. Connections in the backlogs are accepted while there is room; further
+    /// for it, and there is no time limit. File operations that hang delay the return by a few seconds at most. Connections in the backlogs are accepted while there is room; further
     /// ones stay there, for other owners of the sockets ([`Config::inherited`]). [`RemoteHandle::stop`] may follow.
     pub fn retire(&self) {
         self.0.retire.store(true, Ordering::Release);

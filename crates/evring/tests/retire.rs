@@ -7,8 +7,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::Duration;
 
+use evring::files::{FileOp, FilePath};
+use evring::mechanisms::EventLoop;
 use evring::sockets::{ListenOptions, ListeningSocket};
-use evring::{Application, Chunk, Close, Commands, Config, Cx, Rx};
+use evring::{Application, Chunk, Close, Commands, Config, Cx, Listener, Root, Rx};
+use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimEngine};
 
 use server::{Server, listening, side_by_side};
 
@@ -48,6 +51,64 @@ fn wait_until_closed(at: SocketAddr) {
             Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
         }
     }
+}
+
+/// Closes each connection while a file operation runs.
+struct Lists;
+
+impl Application for Lists {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn accepted(&mut self, x: Cx<'_, impl Commands, ()>, _: Listener) {
+        x.io.file_op(x.id, 1, FileOp::List((Root(0), FilePath::new("."))));
+        x.io.close(x.id, Close::Flush);
+    }
+
+    fn received(&mut self, _: Cx<'_, impl Commands, ()>, _: &mut Rx<'_>) {}
+}
+
+/// A client that waits for the end of its connection.
+struct Waits(Option<PeerConn>);
+
+impl Peer for Waits {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        let Some(conn) = self.0.take() else {
+            self.0 = net.connect("10.0.0.1:7".parse().unwrap());
+            return Next::Ready;
+        };
+        match net.receive(&conn, 1, &mut Vec::new()) {
+            ReceiveResult::Nothing => {
+                self.0 = Some(conn);
+                Next::Wait
+            }
+            _ => {
+                net.close(conn);
+                Next::Done
+            }
+        }
+    }
+
+    fn waits_for(&self) -> String {
+        "the end of the connection".to_owned()
+    }
+}
+
+#[test]
+fn server_without_connections_waited_for_a_disk_that_hangs() {
+    let machine = Machine::new(&Plan::default().with(|p| p.faults = Faults::NONE));
+    machine.add_file("site/file", "");
+    machine.set_disk_time(Duration::from_secs(3600));
+    let mut config = Config::default();
+    config.listen = vec!["10.0.0.1:7".parse().unwrap()];
+    config.roots = vec!["/site".into()];
+    let kernel = SimEngine::<true>::new(&machine, &config.engine_config().unwrap()).unwrap();
+    let server = EventLoop::new(kernel, &config).unwrap();
+    let remote = server.remote();
+    machine.add_peer(Waits(None));
+    machine.on_end(move || remote.retire());
+    server.run(Lists).unwrap();
+    assert!(machine.now() < Duration::from_secs(10), "{:?}", machine.now());
 }
 
 #[test]

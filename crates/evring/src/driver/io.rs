@@ -284,6 +284,13 @@ impl<K: Submit> Io<K> {
         self.stopping || self.retiring
     }
 
+    /// Returns whether no connection and no listener is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open == 0
+            && self.deferred.is_empty()
+            && self.listeners.iter().all(ListenerState::is_closed)
+    }
+
     /// Allocates a slot for a new connection.
     pub(crate) fn allocate_slot(&mut self, phase: Phase) -> u32 {
         let slot = self.vacant.pop().unwrap_or(self.connections.len() as u32);

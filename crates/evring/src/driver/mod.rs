@@ -47,8 +47,8 @@ use connection::{ConnFlags, Connection, Phase};
 use shares::{Rejected, Source};
 use timers::Expired;
 
-/// Maximum time that a stop waits for file operations after the end of the drain: on a hung file system they never
-/// complete.
+/// Maximum time that a stop waits for file operations after the end of the drain, and a server that retires after its last
+/// connection: on a hung file system they never complete.
 const FILE_OP_GRACE: Duration = Duration::from_secs(1);
 
 /// A server: the application, the states of its connections, and the remaining state.
@@ -483,12 +483,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if self.io.drain_deadline.is_some_and(|at| self.io.kernel.now() >= at + FILE_OP_GRACE) {
             return true;
         }
-        let io = &self.io;
-        let empty = io.open == 0 && io.deferred.is_empty();
-        io.is_ending()
-            && empty
-            && io.file_ops.is_idle()
-            && io.listeners.iter().all(ListenerState::is_closed)
+        self.io.is_ending() && self.io.is_empty() && self.io.file_ops.is_idle()
     }
 }
 

@@ -7,7 +7,7 @@ use shared_ring::files::File;
 use shared_ring::sockets::{ListenOptions, ListeningSocket};
 use shared_ring::{Host, Kernel, KernelError, Submit};
 
-use super::{Driver, Io, ListenerState};
+use super::{Driver, FILE_OP_GRACE, Io, ListenerState};
 use crate::wheel::after;
 use crate::{Application, Commands, Config, RemoteHandle, StartError, Stats};
 
@@ -111,7 +111,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Resets the connections of a stopping server when the drain timeout is over; `ends` is the time of
-    /// the next attempt.
+    /// the next attempt. A server that retires waits for the last file operations as long as one that stops.
     pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
         if self.io.stopping {
             let now = self.io.kernel.now();
@@ -121,6 +121,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 self.stop_now();
                 *ends = Some(now + DRAIN_RETRY);
             }
+        } else if self.io.retiring {
+            let since = self.io.drain_deadline.unwrap_or_else(|| self.io.kernel.now());
+            self.io.drain_deadline = self.io.is_empty().then_some(since);
+            *ends = self.io.drain_deadline.map(|at| at + FILE_OP_GRACE);
         }
     }
 
