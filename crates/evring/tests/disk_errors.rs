@@ -118,6 +118,8 @@ fn injected_disk_error_in_the_middle_of_a_file_cuts_the_reply() {
                 }
                 // The error was in the open, or in the first read.
                 (0, _) => {}
+                // It was in a look at the file, which counts as changed then.
+                (len, None) if len < FILE_BYTES => {}
                 other => panic!("{policy}, seed {seed}: {other:?}"),
             }
         }
