@@ -12,7 +12,7 @@ use crate::fault::Fault;
 use crate::stream::{End, Owner};
 
 /// The first port of the program's and its peers' own choice.
-pub(super) const FIRST_PORT: u16 = 10_001;
+const FIRST_PORT: u16 = 10_001;
 
 impl SimState {
     pub(crate) fn listen(

@@ -41,7 +41,6 @@ use crate::stream::{Connection, End};
 use crate::trace::Trace;
 use descriptor::Descriptor;
 use listener::Listener;
-use listeners::FIRST_PORT;
 use usage::UsageTracker;
 
 /// A peer and its scheduling state.
@@ -139,7 +138,8 @@ impl SimState {
             abandoned_files: Vec::new(),
             wakers: Vec::new(),
             worker: None,
-            last_port: FIRST_PORT - 1,
+            // The first one follows.
+            last_port: u16::MAX,
             num_addresses,
             steps: 0,
             max_steps: plan.steps,
