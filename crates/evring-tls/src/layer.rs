@@ -25,7 +25,8 @@ use session::{Pace, Session};
 ///
 /// Accepted connections are transformed, except those of listeners that stay [plain](Layer::plain_at). Those that
 /// the application opens are not, so a proxy inside sends plain bytes to its upstream server. File ranges
-/// are read into memory piece by piece. Tags of file operations with the highest bit set are reserved.
+/// are read into memory piece by piece. The tag [`FILE_TAG`](evring::layers::FILE_TAG) of file
+/// operations is reserved.
 ///
 /// A close before the end of a handshake announces the end to the peer and ends the connection. If bytes are queued, the
 /// layer completes the handshake before it closes, and resets a peer that is slower than the

@@ -118,7 +118,8 @@ pub trait Commands {
     fn connect(&mut self, to: SocketAddr) -> ConnId;
 
     /// Starts a file operation and reports its result to [`file`](crate::Application::file) with the same
-    /// `tag`, unless the connection closes first.
+    /// `tag`, unless the connection closes first. The tag [`FILE_TAG`](crate::layers::FILE_TAG) is that of layers, which have
+    /// one operation at a time.
     fn file_op(&mut self, on: ConnId, tag: u32, op: FileOp);
 
     /// Pauses or resumes receiving. After a resume, [`received`](crate::Application::received) is always

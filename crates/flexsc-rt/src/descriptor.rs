@@ -26,7 +26,7 @@ use crate::registered::{FilePlace, Registration};
 /// A call in blocking mode may end although its descriptor is not ready: a read of a terminal by its settings (termios(3),
 /// `VMIN` and `VTIME`), which each read asks for, and a call on a socket with a timeout (socket(7), `SO_RCVTIMEO` and
 /// `SO_SNDTIMEO`), which is asked for with the flag. A syscall thread makes such a call at once, and waits in it; without
-/// threads, the owner does. `send` and `receive` have no timeout.
+/// threads, the owner does. `send`, `receive` and `splice` have no timeout.
 #[derive(Clone, Debug)]
 pub struct Descriptor(Arc<Inner>);
 

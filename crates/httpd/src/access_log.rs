@@ -1,6 +1,6 @@
 //! Where an access log is written, and in which format.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Destination of the access log; the default is standard output.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -13,9 +13,10 @@ pub struct AccessLog {
 }
 
 impl From<PathBuf> for AccessLog {
-    /// Selects standard output for `-`.
+    /// Selects standard output for `-` and `/dev/stdout`, which another user than that of the pipe could not open.
     fn from(path: PathBuf) -> Self {
-        AccessLog { path: (path.as_os_str() != "-").then_some(path), ..AccessLog::default() }
+        let is_stdout = ["-", "/dev/stdout"].map(Path::new).contains(&path.as_path());
+        AccessLog { path: (!is_stdout).then_some(path), ..AccessLog::default() }
     }
 }
 

@@ -18,8 +18,8 @@ use crate::message::status::Status;
 ///
 /// The file has a line `USER:HASH` per user, as `htpasswd -B` writes it. Hashes are those of bcrypt.
 ///
-/// The path is not that of an `index.html`, which is sent for its directory, too. At a host with such paths, requests for
-/// paths without a canonical form, for example with an encoded slash, get 400.
+/// The path is not that of an `index.html`, which is sent for its directory, too. At a host where only some paths need
+/// passwords, requests for paths without a canonical form, for example with an encoded slash, get 400.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BasicAuth {
     file: PathBuf,
@@ -162,7 +162,12 @@ impl Realm {
         }
         // A target without a path is rejected, or has no content.
         let Ok((name, _)) = path::split(request.target) else { return Ok(None) };
-        let name = path::try_canonical(name)?;
+        let name = match path::try_canonical(name) {
+            Ok(name) => name,
+            // Realms for all paths have those without a canonical form, too.
+            Err(_) if numbers.iter().all(|number| realms[*number].path.is_empty()) => name.into(),
+            Err(status) => return Err(status),
+        };
         let is_in = |number: &usize| is_at_or_below(&name, &realms[*number].path);
         let all = numbers.iter().copied().filter(is_in);
         Ok(all.max_by_key(|number| realms[*number].path.len()))

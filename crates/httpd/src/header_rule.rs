@@ -9,9 +9,9 @@ use crate::message::path;
 
 /// A header field of files and listings, for all of them or some: `X-Frame-Options: DENY`, `/assets/ Cache-Control:
 /// max-age=31536000, immutable`, or `*.pdf Content-Disposition: attachment`. A path that ends in a slash matches
-/// everything below it, and that of an `index.html` its directory. Of several rules with one name that match, the last one applies. Errors and redirects have it
-/// only with the word `always`, as in `always Strict-Transport-Security: max-age=31536000`; the responses of handlers
-/// and redirects to https do not.
+/// everything below it, and the path of an `index.html` also matches its directory. Of several rules with one name that
+/// match, the last one applies. Errors and redirects have it only with the word `always`, as in `always
+/// Strict-Transport-Security: max-age=31536000`; the responses of handlers and redirects to https do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     files: Pattern,

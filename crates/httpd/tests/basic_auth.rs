@@ -114,6 +114,19 @@ fn paths_without_a_canonical_form_reached_handlers_without_a_password() {
 }
 
 #[test]
+fn paths_without_a_canonical_form_need_the_password_of_all_paths() {
+    let root = tree(4);
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.route("/all/", |request: Request| request.uri().path().to_owned());
+        let server = server.basic_auth(auth(root.path(), "")).start().unwrap();
+        let mut client = connect(&server);
+        assert_eq!(status(&mut client, "GET /all/a%2Fb", None), 401, "{backend}");
+        assert_eq!(status(&mut client, "GET /all/a%2Fb", Some("ann:pass:word")), 200, "{backend}");
+    });
+}
+
+#[test]
 fn requests_behind_a_password_are_answered_in_order_with_their_bodies() {
     let root = tree(4);
     on_every_backend(|backend| {

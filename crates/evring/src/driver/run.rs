@@ -115,6 +115,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(crate) fn drain(&mut self, ends: &mut Option<Instant>) {
         if self.io.stopping {
             let now = self.io.kernel.now();
+            if self.io.drain_deadline.is_none() {
+                *ends = None;
+            }
             let end =
                 *self.io.drain_deadline.get_or_insert(after(now, self.io.config.drain_timeout));
             if now >= *ends.get_or_insert(end) {

@@ -75,7 +75,7 @@ impl Builder {
     }
 
     /// Adds the user to the error of a file that it may not open.
-    fn with_user(&self, error: io::Error) -> io::Error {
+    pub(super) fn with_user(&self, error: io::Error) -> io::Error {
         #[cfg(feature = "user")]
         if let Some(user) = &self.user
             && error.kind() == io::ErrorKind::PermissionDenied

@@ -134,7 +134,10 @@ impl Builder {
             user.assume().map_err(|error| Error::User(user.clone(), error))?;
         }
         // As this user, which may have made links to what it may not read or write.
-        self.loaded_error_pages = self.load_error_pages()?;
+        self.loaded_error_pages = self.load_error_pages().map_err(|error| match error {
+            Error::Page(path, reason) => Error::Page(path, self.with_user(reason)),
+            other => other,
+        })?;
         let logs = self.start_logs(metrics)?;
         let workers = self.workers.into();
         let generation = self.start_workers(handle, sockets, logs)?;
@@ -274,6 +277,9 @@ impl Builder {
     ) -> Result<NextMonitor, Error> {
         // `Builder::listeners` has returned the error of an unknown address.
         let Some(Ok(listen)) = &self.metrics_listen else { return Ok(NextMonitor::Other(None)) };
+        if listen.is_empty() {
+            return Ok(NextMonitor::Other(None));
+        }
         let caps = (self.config.max_per_address, self.config.max_per_network);
         let settings =
             MonitorSettings { listen: listen.clone(), limits: self.limits.clone(), caps };

@@ -129,7 +129,7 @@ pub(super) fn takes_registered_file(number: u32) -> bool {
     )
 }
 
-/// Returns whether a call reads or writes, perhaps a file.
+/// Returns whether a call reads or writes, perhaps a file. A preadv2(2) may fail because it is not to block (`RWF_NOWAIT`).
 pub(super) fn may_use_file(number: u32) -> bool {
     matches!(
         i64::from(number),
@@ -139,7 +139,6 @@ pub(super) fn may_use_file(number: u32) -> bool {
             | libc::SYS_pwrite64
             | libc::SYS_readv
             | libc::SYS_writev
-            | libc::SYS_preadv2
     )
 }
 
