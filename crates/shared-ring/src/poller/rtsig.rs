@@ -177,6 +177,12 @@ impl<S: SignalSource, A: PollNow> RtSig<S, A> {
         }
         Ok(())
     }
+
+    /// Removes a descriptor, whose signals were ended.
+    fn remove(&mut self, fd: Fd) {
+        let watched = self.watched.at(fd.index());
+        *watched = Watched { mark: watched.mark, closed: self.emptied, ..Watched::default() };
+    }
 }
 
 fn entry(fd: Fd, want: Readiness) -> libc::pollfd {
@@ -212,11 +218,17 @@ unsafe impl<S: SignalSource, A: PollNow> Poller for RtSig<S, A> {
     }
 
     fn forget(&mut self, fd: Fd) {
-        let watched = self.watched.at(fd.index());
-        if watched.signals {
+        if self.watched.at(fd.index()).signals {
             self.signals.forget(fd);
         }
-        *watched = Watched { mark: watched.mark, closed: self.emptied, ..Watched::default() };
+        self.remove(fd);
+    }
+
+    fn forget_shared(&mut self, fd: Fd) {
+        if self.watched.at(fd.index()).signals {
+            self.signals.forget_shared(fd);
+        }
+        self.remove(fd);
     }
 
     fn wait(

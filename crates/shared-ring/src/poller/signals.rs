@@ -5,6 +5,7 @@ use std::io;
 use std::marker::PhantomData;
 use std::mem;
 use std::ptr;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use super::interface::{Readiness, timespec};
@@ -35,6 +36,12 @@ pub trait SignalSource {
     /// it open, which would signal on.
     fn forget(&mut self, fd: Fd);
 
+    /// The same for a descriptor whose open file another thread of the process may begin to watch at this time, as that of a
+    /// listening socket.
+    fn forget_shared(&mut self, fd: Fd) {
+        self.forget(fd);
+    }
+
     /// Takes the next signal. Waits for it, without limit with `None`. Returns `None` after the
     /// timeout or if another signal was handled. A call that does not wait returns `None` only if
     /// the queue is empty.
@@ -55,6 +62,10 @@ pub enum Signal {
     /// The queue overflowed.
     Overflow,
 }
+
+/// Held by a thread that takes over the signals of an open file, or that ends them if they are still its own. Otherwise, the
+/// second could end those of the first, or give them the number of its own descriptor.
+static TAKE_OVER: Mutex<()> = Mutex::new(());
 
 /// The real-time signals of the calling thread, which are blocked in it as long as this value lives.
 /// A child of fork(2) gets none, as they are sent to the parent.
@@ -170,8 +181,10 @@ impl SignalSource for SignalQueue {
         signal_to_this_thread(borrow(&fd))?;
         // SAFETY: asks for flags.
         if unsafe { libc::fcntl(fd.raw(), libc::F_GETFL) } & libc::O_ASYNC != 0 {
-            // A socket of another process: its signals have the number of the descriptor there.
+            // A socket of another thread or process: its signals have the number of the descriptor there.
+            let _alone = TAKE_OVER.lock().unwrap_or_else(PoisonError::into_inner);
             self.set_async(fd, false)?;
+            return self.set_async(fd, true);
         }
         self.set_async(fd, true)
     }
@@ -194,6 +207,15 @@ impl SignalSource for SignalQueue {
                 // Another process has begun to watch it meanwhile.
                 let _ = self.set_async(fd, true);
             }
+        }
+    }
+
+    fn forget_shared(&mut self, fd: Fd) {
+        let _alone = TAKE_OVER.lock().unwrap_or_else(PoisonError::into_inner);
+        // Not as `forget`, which would give the other thread the signals with the number of this descriptor.
+        if self.process.is_current() && signals_to_this_thread(borrow(&fd)) == Ok(true) {
+            // It was watched, so this cannot fail.
+            let _ = self.set_async(fd, false);
         }
     }
 
@@ -332,5 +354,38 @@ mod tests {
             set_async(number, false)
         });
         assert!(signals.join().unwrap());
+    }
+
+    #[test]
+    fn take_over_while_the_former_thread_closes_kept_the_number_of_its_descriptor() {
+        let pairs: Vec<_> = (0..200).map(|_| UnixStream::pair().unwrap()).collect();
+        let (begin, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
+        let mut signals = Vec::new();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let mut queue = SignalQueue::new().unwrap();
+                for (socket, _) in &pairs {
+                    let fd = Fd::from_raw(socket.as_raw_fd());
+                    queue.watch(fd, 0).unwrap();
+                    begin.wait();
+                    queue.forget_shared(fd);
+                    end.wait();
+                }
+            });
+            let mut queue = SignalQueue::new().unwrap();
+            for (socket, peer) in &pairs {
+                let copy = socket.try_clone().unwrap();
+                let fd = Fd::from_raw(copy.as_raw_fd());
+                begin.wait();
+                queue.watch(fd, 0).unwrap();
+                end.wait();
+                io::Write::write_all(&mut &*peer, b"x").unwrap();
+                // The signal was sent by the write.
+                let signal = queue.take(Some(Duration::ZERO)).unwrap();
+                signals.push(matches!(signal, Some(Signal::Ready(at, ..)) if at == fd));
+                queue.forget(fd);
+            }
+        });
+        assert_eq!(signals, [true; 200]);
     }
 }
