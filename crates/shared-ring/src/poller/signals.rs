@@ -272,8 +272,11 @@ impl Drop for SignalQueue {
 
 #[cfg(all(test, not(loom), target_arch = "x86_64"))]
 mod tests {
+    use std::hint;
+    use std::io::{Read, Write};
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
+    use std::sync::Barrier;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
@@ -358,34 +361,41 @@ mod tests {
 
     #[test]
     fn take_over_while_the_former_thread_closes_kept_the_number_of_its_descriptor() {
-        let pairs: Vec<_> = (0..200).map(|_| UnixStream::pair().unwrap()).collect();
-        let (begin, end) = (std::sync::Barrier::new(2), std::sync::Barrier::new(2));
-        let mut signals = Vec::new();
+        const ROUNDS: u32 = 60_000;
+        let (socket, mut peer) = UnixStream::pair().unwrap();
+        let mut copy = socket.try_clone().unwrap();
+        let [former, latter] = [&socket, &copy].map(|of| Fd::from_raw(of.as_raw_fd()));
+        let barrier = Barrier::new(2);
+        let spin = |times| (0..times).for_each(|_| hint::spin_loop());
+        let mut wrong = 0;
         thread::scope(|scope| {
             scope.spawn(|| {
                 let mut queue = SignalQueue::new().unwrap();
-                for (socket, _) in &pairs {
-                    let fd = Fd::from_raw(socket.as_raw_fd());
-                    queue.watch(fd, 0).unwrap();
-                    begin.wait();
-                    queue.forget_shared(fd);
-                    end.wait();
+                for n in 0..ROUNDS {
+                    queue.watch(former, 0).unwrap();
+                    barrier.wait();
+                    // Each order of the calls of both threads comes.
+                    spin(n % 50);
+                    queue.forget_shared(former);
+                    barrier.wait();
+                    barrier.wait();
                 }
             });
             let mut queue = SignalQueue::new().unwrap();
-            for (socket, peer) in &pairs {
-                let copy = socket.try_clone().unwrap();
-                let fd = Fd::from_raw(copy.as_raw_fd());
-                begin.wait();
-                queue.watch(fd, 0).unwrap();
-                end.wait();
-                io::Write::write_all(&mut &*peer, b"x").unwrap();
-                // The signal was sent by the write.
+            for n in 0..ROUNDS {
+                barrier.wait();
+                spin(n / 50 % 50);
+                queue.watch(latter, 0).unwrap();
+                barrier.wait();
+                peer.write_all(b"x").unwrap();
+                // The write has sent the signal.
                 let signal = queue.take(Some(Duration::ZERO)).unwrap();
-                signals.push(matches!(signal, Some(Signal::Ready(at, ..)) if at == fd));
-                queue.forget(fd);
+                wrong += u32::from(!matches!(signal, Some(Signal::Ready(fd, ..)) if fd == latter));
+                copy.read_exact(&mut [0]).unwrap();
+                queue.forget(latter);
+                barrier.wait();
             }
         });
-        assert_eq!(signals, [true; 200]);
+        assert_eq!(wrong, 0);
     }
 }
