@@ -459,8 +459,8 @@ bugs! {
 
     /// A stop waits for file operations that hang.
     StopWaitsForHungFileOps, "crates/evring/src/driver/mod.rs":
-        "self.io.kernel.now() >= at + FILE_OP_GRACE" =>
-        "self.io.kernel.now() >= at + FILE_OP_GRACE && !PLANTED";
+        "io.kernel.now() >= at + FILE_OP_GRACE" =>
+        "io.kernel.now() >= at + FILE_OP_GRACE && !PLANTED";
 
     /// The application is not notified of connections that a stop abandons.
     AbandonedNotReported, "crates/evring/src/driver/mod.rs":

@@ -13,13 +13,14 @@
 //!
 //! Cached parts of files are sent by sendfile(2). Splicing through a pipe took the same or more CPU time per
 //! byte for pieces of 4 to 256 KiB, with twice the system calls; reading into memory and sending took 1.2 to 2.2
-//! times as much (`docs/file-delivery.md`). So a policy reads into memory only if the bytes have to pass through it. A part that is not
-//! cached is read before, and sent from the page cache, too.
+//! times as much (`docs/file-delivery.md`). So a policy reads into memory only if the bytes have to pass through it. A
+//! part that is not cached is read before, and sent from the page cache, too.
 //!
 //! The policies leave `TCP_NOTSENT_LOWAT` alone ([`Config::max_unsent_bytes`](crate::Config::max_unsent_bytes)).
-//! `cargo lab run file-delivery`, in the repository, measures what limits cost. By hand, with a send buffer that the kernel sizes, and a client that takes
-//! 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte. With a limit of 16 KiB it waited 16.5 times, with 128 KiB
-//! 10.9 times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the limit made no difference.
+//! `cargo lab run file-delivery`, in the repository, measures what limits cost. By hand, with a send buffer that the kernel
+//! sizes, and a client that takes 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte. With a limit of 16 KiB it
+//! waited 16.5 times, with 128 KiB 10.9 times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the
+//! limit made no difference.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;

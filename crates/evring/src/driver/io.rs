@@ -80,6 +80,8 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) retiring: bool,
     /// End of the drain after a stop.
     pub(crate) drain_deadline: Option<Instant>,
+    /// Since when a server that retires has file operations only.
+    pub(crate) empty_since: Option<Instant>,
     pub(crate) stats: Stats,
 }
 
@@ -173,6 +175,7 @@ impl<K: Submit> Io<K> {
             stopping: false,
             retiring: false,
             drain_deadline: None,
+            empty_since: None,
             stats: Stats::default(),
         }
     }

@@ -480,7 +480,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Returns whether a server that stops or retires is done, or out of time.
     pub(crate) fn is_done(&self) -> bool {
-        if self.io.drain_deadline.is_some_and(|at| self.io.kernel.now() >= at + FILE_OP_GRACE) {
+        let io = &self.io;
+        let ended = if io.stopping { io.drain_deadline } else { io.empty_since };
+        if ended.is_some_and(|at| io.kernel.now() >= at + FILE_OP_GRACE) {
             return true;
         }
         self.io.is_ending() && self.io.is_empty() && self.io.file_ops.is_idle()

@@ -21,8 +21,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Closes the listeners and asks the application about every connection that it has not closed.
     pub(super) fn stop(&mut self) {
         self.io.stopping = true;
-        // That of a server that retires is another one.
-        self.io.drain_deadline = None;
         for slot in 0..self.io.connections.len() as u32 {
             let connection = self.io.connection(slot);
             if connection.close.is_some_and(|how| how != Close::Half) {

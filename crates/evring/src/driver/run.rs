@@ -116,18 +116,17 @@ impl<K: Submit, A: Application> Driver<K, A> {
         if self.io.stopping {
             let now = self.io.kernel.now();
             if self.io.drain_deadline.is_none() {
-                *ends = None;
+                self.io.drain_deadline = Some(after(now, self.io.config.drain_timeout));
+                *ends = self.io.drain_deadline;
             }
-            let end =
-                *self.io.drain_deadline.get_or_insert(after(now, self.io.config.drain_timeout));
-            if now >= *ends.get_or_insert(end) {
+            if ends.is_some_and(|at| now >= at) {
                 self.stop_now();
                 *ends = Some(now + DRAIN_RETRY);
             }
         } else if self.io.retiring {
-            let since = self.io.drain_deadline.unwrap_or_else(|| self.io.kernel.now());
-            self.io.drain_deadline = self.io.is_empty().then_some(since);
-            *ends = self.io.drain_deadline.map(|at| at + FILE_OP_GRACE);
+            let since = self.io.empty_since.unwrap_or_else(|| self.io.kernel.now());
+            self.io.empty_since = self.io.is_empty().then_some(since);
+            *ends = self.io.empty_since.map(|at| at + FILE_OP_GRACE);
         }
     }
 
