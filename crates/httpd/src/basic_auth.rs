@@ -60,7 +60,7 @@ impl BasicAuth {
 
     /// Returns whether it is for a canonical path, but not for all.
     pub(crate) fn is_for_some(&self, name: &[u8]) -> bool {
-        !self.path.is_empty() && is_at_or_below(name, &self.path)
+        !self.path.is_empty() && is_within(name, &self.path)
     }
 
     /// Reads the file.
@@ -101,8 +101,8 @@ impl BasicAuth {
     }
 }
 
-/// Returns whether a canonical path is another one, which has no slash at its end, or below it.
-fn is_at_or_below(name: &[u8], path: &[u8]) -> bool {
+/// Returns whether a canonical path is that of a realm, which has no slash at its end, or below it.
+fn is_within(name: &[u8], path: &[u8]) -> bool {
     name.strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
 }
 
@@ -168,7 +168,7 @@ impl Realm {
             Err(_) if numbers.iter().all(|number| realms[*number].path.is_empty()) => name.into(),
             Err(status) => return Err(status),
         };
-        let is_in = |number: &usize| is_at_or_below(&name, &realms[*number].path);
+        let is_in = |number: &usize| is_within(&name, &realms[*number].path);
         let all = numbers.iter().copied().filter(is_in);
         Ok(all.max_by_key(|number| realms[*number].path.len()))
     }
