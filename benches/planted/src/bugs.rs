@@ -379,15 +379,6 @@ bugs! {
                 connection.queue.pop_front();
             } else if bytes == 0 {";
 
-    /// The last bytes that were sent are read after the metadata that show whether they are still the same.
-    SampleAfterMetadata, "crates/shared-ring/src/changes.rs":
-        "let sample = self.read_sample(host, file, sent_to, Blocking::NoBlock);" =>
-        "let before = PLANTED.then(|| host.file_metadata(file));
-        let sample = self.read_sample(host, file, sent_to, Blocking::NoBlock);",
-        "crates/shared-ring/src/changes.rs":
-        "self.compare(host.file_metadata(file), now, |at, into| {" =>
-        "self.compare(before.unwrap_or_else(|| host.file_metadata(file)), now, |at, into| {";
-
     /// A first part that was read from two versions of a file is continued if the file has become longer.
     FirstPartNotLookedAt, "crates/shared-ring/src/changes.rs":
         "Contents::Same if self.len() > len && !has_bytes(" =>
