@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Run(Run),
     /// Write the last runs to one HTML file with plots and tables
     Report(Report),
-    /// Write the tables of README.md and BENCHMARKS.md from the results in docs/results
+    /// Write the tables and the plot of README.md and BENCHMARKS.md from the results in docs/results
     Tables(Tables),
     /// Measure a handler in a sandbox and this machine, and say where the handler should run
     #[command(after_help = PLACEMENTS)]

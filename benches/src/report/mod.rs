@@ -13,6 +13,7 @@ use crate::experiments;
 use crate::failure::Failure;
 use crate::outcome::{self, Outcome};
 use crate::say::say;
+pub(crate) use plot::standalone;
 
 /// Writes the report, and prints its path.
 pub(crate) fn write(options: &Report) -> Result<(), Failure> {
@@ -44,7 +45,7 @@ fn figures(runs: &[Outcome], directory: &Path, selected: &[String]) -> Result<()
                 continue;
             }
             let path = directory.join(format!("{}-{}.svg", run.id, number + 1));
-            fs::write(&path, plot::standalone(name, &series)?)?;
+            fs::write(&path, standalone(name, &series)?)?;
             say(format_args!("{}: {name}", path.display()))?;
         }
     }

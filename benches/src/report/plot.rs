@@ -66,7 +66,7 @@ pub(super) fn svg(series: &[&Series]) -> Result<String, Failure> {
 }
 
 /// Draws a figure as a standalone file with title and key, for light and dark backgrounds.
-pub(super) fn standalone(title: &str, series: &[&Series]) -> Result<String, Failure> {
+pub(crate) fn standalone(title: &str, series: &[&Series]) -> Result<String, Failure> {
     let plot = svg(series)?;
     let unit = if series[0].unit.is_empty() { "" } else { &format!(" [{}]", series[0].unit) };
     let mut key = String::new();

@@ -1,4 +1,4 @@
-//! `lab tables`: the tables of the Markdown pages, made from the committed results.
+//! `lab tables`: the tables of the Markdown pages, and their plot, made from the committed results.
 //!
 //! A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`.
 
@@ -7,6 +7,7 @@ mod floors;
 mod goals;
 mod overview;
 mod peers;
+mod plot;
 mod slow_clients;
 
 use std::fs;
@@ -40,7 +41,7 @@ const TABLES: [(&str, Table); 6] = [
     ("sources", sources),
 ];
 
-/// Writes the tables into the pages, or compares them.
+/// Writes the tables into the pages, and the plot, or compares them.
 ///
 /// # Errors
 /// If a comparison finds a difference.
@@ -49,27 +50,33 @@ pub(crate) fn tables(options: &Tables) -> Result<(), Failure> {
     let root = outcome::workspace(&current);
     let results = results(&root.join(RESULTS))?;
     let mut outdated = Vec::new();
+    let mut update = |name: &'static str, old: &str, new: &str| {
+        if new == old {
+            return Ok(());
+        }
+        if options.check {
+            outdated.push(name);
+            return Ok(());
+        }
+        let path = root.join(name);
+        fs::write(&path, new)
+            .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
+        say(format_args!("{} written", path.display()))
+    };
     for page in PAGES {
         let path = root.join(page);
         let unreadable = |e| Failure::new(format_args!("cannot read {}", path.display()), e);
         let old = fs::read_to_string(&path).map_err(unreadable)?;
         let new = filled(&old, &results).map_err(|e| Failure::new(page, e))?;
-        if new == old {
-            continue;
-        }
-        if options.check {
-            outdated.push(page);
-            continue;
-        }
-        fs::write(&path, new)
-            .map_err(|e| Failure::new(format_args!("cannot write {}", path.display()), e))?;
-        say(format_args!("{} written", path.display()))?;
+        update(page, &old, &new)?;
     }
+    let old = fs::read_to_string(root.join(plot::FILE)).unwrap_or_default();
+    update(plot::FILE, &old, &plot::svg(&results)?)?;
     if outdated.is_empty() {
         return Ok(());
     }
     Err(Failure::Run(format!(
-        "the tables of {} differ from {RESULTS}; run `cargo lab tables`",
+        "{} differ from {RESULTS}; run `cargo lab tables`",
         outdated.join(" and ")
     )))
 }

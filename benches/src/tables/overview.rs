@@ -1,4 +1,4 @@
-//! The five lines of the README: the default mechanism, the others beside it, other servers.
+//! The lines of the README: the default mechanism, the others beside it, other servers.
 
 use super::cells::{median, names, of, row, rule, short};
 use crate::experiments::{DEFAULT, is_external};
@@ -33,6 +33,14 @@ pub(super) fn table(results: &[Outcome]) -> String {
             values: overload,
             is_rate: true,
             format: |ratio| format!("{:.0} %", ratio * 100.0),
+            against: "",
+            command: "`cargo lab run overload` (root)",
+        },
+        Line {
+            measured: "99 of 100 good replies at twice saturation, within",
+            values: of(results, "overload").map_or_else(empty, reply_times),
+            is_rate: false,
+            format: |ms| format!("{ms:.0} ms"),
             against: "",
             command: "`cargo lab run overload` (root)",
         },
@@ -121,6 +129,23 @@ fn goodput(run: &Outcome) -> Vec<(String, f64)> {
     run.ratios.iter().filter_map(ratio).collect()
 }
 
+/// Returns the 99th percentile of the times of good replies at twice saturation.
+fn reply_times(run: &Outcome) -> Vec<(String, f64)> {
+    let of = |name: &str, figure: &str| {
+        run.series
+            .iter()
+            .find(|s| s.name == name && s.figure == format!("{figure} against request rate"))
+    };
+    let time = |(name, _): (String, f64)| {
+        // Twice saturation is the last rate but one.
+        let twice = &of(&name, "Goodput")?.points.iter().rev().nth(1)?.x;
+        let times = of(&name, "99th percentile of the times of good replies")?;
+        let point = times.points.iter().find(|p| p.x == *twice)?;
+        Some((name, point.y.median))
+    };
+    goodput(run).into_iter().filter_map(time).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -150,5 +175,28 @@ mod tests {
         );
         // Quantities that were not measured have no line.
         assert_eq!(table.lines().count(), 3);
+    }
+
+    #[test]
+    fn reply_times_are_those_at_twice_saturation() {
+        let mut run = Outcome::new("overload");
+        run.ratio("uring_r2", "uring", vec![1.0]);
+        for (rate, ms) in [(900.0, 5.0), (2000.0, 80.0), (3000.0, f64::NAN)] {
+            let mut add = |figure: &str, unit, y: f64| {
+                let y = spread(&[y]).filter(|_| y.is_finite());
+                if let Some(y) = y {
+                    run.point(
+                        &format!("{figure} against request rate"),
+                        unit,
+                        "uring",
+                        X::Number(rate),
+                        y,
+                    );
+                }
+            };
+            add("Goodput", "replies/s", 1000.0);
+            add("99th percentile of the times of good replies", "ms", ms);
+        }
+        assert_eq!(reply_times(&run), [("uring".to_owned(), 80.0)]);
     }
 }
