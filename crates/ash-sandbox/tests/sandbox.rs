@@ -852,6 +852,18 @@ fn governor_took_rejected_replies_for_successes() {
 }
 
 #[test]
+fn governor_took_upcalls_that_a_handler_starts_for_aborts() {
+    let mut handler = handler("(drop (call $upcall)) (i32.const 0)");
+    let workload = Workload { handler_us: 200.0, ..Workload::default() };
+    let governor = Governor::new(Machine::ULTRIX, workload).with_upcalls().with_window(4);
+    handler.set_governor(Some(governor));
+    for _ in 0..20 {
+        assert_eq!(run(&mut handler, b""), Outcome::Passed(Pass::Upcall));
+    }
+    assert_eq!(handler.governor_mut().unwrap().workload().ash_abort_probability, 0.0);
+}
+
+#[test]
 fn reply_slots_are_free_until_their_replies_have_left() {
     let body = "(i32.store (i32.const 0) (call $reply (i32.const 4032)))
          (i32.store (i32.const 4) (call $reply (i32.const 4032)))

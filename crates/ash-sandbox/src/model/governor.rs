@@ -105,7 +105,8 @@ impl Governor {
         Strategy::Ash
     }
 
-    /// Records an invocation of the handler, and whether its message went to the application.
+    /// Records an invocation of the handler, and whether its message went to the application. One that the handler gave to an
+    /// upcall did not.
     #[inline]
     pub fn record(&mut self, is_abort: bool) {
         self.invocations += 1;

@@ -459,7 +459,8 @@ impl Handler {
         host.end_shared(outcome == Outcome::Handled);
         host.kept.end(outcome == Outcome::Handled);
         if let Some(governor) = &mut self.governor {
-            governor.record(matches!(outcome, Outcome::Passed(_)));
+            // A handler that starts an upcall has done its work.
+            governor.record(matches!(&outcome, Outcome::Passed(reason) if *reason != Pass::Upcall));
         }
         match &outcome {
             Outcome::Handled => self.counters.handled += 1,
