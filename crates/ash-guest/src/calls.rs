@@ -1,16 +1,19 @@
 //! The host calls, as `ash-sandbox` defines them (the module `sandbox`).
+//!
+//! Bytes of the handler go to the host as pointers, as a number would not show the compiler that the host accesses them.
+//! Numbers are offsets of what lies behind the handler's own memory.
 
 #[cfg(target_arch = "wasm32")]
 #[link(wasm_import_module = "ash")]
 unsafe extern "C" {
     pub(crate) safe fn clock() -> i64;
     pub(crate) safe fn id() -> i64;
-    pub(crate) fn send(offset: usize, length: usize) -> i32;
-    pub(crate) fn copy(to: usize, from: usize, length: usize) -> i32;
-    pub(crate) fn read_apply(pipes: u32, from: usize, length: usize) -> i32;
-    pub(crate) fn write_apply(pipes: u32, from: usize, to: usize, length: usize) -> i32;
+    pub(crate) fn send(bytes: *const u8, length: usize) -> i32;
+    pub(crate) fn copy(to: *mut u8, from: *const u8, length: usize) -> i32;
+    pub(crate) fn read_apply(pipes: u32, from: *const u8, length: usize) -> i32;
+    pub(crate) fn write_apply(pipes: u32, from: *const u8, to: *mut u8, length: usize) -> i32;
     pub(crate) safe fn export(pipes: u32, register: u32, value: i64) -> i32;
-    pub(crate) fn key(pipes: u32, keystream: u32, key: usize, first_block: u32) -> i32;
+    pub(crate) fn key(pipes: u32, keystream: u32, key: *const u8, first_block: u32) -> i32;
     pub(crate) safe fn import(pipes: u32, register: u32) -> i64;
     pub(crate) safe fn post(kind: i64, value: i64) -> i32;
     pub(crate) safe fn upcall() -> i32;
@@ -20,7 +23,7 @@ unsafe extern "C" {
     pub(crate) safe fn give_back(slot: u32) -> i32;
     pub(crate) safe fn table() -> i32;
     pub(crate) safe fn lock(section: u32) -> i32;
-    pub(crate) fn store(to: usize, from: usize, length: usize) -> i32;
+    pub(crate) fn store(to: usize, from: *const u8, length: usize) -> i32;
     pub(crate) safe fn abort();
 }
 
@@ -60,12 +63,12 @@ mod absent {
     }
 
     absent_unsafe! {
-        fn send(usize, usize) -> i32;
-        fn copy(usize, usize, usize) -> i32;
-        fn store(usize, usize, usize) -> i32;
-        fn key(u32, u32, usize, u32) -> i32;
-        fn read_apply(u32, usize, usize) -> i32;
-        fn write_apply(u32, usize, usize, usize) -> i32;
+        fn send(*const u8, usize) -> i32;
+        fn copy(*mut u8, *const u8, usize) -> i32;
+        fn store(usize, *const u8, usize) -> i32;
+        fn key(u32, u32, *const u8, u32) -> i32;
+        fn read_apply(u32, *const u8, usize) -> i32;
+        fn write_apply(u32, *const u8, *mut u8, usize) -> i32;
     }
 }
 

@@ -1,5 +1,7 @@
 //! Messages that a handler keeps where they have landed.
 
+use core::ptr::with_exposed_provenance;
+
 use crate::calls;
 use crate::error::CallError;
 
@@ -32,8 +34,9 @@ impl Kept {
         if to.len() < self.len {
             return Err(CallError::Fault);
         }
+        let from = with_exposed_provenance(self.offset);
         // SAFETY: the host checks that the message is kept, and writes as many bytes as it has.
-        CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), self.offset, self.len) })
+        CallError::check(unsafe { calls::copy(to.as_mut_ptr(), from, self.len) })
     }
 
     /// Gives the buffer of the message back to the host, which receives into it again, if the handler handles the message

@@ -99,7 +99,7 @@ pub fn count(counter: u32, by: u64) -> Result<(), CallError> {
 pub fn copy(from: &[u8], to: &mut [u8]) -> Result<(), CallError> {
     assert_eq!(from.len(), to.len(), "a copy of another length");
     // SAFETY: the host reads `from` and writes to `to`, both of this length.
-    CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from.as_ptr().addr(), to.len()) })
+    CallError::check(unsafe { calls::copy(to.as_mut_ptr(), from.as_ptr(), to.len()) })
 }
 
 /// Ends the handler from any depth of calls, as [`Verdict::Abort`] does: a voluntary abort.

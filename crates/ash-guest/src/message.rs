@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
+use core::ptr::{with_exposed_provenance, with_exposed_provenance_mut};
 
 use crate::calls;
 use crate::entry::Arrival;
@@ -41,7 +42,7 @@ impl<'a> Message<'a> {
     /// The bytes are in the memory, and do not change during `'a`.
     pub(crate) unsafe fn received(arrival: Arrival) -> Self {
         let Arrival { offset, length, connection, slot } = arrival;
-        let start = core::ptr::with_exposed_provenance(offset);
+        let start = with_exposed_provenance(offset);
         // SAFETY: the caller promises it.
         let bytes = unsafe { core::slice::from_raw_parts(start, length) };
         Message { bytes, connection, slot, invariant: PhantomData }
@@ -90,7 +91,7 @@ impl<'a> Message<'a> {
     /// If the maximum of sends or operations is reached.
     pub fn send(&self, bytes: &'a [u8]) -> Result<(), CallError> {
         // SAFETY: the host reads the bytes, which live as long as the message.
-        CallError::check(unsafe { calls::send(bytes.as_ptr().addr(), bytes.len()) })
+        CallError::check(unsafe { calls::send(bytes.as_ptr(), bytes.len()) })
     }
 
     /// Sends bytes that `write` writes to a reply slot of the host, from where they leave without a copy if
@@ -104,12 +105,12 @@ impl<'a> Message<'a> {
         if offset < 0 {
             return CallError::check(offset);
         }
-        let start = core::ptr::with_exposed_provenance_mut::<u8>(offset as usize);
+        let start = with_exposed_provenance_mut::<u8>(offset as usize);
         // SAFETY: the slot has this length and lies behind the module's memory and the messages. The host gives it to one
         // call of an invocation.
         write(unsafe { core::slice::from_raw_parts_mut(start, len) });
         // SAFETY: the host reads the bytes of the slot.
-        CallError::check(unsafe { calls::send(offset as usize, len) })
+        CallError::check(unsafe { calls::send(start, len) })
     }
 
     /// Keeps the message where it has landed, if the handler handles it, until the handler gives it back:
@@ -141,7 +142,7 @@ impl<'a> Message<'a> {
     pub fn keep(&self) -> Result<Kept, CallError> {
         CallError::check(calls::keep())?;
         let Message { bytes, slot, .. } = *self;
-        Ok(Kept { offset: bytes.as_ptr().addr(), len: bytes.len(), slot })
+        Ok(Kept { offset: bytes.as_ptr().expose_provenance(), len: bytes.len(), slot })
     }
 
     /// Sends the bytes of a message that the handler keeps to the peer, if the handler handles this one.
@@ -150,8 +151,9 @@ impl<'a> Message<'a> {
     /// [`CallError::Fault`] if it is not kept any more; [`CallError::Exhausted`] if the maximum of sends or operations is
     /// reached.
     pub fn send_kept(&self, kept: &Kept) -> Result<(), CallError> {
+        let bytes = with_exposed_provenance(kept.offset);
         // SAFETY: the host checks that the message is kept, and copies the bytes.
-        CallError::check(unsafe { calls::send(kept.offset, kept.len) })
+        CallError::check(unsafe { calls::send(bytes, kept.len) })
     }
 
     /// Locks a section of the table that the application shares, until the handler has returned. A handler does not wait

@@ -19,7 +19,7 @@ impl PipeList {
     /// If there is no such list, the bytes do not suit it, or the maximum of operations is reached.
     pub fn read(self, bytes: &[u8]) -> Result<(), CallError> {
         // SAFETY: the host reads the bytes.
-        CallError::check(unsafe { calls::read_apply(self.0, bytes.as_ptr().addr(), bytes.len()) })
+        CallError::check(unsafe { calls::read_apply(self.0, bytes.as_ptr(), bytes.len()) })
     }
 
     /// Applies a list that writes its output to another place (`ae_wapply`).
@@ -33,7 +33,7 @@ impl PipeList {
         assert_eq!(from.len(), to.len(), "an output of another length");
         // SAFETY: the host reads `from` and writes to `to`, both of this length.
         CallError::check(unsafe {
-            calls::write_apply(self.0, from.as_ptr().addr(), to.as_mut_ptr().addr(), to.len())
+            calls::write_apply(self.0, from.as_ptr(), to.as_mut_ptr(), to.len())
         })
     }
 
@@ -61,9 +61,7 @@ impl PipeList {
         bytes[..32].copy_from_slice(key);
         bytes[32..].copy_from_slice(nonce);
         // SAFETY: the host reads the bytes.
-        CallError::check(unsafe {
-            calls::key(self.0, keystream, bytes.as_ptr().addr(), first_block)
-        })
+        CallError::check(unsafe { calls::key(self.0, keystream, bytes.as_ptr(), first_block) })
     }
 
     /// Returns a persistent register, by the number that the host has given it.

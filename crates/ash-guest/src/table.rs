@@ -2,6 +2,7 @@
 
 use core::cell::Cell;
 use core::marker::PhantomData;
+use core::ptr::with_exposed_provenance;
 
 use crate::calls;
 use crate::error::CallError;
@@ -43,8 +44,9 @@ impl Table {
     /// [`CallError::Fault`] if the bytes are not in the table.
     pub fn copy(&self, offset: usize, to: &mut [u8]) -> Result<(), CallError> {
         let from = self.start.checked_add(offset).ok_or(CallError::Fault)?;
+        let from = with_exposed_provenance(from);
         // SAFETY: the host writes to `to`, and checks that the others are in the table.
-        CallError::check(unsafe { calls::copy(to.as_mut_ptr().addr(), from, to.len()) })
+        CallError::check(unsafe { calls::copy(to.as_mut_ptr(), from, to.len()) })
     }
 
     /// Returns the word of eight bytes at an offset, a multiple of eight, as one of the application's stores left it.
@@ -109,6 +111,6 @@ impl<'a> Section<'a> {
     pub fn store(&self, offset: usize, bytes: &'a [u8]) -> Result<(), CallError> {
         let to = self.start.checked_add(offset).ok_or(CallError::Fault)?;
         // SAFETY: the host reads the bytes, which live as long as the message.
-        CallError::check(unsafe { calls::store(to, bytes.as_ptr().addr(), bytes.len()) })
+        CallError::check(unsafe { calls::store(to, bytes.as_ptr(), bytes.len()) })
     }
 }
