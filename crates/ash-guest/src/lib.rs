@@ -126,6 +126,33 @@ pub fn abort() -> ! {
 /// }
 /// # fn main() {}
 /// ```
+///
+/// The compiler checks the function on all targets. It is one of messages,
+///
+/// ```compile_fail,E0631
+/// use ash_guest::{Verdict, handler};
+///
+/// handler!(pass);
+///
+/// fn pass(_: u32) -> Verdict {
+///     Verdict::Pass
+/// }
+/// # fn main() {}
+/// ```
+///
+/// and its state does not refer to a message, whose bytes change when the handler has returned:
+///
+/// ```compile_fail
+/// use ash_guest::{Message, Verdict, handler};
+///
+/// handler!(remember, &'static [u8] = &[]);
+///
+/// fn remember<'m>(last: &mut &'m [u8], message: &Message<'m>) -> Verdict {
+///     *last = message.bytes();
+///     Verdict::Pass
+/// }
+/// # fn main() {}
+/// ```
 #[macro_export]
 macro_rules! handler {
     ($function:path) => {
@@ -140,9 +167,9 @@ macro_rules! handler {
     (@entry |$arrival:ident| $call:expr) => {
         // Without a name by which the handler could call it.
         const _: () = {
-            /// The entry, which the host calls for each message.
-            #[cfg(target_arch = "wasm32")]
-            #[unsafe(no_mangle)]
+            /// The entry, which the host calls for each message. Elsewhere, the compiler checks it, and nothing calls it.
+            #[cfg_attr(target_arch = "wasm32", unsafe(no_mangle))]
+            #[cfg_attr(not(target_arch = "wasm32"), allow(dead_code))]
             extern "C" fn ash_handle(
                 offset: usize,
                 length: usize,

@@ -7,7 +7,7 @@ use core::cell::UnsafeCell;
 pub struct State<T>(UnsafeCell<T>);
 
 // SAFETY: a module in the sandbox has one thread, as it has neither shared memory nor the host calls for
-// others. Elsewhere, the entry that reaches the value does not exist.
+// others. Elsewhere, nothing calls the entry that reaches the value.
 unsafe impl<T> Sync for State<T> {}
 
 impl<T> State<T> {
