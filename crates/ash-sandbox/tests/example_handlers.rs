@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
+use ash_sandbox::ilp::{Mode, PipeList, checksum};
 use ash_sandbox::sandbox::{
     Abort, Ash, Bound, Handler, Outcome, Pass, Policy, Sandboxer, SharedTable,
 };
@@ -35,6 +36,16 @@ fn ash(file: &str) -> Ash {
 
 fn run(handler: &mut Handler, message: &[u8]) -> (Outcome, Vec<u8>) {
     let outcome = handler.handle_copy(message, 7, Instant::now());
+    (outcome, handler.sent().flatten().copied().collect())
+}
+
+/// The same for a message that lands in a buffer of 64 bytes.
+fn land(handler: &mut Handler, slot: u32, message: &[u8]) -> (Outcome, Vec<u8>) {
+    let start = handler.memory().message_area().start + 64 * slot as usize;
+    let to = handler.memory().host_pointer(start);
+    // SAFETY: the buffer is in the message area, and no handler runs.
+    unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
+    let outcome = handler.handle(start..start + message.len(), 7, slot, Instant::now());
     (outcome, handler.sent().flatten().copied().collect())
 }
 
@@ -119,6 +130,39 @@ fn cache_in_rust_answers_from_its_pages_and_knows_their_tags() {
             (Outcome::Passed(Pass::ByHandler), vec![])
         );
     }
+}
+
+#[test]
+fn publish_in_rust_keeps_a_message_and_answers_with_its_checksum() {
+    let (mut handler, _) = load("publish.wasm");
+    let mut list = PipeList::new();
+    let pipe = list.add(checksum::pipe()).unwrap();
+    handler.add_pipes(list.compile(Mode::Read).unwrap(), vec![(pipe, checksum::SUM)]);
+    handler.set_max_kept(1);
+    let passed = Outcome::Passed(Pass::ByHandler);
+    assert_eq!(land(&mut handler, 0, b"?"), (passed.clone(), vec![]), "nothing is published");
+    let mut last = None;
+    // The example of RFC 1071, section 3, behind a word of `=` and 0; and odd lengths.
+    for (slot, page, sum) in [
+        (0, &b"=\0\0\x01\xf2\x03\xf4\xf5\xf6\xf7"[..], !0x1af3),
+        (1, b"=ab", !0x9f61),
+        (2, b"=", !0x3d00),
+    ] {
+        assert_eq!(land(&mut handler, slot, page), (Outcome::Handled, vec![]));
+        assert_eq!((handler.keeps(), handler.given_back().first()), (Some(slot), last.as_ref()));
+        assert_eq!(handler.events(), [(1, u64::from(sum))]);
+        for answers in 1..3 {
+            let reply = [&u16::to_be_bytes(sum), page].concat();
+            assert_eq!(land(&mut handler, slot + 1, b"?"), (Outcome::Handled, reply));
+            assert_eq!(handler.own_counters()[0], u64::from(2 * slot + answers));
+        }
+        assert_eq!(land(&mut handler, slot + 1, b"other"), (passed.clone(), vec![]));
+        last = Some(slot);
+    }
+    // A message that was copied cannot be kept, and the last one still is.
+    let aborted = Outcome::Passed(Pass::Voluntary);
+    assert_eq!(run(&mut handler, b"=copied"), (aborted, vec![]));
+    assert_eq!(land(&mut handler, 0, b"?"), (Outcome::Handled, b"\xc2\xff=".to_vec()));
 }
 
 #[test]
