@@ -86,23 +86,34 @@ proptest! {
     fn fragments_come_in_any_order_where_all_pipes_are_commutative(
         which in prop::collection::vec(prop::sample::select(Which::ALL.to_vec()), 1..4),
         units in prop::collection::vec(0..40_usize, 1..6).prop_shuffle(),
+        tail in 0..UNIT_BYTES,
+        first in any::<prop::sample::Index>(),
     ) {
         let composed = Composed::new(&which);
-        let ilp = composed.list.compile(Mode::Write).unwrap();
         let ordered = [Which::Crc32c, Which::Search, Which::ChaCha20];
-        prop_assert_eq!(ilp.is_commutative(), !which.iter().any(|pipe| ordered.contains(pipe)));
-        if ilp.is_commutative() {
-            let message = message(units.iter().sum::<usize>() * UNIT_BYTES);
+        for prefer in [Prefer::Fastest, Prefer::Generated, Prefer::Interpreted] {
+            let ilp = composed.list.compile_with(Mode::Write, prefer).unwrap();
+            prop_assert_eq!(ilp.is_commutative(), !which.iter().any(|pipe| ordered.contains(pipe)));
+            if !ilp.is_commutative() {
+                continue;
+            }
+            let message = message(units.iter().sum::<usize>() * UNIT_BYTES + tail);
             let mut whole = vec![0; message.len()];
             let mut state = ilp.state();
             ilp.write(&mut state, &message, &mut whole).unwrap();
             let expected = composed.results(&state);
             state.reset();
+            // From the end of the message, which may have a part of a unit, or from any other fragment.
+            let (mut fragments, mut end) = (Vec::new(), message.len());
+            for (n, units) in units.iter().rev().enumerate() {
+                let start = end - units * UNIT_BYTES - if n == 0 { tail } else { 0 };
+                fragments.push(start..end);
+                end = start;
+            }
+            let first = first.index(fragments.len());
+            fragments.rotate_left(first);
             let mut written = vec![0; message.len()];
-            let mut end = message.len();
-            for units in units.iter().rev() {
-                let range = end - units * UNIT_BYTES..end;
-                end = range.start;
+            for range in fragments {
                 ilp.write(&mut state, &message[range.clone()], &mut written[range]).unwrap();
             }
             prop_assert_eq!(written, whole);
@@ -113,7 +124,7 @@ proptest! {
 
 #[test]
 fn nothing_follows_a_fragment_that_is_not_of_whole_units() {
-    let composed = Composed::new(&[Which::Count, Which::Swap64]);
+    let composed = Composed::new(&[Which::Count, Which::Swap64, Which::Crc32c]);
     let ilp = composed.list.compile(Mode::Read).unwrap();
     let mut state = ilp.state();
     ilp.read(&mut state, &[0; 16]).unwrap();
@@ -126,4 +137,21 @@ fn nothing_follows_a_fragment_that_is_not_of_whole_units() {
     assert_eq!(composed.results(&state), counted, "nothing was counted");
     state.reset();
     ilp.read(&mut state, &[0; 8]).unwrap();
+}
+
+#[test]
+fn end_of_a_message_of_commutative_pipes_had_to_be_the_last_fragment() {
+    let composed = Composed::new(&[Which::Count, Which::Swap64]);
+    let ilp = composed.list.compile(Mode::Read).unwrap();
+    let mut state = ilp.state();
+    ilp.read(&mut state, &[0; 13]).unwrap();
+    ilp.read(&mut state, &[0; 8]).unwrap();
+    ilp.read_fragments(&mut state, &[&[0; 3], &[0; 5]]).unwrap();
+    // A message has one end.
+    let counted = composed.results(&state);
+    assert_eq!(ilp.read(&mut state, &[0; 9]), Err(ApplyError::MessageEnded));
+    let fragments = [&[0; 8][..], &[0; 9]];
+    assert_eq!(ilp.read_fragments(&mut state, &fragments), Err(ApplyError::MessageEnded));
+    assert_eq!(composed.results(&state), counted, "nothing was counted");
+    assert_eq!(counted[0], [29]);
 }

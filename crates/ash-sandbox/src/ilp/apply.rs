@@ -58,7 +58,8 @@ impl Ilp {
         self.code.execution()
     }
 
-    /// Returns whether fragments may be applied in any order: all pipes are commutative.
+    /// Returns whether fragments may be applied in any order: all pipes are commutative. One fragment, the end of the message,
+    /// may have a part of a unit.
     pub fn is_commutative(&self) -> bool {
         self.program.pipes.iter().all(|placed| placed.pipe.commutative)
     }
@@ -84,7 +85,7 @@ impl Ilp {
     // costs a tenth of the time of a short message.
     #[inline(always)]
     pub fn read(&self, state: &mut State, message: &[u8]) -> Result<(), ApplyError> {
-        self.check(state, Mode::Read)?;
+        self.check(state, Mode::Read, message.len())?;
         // SAFETY: `message` can be read, and this mode does not write.
         unsafe { self.run(state, message.as_ptr(), ptr::null_mut(), message.len()) }
     }
@@ -103,7 +104,7 @@ impl Ilp {
         message: &[u8],
         destination: &mut [u8],
     ) -> Result<(), ApplyError> {
-        self.check(state, Mode::Write)?;
+        self.check(state, Mode::Write, message.len())?;
         check_room(message.len(), destination.len())?;
         // SAFETY: `message` can be read, `destination` written, and there is room. A `&mut` does not
         // overlap a `&`.
@@ -117,7 +118,7 @@ impl Ilp {
     /// As for [`write`](Ilp::write).
     #[inline(always)]
     pub fn write_in_place(&self, state: &mut State, message: &mut [u8]) -> Result<(), ApplyError> {
-        self.check(state, Mode::Write)?;
+        self.check(state, Mode::Write, message.len())?;
         let data = message.as_mut_ptr();
         // SAFETY: `message` can be read and written; source and destination are the same.
         unsafe { self.run(state, data, data, message.len()) }
@@ -129,7 +130,7 @@ impl Ilp {
     ///
     /// As for [`read`](Ilp::read).
     pub fn read_fragments(&self, state: &mut State, message: &[&[u8]]) -> Result<(), ApplyError> {
-        self.check(state, Mode::Read)?;
+        self.check(state, Mode::Read, total_bytes(message))?;
         // SAFETY: this mode does not write.
         unsafe { self.run_fragments(state, message, ptr::null_mut()) }
     }
@@ -146,29 +147,33 @@ impl Ilp {
         message: &[&[u8]],
         destination: &mut [u8],
     ) -> Result<(), ApplyError> {
-        self.check(state, Mode::Write)?;
-        check_room(total_bytes(message), destination.len())?;
+        let bytes = total_bytes(message);
+        self.check(state, Mode::Write, bytes)?;
+        check_room(bytes, destination.len())?;
         // SAFETY: there is room for all fragments, and a `&mut` does not overlap a `&`.
         unsafe { self.run_fragments(state, message, destination.as_mut_ptr()) }
     }
 
+    /// Checks that a state is one for so many more bytes.
     #[inline(always)]
-    fn check(&self, state: &State, mode: Mode) -> Result<(), ApplyError> {
+    fn check(&self, state: &State, mode: Mode, bytes: usize) -> Result<(), ApplyError> {
         if self.mode == mode && Arc::ptr_eq(&self.program, &state.program) && !state.ended {
             return Ok(());
         }
-        Err(self.rejection(state, mode))
+        self.check_rest(state, mode, bytes)
     }
 
-    /// Returns why a state is not accepted.
+    /// The same, where the message has ended or the state is not accepted.
     #[cold]
-    fn rejection(&self, state: &State, mode: Mode) -> ApplyError {
+    fn check_rest(&self, state: &State, mode: Mode, bytes: usize) -> Result<(), ApplyError> {
         if self.mode != mode {
-            ApplyError::WrongMode { compiled: self.mode }
+            Err(ApplyError::WrongMode { compiled: self.mode })
         } else if !Arc::ptr_eq(&self.program, &state.program) {
-            ApplyError::ForeignState
+            Err(ApplyError::ForeignState)
+        } else if self.is_commutative() && bytes.is_multiple_of(UNIT_BYTES) {
+            Ok(())
         } else {
-            ApplyError::MessageEnded
+            Err(ApplyError::MessageEnded)
         }
     }
 
@@ -190,7 +195,7 @@ impl Ilp {
             // SAFETY: the caller's promise.
             return unsafe { self.run_keyed(state, source, destination, len) };
         }
-        state.ended = !len.is_multiple_of(UNIT_BYTES);
+        state.ended |= !len.is_multiple_of(UNIT_BYTES);
         let registers = &mut state.registers;
         // SAFETY: the caller's promise; the state is this program's.
         unsafe { self.code.run(&self.program, registers, source, destination, len, &[]) };
@@ -211,7 +216,7 @@ impl Ilp {
         len: usize,
     ) -> Result<(), ApplyError> {
         state.check_keystreams(len)?;
-        state.ended = !len.is_multiple_of(UNIT_BYTES);
+        state.ended |= !len.is_multiple_of(UNIT_BYTES);
         let mut at = 0;
         while at < len {
             let bytes = KEYSTREAM_BYTES.min(len - at);

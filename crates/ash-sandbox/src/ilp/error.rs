@@ -229,7 +229,8 @@ pub enum ApplyError {
         /// The room in the destination.
         destination_bytes: usize,
     },
-    /// The message has ended with a part of a unit, and here is more of it.
+    /// An earlier fragment was the end of the message, as it had a part of a unit, and here is more of it: where all pipes
+    /// are commutative, another part of a unit.
     MessageEnded,
     /// A pipe has a keystream, and no key was exported to it.
     NoKey {
@@ -262,7 +263,7 @@ impl fmt::Display for ApplyError {
             ),
             ApplyError::MessageEnded => write!(
                 f,
-                "the last fragment was no multiple of {UNIT_BYTES} bytes and ended the message; \
+                "an earlier fragment was no multiple of {UNIT_BYTES} bytes and ended the message; \
                  reset the state for another message, or give all fragments at once"
             ),
             ApplyError::NoKey { pipe } => {

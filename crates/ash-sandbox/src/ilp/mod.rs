@@ -9,7 +9,8 @@
 //! the message into words of its own gauge, from the first byte on; the code between pipes of different
 //! gauges converts. Each pipe treats the bytes that remain at the end, shorter than its step, as its
 //! [`Tail`] says. A message may come in fragments: all but the last are multiples of [`UNIT_BYTES`],
-//! or are given together ([`Ilp::read_fragments`], [`Ilp::gather`]).
+//! or are given together ([`Ilp::read_fragments`], [`Ilp::gather`]). They come in order, unless all pipes are commutative
+//! ([`Ilp::is_commutative`]).
 
 mod apply;
 mod castagnoli;

@@ -17,7 +17,7 @@ pub(crate) const KEYSTREAM_BYTES: usize = 1024;
 pub struct State {
     pub(crate) program: Arc<Program>,
     pub(crate) registers: Box<[u64]>,
-    /// The message has ended with a part of a unit.
+    /// A fragment had a part of a unit, the end of the message.
     pub(crate) ended: bool,
     ciphers: Box<[Option<ChaCha20>]>,
     /// [`KEYSTREAM_BYTES`] of each keystream, one behind the other.

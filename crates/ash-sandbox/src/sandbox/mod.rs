@@ -71,8 +71,8 @@
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!
 //! All ranges to which one invocation applies a list are one message for the list: its registers have their initial
-//! values, and its keystreams no keys, when the invocation begins; all ranges but the last have a multiple of eight
-//! bytes. Applying is charged as a copy where vectors of AVX2 do it
+//! values, and its keystreams no keys, when the invocation begins; all ranges but the last, or but one where all pipes are
+//! commutative, have a multiple of eight bytes. Applying is charged as a copy where vectors of AVX2 do it
 //! ([`Ilp::execution`](crate::ilp::Ilp::execution)), elsewhere also by the instructions of the pipes, with more for a CRC32C, and
 //! where they are interpreted.
 //!
