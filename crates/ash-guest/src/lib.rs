@@ -50,7 +50,7 @@
 //!
 //! An abort leaves the state of a handler as it was at that point, perhaps in the middle of a change, and the handler
 //! gets the next message. So a handler changes its state in the last steps, and keeps in it numbers and arrays rather
-//! than a `RefCell`, which would stay borrowed.
+//! than a `RefCell`, which would stay borrowed. A type with `Drop`, which could be dropped twice, does not compile there.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![no_std]
@@ -149,6 +149,25 @@ pub fn abort() -> ! {
 ///
 /// fn remember<'m>(last: &mut &'m [u8], message: &Message<'m>) -> Verdict {
 ///     *last = message.bytes();
+///     Verdict::Pass
+/// }
+/// # fn main() {}
+/// ```
+///
+/// and is not dropped, as an abort in the middle of that would have it dropped again:
+///
+/// ```compile_fail,E0080
+/// use ash_guest::{Message, Verdict, handler};
+///
+/// handler!(pass, Option<Place> = None);
+///
+/// struct Place(u32);
+///
+/// impl Drop for Place {
+///     fn drop(&mut self) {}
+/// }
+///
+/// fn pass(_: &mut Option<Place>, _: &Message<'_>) -> Verdict {
 ///     Verdict::Pass
 /// }
 /// # fn main() {}
