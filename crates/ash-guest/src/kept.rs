@@ -7,7 +7,9 @@ use crate::error::CallError;
 
 /// A message that the handler keeps beyond its return: see [`Message::keep`](crate::Message::keep).
 ///
-/// The host takes it from a handler that aborts have disabled; then all that is done with it is an error.
+/// The host takes it from a handler that aborts have disabled, or in whose place another one gets a message. What the handler
+/// then does with it is an error only until another message is in the same buffer and the handler has it in hand or keeps it:
+/// from then on, the value stands for that message. The same applies to a value that was given back.
 #[derive(Debug)]
 pub struct Kept {
     pub(crate) offset: usize,
@@ -29,7 +31,8 @@ impl Kept {
     /// Copies the bytes of the message to the beginning of `to`.
     ///
     /// # Errors
-    /// [`CallError::Fault`] if `to` is shorter, or the message is not kept any more.
+    /// [`CallError::Fault`] if `to` is shorter, or the message is not kept any more and no other one is
+    /// [in its place](Kept).
     pub fn copy(&self, to: &mut [u8]) -> Result<(), CallError> {
         if to.len() < self.len {
             return Err(CallError::Fault);
@@ -43,7 +46,7 @@ impl Kept {
     /// in hand. Else it stays kept, so drop the value when the handler is sure to handle this one.
     ///
     /// # Errors
-    /// [`CallError::Fault`] if the message is not kept any more.
+    /// [`CallError::Fault`] if the message is not kept any more, and the handler keeps no other one [in its place](Kept).
     pub fn give_back(&self) -> Result<(), CallError> {
         CallError::check(calls::give_back(self.slot))
     }

@@ -148,8 +148,8 @@ impl<'a> Message<'a> {
     /// Sends the bytes of a message that the handler keeps to the peer, if the handler handles this one.
     ///
     /// # Errors
-    /// [`CallError::Fault`] if it is not kept any more; [`CallError::Exhausted`] if the maximum of sends or operations is
-    /// reached.
+    /// [`CallError::Fault`] if it is not kept any more and no other one is [in its place](Kept); [`CallError::Exhausted`] if
+    /// the maximum of sends or operations is reached.
     pub fn send_kept(&self, kept: &Kept) -> Result<(), CallError> {
         let bytes = with_exposed_provenance(kept.offset);
         // SAFETY: the host checks that the message is kept, and copies the bytes.
