@@ -37,7 +37,7 @@ ASH_CALL(write_apply) int32_t ash_write_apply(uint32_t pipes, const void *from, 
 ASH_CALL(export) int32_t ash_export(uint32_t pipes, uint32_t reg, uint64_t value);
 /* Gives a keystream of a pipe list a key of 32 bytes with a nonce of 12 bytes behind it, before it is applied. */
 ASH_CALL(key) int32_t ash_key(uint32_t pipes, uint32_t keystream, const void *key, uint32_t first_block);
-/* Returns a persistent register of a pipe list after it was applied. */
+/* Returns a persistent register of a pipe list after it was applied; -1 if there is none. */
 ASH_CALL(import) int64_t ash_import(uint32_t pipes, uint32_t reg);
 /* Posts an event to the application if the message is handled. */
 ASH_CALL(post) int32_t ash_post(int64_t kind, int64_t value);

@@ -64,7 +64,8 @@ impl PipeList {
         CallError::check(unsafe { calls::key(self.0, keystream, bytes.as_ptr(), first_block) })
     }
 
-    /// Returns a persistent register, by the number that the host has given it.
+    /// Returns a persistent register, by the number that the host has given it; `u64::MAX` if there is no such list or
+    /// register, which its value may be, too.
     pub fn register(self, number: u32) -> u64 {
         calls::import(self.0, number) as u64
     }

@@ -57,7 +57,7 @@
 //! | `write_apply(pipes: i32, from: i32, to: i32, length: i32) -> i32` | `ae_wapply` | applies a pipe list that writes to another place |
 //! | `export(pipes: i32, register: i32, value: i64) -> i32` | (3.2.2) | writes a persistent register before it |
 //! | `key(pipes: i32, keystream: i32, offset: i32, first_block: i32) -> i32` | an addition | gives a keystream of a list, such as that of ChaCha20, a key of 32 bytes at the offset and the nonce of 12 bytes behind it |
-//! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it |
+//! | `import(pipes: i32, register: i32) -> i64` | (3.2.2) | reads a persistent register after it; -1 if there is none |
 //! | `post(kind: i64, value: i64) -> i32` | an addition | posts an event to the application, if the message is handled |
 //! | `upcall() -> i32` | an addition | starts an upcall with the message, if it is passed on |
 //! | `count(counter: i32, by: i64) -> i32` | an addition | adds to one of 16 counters |
