@@ -4,6 +4,11 @@ use crate::calls;
 use crate::error::CallError;
 
 /// A pipe list that the host has compiled for the handler.
+///
+/// All ranges to which the handler applies a list for one message are one message for the list: its registers have their
+/// initial values, and its keystreams no keys, when the handler begins; all ranges but the last, or but one where all pipes are
+/// commutative, have a multiple of eight bytes. For a result of one of the ranges alone, a handler
+/// [sets](Self::set_register) the registers before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PipeList(u32);
 
