@@ -106,7 +106,8 @@ impl<'a> Section<'a> {
     /// written. The host reads the bytes after the handler has returned, as those of [`send`](crate::Message::send).
     ///
     /// # Errors
-    /// [`CallError::Fault`] if the bytes do not lie in the section, or are not whole words of eight bytes.
+    /// [`CallError::Fault`] if the bytes do not lie in the section, or in another one that the handler has locked, or are not
+    /// whole words of eight bytes.
     /// [`CallError::Exhausted`] if the handler has stored eight times.
     pub fn store(&self, offset: usize, bytes: &'a [u8]) -> Result<(), CallError> {
         let to = self.start.checked_add(offset).ok_or(CallError::Fault)?;
