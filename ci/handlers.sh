@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the example handlers anew, in Rust and C, compares them with the committed modules, and tests them in the
-# sandbox and in front of `kv`. ci/handlers.sh --update replaces the committed modules; ci/handlers.sh --compare, as in
-# .ci/run, fails where the compilers are others, so that nothing can be compared.
+# sandbox, which compares those in text, and in front of `kv`. ci/handlers.sh --update replaces the committed modules;
+# ci/handlers.sh --compare, as in .ci/run, fails where the compilers are others, so that nothing can be compared.
 . "$(dirname "$0")/setup.sh"
 need clang clang
 need wasm-ld lld
@@ -32,6 +32,7 @@ done
 # Other compilers make other modules.
 compilers="$(rustc --version), $(clang --version | sed -n 's/.*\(clang version [0-9.]*\).*/\1/p')"
 if [ "${1:-}" = --update ]; then
+    export UPDATE_HANDLERS=1 # for the test that compares those in text
     cp "$built/modules"/*.wasm "$handlers"
     echo "$compilers" >"$handlers/compilers"
 elif [ "$compilers" = "$(cat "$handlers/compilers")" ]; then

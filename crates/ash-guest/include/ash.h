@@ -1,7 +1,8 @@
 /* The interface between a handler and the sandbox of ash-sandbox. See the module `sandbox` there.
  *
  * A handler defines ash_handle, and is built by
- *   clang --target=wasm32 -O2 -nostdlib -Wl,--no-entry,--export=ash_handle,-zstack-size=16384 \
+ *   clang --target=wasm32 -O2 -nostdlib -I/path/to/evring/crates/ash-guest/include \
+ *         -Wl,--no-entry,--export=ash_handle,-zstack-size=16384 \
  *         -Wl,--initial-memory=65536,--max-memory=65536 -o handler.wasm handler.c
  */
 #ifndef ASH_H

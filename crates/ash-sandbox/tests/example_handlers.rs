@@ -165,6 +165,23 @@ fn publish_in_rust_keeps_a_message_and_answers_with_its_checksum() {
     assert_eq!(land(&mut handler, 0, b"?"), (Outcome::Handled, b"\xc2\xff=".to_vec()));
 }
 
+/// `ci/handlers.sh --update` sets `UPDATE_HANDLERS`.
+#[test]
+fn modules_of_handlers_in_text_are_those_of_their_sources() {
+    let files = std::fs::read_dir(directory()).unwrap().map(|entry| entry.unwrap().path());
+    let texts: Vec<_> = files.filter(|file| file.extension() == Some("wat".as_ref())).collect();
+    assert_eq!(texts.len(), 7, "{texts:?}");
+    for text in texts {
+        let module = wat::parse_file(&text).unwrap();
+        let committed = text.with_extension("wasm");
+        if std::env::var_os("UPDATE_HANDLERS").is_some() {
+            std::fs::write(&committed, &module).unwrap();
+        }
+        let is_same = std::fs::read(&committed).is_ok_and(|committed| committed == module);
+        assert!(is_same, "{}: run ci/handlers.sh --update", text.display());
+    }
+}
+
 #[test]
 fn echo_in_text_sends_the_message_from_where_it_landed() {
     let (mut handler, bound) = load("echo.wat");

@@ -662,6 +662,14 @@ fn debug_text_of_a_rejection_was_no_message() {
 }
 
 #[test]
+fn module_in_text_was_rejected_with_the_advice_to_build_it_by_cargo() {
+    let text = b";; Answers nothing.\n(module)";
+    let rejected = sandboxer().load(text).unwrap_err();
+    assert_eq!(rejected.reason, Reason::Text);
+    assert!(rejected.to_string().contains("wat2wasm"), "{rejected}");
+}
+
+#[test]
 fn modules_that_break_a_rule_are_rejected_with_the_reason() {
     let entry =
         r#"(func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (i32.const 1))"#;

@@ -19,6 +19,8 @@ pub enum Reason {
     TooLarge(usize, usize),
     /// What was loaded is no binary module of WebAssembly.
     NoModule,
+    /// What was loaded seems to be a module in WebAssembly text.
+    Text,
     /// The module is no valid WebAssembly, or uses a feature that handlers do not have.
     Invalid(String),
     /// The module defines more functions than the policy permits: their number and the maximum.
@@ -99,6 +101,9 @@ impl fmt::Display for Reason {
             }
             Reason::NoModule => f.write_str(
                 "it is no WebAssembly module; name the `.wasm` that `cargo build --target wasm32-unknown-unknown` makes",
+            ),
+            Reason::Text => f.write_str(
+                "it is a module in WebAssembly text; name the `.wasm` that `wat2wasm` of wabt makes of it",
             ),
             Reason::Invalid(reason) => {
                 write!(f, "the module is invalid, or uses what handlers do not have: {reason}")

@@ -150,7 +150,9 @@ impl Sandboxer {
             return Err(Reason::TooLarge(wasm.len(), self.policy.max_module_bytes).into());
         }
         if !wasm.starts_with(b"\0asm") {
-            return Err(Reason::NoModule.into());
+            let is_text = str::from_utf8(wasm).is_ok_and(|text| text.contains("(module"));
+            let reason = if is_text { Reason::Text } else { Reason::NoModule };
+            return Err(reason.into());
         }
         let (analysis, extra) = analyse(wasm, &self.policy)?;
         let extra = (analysis.bound == Bound::Cyclic).then_some(extra);
