@@ -5,19 +5,22 @@ use crate::{bounds, serving};
 
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::iter;
 use std::net::{SocketAddr, TcpStream};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evring_httpd::body::Body;
 use evring_httpd::bytes::Bytes;
 use evring_httpd::evring::{Config, Stats};
 use evring_httpd::evring_tls::{ServerSession, rustls};
-use evring_httpd::handlers::with_client_info;
+use evring_httpd::handlers::{Responder, with_client_info};
 use evring_httpd::options::{HostOptions, Limits, TlsOptions};
-use evring_httpd::{Request, Server, TlsInfo};
+use evring_httpd::{Request, Response, Server, TlsInfo};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustix::process::Signal;
 use rustls::client::Resumption;
@@ -1255,4 +1258,47 @@ fn long_handshake_messages_take_no_more_memory_than_a_session_may() {
 fn is_closed(stream: &TcpStream) -> bool {
     stream.set_nonblocking(true).unwrap();
     stream.peek(&mut [0]).is_ok()
+}
+
+/// Sends when it is dropped.
+struct OnDrop(Sender<()>);
+
+impl Drop for OnDrop {
+    fn drop(&mut self) {
+        let _ = self.0.send(());
+    }
+}
+
+#[test]
+fn stream_without_end_to_a_client_whose_session_had_failed_kept_its_worker_busy() {
+    const LONG: Duration = Duration::from_secs(20);
+    let authority = Authority::new();
+    let config = Arc::new(authority.trusting(BOTH));
+    let tls = authority.options("a", &["localhost"]);
+    on_every_backend(|backend| {
+        let (requests, request) = channel();
+        let requests = Mutex::new(requests);
+        let later = move |_: Request, responder: Responder| {
+            requests.lock().unwrap().send(responder).unwrap();
+        };
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).tls(tls.clone());
+        let server = server.route("/later", later).route("/", || "served").start().unwrap();
+        let mut client = connect(&server, &config, "localhost");
+        client.write_all(b"GET /later HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        let responder = request.recv_timeout(LONG).unwrap();
+        // No record of the session.
+        client.sock.write_all(b"\x17\x03\x03\0\x05wrong").unwrap();
+        let error = client.read(&mut [0]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidData, "{backend}: no alert: {error}");
+        let (dropped, is_dropped) = channel();
+        let guard = OnDrop(dropped);
+        let pieces = iter::repeat_with(move || {
+            let _ = &guard;
+            Ok(Bytes::from_static(b"piece"))
+        });
+        responder.respond(Response::new(Body::pieces(pieces)));
+        let response = get(&mut connect(&server, &config, "localhost"), "/").unwrap();
+        assert_eq!(body(&response), b"served", "{backend}");
+        is_dropped.recv_timeout(LONG).expect("the body is dropped");
+    });
 }

@@ -297,6 +297,11 @@ pub(crate) fn resume(
     x: &mut Cx<'_, impl Commands, State>,
 ) {
     let Some(exchange) = x.state.exchange() else { return };
+    if x.io.is_closing(x.id) {
+        // A layer has closed it, and takes nothing: the session of TLS has failed.
+        context.subtract_unsent(x);
+        return cancel(context, x, true);
+    }
     let (paused, at_end, has_next) = (exchange.paused, exchange.at_end, exchange.next_bytes > 0);
     if proceed(context, conversion, x) != Progress::Ended(true) {
         return;

@@ -95,6 +95,10 @@ impl StreamedBody {
     ) -> Streamed {
         let mut empty = 0;
         loop {
+            // Its send queue stays empty, so nothing would bound the pieces.
+            if io.is_closing(to) {
+                return Streamed::CutShort;
+            }
             if !self.unsent.is_empty() {
                 let len = self.unsent.len().min(PART_BYTES);
                 let part = self.unsent.split_to(len);
