@@ -28,7 +28,7 @@ pub(crate) struct Wakers {
 struct Target {
     sender: Sender<ConnId>,
     remote: RemoteHandle,
-    /// The mailbox was full.
+    /// The mailbox was full; a wake-up follows.
     overflow: AtomicBool,
 }
 
@@ -49,7 +49,8 @@ impl Wakers {
     pub(crate) fn take_woken(&mut self, io: &impl Commands) -> Vec<ConnId> {
         let mut woken = mem::take(&mut self.woken);
         woken.extend(self.mailbox.drain());
-        // After the mailbox: a waker sets the flag first, then wakes the worker again.
+        // After the mailbox: the first waker without room sets the flag, then wakes the worker again. All that find it
+        // set have changed what they wake for before.
         if self.target.overflow.swap(false, Ordering::AcqRel) {
             woken.clear();
             let mut next = io.next_open(0);
@@ -109,9 +110,32 @@ impl Wake for ConnWaker {
         }
         let Target { sender, remote, overflow } = &*self.target;
         if let Err(SendError::Full(_)) = sender.send(self.id) {
-            overflow.store(true, Ordering::Release);
-            // Without room, a wake-up with this tag is pending: the others are few.
-            let _ = remote.wake(TAG);
+            // One for all of them: each takes a place that the results of other threads need.
+            if !overflow.swap(true, Ordering::AcqRel) {
+                // Without room, a wake-up with this tag is pending: the others are few.
+                let _ = remote.wake(TAG);
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use evring::{AnyMechanism, Config};
+
+    use super::*;
+
+    #[test]
+    fn wakeups_without_room_in_the_mailbox_left_none_for_the_results_of_threads() {
+        const OTHER: u64 = TAG + 1;
+        let mechanism = AnyMechanism::new("auto", &Config::default()).unwrap();
+        let remote = mechanism.remote();
+        let wakers = Wakers::new(&remote);
+        // The worker takes none of them meanwhile.
+        for n in 0..3 * CAPACITY as u32 {
+            wakers.task(ConnId::new(n, 1)).waker().wake();
+        }
+        assert!(wakers.target.overflow.load(Ordering::Relaxed));
+        assert!(remote.wake(OTHER), "no room");
     }
 }
