@@ -127,6 +127,11 @@ impl Writer {
         state.queued_bytes + state.held_bytes
     }
 
+    /// Makes what the reader has kept so far count no more.
+    pub(crate) fn release(&self) {
+        self.0.lock().held_bytes = 0;
+    }
+
     /// Returns whether the reader has waited for bytes.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.lock().is_wanted
@@ -225,6 +230,8 @@ mod tests {
         reader.hold(piece.len());
         assert!(writer.has_room());
         assert_eq!(writer.held_bytes(), CAPACITY_BYTES);
+        writer.release();
+        assert_eq!(writer.held_bytes(), 1 + PIECE_BYTES);
         writer.end(Ok(HeaderMap::new()));
         writer.end(Err(Broken));
         assert_eq!(reader.poll_piece(&context()), Poll::Ready(Some(Ok(Bytes::from_static(b"x")))));

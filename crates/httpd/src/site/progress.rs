@@ -137,7 +137,12 @@ fn respond(
     let options = exchange.options.ending_if(is_last);
     match responses::send(context, conversion, x, response, options) {
         SendProgress::Sent(proceed) => return Polled::Ended(proceed),
-        SendProgress::Streams(body) => exchange.stage = Stage::Body(body),
+        SendProgress::Streams(body) => {
+            if let Some(incoming) = &exchange.incoming {
+                incoming.writer.release();
+            }
+            exchange.stage = Stage::Body(body);
+        }
         SendProgress::Upgrades(protocol) => {
             let memory = BodyMemory::new(&context.bodies);
             let Ok((sent, incoming)) = protocol.start(options, memory) else {

@@ -281,3 +281,32 @@ fn malformed_slow_and_large_bodies_end_the_handler() {
         is_dropped.recv_timeout(LONG).unwrap();
     });
 }
+
+#[test]
+fn body_of_a_request_counted_until_the_end_of_the_response() {
+    const LEN: usize = 400_000;
+    on_every_backend(|backend| {
+        let (bodies, body_of) = shared_channel();
+        let mut limits = Limits::default();
+        // Of two, even if a buffer that grows doubles.
+        limits.max_body_memory = 1_000_000;
+        let server = builder(backend)
+            .limits(limits)
+            .route("/", move |_: Request| {
+                let (sender, body) = Body::channel();
+                bodies().send(sender).unwrap();
+                async move { Response::new(body) }
+            })
+            .start()
+            .unwrap();
+        let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {LEN}\r\n\r\n");
+        let mut open = Vec::new();
+        for n in 0..4 {
+            let mut client = connect(&server);
+            client.send(head.as_bytes());
+            client.send_rejected(&[b'x'; LEN]);
+            assert_eq!(client.response(false).status, 200, "{backend}: {n} have their responses");
+            open.push((client, body_of.recv_timeout(LONG).unwrap()));
+        }
+    });
+}
