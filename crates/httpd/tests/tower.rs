@@ -18,7 +18,7 @@ use ::tower::util::{BoxCloneService, service_fn};
 use ::tower::{Layer, Service};
 use evring_httpd::body::{BodyError, RequestBody};
 use evring_httpd::bytes::Bytes;
-use evring_httpd::http::header::{HeaderMap, HeaderName, HeaderValue, TRAILER};
+use evring_httpd::http::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRAILER};
 use evring_httpd::http::{Response, StatusCode};
 use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Request, Server};
@@ -330,5 +330,66 @@ fn service_receives_the_trailers_of_a_request() {
         client.response(false);
         let expected = b"3\r\nabc\r\n0\r\nx-sum: 1a\r\n\r\n";
         assert_eq!(client.bytes(expected.len()), expected, "{backend}");
+    });
+}
+
+#[test]
+fn length_that_a_response_declares_was_dropped() {
+    on_every_backend(|backend| {
+        let service = service_fn(async |request: Incoming| {
+            let declared = &request.uri().path()[1..];
+            let data = |text: &'static str| Frame::data(Bytes::from_static(text.as_bytes()));
+            let mut response =
+                Response::new(Frames { frames: [data("ab"), data("cde")].into(), len: None });
+            let length = HeaderValue::from_str(declared).unwrap();
+            response.headers_mut().insert(CONTENT_LENGTH, length);
+            Ok::<_, Infallible>(response)
+        });
+        let server = builder(backend).route("/", service).start().unwrap();
+        let mut client = connect(&server);
+        for line in ["GET /5", "HEAD /5", "GET /5"] {
+            let response = client.request(line, "");
+            let framing = (response.field("Content-Length"), response.field("Transfer-Encoding"));
+            assert_eq!(framing, (Some("5"), None), "{backend}: {line}");
+            let expected = if line == "HEAD /5" { "" } else { "abcde" };
+            assert_eq!(response.body, expected.as_bytes(), "{backend}: {line}");
+        }
+        for path in ["/4", "/6"] {
+            let mut client = connect(&server);
+            client.send(format!("GET {path} HTTP/1.1\r\nHost: a\r\n\r\n").as_bytes());
+            client.expect_reset();
+        }
+        // It is no length, so the body is chunked.
+        client.send(b"GET /+5 HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_eq!(chunked(&mut client), (200, b"abcde".to_vec()), "{backend}");
+    });
+}
+
+#[test]
+fn body_of_a_request_with_a_length_had_no_size_hint() {
+    on_every_backend(|backend| {
+        let service = service_fn(async |request: Incoming| {
+            let mut body = pin!(request.into_body());
+            let mut hints = vec![body.size_hint().exact()];
+            while let Some(frame) = poll_fn(|context| body.as_mut().poll_frame(context)).await {
+                frame?;
+                hints.push(body.size_hint().exact());
+            }
+            hints.dedup();
+            let text = Frame::data(Bytes::from(format!("{hints:?}")));
+            Ok::<_, BodyError>(Response::new(Frames { frames: [text].into(), len: None }))
+        });
+        let server = builder(backend).route("/", service).start().unwrap();
+        let mut client = connect(&server);
+        for (head, body, expected) in [
+            ("Content-Length: 4", "body", "[Some(4), Some(0)]"),
+            ("Transfer-Encoding: chunked", "4\r\nbody\r\n0\r\n\r\n", "[None]"),
+            ("Content-Length: 0", "", "[Some(0)]"),
+        ] {
+            client.send(format!("POST / HTTP/1.1\r\nHost: a\r\n{head}\r\n\r\n{body}").as_bytes());
+            let (status, hints) = chunked(&mut client);
+            let hints = String::from_utf8(hints).unwrap();
+            assert_eq!((status, hints.as_str()), (200, expected), "{backend}: {head}");
+        }
     });
 }

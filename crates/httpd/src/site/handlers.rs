@@ -10,7 +10,7 @@ use crate::decision::options::ResponseOptions;
 use crate::decision::representation::RepresentationHeaders;
 use crate::message::body::BodyDecoder;
 use crate::message::conversion::{HttpConversion, trailers};
-use crate::message::request::{Expects, KeptHead, Method, RequestHead};
+use crate::message::request::{Expects, Framing, KeptHead, Method, RequestHead};
 use crate::message::status::Status;
 use crate::response::clock::Clock;
 use crate::response::prepared::PreparedResponse;
@@ -275,7 +275,11 @@ impl Handlers {
             let memory = BodyMemory::new(&context.bodies);
             let expects_continue = request.expects == Expects::Continue;
             let incoming = IncomingBody { body, writer, received: 0, memory, expects_continue };
-            (Some(incoming), RequestBody::new(reader))
+            let len = match request.framing {
+                Framing::Length(len) => Some(len),
+                Framing::Chunked => None,
+            };
+            (Some(incoming), RequestBody::new(reader, len))
         } else {
             (None, RequestBody::default())
         };

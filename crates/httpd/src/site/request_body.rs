@@ -3,7 +3,7 @@
 use std::fmt;
 use std::future::poll_fn;
 use std::mem;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
 use http::{HeaderMap, StatusCode};
@@ -38,12 +38,13 @@ pub struct RequestBody(Source);
 #[derive(Debug)]
 enum Source {
     Bytes(Bytes),
-    Pipe(Reader),
+    /// With the bytes that the reader has still to return, if the request gives its length.
+    Pipe(Reader, Option<u64>),
 }
 
 impl RequestBody {
-    pub(crate) fn new(reader: Reader) -> Self {
-        RequestBody(Source::Pipe(reader))
+    pub(crate) fn new(reader: Reader, len: Option<u64>) -> Self {
+        RequestBody(Source::Pipe(reader, len))
     }
 
     /// Returns the next piece, or `None` after the last one.
@@ -61,9 +62,12 @@ impl RequestBody {
                 let bytes = mem::take(bytes);
                 Poll::Ready((!bytes.is_empty()).then_some(Ok(bytes)))
             }
-            Source::Pipe(reader) => {
-                let piece = reader.poll_piece(context);
-                piece.map(|piece| piece.map(|piece| piece.map_err(|_| BodyError)))
+            Source::Pipe(reader, remaining) => {
+                let piece = ready!(reader.poll_piece(context));
+                if let (Some(Ok(piece)), Some(remaining)) = (&piece, remaining) {
+                    *remaining -= piece.len() as u64;
+                }
+                Poll::Ready(piece.map(|piece| piece.map_err(|_| BodyError)))
             }
         }
     }
@@ -93,22 +97,22 @@ impl RequestBody {
     pub fn trailers(&self) -> Option<HeaderMap> {
         match &self.0 {
             Source::Bytes(_) => None,
-            Source::Pipe(reader) => reader.trailers(),
+            Source::Pipe(reader, _) => reader.trailers(),
         }
     }
 
-    /// Returns the length, if the body has arrived.
+    /// Returns the length of what follows, if the body has arrived or the request gives it.
     #[cfg(feature = "tower")]
     pub(crate) fn known_len(&self) -> Option<u64> {
         match &self.0 {
             Source::Bytes(bytes) => Some(bytes.len() as u64),
-            Source::Pipe(_) => None,
+            Source::Pipe(_, remaining) => *remaining,
         }
     }
 
     /// Sets how many bytes a handler keeps of the body.
     pub(crate) fn hold(&self, bytes: usize) {
-        if let Source::Pipe(reader) = &self.0 {
+        if let Source::Pipe(reader, _) = &self.0 {
             reader.hold(bytes);
         }
     }

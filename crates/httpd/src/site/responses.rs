@@ -282,7 +282,7 @@ fn switch(
 }
 
 /// Returns the length of a response's body as its fields give it.
-fn declared_length(fields: &HeaderMap) -> Option<u64> {
+pub(crate) fn declared_length(fields: &HeaderMap) -> Option<u64> {
     let mut all = fields.get_all(header::CONTENT_LENGTH).iter();
     let (Some(one), None) = (all.next(), all.next()) else { return None };
     let digits = one.to_str().ok().filter(|text| text.bytes().all(|b| b.is_ascii_digit()))?;

@@ -25,6 +25,7 @@ use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::{IntoHandler, WaitingHandler};
 use crate::site::request_body::{BodyError, RequestBody};
 use crate::site::response_body::{Body, Kind, Piece, Pieces};
+use crate::site::responses::declared_length;
 
 /// The kind of a [`tower_service::Service`], for [`IntoHandler`].
 #[allow(missing_debug_implementations, reason = "it has no values")]
@@ -33,8 +34,9 @@ pub enum ServiceKind {}
 /// Each request gets a clone of the service, which is called when it is ready. An error of the service gives 500, and is
 /// logged. A service need not be `Sync`: each worker thread has a clone.
 ///
-/// Trailer fields are sent if the request has `TE: trailers` and the response is chunked. It is chunked if its body has
-/// no exact length or it has a `Trailer` field.
+/// Trailer fields are sent if the request has `TE: trailers` and the response is chunked. It is chunked if neither its
+/// body has an exact length nor it has a `Content-Length` field, or it has a `Trailer` field. A body whose length is not
+/// the one of that field resets the connection.
 impl<S, B> IntoHandler<(ServiceKind, B)> for S
 where
     S: Service<Request<RequestBody>, Response = http::Response<B>> + Clone + Send + 'static,
@@ -100,7 +102,7 @@ where
 {
     let (head, body) = response.into_parts();
     let mut body = Box::pin(body);
-    let len = body.size_hint().exact();
+    let len = body.size_hint().exact().or_else(|| declared_length(&head.headers));
     if body.is_end_stream() {
         return Response::from_parts(head, Body::default());
     }
