@@ -106,7 +106,8 @@ impl Body {
 
     /// Creates a body from a function that returns the next piece, or `None` after the last one. If it
     /// returns `Poll::Pending`, it is called again when the waker of its context is woken. `len` is the
-    /// length in bytes, if known; the connection is reset if the length differs or a piece is an error.
+    /// length in bytes, if known; the connection is reset if the length differs or a piece is an error. A body with a
+    /// length ends with its last byte.
     pub fn poll_fn(
         len: Option<u64>,
         mut next: impl FnMut(&mut Context<'_>) -> Poll<Option<io::Result<Bytes>>> + Send + 'static,

@@ -109,6 +109,8 @@ impl StreamedBody {
                 continue;
             }
             let piece = match guard(|| (self.pieces.next)(context)) {
+                // The client has the whole body, and may send its next request.
+                Ok(Poll::Pending) if self.remaining == Some(0) => return self.end(io, to, b""),
                 Ok(Poll::Pending) => return Streamed::Waits,
                 Ok(Poll::Ready(piece)) => Ok(piece),
                 Err(status) => Err(status),

@@ -310,3 +310,24 @@ fn body_of_a_request_counted_until_the_end_of_the_response() {
         }
     });
 }
+
+#[test]
+fn body_whose_bytes_were_complete_waited_for_its_end() {
+    on_every_backend(|backend| {
+        let server = builder(backend)
+            .route("/", |request: Request| {
+                let len: usize = request.uri().query().unwrap().parse().unwrap();
+                let mut piece = Bytes::from_static(&b"piece"[..len]);
+                Response::new(Body::poll_fn(Some(len as u64), move |_| match piece.is_empty() {
+                    true => Poll::Pending,
+                    false => Poll::Ready(Some(Ok(std::mem::take(&mut piece)))),
+                }))
+            })
+            .start()
+            .unwrap();
+        let mut client = connect(&server);
+        for (target, body) in [("/?5", "piece"), ("/?0", ""), ("/?2", "pi")] {
+            assert_eq!(client.get(target).body, body.as_bytes(), "{backend}: {target}");
+        }
+    });
+}
