@@ -543,3 +543,21 @@ fn next_request_was_not_received_after_a_body_that_filled_the_send_queue_once() 
         assert!(!stage.io.paused);
     }
 }
+
+#[test]
+#[cfg(feature = "cli")]
+fn status_101_that_upgrade_had_not_made_was_not_logged() {
+    let log = tempfile::NamedTempFile::new().unwrap();
+    let subscriber = tracing_subscriber::fmt().with_writer(Arc::new(log.reopen().unwrap()));
+    tracing::subscriber::with_default(subscriber.finish(), || {
+        for (status, advice) in [(101, "make it by `upgrade`"), (102, "a final status")] {
+            let before = std::fs::read_to_string(log.path()).unwrap().len();
+            let status = StatusCode::from_u16(status).unwrap();
+            let mut stage = stage(site("/", move |_: Request| status));
+            assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 500);
+            let logged = std::fs::read_to_string(log.path()).unwrap();
+            let lines: Vec<_> = logged[before..].lines().collect();
+            assert!(lines.len() == 1 && lines[0].contains(advice), "{status}: {lines:?}");
+        }
+    });
+}

@@ -6,6 +6,7 @@ use evring::{Chunk, Commands, Cx};
 use http::header::{self, HeaderValue};
 use http::response::Parts;
 use http::{Extensions, HeaderMap, StatusCode};
+use tracing::error;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::conversion::{HttpConversion, is_framing};
@@ -170,6 +171,11 @@ fn send_parts(
     // 1xx is not a final status.
     if status.0 < 200 {
         drop(Guarded::new(body));
+        let advice = match status.0 {
+            101 => "make it by `upgrade`, and keep its extensions",
+            _ => "answer with a final status, from 200",
+        };
+        error!("500 instead of a handler's response with the status {}: {advice}", status.0);
         return SendProgress::Sent(context.send_error(x, Status::INTERNAL, options.ending()));
     }
     let framing = Framing::of(status, fields, &body, options);

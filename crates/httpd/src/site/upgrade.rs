@@ -15,6 +15,7 @@ use bytes::Buf;
 use bytes::Bytes;
 use http::StatusCode;
 use http::header::{HeaderValue, UPGRADE};
+use tracing::error;
 
 use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyDecoder;
@@ -87,7 +88,12 @@ impl Protocol {
         memory: BodyMemory,
     ) -> Result<(StreamedBody, IncomingBody), Status> {
         let run = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
-        let run = run.ok_or(Status::INTERNAL)?;
+        let Some(run) = run else {
+            error!(
+                "connection reset: a response of `upgrade` was sent twice; make one per request"
+            );
+            return Err(Status::INTERNAL);
+        };
         let ((input, reader), (writer, mut output)) = (pipe(), pipe());
         let connection = Upgraded { reader, unread: Bytes::new(), writer };
         let mut running = Some(guard(|| run(connection))?);
