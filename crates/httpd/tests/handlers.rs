@@ -561,3 +561,18 @@ fn status_101_that_upgrade_had_not_made_was_not_logged() {
         }
     });
 }
+
+#[test]
+fn clients_were_asked_for_bodies_that_are_not_used() {
+    let site = || Site::new(None).route("/a", constant("text/plain", "a")).route("/b", || "b");
+    for path in ["a", "b"] {
+        let mut stage = stage(site());
+        let head = format!("PUT /{path} HTTP/1.1|Host: a|Expect: 100-continue|Content-Length: 2||");
+        assert_eq!(one(&mut stage, &head), (200, path.to_owned()));
+        assert!(stage.io.close.is_some(), "the body does not follow");
+        // A client of HTTP/1.0 does not wait.
+        let mut stage = self::stage(site());
+        let request = format!("PUT /{path} HTTP/1.0|Expect: 100-continue|Content-Length: 2||ab");
+        assert_eq!(one(&mut stage, &request), (200, path.to_owned()));
+    }
+}

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::header::EXPECT;
 use http::request::Parts;
+use http::{HeaderMap, Version};
 
 use crate::site::any_response::{AnyResponse, Response};
 use crate::site::handler::{Answer, BodySink, Handler};
@@ -36,8 +37,8 @@ impl Constant {
 }
 
 impl Handler for Constant {
-    fn handle(self: Arc<Self>, _: Parts) -> Answer {
-        Answer::Receive(Box::new(Unread(self.response().into())))
+    fn handle(self: Arc<Self>, head: Parts) -> Answer {
+        Unread::answer(&head, self.response().into())
     }
 
     fn handle_head(&self, _: &Head<'_>) -> Option<AnyResponse> {
@@ -50,7 +51,18 @@ impl Handler for Constant {
 }
 
 /// The response after a body that is not used.
-pub(crate) struct Unread(pub(crate) Response);
+pub(crate) struct Unread(Response);
+
+impl Unread {
+    /// Answers a request whose body is not used: at once if its client asks before it sends the body (RFC 9110,
+    /// section 10.1.1).
+    pub(crate) fn answer(head: &Parts, response: Response) -> Answer {
+        match head.headers.contains_key(EXPECT) && head.version == Version::HTTP_11 {
+            true => Answer::Respond(response),
+            false => Answer::Receive(Box::new(Unread(response))),
+        }
+    }
+}
 
 impl BodySink for Unread {
     fn data(&mut self, _: &[u8]) -> Option<Response> {

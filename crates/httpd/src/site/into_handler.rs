@@ -162,7 +162,8 @@ struct HeadHandler<F>(F);
 
 impl<F: Fn(&Head<'_>) -> AnyResponse + Send + Sync + 'static> Handler for HeadHandler<F> {
     fn handle(self: Arc<Self>, head: Parts) -> Answer {
-        Answer::Receive(Box::new(Unread((self.0)(&Head::of(&head)).into())))
+        let response = (self.0)(&Head::of(&head));
+        Unread::answer(&head, response.into())
     }
 
     fn handle_without_body(&self, head: Parts) -> ControlFlow<AnyResponse, Parts> {
