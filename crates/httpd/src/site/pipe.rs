@@ -154,7 +154,7 @@ impl Drop for Writer {
 pub(crate) struct Reader(Arc<Shared>);
 
 impl Reader {
-    /// Returns the next piece, or `None` at the end.
+    /// Returns the next piece, or `None` at the end. An error is returned once.
     pub(crate) fn poll_piece(
         &mut self,
         context: &Context<'_>,
@@ -172,7 +172,10 @@ impl Reader {
         }
         match state.end {
             Some(Ok(_)) => Poll::Ready(None),
-            Some(Err(broken)) => Poll::Ready(Some(Err(broken))),
+            Some(Err(broken)) => {
+                state.end = Some(Ok(HeaderMap::new()));
+                Poll::Ready(Some(Err(broken)))
+            }
             None => {
                 let waker = context.waker();
                 state.reader.get_or_insert_with(|| waker.clone()).clone_from(waker);
@@ -263,5 +266,16 @@ mod tests {
         writer.push(Bytes::from_static(b"x"));
         assert_eq!((writer.held_bytes(), writer.has_room()), (0, true));
         assert_eq!(writer.poll_room(&context()), Poll::Ready(Err(Broken)));
+    }
+
+    #[test]
+    fn broken_pipe_returned_its_error_again_and_again() {
+        let (writer, mut reader) = pipe();
+        writer.end(Err(Broken));
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(Some(Err(Broken))));
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(None));
+        drop(writer);
+        assert_eq!(reader.poll_piece(&context()), Poll::Ready(None));
+        assert_eq!(reader.trailers(), None);
     }
 }

@@ -47,7 +47,7 @@ impl RequestBody {
         RequestBody(Source::Pipe(reader, len))
     }
 
-    /// Returns the next piece, or `None` after the last one.
+    /// Returns the next piece, or `None` after the last one and after an error.
     pub async fn next(&mut self) -> Option<Result<Bytes, BodyError>> {
         poll_fn(|context| self.poll_next(context)).await
     }
