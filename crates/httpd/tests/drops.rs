@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use evring_httpd::body::{Body, BodySender};
 use evring_httpd::bytes::Bytes;
-use evring_httpd::evring::Close;
+use evring_httpd::evring::{AnyMechanism, Close, Config};
 use evring_httpd::handlers::{Answer, Handler, upgrade};
 use evring_httpd::http::request::Parts;
 use evring_httpd::http::{HeaderName, HeaderValue, StatusCode};
@@ -186,7 +186,9 @@ fn panics_in_drops_of_pieces_in_a_channel_ended_the_process() {
         BodySender::finish(sender);
         Response::new(body)
     };
-    let mut stage = stage(handler);
+    let mechanism = AnyMechanism::new("auto", &Config::default()).unwrap();
+    let site = Site::new(None).route("/", handler).remote(&mechanism.remote());
+    let mut stage = Stage::with(site, "/nowhere".as_ref());
     assert_eq!(response_status(&stage.exchange(HEAD)), 200);
     let sent = text(&stage.exchange(GET));
     assert!(sent.ends_with("0\r\n\r\n"), "{sent}");

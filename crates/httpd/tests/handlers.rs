@@ -576,3 +576,12 @@ fn clients_were_asked_for_bodies_that_are_not_used() {
         assert_eq!(one(&mut stage, &request), (200, path.to_owned()));
     }
 }
+
+#[test]
+fn body_that_waits_hung_at_a_site_without_a_handle() {
+    let mut stage = stage(site("/", |_: Request| {
+        Response::new(Body::poll_fn(None, |_| std::task::Poll::Pending))
+    }));
+    assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 500);
+    assert!(stage.io.close.is_some());
+}

@@ -36,6 +36,14 @@ impl AnyResponse {
         }))
     }
 
+    /// Returns whether pieces of its body may have to be waited for.
+    pub(crate) fn waits(&self) -> bool {
+        match &self.0 {
+            ResponseKind::Plain(_) => false,
+            ResponseKind::Full(response) => response.body().waits(),
+        }
+    }
+
     pub(crate) fn with_status(mut self, status: StatusCode) -> Self {
         match &mut self.0 {
             ResponseKind::Plain(response) => response.status = status,

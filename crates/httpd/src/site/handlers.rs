@@ -32,6 +32,9 @@ use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
 use crate::site::upgrade::Protocol;
 use crate::site::wakers::{Task, Wakers};
 
+/// Why a handler that waits is not woken, and what to do.
+const NO_HANDLE: &str = "the site has no handle: call `Site::remote`";
+
 /// The handlers of a site.
 #[derive(Debug, Default)]
 pub(crate) struct Handlers {
@@ -227,6 +230,15 @@ impl Handlers {
         response: Result<AnyResponse, Status>,
         options: ResponseOptions,
     ) -> bool {
+        let response = match response {
+            // Nothing would wake it.
+            Ok(response) if self.wakers.is_none() && options.body && response.waits() => {
+                error!("the body of a response waits, but {NO_HANDLE}");
+                drop(Guarded::new(response));
+                Err(Status::INTERNAL)
+            }
+            response => response,
+        };
         match responses::send(context, &mut self.conversion, x, response, options) {
             SendProgress::Sent(proceed) => proceed,
             SendProgress::Streams(body) => {
@@ -314,7 +326,7 @@ impl Handlers {
     /// Returns the waker of a connection, or `None` if the mechanism's handle is unknown.
     fn task(&self, x: &mut Cx<'_, impl Commands, State>) -> Option<Task> {
         let Some(wakers) = &self.wakers else {
-            error!("a handler waits, but the site has no handle: call `Site::remote`");
+            error!("a handler waits, but {NO_HANDLE}");
             return None;
         };
         let observed = x.state.observed.get_or_insert_default();

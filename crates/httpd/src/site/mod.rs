@@ -206,8 +206,8 @@ impl Site {
         self
     }
 
-    /// Sets the handle of the mechanism that runs the site. Handlers that wait need it, else they are
-    /// answered with 500; a [`Server`](crate::Server) sets it.
+    /// Sets the handle of the mechanism that runs the site. Handlers that wait need it, and bodies such as that of
+    /// [`Body::channel`](crate::body::Body::channel), else they are answered with 500; a [`Server`](crate::Server) sets it.
     #[must_use]
     pub fn remote(mut self, handle: &RemoteHandle) -> Self {
         self.handlers.wakers = Some(Wakers::new(handle));

@@ -75,6 +75,11 @@ impl Body {
         }
     }
 
+    /// Returns whether pieces may have to be waited for.
+    pub(crate) fn waits(&self) -> bool {
+        matches!(&self.0, Kind::Pieces(_, pieces) if pieces.waits)
+    }
+
     /// Creates a body that is produced in pieces as the send queue drains. Pieces are collected
     /// until there is enough to send, so a slow iterator delays the pieces before it.
     ///
