@@ -215,6 +215,23 @@ fn contradictory_settings_are_an_error_and_none_is_ignored() {
 }
 
 #[test]
+fn limits_undid_the_rate_of_a_configuration_set_before() {
+    let second = std::time::Duration::from_secs(1);
+    let config = Config::default().with(|c| (c.progress_interval, c.min_rate) = (second, 4321));
+    let mut limits = Limits::default();
+    (limits.progress_interval, limits.max_headers) = (2 * second, 7);
+    let before = builder().limits(limits.clone()).config(config.clone());
+    let after = builder().config(config).limits(limits);
+    for builder in [before, after] {
+        let described = format!("{builder:?}");
+        for of_both in ["progress_interval: 1s", "min_rate: 4321"] {
+            assert_eq!(described.matches(of_both).count(), 2, "{described}");
+        }
+        assert!(described.contains("max_headers: 7"), "{described}");
+    }
+}
+
+#[test]
 fn errors_have_sources() {
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let error = Server::builder().listen(taken.local_addr().unwrap()).start().unwrap_err();

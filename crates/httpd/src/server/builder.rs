@@ -327,9 +327,23 @@ impl Builder {
         self
     }
 
-    /// See [`Site::limits`](crate::Site::limits).
-    pub fn limits(self, limits: Limits) -> Self {
-        Builder { limits, ..self }
+    /// See [`Site::limits`](crate::Site::limits), and [`Builder::config`] for the limits that the configuration of the
+    /// mechanism has, too.
+    pub fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self.take_rates();
+        self
+    }
+
+    /// Takes those limits from the configuration that are not the default there.
+    fn take_rates(&mut self) {
+        let (config, default) = (&self.config, Config::default());
+        if config.progress_interval != default.progress_interval {
+            self.limits.progress_interval = config.progress_interval;
+        }
+        if config.min_rate != default.min_rate {
+            self.limits.min_rate = config.min_rate;
+        }
     }
 
     /// See [`Site::precompressed`](crate::Site::precompressed).
@@ -428,19 +442,15 @@ impl Builder {
 
     /// Sets the configuration of the mechanism; a further call replaces it, but for roots and inherited sockets. Its
     /// addresses come before those of [`Builder::listen`]. It may have a root instead of [`Builder::files`]. A
-    /// `progress_interval` or `min_rate` other than the default is that of the limits, too.
+    /// `progress_interval` or `min_rate` other than the default is that of the limits, too, whatever
+    /// [`Builder::limits`] sets, before or after.
     pub fn config(mut self, config: Config) -> Self {
-        let (default, roots) = (Config::default(), config.roots.clone());
-        if config.progress_interval != default.progress_interval {
-            self.limits.progress_interval = config.progress_interval;
-        }
-        if config.min_rate != default.min_rate {
-            self.limits.min_rate = config.min_rate;
-        }
+        let roots = config.roots.clone();
         self.config = config.with(|c| {
             c.roots = self.config.roots;
             c.inherited.extend(self.config.inherited);
         });
+        self.take_rates();
         self.add_roots(roots);
         self
     }
