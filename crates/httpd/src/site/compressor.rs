@@ -135,7 +135,7 @@ impl Compressor {
         let Some(key) = place.key() else { return false };
         let (sender, in_pending) = (self.sender.clone(), Arc::clone(&key));
         let (memory, max) = (Arc::clone(&self.threads.memory), self.threads.max_memory);
-        let is_queued = self.threads.pool.post(Box::new(move || {
+        let is_queued = self.threads.pool.post(move || {
             let mut result =
                 ResultOnDrop { sender, compressed: Compressed { id, key, content: None } };
             let bytes = encode(coding, level, &plain);
@@ -144,7 +144,7 @@ impl Compressor {
                     true => Some(CompressedContent::Bytes(bytes)),
                     false => in_memfd(&bytes, &memory, max),
                 });
-        }));
+        });
         if is_queued {
             // The place is given up when the result has arrived, even if the connection has gone.
             place.keep();

@@ -183,14 +183,14 @@ impl Logins {
             return Access::Busy;
         }
         let (realms, sender) = (Arc::clone(&self.threads.realms), self.sender.clone());
-        let is_queued = self.threads.pool.post(Box::new(move || {
+        let is_queued = self.threads.pool.post(move || {
             let mut result =
                 SentOnDrop { sender, verified: Some(Verified { id, key, is_right: false }) };
             let is_right = realms.all[realm].verify(&credentials);
             if let Some(verified) = &mut result.verified {
                 verified.is_right = is_right;
             }
-        }));
+        });
         self.pending += usize::from(is_queued);
         if is_queued { Access::Waits } else { Access::Busy }
     }

@@ -1,10 +1,10 @@
 //! Threads for calls that block.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use http::StatusCode;
@@ -12,10 +12,11 @@ use http::header::{HeaderValue, RETRY_AFTER};
 
 use crate::message::status::Status;
 use crate::site::any_response::{AnyResponse, Response};
+use crate::site::guard::Guarded;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::WaitingHandler;
 use crate::site::into_response::IntoResponse;
-use crate::site::oneshot::oneshot;
+use crate::site::oneshot::{Sender, oneshot};
 use crate::site::request_body::RequestBody;
 
 /// A bounded number of threads for calls that block, such as those of a database. The threads end when the
@@ -30,11 +31,106 @@ use crate::site::request_body::RequestBody;
 ///     .route("/motd", pool.handler(|_: Request| std::fs::read("/etc/motd").unwrap_or_default()));
 /// # Ok::<_, std::io::Error>(())
 /// ```
-#[derive(Clone, Debug)]
-pub struct Pool(SyncSender<Job>);
+#[derive(Clone)]
+pub struct Pool(Arc<Owner>);
+
+/// Ends the threads when it is dropped.
+struct Owner(Arc<Queue>);
+
+/// The calls that wait for a thread.
+struct Queue {
+    calls: Mutex<Calls>,
+    /// There is another call, or the pool was dropped.
+    changed: Condvar,
+    max_queued: usize,
+}
+
+struct Calls {
+    waiting: VecDeque<Box<dyn Call>>,
+    /// Threads that have no call. The first of `waiting` are theirs.
+    idle: usize,
+    is_closed: bool,
+}
 
 /// A call; it sends its result itself.
-pub(crate) type Job = Box<dyn FnOnce() + Send>;
+pub(crate) trait Call: Send {
+    fn run(self: Box<Self>);
+
+    /// Returns whether nobody waits for its result.
+    fn is_abandoned(&self) -> bool {
+        false
+    }
+}
+
+impl<F: FnOnce() + Send> Call for F {
+    fn run(self: Box<Self>) {
+        self();
+    }
+}
+
+/// A call whose result goes to a future.
+struct CallWithResult<T, F> {
+    result: Sender<T>,
+    call: F,
+}
+
+impl<T: Send, F: FnOnce() -> T + Send> Call for CallWithResult<T, F> {
+    fn run(self: Box<Self>) {
+        if !self.is_abandoned() {
+            let Self { result, call } = *self;
+            let _ = result.send(call());
+        }
+    }
+
+    fn is_abandoned(&self) -> bool {
+        self.result.is_closed()
+    }
+}
+
+impl Queue {
+    fn lock(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Runs calls until the pool is dropped.
+    fn run_all(&self) {
+        let mut calls = self.lock();
+        loop {
+            let Some(call) = calls.waiting.pop_front() else {
+                if calls.is_closed {
+                    return;
+                }
+                calls = self.changed.wait(calls).unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
+            calls.idle -= 1;
+            drop(calls);
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call.run())) {
+                // Dropping the payload may panic, too.
+                std::mem::forget(panic);
+            }
+            calls = self.lock();
+            calls.idle += 1;
+        }
+    }
+}
+
+impl Calls {
+    /// Takes the calls out whose clients have left.
+    fn take_abandoned(&mut self) -> VecDeque<Box<dyn Call>> {
+        let waiting = std::mem::take(&mut self.waiting).into_iter();
+        let (abandoned, waiting) = waiting.partition(|call| call.is_abandoned());
+        self.waiting = waiting;
+        abandoned
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.0.lock().is_closed = true;
+        self.0.changed.notify_all();
+    }
+}
 
 impl Pool {
     /// Starts a pool of `threads` threads, for which at most `max_queued` calls wait.
@@ -42,17 +138,19 @@ impl Pool {
     /// # Errors
     /// A thread cannot be started.
     pub fn new(threads: usize, max_queued: usize) -> io::Result<Self> {
-        let (sender, jobs) = sync_channel(max_queued);
-        let jobs = Arc::new(Mutex::new(jobs));
-        for _ in 0..threads.max(1) {
-            let jobs = Arc::clone(&jobs);
-            thread::Builder::new().name("pool".to_owned()).spawn(move || run_all(&jobs))?;
+        let threads = threads.max(1);
+        let calls = Calls { waiting: VecDeque::new(), idle: threads, is_closed: false };
+        let (calls, changed) = (Mutex::new(calls), Condvar::new());
+        let pool = Pool(Arc::new(Owner(Arc::new(Queue { calls, changed, max_queued }))));
+        for _ in 0..threads {
+            let queue = Arc::clone(&pool.0.0);
+            thread::Builder::new().name("pool".to_owned()).spawn(move || queue.run_all())?;
         }
-        Ok(Pool(sender))
+        Ok(pool)
     }
 
     /// Calls a function on a thread of the pool. If the future is dropped before the call has begun, there
-    /// is no call.
+    /// is no call, and it takes no place from others.
     ///
     /// # Errors
     /// Too many calls wait, or the call panicked.
@@ -61,12 +159,7 @@ impl Pool {
         call: impl FnOnce() -> T + Send + 'static,
     ) -> impl Future<Output = Result<T, PoolError>> + 'static {
         let (sender, result) = oneshot();
-        let job = Box::new(move || {
-            if !sender.is_closed() {
-                let _ = sender.send(call());
-            }
-        });
-        let is_queued = self.post(job);
+        let is_queued = self.post(CallWithResult { result: sender, call });
         async move {
             if !is_queued {
                 return Err(PoolError::Full);
@@ -75,10 +168,24 @@ impl Pool {
         }
     }
 
-    /// Calls a function on a thread of the pool, which sends its result itself. Returns false, without a call,
-    /// if too many calls wait.
-    pub(crate) fn post(&self, job: Job) -> bool {
-        self.0.try_send(job).is_ok()
+    /// Runs a call on a thread of the pool. Returns false, without running it, if too many calls wait.
+    pub(crate) fn post(&self, call: impl Call + 'static) -> bool {
+        let queue = &*self.0.0;
+        let mut calls = queue.lock();
+        let max = queue.max_queued.saturating_add(calls.idle);
+        let is_full = calls.waiting.len() >= max;
+        let abandoned = if is_full { calls.take_abandoned() } else { VecDeque::new() };
+        let has_room = calls.waiting.len() < max;
+        if has_room {
+            calls.waiting.push_back(Box::new(call));
+        }
+        drop(calls);
+        // Values of handlers, whose drops may panic.
+        abandoned.into_iter().for_each(|call| drop(Guarded::new(call)));
+        if has_room {
+            queue.changed.notify_one();
+        }
+        has_room
     }
 
     /// Calls a function on a thread of the pool. Returns its response: 503 if too many calls wait, 500 if it panics.
@@ -113,6 +220,12 @@ impl Pool {
     }
 }
 
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
 #[cfg(test)]
 impl Pool {
     /// Keeps all `threads` threads busy until what it returns is dropped.
@@ -127,26 +240,13 @@ impl Pool {
                 entered.send(()).unwrap();
                 let _ = has_ended.recv();
             };
-            assert!(self.post(Box::new(job)));
+            assert!(self.post(job));
             end
         };
         let held = (0..threads).map(hold).collect();
         // From now on, calls wait.
         (0..threads).for_each(|_| has_entered.recv().unwrap());
         held
-    }
-}
-
-/// Runs calls until the pool is dropped.
-fn run_all(jobs: &Mutex<Receiver<Job>>) {
-    loop {
-        // Only the thread that waits for the next call has the lock.
-        let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(job) = job else { return };
-        if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
-            // Dropping the payload may panic, too.
-            std::mem::forget(panic);
-        }
     }
 }
 

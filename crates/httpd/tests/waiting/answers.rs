@@ -257,6 +257,52 @@ fn pool_runs_calls_that_block_and_rejects_too_many() {
 }
 
 #[test]
+fn calls_of_clients_that_had_left_kept_their_places_in_a_pool() {
+    on_every_backend(|backend| {
+        let (calls, call) = shared_channel();
+        let (dropped, is_dropped) = shared_channel();
+        let pool = Pool::new(1, 1).unwrap();
+        let of_test = pool.clone();
+        let server = builder(backend)
+            .route("/", move |_: Request| {
+                let (pool, calls, guard) = (pool.clone(), calls(), OnDrop(dropped()));
+                async move {
+                    let result = pool.run(|| "called");
+                    calls.send(()).unwrap();
+                    let result = result.await;
+                    drop(guard);
+                    result
+                }
+            })
+            .start()
+            .unwrap();
+        // The only thread is busy.
+        let (end, has_ended) = channel::<()>();
+        let (begin, has_begun) = channel();
+        let held = of_test.run(move || {
+            begin.send(()).unwrap();
+            let _ = has_ended.recv();
+        });
+        has_begun.recv_timeout(LONG).unwrap();
+        for _ in 0..3 {
+            let mut client = connect(&server);
+            client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            call.recv_timeout(LONG).unwrap();
+            assert!(!client.has_more(), "{backend}: no place");
+            drop(client);
+            is_dropped.recv_timeout(LONG).expect("the future is dropped");
+        }
+        let mut client = connect(&server);
+        client.send(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        call.recv_timeout(LONG).unwrap();
+        drop(end);
+        let response = client.response(true);
+        assert_eq!((response.status, &response.body[..]), (200, &b"called"[..]), "{backend}");
+        drop(held);
+    });
+}
+
+#[test]
 fn head_of_a_handler_without_a_body_had_length_0() {
     on_every_backend(|backend| {
         let handler = |request: Request| {
