@@ -391,6 +391,16 @@ fn site_with_handlers_has_no_status_page_by_default() {
 }
 
 #[test]
+fn stream_to_a_connection_that_a_layer_had_closed_blocked_the_worker() {
+    let mut stage = stage(site("/", |_: Request| {
+        Response::new(Body::pieces(std::iter::repeat_with(|| ok("more"))))
+    }));
+    stage.io.refuses = true;
+    stage.feed(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(stage.io.close, Some(Close::Reset));
+}
+
+#[test]
 fn endless_empty_pieces_blocked_the_worker() {
     let pieces = |_: Request| Response::new(Body::pieces(std::iter::repeat_with(|| ok(""))));
     let mut stage = stage(site("/", pieces));

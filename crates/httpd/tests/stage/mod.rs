@@ -38,6 +38,8 @@ pub(crate) struct Io {
     held: u64,
     pub(crate) deadline: Option<Instant>,
     pub(crate) close: Option<Close>,
+    /// A layer around the site has closed the connection: sends have no effect.
+    pub(crate) refuses: bool,
     pub(crate) stopping: bool,
     pub(crate) paused: bool,
     pub(crate) lateness: Lateness,
@@ -92,6 +94,7 @@ impl Stage {
             held: 0,
             deadline: None,
             close: None,
+            refuses: false,
             stopping: false,
             paused: false,
             lateness: Lateness::InTime,
@@ -348,6 +351,10 @@ impl Commands for Io {
 
     fn send(&mut self, to: ConnId, chunk: Chunk<'_>) -> usize {
         assert!(to == ID && self.close.is_none(), "send after close");
+        if self.refuses {
+            chunk.discard();
+            return 0;
+        }
         let before = self.sent.len();
         let is_file = matches!(chunk, Chunk::File(..));
         match chunk {
@@ -435,6 +442,10 @@ impl Commands for Io {
 
     fn is_open(&self, id: ConnId) -> bool {
         id == ID
+    }
+
+    fn is_closing(&self, id: ConnId) -> bool {
+        self.refuses || !self.is_open(id)
     }
 
     fn next_open(&self, slot: u32) -> Option<ConnId> {
