@@ -1,10 +1,11 @@
 //! A syscall page: 64 entries, and one bit for each that waits for a syscall thread.
 //!
 //! The owner submits entries with one atomic operation for a page. A thread claims one entry at a
-//! time, so a thread that blocks leaves the others to the next one. The bits have a cache line of
-//! their own; an executor that claims one does not access the entries of others.
+//! time, in turn, so a thread that blocks leaves the others to the next one, and no entry starves behind others that are
+//! submitted again. The bits have a cache line of their own; an executor that claims one does not access the entries of
+//! others.
 
-use shared_ring::sync::{AtomicU64, Ordering};
+use shared_ring::sync::{AtomicU32, AtomicU64, Ordering};
 
 use crate::entry::Entry;
 
@@ -36,30 +37,37 @@ impl Page {
 /// The entries of a page that are submitted to syscall threads, and not claimed.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Submitted(AtomicU64);
+pub(crate) struct Submitted {
+    mask: AtomicU64,
+    /// The place after the one that was claimed last, to which the next claim gives precedence.
+    next: AtomicU32,
+}
 
 impl Submitted {
     pub(crate) fn new() -> Self {
-        Submitted(AtomicU64::new(0))
+        Submitted { mask: AtomicU64::new(0), next: AtomicU32::new(0) }
     }
 
     /// Submits the entries of a mask.
     pub(crate) fn submit(&self, mask: u64) {
         // Release: the calls are written. AcqRel, as the chain of operations on the word carries it.
-        self.0.fetch_or(mask, Ordering::AcqRel);
+        self.mask.fetch_or(mask, Ordering::AcqRel);
     }
 
-    /// Claims the first entry.
+    /// Claims the next entry, in turn.
     #[inline]
     pub(crate) fn claim(&self) -> Option<usize> {
+        // One executor holds a page, or two for a moment; any value is right.
+        let next = self.next.load(Ordering::Relaxed);
         loop {
-            let mask = self.0.load(Ordering::Relaxed);
+            let mask = self.mask.load(Ordering::Relaxed);
             if mask == 0 {
                 return None;
             }
-            let index = mask.trailing_zeros() as usize;
-            if self.withdraw(index) {
-                return Some(index);
+            let index = (next + mask.rotate_right(next).trailing_zeros()) % ENTRIES as u32;
+            if self.withdraw(index as usize) {
+                self.next.store((index + 1) % ENTRIES as u32, Ordering::Relaxed);
+                return Some(index as usize);
             }
         }
     }
@@ -68,12 +76,12 @@ impl Submitted {
     #[inline]
     pub(crate) fn withdraw(&self, index: usize) -> bool {
         let bit = 1 << index;
-        self.0.fetch_and(!bit, Ordering::AcqRel) & bit != 0
+        self.mask.fetch_and(!bit, Ordering::AcqRel) & bit != 0
     }
 
     /// Returns whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.0.load(Ordering::Acquire) == 0
+        self.mask.load(Ordering::Acquire) == 0
     }
 }
 
@@ -99,5 +107,18 @@ mod tests {
             (Some(0), Some(63), None)
         );
         assert!(submitted.is_empty());
+    }
+
+    #[test]
+    fn entry_starved_behind_lower_ones_that_were_submitted_again() {
+        let submitted = Submitted::new();
+        submitted.submit(1 << 63 | 0b111);
+        for place in [0, 1, 2, 63, 0, 1, 2, 63] {
+            assert_eq!(submitted.claim(), Some(place));
+            submitted.submit(1 << place);
+        }
+        // A claim of one entry does not count.
+        assert!(submitted.withdraw(1));
+        assert_eq!((submitted.claim(), submitted.claim()), (Some(0), Some(2)));
     }
 }

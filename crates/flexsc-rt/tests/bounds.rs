@@ -149,6 +149,32 @@ fn calls_of_a_page_starved_while_another_page_was_refilled() {
 }
 
 #[test]
+fn call_of_a_page_starved_behind_two_that_were_posted_again() {
+    let mut config = Config::with_entries(64);
+    (config.active_threads, config.heartbeat) = (1, Duration::from_secs(60));
+    let mut pages = register(config);
+    // The owner posts a call again while the thread makes another one.
+    let mut memory = vec![1; 1 << 20];
+    let args = [memory.as_mut_ptr() as usize, memory.len(), 0, 0, 0, 0];
+    let slow = Call::bounded(libc::SYS_getrandom, args).pinned(Executor::Threads);
+    let [_, _, third] = [(); 3].map(|()| post(&mut pages, &slow));
+    let (mut ended, mut others) = (false, 0);
+    while !ended && others < 200 {
+        pages.wait(None).unwrap();
+        while let Some(completion) = pages.next() {
+            ended |= completion.id == third;
+            others += usize::from(!ended);
+            post(&mut pages, &slow);
+        }
+    }
+    assert!(ended && others < 64, "{others} others ended first");
+    while pages.outstanding() > 0 {
+        pages.wait(None).unwrap();
+        while pages.next().is_some() {}
+    }
+}
+
+#[test]
 fn thread_that_computes_in_the_kernel_was_counted_as_blocked() {
     let mut config = Config::default();
     config.heartbeat = Duration::from_micros(100);

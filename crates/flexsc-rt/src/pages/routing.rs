@@ -213,7 +213,7 @@ impl Pages {
     /// Makes the calls of a shared batch that no thread has begun.
     #[inline]
     pub(super) fn take_back(&mut self) {
-        // The threads begin with the first ones.
+        // The threads begin with those that were given first, or where they ended the last time.
         while let Some(index) = self.given.pop() {
             let submitted = &self.shared.submitted[index as usize / ENTRIES];
             if !submitted.is_empty() && submitted.withdraw(index as usize % ENTRIES) {
