@@ -140,7 +140,8 @@ impl EventLoop {
     }
 
     /// Posts an operation, or delays it until there is room (section 7): an entry that it may use and, for one that
-    /// waits indefinitely, a thread. Delayed operations that need the same are posted in order.
+    /// waits indefinitely, a thread. It does not pass a delayed operation that only needs an entry, while
+    /// [`EventLoop::post`] does. Delayed operations that need the same are posted in order.
     ///
     /// # Errors
     /// If as many operations that need the same are delayed as there are entries.
@@ -161,7 +162,7 @@ impl EventLoop {
             }
         };
         let room = self.pages.room_for(&mut refused.operation);
-        if self.pages.has_room(room) && self.delayed[room as usize].is_empty() {
+        if self.may_post(room, self.next_delayed) {
             return self.post(refused.operation, refused.callback).map(drop);
         }
         let delayed = &mut self.delayed[room as usize];
@@ -228,12 +229,20 @@ impl EventLoop {
         self.delayed.iter().any(|delayed| !delayed.is_empty())
     }
 
+    /// Returns whether a call of this number that needs this may be posted.
+    fn may_post(&self, room: Room, number: u64) -> bool {
+        let first = |other: Room| self.delayed[other as usize].front();
+        let older = |other| first(other).is_some_and(|(first, _)| *first < number);
+        self.pages.may_post(room, &[0; Room::ALL.len()], older)
+    }
+
     /// Posts the delayed calls for which there is room, in the order in which they came.
     fn post_delayed(&mut self) {
         while self.has_delayed() {
-            let with_room = Room::ALL.into_iter().filter(|room| self.pages.has_room(*room));
-            let of_room = |room: Room| Some((self.delayed[room as usize].front()?.0, room));
-            let Some((_, room)) = with_room.filter_map(of_room).min() else { return };
+            let of_room = |room: Room| Some((room, self.delayed[room as usize].front()?.0));
+            let mut first = Room::ALL.into_iter().filter_map(of_room);
+            let next = first.find(|(room, number)| self.may_post(*room, *number));
+            let Some((room, _)) = next else { return };
             // If its preparation panics, the others stay.
             let Some((number, mut first)) = self.delayed[room as usize].pop_front() else { return };
             if !first.post(self) {

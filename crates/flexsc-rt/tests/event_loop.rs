@@ -8,8 +8,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::time::Duration;
 
-use flexsc_rt::operations::{accept, close, open, raw, read_at, receive, send, sleep, stat_file};
-use flexsc_rt::{Call, Config, Descriptor, EventLoop, Scratch};
+use flexsc_rt::operations::{
+    accept, close, open, poll, raw, read_at, receive, send, sleep, stat_file,
+};
+use flexsc_rt::{Call, Config, Descriptor, Direction, EventLoop, Scratch};
 use rustix::fs::{Mode, OFlags};
 
 fn events(config: Config) -> EventLoop {
@@ -272,6 +274,40 @@ fn delayed_bounded_calls_do_not_overtake_those_that_came_before() {
     }
     events.run().unwrap();
     assert_eq!(*order.borrow(), Vec::from_iter(0..6));
+}
+
+#[test]
+fn delayed_call_that_waits_starved_behind_bounded_calls_that_were_posted_again() {
+    const CALLS: usize = 64;
+    fn repeat(events: &mut EventLoop, file: Descriptor, ended: Rc<Cell<usize>>) {
+        let call = stat_file(&file);
+        let again = move |events: &mut EventLoop, result: std::io::Result<libc::statx>| {
+            result.unwrap();
+            ended.set(ended.get() + 1);
+            if ended.get() < 100 * CALLS {
+                repeat(events, file, ended);
+            }
+        };
+        events.post_or_delay(call, again).unwrap();
+    }
+    let mut config = Config::with_entries(CALLS as u32);
+    config.reserve = 8;
+    let mut events = events(config);
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    rustix::io::write(&writes, b"x").unwrap();
+    let (reads, file) = (Descriptor::new(reads), Descriptor::new(tempfile::tempfile().unwrap()));
+    let (ended, polled) = (Rc::new(Cell::new(0)), Rc::new(Cell::new(None)));
+    for _ in 0..CALLS {
+        repeat(&mut events, file.clone(), Rc::clone(&ended));
+    }
+    let (others, note) = (Rc::clone(&ended), Rc::clone(&polled));
+    let waited = move |_: &mut EventLoop, result: std::io::Result<i16>| {
+        assert_ne!(result.unwrap(), 0);
+        note.set(Some(others.get()));
+    };
+    events.post_or_delay(poll(&reads, Direction::Read), waited).unwrap();
+    events.run().unwrap();
+    assert!(polled.get().is_some_and(|others| others <= 16 * CALLS), "{polled:?}");
 }
 
 #[test]

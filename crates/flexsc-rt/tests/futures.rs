@@ -1,5 +1,6 @@
 //! Futures under executors that know nothing of them; and their drop.
 
+use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -211,6 +212,46 @@ fn future_that_moves_to_another_task_wakes_that_one() {
     theirs.write_all(&[0; 64]).unwrap();
     while Pin::new(&mut driver).poll(second).is_pending() {}
     assert_eq!(wakes()[3..], [before[3], before[4] + 1]);
+}
+
+/// Each of them ends before the others have ended many times.
+#[test]
+fn futures_starved_behind_bounded_calls_that_were_posted_again() {
+    const TASKS: usize = 100;
+    let mut config = Config::with_entries(64);
+    config.reserve = 8;
+    let runtime = runtime(config);
+    let (reads, writes) = rustix::pipe::pipe().unwrap();
+    rustix::io::write(&writes, b"x").unwrap();
+    let (reads, file) = (Descriptor::new(reads), Descriptor::new(tempfile::tempfile().unwrap()));
+    let ended: [_; TASKS] = std::array::from_fn(|_| Cell::new(0));
+    let all = || ended.iter().map(Cell::get).sum::<usize>();
+    let polled = Cell::new(None);
+    let executor = async_executor::LocalExecutor::new();
+    let tasks: Vec<_> = ended
+        .iter()
+        .map(|ended| {
+            executor.spawn(async {
+                while all() < 100 * TASKS {
+                    runtime.call(stat_file(&file)).await.unwrap();
+                    ended.set(ended.get() + 1);
+                }
+            })
+        })
+        .collect();
+    let waits = executor.spawn(async {
+        runtime.call(poll(&reads, Direction::Read)).await.unwrap();
+        polled.set(Some(all()));
+    });
+    futures_lite::future::block_on(executor.run(async {
+        for task in tasks {
+            task.await;
+        }
+        waits.await;
+    }));
+    assert!(polled.get().is_some_and(|others| others <= 16 * TASKS), "{polled:?}");
+    let counts = ended.each_ref().map(Cell::get);
+    assert!(counts.iter().all(|count| *count >= 50), "{counts:?}");
 }
 
 #[test]

@@ -120,11 +120,11 @@ impl<O: Operation> Future for CallFuture<O> {
         match mem::replace(&mut this.state, State::Done) {
             State::Unposted(mut operation) => {
                 let mut inner = this.runtime.0.borrow_mut();
-                match inner.post(&mut operation) {
+                match inner.post(&mut operation, this.ticket) {
                     Ok((id, driver)) => {
                         this.state = State::Posted(id, operation);
                         let ticket = this.ticket.take();
-                        let waited = ticket.and_then(|ticket| inner.throttled.remove(&ticket));
+                        let waited = ticket.and_then(|ticket| inner.throttled.remove(ticket));
                         drop(inner);
                         let wakers = Wakers { to_wake: None, driver, _to_drop: [waited, None] };
                         wakers.wake();

@@ -18,7 +18,6 @@ mod call;
 mod throttled;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 use std::task::Waker;
@@ -33,7 +32,7 @@ use crate::descriptor::Descriptor;
 use crate::error::Error;
 use crate::operation::Operation;
 use crate::watch::Watch;
-use throttled::Ticket;
+use throttled::{Throttled, Ticket};
 
 pub use call::CallFuture;
 
@@ -55,9 +54,7 @@ struct Inner {
     slots: Box<[Slot]>,
     /// Entries of futures that wait, in no order.
     waiting: Vec<u32>,
-    /// Tasks that wait for a free entry: for each sort of room, in order.
-    throttled: BTreeMap<Ticket, Waker>,
-    next_ticket: u64,
+    throttled: Throttled,
     /// The future that has calls executed, and its task.
     driver: Option<(u64, Waker)>,
     next_future: u64,
@@ -139,8 +136,7 @@ impl Runtime {
         let slots: Box<[Slot]> = (0..pages.entries()).map(|_| Slot::default()).collect();
         Ok(Runtime(Rc::new(RefCell::new(Inner {
             waiting: Vec::with_capacity(slots.len()),
-            throttled: BTreeMap::new(),
-            next_ticket: 0,
+            throttled: Throttled::default(),
             driver: None,
             next_future: 0,
             turns: 0,
@@ -177,7 +173,11 @@ impl Runtime {
     /// ended.
     #[cfg(feature = "green-threads")]
     pub(crate) fn wait(&self, timeout: Option<Duration>) -> Result<(), Error> {
-        let waited = self.0.borrow_mut().pages.wait(timeout);
+        let waited = {
+            let mut inner = self.0.borrow_mut();
+            inner.begin_turn();
+            inner.pages.wait(timeout)
+        };
         self.wake_ended();
         // A call that waits again for its descriptor leaves a thread to others, and frees no entry.
         self.wake_throttled();
@@ -202,11 +202,12 @@ impl Runtime {
             }
             Part::Turn(former) => {
                 drop(former);
-                let wakes_itself = self.turn() || self.wake_throttled() || {
-                    // The former waker is dropped when nothing is borrowed: its drop may use the runtime.
-                    let parked = self.0.borrow_mut().park(number, waker);
-                    parked.is_none()
-                };
+                let wakes_itself =
+                    self.turn() || self.wake_throttled() || self.keeps_entries() || {
+                        // The former waker is dropped when nothing is borrowed: its drop may use the runtime.
+                        let parked = self.0.borrow_mut().park(number, waker);
+                        parked.is_none()
+                    };
                 if wakes_itself {
                     waker.wake_by_ref();
                 }
@@ -255,7 +256,7 @@ impl Runtime {
     fn turn(&self) -> bool {
         let (waited, former) = {
             let mut inner = self.0.borrow_mut();
-            inner.turns += 1;
+            inner.begin_turn();
             inner.has_abandoned = false;
             let former = inner.change_watch(Watch::turn);
             (inner.pages.wait(Some(Duration::ZERO)), former)
@@ -338,7 +339,14 @@ impl fmt::Debug for Runtime {
 impl Inner {
     /// Posts the operation of a future. Fails with what it has to wait for. Returns the driver's waker, if it has to
     /// end its wait.
-    fn post<O: Operation>(&mut self, operation: &mut O) -> Result<(EntryId, Option<Waker>), Room> {
+    fn post<O: Operation>(
+        &mut self,
+        operation: &mut O,
+        ticket: Option<Ticket>,
+    ) -> Result<(EntryId, Option<Waker>), Room> {
+        if let Some(room) = self.has_to_wait(operation, ticket) {
+            return Err(room);
+        }
         // SAFETY: the future keeps the operation until it has completed, or leaves it to the slot,
         // which keeps it until then. A future that is forgotten never frees it.
         let posted = unsafe { self.pages.post_operation(operation) };
@@ -348,6 +356,12 @@ impl Inner {
         slot.position = self.waiting.len();
         self.waiting.push(id.index() as u32);
         Ok((id, self.parked_driver()))
+    }
+
+    /// Begins a turn, in which calls are executed.
+    fn begin_turn(&mut self) {
+        self.turns += 1;
+        self.throttled.forget_woken(self.turns);
     }
 
     /// Ends the wait of the driver, which has something to do. Returns its waker.
@@ -486,7 +500,7 @@ impl Inner {
         let first =
             self.waiting.first().and_then(|index| self.slots[*index as usize].waker.as_ref());
         // Those that wait for an entry can have the others' calls executed, too.
-        let next = first.or_else(|| self.throttled.values().next());
+        let next = first.or_else(|| self.throttled.first_waker());
         Wakers { to_wake: next.cloned(), driver: None, _to_drop: [former, parked] }
     }
 }

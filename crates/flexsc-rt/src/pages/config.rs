@@ -12,7 +12,8 @@ use crate::specialization::Specialization;
 pub struct Config {
     /// Number of entries, rounded up to whole pages of 64. Each takes 64 bytes, and 384 beside it.
     pub entries: u32,
-    /// Entries that only bounded calls may use. So these make progress while all other entries wait.
+    /// Entries that only bounded calls may use: all others have at most the rest. So bounded calls make progress while all
+    /// other entries wait.
     pub reserve: u32,
     /// Maximum number of syscall threads. Without any, the owner makes their calls in place, and
     /// waits where they wait. Of two or more, one is kept for calls that do not wait indefinitely. While the system starts

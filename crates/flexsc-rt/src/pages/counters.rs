@@ -31,7 +31,7 @@ pub struct Counters {
     pub readiness_waits: u64,
     /// Calls of epoll(7).
     pub epoll_calls: u64,
-    /// Calls refused as all entries were busy.
+    /// Times that a call was refused, or a future had to wait, as entries or threads were busy.
     pub throttled: u64,
     /// Cancellations that ended a call before an executor began it.
     pub withdrawn: u64,

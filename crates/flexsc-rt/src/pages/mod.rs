@@ -107,8 +107,8 @@ struct Slot {
     place: Place,
     pinned: Option<Executor>,
     uncancellable: bool,
-    /// It was posted as one that may wait indefinitely on a thread.
-    has_thread: bool,
+    /// What it needed when it was posted.
+    room: Room,
     /// It is on a thread, and was posted without one that may wait indefinitely.
     is_indefinite: bool,
     /// The ring makes it in a batch, if the owner sleeps there.
@@ -152,7 +152,7 @@ pub struct Pages {
     shared: Arc<Shared>,
     pub(super) threads: Option<Threads>,
     max_indefinite: usize,
-    reserve: usize,
+    max_unreserved: usize,
     executor: Option<Executor>,
     may_use_ring: bool,
     free: Vec<u32>,
@@ -190,6 +190,8 @@ pub struct Pages {
     chosen: Option<(Row, Choice)>,
     depth: Depth,
     batch_since: Option<Instant>,
+    /// Calls that are not bounded.
+    unreserved: usize,
     /// Calls that may wait indefinitely on a thread: those in flight of which that is known, and of others those on a
     /// thread.
     indefinite: usize,
@@ -229,7 +231,7 @@ impl Pages {
             place: Place::Free,
             pinned: None,
             uncancellable: false,
-            has_thread: false,
+            room: Room::Entry,
             is_indefinite: false,
             in_batches: false,
             by_changes: false,
@@ -251,7 +253,7 @@ impl Pages {
             measured_batch: None,
             lanes,
             max_indefinite: usize::from(config.threads).saturating_sub(1).max(1),
-            reserve: (config.reserve as usize).min(entries - 1),
+            max_unreserved: entries - (config.reserve as usize).min(entries - 1),
             executor: config.executor,
             may_use_ring: config.uses_ring,
             free: free_entries(pages, config.active_threads.max(1)),
@@ -273,6 +275,7 @@ impl Pages {
             chosen: None,
             depth: Depth::of(0),
             batch_since: None,
+            unreserved: 0,
             indefinite: 0,
             ready: EntryQueue::default(),
             ready_links: Links::new(entries),

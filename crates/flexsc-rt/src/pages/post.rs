@@ -30,6 +30,7 @@ impl Pages {
             return Err(Busy);
         }
         let Some(index) = self.free.pop() else { return Err(Busy) };
+        self.unreserved += usize::from(room != Room::Entry);
         self.indefinite += usize::from(room == Room::Thread);
         // SAFETY: the entry is free, and this is its owner.
         unsafe { self.shared.entry(index).fill(call.number, &call.args) };
@@ -37,7 +38,7 @@ impl Pages {
         slot.place = Place::Batch;
         slot.pinned = pinned;
         slot.uncancellable = call.uncancellable;
-        slot.has_thread = room == Room::Thread;
+        slot.room = room;
         slot.in_batches = call.in_batches;
         slot.by_changes = false;
         self.batchable += usize::from(call.in_batches);
@@ -122,12 +123,41 @@ impl Pages {
 
     /// Returns whether a call that needs this could be posted.
     #[inline]
-    pub(crate) fn has_room(&self, room: Room) -> bool {
+    fn has_room(&self, room: Room) -> bool {
+        !self.free.is_empty() && self.needs_only_entry(room, &[0; Room::ALL.len()])
+    }
+
+    /// Returns whether a call that needs this could be posted if there was an entry for it, beside `others` that are to be
+    /// posted: so many for each room.
+    #[inline]
+    fn needs_only_entry(&self, room: Room, others: &[usize; Room::ALL.len()]) -> bool {
+        let [_, unreserved, indefinite] = *others;
+        let may_wait = || self.unreserved + unreserved + indefinite < self.max_unreserved;
         match room {
-            Room::Entry => !self.free.is_empty(),
-            Room::Unreserved => self.free.len() > self.reserve,
-            Room::Thread => self.free.len() > self.reserve && self.indefinite < self.max_indefinite,
+            Room::Entry => true,
+            Room::Unreserved => may_wait(),
+            Room::Thread => may_wait() && self.indefinite + indefinite < self.max_indefinite,
         }
+    }
+
+    /// Returns whether a call that needs this may be posted, beside `others` that are to be posted: so many for each room.
+    /// It does not pass an `older` call that needs only an entry, as a flood of younger ones would take each. It passes those
+    /// that wait until another one that is not bounded has ended: that one may wait for this call (section 7).
+    pub(crate) fn may_post(
+        &self,
+        room: Room,
+        others: &[usize; Room::ALL.len()],
+        older: impl Fn(Room) -> bool,
+    ) -> bool {
+        let is_behind = |other| older(other) && self.needs_only_entry(other, others);
+        self.free.len() > others.iter().sum::<usize>()
+            && self.needs_only_entry(room, others)
+            && !Room::ALL.into_iter().any(is_behind)
+    }
+
+    /// Counts a call that has to wait for older ones.
+    pub(crate) fn count_throttled(&mut self) {
+        self.counters.throttled += 1;
     }
 
     /// Returns what an operation needs that was not posted.
@@ -152,7 +182,7 @@ impl Pages {
 pub(crate) enum Room {
     /// A free entry: it is bounded.
     Entry,
-    /// A free entry that is not reserved for bounded calls.
+    /// The same, and not all entries that are not reserved for bounded calls have calls that wait.
     Unreserved,
     /// The same, and a thread that may wait indefinitely.
     Thread,

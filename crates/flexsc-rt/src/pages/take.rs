@@ -3,7 +3,7 @@
 use std::io;
 
 use super::super::raw::{self, INTERRUPTED};
-use super::{EntryId, Pages, Place, is_not_ready};
+use super::{EntryId, Pages, Place, Room, is_not_ready};
 use crate::call::Executor;
 
 /// A call that has ended.
@@ -95,9 +95,12 @@ impl Pages {
         let id = EntryId { index, generation: slot.generation };
         slot.generation = slot.generation.wrapping_add(1);
         slot.place = Place::Free;
-        if slot.has_thread {
-            self.indefinite_ended();
-            self.publish();
+        if slot.room != Room::Entry {
+            self.unreserved -= 1;
+            if slot.room == Room::Thread {
+                self.indefinite_ended();
+                self.publish();
+            }
         }
         self.free.push(index);
         (id, result)
