@@ -110,8 +110,9 @@ struct Costs {
     /// The batch, and whether it is to be measured.
     batch: u32,
     batch_measured: bool,
-    /// The cost of a measured batch, which its last call has.
+    /// The time of a measured batch, which its last call has, and the calls of this row that share it.
     batch_ns: f32,
+    batch_calls: u32,
     batch_by: Executor,
     until_measured: u32,
     calls_since_trial: u32,
@@ -194,7 +195,8 @@ impl Choices {
         Choice { executor, measured, once: false }
     }
 
-    /// Reports the time of a measured call. Returns whether to measure the next one, too.
+    /// Reports the time of a measured call; on threads, the time since the batch began. Returns whether to measure the next
+    /// one, too.
     pub(crate) fn report(
         &mut self,
         row: Row,
@@ -248,6 +250,7 @@ impl Costs {
         batch: 0,
         batch_measured: false,
         batch_ns: 0.0,
+        batch_calls: 0,
         batch_by: Executor::InPlace,
         until_measured: 1,
         calls_since_trial: 0,
@@ -281,9 +284,10 @@ impl Costs {
 
     /// Decides it, for so many calls since the last decision.
     fn decide(&mut self, calls: u32) {
-        let batch_ns = std::mem::take(&mut self.batch_ns);
-        if batch_ns > 0.0 {
-            self.learn(self.batch_by, batch_ns);
+        if self.batch_calls > 0 {
+            let calls = std::mem::take(&mut self.batch_calls) as f32;
+            let batch_ns = std::mem::take(&mut self.batch_ns);
+            self.learn(self.batch_by, batch_ns / calls);
         }
         self.calls_since_trial = self.calls_since_trial.saturating_add(calls);
         if self.trial_left == 0 && self.calls_since_trial >= self.trial_every {
@@ -325,7 +329,8 @@ impl Costs {
         executor != Executor::Shared || !is_slow
     }
 
-    /// Notes the cost of a call. That of a batch in the ring or on threads is the largest of its calls.
+    /// Notes the cost of a call. That of a batch in the ring is the largest of its calls. That of a batch on threads is the
+    /// largest time, shared out to the calls that have ended: others of the batch may have been made in place.
     fn report(&mut self, executor: Executor, ns: f32) {
         if executor != Executor::InPlace || ns > MAX_IN_PLACE_NS {
             // The next batch learns from it.
@@ -338,9 +343,11 @@ impl Costs {
             }
             _ => {
                 if self.batch_by != executor {
-                    self.batch_ns = 0.0;
+                    (self.batch_ns, self.batch_calls) = (0.0, 0);
                 }
                 (self.batch_by, self.batch_ns) = (executor, self.batch_ns.max(ns));
+                self.batch_calls =
+                    if executor == Executor::Ring { 1 } else { self.batch_calls + 1 };
             }
         }
     }
@@ -441,12 +448,18 @@ mod tests {
                         self.choices.choose(self.row, depth, self.batch, calls);
                     made[executor as usize] += 1;
                     if measured {
-                        let ns = self.ns[executor as usize];
+                        let ns = self.reported(executor, calls);
                         self.choices.report(self.row, depth, executor, ns);
                     }
                 }
             }
             made
+        }
+
+        /// Returns the time that is reported for a call in a batch of so many.
+        fn reported(&self, executor: Executor, calls: u32) -> u64 {
+            let shared_out = if executor == Executor::Threads { calls.into() } else { 1 };
+            self.ns[executor as usize].saturating_mul(shared_out)
         }
     }
 
@@ -566,6 +579,20 @@ mod tests {
     }
 
     #[test]
+    fn time_of_threads_is_shared_out_to_the_calls_of_the_row() {
+        let mut costs = Costs::UNKNOWN;
+        for time_ns in [1_000.0, 3_000.0, 2_000.0] {
+            costs.report(Executor::Threads, time_ns);
+        }
+        costs.begin_batch(64);
+        assert_eq!(costs.ns[Executor::Threads as usize], 1_000.0);
+        // The next batch has one.
+        costs.report(Executor::Threads, 900.0);
+        costs.begin_batch(64);
+        assert_eq!(costs.ns[Executor::Threads as usize], 950.0);
+    }
+
+    #[test]
     fn depths_learn_apart() {
         let mut run = Run::new(100, 5_000, 60);
         run.batches(1 << 10, 64);
@@ -623,7 +650,7 @@ mod tests {
                     refused += 1;
                     run.choices.report_refused(run.row, Depth::of(64), Executor::Ring);
                 } else if choice.measured {
-                    let ns = run.ns[choice.executor as usize];
+                    let ns = run.reported(choice.executor, 64);
                     run.choices.report(run.row, Depth::of(64), choice.executor, ns);
                 }
             }

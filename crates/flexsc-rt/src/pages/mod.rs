@@ -129,7 +129,7 @@ struct Slot {
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     depth: Depth,
-    /// The calls that share the time.
+    /// The calls of the ring that share the time.
     calls: u32,
     since: Instant,
 }
@@ -139,6 +139,8 @@ struct Measured {
 struct MeasuredBatch {
     row: Row,
     depth: Depth,
+    /// The calls of the row.
+    calls: u32,
     since: Instant,
 }
 

@@ -31,7 +31,6 @@ impl Pages {
     }
 
     fn execute_batch(&mut self) -> Result<(), Error> {
-        let calls = self.batch.len();
         let depth = self.begin_batch();
         // First those for threads, so that these begin meanwhile.
         let mut in_place = 0;
@@ -54,8 +53,8 @@ impl Pages {
             }
         }
         self.take_back();
-        if let Some(MeasuredBatch { row, depth, since }) = self.measured_batch.take() {
-            let time_ns = since.elapsed().as_nanos() as u64 / calls as u64;
+        if let Some(MeasuredBatch { row, depth, calls, since }) = self.measured_batch.take() {
+            let time_ns = since.elapsed().as_nanos() as u64 / u64::from(calls);
             self.choices.report(row, depth, Executor::Shared, time_ns);
         }
         self.batch.clear();
@@ -155,14 +154,14 @@ impl Pages {
                     return Some(false);
                 }
                 if choice.executor == Executor::Shared {
-                    if choice.measured && self.measured_batch.is_none() {
-                        self.measured_batch =
-                            Some(MeasuredBatch { row, depth, since: Instant::now() });
+                    if choice.measured {
+                        let first = || MeasuredBatch { row, depth, calls: 0, since: Instant::now() };
+                        let measured = self.measured_batch.get_or_insert_with(first);
+                        measured.calls += u32::from(measured.row == row);
                     }
                 } else if choice.measured {
-                    let calls = self.batch.len() as u32;
                     let since = *self.batch_since.get_or_insert_with(Instant::now);
-                    let measured = Measured { depth, calls, since };
+                    let measured = Measured { depth, calls: 1, since };
                     self.slots[index as usize].measured = Some(measured);
                 }
                 choice.executor

@@ -62,6 +62,8 @@ pub(super) struct Machine {
     errors: [bool; DESCRIPTORS],
     /// Waits in a row that ended at once.
     pub(super) at_once: u32,
+    /// Times of calls of some numbers; those of others are random.
+    pub(super) call_ns: BTreeMap<u32, u64>,
     /// Effects of the calls whose completions were not taken; `None` of an entry that makes no call.
     effects: BTreeMap<usize, Option<u32>>,
     /// Threads at most.
@@ -178,7 +180,10 @@ impl Machine {
     /// direction, whether the ring must not wait, and the other end of a transfer, counted from 1.
     pub(super) fn call(&mut self, number: u32, args: &[usize; 6]) -> Option<isize> {
         let [call, fd, direction, _, other_end, _] = *args;
-        self.now_ns += 50 + self.random(400) + if self.random(64) == 0 { 80_000 } else { 0 };
+        self.now_ns += match self.call_ns.get(&number) {
+            Some(call_ns) => *call_ns,
+            None => 50 + self.random(400) + if self.random(64) == 0 { 80_000 } else { 0 },
+        };
         if number == SAYS_CANCELLED {
             return Some(-(libc::ECANCELED as isize));
         }

@@ -530,6 +530,38 @@ fn runs_are_repeatable() {
     assert_ne!(run(7).0, run(8).0);
 }
 
+/// The time of the only call that was on a thread was shared out to all calls of the batch.
+#[test]
+fn call_in_a_batch_of_cheaper_ones_went_to_threads() {
+    let mut config = Config::with_entries(64);
+    (config.threads, config.active_threads, config.uses_ring) = (2, 1, false);
+    prepare(0, &config);
+    // Calls of high numbers would learn together.
+    machine(|machine| machine.call_ns = [(110, 100), (111, 1_000)].into());
+    let mut run = Run::started(&config);
+    let mut on_threads = [0; 2];
+    for (batches, on_threads) in [4_000, 1_000].into_iter().zip(&mut on_threads) {
+        for _ in 0..batches {
+            for number in 0..64 {
+                let call = Call::bounded(110 + libc::c_long::from(number == 0), [number; 6]);
+                machine(|machine| machine.lend(number));
+                // SAFETY: the machine has no memory.
+                unsafe { run.pages.post(&call) }.unwrap();
+            }
+            while run.pages.outstanding() > 0 {
+                run.pages.wait(None).unwrap();
+                while let Some(ended) = run.pages.next() {
+                    machine(|machine| machine.take_back(ended.result.unwrap()));
+                }
+            }
+        }
+        *on_threads = run.pages.counters().on_threads;
+    }
+    // One trial of each number at most.
+    assert!(on_threads[1] - on_threads[0] <= 4 * 64, "{on_threads:?}");
+    run.end();
+}
+
 /// One call of a batch in place shows the cost of the others, unless it is slow.
 #[test]
 fn clock_is_read_for_few_calls_of_a_batch() {
