@@ -19,7 +19,7 @@ const NUMBERS: usize = 512;
 const MAX_ROWS: usize = 255;
 
 /// Depths of a batch: 1, from 2, 4, 8, ... calls on.
-const DEPTHS: usize = 8;
+const DEPTHS: usize = 10;
 
 /// A call that takes longer keeps the owner from its other work.
 const MAX_IN_PLACE_NS: f32 = 50_000.0;
@@ -598,7 +598,8 @@ mod tests {
         run.batches(1 << 10, 64);
         // The executor that is cheapest for 64 calls is not given 8 before a trial.
         assert_eq!(run.batches(100, 8), [800, 0, 0, 0]);
-        assert_eq!([1, 2, 3, 4, 127, 128, 9_999].map(Depth::of), [0, 1, 1, 2, 6, 7, 7].map(Depth));
+        let depths = [1, 2, 3, 4, 127, 128, 256, 511, 512, 9_999].map(Depth::of);
+        assert_eq!(depths, [0, 1, 1, 2, 6, 7, 8, 8, 9, 9].map(Depth));
     }
 
     #[test]
