@@ -8,7 +8,7 @@ use super::super::call_ring::{CallRing, Pushed};
 use super::super::raw::{self, INTERRUPTED};
 use super::super::ring::CANCELLED;
 use super::{NO_END, POLL, Pages, Place, is_not_ready};
-use crate::call::{Direction, Executor, Waits};
+use crate::call::{Direction, Waits};
 use crate::error::Error;
 
 impl Pages {
@@ -68,7 +68,7 @@ impl Pages {
                     self.finish(index, INTERRUPTED);
                 }
                 _ => {
-                    self.report(index, Executor::Ring, &mut now);
+                    self.report(index, &mut now);
                     if !(is_not_ready(result) && self.waits_again(index)) {
                         self.finish(index, result);
                     }

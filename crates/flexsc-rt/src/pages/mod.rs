@@ -129,18 +129,22 @@ struct Slot {
 #[derive(Clone, Copy, Debug)]
 struct Measured {
     depth: Depth,
+    executor: Executor,
     /// The calls of the ring that share the time.
     calls: u32,
     since: Instant,
 }
 
-/// A batch whose time is to be reported when the owner has made its part.
+/// A batch whose time is to be reported when owner and threads have made it.
 #[derive(Clone, Copy, Debug)]
 struct MeasuredBatch {
     row: Row,
     depth: Depth,
-    /// The calls of the row.
+    /// The calls of the row, and those of them that threads have.
     calls: u32,
+    on_threads: u32,
+    /// The number of the batch.
+    batch: u32,
     since: Instant,
 }
 

@@ -53,10 +53,6 @@ impl Pages {
             }
         }
         self.take_back();
-        if let Some(MeasuredBatch { row, depth, calls, since }) = self.measured_batch.take() {
-            let time_ns = since.elapsed().as_nanos() as u64 / u64::from(calls);
-            self.choices.report(row, depth, Executor::Shared, time_ns);
-        }
         self.batch.clear();
         self.batchable = 0;
         // Calls in place that have to be made by a thread after all.
@@ -153,18 +149,13 @@ impl Pages {
                 {
                     return Some(false);
                 }
-                if choice.executor == Executor::Shared {
-                    if choice.measured {
-                        let first = || MeasuredBatch { row, depth, calls: 0, since: Instant::now() };
-                        let measured = self.measured_batch.get_or_insert_with(first);
-                        measured.calls += u32::from(measured.row == row);
-                    }
-                } else if choice.measured {
+                let executor = choice.executor;
+                if choice.measured {
                     let since = *self.batch_since.get_or_insert_with(Instant::now);
-                    let measured = Measured { depth, calls: 1, since };
+                    let measured = Measured { depth, executor, calls: 1, since };
                     self.slots[index as usize].measured = Some(measured);
                 }
-                choice.executor
+                executor
             }
             (_, waits) => match (slot.pinned, waits) {
                 (Some(executor), _) => executor,
@@ -185,16 +176,51 @@ impl Pages {
             self.ring.queue.push_back(index);
             return None;
         }
-        let is_owners =
-            executor == Executor::Shared && (index as usize / ENTRIES).is_multiple_of(self.lanes);
-        if executor == Executor::InPlace || self.threads.is_none() || is_owners {
+        if executor == Executor::InPlace || self.threads.is_none() {
             return Some(false);
         }
         if executor == Executor::Shared {
+            let is_owners = (index as usize / ENTRIES).is_multiple_of(self.lanes);
+            if self.slots[index as usize].measured.is_some() {
+                self.measure_shared(index, is_owners);
+            }
+            if is_owners {
+                return Some(false);
+            }
             self.given.push(index);
         }
         self.assign_thread(index);
         None
+    }
+
+    /// Counts a measured call of a shared batch, of which one row is measured.
+    #[inline(never)]
+    fn measure_shared(&mut self, index: u32, is_owners: bool) {
+        let slot = &mut self.slots[index as usize];
+        let Some(Measured { depth, since, .. }) = slot.measured else { return };
+        let (row, batch) = (slot.row, self.batch_number);
+        // An earlier one ends too late.
+        let former = self.measured_batch.take_if(|former| former.batch == batch);
+        let first = MeasuredBatch { row, depth, calls: 0, on_threads: 0, batch, since };
+        let mut measured = former.unwrap_or(first);
+        if measured.row == row {
+            measured.calls += 1;
+            measured.on_threads += u32::from(!is_owners);
+        }
+        if measured.row != row || is_owners {
+            slot.measured = None;
+        }
+        self.measured_batch = Some(measured);
+    }
+
+    /// Reports the time of a measured batch that was shared, if no thread has a call of it any more.
+    fn end_shared(&mut self) {
+        if let Some(MeasuredBatch { row, depth, calls, since, .. }) =
+            self.measured_batch.take_if(|batch| batch.on_threads == 0)
+        {
+            let time_ns = since.elapsed().as_nanos() as u64 / u64::from(calls);
+            self.choices.report(row, depth, Executor::Shared, time_ns);
+        }
     }
 
     /// Chooses an executor for the calls of a row in this batch, or for the first of them.
@@ -217,8 +243,16 @@ impl Pages {
             let submitted = &self.shared.submitted[index as usize / ENTRIES];
             if !submitted.is_empty() && submitted.withdraw(index as usize % ENTRIES) {
                 self.counters.on_threads -= 1;
+                if self.slots[index as usize].measured.take().is_some()
+                    && let Some(measured) = &mut self.measured_batch
+                {
+                    measured.on_threads -= 1;
+                }
                 self.execute_in_place(index);
             }
+        }
+        if self.measured_batch.is_some() {
+            self.end_shared();
         }
     }
 
@@ -248,16 +282,26 @@ impl Pages {
     /// Reports the time of a call that has ended, if it is measured. The clock is read once for completions that are
     /// taken together.
     #[inline]
-    pub(super) fn report(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
+    pub(super) fn report(&mut self, index: u32, now: &mut Option<Instant>) {
         if self.slots[index as usize].measured.is_some() {
-            self.report_measured(index, executor, now);
+            self.report_measured(index, now);
         }
     }
 
     #[inline(never)]
-    fn report_measured(&mut self, index: u32, executor: Executor, now: &mut Option<Instant>) {
+    fn report_measured(&mut self, index: u32, now: &mut Option<Instant>) {
         let slot = &mut self.slots[index as usize];
-        if let Some(Measured { depth, calls, since }) = slot.measured.take() {
+        if let Some(Measured { depth, executor, calls, since }) = slot.measured.take() {
+            if executor == Executor::Shared {
+                // Of an earlier batch, it is not waited for.
+                if let Some(batch) = &mut self.measured_batch
+                    && batch.since == since
+                {
+                    batch.on_threads -= 1;
+                    self.end_shared();
+                }
+                return;
+            }
             let now = *now.get_or_insert_with(Instant::now);
             let time_ns = now.saturating_duration_since(since).as_nanos() as u64 / u64::from(calls);
             self.choices.report(slot.row, depth, executor, time_ns);

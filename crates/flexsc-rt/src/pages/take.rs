@@ -4,7 +4,6 @@ use std::io;
 
 use super::super::raw::{self, INTERRUPTED};
 use super::{EntryId, Pages, Place, Room, is_not_ready};
-use crate::call::Executor;
 
 /// A call that has ended.
 #[derive(Debug)]
@@ -52,7 +51,7 @@ impl Pages {
                 return None;
             }
             let index = self.shared.completions.pop(&mut self.head)?;
-            self.report(index, Executor::Threads, &mut None);
+            self.report(index, &mut None);
             // SAFETY: the completion says that the entry is done.
             let result = unsafe { self.shared.entry(index).peek() };
             if is_not_ready(result) {
