@@ -41,7 +41,7 @@ impl Pages {
 
     /// Takes the completions of the ring. Returns whether there were any.
     pub(super) fn take_from_ring(&mut self) -> bool {
-        let (mut now, mut has_any) = (None, false);
+        let (first, mut has_any) = (self.done.len(), false);
         while let Some((name, result, more)) = self.ring.next() {
             has_any = true;
             let index = name as u32;
@@ -67,13 +67,14 @@ impl Pages {
                 Place::CancelledRing if is_not_ready(result) || result == CANCELLED => {
                     self.finish(index, INTERRUPTED);
                 }
-                _ => {
-                    self.report(index, &mut now);
-                    if !(is_not_ready(result) && self.waits_again(index)) {
-                        self.finish(index, result);
-                    }
-                }
+                _ if is_not_ready(result) && self.waits_again(index) => {}
+                _ => self.finish(index, result),
             }
+        }
+        // Those that are measured are bounded, and wait for nothing else.
+        let mut now = None;
+        for place in first..self.done.len() {
+            self.report(self.done[place], &mut now);
         }
         self.publish();
         has_any
