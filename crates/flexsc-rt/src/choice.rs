@@ -3,7 +3,7 @@
 //! Costs are kept for each call number, object (a kind, or files of one file system) and batch depth. A cost is the
 //! time that passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
 //! shared out. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is
-//! measured, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least
+//! measured, with those of its row that follow it in the batch, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least
 //! of its costs: other programs make costs larger, not smaller. For the same reason one measurement raises a known
 //! cost by little.
 
@@ -195,19 +195,28 @@ impl Choices {
         Choice { executor, measured, once: false }
     }
 
-    /// Reports the time of a measured call; on threads, the time since the batch began. Returns whether to measure the next
-    /// one, too.
-    pub(crate) fn report(
-        &mut self,
-        row: Row,
-        depth: Depth,
-        executor: Executor,
-        time_ns: u64,
-    ) -> bool {
-        let clock_ns = if executor == Executor::InPlace { self.clock_ns } else { 0 };
+    /// Reports the time of a measured call in place. Returns whether to measure the next one, too.
+    pub(crate) fn report_in_place(&mut self, row: Row, depth: Depth, time_ns: u64) -> bool {
+        let time_ns = time_ns.saturating_sub(self.clock_ns).max(1);
         let costs = self.costs(row, depth);
-        costs.report(executor, time_ns.saturating_sub(clock_ns).max(1) as f32);
+        costs.report(Executor::InPlace, time_ns as f32);
         costs.slow > 0
+    }
+
+    /// Reports the time of a run of calls in place, in which the clock was also read after the first one.
+    pub(crate) fn report_run(&mut self, row: Row, depth: Depth, time_ns: u64, calls: u32) {
+        let time_ns = time_ns.saturating_sub(2 * self.clock_ns).max(1);
+        self.costs(row, depth).report(Executor::InPlace, time_ns as f32 / calls as f32);
+    }
+
+    /// Returns whether a call in place keeps the owner from its other work.
+    pub(crate) fn is_slow(time_ns: u64) -> bool {
+        time_ns as f32 > MAX_IN_PLACE_NS
+    }
+
+    /// Reports the time of a measured call of another executor; on threads, the time since the batch began.
+    pub(crate) fn report(&mut self, row: Row, depth: Depth, executor: Executor, time_ns: u64) {
+        self.costs(row, depth).report(executor, time_ns.max(1) as f32);
     }
 
     /// Reports that an executor cannot make a call. The calls of a row are alike, except for
@@ -448,12 +457,20 @@ mod tests {
                         self.choices.choose(self.row, depth, self.batch, calls);
                     made[executor as usize] += 1;
                     if measured {
-                        let ns = self.reported(executor, calls);
-                        self.choices.report(self.row, depth, executor, ns);
+                        self.report(depth, executor, calls);
                     }
                 }
             }
             made
+        }
+
+        /// Reports a call in a batch of so many.
+        fn report(&mut self, depth: Depth, executor: Executor, calls: u32) {
+            let ns = self.reported(executor, calls);
+            match executor {
+                Executor::InPlace => _ = self.choices.report_in_place(self.row, depth, ns),
+                _ => self.choices.report(self.row, depth, executor, ns),
+            }
         }
 
         /// Returns the time that is reported for a call in a batch of so many.
@@ -563,6 +580,16 @@ mod tests {
     }
 
     #[test]
+    fn run_of_calls_in_place_has_the_cost_of_their_mean() {
+        let mut run = Run::new(0, 0, 0);
+        (run.choices.clock_ns, run.batch) = (30, 1);
+        let depth = Depth::of(4);
+        run.choices.choose(run.row, depth, 1, 4);
+        run.choices.report_run(run.row, depth, 460, 4);
+        assert_eq!(run.choices.costs(run.row, depth).ns[Executor::InPlace as usize], 100.0);
+    }
+
+    #[test]
     fn second_high_measurement_in_a_row_raises_the_cost_more() {
         let mut costs = Costs::UNKNOWN;
         let cost = |costs: &Costs| costs.ns[Executor::InPlace as usize];
@@ -651,8 +678,7 @@ mod tests {
                     refused += 1;
                     run.choices.report_refused(run.row, Depth::of(64), Executor::Ring);
                 } else if choice.measured {
-                    let ns = run.reported(choice.executor, 64);
-                    run.choices.report(run.row, Depth::of(64), choice.executor, ns);
+                    run.report(Depth::of(64), choice.executor, 64);
                 }
             }
         }

@@ -4,7 +4,7 @@ use super::super::clock::Instant;
 use super::super::raw::INTERRUPTED;
 use super::{MEASURED, Measured, MeasuredBatch, Pages, Place, RING_BATCH, Slot};
 use crate::call::{Executor, Waits};
-use crate::choice::{Choice, Depth, Row};
+use crate::choice::{Choice, Choices, Depth, Row};
 use crate::error::Error;
 use crate::page::ENTRIES;
 
@@ -43,13 +43,14 @@ impl Pages {
         }
         self.publish();
         let entered = self.begin_in_ring();
-        let mut measure = false;
-        for next in 0..in_place {
+        let (mut next, mut measure) = (0, false);
+        while next < in_place {
             let index = self.batch[next];
             if index & MEASURED == 0 && !measure {
                 self.execute_in_place(index);
+                next += 1;
             } else {
-                measure = self.measure_in_place(index & !MEASURED, depth);
+                (next, measure) = self.measure_run(next, in_place, depth);
             }
         }
         self.take_back();
@@ -103,7 +104,29 @@ impl Pages {
         let began = Instant::now();
         self.execute_in_place(index);
         let time_ns = began.elapsed().as_nanos() as u64;
-        self.choices.report(row, depth, Executor::InPlace, time_ns)
+        self.choices.report_in_place(row, depth, time_ns)
+    }
+
+    /// The same for a call of the batch and those of its row that follow before `end`, of which the first one shows whether
+    /// they are slow. Returns which call is the next one, and whether to measure that one, too.
+    #[inline(never)]
+    fn measure_run(&mut self, first: usize, end: usize, depth: Depth) -> (usize, bool) {
+        let index = self.batch[first] & !MEASURED;
+        let row = self.slots[index as usize].row;
+        let began = Instant::now();
+        self.execute_in_place(index);
+        let first_ns = began.elapsed().as_nanos() as u64;
+        let is_next = |index: &&u32| self.slots[(**index & !MEASURED) as usize].row == row;
+        let calls = 1 + self.batch[first + 1..end].iter().take_while(is_next).count();
+        if calls == 1 || Choices::is_slow(first_ns) {
+            return (first + 1, self.choices.report_in_place(row, depth, first_ns));
+        }
+        for next in first + 1..first + calls {
+            self.execute_in_place(self.batch[next] & !MEASURED);
+        }
+        let time_ns = began.elapsed().as_nanos() as u64;
+        self.choices.report_run(row, depth, time_ns, calls as u32);
+        (first + calls, false)
     }
 
     /// Submits the calls for the ring. A ring in which the owner sleeps is entered later.
