@@ -36,8 +36,15 @@ const MEASURE_BATCHES: u32 = 16;
 /// Calls between two trials of another executor: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (1 << 10, 1 << 20);
 
-/// An executor must cost this part of the present one, so that two equal ones do not alternate.
-const SWITCH_BELOW: f32 = 0.9;
+/// Returns which part of the present executor's cost another one must cost, so that two equal ones do not alternate. Calls
+/// return in place as soon as that costs less; for a small gain, they take no time of other cores.
+fn switch_below(executor: Executor) -> f32 {
+    match executor {
+        Executor::InPlace => 1.0,
+        Executor::Ring | Executor::Threads => 0.9,
+        Executor::Shared => 0.8,
+    }
+}
 
 /// A measurement raises the known cost by this factor at most, and the next ones in a row by the second.
 const RAISED: (f32, f32) = (1.25, 2.0);
@@ -402,13 +409,14 @@ impl Costs {
             // The owner must not make them, whatever the others cost.
             let has_threads = self.ns[Executor::Threads as usize] != IMPOSSIBLE;
             let has_ring = cost(Executor::Ring).is_finite();
-            return match cost(Executor::Ring) < cost(Executor::Threads) * SWITCH_BELOW {
+            let ring_below = cost(Executor::Threads) * switch_below(Executor::Ring);
+            return match cost(Executor::Ring) < ring_below {
                 true if has_ring => Executor::Ring,
                 _ if has_threads => Executor::Threads,
                 _ => Executor::InPlace,
             };
         }
-        let switch = |best, other| match cost(other) < cost(best) * SWITCH_BELOW {
+        let switch = |best, other| match cost(other) < cost(best) * switch_below(other) {
             true => other,
             false => best,
         };
@@ -530,6 +538,21 @@ mod tests {
         run.batches(1 << 12, 32);
         let [in_place, ..] = run.batches(100, 32);
         assert!(in_place >= 98 * 32, "{in_place}");
+    }
+
+    #[test]
+    fn calls_leave_for_a_gain_and_return_for_any() {
+        let best = |best, in_place, ring, shared| {
+            let mut costs = Costs { best, ..Costs::UNKNOWN };
+            costs.ns = [in_place, 0.0, ring, shared];
+            costs.cheapest()
+        };
+        assert_eq!(best(Executor::InPlace, 100.0, 90.0, 0.0), Executor::InPlace);
+        assert_eq!(best(Executor::InPlace, 100.0, 89.0, 0.0), Executor::Ring);
+        assert_eq!(best(Executor::Ring, 99.0, 100.0, 0.0), Executor::InPlace);
+        assert_eq!(best(Executor::Ring, 100.0, 100.0, 0.0), Executor::Ring);
+        assert_eq!(best(Executor::InPlace, 100.0, 0.0, 80.0), Executor::InPlace);
+        assert_eq!(best(Executor::InPlace, 100.0, 0.0, 79.0), Executor::Shared);
     }
 
     #[test]
