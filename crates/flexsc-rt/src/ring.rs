@@ -31,6 +31,8 @@ pub(crate) struct Ring {
     pub(crate) queue: VecDeque<u32>,
     /// Names of calls to cancel, in order.
     cancels: VecDeque<u64>,
+    /// Cancellations were pushed, which the kernel may not have taken.
+    pushed_cancels: bool,
     in_flight: usize,
     /// The owner's bell, if the owner sleeps in the ring.
     bell: Option<BellWatch>,
@@ -53,6 +55,7 @@ impl Ring {
             entries,
             queue: VecDeque::with_capacity(entries),
             cancels: VecDeque::with_capacity(entries),
+            pushed_cancels: false,
             in_flight: 0,
             bell: None,
             entered: 0,
@@ -118,10 +121,11 @@ impl Ring {
         self.calls.as_mut()?.as_mut().ok()
     }
 
-    /// Returns whether calls, or their cancellations, are in the kernel or on their way.
+    /// Returns whether no call is in the kernel, and neither calls nor cancellations are on their way.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.in_flight == 0 && self.queue.is_empty()
+        let has_cancels = self.pushed_cancels || !self.cancels.is_empty();
+        self.in_flight == 0 && self.queue.is_empty() && !has_cancels
     }
 
     /// Returns the number of entries that the kernel has not taken.
@@ -237,6 +241,7 @@ impl Ring {
                 }
             }
             self.cancels.pop_front();
+            self.pushed_cancels = true;
         }
         Ok(true)
     }
@@ -248,6 +253,7 @@ impl Ring {
             self.entered += 1;
             ring.enter(0, None)?;
         }
+        self.pushed_cancels &= ring.queued() > 0;
         Ok(())
     }
 
@@ -265,6 +271,7 @@ impl Ring {
         self.entered += 1;
         let has_submissions = ring.queued() > 0;
         let taken = ring.enter(wanted, timeout.filter(|timeout| !timeout.is_zero()))?;
+        self.pushed_cancels &= ring.queued() > 0;
         Ok(taken > 0 || !has_submissions)
     }
 

@@ -65,6 +65,13 @@ pub(super) fn enter(wanted: usize, timeout: Option<Duration>) -> Result<u32, Err
     Ok(taken)
 }
 
+impl KernelRing {
+    /// Is short of memory until then.
+    pub(super) fn be_short_until(&mut self, time_ns: u64) {
+        self.short_until_ns = time_ns;
+    }
+}
+
 impl Machine {
     /// Returns the names of calls and waits that the ring has.
     pub(super) fn in_ring(&self) -> impl Iterator<Item = u64> {

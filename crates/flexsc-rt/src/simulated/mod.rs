@@ -486,6 +486,42 @@ fn ecanceled_of_a_call_in_the_ring_that_nobody_cancelled_was_eintr() {
     }
 }
 
+#[test]
+fn cancellation_that_the_ring_refused_after_the_end_of_its_call_was_not_offered_again() {
+    let mut run = Run::new(0, &configurations()[0]);
+    machine(|machine| {
+        machine.lend(0);
+        machine.stands_still = true;
+    });
+    // SAFETY: the machine has no memory.
+    let id = unsafe { run.pages.post(&Call::new(1_031, [0; 6]).pinned(Executor::Ring)) }.unwrap();
+    run.pages.submit().unwrap();
+    while run.pages.ring_is_behind() {
+        run.pages.submit().unwrap();
+    }
+    run.pages.cancel(id);
+    machine(|machine| {
+        machine.stands_still = false;
+        while machine.ring.deferred.is_empty() {
+            machine.step_ring();
+        }
+        machine.kernel_ring.be_short_until(u64::MAX);
+    });
+    run.pages.submit().unwrap();
+    assert_eq!(run.pages.next().unwrap().result.unwrap(), 0);
+    assert!(run.pages.ring_is_behind(), "the kernel is short of memory");
+    machine(|machine| machine.kernel_ring.be_short_until(0));
+    let mut entries = 0;
+    while run.pages.ring_is_behind() && entries < 100 {
+        run.pages.submit().unwrap();
+        entries += 1;
+    }
+    assert!(entries < 100, "the owner would not sleep");
+    machine(|machine| machine.take_back(0));
+    run.next_call = 1;
+    run.end();
+}
+
 /// A busy owner and a busy thread of two cores have one each, while no other thread of the machine could run.
 #[test]
 fn threads_get_cores_while_the_load_justifies_it() {
