@@ -8,13 +8,16 @@
 use std::ffi::CString;
 use std::io;
 use std::net::TcpListener;
+use std::time::Duration;
 
-use flexsc_rt::operations::{PathAt, accept, close, open, receive, sendfile};
+use flexsc_rt::operations::{PathAt, accept, close, open, receive, sendfile, sleep};
 use flexsc_rt::{Config, Descriptor, Error, EventLoop};
 use rustix::fs::{Mode, OFlags};
 
 /// Accepts that are outstanding.
 const ACCEPTS: usize = 4;
+/// The time after an accept that has failed, as there is no free descriptor.
+const PAUSE: Duration = Duration::from_millis(100);
 /// The most bytes of a file that are sent.
 const FILE_LEN: usize = 1 << 30;
 
@@ -41,21 +44,25 @@ pub(crate) fn serve(master: TcpListener, root: std::fs::File) -> Result<(), Erro
 }
 
 #[derive(Clone)]
-struct Server {
-    master: Descriptor,
-    root: Descriptor,
+pub(crate) struct Server {
+    pub(crate) master: Descriptor,
+    pub(crate) root: Descriptor,
 }
 
-fn accept_next(events: &mut EventLoop, server: Server) {
+pub(crate) fn accept_next(events: &mut EventLoop, server: Server) {
     let call = accept(&server.master);
     let _ = events.post_or_delay(call, |events, ret| conn_accepted(events, server, ret));
 }
 
 /// Called when accept() returns. A later call that is refused, as too many are delayed, drops its connection.
 fn conn_accepted(events: &mut EventLoop, server: Server, ret: io::Result<Descriptor>) {
+    let Ok(conn) = ret else {
+        // The next one would fail, too.
+        let _ = events.post_or_delay(sleep(PAUSE), |events, _| accept_next(events, server));
+        return;
+    };
     // Posts another accept on the master socket.
     accept_next(events, server.clone());
-    let Ok(conn) = ret else { return };
     let read = receive(&conn, Vec::with_capacity(4096));
     let _ = events.post_or_delay(read, move |events, (ret, buf)| {
         data_read(events, &server, conn, ret, &buf);

@@ -4,6 +4,10 @@ use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
+use std::time::Duration;
+
+use flexsc_rt::{Config, Descriptor, EventLoop};
+use rustix::net::{AddressFamily, SocketType, socket};
 
 #[allow(dead_code, reason = "the program's main")]
 #[path = "../examples/server.rs"]
@@ -89,5 +93,26 @@ fn clients_that_name_no_file_get_nothing_and_affect_no_other() {
         assert_eq!(reply_of(silent), b"");
         drop(TcpStream::connect(address).unwrap());
         assert_eq!(request(address, b"file\n"), b"file");
+    }
+}
+
+#[test]
+fn accept_that_failed_was_posted_again_at_once() {
+    const TURNS: u64 = 200;
+    // Nothing listens, so each accept fails.
+    let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    rustix::io::ioctl_fionbio(&listener, true).unwrap();
+    let root = File::open("/").unwrap();
+    let server = server::Server { master: Descriptor::new(listener), root: Descriptor::new(root) };
+    let mut events = EventLoop::new(&Config::default()).unwrap();
+    server::accept_next(&mut events, server);
+    for _ in 0..TURNS {
+        events.turn(Some(Duration::ZERO)).unwrap();
+    }
+    assert!(events.counters().posted < TURNS / 2, "{:?}", events.counters());
+    // It goes on after a pause.
+    let posted = events.counters().posted;
+    while events.counters().posted < posted + 2 {
+        events.turn(None).unwrap();
     }
 }
