@@ -6,6 +6,10 @@ use std::time::Duration;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
+/// Maximum timeout of epoll_wait(2), 24.8 days. For a longer one, rustix calls epoll_pwait2(2), which older kernels and some
+/// sandboxes lack.
+const MAX_TIMEOUT: Duration = Duration::from_millis(i32::MAX as u64);
+
 /// How a descriptor is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arm {
@@ -70,14 +74,13 @@ impl EpollSet {
         let _ = epoll::delete(&self.0, unsafe { BorrowedFd::borrow_raw(fd) });
     }
 
-    /// Waits for reports, without a limit if there is no timeout.
+    /// Waits for reports, without a limit if there is no timeout. Returns early after some weeks.
     pub(crate) fn wait(
         &mut self,
         reports: &mut Vec<epoll::Event>,
         timeout: Option<Duration>,
     ) -> Result<(), Errno> {
-        // A timeout beyond what the kernel can count is none.
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let timeout = timeout.map(timeout_of);
         epoll::wait(&self.0, rustix::buffer::spare_capacity(reports), timeout.as_ref())?;
         Ok(())
     }
@@ -86,5 +89,25 @@ impl EpollSet {
 impl AsFd for EpollSet {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+/// Converts the timeout of a wait. Cuts it to the maximum.
+fn timeout_of(timeout: Duration) -> Timespec {
+    let timeout = timeout.min(MAX_TIMEOUT);
+    Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: timeout.subsec_nanos().into() }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_timeout_needed_epoll_pwait2() {
+        let max = Timespec { tv_sec: 2_147_483, tv_nsec: 647_000_000 };
+        for long in [Duration::MAX, MAX_TIMEOUT + Duration::from_nanos(1), MAX_TIMEOUT] {
+            assert_eq!(timeout_of(long), max);
+        }
+        assert_eq!(timeout_of(Duration::from_nanos(1)), Timespec { tv_sec: 0, tv_nsec: 1 });
     }
 }
