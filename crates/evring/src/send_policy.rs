@@ -44,7 +44,7 @@ pub struct SendState<'a> {
     /// Number of bytes left of the file at the front of the queue; `None` if bytes in memory are there.
     pub file_bytes: Option<u64>,
     /// The socket took only a part of the last piece of a file, or of the last send from memory if the policy
-    /// decides these, too. After a pause this is not known, and false.
+    /// decides these, too. False after [`SendResult::HasRoom`]. After a pause this is not known, and false.
     pub is_full: bool,
     /// The time at which the turn began.
     pub now: Instant,

@@ -70,12 +70,16 @@ fn sends_file(closed: Sender<bool>) -> impl Application {
     }
 }
 
-fn config<const DECIDES_MEMORY: bool>(root: &Path) -> Config {
+fn config_with(root: &Path, policy: fn() -> Box<dyn SendPolicy>) -> Config {
     listening(1).with(|config| {
         config.roots = vec![root.to_owned()];
         config.socket_buffers = BufferSizes { send: Some(8192), receive: None };
-        config.send_policy = Some(|| Box::<Holds<DECIDES_MEMORY>>::default());
+        config.send_policy = Some(policy);
     })
+}
+
+fn config<const DECIDES_MEMORY: bool>(root: &Path) -> Config {
+    config_with(root, || Box::<Holds<DECIDES_MEMORY>>::default())
 }
 
 #[test]
@@ -106,6 +110,37 @@ fn check_held_back_bytes(config: fn(&Path) -> Config) {
         slow.read_to_end(&mut got).unwrap();
         let (file, tail) = got.split_at(FILE_BYTES);
         assert!(file == contents(FILE_BYTES as u64) && tail == b"tail", "{name}");
+        assert_eq!(closed.recv_timeout(TIMEOUT), Ok(false), "{name}");
+        server.stop();
+    });
+}
+
+/// Waits for room whenever the socket is full.
+struct WaitsIfFull;
+
+impl SendPolicy for WaitsIfFull {
+    fn next(&mut self, state: &SendState<'_>) -> SendStep {
+        match state.is_full {
+            true => SendStep::WaitForRoom,
+            false => SendStep::Send { max_file_bytes: PIECE },
+        }
+    }
+}
+
+#[test]
+fn socket_counted_as_full_after_the_wait_for_room() {
+    side_by_side(|name| {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("file"), contents(FILE_BYTES as u64)).unwrap();
+        let (sender, closed) = mpsc::channel();
+        let config = config_with(root.path(), || Box::new(WaitsIfFull));
+        let server = Server::start(name, config, move || sends_file(sender));
+        let mut client = server.connect();
+        client.write_all(b"x").unwrap();
+        let mut got = Vec::new();
+        client.read_to_end(&mut got).unwrap();
+        let expected = [b"head", &contents(FILE_BYTES as u64)[..], b"tail"].concat();
+        assert!(got == expected, "{name}: {} bytes", got.len());
         assert_eq!(closed.recv_timeout(TIMEOUT), Ok(false), "{name}");
         server.stop();
     });

@@ -112,7 +112,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             Outcome::SentFile { bytes, is_full } => self.sent_file(slot, bytes, is_full),
             Outcome::Cold => self.note_send(slot, SendResult::Cold),
-            Outcome::Writable => self.note_send(slot, SendResult::HasRoom),
+            Outcome::Writable => self.has_room(slot),
             Outcome::Connected => self.connected(slot),
             Outcome::Closed => self.closed(slot),
             Outcome::Failed(errno, list) => self.failed(slot, kind, errno, list),

@@ -108,7 +108,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                     self.sent_file(slot, bytes, is_full);
                 }
                 Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold),
-                Ok(Submitted::Done(Outcome::Writable)) => self.note_send(slot, SendResult::HasRoom),
+                Ok(Submitted::Done(Outcome::Writable)) => self.has_room(slot),
                 Ok(Submitted::Done(Outcome::Failed(errno, list))) => {
                     return self.failed(slot, OpKind::Send, errno, list);
                 }
@@ -178,6 +178,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
         {
             policy.completed(id, result);
         }
+    }
+
+    /// Notes that the socket has room.
+    pub(super) fn has_room(&mut self, slot: u32) {
+        self.io.connection(slot).flags -= ConnFlags::SOCKET_FULL;
+        self.note_send(slot, SendResult::HasRoom);
     }
 
     #[inline(always)]
