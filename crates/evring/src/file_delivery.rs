@@ -5,7 +5,7 @@
 //! | pair of DED: disk read response => network write request | 3.2 | [`FileDelivery::Ded`] |
 //! | state RW is deferred | 3.2 | bytes that were read wait in the send queue, or for the application ([`SendPolicy::defers_reads`]) |
 //! | pair of DNS: arrival of ACK => disk read request | 4 | [`FileDelivery::Dns`] |
-//! | data is sent in the context that handles the acknowledgement | 4 | the kernel of `shared-ring` sends, in the turn in which the socket has room; neither application nor policy runs |
+//! | data is sent in the context that handles the acknowledgement | 4 | the driver sends, in the turn in which the socket has room; the application does not run |
 //! | arrival of an ACK | 4 | `POLLOUT`: the peer has acknowledged so much that a third of the send buffer is free |
 //! | as many bytes as were acknowledged | 4 | as many as sendfile(2) takes |
 //! | the optimum timing | 4 | if a client is steady, `Dns` and `Ded` wait until half of the socket is empty, and send for many connections at once |

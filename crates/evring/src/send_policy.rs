@@ -127,7 +127,8 @@ pub enum SendResult {
         /// The piece was not in the page cache, so that the read waited for the disk. False if that is not known.
         was_cold: bool,
     },
-    /// The socket has room, or the connection is broken.
+    /// The socket has room, or the connection is broken. If a socket is full, the driver waits for room, too, before it sends
+    /// more of a file: so it looks whether the file has changed when it can send. Then it asks again.
     HasRoom,
 }
 

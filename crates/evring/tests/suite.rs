@@ -41,5 +41,6 @@ mod slow_readers;
 mod stops;
 mod timers_and_mailboxes;
 mod unsent_bytes;
+mod waiting_sends;
 #[cfg(feature = "flexsc")]
 mod workers;

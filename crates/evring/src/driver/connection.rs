@@ -71,6 +71,8 @@ bitflags! {
         const SEND_PAUSED = 1 << 17;
         /// A hook holds a message.
         const HELD = 1 << 18;
+        /// The socket was full before a pause, and has neither sent a piece of a file nor reported room since.
+        const MAY_BE_FULL = 1 << 19;
     }
 }
 

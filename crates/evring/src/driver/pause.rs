@@ -41,7 +41,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let Some(id) = self.io.pauses.ended(now) else { return };
             let slot = id.slot();
             if self.io.conn(slot) == id {
-                self.io.connection(slot).flags -= ConnFlags::SEND_PAUSED | ConnFlags::SOCKET_FULL;
+                let connection = self.io.connection(slot);
+                if connection.has(ConnFlags::SOCKET_FULL) {
+                    connection.flags |= ConnFlags::MAY_BE_FULL;
+                }
+                connection.flags -= ConnFlags::SEND_PAUSED | ConnFlags::SOCKET_FULL;
                 self.io.mark_dirty(slot);
                 self.flush();
             }

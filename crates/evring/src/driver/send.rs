@@ -153,7 +153,13 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let Some(op) = next_send(connection, fd, max_file_bytes, when_cold) else {
             return Next::Wait;
         };
-        if let Op::SendFile { offset, len, .. } = op {
+        if let Op::SendFile { offset, len, is_last, .. } = op {
+            let waits = ConnFlags::SOCKET_FULL
+                | if is_last { ConnFlags::MAY_BE_FULL } else { ConnFlags::empty() };
+            if connection.flags.intersects(waits) {
+                // A send would wait in the kernel, and then send what the file has become since it was looked at.
+                return Next::Submit(Op::Writable { fd });
+            }
             match self.io.contents_before(slot, offset + u64::from(len)) {
                 Contents::Same => {}
                 Contents::Changed => {
@@ -182,7 +188,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Notes that the socket has room.
     pub(super) fn has_room(&mut self, slot: u32) {
-        self.io.connection(slot).flags -= ConnFlags::SOCKET_FULL;
+        self.io.connection(slot).flags -= ConnFlags::SOCKET_FULL | ConnFlags::MAY_BE_FULL;
         self.note_send(slot, SendResult::HasRoom);
     }
 
@@ -222,6 +228,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             connection.queued -= bytes as usize;
             return;
         }
+        connection.flags -= ConnFlags::MAY_BE_FULL;
         connection.flags.set(ConnFlags::SOCKET_FULL, is_full);
         if let Some(SendItem::File(queued)) = connection.queue.front_mut() {
             if queued.advance(bytes.into()) {
