@@ -14,7 +14,7 @@ use evring::{
 pub struct Timeouts {
     /// Time until the upstream server must be connected.
     pub connect: Duration,
-    /// Time without any bytes after which a pair of connections is closed.
+    /// Time without any bytes, received or taken by a peer, after which a pair of connections is closed.
     pub idle: Duration,
 }
 
@@ -66,6 +66,14 @@ pub struct ProxyHalf {
     client: ConnId,
     /// The peer has shut down its sending side.
     ended: bool,
+    /// For the client: unsent bytes of the pair at the last idle deadline.
+    unsent: u64,
+}
+
+impl ProxyHalf {
+    fn new(other: ConnId, client: ConnId) -> Self {
+        ProxyHalf { other, client, ended: false, unsent: 0 }
+    }
 }
 
 impl ProxyState {
@@ -112,9 +120,9 @@ impl Proxy {
             }
         }
         x.io.set_deadline(server, Some(x.io.now() + self.timeouts.connect));
-        *x.state = ProxyState::Paired(ProxyHalf { other: server, client, ended: false });
+        *x.state = ProxyState::Paired(ProxyHalf::new(server, client));
         if let Some(state) = x.others.get(x.io, server) {
-            *state = ProxyState::Paired(ProxyHalf { other: client, client, ended: false });
+            *state = ProxyState::Paired(ProxyHalf::new(client, client));
         }
     }
 
@@ -195,7 +203,16 @@ impl Application for Proxy {
         }
     }
 
+    /// Resets the connection, unless it is the client of a pair of which bytes are on their way: what leaves a queue or the
+    /// kernel has no other callback.
     fn expired(&mut self, x: Cx<'_, impl Commands, ProxyState>) {
+        if let Some(half) = x.state.half().filter(|half| half.client == x.id) {
+            let unsent = x.io.unsent_bytes(x.id).saturating_add(x.io.unsent_bytes(half.other));
+            if unsent != half.unsent {
+                *x.state = ProxyState::Paired(ProxyHalf { unsent, ..half });
+                return self.extend_idle_deadline(x.io, half);
+            }
+        }
         x.io.close(x.id, Close::Reset);
     }
 

@@ -1,5 +1,6 @@
-//! The proxy on every mechanism, in front of an echo server or a plain socket.
+//! The proxy on every mechanism, in front of an echo server or a plain socket, and on a simulated machine.
 
+use crate::simulated;
 use crate::support;
 
 use std::io::{ErrorKind, Read, Write};
@@ -8,6 +9,7 @@ use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use evring::Config;
+use evring_sim::{Net, Next, Peer, PeerConn, ReceiveResult};
 use examples::{Echo, Proxy, Timeouts};
 use rustix::net::{self, AddressFamily, SocketType};
 use support::client::{Client, End};
@@ -256,4 +258,62 @@ fn unresponsive_upstream_times_out() {
         assert_eq!(client.read_to_end(), (Vec::new(), End::Reset));
         server.stop();
     });
+}
+
+/// A server that sends a message to each client, and ends.
+struct Sender {
+    line: Option<PeerConn>,
+    message: Vec<u8>,
+}
+
+impl Peer for Sender {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        if self.line.is_none() {
+            self.line = net.accept();
+        }
+        let Some(line) = &self.line else { return Next::Wait };
+        let sent = net.send(line, &self.message);
+        self.message.drain(..sent);
+        if self.message.is_empty() {
+            net.finish(line);
+        }
+        Next::Wait
+    }
+
+    fn waits_for(&self) -> String {
+        "a client".to_owned()
+    }
+}
+
+/// Nothing is received and no queue drains, as the socket's buffer has all bytes that the client has no room for.
+#[test]
+fn pair_was_reset_while_the_client_read() {
+    const ROOM: usize = 1_000_000;
+    let (upstream, message) = ("10.0.0.2:7".parse().unwrap(), pattern(ROOM * 3 / 2));
+    let machine = simulated::machine(ROOM);
+    machine.add_server(upstream, Sender { line: None, message: message.clone() });
+    let (client, received) = simulated::Client::new(b"", 50_000, Duration::from_millis(500));
+    machine.add_peer(client);
+    let config = Config::default().with(|c| c.listen = vec![simulated::at()]);
+    let timeouts = Timeouts { idle: Duration::from_secs(2), ..Timeouts::default() };
+    simulated::serve(&machine, &config, Proxy::new(upstream, timeouts), |_| {});
+    let received = received.take();
+    assert!(received.bytes == message, "{:?}, {} bytes", received.end, received.bytes.len());
+    assert_eq!(received.end, Some(ReceiveResult::End));
+}
+
+#[test]
+fn pair_times_out_once_the_client_takes_nothing_more() {
+    const ROOM: usize = 1_000_000;
+    let (upstream, message) = ("10.0.0.2:7".parse().unwrap(), pattern(ROOM * 3 / 2));
+    let machine = simulated::machine(ROOM);
+    machine.add_server(upstream, Sender { line: None, message });
+    let (mut client, received) = simulated::Client::new(b"", ROOM, Duration::ZERO);
+    client.reads_at = Duration::from_secs(60);
+    machine.add_peer(client);
+    let config = Config::default().with(|c| c.listen = vec![simulated::at()]);
+    let timeouts = Timeouts { idle: Duration::from_secs(2), ..Timeouts::default() };
+    simulated::serve(&machine, &config, Proxy::new(upstream, timeouts), |_| {});
+    let received = received.take();
+    assert_eq!((received.end, received.bytes.len()), (Some(ReceiveResult::Reset), ROOM));
 }

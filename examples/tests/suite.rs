@@ -8,6 +8,7 @@ mod files;
 #[cfg(feature = "programs")]
 mod outside_kernel;
 mod proxy;
+mod simulated;
 mod support;
 mod throttle;
 mod tls;
