@@ -1,18 +1,20 @@
-//! Streams at a limited rate, on every mechanism.
+//! Streams at a limited rate, on every mechanism, and on a simulated machine.
 
+use crate::simulated::{self, machine};
 use crate::support;
 
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use evring::FileDelivery;
+use evring::{Config, FileDelivery};
+use evring_sim::ReceiveResult;
 use examples::Throttle;
 use rustix::event::{PollFd, PollFlags, poll};
-use support::client::Client;
 use support::{Server, TIMEOUT, config, on_each_at_once, pattern, tiny};
+
+const SECOND: Duration = Duration::from_secs(1);
 
 const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 const HEAD: &str = "HTTP/1.0 200 OK\r\nContent-Length: ";
@@ -28,6 +30,15 @@ fn body(reply: &[u8]) -> &[u8] {
     let text = reply.strip_prefix(HEAD.as_bytes()).expect("a reply");
     let end = text.windows(4).position(|four| four == b"\r\n\r\n").expect("a head");
     &text[end + 4..]
+}
+
+/// Returns the configuration of a server on a simulated machine.
+fn simulated_config(policy: FileDelivery) -> Config {
+    Config::default().with(|c| {
+        c.listen = vec![simulated::at()];
+        c.roots = vec!["/site".into()];
+        c.send_policy = policy.send_policy();
+    })
 }
 
 #[test]
@@ -82,32 +93,23 @@ fn client_slower_than_the_rate_gets_every_byte() {
 fn client_slower_than_the_rate_was_reset_while_it_read() {
     const RATE: u32 = 200_000;
     const MAX_STALL: Duration = Duration::from_secs(2);
-    let root = tempfile::tempdir().unwrap();
     // Pieces come for longer than a client may take nothing.
     let contents = pattern(3 * RATE as usize);
-    fs::write(root.path().join("file"), &contents).unwrap();
-    on_each_at_once(|backend| {
-        let config = tiny().with(|c| {
-            c.roots = vec![root.path().to_owned()];
-            c.send_policy = FileDelivery::Ded.send_policy();
-            // Each piece is read before the client has taken the one before.
-            c.max_read_delay = Duration::from_millis(1);
-        });
-        let server = Server::start(backend, config, || {
-            Throttle::new("file", RATE).with_max_stall(MAX_STALL)
-        });
-        let mut client = Client::narrow(server.address).0;
-        client.write_all(REQUEST).unwrap();
-        let (mut reply, mut piece) = (Vec::new(), [0; RATE as usize / 400]);
-        // At half of the rate.
-        while let Ok(n @ 1..) = client.read(&mut piece) {
-            reply.extend_from_slice(&piece[..n]);
-            thread::sleep(Duration::from_secs(1) / 200);
-        }
-        assert!(body(&reply) == contents, "{backend}: {} bytes", reply.len());
-        drop(client);
-        server.stop();
+    let machine = machine(2_000);
+    machine.add_file("site/file", contents.clone());
+    let config = simulated_config(FileDelivery::Ded).with(|c| {
+        // Each piece is read before the client has taken the one before.
+        c.max_read_delay = Duration::from_millis(1);
     });
+    // At half of the rate.
+    let (client, received) = simulated::Client::new(REQUEST, RATE as usize / 400, SECOND / 200);
+    machine.add_peer(client);
+    let app = Throttle::new("file", RATE).with_max_stall(MAX_STALL);
+    simulated::serve(&machine, &config, app, |_| {});
+    let received = received.take();
+    assert!(body(&received.bytes) == contents, "{} bytes", received.bytes.len());
+    assert_eq!(received.end, Some(ReceiveResult::End));
+    assert!(received.time > 2 * MAX_STALL, "{:?}", received.time);
 }
 
 #[test]
