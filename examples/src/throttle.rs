@@ -4,13 +4,14 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use evring::files::{Access, File, FileKind, FileOp, FileOutcome, FilePath};
-use evring::{Application, Chunk, Close, Commands, Cx, Root, Rx};
+use evring::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Root, Rx};
 
 /// Streams a file to each client that sends an HTTP request of any kind, at a limited rate.
 ///
 /// The bytes pass through the process, so they can be limited. With a send policy that defers reads, such as
 /// [`FileDelivery::Ded`](evring::FileDelivery::Ded), a client slower than the rate causes no work: the driver
-/// delivers the next piece when the client has room for it. A client that takes no piece for half a minute is reset.
+/// delivers the next piece when the client has room for it. When [`HIGH_WATER`] bytes are queued for a client, the next piece
+/// waits until they have drained; a client that takes nothing for half a minute then is reset.
 #[derive(Clone, Debug)]
 pub struct Throttle {
     path: FilePath,
@@ -26,10 +27,8 @@ pub struct Stream {
     len: u64,
     /// When the next piece may be sent.
     due: Option<Instant>,
-    /// Bytes in the send queue after the last piece.
-    load: usize,
-    /// Since when the client has taken nothing.
-    stalled_since: Option<Instant>,
+    /// The queue is full: the bytes that the client had not taken when this was checked last.
+    untaken: Option<u64>,
 }
 
 impl Throttle {
@@ -48,8 +47,7 @@ impl Throttle {
         }
     }
 
-    /// Sets the time after which a client is reset that takes no piece within
-    /// [`Config::max_read_delay`](evring::Config::max_read_delay).
+    /// Sets the time after which a client is reset that takes nothing although its queue is full.
     #[must_use]
     pub fn with_max_stall(self, max_stall: Duration) -> Self {
         Throttle { max_stall, ..self }
@@ -70,21 +68,26 @@ impl Throttle {
         x.state.at += u64::from(n);
         x.state.due = Some(due);
         let load = x.io.send(x.id, Chunk::Received(bytes));
-        // The client has taken something since the last piece.
-        let takes = load < x.state.load + n as usize;
-        x.state.load = load;
-        if takes {
-            x.state.stalled_since = None;
+        if x.state.at == x.state.len {
+            x.io.close(x.id, Close::Linger);
+        } else if load < HIGH_WATER {
+            x.io.set_deadline(x.id, Some(due));
         } else {
-            let since = *x.state.stalled_since.get_or_insert(now);
-            if now.saturating_duration_since(since) >= self.max_stall {
-                return x.io.close(x.id, Close::Reset);
-            }
+            self.wait(x);
         }
-        match x.state.at < x.state.len {
-            true => x.io.set_deadline(x.id, Some(due)),
-            false => x.io.close(x.id, Close::Linger),
-        }
+    }
+
+    /// Sends nothing until the queue has drained, unless the client stalls.
+    fn wait(&self, x: &mut Cx<'_, impl Commands, Stream>) {
+        x.state.untaken = Some(x.io.unsent_bytes(x.id));
+        x.io.set_deadline(x.id, Some(x.io.now() + self.max_stall));
+    }
+
+    /// Reads the next piece.
+    fn read(&self, x: &mut Cx<'_, impl Commands, Stream>) {
+        let Some(file) = x.state.file.clone() else { return };
+        let end = x.state.len.min(x.state.at + u64::from(self.piece()));
+        x.io.file_op(x.id, 0, FileOp::Read(file, x.state.at..end));
     }
 }
 
@@ -116,7 +119,7 @@ impl Application for Throttle {
                 x.io.send(x.id, Chunk::Copy(head.as_bytes()));
                 match meta.len {
                     0 => x.io.close(x.id, Close::Linger),
-                    _ => self.expired(x),
+                    _ => self.read(&mut x),
                 }
             }
             Ok(FileOutcome::Read(bytes)) if !bytes.is_empty() => self.send(&mut x, bytes),
@@ -132,10 +135,18 @@ impl Application for Throttle {
         }
     }
 
-    /// The next piece is due.
-    fn expired(&mut self, x: Cx<'_, impl Commands, Stream>) {
-        let Some(file) = x.state.file.clone() else { return };
-        let end = x.state.len.min(x.state.at + u64::from(self.piece()));
-        x.io.file_op(x.id, 0, FileOp::Read(file, x.state.at..end));
+    fn drained(&mut self, x: Cx<'_, impl Commands, Stream>) {
+        if x.state.untaken.take().is_some() {
+            x.io.set_deadline(x.id, x.state.due);
+        }
+    }
+
+    /// The next piece is due, or the time for progress of the client is over.
+    fn expired(&mut self, mut x: Cx<'_, impl Commands, Stream>) {
+        match x.state.untaken {
+            None => self.read(&mut x),
+            Some(untaken) if x.io.unsent_bytes(x.id) < untaken => self.wait(&mut x),
+            Some(_) => x.io.close(x.id, Close::Reset),
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use evring::{Config, FileDelivery};
+use evring::{Config, FileDelivery, HIGH_WATER};
 use evring_sim::ReceiveResult;
 use examples::Throttle;
 use rustix::event::{PollFd, PollFlags, poll};
@@ -110,6 +110,27 @@ fn client_slower_than_the_rate_was_reset_while_it_read() {
     assert!(body(&received.bytes) == contents, "{} bytes", received.bytes.len());
     assert_eq!(received.end, Some(ReceiveResult::End));
     assert!(received.time > 2 * MAX_STALL, "{:?}", received.time);
+}
+
+#[test]
+fn bytes_were_queued_without_end_for_a_client_that_does_not_read() {
+    let contents = pattern(2_000_000);
+    for policy in FileDelivery::ALL {
+        let machine = machine(10_000);
+        machine.add_file("site/file", contents.clone());
+        let config = simulated_config(policy);
+        let (mut client, received) = simulated::Client::new(REQUEST, 10_000, SECOND / 1_000);
+        client.reads_at = 10 * SECOND;
+        machine.add_peer(client);
+        let mut queued = 0;
+        simulated::serve(&machine, &config, Throttle::new("file", u32::MAX), |usage| {
+            queued = queued.max(usage.queued);
+        });
+        let max = HIGH_WATER + Throttle::MAX_PIECE_BYTES as usize;
+        assert!(queued <= max, "{policy}: {queued} bytes");
+        // It continues when the client reads.
+        assert!(body(&received.borrow().bytes) == contents, "{policy}");
+    }
 }
 
 #[test]
