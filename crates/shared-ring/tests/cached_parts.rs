@@ -12,8 +12,8 @@ use std::thread;
 
 use page_cache::PAGE;
 use rustix::fs::{Advice, fadvise};
-use shared_ring::nonblocking::{self, SendFileError};
-use shared_ring::{Fd, Linux};
+use shared_ring::nonblocking::{self, Blocking, SendFileError};
+use shared_ring::{Errno, Fd, Host, Linux};
 
 /// Length of a block, which a file remembers.
 const LEN: usize = shared_ring::files::File::BLOCK_BYTES as usize;
@@ -105,4 +105,30 @@ fn cached_beginning_of_a_part_waited_for_its_end() {
     file.read_exact_at(&mut vec![0; cached], 0).unwrap();
     let sent = send(&file).unwrap() as usize;
     assert!((1..=cached).contains(&sent), "{sent}");
+}
+
+/// Returns whether the kernel has cachestat(2).
+fn has_cachestat() -> bool {
+    const SYS_CACHESTAT: libc::c_long = 451;
+    // SAFETY: the call accesses no memory, as there is no such descriptor.
+    unsafe { libc::syscall(SYS_CACHESTAT, -1, 0, 0, 0) };
+    let has_call = std::io::Error::last_os_error().raw_os_error() == Some(libc::EBADF);
+    if !has_call {
+        println!("not tested: the kernel has no cachestat(2)");
+    }
+    has_call
+}
+
+#[test]
+fn look_at_bytes_that_are_not_cached_began_to_read_them() {
+    let directory = directory();
+    let Some(file) = evicted(&directory.path().join("file"), LEN) else { return };
+    if !has_cachestat() {
+        return;
+    }
+    let looked_at = shared_ring::files::File::from(OwnedFd::from(file.try_clone().unwrap()));
+    let at = LEN as u64 - 64;
+    let read = Linux::default().read_file(&looked_at, at, &mut [0; 64], Blocking::NoBlock);
+    assert_eq!(read, Err(Errno::AGAIN));
+    assert!(!page_cache::cached_pages(&file).contains(&true));
 }
