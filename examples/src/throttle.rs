@@ -4,7 +4,7 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use evring::files::{Access, File, FileKind, FileOp, FileOutcome, FilePath};
-use evring::{Application, Chunk, Close, Commands, Cx, HIGH_WATER, Root, Rx};
+use evring::{Application, Chunk, Close, Commands, ConnId, Cx, HIGH_WATER, Listener, Root, Rx};
 
 /// Streams a file to each client that sends an HTTP request of any kind, at a limited rate.
 ///
@@ -25,7 +25,7 @@ pub struct Stream {
     file: Option<File>,
     at: u64,
     len: u64,
-    /// When the next piece may be sent.
+    /// When the next piece may be sent; `None` without a request.
     due: Option<Instant>,
     /// The queue is full: the bytes that the client had not taken when this was checked last.
     untaken: Option<u64>,
@@ -47,7 +47,8 @@ impl Throttle {
         }
     }
 
-    /// Sets the time after which a client is reset that takes nothing although its queue is full.
+    /// Sets the time after which a client is reset that takes nothing although bytes wait for it, and after which one is closed
+    /// that requests nothing.
     #[must_use]
     pub fn with_max_stall(self, max_stall: Duration) -> Self {
         Throttle { max_stall, ..self }
@@ -95,10 +96,15 @@ impl Application for Throttle {
     type State = Stream;
     const MAX_UNCONSUMED: usize = 1; // consumes everything
 
+    fn accepted(&mut self, x: Cx<'_, impl Commands, Stream>, _: Listener) {
+        x.io.set_deadline(x.id, Some(x.io.now() + self.max_stall));
+    }
+
     fn received(&mut self, x: Cx<'_, impl Commands, Stream>, rx: &mut Rx<'_>) {
         let ended = rx.eof();
         if !rx.take().is_empty() && x.state.due.is_none() {
             x.state.due = Some(x.io.now());
+            x.io.set_deadline(x.id, None);
             x.io.file_op(x.id, 0, FileOp::Open((Root(0), self.path.clone()), Access::Read));
         } else if ended && x.state.due.is_none() {
             x.io.close(x.id, Close::Flush);
@@ -141,12 +147,18 @@ impl Application for Throttle {
         }
     }
 
-    /// The next piece is due, or the time for progress of the client is over.
+    /// The next piece is due, or the time for a request or for the progress of the client is over.
     fn expired(&mut self, mut x: Cx<'_, impl Commands, Stream>) {
-        match x.state.untaken {
-            None => self.read(&mut x),
-            Some(untaken) if x.io.unsent_bytes(x.id) < untaken => self.wait(&mut x),
-            Some(_) => x.io.close(x.id, Close::Reset),
+        match (x.state.due, x.state.untaken) {
+            (None, _) => x.io.close(x.id, Close::Flush),
+            (_, None) => self.read(&mut x),
+            (_, Some(untaken)) if x.io.unsent_bytes(x.id) < untaken => self.wait(&mut x),
+            _ => x.io.close(x.id, Close::Reset),
         }
+    }
+
+    /// Those that have not requested anything.
+    fn is_idle(&self, _: ConnId, stream: &Stream) -> bool {
+        stream.due.is_none()
     }
 }

@@ -155,6 +155,36 @@ fn client_that_never_reads_kept_its_connection() {
 }
 
 #[test]
+fn silent_client_kept_the_only_place() {
+    let contents = pattern(60_000);
+    let machine = machine(10_000);
+    machine.add_file("site/file", contents.clone());
+    let config = simulated_config(FileDelivery::Plain).with(|c| c.max_connections = 1);
+    machine.add_peer(simulated::Client::new(b"", 1, SECOND).0);
+    let (mut client, received) = simulated::Client::new(REQUEST, 10_000, SECOND / 1_000);
+    client.connects_at = SECOND;
+    machine.add_peer(client);
+    simulated::serve(&machine, &config, Throttle::new("file", u32::MAX), |_| {});
+    let received = received.take();
+    assert!(body(&received.bytes) == contents, "{:?}", received.end);
+    assert!(received.time < 2 * SECOND, "{:?}", received.time);
+}
+
+#[test]
+fn silent_client_was_never_closed() {
+    let machine = machine(10_000);
+    machine.add_file("site/file", pattern(1));
+    let (client, received) = simulated::Client::new(b"", 1, SECOND);
+    machine.add_peer(client);
+    let config = simulated_config(FileDelivery::Plain);
+    simulated::serve(&machine, &config, Throttle::new("file", 1), |_| {});
+    let received = received.take();
+    assert_eq!((received.end, received.bytes.len()), (Some(ReceiveResult::End), 0));
+    let time = Throttle::MAX_STALL..Throttle::MAX_STALL + SECOND;
+    assert!(time.contains(&received.time), "{:?}", received.time);
+}
+
+#[test]
 fn missing_file_closes_the_connection() {
     let root = tempfile::tempdir().unwrap();
     on_each_at_once(|backend| {
