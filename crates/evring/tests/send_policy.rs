@@ -115,14 +115,14 @@ fn check_held_back_bytes(config: fn(&Path) -> Config) {
     });
 }
 
-/// Waits for room whenever the socket is full.
+/// Waits for room whenever the socket is full. Its pieces are larger than what a socket takes at once beyond its limit.
 struct WaitsIfFull;
 
 impl SendPolicy for WaitsIfFull {
     fn next(&mut self, state: &SendState<'_>) -> SendStep {
         match state.is_full {
             true => SendStep::WaitForRoom,
-            false => SendStep::Send { max_file_bytes: PIECE },
+            false => SendStep::Send { max_file_bytes: 256 * 1024 },
         }
     }
 }

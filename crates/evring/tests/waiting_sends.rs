@@ -119,7 +119,9 @@ impl SendPolicy for PausesIfFull {
     }
 }
 
-fn policies() -> [Option<fn() -> Box<dyn SendPolicy>>; 3] {
+type MakesPolicy = Option<fn() -> Box<dyn SendPolicy>>;
+
+fn policies() -> [MakesPolicy; 3] {
     let [plain, dns] = [FileDelivery::Plain, FileDelivery::Dns].map(FileDelivery::send_policy);
     [plain, dns, Some(|| Box::new(PausesIfFull))]
 }
@@ -132,7 +134,7 @@ struct Run {
     report: RunReport,
 }
 
-fn run(by: By, policy: Option<fn() -> Box<dyn SendPolicy>>, overwrites: bool) -> Run {
+fn run(by: By, policy: MakesPolicy, overwrites: bool) -> Run {
     let machine = Machine::new(&Plan::default().with(|p| {
         p.faults = Faults::NONE;
         p.room = Some(ROOM);
@@ -155,9 +157,10 @@ fn run(by: By, policy: Option<fn() -> Box<dyn SendPolicy>>, overwrites: bool) ->
         len: Rc::clone(&len),
     });
     let app = SendsAndOverwrites { is_truncated: &is_truncated };
-    by.serve(&machine, &config, app, |_| {}).unwrap();
+    let stats = by.serve(&machine, &config, app, |_| {});
     let report = machine.verdict();
     assert_eq!(report.failure, None, "{by:?}");
+    stats.unwrap();
     Run { len: len.get() as u64, is_truncated: is_truncated.get(), report }
 }
 
