@@ -32,6 +32,9 @@ pub struct Channel {
     /// The bytes that the process sent in the last answer.
     reply: Vec<u8>,
     aborts: u32,
+    /// Upcalls with deadlines up to this one count as one abort with the last that has lasted too long: the process had
+    /// them when it was late.
+    counted_until: Option<Instant>,
     is_gone: bool,
     /// The process that this belongs to; a child of fork has a copy.
     process: u32,
@@ -163,6 +166,7 @@ impl Channel {
             taken: 0,
             reply,
             aborts: 0,
+            counted_until: None,
             is_gone: false,
             process: std::process::id(),
         })
@@ -286,17 +290,20 @@ impl Channel {
     }
 
     /// Returns the next upcall that has lasted too long, or whose process has ended, and ends it. Its place
-    /// stays taken until the process answers or ends. Call it until it returns `None`.
+    /// stays taken until the process answers or ends. Call it until it returns `None`, after
+    /// [`next_done`](Self::next_done) has: an answer that has arrived is not late.
     pub fn next_expired(&mut self, now: Instant) -> Option<usize> {
         let is_gone = self.is_gone;
         let expired = |upcall: &Option<InFlight>| {
             upcall.is_some_and(|upcall| !upcall.is_over && (is_gone || upcall.deadline <= now))
         };
         let number = self.in_flight.iter().position(expired)?;
-        if let Some(upcall) = &mut self.in_flight[number] {
-            upcall.is_over = true;
+        let upcall = self.in_flight[number].as_mut()?;
+        upcall.is_over = true;
+        if self.counted_until.is_none_or(|until| upcall.deadline > until) {
+            self.aborts = self.aborts.saturating_add(1);
+            self.counted_until = Some(now + self.policy.timeout);
         }
-        self.aborts = self.aborts.saturating_add(1);
         // A look for each upcall that failed, so that the others do not wait for theirs.
         self.is_gone = self.is_gone || self.answer_event.0.has_ended();
         Some(number)
@@ -460,6 +467,57 @@ mod tests {
         assert_eq!(channel.free.count_ones(), 4);
         drop(channel);
         process.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn answers_waited_for_the_slow_one_of_their_batch() {
+        let (mut channel, peer) = pair();
+        let now = Instant::now();
+        let places = [&b"quick"[..], b"quick", b"slow"].map(|m| channel.submit(m, 1, now).unwrap());
+        let (begin, begun) = mpsc::channel();
+        let (go, wait) = mpsc::channel::<()>();
+        let process = thread::spawn(move || {
+            peer.serve(|upcall| {
+                if upcall.message() == b"slow" {
+                    begin.send(()).unwrap();
+                    let _ = wait.recv();
+                }
+                1
+            })
+        });
+        begun.recv_timeout(LONG).unwrap();
+        for place in &places[..2] {
+            assert_eq!(channel.next_done().map(|done| done.place), Some(*place));
+        }
+        assert_eq!(channel.next_done(), None);
+        let late = now + policy().timeout;
+        assert_eq!(channel.next_expired(late), Some(places[2]));
+        assert_eq!((channel.next_expired(late), channel.rejection(1)), (None, None));
+        drop(go);
+        drop(channel);
+        process.join().unwrap().unwrap();
+    }
+
+    #[test]
+    fn slow_upcall_disabled_the_process_with_those_that_waited_for_it() {
+        let (mut channel, peer) = pair();
+        let start = Instant::now();
+        let after = |quarters: u32| start + policy().timeout / 4 * quarters;
+        let answer = |place: usize| peer.shared.header().done.fetch_or(1 << place, SeqCst);
+        // The process is busy with the first one.
+        let places = [0, 1, 2, 3].map(|n| channel.submit(b"m", 1, after(n)).unwrap());
+        for (n, place) in (4..).zip(places) {
+            assert_eq!(channel.next_expired(after(n)), Some(place));
+            assert_eq!(channel.next_expired(after(n)), None);
+            answer(place);
+            assert_eq!((channel.next_done(), channel.rejection(1)), (None, None));
+        }
+        // It is late again and again.
+        for n in [8, 13] {
+            let place = channel.submit(b"m", 1, after(n)).unwrap();
+            assert_eq!(channel.next_expired(after(n + 4)), Some(place));
+        }
+        assert_eq!(channel.rejection(1), Some(MessageRejection::Disabled));
     }
 
     #[test]

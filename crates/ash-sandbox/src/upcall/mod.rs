@@ -2,7 +2,7 @@
 //!
 //! The server and the process share a mapped file with a number of places for messages, and two sets of bits:
 //! the messages that are submitted, and those that are done. The process takes all submitted messages at
-//! once, so that messages that arrive together cost one switch to it. The server sleeps, or does other work,
+//! once, so that messages that arrive together cost one switch to it, and says of each when it is done. The server sleeps, or does other work,
 //! until it answers; it trusts nothing in the shared memory: numbers are masked, lengths are bounded, and a
 //! reply is copied before it is looked at. A process that dies, hangs or floods costs its messages a bounded
 //! delay, after which they go to the application. One that wakes the server without answers costs a thread of the server 100
@@ -70,8 +70,8 @@ pub struct Policy {
     /// Time after which an upcall ends and its message goes to the application, as the two clock ticks of the
     /// thesis.
     pub timeout: Duration,
-    /// Number of upcalls in a row without an answer, or with an impossible one, after which the process gets
-    /// no more.
+    /// Number of failures in a row after which the process gets no more messages: upcalls without an answer in time, or with
+    /// an impossible one. Upcalls that were submitted before the process was late are no failures of their own.
     pub max_aborts: u32,
 }
 
