@@ -107,7 +107,7 @@ pub struct UpcallCounters {
     pub discarded: u64,
     /// Those that the application got, for any reason.
     pub passed: u64,
-    /// Those of them that the process did not answer in time.
+    /// Those of them that the process did not answer in time, or before its end.
     pub expired: u64,
     /// Messages that the process did not get, as it is off, full, disabled or gone, or the server was
     /// overloaded.
@@ -322,12 +322,20 @@ impl Upcalls {
         }
     }
 
+    /// Takes the answers, and ends the upcalls that are late, or all if the process has ended.
     fn take_answers(&mut self, io: &mut impl Commands) {
-        // Before the look, so that a later answer wakes again.
-        self.watch.state.is_pending.store(false, Ordering::Release);
+        // Before the look, so that a later answer, or the end of the process, wakes again.
+        self.watch.state.is_pending.swap(false, Ordering::AcqRel);
         while let Some(done) = self.channel.next_done() {
             self.watch.state.useless_notifications.store(0, Ordering::Relaxed);
             self.answered(io, done);
+        }
+        while let Some(place) = self.channel.next_expired(io.now()) {
+            if let Some((id, _)) = self.owners[place].take() {
+                increment(&self.shared.passed);
+                increment(&self.shared.expired);
+                self.end(io, id, 0);
+            }
         }
     }
 }
@@ -404,15 +412,7 @@ impl ReceiveHook for Upcalls {
         if timer != self.timer {
             return false;
         }
-        // An answer that has arrived is not late.
         self.take_answers(io);
-        while let Some(place) = self.channel.next_expired(io.now()) {
-            if let Some((id, _)) = self.owners[place].take() {
-                increment(&self.shared.passed);
-                increment(&self.shared.expired);
-                self.end(io, id, 0);
-            }
-        }
         self.arm(io, self.channel.deadline());
         true
     }

@@ -394,11 +394,12 @@ fn process_answers_before_the_application_on_every_mechanism() {
 #[test]
 fn message_of_a_process_that_dies_goes_to_the_application() {
     side_by_side(|mechanism| {
-        let timeout = Duration::from_millis(300);
-        let server = Server::start(mechanism, Policy::default().with(|p| p.timeout = timeout));
+        // Nothing waits for its time: the end of the process is noticed.
+        let policy = Policy::default().with(|p| p.timeout = 100 * TIMEOUT);
+        let server = Server::start(mechanism, policy);
         let mut client = server.connect(0);
         ask(&mut client, "x marks the spot", "app:x marks the spot");
-        // Its successors do not wait.
+        // Nor do its successors.
         for n in 0..20 {
             ask(&mut client, format!("hello {n}"), format!("app:hello {n}"));
         }

@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::{Duration, Instant};
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -219,8 +219,11 @@ impl Channel {
     }
 
     /// Returns the next answer. Its reply is in [`reply`](Self::reply). After `None` the event notifies of the next
-    /// one. Answers that nobody waits for, or that are impossible, are dropped.
+    /// one. Answers that nobody waits for, or that are impossible, are dropped. If the event has notified of the end of the
+    /// process, [`next_expired`](Self::next_expired) then ends all upcalls.
     pub fn next_done(&mut self) -> Option<Done> {
+        // Before the look, which finds what the process has answered until its end.
+        self.is_gone |= self.answer_event.0.has_ended.load(Acquire);
         for _ in 0..MAX_LOOKS {
             while self.taken != 0 {
                 let number = self.taken.trailing_zeros() as usize;
@@ -371,7 +374,7 @@ impl AnswerEvent {
             let _ = rustix::io::read(own, &mut [0; 8]);
         }
         if !fds[1].revents().is_empty() && !super::take_wake_ups(stream) {
-            has_ended.store(true, Relaxed);
+            has_ended.store(true, Release);
         }
         Ok(true)
     }
@@ -530,6 +533,23 @@ mod tests {
         // The second one does not wait for its own deadline.
         assert_eq!([channel.next_expired(late), channel.next_expired(late)], two);
         assert_eq!(channel.next_expired(late), None);
+        assert_eq!(channel.rejection(1), Some(MessageRejection::Gone));
+    }
+
+    #[test]
+    fn end_of_the_process_was_noticed_only_when_a_message_expired() {
+        let (mut channel, peer) = pair();
+        let now = Instant::now();
+        let places = [b"one", b"two"].map(|m| channel.submit(m, 1, now).unwrap());
+        peer.shared.place(places[0]).result.store(1, Relaxed);
+        peer.shared.header().done.store(1 << places[0], SeqCst);
+        drop(peer);
+        assert!(channel.answer_event().wait(LONG).unwrap());
+        // It has answered one before.
+        assert_eq!(channel.next_done().map(|done| done.place), Some(places[0]));
+        assert_eq!(channel.next_done(), None);
+        assert_eq!(channel.next_expired(now), Some(places[1]));
+        assert_eq!(channel.next_expired(now), None);
         assert_eq!(channel.rejection(1), Some(MessageRejection::Gone));
     }
 
