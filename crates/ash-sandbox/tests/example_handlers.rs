@@ -36,7 +36,7 @@ fn ash(file: &str) -> Ash {
 
 fn run(handler: &mut Handler, message: &[u8]) -> (Outcome, Vec<u8>) {
     let outcome = handler.handle_copy(message, 7, Instant::now());
-    (outcome, handler.sent().flatten().copied().collect())
+    (outcome, handler.sent(message).flatten().copied().collect())
 }
 
 /// The same for a message that lands in a buffer of 64 bytes.
@@ -198,7 +198,7 @@ fn lock_is_acquired_once_and_the_application_gets_other_requests() {
     let mut handler = ash.instantiate_with(1, &table).unwrap();
     let mut ask = |connection, message: &[u8]| {
         let outcome = handler.handle_copy(message, connection, Instant::now());
-        let sent: Vec<u8> = handler.sent().flatten().copied().collect();
+        let sent: Vec<u8> = handler.sent(message).flatten().copied().collect();
         (outcome, sent)
     };
     let aborted = (Outcome::Passed(Pass::Voluntary), vec![]);

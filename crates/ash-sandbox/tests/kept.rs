@@ -39,7 +39,8 @@ fn handler(max_kept: usize) -> Handler {
     let sandboxer = Sandboxer::new(Policy::default().with(|p| p.max_sends = 64)).unwrap();
     let ash = sandboxer.load(&wat::parse_str(MODULE).unwrap()).unwrap();
     let mut handler = ash.instantiate(1).unwrap();
-    handler.set_max_kept(max_kept);
+    // SAFETY: each message is the only one in its block while it is kept, and no kernel writes to them.
+    unsafe { handler.set_max_kept(max_kept) };
     handler
 }
 
@@ -47,11 +48,13 @@ fn handler(max_kept: usize) -> Handler {
 fn land(handler: &mut Handler, slot: u8, message: &[u8]) -> (Outcome, Vec<i8>) {
     let start = handler.memory().message_area().start + 64 * usize::from(slot);
     let to = handler.memory().host_pointer(start);
-    // SAFETY: the block is in the message area, and no handler runs.
-    unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
-    let range = start..start + message.len();
-    let outcome = handler.handle(range, 7, slot.into(), Instant::now());
-    let statuses = handler.sent().last().unwrap_or_default();
+    // SAFETY: the block is in the message area, no handler runs, and nothing else writes to the message until it was handled.
+    let message = unsafe {
+        message.as_ptr().copy_to_nonoverlapping(to, message.len());
+        std::slice::from_raw_parts(to, message.len())
+    };
+    let outcome = handler.handle(message, 7, slot.into(), Instant::now());
+    let statuses = handler.sent(message).last().unwrap_or_default();
     (outcome, statuses.iter().map(|status| *status as i8).collect())
 }
 
@@ -86,7 +89,7 @@ fn handler_that_keeps_everything_meets_the_bound() {
     // A message that was copied lies in no slot.
     let mut handler = handler(3);
     assert_eq!(handler.handle_copy(b"k.", 7, Instant::now()), Outcome::Handled);
-    assert_eq!((handler.sent().last(), handler.keeps()), (Some(&[0xff][..]), None));
+    assert_eq!((handler.sent(b"k.").last(), handler.keeps()), (Some(&[0xff][..]), None));
 }
 
 #[test]
@@ -94,7 +97,7 @@ fn messages_are_sent_and_copied_while_they_are_kept() {
     let mut handler = handler(2);
     handled(&mut handler, 5, b"k.");
     assert_eq!(handled(&mut handler, 0, b"s\x05c\x05s\x04c\x04"), [0, 0, -1, -1]);
-    assert_eq!(handler.sent().next(), Some(&b"k"[..]));
+    assert_eq!(handler.sent(b"").next(), Some(&b"k"[..]));
     // Also with the message that gives them back, but no longer.
     assert_eq!(handled(&mut handler, 0, b"b\x05s\x05"), [0, 0]);
     assert_eq!(handled(&mut handler, 0, b"s\x05c\x05"), [-1, -1]);
@@ -125,7 +128,8 @@ fn place_of_a_message_that_was_given_back_was_not_free_until_the_next_one() {
     assert_eq!((handler.keeps(), handler.given_back()), (Some(2), &[0][..]));
     assert_eq!(handled(&mut handler, 3, b"k.s\x00s\x01s\x02"), [-2, -1, 0, 0]);
     // With a lower maximum, it gives back first.
-    handler.set_max_kept(1);
+    // SAFETY: as in `handler`.
+    unsafe { handler.set_max_kept(1) };
     assert_eq!(handled(&mut handler, 3, b"b\x01k.b\x02k."), [0, -2, 0, 0]);
 }
 

@@ -197,15 +197,16 @@ fn addresses_of_the_host_lead_nowhere() {
                 arguments[argument] = number;
                 let message = [what, arguments[0], arguments[1], arguments[2], arguments[3]];
                 let message = message.map(u32::to_le_bytes);
-                let outcome = hostile.handle_copy(message.as_flattened(), 1, Instant::now());
+                let message = message.as_flattened();
+                let outcome = hostile.handle_copy(message, 1, Instant::now());
                 let name = format!("operation {what} with {arguments:x?}: {outcome:?}");
-                let result = hostile.sent().last().map(|sent| sent.as_chunks().0[0]);
+                let result = hostile.sent(message).last().map(|sent| sent.as_chunks().0[0]);
                 if arguments == valid
                     && result.is_some_and(|result| i64::from_le_bytes(result) >= 0)
                 {
                     succeeded.insert(what);
                 }
-                for sent in hostile.sent() {
+                for sent in hostile.sent(message) {
                     assert!(!has_secret(sent), "{name} has sent a secret");
                 }
                 assert!(is_kept(2..table.words().len()), "{name} has written to the table");

@@ -61,8 +61,9 @@ fn run(handler: &mut Handler, message: &[u8]) -> Outcome {
     handler.handle_copy(message, 7, Instant::now())
 }
 
+/// Returns what a handler has sent, which is nothing of its message.
 fn sent(handler: &Handler) -> Vec<Vec<u8>> {
-    handler.sent().map(<[u8]>::to_vec).collect()
+    handler.sent(b"").map(<[u8]>::to_vec).collect()
 }
 
 #[test]
@@ -76,11 +77,39 @@ fn handler_sees_the_message_where_it_has_landed_and_sends_it_from_there() {
     );
     let area = handler.memory().message_area();
     let at = area.start + 1000;
-    // SAFETY: the area has room for five bytes there, and no handler runs.
-    unsafe { b"hello".as_ptr().copy_to_nonoverlapping(handler.memory().host_pointer(at), 5) };
-    assert_eq!(handler.handle(at..at + 5, 77, 3, Instant::now()), Outcome::Handled);
-    assert_eq!(sent(&handler), [b"hello".to_vec(), vec![77, 0, 0, 0, 3, 0, 0, 0]]);
+    let to = handler.memory().host_pointer(at);
+    // SAFETY: the area has room for five bytes there, no handler runs, and nothing else writes to them.
+    let message = unsafe {
+        b"hello".as_ptr().copy_to_nonoverlapping(to, 5);
+        std::slice::from_raw_parts(to, 5)
+    };
+    assert_eq!(handler.handle(message, 77, 3, Instant::now()), Outcome::Handled);
+    let sent: Vec<_> = handler.sent(message).collect();
+    assert_eq!(sent, [&b"hello"[..], &[77, 0, 0, 0, 3, 0, 0, 0]]);
     assert_eq!(handler.sends()[0], at..at + 5, "sent without a copy");
+}
+
+#[test]
+fn what_was_sent_of_a_message_was_read_from_a_buffer_that_the_kernel_had_again() {
+    let body = "(drop (call $send (local.get $offset) (local.get $length)))
+         (drop (call $send (i32.add (local.get $offset) (i32.const 2)) (i32.const 1)))
+         (drop (call $send (i32.add (local.get $offset) (i32.const 1)) (i32.const 0)))
+         (drop (call $send (i32.const 65535) (i32.const 1)))
+         (i32.const 1)";
+    let mut handler = handler(body);
+    let to = handler.memory().host_pointer(handler.memory().message_area().start);
+    // SAFETY: the bytes are in the area, no handler runs, and nothing else writes to them.
+    let message = unsafe {
+        b"one".as_ptr().copy_to_nonoverlapping(to, 3);
+        std::slice::from_raw_parts(to, 3)
+    };
+    let (mine, landed) = (message.to_vec(), handler.handle(message, 1, 0, Instant::now()));
+    // SAFETY: as above; `message` is not used any more.
+    unsafe { b"two".as_ptr().copy_to_nonoverlapping(to, 3) };
+    for outcome in [landed, run(&mut handler, b"one")] {
+        assert_eq!(outcome, Outcome::Handled);
+        assert_eq!(handler.sent(&mine).collect::<Vec<_>>(), [&b"one"[..], b"e", b"", b"\0"]);
+    }
 }
 
 #[test]
@@ -799,7 +828,13 @@ fn cache_is_used_and_must_be_trusted() {
 #[test]
 #[should_panic(expected = "outside of the message area")]
 fn message_outside_of_the_area_is_an_error_of_the_caller() {
-    handler("(i32.const 1)").handle(0..1, 1, 0, Instant::now());
+    let mut handler = handler("(i32.const 1)");
+    let start = handler.memory().message_area().start;
+    let from = handler.memory().host_pointer(start - 1);
+    // SAFETY: two bytes of the memory, to which nothing writes.
+    let message = unsafe { std::slice::from_raw_parts(from, 2) };
+    assert_eq!(handler.handle(&message[1..], 1, 0, Instant::now()), Outcome::Handled);
+    handler.handle(message, 1, 0, Instant::now());
 }
 
 #[test]

@@ -55,7 +55,7 @@ fn handler_changes_data_of_the_application_by_its_locks_and_does_not_wait() {
     let table = bank(3, 100);
     let mut handler = account(&table);
     assert_eq!(transfer(&mut handler, 0, 1, 30), Outcome::Handled);
-    assert_eq!(handler.sent().collect::<Vec<_>>(), [70u64.to_le_bytes()]);
+    assert_eq!(handler.sent(b"").collect::<Vec<_>>(), [70u64.to_le_bytes()]);
     assert_eq!(balances(&table), [70, 130, 100]);
     // Either lock is taken by the application.
     for section in [0, 1] {
@@ -199,7 +199,7 @@ const CALLS: &str = r#"(module
 fn calls(handler: &mut Handler, calls: &[[u32; 4]]) -> Vec<i32> {
     let message: Vec<u8> = calls.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
     assert_eq!(handler.handle_copy(&message, 1, Instant::now()), Outcome::Handled);
-    let sent: Vec<u8> = handler.sent().flatten().copied().collect();
+    let sent: Vec<u8> = handler.sent(&message).flatten().copied().collect();
     sent.as_chunks().0.iter().map(|bytes| i32::from_le_bytes(*bytes)).collect()
 }
 

@@ -8,7 +8,7 @@ use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, Place};
 
 use crate::bindings::{BindingReader, NewHandler};
 use crate::hooks::BindError;
-use crate::tenant::{Bound, Landed, Lends, Reply, Taken, Tenant, Verdict};
+use crate::tenant::{Bound, Landed, Lends, Reply, Tenant, Verdict};
 use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, Rx};
 
 /// Handlers in a sandbox, in front of an application: a [`ReceiveHook`].
@@ -185,11 +185,7 @@ impl Landing {
             queued = io.send(id, chunk);
             true
         };
-        let take = |taken| match taken {
-            Taken::ToSend => rx.take(),
-            Taken::ToKeep => rx.take_in_place().expect("it has landed in a buffer"),
-        };
-        bound.replies(&message, take, send);
+        bound.replies(&message, rx, send);
         rx.consume(rx.bytes().len());
         if !self.busy_poll.is_zero() {
             io.busy_poll(self.busy_poll);

@@ -11,8 +11,8 @@ use crate::hooks::BindError;
 /// The receive buffers in the memory of a handler that an application calls itself, where [`Landing`](crate::hooks::Landing) calls
 /// those in front of it.
 ///
-/// The application passes messages that landed there to [`Handler::handle`], and copies others
-/// ([`Handler::handle_copy`]).
+/// The application passes messages that landed there, which have a [slot](Self::slot_of), to [`Handler::handle`], and copies
+/// others ([`Handler::handle_copy`]).
 #[derive(Debug)]
 pub struct LandingArea {
     group: BufferGroup,
@@ -68,15 +68,13 @@ impl LandingArea {
         (offset / self.stride) as u32
     }
 
-    /// Returns where bytes lie in the memory of the handler, and their slot, if there are some and they are in one of the
-    /// buffers.
+    /// Returns the slot of the buffer that bytes lie in, if there are some and they are in one of the buffers.
     #[inline]
-    pub fn place_of(&self, bytes: &[u8]) -> Option<(Range<usize>, u32)> {
+    pub fn slot_of(&self, bytes: &[u8]) -> Option<u32> {
         let offset =
             bytes.first().map(|first| (&raw const *first).addr())?.checked_sub(self.start)?;
-        let end = offset.checked_add(bytes.len()).filter(|end| *end <= self.range.len())?;
-        let place = self.range.start + offset..self.range.start + end;
-        Some((place, self.slot(offset)))
+        let end = offset.checked_add(bytes.len())?;
+        (end <= self.range.len()).then(|| self.slot(offset))
     }
 }
 

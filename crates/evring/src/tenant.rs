@@ -11,6 +11,7 @@ use ash_sandbox::model::{ProcessState, Strategy};
 use ash_sandbox::sandbox::{Area, COUNTERS, Handler, MAX_KEPT, Outcome, Pass, SLOT_GAP};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList, RxBuf};
 
+use crate::Rx;
 use crate::bindings::BindingsId;
 use crate::hooks::{BindError, Bindings, LandingArea};
 use crate::landing_area::AreaBuffers;
@@ -211,6 +212,42 @@ pub(crate) enum Taken {
     ToKeep,
 }
 
+/// The buffer of a message, or its bytes elsewhere.
+pub(crate) trait MessageBuffer {
+    /// Returns the message, unless it was taken.
+    fn bytes(&self) -> &[u8];
+
+    /// Takes it, once.
+    fn take(&mut self, taken: Taken) -> RxBuf;
+}
+
+impl MessageBuffer for Rx<'_> {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.bytes()
+    }
+
+    #[inline]
+    fn take(&mut self, taken: Taken) -> RxBuf {
+        match taken {
+            Taken::ToSend => self.take(),
+            Taken::ToKeep => self.take_in_place().expect("it has landed in a buffer"),
+        }
+    }
+}
+
+impl MessageBuffer for Option<RxBuf> {
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.as_deref().unwrap_or_default()
+    }
+
+    #[inline]
+    fn take(&mut self, _: Taken) -> RxBuf {
+        self.take().expect("the buffer of a message is taken once")
+    }
+}
+
 /// A reply to a message.
 pub(crate) enum Reply<'a> {
     /// It leaves from the memory of the handler.
@@ -327,10 +364,12 @@ impl Bound {
         let mut message = 0..0;
         let outcome = match landed_at {
             Some(Landed { offset, is_scarce }) => {
-                handler.set_max_kept(if is_scarce { 0 } else { *max_kept });
+                // SAFETY: `replies` puts the buffer of each message that the handler keeps into `kept`. It stays there until
+                // the handler has given it back or loses all.
+                unsafe { handler.set_max_kept(if is_scarce { 0 } else { *max_kept }) };
                 let start = messages.range().start + offset;
                 message = start..start + bytes.len();
-                handler.handle(message.clone(), connection, messages.slot(offset), now)
+                handler.handle(bytes, connection, messages.slot(offset), now)
             }
             None => handler.handle_copy(bytes, connection, now),
         };
@@ -380,13 +419,13 @@ impl Bound {
     }
 
     /// Passes the replies to a message that the handler has handled to `send`, in order, and then keeps the message and
-    /// gives others back, as the handler has chosen. `take` takes the buffer of the message, at most once: for a reply, or
+    /// gives others back, as the handler has chosen. It takes the buffer of the message at most once: for a reply, or
     /// to keep it where it is. `send` returns whether it sends the reply.
     #[inline]
     pub(crate) fn replies(
         &mut self,
         message: &Range<usize>,
-        mut take: impl FnMut(Taken) -> RxBuf,
+        from: &mut impl MessageBuffer,
         mut send: impl FnMut(Reply<'_>) -> bool,
     ) {
         let Bound { handler, size, replies, lends, kept, shared, .. } = self;
@@ -397,9 +436,9 @@ impl Bound {
         // into it again from then on.
         let keeps = handler.keeps();
         let last = handler.sends().iter().rposition(|sent| keeps.is_none() && is_message(sent));
-        for (n, (range, bytes)) in handler.sends().iter().zip(handler.sent()).enumerate() {
+        for (n, range) in handler.sends().iter().enumerate() {
             let lent = if last == Some(n) && lends.covers(range.len(), *size) {
-                let mut buffer = take(Taken::ToSend);
+                let mut buffer = from.take(Taken::ToSend);
                 let is_lent = buffer.place().is_some();
                 buffer.advance(range.start - message.start);
                 buffer.truncate(range.len());
@@ -409,7 +448,10 @@ impl Bound {
             };
             let (reply, is_lent) = match lent {
                 Some((buffer, is_lent)) => (Reply::Lent(buffer), is_lent),
-                None => (Reply::Copied(bytes), false),
+                None => {
+                    let bytes = handler.sent(from.bytes()).nth(n).unwrap_or_default();
+                    (Reply::Copied(bytes), false)
+                }
             };
             if !send(reply) {
                 continue;
@@ -425,7 +467,7 @@ impl Bound {
             kept.retain(|(kept, _)| kept != slot);
         }
         if let Some(slot) = keeps {
-            kept.push((slot, take(Taken::ToKeep)));
+            kept.push((slot, from.take(Taken::ToKeep)));
         }
     }
 

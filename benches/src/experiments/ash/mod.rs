@@ -22,7 +22,7 @@ pub(super) mod web;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ash_sandbox::sandbox::{Handler, Policy, Sandboxer, SharedTable};
+use ash_sandbox::sandbox::{Handler, Outcome as Handled, Policy, Sandboxer, SharedTable};
 
 use super::contestants::{Contestant, bars, ratio, run_rounds, values};
 use crate::failure::Failure;
@@ -59,6 +59,16 @@ fn flush(bytes: &[u8]) {
 /// Returns a handler with these instructions, whose budget is not used up. Each handler ends by `1`.
 fn handler(body: &str) -> Result<Handler, Failure> {
     load(&text_of(body))
+}
+
+/// Lets a handler handle the first bytes of its message area.
+fn handle_landed(handler: &mut Handler, len: usize, now: Instant) -> Handled {
+    let area = handler.memory().message_area();
+    assert!(len <= area.len(), "a message of {len} bytes");
+    // SAFETY: the bytes are in the area, and nothing writes to them until the handler has returned.
+    let message =
+        unsafe { std::slice::from_raw_parts(handler.memory().host_pointer(area.start), len) };
+    handler.handle(message, 7, 0, now)
 }
 
 /// Returns the increment after the computation of a [request](request::Request), which may be longer than a handler's by

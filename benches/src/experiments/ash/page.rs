@@ -84,7 +84,7 @@ mod tests {
         let sandboxed = load(&module(b"a reply", false));
         for mut handler in [sandboxed, native(b"a reply".to_vec())].map(Result::unwrap) {
             assert_eq!(handler.handle_copy(REQUEST, 1, Instant::now()), Outcome::Handled);
-            assert_eq!(handler.sent().collect::<Vec<_>>(), [b"a reply"]);
+            assert_eq!(handler.sent(REQUEST).collect::<Vec<_>>(), [b"a reply"]);
             for other in [&b"GET /1k.txt"[..], b"GET /2k.txt HTTP/1.1", b"GET /1k.html HTTP/1.1"] {
                 let passed = Outcome::Passed(Pass::ByHandler);
                 assert_eq!(handler.handle_copy(other, 1, Instant::now()), passed);

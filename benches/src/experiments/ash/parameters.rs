@@ -13,7 +13,7 @@ use ash_sandbox::sandbox::Handler;
 use super::request::Times;
 use super::scheduling::{Busy, Policy};
 use super::server::{Placement, Server, Setup};
-use super::{Contestant, handler, ns_each};
+use super::{Contestant, handle_landed, handler, ns_each};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, pin};
 use crate::statistics::spread;
@@ -150,19 +150,16 @@ fn way_us(setup: Setup, of: fn(&Times) -> f64) -> Result<f64, Failure> {
 
 struct Invoked {
     handler: Handler,
-    start: usize,
     now: Instant,
 }
 
 impl Invoked {
     fn new(body: &str) -> Result<Self, Failure> {
-        let handler = handler(body)?;
-        let start = handler.memory().message_area().start;
-        Ok(Invoked { handler, start, now: Instant::now() })
+        Ok(Invoked { handler: handler(body)?, now: Instant::now() })
     }
 
     fn once(&mut self) {
-        black_box(self.handler.handle(self.start..self.start + 8, 7, 0, self.now));
+        black_box(handle_landed(&mut self.handler, 8, self.now));
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use ash_sandbox::sandbox::{Handler, Outcome as Handled, Policy, Sandboxer};
 
-use super::{flush, handler, ns_each};
+use super::{flush, handle_landed, handler, ns_each};
 use crate::command::{Invoke, RemoteWrite};
 use crate::failure::Failure;
 
@@ -71,7 +71,7 @@ impl Writer {
     pub(super) fn write(&mut self) {
         match &mut self.code {
             Code::Handler(handler, message) => {
-                black_box(handler.handle(black_box(message.clone()), 7, 0, self.now));
+                black_box(handle_landed(handler, black_box(message.len()), self.now));
             }
             Code::Function { write, message, memory } => {
                 black_box(*write)(black_box(message), memory);

@@ -9,7 +9,7 @@ use super::datagrams::{DatagramPlacement, DatagramServer};
 use super::request::Request;
 use super::scheduling::{Busy, Policy, owner_policy};
 use super::server::{Placement, Server, Setup};
-use super::{Contestant, bars, handler, ns_each, ratio, run_rounds};
+use super::{Contestant, bars, handle_landed, handler, ns_each, ratio, run_rounds};
 use crate::failure::Failure;
 use crate::measure::{CLIENT_CORE, OtherPrograms, pin};
 use crate::outcome::Outcome;
@@ -99,11 +99,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
     let mut outcome = Outcome::new(EXPERIMENT.id);
     let extent = if cx.quick { QUICK } else { FULL };
     let mut handler = handler("")?;
-    let start = handler.memory().message_area().start;
     let mut dispatch = [Contestant::new("sandboxed", move || {
         let now = Instant::now();
         Ok(ns_each(INVOCATIONS, || {
-            black_box(handler.handle(black_box(start..start + 8), 7, 0, now));
+            black_box(handle_landed(&mut handler, black_box(8), now));
         }))
     })];
     run_rounds(cx, extent.0, &mut dispatch)?;

@@ -297,9 +297,13 @@ impl Handler {
         self.code.host_mut().set_free_slots(slots);
     }
 
-    /// Sets how many messages the handler may keep where they have landed, up to [`MAX_KEPT`](super::MAX_KEPT); at first none. The caller keeps the buffer of
-    /// each until the handler has given it back: see [`keeps`](Self::keeps).
-    pub fn set_max_kept(&mut self, slots: usize) {
+    /// Sets how many messages the handler may keep where they have landed, up to [`MAX_KEPT`](super::MAX_KEPT); at first none.
+    ///
+    /// # Safety
+    /// The caller keeps the buffer of each message that the handler [keeps](Self::keeps): nothing writes to it until the handler
+    /// has [given it back](Self::given_back), an abort has disabled the handler, or it was [taken back](Self::take_back_kept),
+    /// nor afterwards while what the handler has [sent](Self::sent) before is used.
+    pub unsafe fn set_max_kept(&mut self, slots: usize) {
         self.code.host_mut().kept.set_max(slots);
     }
 
@@ -391,25 +395,23 @@ impl Handler {
         self.invoke(area.start..area.start + message.len(), connection, None, now, left)
     }
 
-    /// Handles a message that lies in the message area, in a slot of the receive ring. Sends and
-    /// events of a handler that does not handle the message are dropped.
+    /// Handles a message that lies in the message area, in the mapping of the host, and in a slot of the receive ring. Sends
+    /// and events of a handler that does not handle the message are dropped.
     ///
     /// # Panics
     /// If the message is not in the message area.
-    pub fn handle(
-        &mut self,
-        message: Range<usize>,
-        connection: u64,
-        slot: u32,
-        now: Instant,
-    ) -> Outcome {
+    pub fn handle(&mut self, message: &[u8], connection: u64, slot: u32, now: Instant) -> Outcome {
         let area = self.memory.message_area();
+        let first = self.memory.host_pointer(area.start).addr();
+        let offset = message.as_ptr().addr().wrapping_sub(first);
         assert!(
-            message.start >= area.start && message.start <= message.end && message.end <= area.end,
-            "a message at {message:?}, outside of the message area {area:?}"
+            offset <= area.len() && message.len() <= area.len() - offset,
+            "a message outside of the message area"
         );
+        let start = area.start + offset;
+        let place = start..start + message.len();
         match self.admit(now) {
-            Ok(left) => self.invoke(message, connection, Some(slot), now, left),
+            Ok(left) => self.invoke(place, connection, Some(slot), now, left),
             Err(reason) => Outcome::Passed(reason),
         }
     }
@@ -508,11 +510,19 @@ impl Handler {
         &self.code.host().sends
     }
 
-    /// Returns the bytes that the handler has sent in the last invocation, in order.
-    pub fn sent(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        self.sends().iter().map(|range| {
-            // SAFETY: the range is in the memory. No handler runs, as that needs `&mut self`, and the kernel
-            // does not write to a message that was received.
+    /// Returns the bytes that the handler has sent in the last invocation, in order. `message` is the message of that
+    /// invocation, of which they may be parts; those that it does not have are empty.
+    pub fn sent<'a>(&'a self, message: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + Clone {
+        let place = self.code.host().message();
+        self.sends().iter().map(move |range| {
+            // The kernel may write to its place again, unless the caller still has the buffer.
+            if range.start >= place.start && range.end <= place.end {
+                let part = range.start - place.start..range.end - place.start;
+                return message.get(part).unwrap_or_default();
+            }
+            // SAFETY: the range is in the memory: in the handler's own, in a reply slot, or in a message that it keeps. No
+            // handler runs, as that needs `&mut self`; the kernel only reads replies, and the caller of `set_max_kept` has
+            // promised that nothing writes to kept messages.
             unsafe {
                 std::slice::from_raw_parts(self.memory.host_pointer(range.start), range.len())
             }

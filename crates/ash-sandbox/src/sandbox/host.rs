@@ -140,6 +140,12 @@ impl Host {
         self.free_slots = slots;
     }
 
+    /// Returns the place of the message of the last invocation.
+    #[inline]
+    pub(crate) fn message(&self) -> &Range<usize> {
+        &self.message
+    }
+
     /// Returns the operations that host calls have left.
     pub(crate) fn operations(&self) -> u64 {
         self.operations

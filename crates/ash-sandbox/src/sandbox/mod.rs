@@ -20,7 +20,7 @@
 //! let mut handler = ash.instantiate(1)?; // for tenant 1
 //! // A message of connection 7.
 //! assert_eq!(handler.handle_copy(b"ping", 7, Instant::now()), Outcome::Handled);
-//! assert_eq!(handler.sent().next(), Some(&b"ping"[..]));
+//! assert_eq!(handler.sent(b"ping").next(), Some(&b"ping"[..]));
 //! # Ok(())
 //! # }
 //! ```

@@ -248,8 +248,7 @@ impl<K: Kernel> DatagramServer<K> {
                     sent_len.saturating_add(HEADERS).saturating_mul(max as usize)
                 });
                 let mut buffer = Some(buffer);
-                let take = |_| buffer.take().expect("the buffer of a message is taken once");
-                bound.replies(&message, take, |reply| {
+                bound.replies(&message, &mut buffer, |reply| {
                     let len = reply.len().saturating_add(HEADERS);
                     let is_sent = len <= left
                         && outbox.send(kernel, shared, source, |data| match reply {

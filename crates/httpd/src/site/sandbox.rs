@@ -245,16 +245,16 @@ impl Sandbox {
         let listener = x.state.listener;
         let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
         for Bound { name, handler, is_disabled, area, .. } in bound {
-            let landed = area.as_ref().and_then(|area| area.place_of(&head));
-            let has_landed = landed.is_some();
-            let mut outcome = match landed {
-                Some((message, slot)) => handler.handle(message, connection, slot, x.io.now()),
+            let slot = area.as_ref().and_then(|area| area.slot_of(&head));
+            let has_landed = slot.is_some();
+            let mut outcome = match slot {
+                Some(slot) => handler.handle(&head, connection, slot, x.io.now()),
                 None => handler.handle_copy(&head, connection, x.io.now()),
             };
             metrics.sandbox_landed.add((has_landed && has_run(&outcome)).into());
             let mut response = None;
             if outcome == Outcome::Handled && !handler.sends().is_empty() {
-                match sandbox_response::check(handler.sent(), memory) {
+                match sandbox_response::check(handler.sent(&head), memory) {
                     Ok(checked) => response = Some(checked),
                     Err(reason) => {
                         warn!("the handler {name} sent what is not one response: {reason}");
@@ -282,7 +282,7 @@ impl Sandbox {
                 return Some(Sent { stays_open: false, ..Sent::new(status, 0, 0) });
             };
             let clock = &context.responder.clock;
-            return Some(send(x, handler, response, (clock, memory), options));
+            return Some(send(x, handler.sent(&head), response, (clock, memory), options));
         }
         None
     }
@@ -331,9 +331,9 @@ fn put_missing_fields(
 
 /// Sends a response of a handler, which was checked, with the fields that it needs behind its status line. `memory` has
 /// room for these.
-fn send(
+fn send<'a>(
     x: &mut Cx<'_, impl Commands, State>,
-    handler: &Handler,
+    pieces: impl Iterator<Item = &'a [u8]>,
     response: CheckedResponse,
     (clock, memory): (&Clock, &mut Vec<u8>),
     options: ResponseOptions,
@@ -343,7 +343,7 @@ fn send(
     let is_whole = has_date && has_server && (closes || connection(options).is_empty());
     let (mut queued, mut line_bytes) = (0, if is_whole { 0 } else { response.line_bytes });
     memory.clear();
-    for piece in handler.sent() {
+    for piece in pieces {
         let (line, rest) = piece.split_at(line_bytes.min(piece.len()));
         if line_bytes > 0 {
             line_bytes -= line.len();
