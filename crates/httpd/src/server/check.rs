@@ -172,7 +172,7 @@ impl Builder {
     /// Checks the handlers in a sandbox, of which it creates an instance as each worker does.
     #[cfg(feature = "sandbox")]
     fn check_handlers(&self, listen: &[SocketAddr]) -> Result<(), Error> {
-        let mut handlers = modules::load(&self.modules, None)?;
+        let mut handlers = modules::check(&self.modules, self.handler_cache.as_deref())?;
         handlers.extend(self.sandbox.iter().cloned());
         Sandbox::new(&handlers, &[])
             .map_err(|(name, rejection)| Error::Handler(name, rejection))?;

@@ -5,7 +5,7 @@ use std::io::{self, Read};
 use std::net::SocketAddr;
 use std::path::Path;
 
-use ash_sandbox::sandbox::{Policy, Sandboxer};
+use ash_sandbox::sandbox::{Policy, Rejection, Sandboxer};
 use evring::sockets::ListeningSocket;
 
 use crate::regular_file;
@@ -22,11 +22,7 @@ pub(crate) fn load(
     cache: Option<&Path>,
 ) -> Result<Vec<SandboxedHandler>, Error> {
     let Some(first) = modules.first() else { return Ok(Vec::new()) };
-    let rejected = |module: &HandlerModule, rejection| {
-        Error::Handler(module.file.display().to_string(), rejection)
-    };
-    let mut sandboxer =
-        Sandboxer::new(Policy::default()).map_err(|rejection| rejected(first, rejection))?;
+    let mut sandboxer = sandboxer(first)?;
     if let Some(directory) = cache {
         sandboxer = sandboxer.with_cache(directory).map_err(Error::HandlerCache)?;
     }
@@ -41,6 +37,26 @@ pub(crate) fn load(
         Ok(addresses.into_iter().fold(handler, SandboxedHandler::listener_at_one_of))
     };
     tenants.into_iter().zip(modules).map(load).collect()
+}
+
+/// Loads handlers as [`load`] does. Checks the cache, without writing to it.
+pub(crate) fn check(
+    modules: &[HandlerModule],
+    cache: Option<&Path>,
+) -> Result<Vec<SandboxedHandler>, Error> {
+    if let (Some(first), Some(directory)) = (modules.first(), cache) {
+        sandboxer(first)?.with_cache(directory).map_err(Error::HandlerCache)?;
+    }
+    load(modules, None)
+}
+
+/// Returns a sandboxer for modules, of which an error names the first one.
+fn sandboxer(first: &HandlerModule) -> Result<Sandboxer, Error> {
+    Sandboxer::new(Policy::default()).map_err(|rejection| rejected(first, rejection))
+}
+
+fn rejected(module: &HandlerModule, rejection: Rejection) -> Error {
+    Error::Handler(module.file.display().to_string(), rejection)
 }
 
 /// Reads a file of up to `max` bytes.

@@ -180,9 +180,30 @@ fn compiled_handlers_are_kept_in_a_directory_of_this_user() {
         (root.path().join("missing").to_str().unwrap(), "No such file"),
     ] {
         let arguments = ["--handler", &hello, "--handler-cache", directory];
-        let output = httpd(&arguments).output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("as a cache") && error.contains(reason), "{error}");
+        for check in [&[][..], &["--check-config"]] {
+            let output = httpd(&[&arguments[..], check].concat()).output().unwrap();
+            let error = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(1), "{check:?}: {error}");
+            assert!(error.contains("as a cache") && error.contains(reason), "{check:?}: {error}");
+        }
     }
+}
+
+#[test]
+fn check_accepted_a_cache_that_others_can_write_to_and_writes_to_none() {
+    let (cache, root) = (tempfile::tempdir().unwrap(), root());
+    let hello = handler("hello.wasm").display().to_string();
+    let check = |mode| {
+        fs::set_permissions(cache.path(), fs::Permissions::from_mode(mode)).unwrap();
+        let directory = cache.path().to_str().unwrap();
+        let of_cache = ["--handler", &hello, "--handler-cache", directory, "--check-config"];
+        let of_root = ["--listen", "127.0.0.1:0", "--root", root.path().to_str().unwrap()];
+        httpd(&[&of_root[..], &of_cache].concat()).output().unwrap()
+    };
+    let output = check(0o700);
+    assert!(output.status.success(), "{}", output.stderr.escape_ascii());
+    assert_eq!(fs::read_dir(cache.path()).unwrap().count(), 0);
+    let output = check(0o777);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("no one else can write to (chmod go-w)"), "{error}");
 }
