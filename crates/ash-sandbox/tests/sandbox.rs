@@ -826,6 +826,42 @@ fn cache_is_used_and_must_be_trusted() {
 }
 
 #[test]
+fn directory_in_the_place_of_the_cache_was_read() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let parent = tempfile::tempdir().unwrap();
+    let of = |name: &str| parent.path().join(name);
+    let make = |name: &str| {
+        std::fs::create_dir(of(name)).unwrap();
+        std::fs::set_permissions(of(name), std::fs::Permissions::from_mode(0o700)).unwrap();
+    };
+    let only_file = |name: &str| {
+        let mut files = std::fs::read_dir(of(name)).unwrap().map(|file| file.unwrap().path());
+        let file = files.next().expect("a compiled module");
+        assert_eq!(files.next(), None);
+        file
+    };
+    let [handles, discards] = ["(i32.const 1)", "(i32.const 2)"].map(module);
+    for (name, wasm) in [("handles", &handles), ("discards", &discards)] {
+        make(name);
+        sandboxer().with_cache(&of(name)).unwrap().load(wasm).unwrap();
+    }
+    make("cache");
+    let sandboxer = sandboxer().with_cache(&of("cache")).unwrap();
+    std::fs::rename(of("cache"), of("moved")).unwrap();
+    make("cache");
+    // A file that is right but for its name.
+    let planted = of("cache").join(only_file("handles").file_name().unwrap());
+    std::fs::copy(only_file("discards"), &planted).unwrap();
+    for _ in 0..2 {
+        let mut handler = sandboxer.load(&handles).unwrap().instantiate(1).unwrap();
+        assert_eq!(run(&mut handler, b""), Outcome::Handled);
+    }
+    assert_eq!(only_file("moved").file_name(), planted.file_name());
+    let read = |path| std::fs::read(path).unwrap();
+    assert_eq!(read(only_file("cache")), read(only_file("discards")));
+}
+
+#[test]
 #[should_panic(expected = "outside of the message area")]
 fn message_outside_of_the_area_is_an_error_of_the_caller() {
     let mut handler = handler("(i32.const 1)");

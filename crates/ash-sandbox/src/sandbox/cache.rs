@@ -1,16 +1,17 @@
 //! Compiled modules in a directory (section 5.5: sandboxed code comes from a trusted place).
 
 use std::fmt;
-use std::fs::{self, Metadata, OpenOptions};
+use std::fs::{File, Metadata};
 use std::hash::{Hash, Hasher};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, open, openat, renameat, statat, unlinkat};
+use rustix::io::Errno;
 use sha2::{Digest, Sha256};
 use wasmtime::{Engine, Module};
 
@@ -50,9 +51,10 @@ impl std::error::Error for CacheError {
     }
 }
 
-/// Compiled modules, each in a file named by the hash of module and compiler.
+/// Compiled modules, each in a file named by the hash of module and compiler. The directory is the one that was examined,
+/// also when its path names another one.
 #[derive(Debug)]
-pub(crate) struct Cache(PathBuf);
+pub(crate) struct Cache(File);
 
 /// Maximum size of a file in bytes.
 const MAX_BYTES: u64 = 64 << 20;
@@ -73,13 +75,19 @@ const MAX_WRITE_TIME: Duration = Duration::from_secs(600);
 const HASH: usize = 32;
 
 impl Cache {
-    pub(crate) fn new(directory: &Path) -> Result<Self, CacheError> {
-        let metadata = fs::symlink_metadata(directory);
-        let metadata = metadata.map_err(|error| CacheError::Directory(directory.into(), error))?;
-        if !metadata.is_dir() || !is_trusted(&metadata) {
-            return Err(CacheError::Untrusted(directory.into()));
+    pub(crate) fn new(path: &Path) -> Result<Self, CacheError> {
+        let failed = |error| CacheError::Directory(path.into(), error);
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = match open(path, flags, Mode::empty()) {
+            Ok(directory) => File::from(directory),
+            // A file, or a link.
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(CacheError::Untrusted(path.into())),
+            Err(error) => return Err(failed(error.into())),
+        };
+        if !is_trusted(&directory.metadata().map_err(failed)?) {
+            return Err(CacheError::Untrusted(path.into()));
         }
-        Ok(Cache(directory.into()))
+        Ok(Cache(directory))
     }
 
     /// Returns the compiled module from the cache, or compiles it and keeps it there. A file that
@@ -90,9 +98,9 @@ impl Cache {
         wasm: &[u8],
         compile: impl FnOnce() -> Result<Module, Rejection>,
     ) -> Result<Module, Rejection> {
-        let path = self.0.join(name(engine, wasm));
-        if let Some(code) = read(&path) {
-            // SAFETY: the file is in a directory that only this user can write to, belongs to this
+        let name = name(engine, wasm);
+        if let Some(code) = self.read(&name) {
+            // SAFETY: the file is in the directory that was examined, to which only this user can write. It belongs to this
             // user, and is as `write` has left it: its hash is right.
             if let Ok(module) = unsafe { Module::deserialize(engine, code) } {
                 return Ok(module);
@@ -102,7 +110,7 @@ impl Cache {
         if let Ok(code) = module.serialize() {
             // Without it, the module is compiled again the next time.
             let fits = (HASH + code.len()) as u64 <= MAX_BYTES;
-            if fits && self.write(&path, &code).is_ok() {
+            if fits && self.write(&name, &code).is_ok() {
                 self.prune();
             }
         }
@@ -112,71 +120,77 @@ impl Cache {
     /// Removes the oldest modules beyond the bounds, and files that were not completed. What cannot be
     /// read or removed stays.
     fn prune(&self) {
-        for (modified, _, path) in self.files(PARTIAL) {
+        for (modified, _, name) in self.files(PARTIAL) {
             if modified.elapsed().is_ok_and(|age| age > MAX_WRITE_TIME) {
-                let _ = fs::remove_file(path);
+                self.remove(&name);
             }
         }
         let mut files = self.files(SUFFIX);
         files.sort_unstable_by(|a, b| b.cmp(a));
         let mut total = 0;
-        for (n, (_, len, path)) in files.iter().enumerate() {
+        for (n, (_, len, name)) in files.iter().enumerate() {
             total += len;
             // The newest stays in any case.
             if n > 0 && (n >= MAX_FILES || total > MAX_TOTAL) {
-                let _ = fs::remove_file(path);
+                self.remove(name);
             }
         }
     }
 
-    /// Returns the files whose names end in a suffix: modification time, length and path.
-    fn files(&self, suffix: &str) -> Vec<(SystemTime, u64, PathBuf)> {
-        let has_suffix = |entry: &fs::DirEntry| {
-            entry.file_name().to_str().is_some_and(|name| name.ends_with(suffix))
+    /// Returns the files whose names end in a suffix: modification time, length and name.
+    fn files(&self, suffix: &str) -> Vec<(SystemTime, u64, String)> {
+        let names = Dir::read_from(&self.0).into_iter().flatten().flatten();
+        let names = names.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
+        let file = |name: String| {
+            let stat = statat(&self.0, &name, AtFlags::SYMLINK_NOFOLLOW).ok()?;
+            let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+            let seconds = u64::try_from(stat.st_mtime).unwrap_or_default();
+            let modified = UNIX_EPOCH + Duration::new(seconds, stat.st_mtime_nsec as u32);
+            is_file.then_some((modified, stat.st_size as u64, name))
         };
-        let file = |entry: fs::DirEntry| {
-            let metadata = entry.metadata().ok().filter(Metadata::is_file)?;
-            Some((metadata.modified().ok()?, metadata.len(), entry.path()))
-        };
-        let entries = fs::read_dir(&self.0).into_iter().flatten().flatten();
-        entries.filter(has_suffix).filter_map(file).collect()
+        names.filter(|name| name.ends_with(suffix)).filter_map(file).collect()
     }
 
-    fn write(&self, path: &Path, code: &[u8]) -> io::Result<()> {
+    /// Returns a compiled module, if the file is trusted and complete.
+    fn read(&self, name: &str) -> Option<Vec<u8>> {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(openat(&self.0, name, flags, Mode::empty()).ok()?);
+        let metadata = file.metadata().ok()?;
+        if !metadata.is_file() || !is_trusted(&metadata) || metadata.len() > MAX_BYTES {
+            return None;
+        }
+        let mut content = Vec::with_capacity(metadata.len() as usize);
+        file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
+        let (hash, code) = content.split_at_checked(HASH)?;
+        (Sha256::digest(code)[..] == *hash).then(|| code.to_vec())
+    }
+
+    fn write(&self, name: &str, code: &[u8]) -> io::Result<()> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-        let partial = self.0.join(format!("{}-{number}{PARTIAL}", process::id()));
-        let written = (|| {
-            let mut file =
-                OpenOptions::new().write(true).create_new(true).mode(0o600).open(&partial)?;
+        let partial = format!("{}-{number}{PARTIAL}", process::id());
+        let written = (|| -> io::Result<()> {
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+            let file = openat(&self.0, &partial, flags, Mode::RUSR | Mode::WUSR)?;
+            let mut file = File::from(file);
             file.write_all(&Sha256::digest(code))?;
             file.write_all(code)?;
-            fs::rename(&partial, path)
+            Ok(renameat(&self.0, &partial, &self.0, name)?)
         })();
         if written.is_err() {
-            let _ = fs::remove_file(&partial);
+            self.remove(&partial);
         }
         written
+    }
+
+    fn remove(&self, name: &str) {
+        let _ = unlinkat(&self.0, name, AtFlags::empty());
     }
 }
 
 /// Returns whether only this user can write to a file or directory.
 fn is_trusted(metadata: &Metadata) -> bool {
     metadata.uid() == rustix::process::geteuid().as_raw() && metadata.mode() & 0o022 == 0
-}
-
-/// Returns a compiled module, if the file is trusted and complete.
-fn read(path: &Path) -> Option<Vec<u8>> {
-    let no_follow = OFlags::NOFOLLOW.bits() as i32;
-    let file = OpenOptions::new().read(true).custom_flags(no_follow).open(path).ok()?;
-    let metadata = file.metadata().ok()?;
-    if !metadata.is_file() || !is_trusted(&metadata) || metadata.len() > MAX_BYTES {
-        return None;
-    }
-    let mut content = Vec::with_capacity(metadata.len() as usize);
-    file.take(MAX_BYTES).read_to_end(&mut content).ok()?;
-    let (hash, code) = content.split_at_checked(HASH)?;
-    (Sha256::digest(code)[..] == *hash).then(|| code.to_vec())
 }
 
 /// Returns a name that differs between modules, compilers and their settings.
@@ -200,6 +214,8 @@ fn name(engine: &Engine, wasm: &[u8]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
