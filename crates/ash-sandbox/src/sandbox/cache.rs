@@ -120,12 +120,12 @@ impl Cache {
     /// Removes the oldest modules beyond the bounds, and files that were not completed. What cannot be
     /// read or removed stays.
     fn prune(&self) {
-        for (modified, _, name) in self.files(PARTIAL) {
+        for (modified, _, name) in self.files(is_partial) {
             if modified.elapsed().is_ok_and(|age| age > MAX_WRITE_TIME) {
                 self.remove(&name);
             }
         }
-        let mut files = self.files(SUFFIX);
+        let mut files = self.files(is_module);
         files.sort_unstable_by(|a, b| b.cmp(a));
         let mut total = 0;
         for (n, (_, len, name)) in files.iter().enumerate() {
@@ -137,8 +137,8 @@ impl Cache {
         }
     }
 
-    /// Returns the files whose names end in a suffix: modification time, length and name.
-    fn files(&self, suffix: &str) -> Vec<(SystemTime, u64, String)> {
+    /// Returns the files with certain names: modification time, length and name.
+    fn files(&self, has_name: fn(&str) -> bool) -> Vec<(SystemTime, u64, String)> {
         let names = Dir::read_from(&self.0).into_iter().flatten().flatten();
         let names = names.filter_map(|entry| entry.file_name().to_str().ok().map(str::to_owned));
         let file = |name: String| {
@@ -148,7 +148,7 @@ impl Cache {
             let modified = UNIX_EPOCH + Duration::new(seconds, stat.st_mtime_nsec as u32);
             is_file.then_some((modified, stat.st_size as u64, name))
         };
-        names.filter(|name| name.ends_with(suffix)).filter_map(file).collect()
+        names.filter(|name| has_name(name)).filter_map(file).collect()
     }
 
     /// Returns a compiled module, if the file is trusted and complete.
@@ -186,6 +186,20 @@ impl Cache {
     fn remove(&self, name: &str) {
         let _ = unlinkat(&self.0, name, AtFlags::empty());
     }
+}
+
+/// Returns whether a name is that of a compiled module, as [`name`] makes it.
+fn is_module(name: &str) -> bool {
+    let is_digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+    let hash = name.strip_suffix(SUFFIX).unwrap_or_default();
+    hash.len() == 2 * HASH && hash.bytes().all(is_digit)
+}
+
+/// Returns whether a name is that of a file that [`Cache::write`] has begun.
+fn is_partial(name: &str) -> bool {
+    let numbers = name.strip_suffix(PARTIAL).and_then(|name| name.split_once('-'));
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    numbers.is_some_and(|(process, number)| is_number(process) && is_number(number))
 }
 
 /// Returns whether only this user can write to a file or directory.
@@ -235,10 +249,38 @@ mod tests {
     }
 
     #[test]
+    fn files_of_others_in_the_directory_were_removed() {
+        let directory = tempfile::tempdir().unwrap();
+        let cache = Cache::new(directory.path()).unwrap();
+        let hash = "0".repeat(63);
+        let names = [
+            "film.partial".to_owned(),
+            "-1.partial".to_owned(),
+            "1-.partial".to_owned(),
+            "mine.cwasm".to_owned(),
+            format!("{hash}g.cwasm"),
+            format!("{hash}00.cwasm"),
+        ];
+        let file = |name: &str, modified| {
+            let file = fs::File::create(directory.path().join(name)).unwrap();
+            file.set_modified(modified).unwrap();
+            file
+        };
+        names.iter().for_each(|name| drop(file(name, UNIX_EPOCH)));
+        // There is no room beside it.
+        let module = format!("{hash}f.cwasm");
+        file(&module, SystemTime::now()).set_len(MAX_TOTAL + 1).unwrap();
+        cache.prune();
+        for name in names.iter().chain([&module]) {
+            assert!(directory.path().join(name).exists(), "{name}");
+        }
+    }
+
+    #[test]
     fn compiled_modules_were_never_removed() {
         let directory = tempfile::tempdir().unwrap();
         let cache = Cache::new(directory.path()).unwrap();
-        let path = |n: u64| directory.path().join(format!("{n}{SUFFIX}"));
+        let path = |n: u64| directory.path().join(format!("{n:064x}{SUFFIX}"));
         let file = |n: u64| {
             let file = fs::File::create(path(n)).unwrap();
             file.set_modified(SystemTime::UNIX_EPOCH + Duration::from_secs(n)).unwrap();
