@@ -763,6 +763,30 @@ fn modules_that_break_a_rule_are_rejected_with_the_reason() {
 }
 
 #[test]
+fn names_of_a_hostile_module_were_printed_as_they_are() {
+    // Colours, a line of its own, and the direction of the text.
+    let name = r"\1b[31m\n\e2\80\ae".to_owned() + &"x".repeat(10_000);
+    let import = format!(r#"(import "{name}" "{name}" (func))"#);
+    let export = format!(r#"(export "{name}" (memory 0)) (export "{name}" (memory 0))"#);
+    let too_long = "(drop (i32.const 1))".repeat(60_000);
+    for (what, fields, body) in
+        [("import", &*import, ""), ("export", &export, ""), ("function", "", &too_long)]
+    {
+        let text = format!(
+            r#"(module {fields} (memory (export "memory") 1 1)
+                (func $"{name}" (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+                    {body} (i32.const 1)))"#
+        );
+        let error = sandboxer().load(&wat::parse_str(text).unwrap()).unwrap_err();
+        for printed in [error.to_string(), format!("{error:?}")] {
+            assert!(!printed.contains(|c: char| c.is_control() || c == '\u{202e}'), "{what}");
+            assert!(printed.contains(r"\u{1b}[31m\n"), "{what}: {printed}");
+            assert!(printed.len() < 500, "{what}: {} bytes", printed.len());
+        }
+    }
+}
+
+#[test]
 fn elements_beyond_the_table_were_found_at_instantiation() {
     let load = |fields: &str| sandboxer().load(&module_with(fields, "(i32.const 1)"));
     for (fields, segment, elements) in [

@@ -1,6 +1,6 @@
 //! Why a module is not loaded.
 
-use std::fmt;
+use std::fmt::{self, Write};
 
 /// The reason why the sandboxer rejects a module, with the function in which it was found.
 #[derive(Clone, PartialEq, Eq)]
@@ -77,10 +77,26 @@ impl From<Reason> for Rejection {
     }
 }
 
+/// What a module names, or a text that may contain it. Modules may be hostile: it is printed without control characters, and
+/// without what is beyond this number of characters.
+struct Printed<'a>(&'a str, usize);
+
+/// Maximum characters of a name, and of a text of the engine.
+const MAX_NAME: usize = 100;
+const MAX_TEXT: usize = 300;
+
+impl fmt::Display for Printed<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut chars = self.0.escape_debug();
+        chars.by_ref().take(self.1).try_for_each(|char| f.write_char(char))?;
+        if chars.next().is_some() { f.write_str("...") } else { Ok(()) }
+    }
+}
+
 impl fmt::Display for Rejection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Some(function) = &self.function {
-            write!(f, "function {function}: ")?;
+            write!(f, "function {}: ", Printed(function, MAX_NAME))?;
         }
         self.reason.fmt(f)
     }
@@ -106,6 +122,7 @@ impl fmt::Display for Reason {
                 "it is a module in WebAssembly text; name the `.wasm` that `wat2wasm` of wabt makes of it",
             ),
             Reason::Invalid(reason) => {
+                let reason = Printed(reason, MAX_TEXT);
                 write!(f, "the module is invalid, or uses what handlers do not have: {reason}")
             }
             Reason::TooManyFunctions(count, max) => {
@@ -113,9 +130,12 @@ impl fmt::Display for Reason {
             }
             Reason::Import(module, name) => write!(
                 f,
-                "the module imports {module}.{name}; handlers may import the calls of `ash` only"
+                "the module imports {}.{}; handlers may import the calls of `ash` only",
+                Printed(module, MAX_NAME),
+                Printed(name, MAX_NAME)
             ),
             Reason::ImportType(name) => {
+                let name = Printed(name, MAX_NAME);
                 write!(f, "the module imports ash.{name} with a type that the call does not have")
             }
             Reason::NoMemory => {
@@ -160,7 +180,9 @@ impl fmt::Display for Reason {
             Reason::TooManyGlobals(count, max) => {
                 write!(f, "the module defines {count} mutable globals; handlers have up to {max}")
             }
-            Reason::Compiler(reason) => write!(f, "the module cannot be compiled: {reason}"),
+            Reason::Compiler(reason) => {
+                write!(f, "the module cannot be compiled: {}", Printed(reason, MAX_TEXT))
+            }
             Reason::Memory(reason) => write!(f, "the memory cannot be set up: {reason}"),
         }
     }
