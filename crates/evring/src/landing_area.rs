@@ -29,7 +29,8 @@ impl LandingArea {
     /// copied to the rest of it. `add` adds them to the mechanism.
     ///
     /// # Errors
-    /// If the handler is bound, the buffers do not fit its message area, or `add` fails.
+    /// If the handler is bound, the buffers do not fit its message area, or `add` fails. Then, unless it is bound, the handler
+    /// is as before when the buffers that `add` got are dropped.
     pub fn new(
         handler: &mut Handler,
         count: u16,
@@ -88,5 +89,44 @@ pub(crate) struct AreaBuffers(pub(crate) Area);
 unsafe impl BufferMemory for AreaBuffers {
     fn bytes(&self) -> NonNull<[u8]> {
         self.0.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use ash_sandbox::sandbox::{Outcome, Pass, Policy, Sandboxer};
+
+    use super::*;
+
+    #[test]
+    fn landing_area_that_failed_left_no_room_for_copies() {
+        let module = r#"(module (memory (export "memory") 1 1)
+            (func (export "ash_handle") (param i32 i32 i64 i32) (result i32) (i32.const 1)))"#;
+        let sandboxer = Sandboxer::new(Policy::default()).unwrap();
+        let ash = sandboxer.load(&wat::parse_str(module).unwrap()).unwrap();
+        let mut handler = ash.instantiate(1).unwrap();
+        let message = vec![0; handler.memory().message_area().len()];
+        let copied = |handler: &mut Handler| handler.handle_copy(&message, 7, Instant::now());
+        let added = |_| Ok(BufferGroup::DEFAULT);
+        let too_many = LandingArea::new(&mut handler, 1024, 2048, added).unwrap_err();
+        assert!(matches!(too_many, BindError::Buffers(BufferError::TooSmall { .. })));
+        assert_eq!(copied(&mut handler), Outcome::Handled);
+        let rejected = |_| Err(BufferError::TooMany);
+        let rejected = LandingArea::new(&mut handler, 64, 2048, rejected).unwrap_err();
+        assert_eq!(rejected, BindError::Buffers(BufferError::TooMany));
+        assert_eq!(copied(&mut handler), Outcome::Handled);
+        let mut buffers = None;
+        let mut add = |pool| {
+            buffers = Some(pool);
+            Ok(BufferGroup::DEFAULT)
+        };
+        LandingArea::new(&mut handler, 64, 2048, &mut add).unwrap();
+        let again = LandingArea::new(&mut handler, 64, 2048, added).unwrap_err();
+        assert_eq!(again, BindError::Taken);
+        assert_eq!(copied(&mut handler), Outcome::Passed(Pass::TooLong));
+        drop(buffers);
+        assert_eq!(copied(&mut handler), Outcome::Handled);
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
@@ -201,8 +201,9 @@ pub struct Handler {
     is_on: bool,
     counters: HandlerCounters,
     governor: Option<Governor>,
-    areas_are_taken: bool,
-    /// The part of the message area to which messages are copied.
+    /// The areas that the kernel has.
+    taken: Weak<()>,
+    /// The part of the message area to which messages are copied meanwhile.
     copy_area: Range<usize>,
     /// Interrupts the handler, if it is bounded by epochs.
     clock: Option<Arc<Clock>>,
@@ -268,7 +269,7 @@ impl Handler {
             is_on: true,
             counters: HandlerCounters::default(),
             governor: None,
-            areas_are_taken: false,
+            taken: Weak::new(),
             copy_area,
             clock,
             dropped,
@@ -280,16 +281,29 @@ impl Handler {
         &self.memory
     }
 
-    /// Takes the reply area and the first bytes of the message area, for the kernel; `None` if they were taken.
-    /// From then on messages are [copied](Self::handle_copy) to the rest of the message area.
+    /// Takes the reply area and the first bytes of the message area, for the kernel; `None` while one of them exists that was
+    /// taken before. Until both are dropped, messages are [copied](Self::handle_copy) to the rest of the message area.
     pub fn take_areas(&mut self, message_bytes: usize) -> Option<(Area, Area)> {
-        if std::mem::replace(&mut self.areas_are_taken, true) {
+        if self.areas_are_taken() {
             return None;
         }
+        let taken = Arc::new(());
+        self.taken = Arc::downgrade(&taken);
         let (replies, mut messages) = (self.memory.reply_area(), self.memory.message_area());
+        self.copy_area = messages.clone();
         messages.end -= messages.len().saturating_sub(message_bytes);
         self.copy_area.start = messages.end;
-        Some((Area::new(&self.memory, replies), Area::new(&self.memory, messages)))
+        let area = |range| Area::new(&self.memory, range, &taken);
+        Some((area(replies), area(messages)))
+    }
+
+    fn areas_are_taken(&self) -> bool {
+        let is_taken = self.taken.strong_count() > 0;
+        if !is_taken {
+            // Another thread may have dropped them, after the last access.
+            fence(Ordering::Acquire);
+        }
+        is_taken
     }
 
     /// Sets the reply slots that the handler may use: bit `n` is slot `n`. At first these are all.
@@ -379,7 +393,8 @@ impl Handler {
     /// Copies a message to the message area, and handles it. For messages that were not received
     /// into the area.
     pub fn handle_copy(&mut self, message: &[u8], connection: u64, now: Instant) -> Outcome {
-        let area = self.copy_area.clone();
+        let is_taken = self.areas_are_taken();
+        let area = if is_taken { self.copy_area.clone() } else { self.memory.message_area() };
         if message.len() > area.len() || area.is_empty() {
             self.code.host_mut().discard();
             let is_elsewhere = area.is_empty();

@@ -171,12 +171,13 @@ impl HandlerMemory {
 pub struct Area {
     memory: Arc<HandlerMemory>,
     range: Range<usize>,
+    _taken: Arc<()>,
 }
 
 impl Area {
-    /// The caller makes one value of each area.
-    pub(crate) fn new(memory: &Arc<HandlerMemory>, range: Range<usize>) -> Self {
-        Area { memory: Arc::clone(memory), range }
+    /// The caller makes one value of each area while `taken` has other owners.
+    pub(crate) fn new(memory: &Arc<HandlerMemory>, range: Range<usize>, taken: &Arc<()>) -> Self {
+        Area { memory: Arc::clone(memory), range, _taken: Arc::clone(taken) }
     }
 
     /// Returns the bytes, in the mapping of the host. They start at a page.
