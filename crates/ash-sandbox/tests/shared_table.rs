@@ -3,8 +3,11 @@
 
 #![cfg(feature = "sandbox")]
 
+use std::fs;
 use std::sync::atomic::Ordering;
-use std::time::Instant;
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ash_sandbox::sandbox::{Abort, MAX_TABLE_BYTES, Outcome, Pass, Policy, Sandboxer, SharedTable};
 
@@ -65,4 +68,25 @@ fn handler_can_only_read_the_table() {
     for bytes in [0, MAX_TABLE_BYTES + 1] {
         assert!(SharedTable::new(bytes).unwrap_err().to_string().contains("a table of"));
     }
+}
+
+#[test]
+fn thread_that_waited_for_a_lock_used_its_core_until_it_was_free() {
+    let table = SharedTable::with_sections(1, 8).unwrap();
+    let section = table.try_lock(0).unwrap();
+    let (started, starts) = mpsc::channel();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            started.send(rustix::thread::gettid()).unwrap();
+            drop(table.lock(0));
+        });
+        // A real-time thread that only yields keeps the core from the thread that has the lock.
+        let stat = format!("/proc/self/task/{}/stat", starts.recv().unwrap().as_raw_nonzero());
+        let sleeps = || fs::read_to_string(&stat).unwrap().contains(") S ");
+        let until = Instant::now() + Duration::from_secs(20);
+        while !sleeps() && Instant::now() < until {}
+        let has_slept = Instant::now() < until;
+        drop(section);
+        assert!(has_slept);
+    });
 }

@@ -9,6 +9,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::Duration;
 
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
@@ -127,13 +128,20 @@ impl SharedTable {
     pub fn lock(&self, section: usize) -> Section<'_> {
         /// An invocation takes less time than a sleep, unless its core runs another thread.
         const SPINS: u32 = 100;
-        let mut tries = 0;
+        /// Then its thread waits for a core, which a real-time caller would not leave to it by a yield.
+        const SPINS_AND_YIELDS: u32 = SPINS + 10;
+        const SLEEP: Duration = Duration::from_micros(50);
+        let mut tries = 0u32;
         loop {
             if let Some(section) = self.try_lock(section) {
                 return section;
             }
-            tries += 1;
-            if tries < SPINS { hint::spin_loop() } else { thread::yield_now() }
+            match tries {
+                0..SPINS => hint::spin_loop(),
+                SPINS..SPINS_AND_YIELDS => thread::yield_now(),
+                _ => thread::sleep(SLEEP),
+            }
+            tries = tries.saturating_add(1);
         }
     }
 
