@@ -215,7 +215,7 @@ counts! {
         sandbox_landed,
         /// Requests that handlers in a sandbox have discarded.
         sandbox_discarded,
-        /// Requests that handlers in a sandbox have passed on.
+        /// Requests that handlers in a sandbox have passed on to the site.
         sandbox_passed,
         /// Involuntary aborts of handlers in a sandbox.
         sandbox_aborts,

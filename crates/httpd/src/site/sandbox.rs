@@ -244,6 +244,7 @@ impl Sandbox {
         let Sandbox { bound, memory } = self;
         let listener = x.state.listener;
         let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
+        let mut has_passed = false;
         for Bound { name, handler, is_disabled, area, .. } in bound {
             let slot = area.as_ref().and_then(|area| area.slot_of(&head));
             let has_landed = slot.is_some();
@@ -266,7 +267,7 @@ impl Sandbox {
                 Outcome::Handled => metrics.sandbox_handled.add(1),
                 Outcome::Discarded => metrics.sandbox_discarded.add(1),
                 Outcome::Passed(reason) => {
-                    metrics.sandbox_passed.add(1);
+                    has_passed = true;
                     if let Pass::Involuntary(abort) = reason {
                         metrics.sandbox_aborts.add(1);
                         if handler.is_disabled() && !std::mem::replace(is_disabled, true) {
@@ -284,6 +285,7 @@ impl Sandbox {
             let clock = &context.responder.clock;
             return Some(send(x, handler.sent(&head), response, (clock, memory), options));
         }
+        metrics.sandbox_passed.add(has_passed.into());
         None
     }
 }

@@ -87,6 +87,20 @@ fn pages_that_a_handler_keeps_are_answered_from_its_memory_and_others_from_files
 }
 
 #[test]
+fn request_that_several_handlers_pass_on_was_counted_for_each() {
+    let of = |name, path| format!("{},path={path}", handler(name).display());
+    let both = |path| [of("cache.wasm", path), of("hello.wasm", path)];
+    let (serving, _root) = serve("auto", &[both("/file"), both("/hello")].concat());
+    let mut client = serving.connect();
+    assert_eq!(client.get("/file").body, b"of the site");
+    assert_eq!(counter(&serving, "sandbox_passed"), 1);
+    // The second one answers what the first one has passed on.
+    assert_eq!(client.get("/hello").body, b"Hello from a handler\n");
+    let counters = ["sandbox_handled", "sandbox_passed"].map(|name| counter(&serving, name));
+    assert_eq!(counters, [1, 1]);
+}
+
+#[test]
 fn pipelined_requests_to_a_handler_and_files_are_answered_in_order() {
     let handlers = [handler("hello.wasm").display().to_string()];
     available().for_each(|backend| {
