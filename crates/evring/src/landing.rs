@@ -26,7 +26,9 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// A handler gets what one receive returned as one message, or all that has arrived during a hold. It consumes all of it,
 /// or nothing: then the application gets it as it arrived, and what follows until it has consumed all. It may keep messages
 /// where they have landed until it gives them back, in half of the buffers and up to [`MAX_KEPT`](ash_sandbox::sandbox::MAX_KEPT), unless it is
-/// disabled or replaced; one that is off keeps them. While three quarters of the buffers are in use, it can keep no more.
+/// disabled or replaced by another one for [what lands](crate::hooks::Binding::Landed) in its memory; one that is off keeps them,
+/// and so does one whose messages all go to another handler by a filter. While three quarters of the buffers are in use, it can
+/// keep no more.
 ///
 /// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs, and
 /// [add](Bindings::add) handlers.

@@ -89,9 +89,9 @@
 //! that calls `keep` has the message where it lies until `give_back`, with the slot that the entry got: it reads, copies and sends
 //! the bytes as those of the message in hand, such as a page of a cache, or the first part of a longer message. What it sends
 //! of a kept message is copied. At most half of the buffers are kept, and up to [`MAX_KEPT`] ([`Handler::set_max_kept`]), none without a receive ring.
-//! The slots are taken from a handler that is disabled, or in whose place another one gets a message: loads then return what
-//! lands there next. Calls with these slots or bytes fail until the handler gets or keeps another message there, and are
-//! about that one afterwards.
+//! The slots are taken from a handler that is disabled, or in whose place another one gets a message that landed in its memory
+//! (`Binding::Landed` of `evring`): loads then return what lands there next. Calls with these slots or bytes fail until the
+//! handler gets or keeps another message there, and are about that one afterwards.
 //!
 //! # Data that handlers and application change
 //!
