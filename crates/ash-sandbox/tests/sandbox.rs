@@ -995,6 +995,31 @@ fn reply_slots_are_free_until_their_replies_have_left() {
 }
 
 #[test]
+fn calls_wrote_to_replies_in_flight() {
+    let start = handler("(i32.const 1)").memory().reply_area().start;
+    let end = start + 16 * 4096;
+    let copy = |n: usize, to: usize, len: usize| {
+        let call = format!("(call $copy (i32.const {to}) (i32.const 1000) (i32.const {len}))");
+        format!("(i32.store (i32.const {}) {call})", 4 * n)
+    };
+    // To a slot with a reply, to others, to the end of that with the beginning of this, and nothing behind the last one.
+    let places = [(start, 8), (start + 4096, 8192), (start + 4092, 8), (end, 0)];
+    let copies: String = (0..).zip(places).map(|(n, (to, len))| copy(n, to, len)).collect();
+    let body = format!("{copies} (drop (call $send (i32.const 0) (i32.const 16))) (i32.const 1)");
+    let mut copies = handler(&body);
+    copies.set_free_slots(!1);
+    assert_eq!(run(&mut copies, b""), Outcome::Handled);
+    let expected = [-1i32, 0, -1, 0].map(i32::to_le_bytes);
+    assert_eq!(sent(&copies), [expected.as_flattened()]);
+    let fill =
+        format!("(memory.fill (i32.const {start}) (i32.const 1) (i32.const 1)) (i32.const 1)");
+    let mut fill = handler(&fill);
+    assert_eq!(run(&mut fill, b""), Outcome::Handled);
+    fill.set_free_slots(!1);
+    assert_eq!(run(&mut fill, b""), Outcome::Passed(Pass::Involuntary(Abort::Memory)));
+}
+
+#[test]
 fn areas_that_no_memory_can_have_are_rejected() {
     for policy in [
         Policy::default().with(|p| p.reply_slots = 0),

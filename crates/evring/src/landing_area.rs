@@ -83,9 +83,10 @@ impl LandingArea {
 pub(crate) struct AreaBuffers(pub(crate) Area);
 
 // SAFETY: the area keeps its memory mapped, which is not a part of the value. There is one value of each
-// area. The handler cannot write to the message area. It can write to the reply area, by another mapping
-// and while it runs: the thread that runs it then holds no reference to a buffer of that area, and a handler
-// that changes a reply in flight, which the slots it is offered exclude, changes its own reply only.
+// area. Of what runs for the handler, only `Handler::handle_copy` writes to the message area, to a part that is not in
+// this area. Host calls write to slots of the reply area that are free: those whose buffers no reply in flight has. The
+// handler itself can store to all slots, by another mapping and while it runs: the thread that runs it then holds no
+// reference to a buffer of that area, and the kernel sends the bytes that it finds, which are of this handler.
 unsafe impl BufferMemory for AreaBuffers {
     fn bytes(&self) -> NonNull<[u8]> {
         self.0.bytes()

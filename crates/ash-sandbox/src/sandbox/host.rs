@@ -155,21 +155,27 @@ impl Host {
     fn readable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
         let memory = self.memory.as_deref()?;
         let range = memory.range(offset as u32, len as u32)?;
-        let is_own = Self::is_writable(memory, &range);
+        let is_own =
+            range.end <= memory.message_area().start || range.start >= memory.reply_area().start;
         let is_message = range.start >= self.message.start && range.end <= self.message.end;
         let is_readable = is_own || is_message || self.kept.covers(&range);
         is_readable.then_some((memory, range))
     }
 
-    /// Returns a range that the handler may write: of its own memory, or of the reply area.
+    /// Returns a range that the handler may write: of its own memory, or of reply slots that hold no reply in flight.
     fn writable(&self, offset: i32, len: i32) -> Option<(&HandlerMemory, Range<usize>)> {
         let memory = self.memory.as_deref()?;
         let range = memory.range(offset as u32, len as u32)?;
-        Self::is_writable(memory, &range).then_some((memory, range))
+        let is_own = range.end <= memory.message_area().start;
+        (is_own || self.is_in_free_slots(memory, &range)).then_some((memory, range))
     }
 
-    fn is_writable(memory: &HandlerMemory, range: &Range<usize>) -> bool {
-        range.end <= memory.message_area().start || range.start >= memory.reply_area().start
+    fn is_in_free_slots(&self, memory: &HandlerMemory, range: &Range<usize>) -> bool {
+        let area = memory.reply_area().start;
+        let slot = |offset: usize| (offset - area) / self.slot_bytes;
+        range.start >= area
+            && (range.is_empty()
+                || (slot(range.start)..=slot(range.end - 1)).all(|n| self.free_slots >> n & 1 != 0))
     }
 
     /// Returns the message, and the memory that the handler may write to; for native code.

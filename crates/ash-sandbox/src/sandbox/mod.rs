@@ -81,7 +81,9 @@
 //! Where messages are received into the message area, bytes of the message or of a reply slot that a handler
 //! sends leave from there. The slot is free again when the reply has left; a handler that finds none free, or
 //! whose reply is longer, sends from its own memory or passes the message on. Bytes of its own memory are
-//! copied, since the next invocation may change them before they have left.
+//! copied, since the next invocation may change them before they have left. Calls do not write to slots with replies in flight.
+//! Stores of the handler can: one that stores to slots which `reply` has not given it may mix the replies to its own
+//! connections.
 //!
 //! # Messages that a handler keeps
 //!
