@@ -43,10 +43,13 @@ fn run(handler: &mut Handler, message: &[u8]) -> (Outcome, Vec<u8>) {
 fn land(handler: &mut Handler, slot: u32, message: &[u8]) -> (Outcome, Vec<u8>) {
     let start = handler.memory().message_area().start + 64 * slot as usize;
     let to = handler.memory().host_pointer(start);
-    // SAFETY: the buffer is in the message area, and no handler runs.
-    unsafe { message.as_ptr().copy_to_nonoverlapping(to, message.len()) };
-    let outcome = handler.handle(start..start + message.len(), 7, slot, Instant::now());
-    (outcome, handler.sent().flatten().copied().collect())
+    // SAFETY: the buffer is in the message area, and nothing else writes to it.
+    let landed = unsafe {
+        message.as_ptr().copy_to_nonoverlapping(to, message.len());
+        std::slice::from_raw_parts(to, message.len())
+    };
+    let outcome = handler.handle(landed, 7, slot, Instant::now());
+    (outcome, handler.sent(landed).flatten().copied().collect())
 }
 
 #[test]
