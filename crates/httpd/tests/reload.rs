@@ -2,7 +2,7 @@
 
 use crate::serving;
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -389,6 +389,19 @@ fn addresses_can_change() {
     handle.reload(version("auto", 2, 2).listen(added)).unwrap();
     connect_to_version(added, 2);
     while TcpStream::connect(before).is_ok() {}
+    handle.stop();
+    server.wait().unwrap();
+}
+
+#[test]
+fn address_of_ipv6_was_in_use_if_workers_listened_on_that_of_ipv4() {
+    let server = version("auto", 2, 0).listen("0.0.0.0:0").start().unwrap();
+    let (ipv4, handle) = (server.addresses()[0], server.handle());
+    let ipv6 = SocketAddr::from((Ipv6Addr::UNSPECIFIED, ipv4.port()));
+    handle.reload(version("auto", 2, 1).listen(ipv4).listen(ipv6)).unwrap();
+    assert_eq!(server.addresses(), [ipv4, ipv6]);
+    connect_to_version((Ipv6Addr::LOCALHOST, ipv4.port()).into(), 1);
+    connect_to_version((Ipv4Addr::LOCALHOST, ipv4.port()).into(), 1);
     handle.stop();
     server.wait().unwrap();
 }

@@ -1,7 +1,7 @@
 //! The listening sockets of workers: those that were given, and new ones.
 
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::thread;
 use std::time::Duration;
 
@@ -213,9 +213,10 @@ pub(super) fn sockets_for(
 }
 
 /// Checks that no other process listens on an address. With SO_REUSEPORT, workers would share it
-/// with that process.
+/// with that process. As theirs, the socket for this is of one family, beside which the other one may be in use.
 pub(super) fn is_free(at: &SocketAddr) -> Result<(), StartError> {
-    TcpListener::bind(at).map(drop).map_err(|error| StartError::Listen(*at, error))
+    let probe = ListeningSocket::bind(*at, &ListenOptions::new(1));
+    probe.map(drop).map_err(|error| StartError::Listen(*at, error))
 }
 
 /// Retries for 400 ms: after a server is killed, its address stays in use until the kernel has
