@@ -25,7 +25,7 @@ use rustix::net::{
     bind, recvmsg, socket_with,
 };
 use rustix::process::{Pid, Signal, kill_process};
-use serving::program::{Serving, httpd, with_sockets};
+use serving::program::{Serving, httpd, limited, with_sockets};
 use serving::refused::refuse;
 use serving::{Client, available};
 
@@ -435,6 +435,47 @@ fn sockets_of_the_process_before_were_taken_for_those_of_a_service_manager() {
     } else {
         serving.signal(Signal::TERM);
     }
+    serving.errors.read_to_string(&mut String::new()).unwrap();
+}
+
+/// Returns what a process says of its capacity at the start, without the times.
+fn capacity<'a>(before: &'a str, line: &'a str) -> Vec<&'a str> {
+    let messages = before.lines().filter(|line| line.contains("instead of"));
+    let messages = messages.map(|line| line.split_once(' ').unwrap().1);
+    messages.chain([line]).collect()
+}
+
+#[test]
+fn successor_had_fewer_workers_and_connections_than_the_process_before() {
+    let dir = tempfile::tempdir().unwrap();
+    let pid_file = dir.path().join("pid");
+    let arguments = [
+        "--workers=8",
+        "--max-connections=1000",
+        "--backend=epoll",
+        "--listen=127.0.0.1:0",
+        "--listen=127.0.0.2:0",
+        "--metrics-listen=127.0.0.3:0",
+        "--pid-file",
+        pid_file.to_str().unwrap(),
+    ];
+    let mut serving = Serving::of(limited("ulimit -n 256", &arguments));
+    let expected = capacity(&serving.before, &serving.line);
+    assert!(expected.len() == 2 && expected[1].contains("8 workers"), "{expected:?}");
+    // A successor, and one of its own.
+    for _ in 0..2 {
+        kill_process(process(&pid_file), Signal::USR2).unwrap();
+        let (mut before, mut line) = (String::new(), String::new());
+        loop {
+            assert!(serving.errors.read_line(&mut line).unwrap() > 0, "{before}");
+            if line.starts_with("listening on") {
+                break;
+            }
+            before += &std::mem::take(&mut line);
+        }
+        assert_eq!(capacity(&before, &line), expected);
+    }
+    kill_process(process(&pid_file), Signal::TERM).unwrap();
     serving.errors.read_to_string(&mut String::new()).unwrap();
 }
 

@@ -10,7 +10,7 @@ use evring_httpd::{Builder, Config, Error};
 use tracing::level_filters::LevelFilter;
 
 use crate::backends;
-use crate::descriptors::{DescriptorBudget, DescriptorDemand};
+use crate::descriptors::{DescriptorBudget, DescriptorDemand, InheritedSockets};
 use crate::positions::Positions;
 
 /// What stands below the help.
@@ -112,18 +112,21 @@ impl Settings {
         Builder::from(self.0.clone()).check()
     }
 
-    /// Returns the descriptors that the settings ask for, with so many inherited sockets.
-    pub(crate) fn descriptor_demand(&self, inherited: usize) -> DescriptorDemand {
+    /// Returns the descriptors that the settings ask for, with these inherited sockets.
+    pub(crate) fn descriptor_demand(&self, inherited: &InheritedSockets) -> DescriptorDemand {
         let Options { workers, listen, tls, hosts, connections, limits, .. } = &self.0;
-        let listen = listen.iter().chain(&tls.redirect_from);
-        let listeners: usize = listen.map(|addresses| addresses.as_slice().len()).sum();
-        // Without a setting there is one at the default address.
-        let listeners = listeners + usize::from(self.0.listen.is_empty());
+        let all = listen.iter().chain(&tls.redirect_from);
+        let mut listeners: usize = all.map(|addresses| addresses.as_slice().len()).sum();
+        if listen.is_empty() {
+            // Those of a service manager, or else one at the default address.
+            listeners += inherited.given.max(1);
+        }
+        listeners += inherited.further(*workers);
         let host_logs = hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref());
         let host_logs: HashSet<_> = host_logs.filter_map(|log| log.path.as_ref()).collect();
         DescriptorDemand {
             workers: *workers,
-            listeners: (listeners.max(inherited) + hosts.len()) as u64,
+            listeners: (listeners + hosts.len()) as u64,
             host_logs: host_logs.len() as u64,
             has_metrics: self.0.metrics_listen.is_some(),
             connections: connections.max_connections,
@@ -151,5 +154,34 @@ mod tests {
     fn flags_have_the_defaults_of_the_library() {
         let options = Arguments::parse_from(["httpd"]).into_options();
         assert_eq!(format!("{options:#?}"), format!("{:#?}", Options::default()));
+    }
+
+    #[test]
+    fn each_worker_of_a_successor_had_as_many_listeners_as_there_are_sockets() {
+        let settings = |flags: &[&str]| {
+            let arguments = ["httpd"].iter().chain(flags);
+            Settings(Arguments::parse_from(arguments).into_options())
+        };
+        let listeners = |flags: &[&str], given: &[SocketAddr], taken_over: &[SocketAddr]| {
+            settings(flags).descriptor_demand(&InheritedSockets::new(given, taken_over)).listeners
+        };
+        let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
+        let addresses = ["--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2"];
+        let of_workers: Vec<_> = (0..64).map(|n| at(1 + n % 2)).chain([at(3)]).collect();
+        for (workers, expected) in [("32", 2), ("64", 2), ("31", 4), ("16", 4), ("1", 64)] {
+            let flags =
+                [&addresses[..], &["--metrics-listen", "127.0.0.1:3", "--workers", workers]];
+            let flags = flags.concat();
+            assert_eq!(listeners(&flags, &[], &of_workers), expected, "{workers} workers");
+            assert_eq!(listeners(&flags, &[], &[]), 2);
+            // The workers share them.
+            assert_eq!(listeners(&flags, &[at(1), at(2)], &[]), 2);
+        }
+        let of_manager = [at(1), at(2), at(3)];
+        assert_eq!(listeners(&["--workers", "8"], &of_manager, &[]), 3, "it listens on all");
+        assert_eq!(listeners(&["--workers", "8"], &[], &[]), 1);
+        let demand = settings(&[&addresses[..], &["--workers", "32"]].concat());
+        let demand = demand.descriptor_demand(&InheritedSockets::new(&[], &of_workers));
+        assert_eq!(demand.budget(1024, 10).unwrap().workers, 32, "there were 11");
     }
 }

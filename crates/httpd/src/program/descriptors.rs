@@ -1,11 +1,43 @@
 //! Distribution of the process' file descriptors among workers, connections and files.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
+use std::net::SocketAddr;
 
 use evring_httpd::Config;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::{info, warn};
+
+/// The numbers of sockets that the process got from another one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InheritedSockets {
+    /// Number of addresses of a service manager.
+    pub(crate) given: usize,
+    /// Number of sockets for each address, also of the process before.
+    for_address: Vec<usize>,
+}
+
+impl InheritedSockets {
+    /// Counts the sockets of a service manager, and those of the process before, by their addresses.
+    pub(crate) fn new(given: &[SocketAddr], taken_over: &[SocketAddr]) -> Self {
+        let count = |all: &[SocketAddr]| -> Vec<usize> {
+            let mut counts = HashMap::new();
+            all.iter().for_each(|at| *counts.entry(*at).or_default() += 1);
+            counts.into_values().collect()
+        };
+        let given = count(given);
+        InheritedSockets {
+            given: given.len(),
+            for_address: [&given[..], &count(taken_over)].concat(),
+        }
+    }
+
+    /// Returns the number of sockets that a worker has beside one for each address, if these are shared out.
+    pub(crate) fn further(&self, workers: u16) -> usize {
+        self.for_address.iter().map(|sockets| (sockets - 1) / usize::from(workers)).sum()
+    }
+}
 
 /// The descriptors that the flags ask for.
 #[derive(Clone, Copy, Debug)]

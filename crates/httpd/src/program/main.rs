@@ -38,7 +38,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 
 use arguments::Settings;
-use descriptors::open_descriptors;
+use descriptors::{InheritedSockets, open_descriptors};
 use pid_file::PidFile;
 use positions::Positions;
 use reload::Reload;
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     let settings = Settings(arguments.into_options());
     let reload = Reload {
         arguments: command_line,
-        inherited: 0,
+        inherited: InheritedSockets::default(),
         open: 0,
         log_level,
         pid_file: pid_file.clone(),
@@ -135,14 +135,18 @@ fn serve(
     };
     let (backend, note) = backends::choose(&settings.0.backend)
         .map_err(|error| located(Error::Start(error), &settings.0))?;
-    reload.open = open_descriptors();
     let sockets = std::mem::take(&mut inherited.sockets);
     let taken_over = std::mem::take(&mut inherited.taken_over);
-    let given: Vec<_> = sockets.iter().map(ListeningSocket::address).collect();
-    reload.inherited = sockets.len() + taken_over.len();
-    let budget = settings.descriptor_demand(reload.inherited).budget_of_process(reload.open, "")?;
-    let user = settings.0.user.as_ref();
     let is_successor = inherited.is_successor();
+    // Of the process before: the workers' listeners, or closed soon, as the socket to it is.
+    let of_process_before = taken_over.len() + usize::from(is_successor);
+    reload.open = open_descriptors().saturating_sub(of_process_before as u64);
+    let [given, before] = [&sockets, &taken_over]
+        .map(|sockets| sockets.iter().map(ListeningSocket::address).collect::<Vec<_>>());
+    reload.inherited = InheritedSockets::new(&given, &before);
+    let demand = settings.descriptor_demand(&reload.inherited);
+    let budget = demand.budget_of_process(reload.open, "")?;
+    let user = settings.0.user.as_ref();
     let pid_file = pid_file.map(|path| PidFile::open(&path, user, is_successor)).transpose();
     let pid_file = pid_file.map_err(|error| positions.locate_setting("pid-file", error))?;
     if let Some(file) = &pid_file {

@@ -18,7 +18,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
-use crate::descriptors::open_descriptors;
+use crate::descriptors::{InheritedSockets, open_descriptors};
 use crate::threads;
 use crate::{advice, backends, notify_manager, ready_line, settings};
 
@@ -55,8 +55,8 @@ pub(crate) struct Reload {
     pub(crate) arguments: Vec<OsString>,
     /// The number of descriptors that were open before the first workers started.
     pub(crate) open: u64,
-    /// The number of sockets that were given to the process.
-    pub(crate) inherited: usize,
+    /// The sockets that were given to the process.
+    pub(crate) inherited: InheritedSockets,
     pub(crate) log_level: reload::Handle<LevelFilter, Registry>,
     /// The file with the number of the process, which stays.
     pub(crate) pid_file: Option<PathBuf>,
@@ -174,7 +174,7 @@ impl Reload {
         let (backend, _) = backends::choose(&settings.0.backend)?;
         // The workers of before keep theirs until their last connections have closed.
         let open = open_descriptors().max(self.open);
-        let demand = settings.descriptor_demand(self.inherited);
+        let demand = settings.descriptor_demand(&self.inherited);
         let budget = demand.budget_of_process(open, " until the next reload")?;
         let workers = budget.workers;
         handle.reload(settings.server(&backend, budget)).map_err(located)?;
