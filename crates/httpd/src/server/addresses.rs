@@ -36,7 +36,7 @@ impl FromStr for Addresses {
                 "a URL is no address: leave out {scheme}://, as in 127.0.0.1:8080"
             ));
         }
-        let resolved = text.to_socket_addrs().map(|addresses| Addresses(addresses.collect()));
+        let resolved = text.to_socket_addrs().map(|addresses| Addresses(distinct(addresses)));
         resolved.map_err(|error| match text.rsplit_once(':') {
             Some((host, port)) if !host.is_empty() && port.parse::<u16>().is_ok() => {
                 format!("the host {host} was not found: {error}")
@@ -46,6 +46,17 @@ impl FromStr for Addresses {
             ),
         })
     }
+}
+
+/// Returns the addresses of a name, each once: hosts(5) may have one on several lines.
+pub(super) fn distinct(addresses: impl Iterator<Item = SocketAddr>) -> Vec<SocketAddr> {
+    let mut distinct = Vec::new();
+    for at in addresses {
+        if !distinct.contains(&at) {
+            distinct.push(at);
+        }
+    }
+    distinct
 }
 
 /// Returns the addresses of all interfaces, of IPv4 and, if this machine has it, of IPv6.
@@ -59,5 +70,17 @@ impl fmt::Display for Addresses {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<_> = self.0.iter().map(SocketAddr::to_string).collect();
         f.write_str(&addresses.join(" and "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_with_an_address_twice_was_two_listeners() {
+        let [a, b] = ["127.0.0.1:80", "[::1]:80"].map(|at| at.parse().unwrap());
+        assert_eq!(distinct([a, b, a, b].into_iter()), [a, b]);
+        assert_eq!(distinct([b, b, a].into_iter()), [b, a]);
     }
 }

@@ -20,6 +20,7 @@ use crate::error_page::LoadedPage;
 use crate::file_options::FileOptions;
 use crate::host_options::HostOptions;
 use crate::limits::Limits;
+use crate::server::addresses::distinct;
 #[cfg(feature = "sandbox")]
 use crate::server::options::HandlerModule;
 use crate::server::options::Options;
@@ -165,7 +166,7 @@ impl From<Options> for Builder {
 pub(super) type NamedAddresses = Result<Vec<SocketAddr>, (String, io::Error)>;
 
 fn resolve(at: impl ToSocketAddrs + fmt::Debug) -> NamedAddresses {
-    let addresses = at.to_socket_addrs().map(Iterator::collect);
+    let addresses = at.to_socket_addrs().map(distinct);
     addresses.map_err(|error| (format!("{at:?}"), error))
 }
 
