@@ -325,10 +325,9 @@ fn variable_was_in_conflict_with_the_command_line_or_the_file() {
     let (root, file) = (dir.path().to_str().unwrap(), dir.path().join("httpd.toml"));
     std::fs::write(&file, "tls-cert = '/none.pem'\ntls-key = '/none.key'\n").unwrap();
     let file = file.to_str().unwrap();
-    let cases: [(&[&str], [&str; 2]); 4] = [
+    let cases: [(&[&str], [&str; 2]); 3] = [
         (&[root, "-p", "0"], ["LISTEN", "127.0.0.1:1"]),
         (&[root, "-p", "0"], ["ROOT", "/none"]),
-        (&["--root", root, "--listen", "127.0.0.1:0"], ["PORT", "1"]),
         (&[root, "-p", "0", "--config", file, "--tls-self-signed"], ["TLS_CERT", "/none.pem"]),
     ];
     for (flags, [variable, value]) in cases {
@@ -346,6 +345,18 @@ fn variable_was_in_conflict_with_the_command_line_or_the_file() {
     let mut command = httpd(&["--config", file, "-p", "0"]);
     let output = command.env("EVRING_HTTPD_TLS_SELF_SIGNED", "false").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn variable_that_kubernetes_sets_for_a_service_ended_the_server() {
+    for value in ["tcp://10.0.0.1:80", "1"] {
+        let mut command = httpd(&[]);
+        command.env("EVRING_HTTPD_LISTEN", "127.0.0.1:0").env("EVRING_HTTPD_PORT", value);
+        let serving = Serving::of(command);
+        assert_eq!(serving.connect().get("/").status, 200);
+        let expected = "there is no setting for the variable EVRING_HTTPD_PORT";
+        assert!(serving.before.contains(expected), "{}", serving.before);
+    }
 }
 
 #[test]

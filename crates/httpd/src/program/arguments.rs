@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     #[arg(value_name = "DIR", conflicts_with = "root")]
     directory: Option<PathBuf>,
 
-    /// Port to listen on for clients on this machine, as --listen 127.0.0.1:PORT
+    /// Port to listen on for clients on this machine, as --listen 127.0.0.1:PORT. It has no environment variable
     #[arg(short, long, value_name = "PORT", conflicts_with = "listen", value_parser = port)]
     port: Option<u16>,
 

@@ -157,8 +157,10 @@ impl std::error::Error for SettingsError {}
 /// Returns the first variable that the process has and with whose setting alone an error is the same.
 fn cause_among_variables(is_cause: impl Fn(&str) -> bool) -> Option<String> {
     let command = definitions();
-    let all =
-        command.get_arguments().filter_map(|arg| Some((arg.get_id(), variable(arg.get_long()?))));
+    let all = command.get_arguments().filter_map(|arg| {
+        let long = arg.get_long().filter(|long| may_be_variable(long))?;
+        Some((arg.get_id(), variable(long)))
+    });
     let mut given = all.filter(|(_, name)| std::env::var_os(name).is_some());
     given.find(|(id, _)| is_cause(id.as_str())).map(|(_, name)| name)
 }
@@ -219,9 +221,10 @@ fn check_file(path: &Path, is_page: bool) -> io::Result<()> {
     fs::File::open(path).map(drop)
 }
 
-/// Returns whether a flag has a variable.
+/// Returns whether a flag has a variable. `port` has none: Kubernetes sets `EVRING_HTTPD_PORT` to a URL for a service that
+/// is named evring-httpd.
 fn may_be_variable(long: &str) -> bool {
-    long == "config" || !NOT_SETTINGS.contains(&long)
+    long == "config" || long != "port" && !NOT_SETTINGS.contains(&long)
 }
 
 /// Returns the name of a flag's variable.
