@@ -698,6 +698,30 @@ mod program {
     }
 
     #[test]
+    fn each_reload_that_changed_a_limit_left_descriptors_of_the_metrics() {
+        const RELOADS: usize = 20;
+        let settings = |seconds: usize| {
+            let addresses = "listen = ['127.0.0.1:0']\nmetrics-listen = '127.0.0.1:0'\n";
+            format!("{addresses}keep-alive-timeout = {seconds}\n")
+        };
+        let mut program = Configured::start(&settings(60), &["--log-level", "info"]);
+        let files = format!("/proc/{}/fd", program.serving.child.id());
+        let descriptors = || fs::read_dir(&files).unwrap().count();
+        let before = descriptors();
+        for n in 0..RELOADS {
+            program.reload(&settings(30 + n % 2));
+            while !program.line().contains("settings reloaded") {}
+        }
+        // The last workers that were replaced end soon.
+        let start = Instant::now();
+        while descriptors() >= before + RELOADS {
+            let now = descriptors();
+            assert!(start.elapsed() < Duration::from_secs(20), "{now} instead of {before}");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
     fn descriptors_of_workers_that_still_live_were_given_to_new_ones() {
         let settings = "listen = ['127.0.0.1:0']\nlog-level = 'info'\nmax-connections = 1000\n";
         let mut program = Configured::limited("ulimit -n 128", settings);

@@ -60,6 +60,8 @@ pub(crate) struct ServerState {
     state: Mutex<Generations>,
     /// A worker has ended.
     ended: Condvar,
+    /// What the workers have returned whose threads have ended. Held while a thread is joined.
+    outcomes: Mutex<Vec<Result<Stats, Error>>>,
 }
 
 /// The generations of workers, and what ends with the last of them.
@@ -149,6 +151,8 @@ impl ServerState {
     /// # Errors
     /// If the server ends.
     pub(crate) fn replace(&self, generation: Generation) -> Result<(), Error> {
+        // Else all stay until a call of `Server::wait`.
+        self.join_ended();
         let mut state = self.lock();
         if state.ends {
             return Err(Error::Ended);
@@ -203,22 +207,35 @@ impl ServerState {
         state.generations.back().map_or(Vec::new(), |generation| generation.listen().to_vec())
     }
 
-    /// Waits for the end of a generation and removes it; returns `None` at the end of the server.
-    fn remove_ended(&self) -> Option<Generation> {
+    /// Waits until a generation has ended. Returns false at the end of the server.
+    fn wait_for_ended(&self) -> bool {
         let mut state = self.lock();
-        loop {
+        while !state.generations.iter().any(Generation::has_ended) {
             if state.generations.is_empty() {
                 state.end();
-                return None;
-            }
-            if let Some(n) = state.generations.iter().position(Generation::has_ended) {
-                return state.generations.remove(n);
+                return false;
             }
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
+        true
     }
 
-    /// Notifies [`ServerState::remove_ended`] that a worker has ended.
+    /// Removes the generations that have ended, waits for their threads, and keeps what these return.
+    fn join_ended(&self) {
+        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        while let Some(mut generation) = self.remove_ended() {
+            let threads = generation.workers.iter_mut().filter_map(|worker| worker.thread.take());
+            outcomes.extend(threads.map(|thread| thread.join().unwrap_or(Err(Error::Panic))));
+        }
+    }
+
+    fn remove_ended(&self) -> Option<Generation> {
+        let mut state = self.lock();
+        let ended = state.generations.iter().position(Generation::has_ended)?;
+        state.generations.remove(ended)
+    }
+
+    /// Notifies [`ServerState::wait_for_ended`] that a worker has ended.
     pub(crate) fn notify_of_end(&self) {
         // With the lock: else the end could fall between the check and the wait.
         let _state = self.lock();
@@ -448,14 +465,15 @@ impl Server {
     }
 
     fn join(&mut self) -> Result<Vec<Stats>, Error> {
-        let mut ends = Vec::new();
-        while let Some(mut generation) = self.handle.0.remove_ended() {
-            let threads = generation.workers.iter_mut().filter_map(|worker| worker.thread.take());
-            ends.extend(threads.map(|thread| thread.join().unwrap_or(Err(Error::Panic))));
+        let server = &self.handle.0;
+        while server.wait_for_ended() {
+            server.join_ended();
         }
         #[cfg(feature = "metrics")]
-        self.handle.0.set_monitor(None);
-        ends.into_iter().collect()
+        server.set_monitor(None);
+        // Waits for a reload that joins some.
+        let mut outcomes = server.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        outcomes.drain(..).collect()
     }
 }
 
