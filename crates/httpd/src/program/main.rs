@@ -4,6 +4,7 @@ mod advice;
 mod arguments;
 mod backends;
 mod descriptors;
+mod end;
 mod hosts;
 mod pid_file;
 mod positions;
@@ -24,7 +25,6 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use evring_httpd::evring::sockets::ListeningSocket;
@@ -39,6 +39,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 
 use arguments::Settings;
 use descriptors::{InheritedSockets, open_descriptors};
+use end::End;
 use pid_file::PidFile;
 use positions::Positions;
 use reload::Reload;
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
         log_level,
         pid_file: pid_file.clone(),
         user: settings.0.user.clone(),
-        has_successor: Arc::default(),
+        end: Arc::default(),
         timeout: settings.0.connections.reload_timeout,
         status: String::new(),
     };
@@ -125,7 +126,7 @@ fn serve(
     mut reload: Reload,
     stderr: &Stderr,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let (mut signals, stops) = exit_at_second_signal()?;
+    let mut signals = exit_at_second_signal(&reload.end)?;
     // A file of logs at its maximum size is an error of its writer, not the end of the process (setrlimit(2)).
     signal_hook::flag::register(SIGXFSZ, Arc::default())?;
     let reload_signals = Reload::signals()?;
@@ -167,14 +168,8 @@ fn serve(
     reload.status.clone_from(&ready);
     notify_manager(&[NotifyState::Ready, NotifyState::Status(&ready)]);
     inherited.report_ready()?;
-    let has_successor = Arc::clone(&reload.has_successor);
-    start_successor_at_signal(
-        successor_signals,
-        server.handle(),
-        given,
-        stops,
-        Arc::clone(&has_successor),
-    )?;
+    let end = Arc::clone(&reload.end);
+    start_successor_at_signal(successor_signals, server.handle(), given, Arc::clone(&end))?;
     for at in server.metrics_addresses() {
         info!("metrics at http://{at}/metrics");
     }
@@ -182,7 +177,7 @@ fn serve(
     let handle = server.handle();
     threads::start("signals", move || {
         signals.forever().next();
-        if has_successor.load(Ordering::SeqCst) {
+        if end.has_successor() {
             // The service does not stop, and the successor has the sockets.
             handle.retire();
         } else {
@@ -246,17 +241,16 @@ fn ready_line(server: &Handle, workers: u16) -> String {
     )
 }
 
-/// Starts a successor at SIGUSR2. When it listens, `has_successor` is set, and the server ends with its last connection.
+/// Starts a successor at SIGUSR2. When it listens, the server ends with its last connection.
 fn start_successor_at_signal(
     mut signals: Signals,
     handle: Handle,
     given: Vec<SocketAddr>,
-    stops: Arc<AtomicBool>,
-    has_successor: Arc<AtomicBool>,
+    end: Arc<End>,
 ) -> Result<(), evring_httpd::Error> {
     threads::start("successor", move || {
         for _ in signals.forever() {
-            match successor::start(&handle, &given, &stops, &has_successor) {
+            match successor::start(&handle, &given, &end) {
                 Ok(successor) => {
                     // The service manager knows it before this process can end.
                     let number = successor.as_raw_pid().unsigned_abs();
@@ -271,13 +265,12 @@ fn start_successor_at_signal(
     })
 }
 
-/// Registers the signals that stop the server; the second one exits the process. Returns whether one has arrived, too.
-fn exit_at_second_signal() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
-    let has_arrived = Arc::new(AtomicBool::new(false));
+/// Registers the signals that stop the server; the second one exits the process.
+fn exit_at_second_signal(end: &Arc<End>) -> std::io::Result<Signals> {
     for signal in [SIGTERM, SIGINT] {
-        let has_arrived = Arc::clone(&has_arrived);
+        let end = Arc::clone(end);
         let exit_if_second = move || {
-            if has_arrived.swap(true, Ordering::SeqCst) {
+            if !end.stop() {
                 pid_file::remove();
                 signal_hook::low_level::exit(1);
             }
@@ -286,5 +279,5 @@ fn exit_at_second_signal() -> std::io::Result<(Signals, Arc<AtomicBool>)> {
         // nothing, and does not panic (signal-safety(7)).
         unsafe { signal_hook::low_level::register(signal, exit_if_second) }?;
     }
-    Ok((Signals::new([SIGTERM, SIGINT])?, has_arrived))
+    Signals::new([SIGTERM, SIGINT])
 }

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
@@ -19,6 +18,7 @@ use tracing_subscriber::{Registry, reload};
 
 use crate::arguments::{Arguments, Settings};
 use crate::descriptors::{InheritedSockets, open_descriptors};
+use crate::end::End;
 use crate::threads;
 use crate::{advice, backends, notify_manager, ready_line, settings};
 
@@ -62,8 +62,7 @@ pub(crate) struct Reload {
     pub(crate) pid_file: Option<PathBuf>,
     /// The user that the process has become.
     pub(crate) user: Option<User>,
-    /// Another process serves in the place of this one.
-    pub(crate) has_successor: Arc<AtomicBool>,
+    pub(crate) end: Arc<End>,
     /// Time after which a deferred reload stops the oldest workers.
     pub(crate) timeout: Duration,
     /// What the service manager shows while no reload is deferred; each reload makes it anew.
@@ -101,7 +100,7 @@ impl Reload {
                     );
                     handle.stop_oldest();
                 }
-                if self.has_successor.load(Ordering::SeqCst) {
+                if self.end.has_successor() {
                     // The settings are those of the successor.
                     deferral = None;
                 } else if arrived.contains(&SIGHUP) || deferral.is_some() && handle.can_reload() {

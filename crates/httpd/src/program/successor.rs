@@ -20,7 +20,6 @@ use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use command_fds::{CommandFdExt, FdMapping};
@@ -29,6 +28,8 @@ use evring_httpd::evring::sockets::ListeningSocket;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
+
+use crate::end::End;
 
 /// Number of sockets from the process before, and how many of them, the first ones, a service manager gave to it: `3,1`.
 /// A socket to the process follows them.
@@ -144,18 +145,12 @@ fn own(fd: RawFd) -> io::Result<OwnedFd> {
 }
 
 /// Starts a successor and waits until it listens. Returns its process. A service manager has given the sockets at the
-/// addresses `given`, `stops` is whether a signal to stop has arrived, and `has_successor` is set before the successor
-/// serves alone.
+/// addresses `given`, and `end` has a successor before that serves alone.
 ///
 /// # Errors
 /// If it cannot be started, or ends before it listens, or this process is about to stop. Then this process continues to
 /// serve, or stops.
-pub(crate) fn start(
-    handle: &Handle,
-    given: &[SocketAddr],
-    stops: &AtomicBool,
-    has_successor: &AtomicBool,
-) -> io::Result<Pid> {
+pub(crate) fn start(handle: &Handle, given: &[SocketAddr], end: &End) -> io::Result<Pid> {
     if std::process::id() == 1 {
         let reason = "a container ends with its first process, so replace the container";
         return Err(io::Error::new(ErrorKind::Unsupported, reason));
@@ -168,7 +163,7 @@ pub(crate) fn start(
     sockets.extend::<Vec<_>>(others);
     let about_to_stop =
         || io::Error::other("the server is about to stop; start it again afterwards");
-    if stops.load(Ordering::Relaxed) || sockets.is_empty() {
+    if end.is_stopping() || sockets.is_empty() {
         return Err(about_to_stop());
     }
     let mut arguments = env::args_os();
@@ -196,9 +191,7 @@ pub(crate) fn start(
     // This process's copies of the successor's socket, which would hide the successor's end.
     drop(command);
     let (process, report) = wait_until_ready(&mut successor, START_TIMEOUT)?;
-    has_successor.store(true, Ordering::SeqCst);
-    if stops.load(Ordering::SeqCst) {
-        has_successor.store(false, Ordering::SeqCst);
+    if !end.set_successor() {
         // The stop was for the server, whichever process it is: the successor gets no answer. One of an older program
         // waits for none.
         if report != READY {
@@ -207,7 +200,7 @@ pub(crate) fn start(
         return Err(about_to_stop());
     }
     if report == READY && successor.write_all(SERVE).is_err() {
-        has_successor.store(false, Ordering::SeqCst);
+        end.remove_successor();
         return Err(ended());
     }
     Ok(process.number)
@@ -308,6 +301,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
     use std::process::Child;
     use std::sync::Arc;
+    use std::sync::atomic::AtomicBool;
     use std::thread;
 
     use super::*;
