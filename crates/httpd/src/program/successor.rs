@@ -9,7 +9,8 @@
 //! so the successor is no child of this process: the one between them exits at once.
 //!
 //! A stop is for both processes until the successor serves alone. So it reports that it listens and waits for an answer:
-//! if this process is about to stop, or has ended, there is none, and the successor stops, too.
+//! if this process is about to stop, or has ended, there is none, and the successor stops, too. A SIGHUP that arrives
+//! meanwhile is for both, too: this process passes it on.
 
 use std::env;
 use std::fs::File;
@@ -30,6 +31,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
 use crate::end::End;
+use crate::reload;
 
 /// Number of sockets from the process before, and how many of them, the first ones, a service manager gave to it: `3,1`.
 /// A socket to the process follows them.
@@ -186,6 +188,7 @@ pub(crate) fn start(handle: &Handle, given: &[SocketAddr], end: &End) -> io::Res
     // SAFETY: between fork and exec the function makes system calls only, and allocates nothing.
     unsafe { command.pre_exec(move || leave_parent(&own_report)) };
     command.fd_mappings(mappings).map_err(io::Error::other)?;
+    let hangups = reload::hangups();
     // This is the process in between, which has exited.
     command.spawn().map_err(named)?.wait()?;
     // This process's copies of the successor's socket, which would hide the successor's end.
@@ -199,9 +202,15 @@ pub(crate) fn start(handle: &Handle, given: &[SocketAddr], end: &End) -> io::Res
         }
         return Err(about_to_stop());
     }
-    if report == READY && successor.write_all(SERVE).is_err() {
-        end.remove_successor();
-        return Err(ended());
+    if report == READY {
+        if successor.write_all(SERVE).is_err() {
+            end.remove_successor();
+            return Err(ended());
+        }
+        if reload::hangups() != hangups {
+            // It may have read the settings before. Fails if it has ended.
+            let _ = process.signal(Signal::HUP);
+        }
     }
     Ok(process.number)
 }
