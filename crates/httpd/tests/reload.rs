@@ -481,6 +481,7 @@ mod program {
     use std::os::unix::net::UnixDatagram;
     use std::process::Command;
 
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
     use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, prlimit};
 
     use super::serving::program::{Serving, httpd, limited};
@@ -857,6 +858,47 @@ mod program {
         let response = program.serving.connect().get("/");
         assert_eq!(response.status, 200, "the settings are the new ones");
         assert!(ends(&response), "{}", response.head);
+    }
+
+    #[test]
+    fn log_was_not_reopened_while_a_reload_waits_for_a_pipe() {
+        let dir = tempfile::tempdir().unwrap();
+        let [notify, pipe, log, old] =
+            ["notify", "cert.pem", "log", "old"].map(|name| dir.path().join(name));
+        let manager = UnixDatagram::bind(&notify).unwrap();
+        manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        mknodat(CWD, &pipe, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        // It has a writer, which does not write.
+        let _writer = fs::File::options().read(true).write(true).open(&pipe).unwrap();
+        let settings = format!("listen = ['127.0.0.1:0']\naccess-log = '{}'\n", log.display());
+        let with_manager = |arguments: &[&str]| {
+            let mut command = httpd(arguments);
+            command.env("NOTIFY_SOCKET", &notify);
+            command
+        };
+        let program = Configured::of(with_manager, &settings, &[]);
+        let reopens = || {
+            let start = Instant::now();
+            while !log.exists() {
+                assert!(start.elapsed() < Duration::from_secs(20), "the log was not opened again");
+                thread::yield_now();
+            }
+        };
+        fs::rename(&log, &old).unwrap();
+        let pipe = pipe.display();
+        program.reload(&format!("{settings}tls-cert = '{pipe}'\ntls-key = '{pipe}'\n"));
+        let mut message = [0; 1024];
+        loop {
+            let n = manager.recv(&mut message).unwrap();
+            if message[..n].starts_with(b"RELOADING=1") {
+                break;
+            }
+        }
+        reopens();
+        // Now the reload waits for the pipe.
+        fs::rename(&log, &old).unwrap();
+        program.serving.signal(Signal::USR1);
+        reopens();
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use evring_httpd::Handle;
@@ -90,24 +91,34 @@ impl Reload {
     }
 
     /// Reads the settings again at SIGHUP; if they cannot be used, the old ones stay. Opens the access log again at
-    /// SIGHUP and SIGUSR1.
+    /// SIGHUP and SIGUSR1, also while a reload waits for the writer of a pipe.
     pub(crate) fn at_signals(
         mut self,
         mut signals: Signals,
         handle: Handle,
     ) -> Result<(), evring_httpd::Error> {
+        // Further signals during a reload are one.
+        let (hangup, hangups) = mpsc::sync_channel(1);
+        let server = handle.clone();
+        threads::start("log signals", move || {
+            for signal in signals.forever() {
+                server.reopen_log();
+                if signal == SIGHUP {
+                    let _ = hangup.try_send(());
+                }
+            }
+        })?;
         threads::start("reload", move || {
             let mut deferral: Option<Deferral> = None;
             loop {
-                let arrived: Vec<_> = if deferral.is_some() {
+                let has_arrived = if deferral.is_some() {
                     handle.wait_for_room(SIGNAL_INTERVAL);
-                    signals.pending().collect()
+                    hangups.try_recv().is_ok()
                 } else {
-                    signals.wait().collect()
+                    // The sender lives as long as the process.
+                    let Ok(()) = hangups.recv() else { return };
+                    true
                 };
-                if !arrived.is_empty() {
-                    handle.reopen_log();
-                }
                 if deferral.as_mut().is_some_and(|deferral| deferral.ends(Instant::now())) {
                     warn!(
                         "the deferred reload stops the oldest workers, which have `shutdown-timeout`"
@@ -117,7 +128,7 @@ impl Reload {
                 if self.end.has_successor() {
                     // The settings are those of the successor.
                     deferral = None;
-                } else if arrived.contains(&SIGHUP) || deferral.is_some() && handle.can_reload() {
+                } else if has_arrived || deferral.is_some() && handle.can_reload() {
                     deferral = self.reload(&handle, deferral.take());
                 }
             }

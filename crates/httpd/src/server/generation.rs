@@ -85,6 +85,11 @@ impl Generation {
         }
     }
 
+    /// Opens the access logs again.
+    pub(crate) fn reopen_log(&self) {
+        self.writer.iter().for_each(LogWriter::reopen);
+    }
+
     /// Stops accepting. The workers end when their last connections have closed; idle ones close soon. Further calls
     /// have no effect.
     pub(crate) fn retire(&mut self) {

@@ -73,6 +73,8 @@ struct Generations {
     ends: bool,
     /// The sockets that a service manager gave to the server, which listens on those that its settings name.
     of_manager: Vec<ListeningSocket>,
+    /// Number of calls of [`Handle::reopen_log`].
+    reopenings: usize,
     #[cfg(feature = "metrics")]
     monitor: Option<Monitor>,
 }
@@ -146,11 +148,12 @@ impl ServerState {
     }
 
     /// Makes a generation serve in the place of the one before, which stops accepting first: with some mechanisms, one
-    /// thread at a time can wait for a socket's connections.
+    /// thread at a time can wait for a socket's connections. If the logs were reopened since `reopenings`, it reopens its
+    /// own.
     ///
     /// # Errors
     /// If the server ends.
-    pub(crate) fn replace(&self, generation: Generation) -> Result<(), Error> {
+    pub(crate) fn replace(&self, generation: Generation, reopenings: usize) -> Result<(), Error> {
         // Else all stay until a call of `Server::wait`.
         self.join_ended();
         let mut state = self.lock();
@@ -161,6 +164,9 @@ impl ServerState {
         for old in &mut state.generations {
             old.retire();
             before.extend(old.workers.iter().map(|worker| worker.remote.clone()));
+        }
+        if state.reopenings != reopenings {
+            generation.reopen_log();
         }
         // At once, as the server ends with its last generation.
         state.generations.push_back(generation);
@@ -179,6 +185,11 @@ impl ServerState {
             }
         }
         if state.ends { Err(Error::Ended) } else { Ok(()) }
+    }
+
+    /// Returns how often the logs were reopened.
+    pub(crate) fn reopenings(&self) -> usize {
+        self.lock().reopenings
     }
 
     /// Keeps the sockets of a service manager until the server ends.
@@ -402,12 +413,9 @@ impl Handle {
 
     /// Opens the access log again, for example after its file was renamed.
     pub fn reopen_log(&self) {
-        let state = self.0.lock();
-        for generation in &state.generations {
-            if let Some(writer) = &generation.writer {
-                writer.reopen();
-            }
-        }
+        let mut state = self.0.lock();
+        state.reopenings += 1;
+        state.generations.iter().for_each(Generation::reopen_log);
     }
 }
 
@@ -481,5 +489,45 @@ impl Drop for Server {
     fn drop(&mut self) {
         self.handle.stop();
         let _ = self.join();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::access_log::AccessLog;
+    use crate::site::log::LogWriter;
+
+    #[test]
+    fn log_that_was_reopened_while_workers_start_stayed_the_old_file_for_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let (handle, metrics) = (Handle::new(), Metrics::default());
+        let reopenings = handle.0.reopenings();
+        let log = AccessLog::from(path.clone());
+        let (writer, senders) = LogWriter::start(&[log], None, 1, &metrics).ok().unwrap();
+        fs::remove_file(&path).unwrap();
+        handle.reopen_log();
+        let generation = Generation {
+            workers: Vec::new(),
+            addresses: Vec::new(),
+            is_current: Arc::default(),
+            is_retired: false,
+            ended: Arc::default(),
+            drain_delay: Duration::ZERO,
+            sockets: Vec::new(),
+            writer: Some(writer),
+            #[cfg(feature = "tls")]
+            tls: None,
+        };
+        handle.0.replace(generation, reopenings).unwrap();
+        let start = Instant::now();
+        while !path.exists() {
+            assert!(start.elapsed() < Duration::from_secs(20), "the log was not opened again");
+            thread::yield_now();
+        }
+        drop(senders);
     }
 }

@@ -138,11 +138,12 @@ impl Builder {
             Error::Page(path, reason) => Error::Page(path, self.with_user(reason)),
             other => other,
         })?;
+        let reopenings = handle.0.reopenings();
         let logs = self.start_logs(metrics)?;
         let workers = self.workers.into();
         let generation = self.start_workers(handle, sockets, logs)?;
         metrics.set_workers(workers);
-        handle.0.replace(generation)?;
+        handle.0.replace(generation, reopenings)?;
         handle.0.keep(of_manager);
         #[cfg(all(feature = "metrics", feature = "tls"))]
         metrics.set_certificates(handle.0.tls().map(|tls| tls.certificates));
