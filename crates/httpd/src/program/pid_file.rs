@@ -26,6 +26,9 @@ struct Named {
     line: String,
 }
 
+/// Maximum bytes of a file with a number.
+const MAX_BYTES: usize = 32;
+
 /// The file that [`remove`] removes.
 static OF_PROCESS: OnceLock<Arc<Named>> = OnceLock::new();
 
@@ -91,10 +94,14 @@ impl PidFile {
         checked.and_then(|()| Ok(is_writable?)).map_err(named(path))
     }
 
-    /// Writes the number of this process.
+    /// Writes the number of this process. Until the file has its length, newlines replace the number of before, as a
+    /// program may read the rest of a longer one as a number.
     pub(crate) fn write(&self) -> io::Result<()> {
         let Named { file, line, .. } = &*self.0;
-        file.write_all_at(line.as_bytes(), 0)?;
+        let before = usize::try_from(file.metadata()?.len()).unwrap_or(usize::MAX);
+        let mut text = line.clone().into_bytes();
+        text.resize(before.min(MAX_BYTES).max(line.len()), b'\n');
+        file.write_all_at(&text, 0)?;
         file.set_len(line.len() as u64)
     }
 
@@ -121,7 +128,7 @@ pub(crate) fn remove() {
 impl Named {
     /// Removes the file, unless another process has replaced its number.
     fn remove(&self) {
-        let mut text = [0; 32];
+        let mut text = [0; MAX_BYTES];
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let Ok(file) = open(&*self.path, flags, Mode::empty()) else { return };
         let Ok(n) = rustix::io::read(&file, &mut text) else { return };
@@ -147,7 +154,7 @@ fn is_same(a: impl AsFd, b: impl AsFd) -> bool {
 /// The number of a process that has ended may be that of another program, or of this process in a new container.
 fn running(file: &File) -> Option<u32> {
     let mut text = String::new();
-    file.take(32).read_to_string(&mut text).ok()?;
+    file.take(MAX_BYTES as u64).read_to_string(&mut text).ok()?;
     let number = text.trim().parse().ok()?;
     let is_running =
         number != std::process::id() && program(number)? == program(std::process::id())?;
@@ -193,7 +200,23 @@ mod tests {
     use std::sync::Barrier;
     use std::thread;
 
+    use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, memfd_create};
+
     use super::*;
+
+    #[test]
+    fn rest_of_a_longer_number_was_another_process_until_the_file_was_cut() {
+        let file = File::from(memfd_create("pid", MemfdFlags::ALLOW_SEALING).unwrap());
+        file.write_all_at(b"1234567\n", 0).unwrap();
+        // The file stays as it is before its length is set.
+        fcntl_add_seals(&file, SealFlags::SHRINK).unwrap();
+        let named = Named { path: CString::default(), file, is_new: false, line: "999\n".into() };
+        let pid_file = PidFile(Arc::new(named));
+        pid_file.write().unwrap_err();
+        let mut text = [0; 8];
+        pid_file.0.file.read_exact_at(&mut text, 0).unwrap();
+        assert_eq!(&text, b"999\n\n\n\n\n");
+    }
 
     #[test]
     fn file_that_another_process_removed_meanwhile_could_not_be_opened() {
