@@ -16,9 +16,14 @@ pub(crate) struct Spread {
     pub(crate) high: f64,
 }
 
-/// Returns the median with the smallest and the largest value, or `None` without values.
+/// The value of a round in which nothing was measured. It keeps the place of the round.
+pub(crate) const UNMEASURED: f64 = f64::NAN;
+
+/// Returns the median with the smallest and the largest value, or `None` without values. Rounds that
+/// are [`UNMEASURED`] do not count.
 pub(crate) fn spread(values: &[f64]) -> Option<Spread> {
     let mut sorted = values.to_vec();
+    sorted.retain(|value| !value.is_nan());
     sorted.sort_by(f64::total_cmp);
     let (low, high) = (*sorted.first()?, *sorted.last()?);
     let (upper, lower) = (sorted[sorted.len() / 2], sorted[(sorted.len() - 1) / 2]);
@@ -39,9 +44,21 @@ pub(crate) fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
     Some((medians[outside], medians[RESAMPLES - 1 - outside]))
 }
 
-/// Returns the ratios of values measured in the same rounds.
+/// Returns the ratios of values measured in the same rounds, without those in which one of both is
+/// [`UNMEASURED`].
+///
+/// # Panics
+/// If one has fewer rounds, as it is then not known which.
 pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
-    above.iter().zip(below).map(|(above, below)| ratio(*above, *below)).collect()
+    assert_eq!(above.len(), below.len(), "both have a value for each round");
+    let pairs = above.iter().zip(below).filter(|(above, below)| !(above.is_nan() || below.is_nan()));
+    pairs.map(|(above, below)| ratio(*above, *below)).collect()
+}
+
+/// Returns the same for measurements that ended early, after a failure: the rounds that both have.
+pub(crate) fn ratios_until_failure(above: &[f64], below: &[f64]) -> Vec<f64> {
+    let rounds = above.len().min(below.len());
+    ratios(&above[..rounds], &below[..rounds])
 }
 
 /// Returns the ratio of two values: 1 if they are equal, zero or infinity included.
@@ -79,5 +96,21 @@ mod tests {
         assert_eq!(ratios(&[11.0, 22.0], &[10.0, 20.0]), [1.1, 1.1]);
         // No round is dropped.
         assert_eq!(ratios(&[3.0, 0.0], &[0.0, 0.0]), [f64::INFINITY, 1.0]);
+    }
+
+    #[test]
+    fn round_without_a_value_shifted_the_others() {
+        let posted = [5.0, UNMEASURED, 7.0, 4.0];
+        assert_eq!(ratios(&[10.0, 20.0, 28.0, 4.0], &posted), [2.0, 4.0, 1.0]);
+        assert_eq!(ratios(&posted, &[10.0, 20.0, 28.0, 4.0]), [0.5, 0.25, 1.0]);
+        assert_eq!(spread(&posted), spread(&[5.0, 7.0, 4.0]));
+        assert_eq!(spread(&[UNMEASURED]), None);
+        assert_eq!(ratios_until_failure(&posted, &[10.0, 20.0]), [0.5]);
+    }
+
+    #[test]
+    #[should_panic(expected = "both have a value for each round")]
+    fn rounds_beyond_the_shorter_measurement_were_ignored() {
+        ratios(&[1.0, 2.0], &[1.0]);
     }
 }

@@ -46,7 +46,7 @@ pub(super) fn values<'a>(contestants: &'a [Contestant<'_>], name: &str) -> &'a [
     named.map_or(&[], |contestant| &contestant.values)
 }
 
-/// Adds the ratio of the times of two contestants.
+/// Adds the ratio of the times of two contestants, if both took part.
 pub(super) fn ratio(
     outcome: &mut Outcome,
     name: &str,
@@ -54,7 +54,10 @@ pub(super) fn ratio(
     all: &[Contestant<'_>],
     (above, below): (&str, &str),
 ) {
-    outcome.ratio(name, mechanism, ratios(values(all, above), values(all, below)));
+    let of = |name| Some(values(all, name)).filter(|values| !values.is_empty());
+    if let Some((above, below)) = of(above).zip(of(below)) {
+        outcome.ratio(name, mechanism, ratios(above, below));
+    }
 }
 
 /// Adds a bar for each contestant.

@@ -8,7 +8,7 @@ use crate::measure::{
     Trials, Wrk, WrkObservation,
 };
 use crate::outcome::{Outcome, X};
-use crate::statistics::{ratios, spread};
+use crate::statistics::{UNMEASURED, ratios, spread};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -242,7 +242,7 @@ impl Observation {
 
     fn note_wrk(&mut self, observed: WrkObservation) {
         self.rate.push(observed.requests as f64 / observed.seconds);
-        self.p50_us.extend(observed.p50_us);
+        self.p50_us.push(observed.p50_us.unwrap_or(UNMEASURED));
         self.own_us.push(observed.busy * observed.seconds * 1e6 / observed.requests as f64);
     }
 }

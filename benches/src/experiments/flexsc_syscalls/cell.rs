@@ -11,8 +11,8 @@ pub(super) const NULL_DEPTH: usize = 64;
 /// Measurements of each maker in a round, of which the least counts.
 pub(super) const REPEATS: usize = 3;
 
-/// The times of a work at a depth: of each maker, one value per round. None are measured of a ring
-/// that cannot make the calls.
+/// The times of a work at a depth: of each maker that makes it, one value per round. A round in which the
+/// ring could not make a call is `UNMEASURED`.
 pub(super) struct Cell {
     pub(super) work: usize,
     pub(super) depth: usize,

@@ -14,7 +14,7 @@ use crate::command::{Complete, CompletionWay};
 use crate::failure::Failure;
 use crate::measure::Callgrind;
 use crate::outcome::{Outcome, X};
-use crate::statistics::{Spread, ratios, spread};
+use crate::statistics::{Spread, UNMEASURED, ratios, spread};
 
 /// Calls outstanding while completions are measured, and those that complete.
 const OUTSTANDING: [usize; 2] = [100, 10_000];
@@ -47,7 +47,8 @@ impl Completions {
     pub(super) fn measure(&mut self, round: &mut Round) -> Result<(), Failure> {
         for way in round.order(WAYS.len()) {
             for at in round.order(OUTSTANDING.len()) {
-                self.0[way][at].extend(completion(&WAYS[way], OUTSTANDING[at])?);
+                let time = completion(&WAYS[way], OUTSTANDING[at])?;
+                self.0[way][at].push(time.unwrap_or(UNMEASURED));
             }
         }
         Ok(())
@@ -55,10 +56,8 @@ impl Completions {
 
     pub(super) fn report(&self, outcome: &mut Outcome) {
         for (way, [few, many]) in WAYS.iter().zip(&self.0) {
-            if !few.is_empty() {
-                let name = format!("completion_{}10000_over_100", way.in_ratios);
-                outcome.ratio(name, "flexsc", ratios(many, few));
-            }
+            let name = format!("completion_{}10000_over_100", way.in_ratios);
+            outcome.ratio(name, "flexsc", ratios(many, few));
             for (outstanding, times) in OUTSTANDING.iter().zip([few, many]) {
                 if let Some(y) = spread(times) {
                     outcome.point(FIGURE, "ns", way.name, X::Number(*outstanding as f64), y);

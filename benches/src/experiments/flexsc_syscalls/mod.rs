@@ -16,7 +16,7 @@ use super::{Context, Experiment};
 use crate::failure::Failure;
 use crate::measure::{OtherPrograms, raise_descriptors};
 use crate::outcome::{self, Outcome, X};
-use crate::statistics::{ratios, spread};
+use crate::statistics::{UNMEASURED, ratios, spread};
 
 use bare_ring::BareRing;
 use cell::{Cell, DIRECT, GETPPID, NULL, NULL_DEPTH, REPEATS, figure};
@@ -279,11 +279,9 @@ fn measure(cx: &Context, directory: &Path, outcome: &mut Outcome) -> Result<(), 
                 // One batch before warms the caches.
                 makers[maker].batch(work, cell.depth)?;
                 let time = makers[maker].time(work, cell.depth, calls)?;
-                if maker == OWN_CORE && !(own && makers[maker].core_changes() == changes) {
-                    cell.times[maker].push(f64::INFINITY);
-                } else if makers[maker].refused() == refused {
-                    cell.times[maker].push(time);
-                }
+                let stayed = own && makers[maker].core_changes() == changes;
+                let counts = makers[maker].refused() == refused && (stayed || maker != OWN_CORE);
+                cell.times[maker].push(if counts { time } else { UNMEASURED });
             }
             cx.progress.inc(1);
         }
@@ -301,9 +299,7 @@ fn report(works: &Workloads, makers: &[Maker], cells: &[Cell], outcome: &mut Out
     for cell in cells {
         let figure = figure(works.all[cell.work].name);
         for (maker, times) in makers.iter().zip(&cell.times) {
-            // Rounds in which the syscall thread did not leave have no time.
-            let times: Vec<f64> = times.iter().copied().filter(|time| time.is_finite()).collect();
-            if let Some(y) = spread(&times) {
+            if let Some(y) = spread(times) {
                 outcome.point(&figure, "ns", maker.name, X::Number(cell.depth as f64), y);
             }
         }
@@ -343,10 +339,8 @@ fn report(works: &Workloads, makers: &[Maker], cells: &[Cell], outcome: &mut Out
 fn own_core(works: &Workloads, cells: &[Cell], outcome: &mut Outcome) {
     let reads = cells.iter().filter(|cell| works.all[cell.work].name == READS);
     let Some(cell) = reads.max_by_key(|cell| cell.depth) else { return };
-    let mut each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
-    let rounds = each.len();
-    each.retain(|ratio| *ratio > 0.0);
-    let (left, depth) = (each.len(), cell.depth);
+    let each = ratios(&cell.times[THREADS], &cell.times[OWN_CORE]);
+    let (left, rounds, depth) = (each.len(), cell.times[OWN_CORE].len(), cell.depth);
     outcome.shows.push(format!(
         "A syscall thread left the owner's core in {left} of {rounds} rounds, with {depth} reads at a time."
     ));

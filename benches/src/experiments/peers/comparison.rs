@@ -106,9 +106,9 @@ impl Comparison {
     }
 }
 
-/// Returns the ratios of a figure of two entries, one per round.
+/// Returns the ratios of a figure of two entries, one per round. One that failed has the rounds before.
 pub(super) fn ratios(above: &PeerRuns, below: &PeerRuns, figure: fn(&Run) -> f64) -> Vec<f64> {
-    statistics::ratios(&above.of(figure), &below.of(figure))
+    statistics::ratios_until_failure(&above.of(figure), &below.of(figure))
 }
 
 fn run(peer: Peer, work: &PeerWork, site: &Site, wrk: &Wrk, seconds: u32) -> Result<Run, Failure> {

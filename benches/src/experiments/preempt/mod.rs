@@ -17,7 +17,7 @@ use super::{Context, Experiment};
 use crate::failure::Failure;
 use crate::measure::{OtherPrograms, SERVER_CORE, pin, raise_descriptors};
 use crate::outcome::{Outcome, X};
-use crate::statistics::{ratios, spread};
+use crate::statistics::{ratios_until_failure, spread};
 
 use client::{Load, RUNNING};
 use server::{Arrived, CHUNK, Duty, Server};
@@ -303,7 +303,7 @@ fn compare(measured: &[Measured], outcome: &mut Outcome) {
         background.map_or(Vec::new(), |runs| runs.of(|observed| observed.p50_us))
     };
     for (k, one) in measured.iter().enumerate().filter(|(k, _)| *k != SEND) {
-        let each = ratios(&times(k), &times(SEND));
+        let each = ratios_until_failure(&times(k), &times(SEND));
         if let Some(ratio) = spread(&each) {
             let name = if k == WAIT { "wait_mode" } else { one.subject.name };
             outcome.ratio(format!("{}_over_send", name.replace('-', "_")), "send", each);
