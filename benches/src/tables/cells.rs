@@ -1,6 +1,7 @@
 //! The cells of tables: values of results, and their formats.
 
 use crate::outcome::{Outcome, X};
+use crate::statistics::Spread;
 
 /// Returns the results of an experiment.
 pub(super) fn of<'a>(results: &'a [Outcome], id: &str) -> Option<&'a Outcome> {
@@ -9,9 +10,18 @@ pub(super) fn of<'a>(results: &'a [Outcome], id: &str) -> Option<&'a Outcome> {
 
 /// Returns the median of a named point.
 pub(super) fn median(run: &Outcome, figure: &str, series: &str, name: &str) -> Option<f64> {
+    Some(point(run, figure, series, name)?.median)
+}
+
+/// Returns the highest round of a named point.
+pub(super) fn highest(run: &Outcome, figure: &str, series: &str, name: &str) -> Option<f64> {
+    Some(point(run, figure, series, name)?.high)
+}
+
+fn point(run: &Outcome, figure: &str, series: &str, name: &str) -> Option<Spread> {
     let series = run.series.iter().find(|s| s.figure == figure && s.name == series)?;
     let point = series.points.iter().find(|p| p.x == X::Name(name.to_owned()))?;
-    Some(point.y.median)
+    Some(point.y)
 }
 
 /// Returns the names of a figure's points.

@@ -1,6 +1,6 @@
 //! The effect of slow clients on another client of the web server, by mechanism.
 
-use super::cells::{median, names, of, row, rule, short};
+use super::cells::{highest, median, names, of, row, rule, short};
 use crate::outcome::Outcome;
 
 const LATENCY: &str = "99th percentile of another client";
@@ -9,22 +9,26 @@ const GONE: &str = "Time until the last slow client is gone";
 /// The operations that the slow clients perform slowly.
 const KINDS: [&str; 4] = ["head", "body", "response", "handshake"];
 
+/// Returns a value of a figure, a series and a point.
+type Of = fn(&Outcome, &str, &str, &str) -> Option<f64>;
+
 pub(super) fn table(results: &[Outcome]) -> String {
     let Some(run) = of(results, "slow-clients") else { return String::new() };
-    let heads = ["mechanism", "another client, p99, ms", "slow clients left"];
+    let heads = ["mechanism", "another client, p99, ms: median, worst", "slow clients left, most"];
     let kinds = KINDS.map(|kind| format!("{kind}: gone after, s"));
     let heads: Vec<_> = heads.into_iter().chain(kinds.iter().map(String::as_str)).collect();
     let mut text = row(&heads) + &rule(heads.len());
     for mechanism in names(run, LATENCY) {
-        let all = |figure: &str| {
+        // The kinds of clients, and TLS, are series.
+        let all = |figure: &str, of: Of| -> Vec<f64> {
             let series = run.series.iter().filter(|s| s.figure == figure);
-            let values: Vec<_> =
-                series.filter_map(|s| median(run, figure, &s.name, &mechanism)).collect();
-            values
+            series.filter_map(|s| of(run, figure, &s.name, &mechanism)).collect()
         };
-        let worst = all(LATENCY).into_iter().fold(0.0, f64::max);
-        let left: f64 = all(LEFT).into_iter().sum();
-        let mut cells = vec![format!("`{mechanism}`"), short(worst), format!("{left}")];
+        let worst = |of| short(all(LATENCY, of).into_iter().fold(0.0, f64::max));
+        let latency = format!("{}, {}", worst(median), worst(highest));
+        // Of each kind the round with most, which may be different rounds.
+        let left: f64 = all(LEFT, highest).into_iter().sum();
+        let mut cells = vec![format!("`{mechanism}`"), latency, format!("{left}")];
         cells.extend(
             KINDS.map(|kind| median(run, GONE, kind, &mechanism).map_or(String::new(), short)),
         );
@@ -56,8 +60,22 @@ mod tests {
         let table = table(&[run]);
         assert_eq!(
             table.lines().last(),
-            Some("| `epoll` | 4.50 | 3 | 2.50 |  |  | 5.00 |"),
+            Some("| `epoll` | 4.50, 4.50 | 3 | 2.50 |  |  | 5.00 |"),
             "{table}"
         );
+    }
+
+    #[test]
+    fn clients_that_were_left_in_fewer_than_half_of_the_rounds_were_not_shown() {
+        let mut run = Outcome::new("slow-clients");
+        for (figure, series, rounds) in [
+            (LATENCY, "without TLS", [2.0, 2.0, 2.0, 40.0, 2.0]),
+            (LEFT, "head", [0.0, 0.0, 0.0, 7.0, 7.0]),
+        ] {
+            let x = X::Name("epoll".to_owned());
+            run.point(figure, "", series, x, spread(&rounds).unwrap());
+        }
+        let table = table(&[run]);
+        assert_eq!(table.lines().last(), Some("| `epoll` | 2.00, 40.0 | 7 |  |  |  |  |"), "{table}");
     }
 }
