@@ -66,6 +66,11 @@ pub(crate) enum X {
     Name(String),
 }
 
+/// The beginnings of the note on other programs, and of the finding that counts unreliable runs, which
+/// [`Outcome::disturbances`] reads.
+pub(crate) const OTHER_PROGRAMS: &str = "During the measurement, other programs";
+pub(crate) const UNRELIABLE_RUNS: &str = "Unreliable runs in these figures, listed in the notes: ";
+
 impl Outcome {
     /// Returns an empty outcome.
     pub(crate) fn new(id: &str) -> Self {
@@ -117,6 +122,34 @@ impl Outcome {
     /// Returns the median of a ratio.
     pub(crate) fn median(&self, name: &str) -> Option<f64> {
         self.ratios.get(name).map(|ratio| ratio.value)
+    }
+
+    /// Returns the words of its notes for a disturbance: the share of a core that other programs used, and the number of
+    /// runs that were unreliable at every attempt. Without a disturbance it is empty.
+    pub(crate) fn disturbances(&self) -> String {
+        let after = |text: &str, start| Some(text.strip_prefix(start)?.to_owned());
+        // `... used 9 % of a core; repeat it on an idle machine.`
+        let others = self.notes.iter().filter_map(|note| after(note, OTHER_PROGRAMS));
+        let others = others.filter_map(|rest| Some(rest.split(" used ").nth(1)?.split(" %").next()?.to_owned()));
+        let runs = self.shows.iter().filter_map(|show| after(show, UNRELIABLE_RUNS));
+        let runs = runs.filter_map(|rest| rest.trim_end_matches('.').parse::<u32>().ok());
+        let mut all: Vec<_> = others.map(|percent| format!("other programs {percent} %")).collect();
+        match runs.sum() {
+            0 => {}
+            1 => all.push("1 unreliable run".to_owned()),
+            n => all.push(format!("{n} unreliable runs")),
+        }
+        all.join(", ")
+    }
+
+    /// Returns the commit, or `unknown`.
+    pub(crate) fn commit(&self) -> &str {
+        self.machine.versions.get("commit").map_or("unknown", String::as_str)
+    }
+
+    /// Returns whether it was measured with changes that were not committed.
+    pub(crate) fn is_dirty(&self) -> bool {
+        self.commit().ends_with("-dirty")
     }
 
     /// Sets the result of a paper to show beside a figure.

@@ -9,6 +9,8 @@ use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::outcome::OTHER_PROGRAMS;
+
 /// The core of the server under test.
 pub(crate) const SERVER_CORE: usize = 0;
 /// The core of the load generator.
@@ -143,14 +145,18 @@ impl OtherPrograms {
 
     /// Returns a note if other programs used more than 5 % of a core.
     pub(crate) fn note(&self) -> io::Result<Option<String>> {
-        let percent = self.share()? * 100.0;
-        Ok((percent > 5.0).then(|| {
-            format!(
-                "During the measurement, other programs and threads of the kernel used {percent:.0} % of a core; \
-                 repeat it on an idle machine."
-            )
-        }))
+        Ok(note(self.share()?))
     }
+}
+
+/// Returns the note on a share of a core that other programs used.
+fn note(share: f64) -> Option<String> {
+    let percent = share * 100.0;
+    (percent > 5.0).then(|| {
+        format!(
+            "{OTHER_PROGRAMS} and threads of the kernel used {percent:.0} % of a core; repeat it on an idle machine."
+        )
+    })
 }
 
 /// Returns the CPU time of this process and its ended children, in seconds.
@@ -225,6 +231,15 @@ mod tests {
         let this = "7 (a (b) c) S 1 7 7 0 -1 4194304 100 0 0 0 5 6 70 80 20 0 1 0";
         assert_eq!(own_ticks(this), 161);
         assert!(OtherPrograms::watch().unwrap().share().is_ok());
+    }
+
+    #[test]
+    fn share_of_other_programs_is_read_from_the_note() {
+        let mut outcome = crate::outcome::Outcome::new("cold");
+        outcome.notes.extend(note(0.05));
+        assert_eq!(outcome.disturbances(), "");
+        outcome.notes.extend(note(0.153));
+        assert_eq!(outcome.disturbances(), "other programs 15 %");
     }
 
     #[test]

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::failure::Failure;
 use crate::load::{Observation, parse_mark};
-use crate::outcome::{self, Outcome};
+use crate::outcome::{self, Outcome, UNRELIABLE_RUNS};
 
 /// Options that make clients connect from several addresses in turn, for more ports.
 pub(crate) const SOURCES: [&str; 2] = ["--sources", "127.0.0.2-127.0.0.17"];
@@ -220,10 +220,7 @@ impl<'a> Trials<'a> {
     pub(crate) fn report(&self, outcome: &mut Outcome) {
         let notes = &mut outcome.notes;
         if !self.unreliable.is_empty() {
-            outcome.shows.push(format!(
-                "Unreliable runs in these figures, listed in the notes: {}.",
-                self.unreliable.len()
-            ));
+            outcome.shows.push(format!("{UNRELIABLE_RUNS}{}.", self.unreliable.len()));
         }
         if self.discarded > 0 {
             notes.push(format!(

@@ -18,10 +18,13 @@ pub(super) fn table(results: &[Outcome]) -> String {
             let Some(goal) = ratio.goal.or_else(|| goals::of(experiment.id, name)) else {
                 continue;
             };
-            let met = match ratio.met.unwrap_or(Met::Open) {
+            let mut met = match ratio.met.unwrap_or(Met::Open) {
                 Met::No => "**no**".to_owned(),
                 met => met.to_string(),
             };
+            if run.is_some_and(Outcome::is_dirty) {
+                met += ", dirty";
+            }
             let interval = match ratio.interval() {
                 interval if interval.is_empty() => interval,
                 interval => format!(" ({interval})"),
@@ -40,4 +43,26 @@ pub(super) fn table(results: &[Outcome]) -> String {
         }
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the row of a ratio.
+    fn row_of(run: &Outcome, ratio: &str) -> String {
+        let table = table(std::slice::from_ref(run));
+        let row = table.lines().find(|line| line.contains(&format!("`{ratio}`")));
+        row.unwrap_or_default().to_owned()
+    }
+
+    #[test]
+    fn goal_was_met_by_a_program_that_no_commit_has() {
+        let mut run = Outcome::new("preempt");
+        run.ratio("wait_mode_over_send", "send", vec![12.0; 5]);
+        run.machine.versions.insert("commit".to_owned(), "ff84e1d".to_owned());
+        assert!(row_of(&run, "wait_mode_over_send").ends_with("| yes |"));
+        run.machine.versions.insert("commit".to_owned(), "ff84e1d-dirty".to_owned());
+        assert!(row_of(&run, "wait_mode_over_send").ends_with("| yes, dirty |"));
+    }
 }

@@ -109,15 +109,15 @@ fn filled(page: &str, results: &[Outcome]) -> Result<String, Failure> {
     Ok(text)
 }
 
-/// Lists the results: when and where they were measured.
+/// Lists the results: when and where they were measured, and what disturbed them.
 fn sources(results: &[Outcome]) -> String {
-    let mut text = row(&["experiment", "date", "commit", "machine"]) + &rule(4);
+    let mut text = row(&["experiment", "date", "commit", "machine", "disturbed by"]) + &rule(5);
     for run in results {
         let m = &run.machine;
-        let commit = m.versions.get("commit").map_or("unknown", String::as_str);
         let date = if run.date.is_empty() { "unknown" } else { &run.date };
         let machine = format!("{}, {} cores, Linux {}", m.cpu, m.cores, m.kernel);
-        text += &row(&[&format!("`{}`", run.id), date, commit, &machine]);
+        let id = format!("`{}`", run.id);
+        text += &row(&[&id, date, run.commit(), &machine, &run.disturbances()]);
     }
     text
 }
@@ -134,7 +134,17 @@ mod tests {
         let new = filled(page, &[run]).unwrap();
         assert!(new.starts_with("before\n<!-- table: sources -->\n\n| experiment |"), "{new}");
         assert!(new.contains("| `floors` | unknown | abc123 |") && !new.contains("old"), "{new}");
-        assert!(new.ends_with(" |\n\n<!-- end of table -->\nafter\n"), "{new}");
+        assert!(new.ends_with(" |  |\n\n<!-- end of table -->\nafter\n"), "{new}");
+    }
+
+    #[test]
+    fn source_that_was_disturbed_looked_as_the_others() {
+        let mut run = Outcome::new("cold");
+        let note = format!("{} used 15 % of a core; repeat it.", outcome::OTHER_PROGRAMS);
+        run.notes.push(note);
+        run.shows.extend(["2.", "1."].map(|runs| format!("{}{runs}", outcome::UNRELIABLE_RUNS)));
+        let table = sources(&[run]);
+        assert!(table.ends_with(" | other programs 15 %, 3 unreliable runs |\n"), "{table}");
     }
 
     #[test]
