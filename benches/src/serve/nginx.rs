@@ -31,7 +31,7 @@ struct Configuration {
     server: &'static str,
 }
 
-const CONFIGURATIONS: [Configuration; 9] = [
+const CONFIGURATIONS: [Configuration; 10] = [
     // Debian's nginx.conf, which lists `multi_accept on` as a comment, without its access log, which
     // no other server writes.
     Configuration {
@@ -52,6 +52,13 @@ const CONFIGURATIONS: [Configuration; 9] = [
     Configuration {
         name: "uncached",
         events: "worker_connections 15000; multi_accept on;",
+        http: "sendfile off; open_file_cache off; keepalive_requests 1000000000;",
+        server: "",
+    },
+    // The same, but an event accepts one connection, which is better with a connection for each request.
+    Configuration {
+        name: "uncached-one",
+        events: "worker_connections 15000; multi_accept off;",
         http: "sendfile off; open_file_cache off; keepalive_requests 1000000000;",
         server: "",
     },

@@ -8,7 +8,7 @@ use crate::failure::Failure;
 use crate::measure::{Callgrind, OtherPrograms, Peer, Site, Wrk, enter_own_network};
 use crate::outcome::{Outcome, X};
 use crate::statistics::spread;
-use comparison::{Comparison, Run, ratios};
+use comparison::{Comparison, PeerRuns, Run, ratios};
 
 /// See the module.
 pub(crate) const EXPERIMENT: Experiment = Experiment {
@@ -159,16 +159,50 @@ fn figures(comparison: &Comparison, outcome: &mut Outcome) {
     }
 }
 
+/// The configurations of nginx. The ratios over nginx are those to the better one.
+const NGINX: [Peer; 2] = [servers::NGINX, servers::NGINX_SHIPPED];
+
+/// Returns a server and its name in ratios, for each that ours is compared with. That which is called `nginx` is the better
+/// of its configurations.
+fn theirs(better_nginx: Option<Peer>) -> impl Iterator<Item = (Peer, String)> {
+    let name = |peer| match peer {
+        servers::NGINX => "nginx_tuned".to_owned(),
+        other => other.short_name(),
+    };
+    let each = [NGINX[0], NGINX[1], Peer::Hyper, Peer::MayMinihttp].map(|peer| (peer, name(peer)));
+    better_nginx.map(|peer| (peer, "nginx".to_owned())).into_iter().chain(each)
+}
+
+/// Returns the configuration of nginx with the lowest median of a cost.
+fn better_nginx(comparison: &Comparison, cost: fn(&PeerRuns) -> Vec<f64>) -> Option<Peer> {
+    let median = |peer| Some((peer, spread(&cost(comparison.entry(peer)?))?.median));
+    let medians = NGINX.into_iter().filter_map(median);
+    medians.min_by(|a, b| a.1.total_cmp(&b.1)).map(|(peer, _)| peer)
+}
+
 /// Adds the ratios.
 fn ratios_of(comparisons: &[Comparison], outcome: &mut Outcome) {
     for comparison in comparisons {
         let name = comparison.work.name;
+        let nginx = [
+            better_nginx(comparison, |entry| entry.of(cpu)),
+            better_nginx(comparison, |entry| entry.of(|run| -rate(run))),
+            better_nginx(comparison, |entry| entry.instructions.into_iter().collect()),
+        ];
+        if let [Some(by_cpu), Some(by_rate), by_instructions] = nginx {
+            let by_instructions = by_instructions
+                .map_or(String::new(), |peer| format!(", by instructions with {peer}"));
+            outcome.notes.push(format!(
+                "`{name}_vs_nginx_...` compares with the better of nginx's configurations: by CPU time with {by_cpu}, by \
+                 rate with {by_rate}{by_instructions}."
+            ));
+        }
+        let [by_cpu, by_rate, by_instructions] = nginx;
         let instructions = |peer| comparison.entry(peer).and_then(|entry| entry.instructions);
-        let theirs = [servers::NGINX, servers::NGINX_SHIPPED, Peer::Hyper, Peer::MayMinihttp];
-        for other in theirs {
+        for (other, other_name) in theirs(by_instructions) {
             let ours = instructions(Peer::Ours(servers::DEFAULT));
             if let Some((ours, theirs)) = ours.zip(instructions(other)) {
-                let ratio = format!("{name}_vs_{}_instructions", other.short_name());
+                let ratio = format!("{name}_vs_{other_name}_instructions");
                 outcome.count(ratio, servers::DEFAULT, ours / theirs);
             }
         }
@@ -193,10 +227,11 @@ fn ratios_of(comparisons: &[Comparison], outcome: &mut Outcome) {
                 Peer::Ours(servers::DEFAULT) => String::new(),
                 other => format!("_{}", other.short_name()),
             };
-            for other in theirs {
-                let ratio = format!("{name}_vs_{}", other.short_name());
-                add(format!("{ratio}_cpu{suffix}"), peer, other, cpu);
-                add(format!("{ratio}_rps{suffix}"), peer, other, rate);
+            for (other, other_name) in theirs(by_cpu) {
+                add(format!("{name}_vs_{other_name}_cpu{suffix}"), peer, other, cpu);
+            }
+            for (other, other_name) in theirs(by_rate) {
+                add(format!("{name}_vs_{other_name}_rps{suffix}"), peer, other, rate);
             }
         }
     }
@@ -208,4 +243,34 @@ fn cpu(run: &Run) -> f64 {
 
 fn rate(run: &Run) -> f64 {
     run.rate
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goal_was_compared_with_the_slower_configuration_of_nginx() {
+        let work = work::ALL.iter().find(|work| work.name == "conn").unwrap();
+        let mut comparison = Comparison::new(work, &[]);
+        for (peer, cpu_ns, rate) in [
+            (Peer::Ours(servers::DEFAULT), 20.0, 900.0),
+            (servers::NGINX, 25.0, 1_000.0),
+            (servers::NGINX_SHIPPED, 16.0, 800.0),
+        ] {
+            let entry = comparison.entries.iter_mut().find(|entry| entry.peer == peer).unwrap();
+            let (server_busy, client_busy) = (1.0, 1.0);
+            let run = Run { cpu_ns, rate, p50_us: None, p99_us: None, server_busy, client_busy };
+            entry.runs = vec![run; 5];
+        }
+        let mut outcome = Outcome::new(EXPERIMENT.id);
+        ratios_of(&[comparison], &mut outcome);
+        let value = |name| outcome.median(name);
+        assert_eq!(value("conn_vs_nginx_cpu"), Some(1.25));
+        assert_eq!(value("conn_vs_nginx_tuned_cpu"), Some(0.8));
+        assert_eq!(value("conn_vs_nginx_shipped_cpu"), Some(1.25));
+        assert_eq!(value("conn_vs_nginx_rps"), Some(0.9));
+        let note = "by CPU time with nginx shipped, by rate with nginx tuned.";
+        assert!(outcome.notes[0].ends_with(note), "{:?}", outcome.notes);
+    }
 }
