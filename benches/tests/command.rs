@@ -181,7 +181,13 @@ fn flexsc_interference_measures_what_calls_add() {
 #[test]
 fn flexsc_files_compares_with_std_and_tokio() {
     let ratios = ["stat_over_tokio_fs", "stat_over_std", "read_warm_std_over_flexsc"];
-    quick_run("flexsc-files", &ratios);
+    let outcome = quick_run("flexsc-files", &ratios);
+    // CPU time shows what a contestant gets from another core.
+    let series = outcome["series"].as_array().unwrap();
+    for task in ["stat", "read"] {
+        let figure = format!("CPU time of a file, {task}, warm");
+        assert_eq!(series.iter().filter(|s| s["figure"] == *figure).count(), 4, "{figure}");
+    }
 }
 
 #[test]
