@@ -45,11 +45,12 @@ pub(crate) fn named(name: &str) -> Option<Serve> {
     ALL.iter().find(|(n, _)| *n == name).map(|(_, serve)| *serve)
 }
 
-/// Returns the name of the floor on the same interface as a mechanism.
+/// Returns the name of the floor of a mechanism: on the same interface, or on the one that it is compared with.
 pub(crate) fn for_mechanism(mechanism: &str) -> Option<&'static str> {
     let interface = match mechanism {
         // The paper's baseline, too, is the same server on epoll (FlexSC, section 6).
         "epoll-edge" | "flexsc" => "epoll",
+        // No floor takes events by interruption.
         "send" | "send-ps1" | "send-ps2" => "uring",
         other => other,
     };
