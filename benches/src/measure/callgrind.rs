@@ -3,10 +3,12 @@
 use std::fs;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use rustix::process::Signal;
 
 use super::site::fetch;
+use super::wait::output_within;
 use super::{ClientWork, Conditions, Load, Requests, Server, Site, Subject, program};
 use crate::command::{CompletionWay, RemoteWrite, ServerKind, Workload};
 use crate::failure::Failure;
@@ -20,6 +22,9 @@ const FEW_INVOCATIONS: u64 = 4_000;
 const MANY_INVOCATIONS: u64 = 24_000;
 const FEW_COMPLETIONS: u64 = 4_096;
 const MANY_COMPLETIONS: u64 = 24_576;
+
+/// Maximum time of a command under callgrind, which takes seconds, or some minutes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Counts the instructions that servers execute outside the kernel.
 #[derive(Debug)]
@@ -118,12 +123,10 @@ fn between(
 
 /// Returns the instructions of this program with a hidden command and its option `--count`.
 fn total_of_lab(command: &[&str], count: u64) -> Result<u64, Failure> {
-    let output = Command::new("valgrind")
-        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-        .arg(program()?)
-        .args(command)
-        .args(["--count", &count.to_string()])
-        .output()?;
+    let mut valgrind = Command::new("valgrind");
+    valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(program()?);
+    valgrind.args(command).args(["--count", &count.to_string()]);
+    let output = output_within(&mut valgrind, TIMEOUT)?;
     let log = String::from_utf8_lossy(&output.stderr);
     let no_total = || Failure::Run(format!("no total in a log of callgrind:\n{log}"));
     collected(&log).filter(|_| output.status.success()).ok_or_else(no_total)

@@ -1,10 +1,14 @@
 //! h2load, the load generator of nghttp2, with HTTP/1.1 from one core.
 
 use std::process::Command;
+use std::time::Duration;
 
 use super::cpu::own_seconds;
 use super::wrk::on_its_core;
 use crate::failure::Failure;
+
+/// Maximum time of a run, which lasts some seconds.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// The results of h2load.
 #[derive(Clone, Copy, Debug)]
@@ -53,8 +57,8 @@ impl H2load {
             command.args(["--header", "connection: close"]);
         }
         let before = own_seconds()?;
-        let output =
-            on_its_core(command.arg(url)).map_err(|e| Failure::new("cannot run h2load", e))?;
+        let output = on_its_core(command.arg(url), TIMEOUT)
+            .map_err(|e| Failure::new("cannot run h2load", e))?;
         let text = String::from_utf8_lossy(&output.stdout);
         let (rate, succeeded) = parse(&text).ok_or_else(|| {
             Failure::Run(format!(

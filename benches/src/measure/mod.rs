@@ -13,6 +13,7 @@ mod sample;
 mod server;
 mod site;
 mod trial;
+mod wait;
 mod wrk;
 
 pub(crate) use callgrind::{Callgrind, PeerRequests};
@@ -31,4 +32,5 @@ pub(crate) use sample::{Sample, UnderLoad};
 pub(crate) use server::{Conditions, Server, Subject, program};
 pub(crate) use site::{CERTIFICATE, HELLO, KEY, Site, fetch};
 pub(crate) use trial::{SOURCES, Trial, Trials, busy_option, load};
+pub(crate) use wait::line_within;
 pub(crate) use wrk::{Requests, Wrk, WrkObservation};

@@ -1,6 +1,6 @@
 //! A server under test, in a separate process.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -13,6 +13,7 @@ use serde::Deserialize;
 use super::cpu::family;
 use super::cpu::{SERVER_CORE, Switches};
 use super::site::fetch;
+use super::wait::line_within;
 use super::{CpuTime, Quota, Site};
 use crate::command::{ServerKind, Workload};
 use crate::failure::Failure;
@@ -20,6 +21,9 @@ use crate::failure::Failure;
 /// Maximum time for a server to accept connections, and to end; under valgrind, on a busy machine,
 /// both take many seconds.
 const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Maximum time for a server to end that is dropped, before it is killed.
+const ORDERLY: Duration = Duration::from_secs(2);
 
 /// A program to measure.
 #[derive(Clone, Debug)]
@@ -100,6 +104,16 @@ impl Server {
         site: &Site,
         conditions: &Conditions<'_>,
     ) -> Result<Self, Failure> {
+        Server::start_within(subject, site, conditions, TIMEOUT)
+    }
+
+    /// Starts a server, which prints its address in time.
+    fn start_within(
+        subject: &Subject,
+        site: &Site,
+        conditions: &Conditions<'_>,
+        limit: Duration,
+    ) -> Result<Self, Failure> {
         let lab = program()?;
         let under = conditions.under;
         let mut command_line = under.iter().map(AsRef::as_ref).chain([lab.as_os_str()]);
@@ -142,7 +156,7 @@ impl Server {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let family = vec![child.id()];
         let mut server = Server { child, input, output, address, family };
-        let line = server.line().map_err(|e| Failure::new(format_args!("{subject}"), e))?;
+        let line = server.line(limit).map_err(|e| Failure::new(format_args!("{subject}"), e))?;
         server.address = line
             .trim()
             .parse()
@@ -197,7 +211,7 @@ impl Server {
     /// Queries its allocations.
     pub(crate) fn counts(&mut self) -> Result<Counts, Failure> {
         self.input.as_mut().expect("open until the end").write_all(b"\n")?;
-        let line = self.line()?;
+        let line = self.line(TIMEOUT)?;
         serde_json::from_str(&line).map_err(|e| Failure::new("cannot parse the server's counts", e))
     }
 
@@ -251,8 +265,10 @@ impl Server {
     /// Stops it, and returns its report.
     pub(crate) fn stop(mut self) -> Result<Ended, Failure> {
         drop(self.input.take());
-        let line = self.line()?;
-        self.child.wait()?;
+        let line = self.line(TIMEOUT)?;
+        if !self.ends_within(TIMEOUT) {
+            return Err(Failure::Run("the server did not end within 60 s of its report".to_owned()));
+        }
         serde_json::from_str(&line).map_err(|e| Failure::new("cannot parse the server's report", e))
     }
 
@@ -282,12 +298,24 @@ impl Server {
         Ok(())
     }
 
-    fn line(&mut self) -> Result<String, Failure> {
-        let mut line = String::new();
-        match self.output.read_line(&mut line)? {
-            0 => Err(Failure::Run("the server ended unexpectedly".to_owned())),
-            _ => Ok(line),
+    fn line(&mut self, limit: Duration) -> Result<String, Failure> {
+        let line = line_within(&mut self.output, limit)?;
+        match line.is_empty() {
+            true => Err(Failure::Run("the server ended unexpectedly".to_owned())),
+            false => Ok(line),
         }
+    }
+
+    /// Waits for its end. Returns whether it was in time.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if Instant::now() > deadline {
+                return false;
+            }
+            thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 }
 
@@ -296,10 +324,7 @@ impl Drop for Server {
         // These calls fail only if the server has already ended. SIGTERM lets it end its own
         // children.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
-        let deadline = Instant::now() + Duration::from_secs(2);
-        while Instant::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
-            thread::sleep(Duration::from_millis(1));
-        }
+        self.ends_within(ORDERLY);
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -319,6 +344,16 @@ mod tests {
 
     use super::*;
     use crate::measure::Peer;
+
+    #[test]
+    fn server_that_printed_nothing_was_waited_for() {
+        let site = Site::bare(b"").unwrap();
+        let conditions = Conditions { under: &["sh", "-c", "exec sleep 60"], ..Conditions::default() };
+        let subject = Peer::Ours("epoll").subject();
+        let limit = Duration::from_millis(50);
+        let failure = Server::start_within(&subject, &site, &conditions, limit).unwrap_err();
+        assert!(failure.to_string().contains("no line within"), "{failure}");
+    }
 
     #[test]
     fn paper_has_a_process_for_each_connection_and_threads_were_measured() {

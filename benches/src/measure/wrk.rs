@@ -6,13 +6,18 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::thread;
+use std::time::Duration;
 
 use serde::Deserialize;
 
 use super::cpu::own_seconds;
+use super::wait::output_within;
 use super::{CLIENT_CORE, pin};
 use crate::failure::Failure;
 use crate::outcome;
+
+/// Maximum time that wrk takes beyond the load.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The sequence of requests on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,7 +114,9 @@ impl Wrk {
         let batch = if let Requests::Pipelined(n) = requests { n } else { 1 };
         command.args([&format!("http://{to}{path}"), "--", &batch.to_string()]);
         let before = own_seconds()?;
-        let output = on_its_core(&mut command).map_err(|e| Failure::new("cannot run wrk", e))?;
+        let limit = Duration::from_secs(seconds.into()) + TIMEOUT;
+        let output =
+            on_its_core(&mut command, limit).map_err(|e| Failure::new("cannot run wrk", e))?;
         let summary = parse(&output)?;
         let lasted = summary.us / 1e6;
         let reported = |us: f64| (us > 0.0).then_some(us);
@@ -129,9 +136,10 @@ impl Drop for Wrk {
     }
 }
 
-/// Runs a command on the client core. A child inherits the CPU affinity of the thread that starts it.
-pub(super) fn on_its_core(command: &mut Command) -> io::Result<Output> {
-    let run = || pin(&[CLIENT_CORE]).and_then(|()| command.output());
+/// Runs a command on the client core, which is killed if it does not end in time. A child inherits the CPU affinity of the
+/// thread that starts it.
+pub(super) fn on_its_core(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    let run = || pin(&[CLIENT_CORE]).and_then(|()| output_within(command, limit));
     thread::scope(|scope| scope.spawn(run).join()).expect("nothing in it panics")
 }
 

@@ -1,10 +1,11 @@
 //! Upgrades of the running program under load.
 
-use std::io::{BufRead, BufReader};
+use std::io::BufReader;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use std::{fs, thread};
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -12,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::super::{Context, DEFAULT, Experiment};
 use super::client::{Stream, get};
 use crate::failure::Failure;
-use crate::measure::Site;
+use crate::measure::{Site, line_within};
 use crate::outcome::Outcome;
 
 /// See the module.
@@ -35,6 +36,9 @@ const CLIENTS: usize = 4;
 
 /// Requests between two upgrades.
 const REQUESTS: u64 = 200;
+
+/// Maximum time for a program to listen.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 const NOTES: [&str; 2] = [
     "The program httpd with two workers; both cores serve and request. Four clients keep their connections until a \
@@ -158,8 +162,7 @@ impl Program {
 
     /// Waits until the program reports the address where it listens.
     fn ready(&mut self) -> Result<SocketAddr, Failure> {
-        let mut line = String::new();
-        self.errors.read_line(&mut line)?;
+        let line = line_within(&mut self.errors, TIMEOUT).map_err(|e| Failure::new("httpd", e))?;
         let address = line
             .strip_prefix("listening on http://")
             .and_then(|rest| rest.split(' ').next()?.parse().ok());
