@@ -64,6 +64,8 @@ pub(crate) struct Server {
     address: SocketAddr,
     /// The server's process and its children.
     family: Vec<u32>,
+    /// Whether its children end only with its own end: they are to end before, so that their CPU time is known.
+    ends_by_input: bool,
 }
 
 /// The conditions under which a server runs.
@@ -155,7 +157,8 @@ impl Server {
         let output = BufReader::new(child.stdout.take().expect("standard output is a pipe"));
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
         let family = vec![child.id()];
-        let mut server = Server { child, input, output, address, family };
+        let ends_by_input = subject.what == ServerKind::Plain && under.is_empty();
+        let mut server = Server { child, input, output, address, family, ends_by_input };
         let line = server.line(limit).map_err(|e| Failure::new(format_args!("{subject}"), e))?;
         server.address = line
             .trim()
@@ -321,7 +324,12 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // These calls fail only if the server has already ended. SIGTERM lets it end its own
+        drop(self.input.take());
+        // A process without clients ends then. One that its parent's end kills counts as another program.
+        if self.ends_within(if self.ends_by_input { ORDERLY } else { Duration::ZERO }) {
+            return;
+        }
+        // These calls fail only if the server has already ended. SIGTERM lets an external one end its own
         // children.
         let _ = rustix::process::kill_process(Pid::from_child(&self.child), Signal::TERM);
         self.ends_within(ORDERLY);
@@ -344,6 +352,22 @@ mod tests {
 
     use super::*;
     use crate::measure::Peer;
+
+    #[test]
+    fn processes_of_the_paper_were_killed_before_their_parent_had_waited_for_them() {
+        let site = Site::bare(b"").unwrap();
+        let conditions = Conditions { processes: Some(3), ..Conditions::default() };
+        let subject = Peer::Plain("sendfile").subject();
+        let mut server = Server::start_under(&subject, &site, &conditions).unwrap();
+        server.check_reply("/1k.txt", 1 << 10).unwrap();
+        let family = server.family().to_vec();
+        assert_eq!(family.len(), 4);
+        // As a drop does, but with the limit of tests.
+        drop(server.input.take());
+        assert!(server.ends_by_input && server.ends_within(TIMEOUT));
+        let exist = |id: &&u32| Path::new(&format!("/proc/{id}")).exists();
+        assert_eq!(family.iter().find(exist), None, "{family:?}");
+    }
 
     #[test]
     fn server_that_printed_nothing_was_waited_for() {
