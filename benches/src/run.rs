@@ -2,11 +2,13 @@
 
 use std::fs::{self, File};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{io, process, thread};
 
 use httpdate::fmt_http_date;
 use indicatif::{ProgressBar, ProgressStyle};
+use rustix::process::getpid;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -15,7 +17,7 @@ use crate::command::{List, Run, Simulation};
 use crate::experiments::{self, Context};
 use crate::failure::Failure;
 use crate::goals;
-use crate::measure::{enter_own_network, remove_all};
+use crate::measure::{adopt_orphans, enter_own_network, kill_descendants, remove_all};
 use crate::outcome::{self, Outcome};
 use crate::ratio::{Met, Ratio};
 use crate::say::{number, say};
@@ -60,6 +62,7 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
             Failure::new(what, e)
         })?;
     }
+    adopt_orphans().map_err(|e| Failure::new("cannot adopt orphans", e))?;
     clean_up_on_signal().map_err(|e| Failure::new("cannot install signal handlers", e))?;
     let progress = ProgressBar::new(0);
     progress.set_style(
@@ -72,7 +75,14 @@ pub(crate) fn run(options: &Run) -> Result<(), Failure> {
     let deadline = Instant::now() + Duration::from_secs(seconds.into());
     let (quick, simulation) = (options.quick, options.simulation.clone());
     let cx = Context { quick, deadline, seed, progress, simulation };
-    let mut outcome = (experiment.run)(&cx)?;
+    let outcome = (experiment.run)(&cx);
+    // A signal has ended the servers, and ends this process when it has cleaned up.
+    while IS_ENDING.load(Ordering::Acquire) {
+        thread::park();
+    }
+    // Those that a failure has left.
+    kill_descendants(getpid());
+    let mut outcome = outcome?;
     cx.progress.finish_and_clear();
 
     if trace.is_some() {
@@ -121,12 +131,16 @@ fn describe(ratio: &Ratio) -> String {
     text
 }
 
-/// Removes control groups and temporary files when a signal ends this process. Servers end with
-/// their parent.
+/// Whether a signal ends this process.
+static IS_ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Kills the servers, and removes control groups and temporary files, when a signal ends this process.
 fn clean_up_on_signal() -> io::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     thread::spawn(move || {
         let Some(signal) = signals.forever().next() else { return };
+        IS_ENDING.store(true, Ordering::Release);
+        kill_descendants(getpid());
         remove_all();
         let mine = format!("-{}", std::process::id());
         let directory = outcome::directory().and_then(|path| Ok(fs::read_dir(path)?));
@@ -140,6 +154,8 @@ fn clean_up_on_signal() -> io::Result<()> {
                     if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
             }
         }
+        // The experiment may have started others meanwhile.
+        kill_descendants(getpid());
         process::exit(128 + signal);
     });
     Ok(())

@@ -1,6 +1,6 @@
 //! The command line of the lab.
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -193,6 +193,39 @@ fn flexsc_files_compares_with_std_and_tokio() {
 #[test]
 fn flexsc_threads_compares_with_threads_of_the_kernel() {
     quick_run("flexsc-threads", &["green_over_os"]);
+}
+
+/// Returns the parent of a process that has not ended.
+fn parent(id: u32) -> Option<u32> {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit(')').next()?.split_ascii_whitespace();
+    (fields.next()? != "Z").then(|| fields.next()?.parse().ok()).flatten()
+}
+
+#[test]
+fn workers_of_nginx_outlived_a_run_that_a_signal_ended() {
+    if !std::path::Path::new("/usr/sbin/nginx").exists() {
+        return;
+    }
+    let run = Command::new(env!("CARGO_BIN_EXE_lab"))
+        .args(["run", "compress", "--quick"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut run = run.unwrap();
+    // Its first server is nginx, whose worker is a child of the process that was started.
+    let worker = loop {
+        let entries = std::fs::read_dir("/proc").unwrap().flatten();
+        let mut ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        if let Some(worker) = ids.find(|id| parent(*id).and_then(parent) == Some(run.id())) {
+            break worker;
+        }
+        assert!(run.try_wait().unwrap().is_none(), "the run ended before a server had a child");
+    };
+    let process = rustix::process::Pid::from_child(&run);
+    rustix::process::kill_process(process, rustix::process::Signal::TERM).unwrap();
+    assert_eq!(run.wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(parent(worker), None);
 }
 
 /// Runs `lab tables` in a directory.

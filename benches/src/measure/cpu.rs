@@ -181,7 +181,7 @@ fn own_ticks(this: &str) -> u64 {
 }
 
 /// Returns the fields of proc_pid_stat(5) from the third, the state, on.
-fn fields(stat: &str) -> impl Iterator<Item = &str> {
+pub(super) fn fields(stat: &str) -> impl Iterator<Item = &str> {
     // The program name, in brackets, may contain spaces.
     stat.rsplit(')').next().unwrap_or("").split_ascii_whitespace()
 }

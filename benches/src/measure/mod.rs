@@ -2,6 +2,7 @@
 
 mod callgrind;
 mod cpu;
+mod descendants;
 mod h2load;
 mod load;
 mod namespace;
@@ -21,6 +22,7 @@ pub(crate) use cpu::{
     CLIENT_CORE, CpuTime, OtherPrograms, SERVER_CORE, Switches, online_cores, pin,
     raise_descriptors,
 };
+pub(crate) use descendants::{adopt_orphans, kill_descendants};
 pub(crate) use h2load::{H2load, H2loadObservation};
 pub(crate) use load::{ClientWork, Load, Window};
 pub(crate) use namespace::enter_own_network;
