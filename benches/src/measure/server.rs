@@ -270,7 +270,9 @@ impl Server {
         drop(self.input.take());
         let line = self.line(TIMEOUT)?;
         if !self.ends_within(TIMEOUT) {
-            return Err(Failure::Run("the server did not end within 60 s of its report".to_owned()));
+            return Err(Failure::Run(
+                "the server did not end within 60 s of its report".to_owned(),
+            ));
         }
         serde_json::from_str(&line).map_err(|e| Failure::new("cannot parse the server's report", e))
     }
@@ -320,13 +322,12 @@ impl Server {
         }
         true
     }
-}
 
-impl Drop for Server {
-    fn drop(&mut self) {
+    /// Ends it. One that ends by its input has this time for it.
+    fn end(&mut self, orderly: Duration) {
         drop(self.input.take());
         // A process without clients ends then. One that its parent's end kills counts as another program.
-        if self.ends_within(if self.ends_by_input { ORDERLY } else { Duration::ZERO }) {
+        if self.ends_within(if self.ends_by_input { orderly } else { Duration::ZERO }) {
             return;
         }
         // These calls fail only if the server has already ended. SIGTERM lets an external one end its own
@@ -335,6 +336,12 @@ impl Drop for Server {
         self.ends_within(ORDERLY);
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.end(ORDERLY);
     }
 }
 
@@ -362,9 +369,9 @@ mod tests {
         server.check_reply("/1k.txt", 1 << 10).unwrap();
         let family = server.family().to_vec();
         assert_eq!(family.len(), 4);
-        // As a drop does, but with the limit of tests.
-        drop(server.input.take());
-        assert!(server.ends_by_input && server.ends_within(TIMEOUT));
+        server.end(TIMEOUT);
+        // No signal has ended it.
+        assert_eq!(server.child.wait().unwrap().code(), Some(0));
         let exist = |id: &&u32| Path::new(&format!("/proc/{id}")).exists();
         assert_eq!(family.iter().find(exist), None, "{family:?}");
     }
@@ -372,7 +379,8 @@ mod tests {
     #[test]
     fn server_that_printed_nothing_was_waited_for() {
         let site = Site::bare(b"").unwrap();
-        let conditions = Conditions { under: &["sh", "-c", "exec sleep 60"], ..Conditions::default() };
+        let conditions =
+            Conditions { under: &["sh", "-c", "exec sleep 60"], ..Conditions::default() };
         let subject = Peer::Ours("epoll").subject();
         let limit = Duration::from_millis(50);
         let failure = Server::start_within(&subject, &site, &conditions, limit).unwrap_err();
