@@ -130,7 +130,8 @@ impl Outcome {
         let after = |text: &str, start| Some(text.strip_prefix(start)?.to_owned());
         // `... used 9 % of a core; repeat it on an idle machine.`
         let others = self.notes.iter().filter_map(|note| after(note, OTHER_PROGRAMS));
-        let others = others.filter_map(|rest| Some(rest.split(" used ").nth(1)?.split(" %").next()?.to_owned()));
+        let others = others
+            .filter_map(|rest| Some(rest.split(" used ").nth(1)?.split(" %").next()?.to_owned()));
         let runs = self.shows.iter().filter_map(|show| after(show, UNRELIABLE_RUNS));
         let runs = runs.filter_map(|rest| rest.trim_end_matches('.').parse::<u32>().ok());
         let mut all: Vec<_> = others.map(|percent| format!("other programs {percent} %")).collect();

@@ -51,7 +51,8 @@ pub(crate) fn median_interval(values: &[f64]) -> Option<(f64, f64)> {
 /// If one has fewer rounds, as it is then not known which.
 pub(crate) fn ratios(above: &[f64], below: &[f64]) -> Vec<f64> {
     assert_eq!(above.len(), below.len(), "both have a value for each round");
-    let pairs = above.iter().zip(below).filter(|(above, below)| !(above.is_nan() || below.is_nan()));
+    let pairs =
+        above.iter().zip(below).filter(|(above, below)| !(above.is_nan() || below.is_nan()));
     pairs.map(|(above, below)| ratio(*above, *below)).collect()
 }
 

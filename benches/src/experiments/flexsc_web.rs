@@ -164,8 +164,10 @@ fn report(cell: &Cell<'_>, servers: &[&str], all: &[Measured], outcome: &mut Out
     }
     let rates = |name: &str| turns::rates(servers, all, name);
     let suffix = if cell.close { "_conn" } else { "" };
-    let better = better_nginx(&rates);
-    outcome.notes.push(format!("`flexsc_over_nginx_uncached{suffix}` compares with {better}, the better configuration."));
+    let better = better_nginx(rates);
+    outcome.notes.push(format!(
+        "`flexsc_over_nginx_uncached{suffix}` compares with {better}, the better configuration."
+    ));
     for (below, name) in [(better, "nginx_uncached"), ("uring", "uring"), ("epoll", "epoll")] {
         if let (Some(rate), Some(other)) = (rates("flexsc"), rates(below)) {
             let name = format!("flexsc_over_{name}{suffix}");
@@ -176,7 +178,8 @@ fn report(cell: &Cell<'_>, servers: &[&str], all: &[Measured], outcome: &mut Out
 
 /// Returns the configuration of nginx with the highest median rate.
 fn better_nginx(rates: impl Fn(&str) -> Option<Vec<f64>>) -> &'static str {
-    let median = |name: &str| rates(name).and_then(|all| spread(&all)).map_or(0.0, |all| all.median);
+    let median =
+        |name: &str| rates(name).and_then(|all| spread(&all)).map_or(0.0, |all| all.median);
     if median(NGINX[1]) > median(NGINX[0]) { NGINX[1] } else { NGINX[0] }
 }
 

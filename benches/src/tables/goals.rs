@@ -19,7 +19,8 @@ pub(super) fn table(results: &[Outcome]) -> String {
                 continue;
             };
             let harder = run.and_then(|run| over_shipped(run, name, goal));
-            let (name, ratio) = harder.as_ref().map_or((name, ratio), |(name, ratio)| (name, ratio));
+            let (name, ratio) =
+                harder.as_ref().map_or((name, ratio), |(name, ratio)| (name, ratio));
             let mut met = match ratio.met.unwrap_or(Met::Open) {
                 Met::No => "**no**".to_owned(),
                 met => met.to_string(),
@@ -69,6 +70,13 @@ fn over_shipped(run: &Outcome, name: &str, goal: Goal) -> Option<(String, Ratio)
 mod tests {
     use super::*;
 
+    /// Returns an outcome of a clean commit.
+    fn outcome(id: &str) -> Outcome {
+        let mut run = Outcome::new(id);
+        run.machine.versions.insert("commit".to_owned(), "ff84e1d".to_owned());
+        run
+    }
+
     /// Returns the row of a ratio.
     fn row_of(run: &Outcome, ratio: &str) -> String {
         let table = table(std::slice::from_ref(run));
@@ -78,7 +86,7 @@ mod tests {
 
     #[test]
     fn result_over_the_slower_configuration_of_nginx_met_the_goal() {
-        let mut run = Outcome::new("peers");
+        let mut run = outcome("peers");
         run.ratio("conn_vs_nginx_cpu", "uring", vec![0.85; 5]);
         run.ratio("conn_vs_nginx_shipped_cpu", "uring", vec![0.96; 5]);
         run.ratio("file64k_vs_nginx_rps", "uring", vec![1.02; 5]);
@@ -93,9 +101,8 @@ mod tests {
 
     #[test]
     fn goal_was_met_by_a_program_that_no_commit_has() {
-        let mut run = Outcome::new("preempt");
+        let mut run = outcome("preempt");
         run.ratio("wait_mode_over_send", "send", vec![12.0; 5]);
-        run.machine.versions.insert("commit".to_owned(), "ff84e1d".to_owned());
         assert!(row_of(&run, "wait_mode_over_send").ends_with("| yes |"));
         run.machine.versions.insert("commit".to_owned(), "ff84e1d-dirty".to_owned());
         assert!(row_of(&run, "wait_mode_over_send").ends_with("| yes, dirty |"));

@@ -76,6 +76,10 @@ mod tests {
             run.point(figure, "", series, x, spread(&rounds).unwrap());
         }
         let table = table(&[run]);
-        assert_eq!(table.lines().last(), Some("| `epoll` | 2.00, 40.0 | 7 |  |  |  |  |"), "{table}");
+        assert_eq!(
+            table.lines().last(),
+            Some("| `epoll` | 2.00, 40.0 | 7 |  |  |  |  |"),
+            "{table}"
+        );
     }
 }
