@@ -14,7 +14,7 @@ use evring_httpd::evring::sockets::{ListenOptions, ListeningSocket};
 use evring_httpd::handlers::Responder;
 use evring_httpd::options::Limits;
 use evring_httpd::{Builder, Config, Error, Request, Server};
-use serving::{Client, on_every_backend, on_every_backend_at_once};
+use serving::{Client, available, on_every_backend, on_every_backend_at_once};
 
 /// Reloads for each mechanism, unless `RELOADS` says another number.
 const RELOADS: usize = 5;
@@ -137,6 +137,25 @@ fn connection_keeps_its_settings_until_its_next_response() {
         handle.stop();
         assert_eq!(server.wait().unwrap().len(), 2, "{backend}");
     });
+}
+
+#[test]
+fn reload_from_real_time_signals_to_sigio_ended_the_process() {
+    let backends = ["rtsig", "send", "rtsig"];
+    if let Some(missing) = backends.iter().find(|name| !available().any(|other| other == **name)) {
+        return println!("not tested: {missing} is not available");
+    }
+    let server = version(backends[0], 1, 0).listen("127.0.0.1:0").start().unwrap();
+    let address = server.addresses()[0];
+    connect_to_version(address, 0);
+    for (n, backend) in backends.into_iter().enumerate().skip(1) {
+        server.handle().reload(version(backend, 1, n)).unwrap();
+        // The first one may have connected before the worker watched the listener.
+        connect_to_version(address, n);
+        connect_to_version(address, n);
+    }
+    server.handle().stop();
+    assert_eq!(server.wait().unwrap().len(), backends.len());
 }
 
 #[test]

@@ -298,6 +298,9 @@ impl System for Linux {
 
     fn enable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
         let fd = borrow(&fd);
+        // Before the owner: an open file that another thread watched (`SignalQueue`) has a real-time
+        // signal, which would end this process. That thread expects SIGIO, too.
+        set_signal(fd, 0)?;
         signal_to_this_thread(fd)?;
         rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)
     }
@@ -330,26 +333,36 @@ const TCP_CLOSE: u8 = 7;
 /// `O_ASYNC`, which rustix lacks; its value differs between architectures.
 const SIGNALS: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
 
+/// Sets the signal that a descriptor sends; 0 stands for SIGIO.
+pub(crate) fn set_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> Result<(), Errno> {
+    // SAFETY: passes numbers.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, signal) })
+}
+
 /// Directs a descriptor's signals to the calling thread only.
 pub(crate) fn signal_to_this_thread(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let owner = OwnerEx { kind: F_OWNER_TID, thread: gettid().as_raw_nonzero().get() };
     // SAFETY: the command reads one `f_owner_ex`, whose layout `OwnerEx` has.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) } < 0 {
-        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
-    }
-    Ok(())
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), F_SETOWN_EX, &raw const owner) })
 }
 
 /// Returns whether a descriptor's signals are directed to the calling thread.
 pub(crate) fn signals_to_this_thread(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     let mut owner = OwnerEx { kind: -1, thread: 0 };
     // SAFETY: the command writes one `f_owner_ex`, whose layout `OwnerEx` has.
-    if unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, &raw mut owner) } < 0 {
-        return Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO));
-    }
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), F_GETOWN_EX, &raw mut owner) })?;
     Ok(owner.kind == F_OWNER_TID && owner.thread == gettid().as_raw_nonzero().get())
 }
 
+/// Returns the error of fcntl(2), if it failed.
+fn check(result: libc::c_int) -> Result<(), Errno> {
+    if result >= 0 {
+        return Ok(());
+    }
+    Err(Errno::from_io_error(&io::Error::last_os_error()).unwrap_or(Errno::IO))
+}
+
+const F_SETSIG: libc::c_int = 10;
 const F_SETOWN_EX: libc::c_int = 15;
 const F_GETOWN_EX: libc::c_int = 16;
 const F_OWNER_TID: libc::c_int = 0;

@@ -109,7 +109,8 @@ pub trait System: Host {
     fn call(&mut self, job: &CallJob) -> Result<usize, Errno>;
 
     /// Makes the kernel send SIGIO to the calling thread when a connection arrives or the state of a
-    /// socket changes otherwise. Safe to call in a signal handler.
+    /// socket changes otherwise, whichever signal it sent to which thread before. Safe to call in a
+    /// signal handler.
     ///
     /// # Errors
     /// Those of fcntl(2).

@@ -167,7 +167,7 @@ mod tests {
                 // epoll_ctl; then epoll_wait for hints and poll for their state.
                 "devpoll" => ([1, 3], [0, 0]),
                 "interest" => ([1, 3], [0, 1]),
-                // F_SETSIG, F_SETOWN_EX, F_GETFL, FIOASYNC, and poll for the current state; then
+                // F_SETOWN_EX, F_SETSIG, F_GETFL, FIOASYNC, and poll for the current state; then
                 // sigtimedwait.
                 "rtsig" => ([5, 6], [1, 1]),
                 other => panic!("which calls does {other} make?"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::interface::{Readiness, timespec};
 use crate::descriptor::borrow;
-use crate::linux::{signal_to_this_thread, signals_to_this_thread};
+use crate::linux::{set_signal, signal_to_this_thread, signals_to_this_thread};
 use crate::{Fd, Process};
 
 /// A bounded queue of signals that report events of descriptors.
@@ -93,7 +93,6 @@ thread_local! {
     static IN_USE: Cell<Option<Process>> = const { Cell::new(None) };
 }
 
-const F_SETSIG: libc::c_int = 10;
 const F_GETSIG: libc::c_int = 11;
 
 /// `siginfo_t` of a descriptor's signal (sigaction(2), `si_band` and `si_fd`).
@@ -174,11 +173,10 @@ impl SignalSource for SignalQueue {
     fn watch(&mut self, fd: Fd, mark: u8) -> io::Result<()> {
         let number = self.first + libc::c_int::from(mark);
         self.system_calls += 3;
-        // SAFETY: passes numbers.
-        if unsafe { libc::fcntl(fd.raw(), F_SETSIG, number) } < 0 {
-            return Err(io::Error::last_os_error());
-        }
+        // The signal comes last: the former owner may expect SIGIO (`System::enable_sigio`), and a real-time signal would
+        // end its process. This thread has blocked both.
         signal_to_this_thread(borrow(&fd))?;
+        set_signal(borrow(&fd), number)?;
         // SAFETY: asks for flags.
         if unsafe { libc::fcntl(fd.raw(), libc::F_GETFL) } & libc::O_ASYNC != 0 {
             // A socket of another thread or process: its signals have the number of the descriptor there.
@@ -277,13 +275,19 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
     use std::thread;
 
     use super::*;
+    use crate::{Linux, System};
 
+    const F_SETSIG: libc::c_int = 10;
     const F_SETOWN_EX: libc::c_int = 15;
     const F_OWNER_TID: libc::c_int = 0;
+
+    /// A copy of the descriptor whose calls of fcntl(2) are trapped, and its peer.
+    static COPY: AtomicI32 = AtomicI32::new(-1);
+    static PEER: AtomicI32 = AtomicI32::new(-1);
 
     /// Sets or clears the flag `O_ASYNC`. Returns whether it was set.
     fn set_async(fd: libc::c_int, on: bool) -> bool {
@@ -295,11 +299,32 @@ mod tests {
         flags & libc::O_ASYNC != 0
     }
 
-    /// Does what an ioctl of `FIOASYNC` would do. Before the first one, another thread begins to watch the descriptor.
-    extern "C" fn make_ioctl(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
-        static IS_WATCHED: AtomicBool = AtomicBool::new(false);
+    /// Does what a trapped call would do, after something else has happened.
+    extern "C" fn make_call(_: libc::c_int, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         // SAFETY: the kernel's structure exists while the handler runs.
         let registers = unsafe { &mut (*context.cast::<libc::ucontext_t>()).uc_mcontext.gregs };
+        if registers[libc::REG_RAX as usize] == libc::SYS_ioctl {
+            make_ioctl(registers);
+        } else {
+            make_fcntl(registers);
+        }
+    }
+
+    /// A call of fcntl(2). Before it, the peer writes a byte, so that the descriptor signals.
+    fn make_fcntl(registers: &mut [libc::greg_t]) {
+        let [command, argument] =
+            [libc::REG_RSI, libc::REG_RDX].map(|register| registers[register as usize]);
+        // SAFETY: the argument is the one of the trapped call, and the byte is readable memory.
+        let result = unsafe {
+            assert_eq!(libc::write(PEER.load(Ordering::Relaxed), c"x".as_ptr().cast(), 1), 1);
+            libc::fcntl(COPY.load(Ordering::Relaxed), command as libc::c_int, argument)
+        };
+        registers[libc::REG_RAX as usize] = result.into();
+    }
+
+    /// An ioctl of `FIOASYNC`. Before the first one, another thread begins to watch the descriptor.
+    fn make_ioctl(registers: &mut [libc::greg_t]) {
+        static IS_WATCHED: AtomicBool = AtomicBool::new(false);
         let fd = registers[libc::REG_RDI as usize] as libc::c_int;
         if !IS_WATCHED.swap(true, Ordering::Relaxed) {
             // SAFETY: the command reads two integers.
@@ -315,26 +340,32 @@ mod tests {
         registers[libc::REG_RAX as usize] = 0;
     }
 
-    /// Has a signal handler make the calls `FIOASYNC` of this thread.
-    fn trap_ioctls() {
+    /// Has a signal handler make some calls of this thread: those with this descriptor, and one of these numbers and second
+    /// arguments.
+    fn trap(fd: Fd, calls: &[(libc::c_long, u32)]) {
         const LOAD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
         const EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
         const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
         let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
-        let mut steps = [
-            // The number of the call, and the second argument in `seccomp_data`.
-            step(LOAD, 0, 0, 0),
-            step(EQUAL, 0, 3, libc::SYS_ioctl as u32),
-            step(LOAD, 0, 0, 24),
-            step(EQUAL, 0, 1, libc::FIOASYNC as u32),
-            step(RETURN, 0, 0, libc::SECCOMP_RET_TRAP),
-            step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
-        ];
+        let mut steps = Vec::new();
+        for (number, second) in calls {
+            // The number of the call, and the first and second arguments in `seccomp_data`.
+            steps.extend([
+                step(LOAD, 0, 0, 0),
+                step(EQUAL, 0, 5, *number as u32),
+                step(LOAD, 0, 0, 16),
+                step(EQUAL, 0, 3, fd.raw() as u32),
+                step(LOAD, 0, 0, 24),
+                step(EQUAL, 0, 1, *second),
+                step(RETURN, 0, 0, libc::SECCOMP_RET_TRAP),
+            ]);
+        }
+        steps.push(step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW));
         let program = libc::sock_fprog { len: steps.len() as u16, filter: steps.as_mut_ptr() };
         // SAFETY: plain C structures, which live until the calls return; the handler does what is safe there.
         unsafe {
             let mut action: libc::sigaction = mem::zeroed();
-            action.sa_sigaction = make_ioctl as *const () as usize;
+            action.sa_sigaction = make_call as *const () as usize;
             action.sa_flags = libc::SA_SIGINFO;
             assert_eq!(libc::sigaction(libc::SIGSYS, &action, ptr::null_mut()), 0);
             assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
@@ -352,11 +383,62 @@ mod tests {
             let fd = Fd::from_raw(number);
             let mut owner = SignalQueue::new().unwrap();
             owner.watch(fd, 0).unwrap();
-            trap_ioctls();
+            trap(fd, &[(libc::SYS_ioctl, libc::FIOASYNC as u32)]);
             owner.forget(fd);
             set_async(number, false)
         });
         assert!(signals.join().unwrap());
+    }
+
+    /// Blocks SIGIO and the real-time signals in this thread.
+    fn block_signals() {
+        // SAFETY: a plain C structure, for which all zero bytes are a valid value; a live signal set.
+        unsafe {
+            let mut set: libc::sigset_t = mem::zeroed();
+            for number in (libc::SIGRTMIN()..=libc::SIGRTMAX()).chain([libc::SIGIO]) {
+                libc::sigaddset(&mut set, number);
+            }
+            assert_eq!(libc::pthread_sigmask(libc::SIG_BLOCK, &set, ptr::null_mut()), 0);
+        }
+    }
+
+    /// Returns whether a real-time signal is pending in this thread.
+    fn has_real_time_signal() -> bool {
+        // SAFETY: a plain C structure, which the call fills in.
+        unsafe {
+            let mut set: libc::sigset_t = mem::zeroed();
+            assert_eq!(libc::sigpending(&mut set), 0);
+            (libc::SIGRTMIN()..=libc::SIGRTMAX()).any(|number| libc::sigismember(&set, number) == 1)
+        }
+    }
+
+    #[test]
+    fn thread_that_expects_sigio_got_the_signal_of_the_former_or_the_next_thread() {
+        const CALLS: [(libc::c_long, u32); 2] =
+            [(libc::SYS_fcntl, F_SETSIG as u32), (libc::SYS_fcntl, F_SETOWN_EX as u32)];
+        let (socket, mut peer) = UnixStream::pair().unwrap();
+        let copy = socket.try_clone().unwrap();
+        COPY.store(copy.as_raw_fd(), Ordering::Relaxed);
+        PEER.store(peer.as_raw_fd(), Ordering::Relaxed);
+        let fd = Fd::from_raw(socket.as_raw_fd());
+        let enable = || {
+            block_signals();
+            trap(fd, &CALLS);
+            Linux::default().enable_sigio(fd).unwrap();
+            peer.write_all(b"x").unwrap();
+            assert!(!has_real_time_signal(), "from the former thread");
+            // The signals of the next thread.
+            let watch = || {
+                let mut next = SignalQueue::new().unwrap();
+                next.watch(fd, 0).unwrap();
+                next.forget(fd);
+            };
+            thread::scope(|scope| scope.spawn(watch).join()).unwrap();
+            assert!(!has_real_time_signal(), "from the next thread");
+        };
+        let mut former = SignalQueue::new().unwrap();
+        former.watch(fd, 0).unwrap();
+        thread::scope(|scope| scope.spawn(enable).join()).unwrap();
     }
 
     #[test]
