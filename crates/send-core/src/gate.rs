@@ -423,10 +423,12 @@ impl Gate {
         }
         self.critical.store(1, Ordering::Relaxed);
         compiler_fence(Ordering::SeqCst);
+        // Opening the gate may call the handler too, and may unblock the signal, which interrupts this.
+        let outer = self.block.regs();
         self.block.set_regs(context.as_raw());
         self.deliver_and_notify(Some(&mut context));
-        self.block.set_regs(ptr::null_mut());
         self.open();
+        self.block.set_regs(outer);
         if !self.masked.load(Ordering::Relaxed) {
             // Events that arrived meanwhile may have caused the mask to be raised.
             context.unblock(notification::NOTIFICATION);

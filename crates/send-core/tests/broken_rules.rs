@@ -7,8 +7,8 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::{panic, thread};
 
-use send_core::EventType;
 use send_core::control_block::{ControlBlock, Events, Group, Groups, Handler, Trigger};
+use send_core::{EventType, Poster};
 
 struct Panics;
 
@@ -16,6 +16,20 @@ struct Panics;
 unsafe impl Handler for Panics {
     fn handle(&mut self, _: &mut Events<'_>) {
         panic!("a bug");
+    }
+}
+
+/// Panics at the second event, which the code that reopens the gate delivers in the signal handler.
+struct PanicsLater(Poster);
+
+// SAFETY: not safe; this is the violation under test.
+unsafe impl Handler for PanicsLater {
+    fn handle(&mut self, events: &mut Events<'_>) {
+        while let Some(event) = events.next() {
+            assert_eq!(event.value, 1, "a bug");
+            self.0.post(2).unwrap();
+            events.set_notify(Groups::ALL);
+        }
     }
 }
 
@@ -40,12 +54,12 @@ unsafe impl Handler for Recurses {
 }
 
 /// Interrupts this thread, which has this handler.
-fn interrupt(handler: impl Handler) {
+fn interrupt<H: Handler>(handler: impl FnOnce(Poster) -> H) {
     let mut send = ControlBlock::define(4).unwrap();
-    send.set_handler(handler, Trigger::Level);
+    let poster = send.poster();
+    send.set_handler(handler(poster.clone()), Trigger::Level);
     send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
     send.set_notify(Groups::ALL).unwrap();
-    let poster = send.poster();
     thread::spawn(move || poster.post(1)).join().unwrap().unwrap();
 }
 
@@ -53,33 +67,39 @@ fn interrupt(handler: impl Handler) {
 static OUTPUT: Mutex<()> = Mutex::new(());
 
 /// Interrupts a thread that holds a lock which the panic hook takes. If the hook ran, the handler
-/// would deadlock; the alarm then ends this program.
-fn interrupt_with_a_lock() {
+/// would deadlock; the alarm, which arrives at the first thread, then ends this program.
+fn interrupt_with_a_lock<H: Handler>(handler: fn(Poster) -> H) {
     panic::set_hook(Box::new(|_| drop(OUTPUT.lock())));
-    let _held = OUTPUT.lock();
     // SAFETY: passes a number.
     unsafe { libc::alarm(10) };
-    interrupt(Panics);
+    let interrupted = thread::spawn(move || {
+        let _held = OUTPUT.lock();
+        interrupt(handler);
+    });
+    interrupted.join().unwrap();
 }
 
-const RULES: [(&str, &str); 4] = [
-    ("panics", "a handler must not panic"),
-    ("panics-with-a-lock", "a handler must not panic"),
-    ("idles", "a level-triggered handler must take at least one event"),
-    ("recurses", "a handler must not use more than its stack"),
+type Rule = (&'static str, fn(), &'static str);
+
+const RULES: [Rule; 5] = [
+    ("panics", || interrupt(|_| Panics), "a handler must not panic"),
+    ("panics-with-a-lock", || interrupt_with_a_lock(|_| Panics), "a handler must not panic"),
+    ("panics-later", || interrupt_with_a_lock(PanicsLater), "a handler must not panic"),
+    (
+        "idles",
+        || interrupt(|_| TakesNothing),
+        "a level-triggered handler must take at least one event",
+    ),
+    ("recurses", || interrupt(|_| Recurses), "a handler must not use more than its stack"),
 ];
 
 fn main() {
     // Ignores the arguments that cargo passes to its own tests.
-    let case = env::args().nth(1).filter(|word| RULES.iter().any(|(name, _)| name == word));
-    match case.as_deref() {
-        Some("panics") => return interrupt(Panics),
-        Some("panics-with-a-lock") => return interrupt_with_a_lock(),
-        Some("idles") => return interrupt(TakesNothing),
-        Some(_) => return interrupt(Recurses),
-        None => {}
+    let selected = env::args().nth(1);
+    if let Some((_, case, _)) = RULES.iter().find(|(name, ..)| selected.as_deref() == Some(name)) {
+        return case();
     }
-    for (name, rule) in RULES {
+    for (name, _, rule) in RULES {
         let output = Command::new(env::current_exe().unwrap()).arg(name).output().unwrap();
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success(), "{name} did not abort: {stderr}");
