@@ -81,6 +81,8 @@ impl Notifier {
     /// # Errors
     /// As [`ControlBlock::set_group`].
     pub fn off(&mut self, kind: EventType) -> Result<(), Error> {
+        // Else the next type in this group would be notified before its action is set.
+        self.block(kind)?;
         self.actions.retain(|(other, _)| *other != kind);
         self.deferred.retain(|event| event.kind != kind);
         self.types.iter_mut().filter(|slot| **slot == Some(kind)).for_each(|slot| *slot = None);

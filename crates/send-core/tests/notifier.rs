@@ -96,6 +96,30 @@ fn wait_ran_actions_for_further_events_of_a_blocked_type() {
     assert_eq!(posts.load(Ordering::Relaxed), 2);
 }
 
+/// Blocks or unblocks the notification signal.
+fn change_mask(how: libc::c_int) {
+    // SAFETY: a plain C structure, for which all zero bytes are a valid value; a live signal set.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigaddset(&mut set, libc::SIGIO);
+        assert_eq!(libc::pthread_sigmask(how, &set, std::ptr::null_mut()), 0);
+    }
+}
+
+#[test]
+fn type_in_the_group_of_a_removed_one_lost_an_event() {
+    let mut notifier = Notifier::new().unwrap();
+    let ((posts, count_posts), (_, count_ticks)) = (count(), count());
+    notifier.on(EventType::TIMER, count_ticks).unwrap();
+    notifier.off(EventType::TIMER).unwrap();
+    // The post waits until the type gets a group.
+    change_mask(libc::SIG_BLOCK);
+    notifier.poster().post(1).unwrap();
+    notifier.on(EventType::USER, count_posts).unwrap();
+    change_mask(libc::SIG_UNBLOCK);
+    assert_eq!(posts.load(Ordering::Relaxed), 1);
+}
+
 #[test]
 fn types_that_shared_the_last_group_were_blocked_together() {
     let mut notifier = Notifier::new().unwrap();
