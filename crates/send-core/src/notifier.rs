@@ -130,7 +130,7 @@ impl Notifier {
         let all = self.control_block.block().notify();
         let awaited = kinds.iter().fold(Groups::NONE, |all, kind| all | self.group(*kind));
         self.control_block.set_notify(Groups::NONE)?;
-        let event = self.wait_for_any(kinds, all | awaited, until);
+        let event = self.wait_for_any(kinds, awaited, all, until);
         // Events of blocked types that arrived with it stay deferred.
         while let Some(event) = self.control_block.next_event() {
             if (self.group(event.kind) - all).is_empty() {
@@ -146,17 +146,23 @@ impl Notifier {
     fn wait_for_any(
         &mut self,
         kinds: &[EventType],
-        mask: Groups,
+        awaited: Groups,
+        others: Groups,
         until: Option<Instant>,
     ) -> Result<Option<Event>, Error> {
-        while self.control_block.wait(mask, until)? {
+        loop {
+            // After that time no others are delivered, as they might arrive without end.
+            let has_expired = until.is_some_and(|at| at <= Instant::now());
+            let mask = if has_expired { awaited } else { awaited | others };
+            if !self.control_block.wait(mask, until)? {
+                return Ok(None);
+            }
             let Some(event) = self.control_block.next_event() else { continue };
             if kinds.contains(&event.kind) {
                 return Ok(Some(event));
             }
             self.run_actions(event);
         }
-        Ok(None)
     }
 
     /// Runs an event's actions.
@@ -192,5 +198,30 @@ impl Notifier {
     fn place(&self, kind: Option<EventType>) -> Option<Group> {
         let place = self.types.iter().position(|slot| *slot == kind)?;
         Group::new(place as u8).ok()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn wait_did_not_end_while_other_events_arrived() {
+        let mut notifier = Notifier::new().unwrap();
+        let count = Arc::new(AtomicU64::new(0));
+        let signal = EventType::signal(libc::SIGURG).unwrap();
+        for kind in [EventType::USER, signal] {
+            notifier.on(kind, Action::Count(count.clone())).unwrap();
+        }
+        // As in `wait`, whose time has passed when the event arrives.
+        notifier.control_block.set_notify(Groups::NONE).unwrap();
+        notifier.poster().post(1).unwrap();
+        let [awaited, others] = [signal, EventType::USER].map(|kind| notifier.group(kind));
+        let past = Some(Instant::now());
+        assert_eq!(notifier.wait_for_any(&[signal], awaited, others, past), Ok(None));
+        assert_eq!(count.load(Ordering::Relaxed), 0, "one more could have followed");
     }
 }

@@ -121,6 +121,22 @@ fn type_in_the_group_of_a_removed_one_lost_an_event() {
 }
 
 #[test]
+fn wait_after_its_time_returns_an_event_that_waited() {
+    let mut notifier = Notifier::new().unwrap();
+    let ((posts, count_posts), (_, count_signals)) = (count(), count());
+    let signal = EventType::signal(libc::SIGCONT).unwrap();
+    notifier.on(EventType::USER, count_posts).unwrap();
+    notifier.on(signal, count_signals).unwrap();
+    notifier.block(signal).unwrap();
+    notifier.poster().post(1).unwrap();
+    // SAFETY: the signal is handled.
+    unsafe { libc::raise(libc::SIGCONT) };
+    let event = notifier.wait(&[signal], Some(Instant::now())).unwrap();
+    assert_eq!(event.map(|event| event.kind), Some(signal));
+    assert_eq!(posts.load(Ordering::Relaxed), 1);
+}
+
+#[test]
 fn types_that_shared_the_last_group_were_blocked_together() {
     let mut notifier = Notifier::new().unwrap();
     let (counts, action) = count();
