@@ -348,7 +348,11 @@ impl Gate {
     pub(crate) fn note_use(&self) {
         match self.uses_until_recheck.load(Ordering::Relaxed) {
             0 => self.recheck_mask(),
-            remaining => self.uses_until_recheck.store(remaining - 1, Ordering::Relaxed),
+            remaining => {
+                let (next, relaxed) = (remaining - 1, Ordering::Relaxed);
+                // An interrupt in between may have blocked the signal and set the number.
+                let _ = self.uses_until_recheck.compare_exchange(remaining, next, relaxed, relaxed);
+            }
         }
     }
 

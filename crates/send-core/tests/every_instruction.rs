@@ -243,6 +243,63 @@ fn at_each_instruction_of_a_socket(
     other.join().unwrap();
 }
 
+/// Changes the calling thread's signal mask by the notification signal, or only reads the mask.
+/// Returns whether the signal was blocked.
+fn change_mask(how: Option<libc::c_int>) -> bool {
+    // SAFETY: plain C structures, for which all zero bytes are a valid value; live signal sets.
+    unsafe {
+        let (mut set, mut before): (libc::sigset_t, libc::sigset_t) = mem::zeroed();
+        if let Some(how) = how {
+            libc::sigaddset(&mut set, libc::SIGIO);
+            libc::pthread_sigmask(how, &set, &mut before);
+        } else {
+            libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &mut before);
+        }
+        libc::sigismember(&before, libc::SIGIO) == 1
+    }
+}
+
+/// Posts an event after each instruction of the first call of a block that counts its uses. The
+/// event blocks the signal, so from then on other code may block it again, which must end.
+fn at_each_instruction_of_a_first_use() {
+    let mut at = 0;
+    loop {
+        at += 1;
+        let mut send = ControlBlock::define(8).unwrap();
+        send.set_handler(Actions::new(), Trigger::Level);
+        send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
+        let (poster, done) = (send.poster(), AtomicBool::new(false));
+        STEPS.store(0, Ordering::Relaxed);
+        POSTED.store(false, Ordering::Relaxed);
+        ARRIVE_AT.store(at, Ordering::Relaxed);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !done.load(Ordering::Acquire) {
+                    if POST.swap(false, Ordering::AcqRel) {
+                        poster.post(1).unwrap();
+                        POSTED.store(true, Ordering::Release);
+                    }
+                    hint::spin_loop();
+                }
+            });
+            trap!(on);
+            send.set_notify(Group::FIRST.next().into()).unwrap();
+            trap!(off);
+            done.store(true, Ordering::Release);
+        });
+        if !POSTED.load(Ordering::Acquire) {
+            return;
+        }
+        assert_eq!(send.counts().masked, 1, "instruction {at}");
+        send.set_notify(Groups::ALL).unwrap();
+        change_mask(Some(libc::SIG_BLOCK));
+        for _ in 0..=64 {
+            send.set_notify(Groups::ALL).unwrap();
+        }
+        assert!(!change_mask(None), "the signal stayed blocked after instruction {at}");
+    }
+}
+
 /// A single test, as the trap belongs to the process.
 #[test]
 fn event_after_any_instruction_is_handled() {
@@ -270,6 +327,7 @@ fn event_after_any_instruction_is_handled() {
     at_each_instruction("wait that expires at once", move |send| {
         assert!(!send.wait(Groups::NONE, Some(past)).unwrap());
     });
+    at_each_instruction_of_a_first_use();
     at_each_instruction_of_a_socket("recv", |send, socket| send.recv(socket, &mut [0; 8]).unwrap());
     at_each_instruction_of_a_socket("notify lowered and raised", |send, _| {
         send.set_notify(Groups::NONE).unwrap();
