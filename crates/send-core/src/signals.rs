@@ -127,12 +127,18 @@ fn handler_address() -> libc::sighandler_t {
         as libc::sighandler_t
 }
 
+/// Returns a signal's action. May be called in a signal handler.
+fn action(signal: i32) -> Result<libc::sigaction, Error> {
+    // SAFETY: a plain C structure, for which all zero bytes are a valid value.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    // SAFETY: only queries the current action.
+    check(unsafe { libc::sigaction(signal, ptr::null(), &mut action) })?;
+    Ok(action)
+}
+
 /// Returns a signal's action. Fails if another part of the program handles it.
 fn former(signal: i32) -> Result<libc::sigaction, Error> {
-    // SAFETY: a plain C structure, for which all zero bytes are a valid value.
-    let mut former: libc::sigaction = unsafe { mem::zeroed() };
-    // SAFETY: only queries the current action.
-    check(unsafe { libc::sigaction(signal, ptr::null(), &mut former) })?;
+    let former = action(signal)?;
     if [libc::SIG_DFL, libc::SIG_IGN, handler_address()].contains(&former.sa_sigaction) {
         return Ok(former);
     }
@@ -194,10 +200,24 @@ pub(crate) fn owner(signal: i32) -> i32 {
 
 /// Forwards a signal that arrived at another thread to the one whose event it is.
 pub(crate) fn forward(signal: i32) {
-    let owner = owner(signal);
+    let mut owner = owner(signal);
+    if owner == 0 {
+        if !is_handled(signal) {
+            // Released since it arrived. It stays pending until the handler returns, and then has its
+            // former action.
+            return send_to_this_thread(signal);
+        }
+        // A thread has claimed it again, or other code has restored the handler.
+        owner = self::owner(signal);
+    }
     if owner > 0 {
         send(owner, signal);
     }
+}
+
+/// Returns whether a signal's action is the handler. May be called in a signal handler.
+fn is_handled(signal: i32) -> bool {
+    action(signal).is_ok_and(|action| action.sa_sigaction == handler_address())
 }
 
 #[cfg(test)]
@@ -223,6 +243,29 @@ mod tests {
             claim.restore(signal);
             assert_eq!(handler_of(signal), libc::SIG_DFL);
         }
+    }
+
+    #[test]
+    fn signal_that_its_owner_had_released_was_lost() {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        extern "C" fn count(_: libc::c_int) {
+            COUNT.fetch_add(1, Ordering::Relaxed);
+        }
+        let count = count as extern "C" fn(libc::c_int);
+        // SAFETY: the handler adds to an atomic number.
+        let before = unsafe { libc::signal(libc::SIGUSR1, count as libc::sighandler_t) };
+        forward(libc::SIGUSR1);
+        assert_eq!(COUNT.load(Ordering::Relaxed), 1);
+        // SAFETY: the action of before.
+        unsafe { libc::signal(libc::SIGUSR1, before) };
+    }
+
+    #[test]
+    fn signal_without_owner_whose_handler_other_code_restored_is_ignored() {
+        install(libc::SIGUSR2).unwrap();
+        forward(libc::SIGUSR2);
+        // SAFETY: the default action.
+        unsafe { libc::signal(libc::SIGUSR2, libc::SIG_DFL) };
     }
 
     #[test]
