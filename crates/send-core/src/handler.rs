@@ -8,6 +8,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
 use crate::gate::Gate;
 use crate::{Event, EventType, Groups};
 
@@ -107,7 +109,9 @@ pub enum Action {
     Count(Arc<AtomicU64>),
     /// Sets a flag.
     Raise(Arc<AtomicBool>),
-    /// Writes bytes to a descriptor with write(2); errors are ignored.
+    /// Writes bytes to a descriptor with write(2), unless poll(2) reports no room, as for a full pipe.
+    /// Errors are ignored. In a pipe to which nothing else writes at the same time, at most `PIPE_BUF`
+    /// bytes (4096, pipe(7)) do not block. More may block the thread in its signal handler.
     Write(Arc<OwnedFd>, &'static [u8]),
 }
 
@@ -119,11 +123,20 @@ impl Action {
             }
             Action::Raise(flag) => flag.store(true, Ordering::Release),
             Action::Write(fd, bytes) => {
-                // SAFETY: `bytes` is readable memory, and the action keeps the descriptor open.
-                unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+                if is_writable(fd) {
+                    // SAFETY: `bytes` is readable memory, and the action keeps the descriptor open.
+                    unsafe { libc::write(fd.as_raw_fd(), bytes.as_ptr().cast(), bytes.len()) };
+                }
             }
         }
     }
+}
+
+/// Returns whether a write does not wait for room. May be called in a signal handler.
+fn is_writable(fd: &OwnedFd) -> bool {
+    let mut polled = [PollFd::new(fd, PollFlags::OUT)];
+    poll(&mut polled, Some(&Timespec::default())).is_ok()
+        && polled[0].revents().contains(PollFlags::OUT)
 }
 
 /// A handler with actions for event types, as in the thesis' example (SEND 3.3). It takes events
@@ -146,7 +159,7 @@ impl Actions {
 }
 
 // SAFETY: the list does not change any more, and every `Action` adds to an atomic number, sets an
-// atomic flag or calls write(2).
+// atomic flag or calls poll(2) and write(2).
 unsafe impl Handler for Actions {
     fn handle(&mut self, events: &mut Events<'_>) {
         for event in events {

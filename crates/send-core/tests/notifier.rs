@@ -1,7 +1,11 @@
 //! The notifier.
 
+use std::io::{PipeWriter, Read, Write, pipe};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::channel;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use send_core::{Action, Error, EventType, Notifier};
@@ -50,7 +54,7 @@ fn wait_returns_the_event_without_running_its_action() {
     notifier.on(EventType::TIMER, count_ticks).unwrap();
     notifier.set_timer(Some(Duration::from_millis(1))).unwrap();
     let poster = notifier.poster();
-    let posting = std::thread::spawn(move || {
+    let posting = thread::spawn(move || {
         while ticks.load(Ordering::Relaxed) < 3 {
             std::hint::spin_loop();
         }
@@ -134,6 +138,35 @@ fn wait_after_its_time_returns_an_event_that_waited() {
     let event = notifier.wait(&[signal], Some(Instant::now())).unwrap();
     assert_eq!(event.map(|event| event.kind), Some(signal));
     assert_eq!(posts.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn action_that_writes_to_a_full_pipe_blocked_the_thread() {
+    let (mut reader, mut writer) = pipe().unwrap();
+    let size = fill(&mut writer);
+    let (done, is_done) = channel();
+    thread::spawn(move || {
+        let mut notifier = Notifier::new().unwrap();
+        let writer = Arc::new(OwnedFd::from(writer));
+        notifier.on(EventType::USER, Action::Write(writer, b"event")).unwrap();
+        notifier.poster().post(1).unwrap();
+        reader.read_exact(&mut vec![0; size]).unwrap();
+        notifier.poster().post(2).unwrap();
+        drop(notifier);
+        let mut written = Vec::new();
+        reader.read_to_end(&mut written).unwrap();
+        done.send(written).unwrap();
+    });
+    let written = is_done.recv_timeout(Duration::from_secs(60));
+    assert_eq!(written.as_deref(), Ok(&b"event"[..]));
+}
+
+/// Fills a pipe. Returns the number of bytes in it.
+fn fill(writer: &mut PipeWriter) -> usize {
+    // SAFETY: asks for a number.
+    let size = unsafe { libc::fcntl(writer.as_raw_fd(), libc::F_GETPIPE_SZ) } as usize;
+    writer.write_all(&vec![0; size]).unwrap();
+    size
 }
 
 #[test]
