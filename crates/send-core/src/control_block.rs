@@ -38,7 +38,7 @@ use std::time::{Duration, Instant};
 use rustix::thread::gettid;
 
 use crate::block::Deliverer;
-use crate::gate::{self, Gate, Hooks, SIGNAL_COUNT};
+use crate::gate::{self, AbortOnUnwind, Gate, Hooks, SIGNAL_COUNT};
 use crate::group::Assignment;
 use crate::posts::PostQueue;
 use crate::queue::{EventQueue, HolderId};
@@ -540,7 +540,9 @@ fn call_handler<S: Source>(gate: &Gate, state: &mut State<S>) -> bool {
     let Some((handler, trigger)) = &mut state.handler else { return false };
     let before = gate.block.tail();
     gate.note_notification();
+    let guard = AbortOnUnwind("a handler must not panic");
     handler.handle(&mut Events::new(gate));
+    mem::forget(guard);
     let level = *trigger == Trigger::Level;
     if level && gate.block.has_events() && gate.block.tail() == before {
         gate::abort_on_violation("a level-triggered handler must take at least one event");

@@ -7,7 +7,6 @@
 //! when the mask is raised.
 
 use std::cell::Cell;
-use std::mem;
 use std::ops::Range;
 use std::panic::{self, Location};
 use std::process;
@@ -552,16 +551,13 @@ impl Gate {
         if gate.is_null() || !self.is_of_this_process() {
             return false;
         }
-        let guard = AbortOnUnwind("a handler must not panic");
         // SAFETY: this is the thread's gate, and it is closed.
-        let call_again = unsafe { (self.hooks.handle)(gate) };
-        mem::forget(guard);
-        call_again
+        unsafe { (self.hooks.handle)(gate) }
     }
 }
 
 /// Aborts the process if unwinding drops it.
-struct AbortOnUnwind(&'static str);
+pub(crate) struct AbortOnUnwind(pub(crate) &'static str);
 
 impl Drop for AbortOnUnwind {
     fn drop(&mut self) {

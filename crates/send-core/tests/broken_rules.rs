@@ -79,12 +79,23 @@ fn interrupt_with_a_lock<H: Handler>(handler: fn(Poster) -> H) {
     interrupted.join().unwrap();
 }
 
+/// Calls this handler without an interruption.
+fn poll(handler: impl Handler) {
+    let mut send = ControlBlock::define(4).unwrap();
+    send.set_handler(handler, Trigger::Level);
+    send.set_group(EventType::USER, Some(Group::FIRST)).unwrap();
+    send.set_deliver(Groups::ALL);
+    send.poster().post(1).unwrap();
+    send.handle_events();
+}
+
 type Rule = (&'static str, fn(), &'static str);
 
-const RULES: [Rule; 5] = [
+const RULES: [Rule; 6] = [
     ("panics", || interrupt(|_| Panics), "a handler must not panic"),
     ("panics-with-a-lock", || interrupt_with_a_lock(|_| Panics), "a handler must not panic"),
     ("panics-later", || interrupt_with_a_lock(PanicsLater), "a handler must not panic"),
+    ("panics-when-polled", || poll(Panics), "a handler must not panic"),
     (
         "idles",
         || interrupt(|_| TakesNothing),
