@@ -515,7 +515,7 @@ fn collect_and_deliver<S: Source>(gate: &Gate, state: &mut State<S>, mask: Group
         gate.note_full(group);
         all = all | group.into();
     }
-    gate.block.set_queued(queue.len() + source.queued());
+    gate.block.set_queued(queue.len() + posts.len() + source.queued());
     let has_backlog = queue.len() > 0 || !posts.is_empty() || source.queued() > 0;
     gate.note_delivery(count, queue.waiting(), has_backlog, overflow);
     gate.add_unnotified(all);

@@ -104,6 +104,11 @@ impl Values {
         let head = self.head.load(Ordering::Relaxed);
         self.slot(head).filled.load(Ordering::Acquire) != head + 1
     }
+
+    /// Returns the number of values, with those that are not stored yet. Only one thread may call it.
+    fn len(&self) -> u32 {
+        (self.tail.load(Ordering::Relaxed) - self.head.load(Ordering::Relaxed)) as u32
+    }
 }
 
 /// Posts events of type [`USER`](crate::EventType::USER) to a thread's block, from any thread.
@@ -169,6 +174,11 @@ impl PostQueue {
     /// Returns whether there is no value to take.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
+    }
+
+    /// Returns the number of posts that were not taken, for the polling thread.
+    pub(crate) fn len(&self) -> u32 {
+        self.values.len()
     }
 
     /// Sets whether the thread is about to sleep. While it is set, posts wake the thread.

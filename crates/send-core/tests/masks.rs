@@ -143,6 +143,16 @@ fn full_buffer_raises_overflow_and_loses_no_event() {
     assert_eq!(load(&handled) + remaining, 6);
 }
 
+#[test]
+fn posts_that_were_not_collected_did_not_count() {
+    let (send, poster, _) = block(2);
+    for queued in [2, 4] {
+        post(&poster, [1, 2]);
+        send.poll_pending();
+        assert_eq!(send.block().num_queued(), queued);
+    }
+}
+
 /// Uses one event up each time it is called.
 struct OneByOne(Arc<AtomicU64>);
 
