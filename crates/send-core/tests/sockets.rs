@@ -568,6 +568,27 @@ fn releasing_a_socket_frees_the_buffers_of_its_data() {
 }
 
 #[test]
+fn sockets_of_a_dropped_block_went_on_to_signal() {
+    let Some(mut send) = block() else { return };
+    let ((listener, _), (watched, _first), (receives, _second)) = (listen(), pair(), pair());
+    let copies: [OwnedFd; 3] = [
+        listener.try_clone().unwrap().into(),
+        watched.try_clone().unwrap().into(),
+        receives.try_clone().unwrap().into(),
+    ];
+    let is_async = |copy: &OwnedFd| {
+        // SAFETY: only queries numbers.
+        unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_GETFL) & libc::O_ASYNC != 0 }
+    };
+    send.auto_accept(listener, None).unwrap();
+    send.watch(watched, OTHER).unwrap();
+    send.receive(receives, OTHER).unwrap();
+    assert!(copies.iter().all(is_async));
+    drop(send);
+    assert!(!copies.iter().any(is_async));
+}
+
+#[test]
 fn data_of_a_released_socket_frees_its_buffer() {
     let Some(mut send) = block() else { return };
     let blocked = Blocked::new(libc::SIGIO);

@@ -338,10 +338,7 @@ impl Sockets {
         }
         let fd = self.table.take(socket).ok_or(Error::NoSuchSocket)?;
         if role != Role::Held {
-            // `SIGIO` was enabled on it, so disabling it is expected to succeed.
-            // SAFETY: as in `adopt`.
-            let lent = unsafe { Fd::lent(fd.as_fd()) };
-            let _ = self.kernel.host_mut().disable_sigio(lent);
+            disable_sigio(&mut self.kernel, fd.as_fd());
         }
         // Its receive buffers are free for other sockets.
         self.maintain_ring();
@@ -350,10 +347,21 @@ impl Sockets {
 }
 
 impl Drop for Sockets {
-    /// Decodes the waker's report, for which the kernel would wait otherwise.
+    /// Decodes the waker's report, for which the kernel would wait otherwise, and ends the signals: other
+    /// descriptors of the sockets may stay open.
     fn drop(&mut self) {
         self.decode_wake();
+        for (fd, _) in self.table.sockets().filter(|(_, role)| *role != Role::Held) {
+            disable_sigio(&mut self.kernel, fd.as_fd());
+        }
     }
+}
+
+/// Ends the signals of a socket. They were enabled, so this is expected to succeed.
+fn disable_sigio(kernel: &mut UringKernel, fd: BorrowedFd<'_>) {
+    // SAFETY: the descriptor is open until the call has returned.
+    let lent = unsafe { Fd::lent(fd) };
+    let _ = kernel.host_mut().disable_sigio(lent);
 }
 
 /// Returns the kind of token under which a socket reports.

@@ -124,6 +124,11 @@ impl SocketTable {
         Some(self.current(socket)?.fd.as_ref()?.as_raw_fd())
     }
 
+    /// Returns all sockets with their roles.
+    pub(crate) fn sockets(&self) -> impl Iterator<Item = (&OwnedFd, Role)> {
+        self.table.iter().filter_map(|entry| Some((entry.fd.as_ref()?, entry.role)))
+    }
+
     /// Returns whether a socket has something to report.
     pub(crate) fn has_unreported(&self, socket: SocketId) -> bool {
         self.current(socket).is_some_and(|entry| entry.unreported != 0)
