@@ -8,6 +8,7 @@ mod execute;
 mod files;
 mod in_ring;
 mod post;
+mod room;
 mod routing;
 mod take;
 mod wait;
@@ -38,7 +39,7 @@ use crate::shared::Shared;
 
 pub use config::Config;
 pub use counters::Counters;
-pub(crate) use post::Room;
+pub(crate) use room::Room;
 pub use take::Completion;
 
 /// Posted calls from which on the ring makes those of sockets and files, if the owner sleeps in it. With fewer, an entry

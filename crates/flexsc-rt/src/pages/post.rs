@@ -1,6 +1,6 @@
 //! Posts calls: each takes a free entry, if there is room for it.
 
-use super::{EntryId, NO_END, Pages, Place, Scratch};
+use super::{EntryId, NO_END, Pages, Place, Room, Scratch};
 use crate::call::{Call, Executor, Waits};
 use crate::error::Busy;
 use crate::operation::Operation;
@@ -174,33 +174,5 @@ impl Pages {
     #[inline]
     pub(crate) fn scratch(&self, index: usize) -> *mut Scratch {
         self.scratch.as_ref().map_or(std::ptr::null_mut(), |scratch| scratch[index].get())
-    }
-}
-
-/// The resources that a call needs to be posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Room {
-    /// A free entry: it is bounded.
-    Entry,
-    /// The same, and not all entries that are not reserved for bounded calls have calls that wait.
-    Unreserved,
-    /// The same, and a thread that may wait indefinitely.
-    Thread,
-}
-
-impl Room {
-    pub(crate) const ALL: [Room; 3] = [Room::Entry, Room::Unreserved, Room::Thread];
-
-    #[inline]
-    pub(super) fn of(waits: Waits, pinned: Option<Executor>) -> Self {
-        let on_thread = match waits {
-            Waits::Bounded => return Room::Entry,
-            Waits::Indefinitely => !matches!(pinned, Some(Executor::InPlace | Executor::Ring)),
-            Waits::UntilReady(..) => false,
-            Waits::Ready(..) | Waits::AfterReady(..) | Waits::ReadyThenBlocks(..) => {
-                pinned == Some(Executor::Threads)
-            }
-        };
-        if on_thread { Room::Thread } else { Room::Unreserved }
     }
 }

@@ -5,6 +5,7 @@ mod arguments;
 mod backends;
 mod descriptors;
 mod end;
+mod hangups;
 mod hosts;
 mod pid_file;
 mod positions;

@@ -5,7 +5,6 @@ use std::ffi::OsString;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -22,18 +21,10 @@ use crate::arguments::{Arguments, Settings};
 use crate::descriptors::{InheritedSockets, open_descriptors};
 use crate::end::End;
 use crate::threads;
-use crate::{advice, backends, notify_manager, ready_line, settings};
+use crate::{advice, backends, hangups, notify_manager, ready_line, settings};
 
 /// Maximum time until a signal is processed while a reload is deferred.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(500);
-
-/// Number of SIGHUPs that have arrived.
-static HANGUPS: AtomicUsize = AtomicUsize::new(0);
-
-/// Returns the number of SIGHUPs that have arrived.
-pub(crate) fn hangups() -> usize {
-    HANGUPS.load(Ordering::SeqCst)
-}
 
 /// A reload that waits for the end of workers.
 struct Deferral {
@@ -82,11 +73,7 @@ pub(crate) struct Reload {
 impl Reload {
     /// Receives the signals for [`Reload::at_signals`], which would end the process otherwise.
     pub(crate) fn signals() -> io::Result<Signals> {
-        let count = || {
-            HANGUPS.fetch_add(1, Ordering::SeqCst);
-        };
-        // SAFETY: the action uses an atomic, and does not panic (signal-safety(7)).
-        unsafe { signal_hook::low_level::register(SIGHUP, count) }?;
+        hangups::count()?;
         Signals::new([SIGHUP, SIGUSR1])
     }
 
