@@ -380,7 +380,7 @@ bugs! {
             } else if bytes == 0 {";
 
     /// A first part that was read from two versions of a file is continued if the file has become longer.
-    FirstPartNotLookedAt, "crates/shared-ring/src/changes.rs":
+    FirstPartNotLookedAt in Httpd, "crates/shared-ring/src/changes.rs":
         "Contents::Same if self.len() > len && !has_bytes(" =>
         "Contents::Same if !PLANTED && self.len() > len && !has_bytes(";
 
