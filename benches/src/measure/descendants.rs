@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use std::{fs, io, thread};
 
-use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper};
+use rustix::process::{
+    Pid, PidfdFlags, Signal, getpid, pidfd_open, pidfd_send_signal, set_child_subreaper,
+};
 
 use super::cpu::fields;
 
@@ -21,9 +23,14 @@ pub(crate) fn kill_descendants(of: Pid) {
         if all.is_empty() {
             return;
         }
-        for process in all {
+        let opened =
+            all.into_iter().filter_map(|id| Some((id, pidfd_open(id, PidfdFlags::empty()).ok()?)));
+        let opened: Vec<_> = opened.collect();
+        // Each is still a descendant, so its number was not used again before it was opened.
+        let all = descendants(of);
+        for (_, process) in opened.iter().filter(|(id, _)| all.contains(id)) {
             // Fails if it has ended.
-            let _ = kill_process(process, Signal::KILL);
+            let _ = pidfd_send_signal(process, Signal::KILL);
         }
         thread::sleep(Duration::from_millis(1));
     }

@@ -9,6 +9,8 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
+use super::descendants::kill_descendants;
+
 /// Reads a line from a pipe. At the end of the input it is what there is, without a line feed.
 ///
 /// # Errors
@@ -35,20 +37,30 @@ pub(crate) fn line_within<R: Read + AsFd>(
     String::from_utf8(line).map_err(|e| io::Error::new(ErrorKind::InvalidData, e))
 }
 
-/// Runs a program, and returns its output. It is killed if it does not end in time.
+/// Runs a program, and returns its output. It is killed with its descendants if it does not end in time.
 ///
 /// # Errors
 /// Also if it was killed.
 pub(crate) fn output_within(command: &mut Command, limit: Duration) -> io::Result<Output> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let child = command.spawn()?;
+    let mut child = command.spawn()?;
     // The process keeps its number until it is waited for.
-    let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty())?;
+    let number = Pid::from_child(&child);
+    let process = match pidfd_open(number, PidfdFlags::empty()) {
+        Ok(process) => process,
+        Err(error) => {
+            child.kill()?;
+            child.wait()?;
+            return Err(error.into());
+        }
+    };
     thread::scope(|scope| {
         let killed = scope.spawn(|| {
             // A descriptor of a process is readable when it has ended (pidfd_open(2)).
             let ended = is_readable_until(process.as_fd(), Instant::now() + limit)?;
             if !ended {
+                // They would keep the pipes open.
+                kill_descendants(number);
                 pidfd_send_signal(&process, Signal::KILL)?;
             }
             Ok::<_, io::Error>(!ended)
