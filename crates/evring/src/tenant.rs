@@ -448,10 +448,7 @@ impl Bound {
             };
             let (reply, is_lent) = match lent {
                 Some((buffer, is_lent)) => (Reply::Lent(buffer), is_lent),
-                None => {
-                    let bytes = handler.sent(from.bytes()).nth(n).unwrap_or_default();
-                    (Reply::Copied(bytes), false)
-                }
+                None => (Reply::Copied(handler.nth_sent(n, from.bytes())), false),
             };
             if !send(reply) {
                 continue;

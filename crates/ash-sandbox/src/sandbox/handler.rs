@@ -528,20 +528,24 @@ impl Handler {
     /// Returns the bytes that the handler has sent in the last invocation, in order. `message` is the message of that
     /// invocation, of which they may be parts; those that it does not have are empty.
     pub fn sent<'a>(&'a self, message: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + Clone {
-        let place = self.code.host().message();
-        self.sends().iter().map(move |range| {
-            // The kernel may write to its place again, unless the caller still has the buffer.
-            if range.start >= place.start && range.end <= place.end {
-                let part = range.start - place.start..range.end - place.start;
-                return message.get(part).unwrap_or_default();
-            }
-            // SAFETY: the range is in the memory: in the handler's own, in a reply slot, or in a message that it keeps. No
-            // handler runs, as that needs `&mut self`; the kernel only reads replies, and the caller of `set_max_kept` has
-            // promised that nothing writes to kept messages.
-            unsafe {
-                std::slice::from_raw_parts(self.memory.host_pointer(range.start), range.len())
-            }
-        })
+        (0..self.sends().len()).map(move |n| self.nth_sent(n, message))
+    }
+
+    /// Returns the bytes of one of the [`sends`](Self::sends), as [`sent`](Self::sent) does.
+    ///
+    /// # Panics
+    /// If there are not so many.
+    pub fn nth_sent<'a>(&'a self, n: usize, message: &'a [u8]) -> &'a [u8] {
+        let (range, place) = (&self.sends()[n], self.code.host().message());
+        // The kernel may write to its place again, unless the caller still has the buffer.
+        if range.start >= place.start && range.end <= place.end {
+            let part = range.start - place.start..range.end - place.start;
+            return message.get(part).unwrap_or_default();
+        }
+        // SAFETY: the range is in the memory: in the handler's own, in a reply slot, or in a message that it keeps. No
+        // handler runs, as that needs `&mut self`; the kernel only reads replies, and the caller of `set_max_kept` has
+        // promised that nothing writes to kept messages.
+        unsafe { std::slice::from_raw_parts(self.memory.host_pointer(range.start), range.len()) }
     }
 
     /// Returns the events that the handler has posted in the last invocation: kind and value.
