@@ -191,6 +191,10 @@ pub fn call<O: Operation>(operation: O) -> O::Output {
     let (scheduler, thread) = running();
     scheduler.unwind_if_stopping(&thread);
     let mut future = scheduler.runtime.call(operation);
+    if thread::panicking() || scheduler.stopping.get() {
+        // Those that wait for an entry do not run.
+        future.pass_others();
+    }
     let mut context = Context::from_waker(&thread.waker);
     let mut cancelled = false;
     loop {

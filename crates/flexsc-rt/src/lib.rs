@@ -128,7 +128,7 @@
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
 //! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set, or the ring |
 //! | linear scan | 7 | `completions.rs` | the "outgoing queue" that section 7 proposes: a completion costs the same whatever is outstanding |
-//! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others; no call passes an older one that needs only an entry |
+//! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others; no future, and no call of `post_or_delay`, passes an older one that needs only an entry |
 //! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
 //! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
@@ -138,8 +138,9 @@
 //! # Decisions
 //!
 //! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, up to as many that need the same as there are
-//!   entries, and gives back further ones; futures wait. No call passes an older one that needs only an entry. A future
-//!   that is woken for an entry has two turns to use it.
+//!   entries, and gives back further ones; futures wait. Neither passes an older one that needs only an entry, but for a
+//!   future that was woken for an entry and has not used it within two turns. [`Pages::post`] and [`EventLoop::post`] pass
+//!   all that wait.
 //! - **A panic in a callback** passes through [`EventLoop::run`], which can be called again.
 //! - **fork(2)**: in a child, the parent's pages execute nothing and return [`Error::InChild`].
 //! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a

@@ -213,14 +213,38 @@ fn destructor_makes_calls_while_its_thread_panics() {
     assert_eq!(said, "bye");
 }
 
+/// Sleeps when it is dropped, and notes whether that was interrupted.
+struct Sleeps(Rc<Cell<bool>>);
+
+impl Drop for Sleeps {
+    fn drop(&mut self) {
+        self.0.set(interrupted(call(sleep(Duration::from_millis(1)))));
+    }
+}
+
+#[test]
+fn destructor_did_not_get_the_syscall_thread_that_was_kept_for_another() {
+    let mut config = Config::default();
+    // One of them for calls that may wait indefinitely.
+    config.pages.threads = 2;
+    let threads = Threads::new(&config).unwrap();
+    let was_interrupted = Rc::new(Cell::new(true));
+    let sleeps = Sleeps(Rc::clone(&was_interrupted));
+    let panics = threads.spawn(move || {
+        let _sleeps = sleeps;
+        // Its end wakes the other one, which waits for the syscall thread, and does not run before the destructor.
+        call(sleep(Duration::from_millis(1))).unwrap();
+        panic!("on purpose");
+    });
+    let other = threads.spawn(|| call(sleep(Duration::from_millis(1)))).unwrap();
+    threads.run().unwrap();
+    assert_eq!(message::<()>(panics.unwrap().join()), "on purpose");
+    other.join().unwrap().unwrap();
+    assert!(!was_interrupted.get());
+}
+
 #[test]
 fn destructor_waited_for_ever_for_the_syscall_thread_of_another() {
-    struct Sleeps(Rc<Cell<bool>>);
-    impl Drop for Sleeps {
-        fn drop(&mut self) {
-            self.0.set(interrupted(call(sleep(Duration::from_millis(1)))));
-        }
-    }
     let (sender, ended) = mpsc::channel();
     std::thread::spawn(move || {
         let mut config = Config::default();

@@ -65,6 +65,12 @@ impl<O: Operation> CallFuture<O> {
         matches!(self.state, State::Unposted(_)) && self.ticket.is_some()
     }
 
+    /// Lets the call pass those that wait for an entry. To be called before the future is polled.
+    #[cfg(feature = "green-threads")]
+    pub(crate) fn pass_others(&mut self) {
+        self.ticket = Some(Ticket::FIRST);
+    }
+
     /// Requests cancellation of the call, which ends as [`Pages::cancel`](crate::Pages::cancel) says. A call that was not
     /// posted yet is not made.
     #[cfg(feature = "green-threads")]

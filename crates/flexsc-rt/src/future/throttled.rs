@@ -19,6 +19,10 @@ pub(super) struct Ticket {
 }
 
 impl Ticket {
+    /// The place before all others, which no other future has.
+    #[cfg(feature = "green-threads")]
+    pub(super) const FIRST: Ticket = Ticket { room: Room::Entry, number: 0 };
+
     /// Returns the tickets of a room that come before a number.
     fn before(number: u64, room: Room) -> Range<Ticket> {
         Ticket { room, number: 0 }..Ticket { room, number }

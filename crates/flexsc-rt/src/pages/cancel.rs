@@ -51,6 +51,8 @@ impl Pages {
             Place::Thread => self.cancel_on_thread(id.index),
             Place::Ring => {
                 slot.place = Place::CancelledRing;
+                // The time until it is cancelled is not its cost.
+                slot.measured = None;
                 self.counters.interrupted += 1;
                 let name = self.ring_name(id.index);
                 self.ring.cancel(name);
