@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// A signal to stop has arrived.
 const STOP: u8 = 1;
 
-/// Another process serves. It did before a signal to stop arrived.
+/// A successor got the service before any signal to stop.
 const SUCCESSOR: u8 = 2;
 
 /// The reasons to end. The first one decides whether the service stops: a signal that arrives after the successor is for

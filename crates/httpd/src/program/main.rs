@@ -2,10 +2,10 @@
 
 mod advice;
 mod arguments;
+mod arrivals;
 mod backends;
 mod descriptors;
 mod end;
-mod hangups;
 mod hosts;
 mod pid_file;
 mod positions;
@@ -140,7 +140,7 @@ fn serve(
     let sockets = std::mem::take(&mut inherited.sockets);
     let taken_over = std::mem::take(&mut inherited.taken_over);
     let is_successor = inherited.is_successor();
-    // Of the process before: the workers' listeners, or closed soon, as the socket to it is.
+    // Descriptors from the process before: they become the workers' listeners, which are counted there, or are closed.
     let of_process_before = taken_over.len() + usize::from(is_successor);
     reload.open = open_descriptors().saturating_sub(of_process_before as u64);
     let [given, before] = [&sockets, &taken_over]

@@ -21,7 +21,7 @@ use crate::arguments::{Arguments, Settings};
 use crate::descriptors::{InheritedSockets, open_descriptors};
 use crate::end::End;
 use crate::threads;
-use crate::{advice, backends, hangups, notify_manager, ready_line, settings};
+use crate::{advice, arrivals, backends, notify_manager, ready_line, settings};
 
 /// Maximum time until a signal is processed while a reload is deferred.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(500);
@@ -73,7 +73,7 @@ pub(crate) struct Reload {
 impl Reload {
     /// Receives the signals for [`Reload::at_signals`], which would end the process otherwise.
     pub(crate) fn signals() -> io::Result<Signals> {
-        hangups::count()?;
+        arrivals::count()?;
         Signals::new([SIGHUP, SIGUSR1])
     }
 

@@ -30,8 +30,8 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 
+use crate::arrivals;
 use crate::end::End;
-use crate::hangups;
 
 /// Number of sockets from the process before, and how many of them, the first ones, a service manager gave to it: `3,1`.
 /// A socket to the process follows them.
@@ -188,7 +188,7 @@ pub(crate) fn start(handle: &Handle, given: &[SocketAddr], end: &End) -> io::Res
     // SAFETY: between fork and exec the function makes system calls only, and allocates nothing.
     unsafe { command.pre_exec(move || leave_parent(&own_report)) };
     command.fd_mappings(mappings).map_err(io::Error::other)?;
-    let hangups = hangups::arrived();
+    let before = arrivals::counts();
     // This is the process in between, which has exited.
     command.spawn().map_err(named)?.wait()?;
     // This process's copies of the successor's socket, which would hide the successor's end.
@@ -207,9 +207,12 @@ pub(crate) fn start(handle: &Handle, given: &[SocketAddr], end: &End) -> io::Res
             end.remove_successor();
             return Err(ended());
         }
-        if hangups::arrived() != hangups {
-            // It may have read the settings before. Fails if it has ended.
-            let _ = process.signal(Signal::HUP);
+        let counts = arrivals::SIGNALS.into_iter().zip(before).zip(arrivals::counts());
+        for ((signal, before), now) in counts {
+            if now != before {
+                // It may have read the settings, or opened the log, before. Fails if it has ended.
+                let _ = process.signal(signal);
+            }
         }
     }
     Ok(process.number)
