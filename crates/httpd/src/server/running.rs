@@ -154,8 +154,6 @@ impl ServerState {
     /// # Errors
     /// If the server ends.
     pub(crate) fn replace(&self, generation: Generation, reopenings: usize) -> Result<(), Error> {
-        // Else all stay until a call of `Server::wait`.
-        self.join_ended();
         let mut state = self.lock();
         if state.ends {
             return Err(Error::Ended);
@@ -184,7 +182,11 @@ impl ServerState {
                 generation.drain();
             }
         }
-        if state.ends { Err(Error::Ended) } else { Ok(()) }
+        let ends = state.ends;
+        drop(state);
+        // Else all stay until a call of `Server::wait`.
+        self.join_ended();
+        if ends { Err(Error::Ended) } else { Ok(()) }
     }
 
     /// Returns how often the logs were reopened.
@@ -233,10 +235,13 @@ impl ServerState {
 
     /// Removes the generations that have ended, waits for their threads, and keeps what these return.
     fn join_ended(&self) {
+        // They are dropped after the lock, as a log may wait for its reader.
+        let mut ended = Vec::new();
         let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(mut generation) = self.remove_ended() {
             let threads = generation.workers.iter_mut().filter_map(|worker| worker.thread.take());
             outcomes.extend(threads.map(|thread| thread.join().unwrap_or(Err(Error::Panic))));
+            ended.push(generation);
         }
     }
 
