@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
@@ -16,7 +17,7 @@ use crate::site::guard::Guarded;
 use crate::site::handler::{Handler, Request};
 use crate::site::into_handler::WaitingHandler;
 use crate::site::into_response::IntoResponse;
-use crate::site::oneshot::{Sender, oneshot};
+use crate::site::oneshot::{Receiver, Sender, oneshot};
 use crate::site::request_body::RequestBody;
 
 /// A bounded number of threads for calls that block, such as those of a database. The threads end when the
@@ -42,6 +43,8 @@ struct Queue {
     calls: Mutex<Calls>,
     /// There is another call, or the pool was dropped.
     changed: Condvar,
+    /// Calls whose futures were dropped since the queue was looked through for them.
+    abandoned: AtomicUsize,
     max_queued: usize,
 }
 
@@ -84,6 +87,32 @@ impl<T: Send, F: FnOnce() -> T + Send> Call for CallWithResult<T, F> {
 
     fn is_abandoned(&self) -> bool {
         self.result.is_closed()
+    }
+}
+
+/// The wait for a result. The result is given up before that is counted.
+struct Waiting<T> {
+    result: Receiver<T>,
+    abandonment: Abandonment,
+}
+
+impl<T> Waiting<T> {
+    /// Returns the result, or `None` if there is none.
+    async fn end(mut self) -> Option<T> {
+        let result = (&mut self.result).await;
+        self.abandonment.0 = None;
+        result
+    }
+}
+
+/// Counts a call as abandoned when it is dropped, unless it is empty.
+struct Abandonment(Option<Arc<Queue>>);
+
+impl Drop for Abandonment {
+    fn drop(&mut self) {
+        if let Some(queue) = &self.0 {
+            queue.abandoned.fetch_add(1, Ordering::AcqRel);
+        }
     }
 }
 
@@ -141,7 +170,8 @@ impl Pool {
         let threads = threads.max(1);
         let calls = Calls { waiting: VecDeque::new(), idle: threads, is_closed: false };
         let (calls, changed) = (Mutex::new(calls), Condvar::new());
-        let pool = Pool(Arc::new(Owner(Arc::new(Queue { calls, changed, max_queued }))));
+        let abandoned = AtomicUsize::new(0);
+        let pool = Pool(Arc::new(Owner(Arc::new(Queue { calls, changed, abandoned, max_queued }))));
         for _ in 0..threads {
             let queue = Arc::clone(&pool.0.0);
             thread::Builder::new().name("pool".to_owned()).spawn(move || queue.run_all())?;
@@ -160,11 +190,13 @@ impl Pool {
     ) -> impl Future<Output = Result<T, PoolError>> + 'static {
         let (sender, result) = oneshot();
         let is_queued = self.post(CallWithResult { result: sender, call });
+        let queue = is_queued.then(|| Arc::clone(&self.0.0));
+        let waiting = Waiting { result, abandonment: Abandonment(queue) };
         async move {
             if !is_queued {
                 return Err(PoolError::Full);
             }
-            result.await.ok_or(PoolError::Panicked)
+            waiting.end().await.ok_or(PoolError::Panicked)
         }
     }
 
@@ -174,7 +206,8 @@ impl Pool {
         let mut calls = queue.lock();
         let max = queue.max_queued.saturating_add(calls.idle);
         let is_full = calls.waiting.len() >= max;
-        let abandoned = if is_full { calls.take_abandoned() } else { VecDeque::new() };
+        let has_abandoned = is_full && queue.abandoned.swap(0, Ordering::AcqRel) > 0;
+        let abandoned = if has_abandoned { calls.take_abandoned() } else { VecDeque::new() };
         let has_room = calls.waiting.len() < max;
         if has_room {
             calls.waiting.push_back(Box::new(call));
