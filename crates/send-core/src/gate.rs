@@ -348,9 +348,12 @@ impl Gate {
         match self.uses_until_recheck.load(Ordering::Relaxed) {
             0 => self.recheck_mask(),
             remaining => {
-                let (next, relaxed) = (remaining - 1, Ordering::Relaxed);
-                // An interrupt in between may have blocked the signal and set the number.
-                let _ = self.uses_until_recheck.compare_exchange(remaining, next, relaxed, relaxed);
+                self.uses_until_recheck.store(remaining - 1, Ordering::Relaxed);
+                compiler_fence(Ordering::SeqCst);
+                // An interrupt since the load may have blocked the signal and set the number.
+                if self.masked.load(Ordering::Relaxed) {
+                    self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
+                }
             }
         }
     }
