@@ -302,7 +302,7 @@ impl System for Linux {
         // signal, which would end this process. That thread expects SIGIO, too.
         set_signal(fd, 0)?;
         signal_to_this_thread(fd)?;
-        rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)
+        set_async(fd, true)
     }
 
     fn disable_sigio(&mut self, fd: Fd) -> Result<(), Errno> {
@@ -310,10 +310,10 @@ impl System for Linux {
         if !signals_to_this_thread(fd)? {
             return Ok(());
         }
-        rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? - SIGNALS)?;
+        set_async(fd, false)?;
         if !signals_to_this_thread(fd)? {
             // Another process has enabled them for itself meanwhile.
-            rustix::fs::fcntl_setfl(fd, rustix::fs::fcntl_getfl(fd)? | SIGNALS)?;
+            set_async(fd, true)?;
         }
         Ok(())
     }
@@ -330,8 +330,12 @@ impl System for Linux {
 /// `TCP_CLOSE` of the kernel's tcp_states.h.
 const TCP_CLOSE: u8 = 7;
 
-/// `O_ASYNC`, which rustix lacks; its value differs between architectures.
-const SIGNALS: OFlags = OFlags::from_bits_retain(libc::O_ASYNC as u32);
+/// Makes a descriptor send signals, or no more (`O_ASYNC`).
+pub(crate) fn set_async(fd: BorrowedFd<'_>, on: bool) -> Result<(), Errno> {
+    let on = libc::c_int::from(on);
+    // SAFETY: the request reads one integer, from `on` (ioctl(2), FIOASYNC).
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIOASYNC, &raw const on) })
+}
 
 /// Sets the signal that a descriptor sends; 0 stands for SIGIO.
 pub(crate) fn set_signal(fd: BorrowedFd<'_>, signal: libc::c_int) -> Result<(), Errno> {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::interface::{Readiness, timespec};
 use crate::descriptor::borrow;
-use crate::linux::{set_signal, signal_to_this_thread, signals_to_this_thread};
+use crate::linux::{set_async, set_signal, signal_to_this_thread, signals_to_this_thread};
 use crate::{Fd, Process};
 
 /// A bounded queue of signals that report events of descriptors.
@@ -154,11 +154,8 @@ impl SignalQueue {
     }
 
     fn set_async(&mut self, fd: Fd, on: bool) -> io::Result<()> {
-        let on = libc::c_int::from(on);
         self.system_calls += 1;
-        // SAFETY: the request reads one integer, from `on` (ioctl(2), FIOASYNC).
-        let result = unsafe { libc::ioctl(fd.raw(), libc::FIOASYNC, &raw const on) };
-        if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+        Ok(set_async(borrow(&fd), on)?)
     }
 }
 
