@@ -14,7 +14,8 @@ use evring::{
 pub struct Timeouts {
     /// Time until the upstream server must be connected.
     pub connect: Duration,
-    /// Time without any bytes, received or taken by a peer, after which a pair of connections is closed.
+    /// Time without any bytes, received or taken by a peer, after which a pair of connections is closed; up to twice that if
+    /// the last bytes were received, and the other peer takes none of them.
     pub idle: Duration,
 }
 
