@@ -70,8 +70,10 @@ pub(crate) fn tables(options: &Tables) -> Result<(), Failure> {
         let new = filled(&old, &results).map_err(|e| Failure::new(page, e))?;
         update(page, &old, &new)?;
     }
-    let old = fs::read_to_string(root.join(plot::FILE)).unwrap_or_default();
-    update(plot::FILE, &old, &plot::svg(&results)?)?;
+    if let Some(new) = plot::svg(&results)? {
+        let old = fs::read_to_string(root.join(plot::FILE)).unwrap_or_default();
+        update(plot::FILE, &old, &new)?;
+    }
     if outdated.is_empty() {
         return Ok(());
     }

@@ -350,8 +350,8 @@ impl Gate {
             remaining => {
                 self.uses_until_recheck.store(remaining - 1, Ordering::Relaxed);
                 compiler_fence(Ordering::SeqCst);
-                // An interrupt since the load may have blocked the signal and set the number.
-                if self.masked.load(Ordering::Relaxed) {
+                // An interrupt since the load may have blocked the signal for the first time, and set the number.
+                if remaining > RECHECK_INTERVAL && self.masked.load(Ordering::Relaxed) {
                     self.uses_until_recheck.store(RECHECK_INTERVAL, Ordering::Relaxed);
                 }
             }
