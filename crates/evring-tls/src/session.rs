@@ -146,7 +146,15 @@ impl Transform for ServerSession {
     }
 
     fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
-        self.tls.writer().write_all(plain)
+        self.tls.writer().write_all(plain)?;
+        if !plain.is_empty() && !self.tls.wants_write() {
+            // With TLS 1.2 a key encrypts a number of records. The one after it became close_notify, and rustls drops all
+            // further ones.
+            return Err(io::Error::other(
+                "the keys of the session have encrypted as much as they may",
+            ));
+        }
+        Ok(())
     }
 
     fn end(&mut self) {
