@@ -78,8 +78,10 @@ impl Application for Kv {
                 out.clear();
             }
             match next {
+                Next::Input | Next::Output if queued >= HIGH_WATER => {
+                    return x.io.set_receiving(x.id, false);
+                }
                 Next::Input => break,
-                Next::Output if queued >= HIGH_WATER => return x.io.set_receiving(x.id, false),
                 Next::Output => {}
                 Next::Close => return x.io.close(x.id, Close::Linger),
             }

@@ -177,6 +177,29 @@ fn get_of_many_large_values_waits_for_its_reader() {
     });
 }
 
+#[test]
+fn client_that_requests_much_and_reads_later_was_reset() {
+    const REQUESTS: u64 = 30;
+    on_each(|backend| {
+        let server = kv(backend, config().with(|c| c.max_queued_bytes = 1 << 20));
+        let mut client = Client::narrow(server.address);
+        let mut other = Client::connect(server.address);
+        let bytes = pattern(60_000);
+        client.ask(set("k", &bytes), b"STORED\r\n");
+        for requests in 1..=REQUESTS {
+            client.send(b"get k\r\n");
+            // The next one comes in a receive of its own, unless the server waits for the client by now.
+            let mut tries = 0..10;
+            while stat(&mut other, "cmd_get") < requests && tries.next().is_some() {}
+        }
+        for _ in 0..REQUESTS {
+            client.expect(&value("k", &bytes));
+        }
+        drop((client, other));
+        assert_eq!(server.stop().overruns, 0);
+    });
+}
+
 /// Returns the value of a statistic.
 fn stat(client: &mut Client, name: &str) -> u64 {
     client.send(b"stats\r\n");
