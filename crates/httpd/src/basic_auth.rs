@@ -18,7 +18,8 @@ use crate::message::status::Status;
 ///
 /// The file has a line `USER:HASH` per user, as `htpasswd -B` writes it. Hashes are those of bcrypt.
 ///
-/// The path is not that of an `index.html`, which is sent for its directory, too. At a host where only some paths need
+/// The path is not that of an `index.html`, which is sent for its directory, too. It stands for the path with `.br`, `.zst`
+/// or `.gz`, too, which a precompressed file has. At a host where only some paths need
 /// passwords, requests for paths without a canonical form, for example with an encoded slash, get 400.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BasicAuth {
@@ -101,9 +102,12 @@ impl BasicAuth {
     }
 }
 
-/// Returns whether a canonical path is that of a realm, which has no slash at its end, or below it.
-fn is_within(name: &[u8], path: &[u8]) -> bool {
-    name.strip_prefix(path).is_some_and(|rest| matches!(rest, [] | [b'/', ..]))
+/// Returns whether a canonical path is that of a realm, which has no slash at its end, or below it, or that of its
+/// precompressed file.
+fn is_within(name: &[u8], of: &[u8]) -> bool {
+    let is_precompressed = |rest| path::PRECOMPRESSED.iter().any(|end| end.as_bytes() == rest);
+    name.strip_prefix(of)
+        .is_some_and(|rest| matches!(rest, [] | [b'/', ..]) || is_precompressed(rest))
 }
 
 impl FromStr for BasicAuth {

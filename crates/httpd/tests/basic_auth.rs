@@ -114,6 +114,25 @@ fn paths_without_a_canonical_form_reached_handlers_without_a_password() {
 }
 
 #[test]
+fn precompressed_forms_of_a_file_needed_no_password() {
+    let root = tree(4);
+    for name in ["a.html", "a.html.gz", "a.html.br", "a.html.zst", "a.html.txt"] {
+        std::fs::write(root.path().join("files").join(name), name).unwrap();
+    }
+    on_every_backend(|backend| {
+        let server = server(backend, root.path());
+        let server = server.basic_auth(auth(root.path(), ",path=/a.html")).start().unwrap();
+        let mut client = connect(&server);
+        for name in ["a.html", "a.html.gz", "a.html.br", "a.html.zst"] {
+            let line = format!("GET /{name}");
+            assert_eq!(status(&mut client, &line, None), 401, "{backend}: {name}");
+            assert_eq!(status(&mut client, &line, Some("ann:pass:word")), 200, "{backend}: {name}");
+        }
+        assert_eq!(status(&mut client, "GET /a.html.txt", None), 200, "{backend}");
+    });
+}
+
+#[test]
 fn paths_without_a_canonical_form_need_the_password_of_all_paths() {
     let root = tree(4);
     on_every_backend(|backend| {

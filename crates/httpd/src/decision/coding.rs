@@ -1,5 +1,6 @@
 //! Content negotiation: the coding of a file (RFC 9110, section 12.5.3).
 
+use crate::message::path;
 use crate::message::request::RequestHead;
 
 /// A coding of files: of precompressed ones, such as `style.css.gz` next to `style.css`, and of those that the
@@ -16,11 +17,7 @@ impl Coding {
     pub(crate) const ALL: [Coding; 3] = [Coding::Brotli, Coding::Zstd, Coding::Gzip];
 
     pub(crate) fn extension(self) -> &'static str {
-        match self {
-            Coding::Brotli => ".br",
-            Coding::Zstd => ".zst",
-            Coding::Gzip => ".gz",
-        }
+        path::PRECOMPRESSED[self as usize]
     }
 
     /// Returns the value of Content-Encoding.

@@ -10,6 +10,8 @@ use crate::message::status::Status;
 
 /// The file that is served for a directory.
 pub(crate) const INDEX: &str = "index.html";
+/// The ends of the names of precompressed files, in the order of the codings.
+pub(crate) const PRECOMPRESSED: [&str; 3] = [".br", ".zst", ".gz"];
 
 /// Splits a target into path and query, without scheme and authority.
 ///
