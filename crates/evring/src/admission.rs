@@ -254,7 +254,9 @@ impl LoadEstimator {
         } else {
             admission.max_queue_delay
         };
-        let always_deferred = self.is_overloaded() && (1..usize::MAX).contains(&self.min_deferred);
+        // At a full server, those that are deferred wait for a place.
+        let always_deferred =
+            self.is_overloaded() && !self.full && (1..usize::MAX).contains(&self.min_deferred);
         if wait.is_some_and(|wait| wait > max) || always_deferred {
             let rate = self.served as f64 / time.as_secs_f64();
             self.rate = if self.is_overloaded() { self.rate * 0.75 + rate * 0.25 } else { rate };
@@ -439,6 +441,24 @@ mod tests {
             assert_ne!(load.end_turn(now, 0, true).map(|o| o.waiting.is_some()), Some(true));
             now += DELAY / 10;
         }
+    }
+
+    #[test]
+    fn overload_lasted_as_long_as_the_server_was_full() {
+        let (mut load, mut now) = estimator();
+        while !load.is_overloaded() {
+            load.admitted();
+            load.first_service(now);
+            load.sample_wait(now, DELAY * 2);
+            load.end_turn(now, 0, false);
+            now += DELAY / 10;
+        }
+        // Another client waits for a place all the time.
+        for _ in 0..30 {
+            load.end_turn(now, 1, true);
+            now += Admission::default().period();
+        }
+        assert!(!load.is_overloaded());
     }
 
     #[test]
