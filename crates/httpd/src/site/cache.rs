@@ -214,11 +214,12 @@ impl Cache {
         self.entries.push(entry);
     }
 
-    /// Closes files without recent requests, so that deleted or replaced ones free their disk space.
+    /// Closes files without recent requests that are not being sent, so that deleted or replaced ones free their disk space.
     pub(crate) fn close_idle(&mut self, now: Instant) {
         for at in (0..self.entries.len()).rev() {
             let entry = &self.entries[at];
-            if entry.prepared.is_open() && now > entry.fresh_until + Self::IDLE_TIMEOUT {
+            let is_idle = entry.prepared.is_open_and_idle();
+            if is_idle && now > entry.fresh_until + Self::IDLE_TIMEOUT {
                 self.remove(at);
             }
         }

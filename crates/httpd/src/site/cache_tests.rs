@@ -1,4 +1,6 @@
-use evring::files::FileKind;
+use std::os::fd::OwnedFd;
+
+use evring::files::{File, FileKind};
 
 use super::*;
 use crate::decision::representation::RepresentationHeaders;
@@ -93,4 +95,22 @@ fn cache_can_be_disabled() {
         cache.insert(b"/a", prepared(b"a"), source(1), now);
         assert!(!is_fresh(&mut cache, b"/a", now));
     }
+}
+
+#[test]
+fn file_that_is_being_sent_was_opened_again_for_the_next_request() {
+    let (mut cache, now) = (cache(8, 1 << 20), Instant::now());
+    let file = File::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+    let sent = file.clone();
+    let representation = RepresentationHeaders::plain("text/plain");
+    let response = PreparedResponse::from_file(representation, file, 1, &Clock::new());
+    cache.insert(b"/large", response, source(1), now);
+    let later = now + Limits::default().cache_ttl + Duration::from_secs(60);
+    cache.close_idle(later);
+    assert!(matches!(cache.find(b"/large", later), CacheLookup::Stale(..)));
+    drop(sent);
+    // The request made the entry a recent one.
+    let later = later + Duration::from_secs(60);
+    cache.close_idle(later);
+    assert!(matches!(cache.find(b"/large", later), CacheLookup::Miss));
 }
