@@ -110,7 +110,7 @@ fn accept_that_failed_was_posted_again_at_once() {
         events.turn(Some(Duration::ZERO)).unwrap();
     }
     assert!(events.counters().posted < TURNS / 2, "{:?}", events.counters());
-    // It goes on after a pause.
+    // It accepts again after a pause.
     let posted = events.counters().posted;
     while events.counters().posted < posted + 2 {
         events.turn(None).unwrap();
