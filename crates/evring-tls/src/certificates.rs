@@ -18,6 +18,8 @@ use rustls::server::{
 use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 
+use crate::client_verifier::{ClientVerifier, MAX_CLIENT_CHAIN_BYTES};
+
 /// Certificates of a server with their keys. A client gets one whose names include the name that it asks for (SNI), or
 /// else any: the first of them that it can verify, such as an RSA certificate if it has no ECDSA.
 pub struct Certificates {
@@ -327,10 +329,18 @@ pub fn client_roots(file: &Path) -> Result<RootCertStore, CertificateError> {
     Ok(roots)
 }
 
+/// Sessions that can be resumed without a ticket.
+const SESSIONS: usize = 1024;
+
+/// Maximum bytes of the sessions that a [`server_config`] with authorities for clients keeps, so that clients of TLS 1.2
+/// can resume them without a ticket: each has its client's certificates. Without authorities they are small.
+pub const MAX_KEPT_SESSIONS_BYTES: usize = SESSIONS * (MAX_CLIENT_CHAIN_BYTES + 1024);
+
 /// Returns the configuration of a server for TLS 1.2 and 1.3, with resumption by tickets and, for TLS 1.2, sessions.
 ///
-/// With `client_roots`, clients need a certificate that one of the authorities has signed. `protocols` are those
-/// of ALPN, such as `http/1.1`: a client that offers others only is refused.
+/// With `client_roots`, clients need a certificate that one of the authorities has signed; with those that lead to the
+/// authority, it has at most 16 KiB. `protocols` are those of ALPN, such as `http/1.1`: a client that offers others only
+/// is refused.
 ///
 /// # Errors
 /// If there is no authority, or the operating system has no random numbers.
@@ -339,8 +349,6 @@ pub fn server_config(
     client_roots: Option<RootCertStore>,
     protocols: &[&str],
 ) -> Result<Arc<ServerConfig>, CertificateError> {
-    /// Sessions that can be resumed without a ticket.
-    const SESSIONS: usize = 1024;
     let provider = Arc::new(ring::default_provider());
     let builder = ServerConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
@@ -351,7 +359,7 @@ pub fn server_config(
             let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
                 .build()
                 .map_err(|error| CertificateError::Authorities(error.to_string()))?;
-            builder.with_client_cert_verifier(verifier)
+            builder.with_client_cert_verifier(Arc::new(ClientVerifier(verifier)))
         }
     };
     let mut config = builder.with_cert_resolver(certificates);

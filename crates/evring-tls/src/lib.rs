@@ -20,12 +20,14 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod certificates;
+mod client_verifier;
 mod info;
 mod layer;
 mod session;
 
 pub use certificates::{
-    CertificateError, CertificateWarning, Certificates, client_roots, server_config,
+    CertificateError, CertificateWarning, Certificates, MAX_KEPT_SESSIONS_BYTES, client_roots,
+    server_config,
 };
 pub use info::TlsInfo;
 pub use layer::{Layer, Transform};

@@ -81,8 +81,12 @@ impl Records {
 
 impl ServerSession {
     /// Maximum bytes of memory of a session, in addition to those that wait to be sent: its keys, a handshake
-    /// message or a record that is incomplete, and a record that is being encrypted.
+    /// message or a record that is incomplete, and a record that is being encrypted. Clients have no certificates.
     pub const MAX_BYTES: usize = 100 * 1024;
+
+    /// The same if clients have certificates, as [`server_config`](crate::server_config) accepts them: then the session
+    /// also keeps these, and all messages of the handshake until the client has signed them.
+    pub const MAX_BYTES_WITH_CLIENT_CERTIFICATES: usize = 320 * 1024;
 
     /// Returns the session of rustls: its version, cipher suite, protocol, and the client's certificates.
     pub fn connection(&self) -> &ServerConnection {

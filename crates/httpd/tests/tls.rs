@@ -101,7 +101,7 @@ impl Authority {
     }
 
     /// Writes the authority's own certificate to a file.
-    fn file(&self) -> PathBuf {
+    pub(crate) fn file(&self) -> PathBuf {
         let file = self.dir.path().join("authority.pem");
         fs::write(&file, self.issuer.pem()).unwrap();
         file

@@ -8,8 +8,10 @@ use std::fs;
 use std::sync::Arc;
 
 use evring_httpd::Server;
+use evring_httpd::evring::Config;
 use evring_httpd::evring_tls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
 use evring_httpd::evring_tls::rustls::{ClientConfig, SignatureScheme};
+use evring_httpd::evring_tls::{MAX_KEPT_SESSIONS_BYTES, ServerSession};
 use evring_httpd::options::{FileOptions, TlsOptions};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P384_SHA384};
 use serving::{Client, on_every_backend};
@@ -47,6 +49,18 @@ fn first_certificate_of_a_name_was_sent_to_clients_that_cannot_verify_it() {
         let sent = &connection.conn.peer_certificates().unwrap()[0];
         assert_eq!(*sent == second, is_second, "{scheme:?}");
     }
+}
+
+#[test]
+fn memory_at_full_load_had_no_certificates_of_clients() {
+    let authority = Authority::new();
+    let of = |tls| Server::builder().listen("127.0.0.1:0").tls(tls).memory_at_full_load();
+    let mut tls = authority.options("a", &["localhost"]);
+    let without = of(tls.clone());
+    tls.client_ca = Some(authority.file());
+    let more = ServerSession::MAX_BYTES_WITH_CLIENT_CERTIFICATES - ServerSession::MAX_BYTES;
+    let connections = Config::default().max_connections as usize;
+    assert_eq!(of(tls), without + more * connections + MAX_KEPT_SESSIONS_BYTES);
 }
 
 #[test]

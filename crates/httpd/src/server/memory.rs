@@ -3,6 +3,8 @@
 #[cfg(feature = "basic-auth")]
 use std::collections::HashSet;
 
+#[cfg(feature = "tls")]
+use evring_tls::ServerSession;
 use tracing::info;
 
 use crate::error_page::ErrorPage;
@@ -43,13 +45,21 @@ impl Builder {
         let mechanism = config.memory_at_full_load::<Site>();
         let site = limits.memory(config.max_connections);
         #[cfg(feature = "tls")]
-        let sessions = if self.has_tls() { config.max_connections as usize } else { 0 };
-        #[cfg(feature = "tls")]
-        let site =
-            site.saturating_add(sessions.saturating_mul(evring_tls::ServerSession::MAX_BYTES));
+        let (session, kept_sessions) = match self.tls.client_ca {
+            _ if !self.has_tls() => (0, 0),
+            None => (ServerSession::MAX_BYTES, 0),
+            Some(_) => (
+                ServerSession::MAX_BYTES_WITH_CLIENT_CERTIFICATES,
+                evring_tls::MAX_KEPT_SESSIONS_BYTES,
+            ),
+        };
+        #[cfg(not(feature = "tls"))]
+        let (session, kept_sessions) = (0_usize, 0);
+        let site = site.saturating_add(session.saturating_mul(config.max_connections as usize));
         mechanism
             .saturating_add(site)
             .saturating_mul(self.workers.into())
+            .saturating_add(kept_sessions)
             .saturating_add(log)
             .saturating_add(compressed)
             .saturating_add(logins)

@@ -43,8 +43,8 @@ pub struct TlsOptions {
     #[cfg_attr(feature = "cli", arg(long = "tls-self-signed"))]
     pub self_signed: bool,
 
-    /// File of certificates, in PEM, of the authorities that sign those of clients; clients without one are
-    /// refused
+    /// File of certificates, in PEM, of the authorities that sign those of clients; clients without one, or that send
+    /// more than 16 KiB of certificates, are refused
     #[cfg_attr(feature = "cli", arg(long = "tls-client-ca", value_name = "FILE"))]
     pub client_ca: Option<PathBuf>,
 
