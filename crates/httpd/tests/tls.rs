@@ -419,9 +419,12 @@ fn requests_without_tls_are_redirected_at_their_listener_only() {
         let server = start(backend, dir.path(), options);
         assert_eq!((server.addresses().len(), server.redirecting_addresses().len()), (1, 1));
         let port = server.addresses()[0].port();
-        let mut client = Client::new(tcp(server.redirecting_addresses()[0]));
+        let redirecting = server.redirecting_addresses()[0];
+        let mut client = Client::new(tcp(redirecting));
         for target in ["/a", "/missing?x=y"] {
-            let response = client.get(target);
+            let named = redirecting.port();
+            client.send(format!("GET {target} HTTP/1.1\r\nHost: a:{named}\r\n\r\n").as_bytes());
+            let response = client.response(true);
             assert_eq!(response.status, 308);
             let location = format!("https://a:{port}{target}");
             assert_eq!(response.field("Location"), Some(&location[..]));

@@ -20,7 +20,7 @@ use crate::site::Site;
 use crate::site::compressor::Compressor;
 use crate::site::hosts::FileHost;
 #[cfg(feature = "tls")]
-use crate::site::https_redirect::HttpsRedirect;
+use crate::site::https_redirect::{HTTPS, HttpsRedirect};
 use crate::site::log::LogSender;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::Logins;
@@ -164,9 +164,13 @@ fn serve(
 /// Returns what a site needs to redirect to https, from its listeners at the addresses from number `first`.
 #[cfg(feature = "tls")]
 fn redirect(sockets: &[Vec<ListeningSocket>], first: usize) -> HttpsRedirect {
-    let count = |sockets: &[Vec<ListeningSocket>]| sockets.iter().flatten().count() as u16;
-    let listeners = count(&sockets[..first])..count(sockets);
-    HttpsRedirect { listeners, port: sockets[0][0].address().port() }
+    let ports = |sockets: &[Vec<ListeningSocket>]| -> Vec<u16> {
+        sockets.iter().flatten().map(|socket| socket.address().port()).collect()
+    };
+    let (tls, redirecting) = (ports(&sockets[..first]), ports(&sockets[first..]));
+    let listeners = tls.len() as u16..(tls.len() + redirecting.len()) as u16;
+    let tls_port = if tls.contains(&HTTPS) { HTTPS } else { tls[0] };
+    HttpsRedirect { listeners, ports: redirecting, tls_port }
 }
 
 /// Reports the end of a worker, also by a panic. Stops the server if the worker was a current one.
