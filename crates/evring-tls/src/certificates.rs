@@ -179,13 +179,16 @@ impl Names {
         Some(Names { all: keys, by_name })
     }
 
-    /// Returns the certificates for a name, which has the form of a host name in lower case.
+    /// Returns the certificates for a name, which has the form of a host name in lower case: those with the name itself,
+    /// or else those with its wildcard.
     fn find(&self, name: &str) -> Option<&Vec<Arc<CertifiedKey>>> {
-        self.by_name.get(name).or_else(|| {
-            // A wildcard stands for one label (RFC 9525, section 6.3).
-            let (_, domain) = name.split_once('.')?;
-            self.by_name.get(&format!("*.{domain}"))
-        })
+        self.by_name.get(name).or_else(|| self.find_wildcard(name))
+    }
+
+    fn find_wildcard(&self, name: &str) -> Option<&Vec<Arc<CertifiedKey>>> {
+        // A wildcard stands for one label (RFC 9525, section 6.3).
+        let (_, domain) = name.split_once('.')?;
+        self.by_name.get(&format!("*.{domain}"))
     }
 }
 
@@ -298,12 +301,17 @@ fn read_certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, Certif
 impl ResolvesServerCert for Certificates {
     fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         let names = self.current();
-        let found = hello.server_name().and_then(|name| names.find(&name.to_ascii_lowercase()));
-        let found = found.unwrap_or(&names.all);
+        let name = hello.server_name().map(str::to_ascii_lowercase);
+        let with_name = name.as_ref().and_then(|name| names.by_name.get(name));
+        let with_wildcard = name.as_ref().and_then(|name| names.find_wildcard(name));
+        let mut found: Vec<_> = with_name.into_iter().chain(with_wildcard).flatten().collect();
+        if found.is_empty() {
+            found.extend(&names.all);
+        }
         // rustls leaves out what the client's cipher suites exclude.
         let schemes = hello.signature_schemes();
         let usable = found.iter().find(|key| key.key.choose_scheme(schemes).is_some());
-        usable.or(found.first()).cloned()
+        usable.or(found.first()).map(|key| Arc::clone(key))
     }
 }
 

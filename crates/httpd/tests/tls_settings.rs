@@ -18,12 +18,23 @@ use serving::{Client, on_every_backend};
 
 #[test]
 fn first_certificate_of_a_name_was_sent_to_clients_that_cannot_verify_it() {
+    expect_second_certificate("localhost", "localhost");
+}
+
+#[test]
+fn certificate_of_a_wildcard_was_not_sent_to_clients_that_cannot_verify_that_of_the_name() {
+    expect_second_certificate("www.example.org", "*.example.org");
+}
+
+/// Expects that a client that asks for `name` gets the second certificate if it cannot verify the first.
+#[track_caller]
+fn expect_second_certificate(name: &str, second_name: &str) {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), "a").unwrap();
-    let mut options = authority.options("p256", &["localhost"]);
+    let mut options = authority.options("p256", &[name]);
     let key = KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384).unwrap();
     let (certificate, key) =
-        authority.sign_key(CertificateParams::new(vec!["localhost".to_owned()]).unwrap(), key);
+        authority.sign_key(CertificateParams::new(vec![second_name.to_owned()]).unwrap(), key);
     let second = certificate.clone();
     let (certificate, key) = authority.write_files("p384", (certificate, key));
     options.certificates.push(certificate);
@@ -44,7 +55,7 @@ fn first_certificate_of_a_name_was_sent_to_clients_that_cannot_verify_it() {
         (SignatureScheme::ECDSA_NISTP256_SHA256, false),
         (SignatureScheme::ECDSA_NISTP384_SHA384, true),
     ] {
-        let mut connection = connect(&server, &only(scheme), "localhost");
+        let mut connection = connect(&server, &only(scheme), name);
         assert_eq!(body(&get(&mut connection, "/a").unwrap()), b"a");
         let sent = &connection.conn.peer_certificates().unwrap()[0];
         assert_eq!(*sent == second, is_second, "{scheme:?}");
