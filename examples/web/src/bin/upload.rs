@@ -1,4 +1,4 @@
-//! Uploads files: `curl -T FILE http://127.0.0.1:8080/files/NAME` stores a file of any size in a directory,
+//! Uploads files: `curl -T FILE http://127.0.0.1:8080/files/NAME` stores a file of up to 10 GiB in a directory,
 //! from which `GET /NAME` serves it. Threads of a pool write, so a slow disk delays no other client.
 
 use std::fs::Permissions;
