@@ -6,6 +6,7 @@ use std::collections::hash_map::RandomState;
 use std::error::Error;
 use std::hash::BuildHasher as _;
 use std::net::{SocketAddr, TcpListener};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::channel;
 use std::thread;
 
@@ -113,7 +114,7 @@ fn print_addresses(addresses: &[SocketAddr], backend: &str) {
     }
 }
 
-/// Report of a worker: its addresses and mechanism; later, its error.
+/// Report of a worker: its addresses and mechanism; later, why it has ended.
 type Report = Result<(Vec<SocketAddr>, &'static str), String>;
 
 /// Starts workers on the same addresses, and waits until one ends.
@@ -137,14 +138,12 @@ fn serve_in_threads(
             let started = |mechanism: &AnyMechanism| {
                 Ok(sender.send(Ok((mechanism.addresses().to_vec(), mechanism.name())))?)
             };
-            let work = || {
+            let end = end_of(|| {
                 let mechanism = AnyMechanism::new(&backend, &config_of_worker)?;
                 run(mechanism, database, handler.as_ref(), worker, started)
-            };
-            if let Err(error) = work() {
-                // If the receiver is dropped, the program is ending.
-                let _ = sender.send(Err(error.to_string()));
-            }
+            });
+            // If the receiver is dropped, the program is ending.
+            let _ = sender.send(Err(end));
         })?;
         let (addresses, name) = receiver.recv()??;
         // With port 0, the first worker selects a port for all.
@@ -154,9 +153,30 @@ fn serve_in_threads(
     if let Some((addresses, name)) = started {
         print_addresses(&addresses, name);
     }
-    drop(sender);
-    match receiver.recv() {
-        Ok(Err(error)) => Err(error.into()),
-        _ => Err("a worker has ended".into()),
+    match receiver.recv()? {
+        Err(end) => Err(end.into()),
+        Ok(_) => unreachable!("all workers have started"),
+    }
+}
+
+/// Runs a worker, and returns why it has ended.
+fn end_of(work: impl FnOnce() -> Result<(), Box<dyn Error>>) -> String {
+    // The worker's state is not used again, and the program ends, so nothing that the panic has left is seen.
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(Ok(())) => "a worker has ended".to_owned(),
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "a worker has panicked".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn worker_that_panicked_left_the_others_serving() {
+        assert_eq!(end_of(|| panic!("on purpose")), "a worker has panicked");
+        assert_eq!(end_of(|| Err("no memory".into())), "no memory");
+        assert_eq!(end_of(|| Ok(())), "a worker has ended");
     }
 }
