@@ -9,7 +9,7 @@ use evring::{
     Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, HIGH_WATER, Listener, Rx,
 };
 
-/// Timeouts of a [`Proxy`].
+/// Timeouts of a [`Proxy`], at most [`Proxy::MAX_TIMEOUT`].
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// Time until the upstream server must be connected.
@@ -90,8 +90,13 @@ impl Proxy {
     /// Maximum number of connections in pairs; a client beyond it is reset.
     pub const MAX_PAIRED: usize = 1 << 15;
 
+    /// Maximum of each of the [`Timeouts`], a year, which can be added to any time of the clock.
+    pub const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
     /// Creates a proxy for the server at `upstream`.
-    pub fn new(upstream: SocketAddr, timeouts: Timeouts) -> Self {
+    pub fn new(upstream: SocketAddr, Timeouts { connect, idle }: Timeouts) -> Self {
+        let timeouts =
+            Timeouts { connect: connect.min(Self::MAX_TIMEOUT), idle: idle.min(Self::MAX_TIMEOUT) };
         let pairs = PairTable::new(Self::MAX_PAIRED);
         Proxy { upstream, timeouts, connect_late: false, pairs }
     }

@@ -41,6 +41,24 @@ fn refuse() -> (OwnedFd, SocketAddr) {
 }
 
 #[test]
+fn timeouts_beyond_the_end_of_the_clock_ended_the_proxy() {
+    on_each(|backend| {
+        let upstream_server = Server::start(backend, config(), || Echo);
+        let upstream = upstream_server.address;
+        for connects_late in [false, true] {
+            let server = Server::start(backend, config(), move || {
+                let timeouts = Timeouts { connect: Duration::MAX, idle: Duration::MAX };
+                let proxy = Proxy::new(upstream, timeouts);
+                if connects_late { proxy.connecting_late() } else { proxy }
+            });
+            Client::connect(server.address).ask(b"hello", b"hello");
+            server.stop();
+        }
+        upstream_server.stop();
+    });
+}
+
+#[test]
 fn message_split_at_any_byte_is_echoed() {
     on_each(|backend| {
         let upstream_server = Server::start(backend, config(), || Echo);
