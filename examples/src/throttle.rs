@@ -129,8 +129,14 @@ impl Application for Throttle {
                 }
             }
             Ok(FileOutcome::Read(bytes)) if !bytes.is_empty() => self.send(&mut x, bytes),
-            // The length was promised, or there is no such file.
-            _ => x.io.close(x.id, if x.state.file.is_some() { Close::Reset } else { Close::Flush }),
+            // The length was promised.
+            _ if x.state.file.is_some() => x.io.close(x.id, Close::Reset),
+            // There is no such file, or it cannot be read.
+            _ => {
+                let head = b"HTTP/1.0 404 Not Found\r\nContent-Length: 0\r\n\r\n";
+                x.io.send(x.id, Chunk::Static(head));
+                x.io.close(x.id, Close::Linger);
+            }
         }
     }
 

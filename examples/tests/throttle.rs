@@ -4,8 +4,9 @@ use crate::simulated::{self, machine};
 use crate::support;
 
 use std::fs;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use evring::{Config, FileDelivery, HIGH_WATER};
@@ -185,16 +186,37 @@ fn silent_client_was_never_closed() {
 }
 
 #[test]
-fn missing_file_closes_the_connection() {
+fn client_of_a_missing_file_got_an_empty_reply() {
     let root = tempfile::tempdir().unwrap();
     on_each_at_once(|backend| {
         let config = config().with(|c| c.roots = vec![root.path().to_owned()]);
         let server = Server::start(backend, config, || Throttle::new("none", 1));
         let mut reply = Vec::new();
         request(&server).read_to_end(&mut reply).unwrap();
-        assert!(reply.is_empty(), "{backend}");
+        assert!(reply.starts_with(b"HTTP/1.0 404 "), "{backend}: {}", reply.escape_ascii());
         server.stop();
     });
+}
+
+#[cfg(feature = "programs")]
+#[test]
+fn program_served_a_file_that_does_not_exist() {
+    let root = tempfile::tempdir().unwrap();
+    let absolute = root.path().join("file");
+    fs::write(&absolute, "x").unwrap();
+    for file in ["none", ".", absolute.to_str().unwrap()] {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_throttle"));
+        program.arg("--root").arg(root.path()).arg(file);
+        let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        // Fails if it has ended.
+        let _ = program.kill();
+        let output = program.wait_with_output().unwrap();
+        assert_eq!(line, "", "{file}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains(&format!("cannot stream {file}: ")), "{error}");
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Streams a file to each client, at a limited rate.
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use evring::{Config, FileDelivery};
@@ -24,6 +24,13 @@ struct Options {
 
 fn main() -> Result<(), Box<dyn Error>> {
     let Options { listen, root, rate, file } = Options::parse();
+    if Path::new(&file).is_absolute() || !root.join(&file).is_file() {
+        return Err(format!(
+            "cannot stream {file}: there is no such file below {}",
+            root.display()
+        )
+        .into());
+    }
     let config = Config::default().with(|c| {
         c.roots = vec![root];
         c.send_policy = FileDelivery::Ded.send_policy();
