@@ -12,9 +12,10 @@ use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use evring_httpd::body::Body;
 use evring_httpd::handlers::{Responder, Upgraded, upgrade};
 use evring_httpd::options::Limits;
-use evring_httpd::{Request, Response, Server};
+use evring_httpd::{Request, Response, Server, http};
 use serving::{Client, on_every_backend, on_every_backend_at_once};
 
 const HEAD: &str =
@@ -187,6 +188,21 @@ fn requests_that_do_not_ask_for_an_upgrade_get_426() {
         assert_eq!((response.status, response.field("Connection")), (426, Some("Upgrade")));
         client.send(b"GET /now HTTP/1.0\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
         assert_eq!(client.response(true).status, 426);
+    });
+}
+
+#[test]
+fn protocol_that_a_handler_offers_was_not_an_option_of_the_connection() {
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let offer = |_: Request| {
+            let response = http::Response::builder().status(426).header("Upgrade", "echo");
+            response.body(Body::from("echo only\n")).unwrap()
+        };
+        let server = server.route("/", offer).start().unwrap();
+        let response = Client::new(tcp(&server)).get("/");
+        assert_eq!(response.field("upgrade"), Some("echo"), "{backend}");
+        assert_eq!(response.field("Connection"), Some("Upgrade"), "{backend}");
     });
 }
 

@@ -197,6 +197,10 @@ fn put_full_head(
     for (name, value) in fields {
         if !is_framing(name) {
             put_field(out, name.as_str(), value.as_bytes());
+            if name == header::UPGRADE {
+                // It is for this connection (RFC 9110, section 7.8).
+                out.extend_from_slice(b"Connection: Upgrade\r\n");
+            }
         } else if name == header::CONNECTION && has_close(value.as_bytes()) {
             options = options.ending();
         }
