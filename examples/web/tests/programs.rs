@@ -67,7 +67,14 @@ fn websocket_in_a_router_of_axum_exchanges_messages() {
 fn exchange_messages(backend: &str) {
     let program = Program::start(env!("CARGO_BIN_EXE_axum-websocket"), &["127.0.0.1:0", backend]);
     assert_eq!(program.get("/").status, 200);
-    assert_eq!(program.get("/chat").status, 426);
+    let older = "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 12\r\n";
+    for fields in ["", older] {
+        let answer = program.request("GET /chat", fields, b"");
+        assert_eq!(answer.status, 426, "{answer:?}");
+        for field in ["upgrade: websocket", "connection: upgrade", "sec-websocket-version: 13"] {
+            assert!(answer.head.lines().any(|line| line == field), "{answer:?}");
+        }
+    }
     let url = format!("ws://{}/chat", program.address);
     let (mut socket, response) = tungstenite::client(&url, program.connect()).unwrap();
     assert_eq!(response.status(), 101);

@@ -10,7 +10,7 @@ use axum::extract::FromRequestParts;
 use axum::http::header::{CONNECTION, SEC_WEBSOCKET_KEY, SEC_WEBSOCKET_VERSION, UPGRADE};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use evring_httpd::handlers::{Upgraded, upgrade};
 use evring_httpd::{Error, Server};
@@ -18,6 +18,9 @@ use futures_lite::StreamExt;
 
 /// Maximum bytes of a message.
 const MAX_MESSAGE_BYTES: usize = 1 << 20;
+
+/// The version of the protocol.
+const VERSION: &str = "13";
 
 /// An extractor of requests for a WebSocket (RFC 6455, section 4.2.1).
 #[derive(Debug)]
@@ -32,21 +35,27 @@ fn has(fields: &HeaderMap, name: &HeaderName, option: &str) -> bool {
 }
 
 impl<S: Sync> FromRequestParts<S> for WebSocketRequest {
-    type Rejection = (StatusCode, &'static str);
+    type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Self::Rejection> {
         let fields = &parts.headers;
         if !has(fields, &CONNECTION, "upgrade") || !has(fields, &UPGRADE, "websocket") {
-            return Err((StatusCode::UPGRADE_REQUIRED, "this is a WebSocket\n"));
+            return Err(upgrade_required("this is a WebSocket\n"));
         }
-        let is_version_13 =
-            fields.get(SEC_WEBSOCKET_VERSION).is_some_and(|version| version == "13");
-        let key = fields.get(SEC_WEBSOCKET_KEY).filter(|_| is_version_13);
-        let key = key.ok_or((StatusCode::BAD_REQUEST, "expected version 13 and a key\n"))?;
+        if fields.get(SEC_WEBSOCKET_VERSION).is_none_or(|version| version != VERSION) {
+            return Err(upgrade_required("expected version 13 of WebSocket\n"));
+        }
+        let invalid = || (StatusCode::BAD_REQUEST, "expected a valid key\n").into_response();
+        let key = fields.get(SEC_WEBSOCKET_KEY).ok_or_else(invalid)?;
         let accept = HeaderValue::from_str(&derive_accept_key(key.as_bytes()));
-        let accept = accept.map_err(|_| (StatusCode::BAD_REQUEST, "the key is invalid\n"))?;
-        Ok(WebSocketRequest { accept })
+        Ok(WebSocketRequest { accept: accept.map_err(|_| invalid())? })
     }
+}
+
+/// Tells a client what to switch to (RFC 9110, section 15.5.22), and by which version (RFC 6455, section 4.4).
+fn upgrade_required(text: &'static str) -> Response {
+    let fields = [(UPGRADE, "websocket"), (SEC_WEBSOCKET_VERSION, VERSION)];
+    (StatusCode::UPGRADE_REQUIRED, fields, text).into_response()
 }
 
 impl WebSocketRequest {
