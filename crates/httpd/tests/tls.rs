@@ -673,7 +673,7 @@ fn certificates_that_are_not_valid_now_are_reported_with_file_and_date() {
 }
 
 /// Returns the certificate that a client gets for localhost.
-fn sent_certificate(at: SocketAddr, config: &Arc<ClientConfig>) -> Vec<u8> {
+pub(crate) fn sent_certificate(at: SocketAddr, config: &Arc<ClientConfig>) -> Vec<u8> {
     let name = ServerName::try_from("localhost").unwrap();
     let session = ClientConnection::new(Arc::clone(config), name).unwrap();
     let mut connection = StreamOwned::new(session, tcp(at));

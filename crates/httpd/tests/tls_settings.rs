@@ -2,18 +2,22 @@
 #![cfg(feature = "tls")]
 
 use crate::serving;
-use crate::tls::{Authority, BOTH, body, connect, get, start, tcp};
+use crate::tls::{Authority, BOTH, body, connect, get, sent_certificate, start, tcp};
 
 use std::fs;
+use std::io::{BufRead, Read, Write};
 use std::sync::Arc;
 
-use evring_httpd::Server;
 use evring_httpd::evring::Config;
 use evring_httpd::evring_tls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
 use evring_httpd::evring_tls::rustls::{ClientConfig, SignatureScheme};
 use evring_httpd::evring_tls::{MAX_KEPT_SESSIONS_BYTES, ServerSession};
+use evring_httpd::handlers::{Upgraded, upgrade};
 use evring_httpd::options::{FileOptions, TlsOptions};
+use evring_httpd::{Request, Response, Server};
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P384_SHA384};
+use rustix::process::Signal;
+use serving::program::Serving;
 use serving::{Client, on_every_backend};
 
 #[test]
@@ -72,6 +76,70 @@ fn memory_at_full_load_had_no_certificates_of_clients() {
     let more = ServerSession::MAX_BYTES_WITH_CLIENT_CERTIFICATES - ServerSession::MAX_BYTES;
     let connections = Config::default().max_connections as usize;
     assert_eq!(of(tls), without + more * connections + MAX_KEPT_SESSIONS_BYTES);
+}
+
+#[cfg(feature = "cli")]
+#[test]
+fn hangup_serves_a_renewed_certificate() {
+    let authority = Authority::new();
+    let (certificate, key) = authority.write("site", &["localhost"]);
+    let (certificate, key) = (certificate.to_str().unwrap(), key.to_str().unwrap());
+    let flags = ["--listen", "127.0.0.1:0", "--tls-cert", certificate, "--tls-key", key];
+    let mut program = Serving::start(&[&flags[..], &["--log-level", "info"]].concat());
+    let at = program.address;
+    // A session that is resumed presents no certificate.
+    let sent = || sent_certificate(at, &Arc::new(authority.trusting(BOTH)));
+    let before = sent();
+    authority.write("site", &["localhost"]);
+    assert_eq!(sent(), before);
+    program.signal(Signal::HUP);
+    let mut lines = program.errors.by_ref().lines().map(Result::unwrap);
+    assert!(lines.any(|line| line.contains("settings reloaded")));
+    assert_ne!(sent(), before);
+}
+
+#[test]
+fn protocol_after_an_upgrade_under_tls_exchanges_bytes_until_the_client_ends() {
+    async fn echo(mut connection: Upgraded) {
+        while let Some(bytes) = connection.read().await {
+            connection.write(bytes).await.unwrap();
+        }
+    }
+    let authority = Authority::new();
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.tls(authority.options("a", &["localhost"]));
+        let server = server.route("/", |_: Request| -> Response { upgrade("echo", echo) });
+        let server = server.start().unwrap();
+        for version in BOTH {
+            let config = Arc::new(authority.trusting(&[version]));
+            let mut connection = connect(&server, &config, "localhost");
+            let request =
+                "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n";
+            // The bytes of the protocol may come with the request.
+            connection.write_all(format!("{request}hello").as_bytes()).unwrap();
+            let mut head = Vec::new();
+            while !head.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                connection.read_exact(&mut byte).unwrap();
+                head.extend(byte);
+            }
+            assert!(head.starts_with(b"HTTP/1.1 101 "), "{}", head.escape_ascii());
+            let mut echoed = [0; 5];
+            connection.read_exact(&mut echoed).unwrap();
+            assert_eq!(&echoed, b"hello", "{backend}");
+            let long = vec![b'x'; 50_000];
+            connection.write_all(&long).unwrap();
+            connection.flush().unwrap();
+            let mut echoed = vec![0; long.len()];
+            connection.read_exact(&mut echoed).unwrap();
+            assert!(echoed == long, "{backend}: the bytes differ");
+            connection.conn.send_close_notify();
+            connection.flush().unwrap();
+            // Fails without a close_notify of the server.
+            assert_eq!(connection.read(&mut [0]).unwrap(), 0, "{backend}");
+        }
+    });
 }
 
 #[test]
