@@ -8,8 +8,11 @@ use std::fs;
 use std::io::{BufRead, Read, Write};
 use std::sync::Arc;
 
+use evring_httpd::body::Body;
+use evring_httpd::bytes::Bytes;
 use evring_httpd::evring::Config;
 use evring_httpd::evring_tls::rustls::crypto::{WebPkiSupportedAlgorithms, ring};
+use evring_httpd::evring_tls::rustls::version::TLS12;
 use evring_httpd::evring_tls::rustls::{ClientConfig, SignatureScheme};
 use evring_httpd::evring_tls::{MAX_KEPT_SESSIONS_BYTES, ServerSession};
 use evring_httpd::handlers::{Upgraded, upgrade};
@@ -139,6 +142,34 @@ fn protocol_after_an_upgrade_under_tls_exchanges_bytes_until_the_client_ends() {
             // Fails without a close_notify of the server.
             assert_eq!(connection.read(&mut [0]).unwrap(), 0, "{backend}");
         }
+    });
+}
+
+#[test]
+fn small_chunks_had_three_records_each() {
+    const PIECES: usize = 100;
+    let authority = Authority::new();
+    on_every_backend(|backend| {
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend);
+        let server = server.tls(authority.options("a", &["localhost"]));
+        let pieces =
+            |_: Request| Response::new(Body::pieces((0..PIECES).map(|_| Ok(Bytes::from("piece")))));
+        let server = server.route("/", pieces).start().unwrap();
+        // With TLS 1.3 records of the handshake have the type of those with bytes of the application.
+        let config = Arc::new(authority.trusting(&[&TLS12]));
+        let mut connection = connect(&server, &config, "localhost");
+        connection.conn.complete_io(&mut connection.sock).unwrap();
+        connection.write_all(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").unwrap();
+        let mut wire = Vec::new();
+        connection.sock.read_to_end(&mut wire).unwrap();
+        let (mut remaining, mut records) = (&wire[..], 0);
+        while let [kind, _, _, high, low, others @ ..] = remaining {
+            const APPLICATION_DATA: u8 = 23;
+            records += usize::from(*kind == APPLICATION_DATA);
+            remaining = &others[u16::from_be_bytes([*high, *low]).into()..];
+        }
+        // The head, the pieces and the last chunk.
+        assert_eq!(records, 1 + PIECES + 1, "{backend}");
     });
 }
 

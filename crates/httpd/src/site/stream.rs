@@ -37,6 +37,9 @@ impl fmt::Debug for StreamedBody {
 /// Bodies and pieces longer than this are queued in parts of this size as the send queue drains.
 pub(crate) const PART_BYTES: usize = 256 * 1024;
 
+/// Maximum bytes of a part that is copied between its size and its end: TLS encrypts each chunk of the queue by itself.
+const MAX_COPIED_BYTES: usize = 512;
+
 /// Maximum number of consecutive empty pieces.
 const MAX_EMPTY_PIECES: u32 = 1000;
 
@@ -162,9 +165,16 @@ impl StreamedBody {
         if !self.chunked {
             return io.send(to, Chunk::Shared(part));
         }
-        let mut size = Vec::with_capacity(10);
-        put(&mut size, format_args!("{:x}\r\n", part.len()));
-        io.send(to, Chunk::Copy(&size));
+        let is_short = part.len() <= MAX_COPIED_BYTES;
+        let mut copied = Vec::with_capacity(if is_short { 12 + part.len() } else { 10 });
+        put(&mut copied, format_args!("{:x}\r\n", part.len()));
+        if is_short {
+            copied.extend_from_slice(&part);
+            copied.extend_from_slice(b"\r\n");
+            drop(Guarded::new(part));
+            return io.send(to, Chunk::Copy(&copied));
+        }
+        io.send(to, Chunk::Copy(&copied));
         io.send(to, Chunk::Shared(part));
         io.send(to, Chunk::Static(b"\r\n"))
     }
