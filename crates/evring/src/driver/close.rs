@@ -119,8 +119,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
         connection.phase = Phase::Ending;
         connection.reason = Some(reason);
         connection.queued = usize::try_from(connection.queued_bytes()).unwrap_or(usize::MAX);
+        let has_file_ops = connection.files > 0;
         let tail = mem::take(&mut connection.tail);
         self.io.recycle_tail(tail);
+        if has_file_ops {
+            self.io.file_ops.note_end();
+        }
         self.io.drop_queue(slot);
         self.io.drop_reads(slot);
         self.io.wheel.clear(slot);

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::mem;
 use std::ops::Range;
 use std::time::Instant;
 
@@ -66,6 +67,8 @@ pub(crate) struct FileOps {
     pub(super) write_bytes: usize,
     /// Number of bytes of all reads for send queues that are in flight or not delivered yet.
     pub(super) read_ahead_bytes: usize,
+    /// A connection with operations has ended since those of ended connections were last dropped.
+    has_dead: bool,
 }
 
 impl FileOps {
@@ -81,7 +84,13 @@ impl FileOps {
             looks: VecDeque::new(),
             write_bytes: 0,
             read_ahead_bytes: 0,
+            has_dead: false,
         }
+    }
+
+    /// Records that a connection with operations has ended.
+    pub(crate) fn note_end(&mut self) {
+        self.has_dead = true;
     }
 
     /// Returns whether no operation is in flight.
@@ -138,9 +147,9 @@ impl FileOps {
         range.start..range.end.min(range.start.saturating_add(MAX_READ_BYTES.into()))
     }
 
-    /// Returns whether fewer than `max` operations wait. At the limit, those of closed connections are dropped first.
+    /// Returns whether fewer than `max` operations wait. At the limit, those of ended connections are dropped first.
     pub(super) fn can_defer(&mut self, max: usize, is_alive: impl Fn(ConnId) -> bool) -> bool {
-        if self.num_deferred() >= max {
+        if self.num_deferred() >= max && mem::take(&mut self.has_dead) {
             let write_bytes = &mut self.write_bytes;
             self.deferred.retain(|(work, _)| {
                 let is_alive = is_alive(work.on);
@@ -207,5 +216,42 @@ impl FileOps {
             Ok(PathAt { root, path, symlinks: config.symlinks })
         });
         op.map(Op::File)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn operations_were_searched_for_those_of_ended_connections_though_none_had_ended() {
+        let mut ops = FileOps::new(Vec::new(), &Config::default());
+        let work = FileRequest {
+            on: ConnId::new(0, 0),
+            tag: 0,
+            is_list: false,
+            write_bytes: 0,
+            read_ahead_bytes: 0,
+            reads: None,
+            is_repeated: false,
+            opens_to_read: false,
+        };
+        ops.looks.extend((0..3).map(|_| (Instant::now(), work.clone())));
+        let looked_at = Cell::new(0);
+        let looks_at = |ops: &mut FileOps, has_room, is_alive| {
+            let can_defer = ops.can_defer(3, |_| {
+                looked_at.set(looked_at.get() + 1);
+                is_alive
+            });
+            assert_eq!(can_defer, has_room);
+            looked_at.take()
+        };
+        assert_eq!(looks_at(&mut ops, false, true), 0);
+        ops.note_end();
+        assert_eq!([(); 2].map(|()| looks_at(&mut ops, false, true)), [3, 0]);
+        ops.note_end();
+        assert_eq!([(); 2].map(|()| looks_at(&mut ops, true, false)), [3, 0]);
     }
 }
