@@ -384,7 +384,7 @@ fn backlog_of_sockets_that_stay_was_that_of_the_first_settings() {
         };
         let server = with_backlog(0, 16).listen("127.0.0.1:0").start().unwrap();
         let handle = server.handle();
-        for (n, length) in [(1, 64), (2, 32)] {
+        for (n, length) in [(1, 64), (2, 32), (3, 0)] {
             handle.reload(with_backlog(n, length)).unwrap();
             // Each worker of the generation sets it before it serves.
             let start = Instant::now();

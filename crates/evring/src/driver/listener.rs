@@ -17,6 +17,8 @@ pub(crate) struct ListenerState {
     pub(crate) group: BufferGroup,
     /// `None` once its close has started.
     socket: Option<Socket>,
+    /// The socket has listened before, with a backlog of another length.
+    is_adopted: bool,
     /// Another process keeps the socket open.
     is_shared: bool,
     /// The application has stopped accepting.
@@ -47,6 +49,7 @@ impl ListenerState {
             index,
             group: BufferGroup::DEFAULT,
             socket: Some(socket),
+            is_adopted: false,
             is_shared: false,
             off: false,
             per_turn: None,
@@ -64,7 +67,7 @@ impl ListenerState {
     /// Returns the state of a listener whose socket has listened before, with a backlog of another length. Another
     /// process may keep it open.
     pub(crate) fn adopted(index: u32, socket: Socket, length: u32, is_shared: bool) -> Self {
-        ListenerState { length: 0, is_shared, ..ListenerState::new(index, socket, length) }
+        ListenerState { is_adopted: true, is_shared, ..ListenerState::new(index, socket, length) }
     }
 
     fn token(&self) -> Token {
@@ -161,6 +164,14 @@ impl ListenerState {
             if self.per_turn_limit() != before {
                 self.cancel_accept(kernel);
             }
+        }
+    }
+
+    /// Sets the backlog of an adopted socket, when the server begins to serve: until then, another one may have served
+    /// with a length of its own.
+    pub(crate) fn set_adopted_backlog<K: Submit>(&mut self, kernel: &mut K) {
+        if self.is_adopted {
+            self.set_length(self.configured_backlog, kernel);
         }
     }
 

@@ -102,11 +102,10 @@ impl<K: Kernel, A: Application> Driver<K, A> {
 }
 
 impl<K: Submit, A: Application> Driver<K, A> {
-    /// Sets the lengths of the backlogs of adopted sockets, when the server begins to serve: until then, another one
-    /// may have served with a length of its own.
+    /// Sets the lengths of the backlogs of adopted sockets, when the server begins to serve.
     pub(crate) fn set_backlogs(&mut self) {
         for listener in &mut self.io.listeners {
-            listener.fit_backlog(None, &mut self.io.kernel);
+            listener.set_adopted_backlog(&mut self.io.kernel);
         }
     }
 
