@@ -152,6 +152,10 @@ pub trait Host {
     /// Those of listen(2).
     fn backlog(&mut self, listener: &Socket, length: u32) -> io::Result<()>;
 
+    /// Returns the length of a listen backlog, which another process may have changed; `None` if the kernel does not
+    /// tell it.
+    fn backlog_length(&self, listener: &Socket) -> Option<u32>;
+
     /// Creates a socket to connect to `peer`, optionally bound to a local address.
     ///
     /// # Errors

@@ -108,6 +108,11 @@ impl Host for Linux {
         Ok(net::listen(lend(listener), clamp(length))?)
     }
 
+    fn backlog_length(&self, listener: &Socket) -> Option<u32> {
+        // The field has this meaning for a listening socket.
+        tcp_info(lend(listener)).map(|info| info.tcpi_sacked)
+    }
+
     fn socket(
         &mut self,
         peer: SocketAddr,

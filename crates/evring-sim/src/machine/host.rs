@@ -48,6 +48,15 @@ impl Host for Machine {
         Ok(())
     }
 
+    fn backlog_length(&self, listener: &Socket) -> Option<u32> {
+        self.may_be_signalled(false);
+        let mut state = self.state();
+        match *state.kind(number::of(listener), "getsockopt").ok()? {
+            DescriptorKind::Listener(listener) => Some(state.backlog(listener) as u32),
+            _ => None,
+        }
+    }
+
     fn socket(
         &mut self,
         _peer: SocketAddr,

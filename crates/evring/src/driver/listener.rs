@@ -184,6 +184,18 @@ impl ListenerState {
         }
     }
 
+    /// Lifts the limit of the backlog before the socket is closed, unless another owner of the socket has set a length of
+    /// its own.
+    pub(crate) fn lift_limit<K: Submit>(&mut self, kernel: &mut K) {
+        let Some(socket) = self.socket.as_ref().filter(|_| self.length != self.configured_backlog)
+        else {
+            return;
+        };
+        if kernel.host().backlog_length(socket).is_none_or(|length| length == self.length) {
+            self.fit_backlog(None, kernel);
+        }
+    }
+
     fn set_length<K: Submit>(&mut self, length: u32, kernel: &mut K) {
         let Some(socket) = &self.socket else { return };
         self.length = length;
@@ -269,7 +281,7 @@ impl ListenerState {
 #[cfg(test)]
 mod tests {
     use shared_ring::poller::Poll;
-    use shared_ring::sockets::ListenOptions;
+    use shared_ring::sockets::{ListenOptions, ListeningSocket};
     use shared_ring::{Engine, EngineConfig};
 
     use super::*;
@@ -326,6 +338,32 @@ mod tests {
         );
         let listener = listener.take().unwrap();
         kernel.host_mut().close_unused(listener);
+    }
+
+    #[test]
+    fn process_that_retires_set_its_own_backlog_after_its_successor() {
+        let mut kernel = Engine::new(Poll::default(), &EngineConfig::new(1, 1, 1)).unwrap();
+        let options = ListenOptions::new(100);
+        let socket = ListeningSocket::bind("127.0.0.1:0".parse().unwrap(), &options).unwrap();
+        let length = |kernel: &Engine<Poll>, listener: &ListenerState| {
+            kernel.host().backlog_length(listener.socket().unwrap())
+        };
+        // The length that a successor sets, and the last one.
+        for (successor, last) in [(None, 100), (Some(64), 64)] {
+            let mut adopt = || kernel.host_mut().adopt(socket.clone()).unwrap();
+            let mut listener = ListenerState::new(0, adopt(), 100);
+            let mut next = ListenerState::adopted(0, adopt(), successor.unwrap_or(0), false);
+            listener.fit_backlog(Some(10), &mut kernel);
+            if successor.is_some() {
+                next.set_adopted_backlog(&mut kernel);
+            }
+            assert_eq!(length(&kernel, &listener), Some(successor.unwrap_or(10)));
+            listener.lift_limit(&mut kernel);
+            assert_eq!(length(&kernel, &next), Some(last));
+            for socket in [listener.take(), next.take()].into_iter().flatten() {
+                kernel.host_mut().close_unused(socket);
+            }
+        }
     }
 
     #[test]

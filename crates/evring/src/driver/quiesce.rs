@@ -47,7 +47,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         for listener in 0..self.io.listeners.len() {
             let Io { listeners, kernel, .. } = &mut self.io;
             // Other owners of the socket have no part in this server's overload.
-            listeners[listener].fit_backlog(None, kernel);
+            listeners[listener].lift_limit(kernel);
             if !listeners[listener].is_accepting() {
                 self.accept_waiting(listener);
             }
