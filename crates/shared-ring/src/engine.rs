@@ -247,7 +247,10 @@ impl<P: Poller, S: System> Engine<P, S> {
             }
             Read::NoBuffer if self.poller.is_edge_triggered() => self.queue_reread(fd),
             Read::NoBuffer | Read::Aborted => {}
-            Read::Empty => self.socket(fd).notes.ready.remove(Readiness::READ),
+            // What ends the stream, or follows an urgent byte, is reported when it arrives.
+            Read::Empty => {
+                self.socket(fd).notes.ready.remove(Readiness::READ | Readiness::HANGUP);
+            }
         }
         None
     }

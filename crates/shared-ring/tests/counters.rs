@@ -4,14 +4,16 @@ mod number;
 mod turns;
 
 use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixStream};
 use std::time::{Duration, Instant};
 
 use number::number;
+use rustix::net::SendFlags;
 use shared_ring::buffers::{BufferGroup, GatherList};
 use shared_ring::files::{File, FileOp};
-use shared_ring::poller::Poll;
+use shared_ring::poller::{EpollEdge, Poll};
 use shared_ring::uring::{Mode, UringConfig, UringKernel};
 use shared_ring::{
     Engine, EngineConfig, Errno, Host, Kernel, Linux, Op, OpKind, Outcome, Socket, Submit,
@@ -52,6 +54,42 @@ fn engine_counts_its_own_and_its_pollers_calls() {
     let before = calls(&engine);
     engine.submit(token(OpKind::Close), Op::Close { socket }).unwrap();
     assert_eq!(calls(&engine), before + 1);
+}
+
+#[test]
+fn each_message_after_an_urgent_byte_was_received_twice() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut theirs = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let ours = listener.accept().unwrap().0;
+    ours.set_nonblocking(true).unwrap();
+    let config = EngineConfig::new(8, 2, 64);
+    let mut engine = Engine::new(EpollEdge::new().unwrap(), &config).unwrap();
+    let socket = Socket::from(OwnedFd::from(ours));
+    let receive = Op::Receive { fd: number(&socket), group: BufferGroup::DEFAULT };
+    engine.submit(Token::new(OpKind::Receive, 0, 0), receive).unwrap();
+    let mut batch = Batch::new();
+    engine.turn_into(Some(engine.now()), &mut batch).unwrap();
+
+    let message = |engine: &mut Engine<EpollEdge>, theirs: &mut TcpStream| {
+        let before = engine.counters().system_calls;
+        theirs.write_all(b"x").unwrap();
+        let mut batch = Batch::new();
+        while batch.is_empty() {
+            engine.turn_into(None, &mut batch).unwrap();
+        }
+        engine.turn_into(Some(engine.now()), &mut batch).unwrap();
+        assert!(matches!(batch[0].outcome, Outcome::Received(_)), "{batch:?}");
+        engine.counters().system_calls - before
+    };
+    // epoll_wait and recv, and epoll_wait of the turn without a message.
+    assert_eq!(message(&mut engine, &mut theirs), 3);
+    rustix::net::send(&theirs, b"!", SendFlags::OOB).unwrap();
+    engine.turn_into(None, &mut batch).unwrap();
+    assert!(batch.is_empty(), "{batch:?}");
+    // After the first one, the engine looks for bytes behind the urgent one.
+    assert_eq!([(); 4].map(|()| message(&mut engine, &mut theirs)), [4, 3, 3, 3]);
+    drop(engine);
+    Linux::default().close_unused(socket);
 }
 
 #[test]
