@@ -76,6 +76,8 @@ struct Polled {
     /// Edges reported and not used up.
     ready: Readiness,
     unread: bool,
+    /// The last wait before its writer began to wait.
+    writer_after: u64,
     /// It is a listening socket, of which another process may have a descriptor.
     listens: bool,
     /// The wait after which a socket of this number was closed. Reports of that wait are not about the next
@@ -154,9 +156,12 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// Lets an operation wait until its socket is ready.
     fn wait_until_ready(&mut self, fd: Fd, token: Token) {
-        let by_edges = self.poller.is_edge_triggered();
+        let (by_edges, waits) = (self.poller.is_edge_triggered(), self.waits);
         let socket = self.socket(fd);
         let reads = socket.reader == Some(token);
+        if !reads {
+            socket.notes.writer_after = waits;
+        }
         if by_edges && reads && socket.notes.ready.contains(Readiness::READ) {
             self.queue_reread(fd);
         }
@@ -206,21 +211,22 @@ impl<P: Poller, S: System> Engine<P, S> {
         if fd == self.waker_fd {
             return Some(self.on_wake());
         }
+        let (by_edges, waits) = (self.poller.is_edge_triggered(), self.waits);
         let socket = self.socket(fd);
         socket.notes.ready |= ready;
         // A socket to be read again has its turn behind the events.
         let has_turn = ready.contains(Readiness::READ) && !socket.notes.unread;
         let reader = socket.reader.filter(|_| has_turn);
         let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
+        // An edge may be older than what is in the socket now, as may the report of a wait before the writer's.
+        let has_room = !by_edges && socket.notes.writer_after < waits;
         let read = reader.and_then(|token| self.read(fd, token));
-        if let Some(token) = writer
-            && let Some(submitted) = self.operations.write(fd, token)
-            && let Some(written) = self.resume(token, submitted)
-        {
-            self.done.push_back(written);
+        if let Some(token) = writer {
+            let written = self.write(fd, token, has_room);
+            self.done.extend(written);
         }
         let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.is_last);
-        if !self.poller.is_edge_triggered() && !has_more {
+        if !by_edges && !has_more {
             // Without a waiter there is nothing to ask for. A set that shrinks has room.
             let _ = self.update_interest(fd);
         }
@@ -253,6 +259,14 @@ impl<P: Poller, S: System> Engine<P, S> {
             }
         }
         None
+    }
+
+    fn write(&mut self, fd: Fd, token: Token, has_room: bool) -> Option<Completion> {
+        if has_room && let Some(completion) = self.operations.found_room(fd, token) {
+            return Some(completion);
+        }
+        let submitted = self.operations.write(fd, token)?;
+        self.resume(token, submitted)
     }
 
     fn accept(&mut self, fd: Fd, token: Token) {

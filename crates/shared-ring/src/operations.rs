@@ -493,6 +493,14 @@ impl<S: System, N: Default> Operations<S, N> {
         Some(self.resume(fd, token, entry.op, false))
     }
 
+    /// Ends a wait for room, as a poller has found room since it began. Returns `None` for other operations.
+    pub(crate) fn found_room(&mut self, fd: Fd, token: Token) -> Option<Completion> {
+        let InFlight { op: Op::Writable { .. }, .. } = self.in_flight.get(token)? else {
+            return None;
+        };
+        Some(self.end(fd, token, |_| Outcome::Writable))
+    }
+
     /// Fails an operation that waits for its socket. The completion returns unsent data.
     pub fn fail(&mut self, fd: Fd, token: Token, errno: Errno) -> Completion {
         self.end(fd, token, |op| op.fail(errno))

@@ -92,6 +92,65 @@ fn each_message_after_an_urgent_byte_was_received_twice() {
     Linux::default().close_unused(socket);
 }
 
+/// An engine, a socket and its peer. The peer does not read, and the socket is full.
+fn with_full_socket() -> (Engine<Poll>, Socket, UnixStream) {
+    let (mut ours, theirs) = UnixStream::pair().unwrap();
+    ours.set_nonblocking(true).unwrap();
+    while ours.write(&[0; 1 << 16]).is_ok() {}
+    let engine = Engine::new(Poll::default(), &EngineConfig::new(8, 2, 64)).unwrap();
+    (engine, Socket::from(OwnedFd::from(ours)), theirs)
+}
+
+/// Reads all that there is.
+fn drain(theirs: &mut UnixStream) {
+    theirs.set_nonblocking(true).unwrap();
+    while theirs.read(&mut [0; 1 << 16]).is_ok() {}
+}
+
+#[test]
+fn socket_was_polled_again_after_a_poller_had_found_room() {
+    let (mut engine, socket, mut theirs) = with_full_socket();
+    let before = engine.counters().system_calls;
+    let token = Token::new(OpKind::Send, 0, 0);
+    let waits = engine.submit(token, Op::Writable { fd: number(&socket) }).unwrap();
+    assert!(matches!(waits, Submitted::InFlight), "{waits:?}");
+    drain(&mut theirs);
+    let mut batch = Batch::new();
+    engine.turn_into(None, &mut batch).unwrap();
+    assert!(matches!(batch[0].outcome, Outcome::Writable), "{batch:?}");
+    // One to find the socket full, and the wait.
+    assert_eq!(engine.counters().system_calls - before, 2);
+    drop(engine);
+    Linux::default().close_unused(socket);
+}
+
+#[test]
+fn room_found_before_an_operation_is_no_room_for_it() {
+    let (mut engine, socket, mut theirs) = with_full_socket();
+    let (fd, token) = (number(&socket), Token::new(OpKind::Send, 0, 0));
+    engine.submit(token, Op::Writable { fd }).unwrap();
+    drain(&mut theirs);
+    // The poller has found room when the socket becomes full again, and the next operation waits.
+    engine.turn(None).unwrap();
+    engine.cancel(token);
+    let mut data = Box::new(GatherList::default());
+    data.copy(&[0; 1 << 22]);
+    let sent = engine.submit(token, Op::Send { fd, data }).unwrap();
+    assert!(matches!(sent, Submitted::Done(Outcome::Sent(..))), "{sent:?}");
+    let waits = engine.submit(token, Op::Writable { fd }).unwrap();
+    assert!(matches!(waits, Submitted::InFlight), "{waits:?}");
+    assert!(engine.next().is_none());
+    let mut batch = Batch::new();
+    engine.turn_into(Some(engine.now()), &mut batch).unwrap();
+    assert!(matches!(batch[0].outcome, Outcome::Failed(Errno::CANCELED, None)), "{batch:?}");
+    assert_eq!(batch.len(), 1);
+    drain(&mut theirs);
+    engine.turn_into(None, &mut batch).unwrap();
+    assert!(matches!(batch[1].outcome, Outcome::Writable), "{batch:?}");
+    drop(engine);
+    Linux::default().close_unused(socket);
+}
+
 #[test]
 fn ring_submits_more_than_its_queue_holds_in_one_turn() {
     const CLOSES: u32 = 600;
