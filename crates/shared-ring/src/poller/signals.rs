@@ -147,16 +147,20 @@ impl SignalQueue {
 
     /// Returns whether a descriptor signals this queue. Its number may belong to another file by now.
     fn is_watched(&self, fd: Fd) -> bool {
-        // SAFETY: asks for a number.
-        let signal = unsafe { libc::fcntl(fd.raw(), F_GETSIG) };
         let marks = self.first..self.first + libc::c_int::from(Self::MAX_MARKS);
-        marks.contains(&signal) && signals_to_this_thread(borrow(&fd)) == Ok(true)
+        marks.contains(&signal(fd)) && signals_to_this_thread(borrow(&fd)) == Ok(true)
     }
 
     fn set_async(&mut self, fd: Fd, on: bool) -> io::Result<()> {
         self.system_calls += 1;
         Ok(set_async(borrow(&fd), on)?)
     }
+}
+
+/// Returns the signal that a descriptor sends; 0 stands for SIGIO.
+fn signal(fd: Fd) -> libc::c_int {
+    // SAFETY: asks for a number.
+    unsafe { libc::fcntl(fd.raw(), F_GETSIG) }
 }
 
 fn check(error: libc::c_int) -> io::Result<()> {
@@ -211,6 +215,11 @@ impl SignalSource for SignalQueue {
         if self.process.is_current() && signals_to_this_thread(borrow(&fd)) == Ok(true) {
             // It was watched, so this cannot fail.
             let _ = self.set_async(fd, false);
+            if signals_to_this_thread(borrow(&fd)) == Ok(false) && signal(fd) == 0 {
+                // A thread has begun to expect SIGIO meanwhile (`System::enable_sigio`, which takes no lock). That has no
+                // number.
+                let _ = self.set_async(fd, true);
+            }
         }
     }
 
@@ -272,7 +281,7 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::net::UnixStream;
     use std::sync::Barrier;
-    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+    use std::sync::atomic::{AtomicI32, Ordering};
     use std::thread;
 
     use super::*;
@@ -285,6 +294,13 @@ mod tests {
     /// A copy of the descriptor whose calls of fcntl(2) are trapped, and its peer.
     static COPY: AtomicI32 = AtomicI32::new(-1);
     static PEER: AtomicI32 = AtomicI32::new(-1);
+    /// Held by the test that uses them.
+    static TRAPS: Mutex<()> = Mutex::new(());
+
+    thread_local! {
+        /// In the traps of this thread, another one has begun to receive the signals.
+        static IS_TAKEN_OVER: Cell<bool> = const { Cell::new(false) };
+    }
 
     /// Sets or clears the flag `O_ASYNC`. Returns whether it was set.
     fn set_async(fd: libc::c_int, on: bool) -> bool {
@@ -319,14 +335,14 @@ mod tests {
         registers[libc::REG_RAX as usize] = result.into();
     }
 
-    /// An ioctl of `FIOASYNC`. Before the first one, another thread begins to watch the descriptor.
+    /// An ioctl of `FIOASYNC`. Before the first one, another thread begins to expect SIGIO.
     fn make_ioctl(registers: &mut [libc::greg_t]) {
-        static IS_WATCHED: AtomicBool = AtomicBool::new(false);
         let fd = registers[libc::REG_RDI as usize] as libc::c_int;
-        if !IS_WATCHED.swap(true, Ordering::Relaxed) {
-            // SAFETY: the command reads two integers.
+        if !IS_TAKEN_OVER.replace(true) {
+            // SAFETY: passes a number; the other command reads two integers.
             unsafe {
                 let other = [F_OWNER_TID, libc::getpid()];
+                libc::fcntl(fd, F_SETSIG, 0);
                 libc::fcntl(fd, F_SETOWN_EX, other.as_ptr());
             }
             set_async(fd, true);
@@ -373,18 +389,20 @@ mod tests {
 
     #[test]
     fn forgotten_socket_signalled_no_more_though_another_had_begun_to_watch_it() {
-        let (socket, _peer) = UnixStream::pair().unwrap();
-        let number = socket.as_raw_fd();
-        // The first thread of the process stands for the other one.
-        let signals = thread::spawn(move || {
-            let fd = Fd::from_raw(number);
-            let mut owner = SignalQueue::new().unwrap();
-            owner.watch(fd, 0).unwrap();
-            trap(fd, &[(libc::SYS_ioctl, libc::FIOASYNC as u32)]);
-            owner.forget(fd);
-            set_async(number, false)
-        });
-        assert!(signals.join().unwrap());
+        for forget in [SignalQueue::forget, SignalQueue::forget_shared] {
+            let (socket, _peer) = UnixStream::pair().unwrap();
+            let number = socket.as_raw_fd();
+            // The first thread of the process stands for the other one.
+            let signals = thread::spawn(move || {
+                let fd = Fd::from_raw(number);
+                let mut owner = SignalQueue::new().unwrap();
+                owner.watch(fd, 0).unwrap();
+                trap(fd, &[(libc::SYS_ioctl, libc::FIOASYNC as u32)]);
+                forget(&mut owner, fd);
+                set_async(number, false)
+            });
+            assert!(signals.join().unwrap());
+        }
     }
 
     /// Blocks SIGIO and the real-time signals in this thread.
@@ -409,18 +427,23 @@ mod tests {
         }
     }
 
-    #[test]
-    fn thread_that_expects_sigio_got_the_signal_of_the_former_or_the_next_thread() {
-        const CALLS: [(libc::c_long, u32); 2] =
-            [(libc::SYS_fcntl, F_SETSIG as u32), (libc::SYS_fcntl, F_SETOWN_EX as u32)];
-        let (socket, mut peer) = UnixStream::pair().unwrap();
-        let copy = socket.try_clone().unwrap();
+    /// Has the calls trapped by which this thread, and those that it starts, begin to receive the signals of a descriptor.
+    fn trap_take_over(socket: &UnixStream, copy: &UnixStream, peer: &UnixStream) {
         COPY.store(copy.as_raw_fd(), Ordering::Relaxed);
         PEER.store(peer.as_raw_fd(), Ordering::Relaxed);
+        let calls = [F_SETSIG, F_SETOWN_EX].map(|command| (libc::SYS_fcntl, command as u32));
+        trap(Fd::from_raw(socket.as_raw_fd()), &calls);
+    }
+
+    #[test]
+    fn thread_that_expects_sigio_got_the_signal_of_the_former_or_the_next_thread() {
+        let _alone = TRAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, mut peer) = UnixStream::pair().unwrap();
+        let copy = socket.try_clone().unwrap();
         let fd = Fd::from_raw(socket.as_raw_fd());
         let enable = || {
             block_signals();
-            trap(fd, &CALLS);
+            trap_take_over(&socket, &copy, &peer);
             Linux::default().enable_sigio(fd).unwrap();
             peer.write_all(b"x").unwrap();
             assert!(!has_real_time_signal(), "from the former thread");
@@ -436,6 +459,26 @@ mod tests {
         let mut former = SignalQueue::new().unwrap();
         former.watch(fd, 0).unwrap();
         thread::scope(|scope| scope.spawn(enable).join()).unwrap();
+    }
+
+    #[test]
+    fn thread_that_expects_sigio_sends_none_to_the_former_thread() {
+        let _alone = TRAPS.lock().unwrap_or_else(PoisonError::into_inner);
+        let (socket, peer) = UnixStream::pair().unwrap();
+        let copy = socket.try_clone().unwrap();
+        let fd = Fd::from_raw(socket.as_raw_fd());
+        let mut former = SignalQueue::new().unwrap();
+        former.watch(fd, 0).unwrap();
+        // It signals no more, but this thread remains its owner.
+        former.forget(fd);
+        let enable = || {
+            block_signals();
+            trap_take_over(&socket, &copy, &peer);
+            Linux::default().enable_sigio(fd).unwrap();
+        };
+        thread::scope(|scope| scope.spawn(enable).join()).unwrap();
+        assert_eq!(former.take(Some(Duration::ZERO)).unwrap(), None);
+        assert!(set_async(socket.as_raw_fd(), false), "it is enabled");
     }
 
     #[test]
