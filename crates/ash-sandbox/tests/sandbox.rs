@@ -90,6 +90,21 @@ fn handler_sees_the_message_where_it_has_landed_and_sends_it_from_there() {
 }
 
 #[test]
+#[should_panic(expected = "the len is 1 but the index is 1")]
+fn send_of_a_former_message_is_none_of_the_last() {
+    let body = "(drop (call $send (i32.const 64) (i32.const 1)))
+         (if (i32.gt_u (local.get $length) (i32.const 1))
+             (then (drop (call $send (i32.const 64) (i32.const 2)))))
+         (i32.const 1)";
+    let mut handler = handler(body);
+    for (message, last) in [(&b"ab"[..], 1), (b"a", 0)] {
+        assert_eq!(run(&mut handler, message), Outcome::Handled);
+        assert_eq!(handler.nth_sent(last, message).len(), last + 1);
+    }
+    handler.nth_sent(1, b"a");
+}
+
+#[test]
 fn what_was_sent_of_a_message_was_read_from_a_buffer_that_the_kernel_had_again() {
     let body = "(drop (call $send (local.get $offset) (local.get $length)))
          (drop (call $send (i32.add (local.get $offset) (i32.const 2)) (i32.const 1)))
