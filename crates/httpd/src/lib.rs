@@ -46,6 +46,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+// The stage of the tests names the crate as its users do.
+#[cfg(test)]
+extern crate self as evring_httpd;
+
 mod access_log;
 #[cfg(feature = "basic-auth")]
 mod basic_auth;

@@ -1,9 +1,11 @@
 //! Requests for files that are compressed on the fly.
 
+use std::io;
 use std::time::Instant;
 
 use evring::files::{File, Metadata};
 use evring::{Commands, Cx, Others};
+use tracing::error;
 
 use crate::decision::coding::Coding;
 use crate::decision::conditions::Validators;
@@ -79,6 +81,13 @@ impl<C: Commands> StepContext<'_, '_, C> {
         context.metrics.own().compressed_files.add(1);
         file.step = LookupStep::Compress;
         LookupResult::Waits
+    }
+
+    /// Sends the plain file, as the read of one that is to be compressed has failed.
+    pub(super) fn collect_failed(&mut self, error: &io::Error) -> LookupResult {
+        error!("cannot read {:?} to compress it: {error}", self.file.paths.plain.as_path());
+        self.context.metrics.own().uncompressed_files.add(1);
+        self.file.send_plain()
     }
 
     /// Answers a request whose file was compressed, or has to be sent plain.
@@ -211,3 +220,7 @@ impl Files {
         self.continue_lookup(context, x, work, result);
     }
 }
+
+#[cfg(test)]
+#[path = "compress_tests.rs"]
+mod tests;

@@ -76,6 +76,8 @@ impl<C: Commands> StepContext<'_, '_, C> {
             }
             #[cfg(feature = "compression")]
             (LookupStep::Collect(read), Ok(FileOutcome::Read(bytes))) => self.collect(read, &bytes),
+            #[cfg(feature = "compression")]
+            (LookupStep::Collect(_), Err(error)) => self.collect_failed(&error),
             (LookupStep::List, Ok(FileOutcome::Listed(listing))) => {
                 self.answer_with_listing(listing)
             }

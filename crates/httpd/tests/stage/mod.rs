@@ -50,6 +50,8 @@ pub(crate) struct Io {
     pub(crate) files: Vec<File>,
     /// The disk hangs: file operations do not end.
     pub(crate) hangs: bool,
+    /// So many further reads fail.
+    pub(crate) failing_reads: u32,
     /// File operations so far, by kind: opens, stats and listings, reads.
     pub(crate) file_ops: (u32, u32, u32),
     root: PathBuf,
@@ -102,6 +104,7 @@ impl Stage {
             slow: false,
             files: Vec::new(),
             hangs: false,
+            failing_reads: 0,
             file_ops: (0, 0, 0),
             root: root.to_owned(),
             path: PathBuf::new(),
@@ -292,6 +295,10 @@ impl Io {
             }
             FileOp::Read(file, range) => {
                 self.file_ops.2 += 1;
+                if self.failing_reads > 0 {
+                    self.failing_reads -= 1;
+                    return Err(io::Error::from_raw_os_error(libc::EIO));
+                }
                 let max = (range.end - range.start).min(MAX_READ_BYTES.into());
                 Ok(FileOutcome::Read(RxBuf::from(read(&file, range.start, max)?)))
             }

@@ -1,0 +1,44 @@
+use evring::{AnyMechanism, Config, Root};
+use tempfile::TempDir;
+
+use crate::compression::Compression;
+use crate::site::Site;
+use crate::site::compressor::{Compressor, CompressorThreads};
+use stage::{ParsedResponse, Stage, response};
+
+#[path = "../../tests/stage/mod.rs"]
+mod stage;
+
+/// A directory with a page that is too large for the cache, and a site that compresses it.
+fn stage() -> (TempDir, Stage) {
+    let root = tempfile::tempdir().unwrap();
+    std::fs::write(root.path().join("a.html"), PAGE).unwrap();
+    let mechanism = AnyMechanism::new("auto", &Config::default()).unwrap();
+    let threads = CompressorThreads::start(1 << 20, 1).unwrap();
+    let mut site = Site::new(Some(Root(0)));
+    site.files.compressor = Some(Compressor::new(threads, &mechanism.remote()));
+    site.files.hosts.first_mut().options.compression = Compression::enabled();
+    let stage = Stage::with(site, root.path());
+    (root, stage)
+}
+
+const PAGE: [u8; 100_000] = [b'a'; 100_000];
+
+fn get(stage: &mut Stage, fields: &str) -> ParsedResponse {
+    let head = format!("GET /a.html HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n{fields}\r\n");
+    let sent = stage.exchange(head.as_bytes());
+    let has_body = !sent.starts_with(b"HTTP/1.1 304 ");
+    response(&sent, has_body).0
+}
+
+#[test]
+fn file_that_cannot_be_read_was_read_again_to_compress_it_without_end() {
+    let (_root, mut stage) = stage();
+    stage.io.failing_reads = 10;
+    let plain = get(&mut stage, "");
+    assert_eq!((plain.status, plain.field("Content-Encoding")), (200, None));
+    assert_eq!(plain.body, PAGE);
+    assert_eq!(stage.io.file_ops.2, 1);
+    let metrics = stage.app.context.metrics.own();
+    assert_eq!(metrics.uncompressed_files.get(), 1);
+}
