@@ -5,7 +5,7 @@ use crate::stage;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
-use evring_httpd::evring::{Close, HIGH_WATER};
+use evring_httpd::evring::{Application, Close, HIGH_WATER};
 use evring_httpd::options::Limits;
 use evring_httpd::{Root, Site, State};
 use stage::bad::{Bad, bad};
@@ -406,6 +406,41 @@ fn timeouts_close_connections() {
     assert_eq!(stage.io.close, None);
     stage.pass(Duration::from_millis(1));
     assert_eq!((stage.io.close, stage.io.sent.len()), (Some(Close::Flush), 0));
+}
+
+#[test]
+fn empty_line_after_a_request_counted_as_the_next_one() {
+    const MILLISECOND: Duration = Duration::from_millis(1);
+    let root = site();
+    let Limits { header_timeout, keep_alive_timeout, .. } = Limits::default();
+    let mut stage = Stage::new(root.path());
+    let request = b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc\r\n";
+    for pieces in [&[&request[..]][..], &[&request[..request.len() - 1], b"\n"]] {
+        let sent: Vec<u8> = pieces.iter().flat_map(|piece| stage.exchange(piece)).collect();
+        assert_eq!(responses(&sent)[0].status, 200);
+        assert!(stage.app.is_idle(stage::ID, &stage.state));
+        stage.pass(keep_alive_timeout - MILLISECOND);
+        assert_eq!((stage.io.close, stage.io.sent.len()), (None, 0));
+        assert_eq!(one(&mut stage, &get("/")).status, 200);
+    }
+    // The time for the next head begins with its first byte.
+    stage.feed(b"\r\n");
+    stage.pass(keep_alive_timeout - header_timeout);
+    stage.feed(b"G");
+    stage.pass(header_timeout - MILLISECOND);
+    assert_eq!((stage.io.close, stage.io.sent.len()), (None, 0));
+    assert_eq!(one(&mut stage, &get("/")[1..]).status, 200);
+    // A second empty line begins a request, as one before the first request does.
+    for is_first in [false, true] {
+        if is_first {
+            stage.connect();
+        } else {
+            stage.feed(b"\r\n");
+        }
+        stage.feed(b"\r\n");
+        stage.pass(header_timeout);
+        assert_eq!(responses(&stage.io.sent)[0].status, 408);
+    }
 }
 
 #[test]

@@ -91,6 +91,12 @@ impl Site {
             if bytes.is_empty() {
                 return Received::All;
             }
+            // An empty line after a request does not begin the next one (RFC 9112, section 2.2). It is not consumed: a
+            // second one does, so that a client cannot stay by sending them.
+            if bytes == b"\r\n" && x.state.requests > 0 {
+                (x.state.scanned, x.state.read_deadline_armed) = (0, false);
+                return Received::All;
+            }
             if x.state.full {
                 return Received::Full;
             }

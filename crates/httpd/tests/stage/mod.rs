@@ -22,7 +22,7 @@ use evring_httpd::{
     evring::Listener, evring::NoTimer, evring::Others, evring::Root, evring::Rx, evring::Stats,
 };
 
-const ID: ConnId = ConnId::new(0, 0);
+pub(crate) const ID: ConnId = ConnId::new(0, 0);
 
 /// The commands of the connection, and their effects.
 pub(crate) struct Io {
