@@ -9,9 +9,10 @@ use crate::message::path;
 
 /// A header field of files and listings, for all of them or some: `X-Frame-Options: DENY`, `/assets/ Cache-Control:
 /// max-age=31536000, immutable`, or `*.pdf Content-Disposition: attachment`. A path that ends in a slash matches
-/// everything below it, and the path of an `index.html` also matches its directory. Of several rules with one name that
-/// match, the last one applies. Errors and redirects have it only with the word `always`, as in `always
-/// Strict-Transport-Security: max-age=31536000`; the responses of handlers and redirects to https do not.
+/// everything below it, and the path of an `index.html` also matches its directory, but not the listing of one without it.
+/// Of several rules with one name that match, the last one applies. Errors and redirects have it only with the word
+/// `always`, as in `always Strict-Transport-Security: max-age=31536000`; the responses of handlers and redirects to https
+/// do not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeaderRule {
     files: Pattern,
@@ -51,9 +52,14 @@ const OWN: [&str; 15] = [
 ];
 
 impl HeaderRule {
-    /// Writes the fields for a file, of which a client requests the canonical path `name`. Returns whether one of them
-    /// is Cache-Control.
-    pub(crate) fn put_all(rules: &[Self], name: &[u8], file: &Path, out: &mut Vec<u8>) -> bool {
+    /// Writes the fields for a file, or for a listing without one, of which a client requests the canonical path `name`.
+    /// Returns whether one of them is Cache-Control.
+    pub(crate) fn put_all(
+        rules: &[Self],
+        name: &[u8],
+        file: Option<&Path>,
+        out: &mut Vec<u8>,
+    ) -> bool {
         let mut has_caching = false;
         for rule in Self::last_of_each_name(rules, |files| files.matches(name, file)) {
             out.extend_from_slice(rule.line.as_bytes());
@@ -82,18 +88,18 @@ impl HeaderRule {
 }
 
 impl Pattern {
-    fn matches(&self, name: &[u8], file: &Path) -> bool {
+    fn matches(&self, name: &[u8], file: Option<&Path>) -> bool {
         match self {
             Pattern::All | Pattern::Always => true,
             // That of an index is also for its directory, which sends it.
             Pattern::Path(path) => {
                 path::is_at_or_below(name, path)
-                    || name.ends_with(b"/")
+                    || file.is_some()
+                        && name.ends_with(b"/")
                         && path.strip_suffix(path::INDEX.as_bytes()) == Some(name)
             }
-            Pattern::Extension(end) => {
-                file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())
-            }
+            Pattern::Extension(end) => file
+                .is_some_and(|file| file.as_os_str().as_encoded_bytes().ends_with(end.as_bytes())),
         }
     }
 }
@@ -139,10 +145,11 @@ impl FromStr for HeaderRule {
 mod tests {
     use super::*;
 
-    fn fields(rules: &[&str], name: &str, file: &str) -> (String, bool) {
+    fn fields<'a>(rules: &[&str], name: &str, file: impl Into<Option<&'a str>>) -> (String, bool) {
         let rules: Vec<HeaderRule> = rules.iter().map(|rule| rule.parse().unwrap()).collect();
         let mut out = Vec::new();
-        let caching = HeaderRule::put_all(&rules, name.as_bytes(), Path::new(file), &mut out);
+        let file = file.into().map(Path::new);
+        let caching = HeaderRule::put_all(&rules, name.as_bytes(), file, &mut out);
         (String::from_utf8(out).unwrap(), caching)
     }
 
@@ -176,6 +183,12 @@ mod tests {
         ] {
             assert_eq!(fields(&rules, name, "index.html").0, expected, "{name}");
         }
+    }
+
+    #[test]
+    fn listing_had_the_fields_of_an_index_that_does_not_exist() {
+        let rules = ["/x/index.html A: b", "*.html Cache-Control: max-age=60", "/x/ C: d", "E: f"];
+        assert_eq!(fields(&rules, "/x/", None), ("C: d\r\nE: f\r\n".to_owned(), false));
     }
 
     #[test]

@@ -249,6 +249,7 @@ fn files_have_the_fields_of_the_settings() {
         assert_eq!(file.field("Cache-Control"), Some("no-cache"));
         let list = client.request("GET /data/", "");
         assert_eq!((list.status, list.field("Cache-Control")), (200, Some("no-cache")));
+        assert_eq!(list.field("Content-Security-Policy"), None);
         assert_eq!(client.request("GET /none", "").field("X-Frame-Options"), None);
     });
 }

@@ -61,10 +61,15 @@ impl RepresentationHeaders {
         RepresentationHeaders { caching: Caching::NoStore, ..Self::plain(content_type) }
     }
 
-    /// Adds the fields that the rules have for a file, of which clients request the canonical path `name`. A
-    /// Cache-Control of the rules replaces the usual one.
-    pub(crate) fn with_fields(mut self, rules: &[HeaderRule], name: &[u8], path: &Path) -> Self {
-        if HeaderRule::put_all(rules, name, path, &mut self.fields) {
+    /// Adds the fields that the rules have for a file, or for a listing without one, of which clients request the
+    /// canonical path `name`. A Cache-Control of the rules replaces the usual one.
+    pub(crate) fn with_fields(
+        mut self,
+        rules: &[HeaderRule],
+        name: &[u8],
+        file: Option<&Path>,
+    ) -> Self {
+        if HeaderRule::put_all(rules, name, file, &mut self.fields) {
             self.caching = Caching::Unspecified;
         }
         self

@@ -288,7 +288,7 @@ impl Files {
                 codings,
                 (types, rules.max_age),
             )
-            .with_fields(&rules.headers, file.name(), path)
+            .with_fields(&rules.headers, file.name(), Some(path))
         };
         let clock = &context.responder.clock;
         match content {

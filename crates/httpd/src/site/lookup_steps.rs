@@ -240,7 +240,7 @@ impl<C: Commands> StepContext<'_, '_, C> {
         let mut representation = RepresentationHeaders::uncached(content_type).with_fields(
             &files.options(file).headers,
             file.name(),
-            file.paths.plain.as_path(),
+            None,
         );
         representation.varies_by_type = true;
         let clock = &context.responder.clock;
