@@ -192,6 +192,21 @@ fn precompressed_file_is_sent_to_clients_that_accept_it() {
 }
 
 #[test]
+fn precompressed_files_of_a_missing_file_were_looked_for() {
+    let root = site();
+    fs::create_dir(root.path().join("sub")).unwrap();
+    write(&root, "1000.txt.gz", b"coded");
+    let mut stage = Stage::new(root.path());
+    for (target, status) in [("/none", 404), ("/sub/", 404), ("/sub", 301)] {
+        let before = stage.io.file_ops;
+        assert_eq!(get(&mut stage, target, "Accept-Encoding: gzip|").status, status);
+        assert_eq!(stage.io.file_ops, (before.0 + 1, before.1, before.2), "{target}");
+    }
+    fs::remove_file(root.path().join("1000.txt")).unwrap();
+    assert_eq!(get(&mut stage, "/1000.txt", "Accept-Encoding: gzip|").status, 404);
+}
+
+#[test]
 fn conditions_and_ranges_apply_to_the_coded_file() {
     let root = site();
     write(&root, "1000.txt.gz", b"0123456789");

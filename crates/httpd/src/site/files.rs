@@ -151,7 +151,6 @@ impl Files {
         request: &RequestHead<'_>,
         mut lookup: FileLookup,
     ) -> bool {
-        let precompressed = !self.options(&lookup).no_precompressed;
         match self.find(&lookup, x.io.now()) {
             CacheLookup::Fresh(_, codings) => {
                 let (options, cached) = (lookup.options, (lookup.name(), codings));
@@ -160,9 +159,10 @@ impl Files {
                 }
                 lookup.codings = codings;
                 lookup.coding = choose(request, codings);
+                lookup.step = LookupStep::Open;
             }
             CacheLookup::Stale(..) => lookup.step = LookupStep::Revalidate,
-            CacheLookup::Miss => lookup.step = LookupStep::first(precompressed),
+            CacheLookup::Miss => {}
         }
         self.begin(context, x, request, lookup);
         false
@@ -200,7 +200,7 @@ impl Files {
                 FileOp::Stat((root, lookup.paths.of(Some(Coding::ALL[at]))))
             }
             LookupStep::List => FileOp::List((root, lookup.directory())),
-            LookupStep::Open | LookupStep::Read(..) => {
+            LookupStep::Find | LookupStep::Open | LookupStep::Read(..) => {
                 FileOp::Open((root, lookup.path()), Access::Read)
             }
         };

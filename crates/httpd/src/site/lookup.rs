@@ -42,12 +42,15 @@ pub(crate) struct FileLookup {
 pub(crate) enum LookupStep {
     /// Stats the file, to revalidate a cached response.
     Revalidate,
-    /// Stats the file in coding number `at`, before opening the file or, if `revalidates`, to
-    /// revalidate a cached response.
+    /// Opens the plain file. If there is one, its coded siblings are looked for.
+    Find,
+    /// Stats the file in coding number `at`, to send the file that is open or, without one, to revalidate a cached
+    /// response.
     Sibling {
         at: usize,
-        revalidates: bool,
+        opened: Option<Box<(File, Metadata)>>,
     },
+    /// Opens the file, whose codings are known.
     #[default]
     Open,
     /// Reads a small file, with the validators of when it was opened.
@@ -71,16 +74,6 @@ pub(crate) struct Collection {
     /// The bytes read so far.
     pub(crate) bytes: Vec<u8>,
     pub(crate) place: Reservation,
-}
-
-impl LookupStep {
-    /// The first step for a file that is not cached.
-    pub(crate) fn first(precompressed: bool) -> Self {
-        match precompressed {
-            true => LookupStep::Sibling { at: 0, revalidates: false },
-            false => LookupStep::Open,
-        }
-    }
 }
 
 impl FileLookup {
@@ -137,7 +130,7 @@ impl FileLookup {
             only_plain: false,
             is_fallback: false,
             options,
-            step: LookupStep::Open,
+            step: LookupStep::Find,
         }
     }
 

@@ -56,13 +56,19 @@ impl<C: Commands> StepContext<'_, '_, C> {
     fn advance(&mut self, outcome: io::Result<FileOutcome>) -> LookupResult {
         match (std::mem::take(&mut self.file.step), outcome) {
             (LookupStep::Revalidate, outcome) => self.revalidate(metadata(&outcome)),
-            (LookupStep::Sibling { at, revalidates }, outcome) => {
+            (LookupStep::Sibling { at, opened }, outcome) => {
                 if metadata(&outcome).is_some_and(|meta| meta.kind == FileKind::Regular) {
                     self.file.codings.add(Coding::ALL[at]);
                 }
-                self.after_sibling(at, revalidates)
+                self.after_sibling(at, opened)
             }
-            (LookupStep::Open, Ok(FileOutcome::Opened(opened))) => {
+            (LookupStep::Find, Ok(FileOutcome::Opened(opened)))
+                if opened.1.kind == FileKind::Regular && self.looks_for_siblings() =>
+            {
+                self.file.step = LookupStep::Sibling { at: 0, opened: Some(opened) };
+                LookupResult::NextStep
+            }
+            (LookupStep::Find | LookupStep::Open, Ok(FileOutcome::Opened(opened))) => {
                 let (from, meta) = *opened;
                 self.opened(from, meta)
             }
@@ -94,6 +100,10 @@ impl<C: Commands> StepContext<'_, '_, C> {
         self.files.options(self.file)
     }
 
+    fn looks_for_siblings(&self) -> bool {
+        self.file.coding.is_none() && !self.options().no_precompressed
+    }
+
     /// Revalidates the file's entry in the cache if `same` accepts it. Returns false if not, or if there is none.
     fn revalidate_entry(&mut self, same: impl FnOnce(&CachedFile) -> bool) -> bool {
         let files = &mut *self.files;
@@ -104,24 +114,28 @@ impl<C: Commands> StepContext<'_, '_, C> {
     /// Compares the file with its entry in the cache, if there is one.
     fn revalidate(&mut self, meta: Option<Metadata>) -> LookupResult {
         let is_same = self.revalidate_entry(|source| source.is_dated && Some(source.meta) == meta);
-        let check_siblings = !self.options().no_precompressed && self.file.coding.is_none();
         self.file.step = match is_same {
-            true if check_siblings => LookupStep::Sibling { at: 0, revalidates: true },
+            true if self.looks_for_siblings() => LookupStep::Sibling { at: 0, opened: None },
             true => return self.answer_revalidated(),
-            false => LookupStep::first(check_siblings),
+            false => LookupStep::Find,
         };
         LookupResult::NextStep
     }
 
-    /// Looks for the next precompressed file; after the last one, answers from the cache or opens the file.
-    fn after_sibling(&mut self, at: usize, revalidates: bool) -> LookupResult {
+    /// Looks for the next precompressed file; after the last one, continues with the open file, answers from the cache or
+    /// opens the file.
+    fn after_sibling(&mut self, at: usize, opened: Option<Box<(File, Metadata)>>) -> LookupResult {
         if at + 1 < Coding::ALL.len() {
-            self.file.step = LookupStep::Sibling { at: at + 1, revalidates };
+            self.file.step = LookupStep::Sibling { at: at + 1, opened };
             return LookupResult::NextStep;
+        }
+        if let Some(opened) = opened {
+            let (from, meta) = *opened;
+            return self.opened_file(from, meta);
         }
         let codings = self.file.codings;
         let same = |source: &CachedFile| source.codings.precompressed() == codings;
-        if revalidates && self.revalidate_entry(same) {
+        if self.revalidate_entry(same) {
             return self.answer_revalidated();
         }
         self.file.step = LookupStep::Open;
@@ -287,11 +301,10 @@ impl<C: Commands> StepContext<'_, '_, C> {
         };
         lookup.is_fallback = true;
         *self.file = lookup;
-        let precompressed = !self.options().no_precompressed;
         self.file.step = match self.files.find(self.file, self.x.io.now()) {
             CacheLookup::Fresh(..) => return self.answer_revalidated(),
             CacheLookup::Stale(..) => LookupStep::Revalidate,
-            CacheLookup::Miss => LookupStep::first(precompressed),
+            CacheLookup::Miss => LookupStep::Find,
         };
         LookupResult::NextStep
     }
