@@ -122,7 +122,7 @@ impl Limits {
         let head = max_head + max_headers * Self::FIELD_BYTES;
         // A request that waits for a file holds its head, its target, and the file's path in each coding.
         // One that receives its body holds its head twice: as bytes and as header fields.
-        let file = head + 5 * self.max_request_line_bytes.min(max_head);
+        let file = head + self.lookup_bytes();
         let body = head + max_head + max_headers * Self::OVERHEAD / 4;
         // A file evicted from the cache stays in memory until the responses with it are sent.
         let responses = HIGH_WATER + max_cached_file_bytes as usize;
@@ -133,6 +133,13 @@ impl Limits {
         let growing = usize::try_from(self.max_body_bytes.saturating_mul(2)).unwrap_or(usize::MAX);
         let bodies = self.max_body_memory.saturating_add(self.max_body_memory.min(growing));
         (connections as usize).saturating_mul(each).saturating_add(cache).saturating_add(bodies)
+    }
+
+    /// Returns the maximum bytes of the target and the paths of a request that waits for a file.
+    fn lookup_bytes(&self) -> usize {
+        let line = self.max_request_line_bytes.min(self.max_head_bytes);
+        // In canonical form, a byte may take three. Only a file that was opened has paths in the codings.
+        3 * line + line + 3 * line.min(libc::PATH_MAX as usize)
     }
 }
 
@@ -158,6 +165,31 @@ impl Default for Limits {
             cache_ttl: Duration::from_secs(1),
             #[cfg(feature = "compression")]
             max_compressed_memory: 64 << 20,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decision::coding::Coding;
+    use crate::decision::options::ResponseOptions;
+    use crate::message::path;
+    use crate::site::lookup::FileLookup;
+
+    #[test]
+    fn paths_in_all_codings_took_more_memory_than_was_counted() {
+        for line in [1 << 10, 4 << 10, 8 << 10, 16 << 10] {
+            let limits = Limits { max_request_line_bytes: line, ..Limits::default() };
+            let target = [b"/", &b"|".repeat(line - b"GET / HTTP/1.1\r\n".len())[..]].concat();
+            let options = ResponseOptions::last(true);
+            let lookup = FileLookup::open(&path::canonical(&target), None, options).unwrap();
+            let len = |coding| lookup.paths.of(coding).as_path().as_os_str().len();
+            let mut held = lookup.target.len() + len(None);
+            if target.len() < libc::PATH_MAX as usize {
+                held += Coding::ALL.iter().map(|coding| len(Some(*coding))).sum::<usize>();
+            }
+            assert!(held <= limits.lookup_bytes(), "{held} bytes with a line of {line}");
         }
     }
 }
