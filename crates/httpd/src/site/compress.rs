@@ -8,7 +8,7 @@ use evring::{Commands, Cx, Others};
 use tracing::error;
 
 use crate::decision::coding::Coding;
-use crate::decision::conditions::Validators;
+use crate::decision::conditions::{PreconditionResult, Validators};
 use crate::site::compressor::{Compressed, CompressedContent, Origin};
 use crate::site::context::Context;
 use crate::site::files::Files;
@@ -33,9 +33,15 @@ impl FileLookup {
 }
 
 impl<C: Commands> StepContext<'_, '_, C> {
-    /// Starts to compress a file that was just opened.
+    /// Starts to compress a file that was just opened, unless the response to a conditional request has no content.
     pub(super) fn begin_compression(&mut self, from: File, meta: Metadata) -> LookupResult {
-        let StepContext { files, context, x, file, .. } = self;
+        let StepContext { files, context, x, file, request } = self;
+        let validators = Validators::of(&meta, file.coding, x.io.wall_time()).of_compressed();
+        if validators.evaluate(request) != PreconditionResult::Proceed {
+            let mut prepared = files.prepare(context, file, validators, FileContent::Bytes(b""));
+            let proceed = context.send_planned(x, &mut prepared, request, file.options);
+            return LookupResult::Answered(proceed);
+        }
         file.put_key(&mut files.key);
         let fits = meta.len <= u64::from(files.options(file).compression.max_bytes);
         let compressor = files.compressor.as_ref().filter(|_| fits);
@@ -44,7 +50,6 @@ impl<C: Commands> StepContext<'_, '_, C> {
             context.metrics.own().uncompressed_files.add(1);
             return file.send_plain();
         };
-        let validators = Validators::of(&meta, file.coding, x.io.wall_time()).of_compressed();
         let bytes = Vec::with_capacity(meta.len as usize);
         let next = LookupResult::Read(from.clone(), 0..meta.len.min(READ_BYTES));
         file.step =

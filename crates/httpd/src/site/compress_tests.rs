@@ -42,3 +42,21 @@ fn file_that_cannot_be_read_was_read_again_to_compress_it_without_end() {
     let metrics = stage.app.context.metrics.own();
     assert_eq!(metrics.uncompressed_files.get(), 1);
 }
+
+#[test]
+fn file_was_compressed_for_a_response_without_content() {
+    let (_root, mut stage) = stage();
+    stage.io.failing_reads = 1;
+    let plain = get(&mut stage, "");
+    let tag = format!("W/{}.br\"", plain.field("ETag").unwrap().trim_end_matches('"'));
+    for _ in 0..2 {
+        let response = get(&mut stage, &format!("If-None-Match: {tag}\r\n"));
+        assert_eq!((response.status, response.field("ETag")), (304, Some(&tag[..])));
+        assert_eq!(response.field("Vary"), Some("Accept-Encoding"));
+    }
+    let before = stage.io.file_ops.2;
+    let failed = get(&mut stage, "If-Match: \"other\"\r\n");
+    assert_eq!(failed.status, 412);
+    assert_eq!(stage.io.file_ops.2, before);
+    assert_eq!(stage.app.context.metrics.own().compressed_files.get(), 0);
+}
