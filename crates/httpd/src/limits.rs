@@ -183,7 +183,7 @@ mod tests {
             let limits = Limits { max_request_line_bytes: line, ..Limits::default() };
             let target = [b"/", &b"|".repeat(line - b"GET / HTTP/1.1\r\n".len())[..]].concat();
             let options = ResponseOptions::last(true);
-            let lookup = FileLookup::open(&path::canonical(&target), None, options).unwrap();
+            let lookup = FileLookup::open(&path::canonical(&target), options).unwrap();
             let len = |coding| lookup.paths.of(coding).as_path().as_os_str().len();
             let mut held = lookup.target.len() + len(None);
             if target.len() < libc::PATH_MAX as usize {

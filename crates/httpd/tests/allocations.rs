@@ -92,11 +92,12 @@ fn cached_file_is_served_without_allocation_on_every_backend() {
 #[test]
 fn cached_file_is_served_without_allocation() {
     let root = site();
-    const REQUESTS: [&[u8]; 4] = [
+    const REQUESTS: [&[u8]; 5] = [
         b"GET /short HTTP/1.1\r\nHost: a\r\n\r\n",
         b"GET /long HTTP/1.1\r\nHost: a\r\nAccept: */*\r\nUser-Agent: test\r\n\r\n",
         b"HEAD /long HTTP/1.1\r\nHost: a\r\nConnection: keep-alive\r\n\r\n",
         b"GET /short HTTP/1.0\r\nConnection: keep-alive\r\n\r\n",
+        b"GET /short?v=1 HTTP/1.1\r\nHost: a\r\n\r\n",
     ];
     let mut stage = Stage::new(root.path());
     let round = |stage: &mut Stage| {

@@ -107,14 +107,14 @@ impl Site {
         request: &RequestHead<'_>,
         options: ResponseOptions,
     ) -> bool {
-        match self.files.answer(&mut self.context, x, request, options) {
+        match self.files.answer(&mut self.context, x, request, request.target, options) {
             Some(proceed) => proceed,
             None => self.answer_uncached(x, request, options),
         }
     }
 
-    /// Answers a request whose target is not a key of the cache. Returns whether the next request
-    /// may be processed.
+    /// Answers a request whose target is not a key of the cache; its canonical path may be one. Returns whether the next
+    /// request may be processed.
     #[cold]
     fn answer_uncached(
         &mut self,
@@ -137,7 +137,10 @@ impl Site {
         if is_first_host && *name == *STATUS.as_bytes() && status::is_shown_by(self) {
             return status::answer(self, x, request, options);
         }
-        let lookup = match FileLookup::open(&name, query, options) {
+        if let Some(proceed) = self.files.answer(&mut self.context, x, request, &name, options) {
+            return proceed;
+        }
+        let lookup = match FileLookup::open(&name, options) {
             Ok(lookup) => lookup,
             Err(Status::NOT_FOUND) => {
                 return self.context.send_error(x, Status::NOT_FOUND, options);
@@ -147,7 +150,8 @@ impl Site {
         if !self.has_root(options.host) {
             return self.answer_page(x, request, lookup.paths.plain.as_path(), options);
         }
-        self.files.look_up(&mut self.context, x, request, lookup)
+        self.files.look_up(&self.context, x, request, lookup);
+        false
     }
 
     /// Answers a request for a canonical path that is redirected. Returns `None` if it is not, else whether the next

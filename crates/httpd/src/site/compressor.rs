@@ -234,7 +234,7 @@ mod tests {
         let options = ResponseOptions::new(&request, 0, true);
         let kind = FileKind::Regular;
         Origin {
-            file: FileLookup::open(b"/a", None, options).unwrap(),
+            file: FileLookup::open(b"/a", options).unwrap(),
             meta: Metadata { kind, len: 5, modified_ns: 0, changed_ns: 0, inode: 1 },
             validators: Validators::default(),
         }

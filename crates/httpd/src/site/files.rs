@@ -74,28 +74,28 @@ impl Files {
         &self.hosts.get(lookup.options.host).options
     }
 
-    /// Answers a GET or HEAD if its target is a key of the cache. Returns whether the next request may
-    /// be processed, or `None` if it is no key.
+    /// Answers a GET or HEAD if the file `name` is cached. Returns whether the next request may be processed, or `None` if
+    /// it is not cached.
     #[inline(always)]
     pub(crate) fn answer(
         &mut self,
         context: &mut Context,
         x: &mut Cx<'_, impl Commands, State>,
         request: &RequestHead<'_>,
+        name: &[u8],
         options: ResponseOptions,
     ) -> Option<bool> {
         let found = match options.host {
-            HostIndex(0) => self.cache.find(request.target, x.io.now()),
+            HostIndex(0) => self.cache.find(name, x.io.now()),
             host => {
-                put_key(&mut self.key, request.target, host, None);
+                put_key(&mut self.key, name, host, None);
                 self.cache.find(&self.key, x.io.now())
             }
         };
         match found {
             CacheLookup::Fresh(prepared, codings) => {
                 if request.conditional || request.has_accept_encoding && !codings.is_empty() {
-                    let cached = (request.target, codings);
-                    return self.answer_cached(context, x, request, options, cached);
+                    return self.answer_cached(context, x, request, options, (name, codings));
                 }
                 let sent = prepared.send(x.io, x.id, &context.responder.clock, options);
                 Some(x.state.record(sent))
@@ -142,30 +142,20 @@ impl Files {
         }
     }
 
-    /// Answers a request for the file of a lookup, which may be cached under its canonical name.
-    /// Returns whether the next request may be processed.
+    /// Looks up a file that is not cached, at least not in the preferred coding.
     pub(crate) fn look_up(
         &mut self,
-        context: &mut Context,
+        context: &Context,
         x: &mut Cx<'_, impl Commands, State>,
         request: &RequestHead<'_>,
         mut lookup: FileLookup,
-    ) -> bool {
-        match self.find(&lookup, x.io.now()) {
-            CacheLookup::Fresh(_, codings) => {
-                let (options, cached) = (lookup.options, (lookup.name(), codings));
-                if let Some(proceed) = self.answer_cached(context, x, request, options, cached) {
-                    return proceed;
-                }
-                lookup.codings = codings;
-                lookup.coding = choose(request, codings);
-                lookup.step = LookupStep::Open;
-            }
-            CacheLookup::Stale(..) => lookup.step = LookupStep::Revalidate,
-            CacheLookup::Miss => {}
+    ) {
+        if let CacheLookup::Fresh(_, codings) = self.find(&lookup, x.io.now()) {
+            lookup.codings = codings;
+            lookup.coding = choose(request, codings);
+            lookup.step = LookupStep::Open;
         }
         self.begin(context, x, request, lookup);
-        false
     }
 
     /// Starts a lookup and pauses receiving until it is done.

@@ -20,7 +20,7 @@ const FALLBACK_SUFFIX: &[u8] = b"\0fb";
 /// A request that waits for a file operation.
 #[derive(Debug)]
 pub(crate) struct FileLookup {
-    /// Canonical path and query of the target, or the file's key in the cache.
+    /// Canonical path of the target, or the file's key in the cache.
     pub(crate) target: Arc<[u8]>,
     /// Length of the path in `target`, in bytes.
     name_len: usize,
@@ -93,18 +93,9 @@ impl FileLookup {
     ///
     /// # Errors
     /// Those of [`path::resolve`].
-    pub(crate) fn open(
-        name: &[u8],
-        query: Option<&[u8]>,
-        options: ResponseOptions,
-    ) -> Result<Self, Status> {
+    pub(crate) fn open(name: &[u8], options: ResponseOptions) -> Result<Self, Status> {
         let paths = Paths::new(&path::resolve(name)?);
-        let mut target = name.to_vec();
-        if let Some(query) = query {
-            target.push(b'?');
-            target.extend_from_slice(query);
-        }
-        Ok(Self::new(target.into(), name.len(), paths, options))
+        Ok(Self::new(name.into(), name.len(), paths, options))
     }
 
     /// Returns a lookup of the same file, for what becomes of it later.
@@ -171,10 +162,6 @@ impl FileLookup {
     /// Returns the codings of the plain file; a coded file has none.
     pub(crate) fn codings_beside(&self) -> Codings {
         if self.coding.is_none() { self.codings } else { Codings::default() }
-    }
-
-    pub(crate) fn query(&self) -> Option<&[u8]> {
-        self.target[self.name_len..].strip_prefix(b"?")
     }
 }
 

@@ -11,6 +11,7 @@ use crate::decision::coding::{Coding, Codings, choose};
 use crate::decision::conditions::Validators;
 use crate::decision::representation::RepresentationHeaders;
 use crate::file_options::FileOptions;
+use crate::message::path;
 use crate::message::request::RequestHead;
 use crate::message::status::Status;
 use crate::response::prepared::PreparedResponse;
@@ -155,8 +156,8 @@ impl<C: Commands> StepContext<'_, '_, C> {
                 LookupResult::NextStep
             }
             FileKind::Directory if !self.file.name().ends_with(b"/") => {
-                let (to, target) =
-                    ((&mut *self.x.io, self.x.id), (self.file.name(), self.file.query()));
+                let query = path::split(self.request.target).ok().and_then(|(_, query)| query);
+                let (to, target) = ((&mut *self.x.io, self.x.id), (self.file.name(), query));
                 let sent = self.context.responder.redirect(to, target, self.file.options);
                 LookupResult::Answered(self.x.state.record(sent))
             }
@@ -294,8 +295,8 @@ impl<C: Commands> StepContext<'_, '_, C> {
         let fallback = self.options().fallback.as_ref().filter(|_| {
             status == Status::NOT_FOUND && !self.file.is_fallback && is_navigation(self.request)
         });
-        let lookup = fallback
-            .and_then(|page| FileLookup::open(page.canonical(), None, self.file.options).ok());
+        let lookup =
+            fallback.and_then(|page| FileLookup::open(page.canonical(), self.file.options).ok());
         let Some(mut lookup) = lookup else {
             return self.answer_with_error(status);
         };
