@@ -293,20 +293,34 @@ fn each_coding_has_its_own_entity_tag() {
 }
 
 #[test]
-fn unused_large_file_is_closed() {
+fn unused_large_file_stayed_open_until_the_next_event() {
+    const MILLISECOND: Duration = Duration::from_millis(1);
     let root = site();
     let mut stage = Stage::new(root.path());
-    get(&mut stage, "/70000.txt", "");
-    let open = |root: &TempDir| {
+    let open = || {
         let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
         let ours = links.filter_map(|link| fs::read_link(link.path()).ok());
         ours.filter(|path| path.starts_with(root.path())).count()
     };
-    assert_eq!(open(&root), 1);
-    stage.pass(Duration::from_secs(12));
-    stage.connect();
-    get(&mut stage, "/1000.txt", "");
-    assert_eq!(open(&root), 0);
+    let time = Limits::default().cache_ttl + Duration::from_secs(10);
+    for _ in 0..2 {
+        let bytes = b"GET /70000.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";
+        stage.exchange(bytes);
+        stage.io.deadline = None;
+        stage.pass(time - MILLISECOND);
+        assert_eq!(open(), 1);
+        stage.pass(MILLISECOND);
+        assert_eq!((open(), stage.io.timer), (0, None));
+        stage.connect();
+    }
+    // A file that is being sent stays open, and closes soon afterwards.
+    stage.io.slow = true;
+    get(&mut stage, "/70000.txt", "");
+    stage.pass(Duration::from_secs(60));
+    assert_eq!(open(), 1);
+    stage.io.files.clear();
+    stage.pass(Duration::from_secs(10));
+    assert_eq!((open(), stage.io.timer), (0, None));
 }
 
 #[test]

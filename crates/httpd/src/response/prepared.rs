@@ -106,6 +106,11 @@ impl PreparedResponse {
         self.bytes.len() + self.representation.fields.len() + content
     }
 
+    /// Returns whether the body is an open file.
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.content, Content::File(_))
+    }
+
     /// Returns whether the body is an open file that is not being sent.
     pub(crate) fn is_open_and_idle(&self) -> bool {
         matches!(&self.content, Content::File(file) if !file.is_shared())

@@ -185,6 +185,10 @@ impl Application for Site {
         }
     }
 
+    fn timer(&mut self, io: &mut impl Commands, _: Others<'_, State>, _: u32) {
+        self.files.close_unused(io);
+    }
+
     fn stopping(&mut self, mut x: Cx<'_, impl Commands, State>) {
         if self.handlers.stop_protocol(&mut self.context, &mut x) {
             return;
@@ -210,7 +214,6 @@ fn tick(site: &mut Site, io: &mut impl Commands) -> Instant {
     let now = io.now();
     if site.context.responder.clock.tick(now, io) {
         site.context.metrics.own().copy_stats(&io.stats());
-        site.files.cache.close_idle(now);
     }
     now
 }

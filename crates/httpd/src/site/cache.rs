@@ -215,14 +215,21 @@ impl Cache {
     }
 
     /// Closes files without recent requests that are not being sent, so that deleted or replaced ones free their disk space.
-    pub(crate) fn close_idle(&mut self, now: Instant) {
+    /// Returns when to do so again, if a file is still open.
+    pub(crate) fn close_idle(&mut self, now: Instant) -> Option<Instant> {
+        let mut next = None;
         for at in (0..self.entries.len()).rev() {
             let entry = &self.entries[at];
-            let is_idle = entry.prepared.is_open_and_idle();
-            if is_idle && now > entry.fresh_until + Self::IDLE_TIMEOUT {
+            let closes_at = entry.fresh_until + Self::IDLE_TIMEOUT;
+            if entry.prepared.is_open_and_idle() && now >= closes_at {
                 self.remove(at);
+            } else if entry.prepared.is_open() {
+                // One that is being sent is looked at again.
+                let at = if now < closes_at { closes_at } else { now + Self::IDLE_TIMEOUT };
+                next = Some(next.map_or(at, |next: Instant| next.min(at)));
             }
         }
+        next
     }
 
     /// Closes a file that is not being sent, preferably one without recent requests. Returns false

@@ -106,11 +106,11 @@ fn file_that_is_being_sent_was_opened_again_for_the_next_request() {
     let response = PreparedResponse::from_file(representation, file, 1, &Clock::new());
     cache.insert(b"/large", response, source(1), now);
     let later = now + Limits::default().cache_ttl + Duration::from_secs(60);
-    cache.close_idle(later);
+    assert_eq!(cache.close_idle(later), Some(later + Cache::IDLE_TIMEOUT));
     assert!(matches!(cache.find(b"/large", later), CacheLookup::Stale(..)));
     drop(sent);
     // The request made the entry a recent one.
     let later = later + Duration::from_secs(60);
-    cache.close_idle(later);
+    assert_eq!(cache.close_idle(later), None);
     assert!(matches!(cache.find(b"/large", later), CacheLookup::Miss));
 }

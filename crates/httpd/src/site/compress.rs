@@ -1,7 +1,6 @@
 //! Requests for files that are compressed on the fly.
 
 use std::io;
-use std::time::Instant;
 
 use evring::files::{File, Metadata};
 use evring::{Commands, Cx, Others};
@@ -144,7 +143,7 @@ impl Files {
                     self.compressed(context, &mut x, origin, content);
                 }
                 // The client has gone, or has got the plain file. The next one gets this.
-                _ => self.keep_compressed(context, origin, content, io.now()),
+                _ => self.keep_compressed(context, origin, content, io),
             }
         }
     }
@@ -166,7 +165,7 @@ impl Files {
         context: &Context,
         Origin { file, meta, validators }: Origin,
         content: Option<CompressedContent>,
-        now: Instant,
+        io: &mut impl Commands,
     ) {
         if !validators.is_stable {
             return;
@@ -183,7 +182,7 @@ impl Files {
             }
             None => return,
         };
-        self.keep(&file, prepared, (meta, is_dated), now);
+        self.keep(&file, prepared, (meta, is_dated), io);
     }
 
     /// Takes the work of a connection that waits for a compressed file.

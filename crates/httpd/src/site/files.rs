@@ -26,6 +26,9 @@ use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
 use crate::site::state::{PendingWork, State};
 
+/// The timer of the site's own, which closes unused files.
+const CLOSE_TIMER: u32 = 0;
+
 /// A slot for an open file, released on drop.
 struct OpenFileSlot(Rc<Cell<usize>>);
 
@@ -47,6 +50,8 @@ pub(crate) struct Files {
     spare: Vec<Box<PendingWork>>,
     /// Open files that are too large for the cache.
     open_files: Rc<Cell<usize>>,
+    /// Whether the timer that closes unused ones is set.
+    closes_unused: bool,
     /// Compresses files of which there is no precompressed one.
     #[cfg(feature = "compression")]
     pub(crate) compressor: Option<Compressor>,
@@ -64,6 +69,7 @@ impl Files {
             key: Vec::with_capacity(256),
             spare: (0..Self::INITIAL_SPARE).map(|_| Box::default()).collect(),
             open_files: Rc::default(),
+            closes_unused: false,
             #[cfg(feature = "compression")]
             compressor: None,
         }
@@ -303,11 +309,23 @@ impl Files {
         file: &FileLookup,
         prepared: PreparedResponse,
         (meta, is_dated): (Metadata, bool),
-        now: Instant,
+        io: &mut impl Commands,
     ) {
+        let is_open = prepared.is_open();
         let codings = file.codings_beside();
         file.put_key(&mut self.key);
         let source = CachedFile { paths: Arc::clone(&file.paths), meta, codings, is_dated };
-        self.cache.insert(&self.key, prepared, Some(source), now);
+        self.cache.insert(&self.key, prepared, Some(source), io.now());
+        if is_open && !self.closes_unused {
+            self.close_unused(io);
+        }
+    }
+
+    /// Closes unused files, and sets the timer to do so again while a file is open.
+    pub(crate) fn close_unused(&mut self, io: &mut impl Commands) {
+        let next = self.cache.close_idle(io.now());
+        // Without timers, unused files are closed when another one is opened.
+        let is_set = io.set_timer(CLOSE_TIMER, next).is_ok();
+        self.closes_unused = is_set && next.is_some();
     }
 }

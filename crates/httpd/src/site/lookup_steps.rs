@@ -237,7 +237,7 @@ impl<C: Commands> StepContext<'_, '_, C> {
         let proceed =
             chosen.is_none() && context.send_planned(x, &mut prepared, request, file.options);
         if is_kept {
-            files.keep(file, prepared, (meta, is_dated), x.io.now());
+            files.keep(file, prepared, (meta, is_dated), x.io);
         }
         match chosen {
             Some(coding) => self.choose_coding(coding),

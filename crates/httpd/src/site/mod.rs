@@ -83,7 +83,7 @@ use crate::site::wakers::Wakers;
 ///
 /// A cached small file is served with one lookup and one copy. Other files require file operations
 /// of the mechanism. The connection does not receive meanwhile, so responses are in the order
-/// of their requests without a queue.
+/// of their requests without a queue. The site uses timer 0 of [`Config::max_timers`](evring::Config::max_timers).
 #[derive(Debug)]
 pub struct Site {
     pub(crate) context: Context,

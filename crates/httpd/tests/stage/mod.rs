@@ -37,6 +37,8 @@ pub(crate) struct Io {
     /// Bytes that the kernel holds.
     held: u64,
     pub(crate) deadline: Option<Instant>,
+    /// When the timer of the site's own expires.
+    pub(crate) timer: Option<Instant>,
     pub(crate) close: Option<Close>,
     /// A layer around the site has closed the connection: sends have no effect.
     pub(crate) refuses: bool,
@@ -95,6 +97,7 @@ impl Stage {
             kernel_takes: false,
             held: 0,
             deadline: None,
+            timer: None,
             close: None,
             refuses: false,
             stopping: false,
@@ -153,19 +156,25 @@ impl Stage {
         std::mem::take(&mut self.io.sent)
     }
 
-    /// Lets time pass, from one deadline to the next.
+    /// Lets time pass, from one deadline or timer to the next.
     pub(crate) fn pass(&mut self, time: Duration) {
         let end = self.io.now + time;
         self.io.wall += time;
         loop {
-            let due = self.io.deadline.filter(|at| *at <= end);
+            let due = self.io.deadline.into_iter().chain(self.io.timer).min();
+            let due = due.filter(|at| *at <= end);
             self.io.now = due.unwrap_or(end).max(self.io.now);
             if due.is_none() {
                 return;
             }
-            self.io.deadline = None;
             let Stage { app, io, state, .. } = self;
-            app.expired(Cx { io, id: ID, state, others: Others::none() });
+            if io.timer == due {
+                io.timer = None;
+                app.timer(io, Others::none(), 0);
+            } else {
+                io.deadline = None;
+                app.expired(Cx { io, id: ID, state, others: Others::none() });
+            }
             self.run();
         }
     }
@@ -420,8 +429,10 @@ impl Commands for Io {
         self.deadline
     }
 
-    fn set_timer(&mut self, _: u32, _: Option<Instant>) -> Result<(), NoTimer> {
-        unreachable!("a site has no timers of its own")
+    fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
+        assert_eq!(timer, 0, "a site has one timer");
+        self.timer = at;
+        Ok(())
     }
 
     fn busy_poll(&mut self, _: Duration) {
