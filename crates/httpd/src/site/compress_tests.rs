@@ -22,7 +22,7 @@ fn stage() -> (TempDir, Stage) {
     (root, stage)
 }
 
-const PAGE: [u8; 100_000] = [b'a'; 100_000];
+static PAGE: [u8; 100_000] = [b'a'; 100_000];
 
 fn get(stage: &mut Stage, fields: &str) -> ParsedResponse {
     let head = format!("GET /a.html HTTP/1.1\r\nHost: a\r\nAccept-Encoding: br\r\n{fields}\r\n");
