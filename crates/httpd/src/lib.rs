@@ -47,7 +47,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 // The stage of the tests names the crate as its users do.
-#[cfg(test)]
+#[cfg(all(test, feature = "compression"))]
 extern crate self as evring_httpd;
 
 mod access_log;
