@@ -2,10 +2,10 @@
 //!
 //! Costs are kept for each call number, object (a kind, or files of one file system) and batch depth. A cost is the
 //! time that passes for the owner, for each call; that of a batch on threads, in the ring or on owner and threads is
-//! shared out. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is
-//! measured, with those of its row that follow it in the batch, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least
-//! of its costs: other programs make costs larger, not smaller. For the same reason one measurement raises a known
-//! cost by little.
+//! shared out when the last call has ended (`pages/measurements.rs`). All calls of one row in one batch have the same
+//! executor. Of the calls in place one in 64 is measured, with those of its row that follow it in the batch, of the
+//! other batches one in 16. A trial gives a few batches to another executor, and takes the least of its costs: other
+//! programs make costs larger, not smaller. For the same reason one measurement raises a known cost by little.
 
 use std::time::Instant;
 
@@ -36,8 +36,8 @@ const MEASURE_BATCHES: u32 = 16;
 /// Calls between two trials of another executor: at first, and at most.
 const TRIAL_EVERY: (u32, u32) = (1 << 10, 1 << 20);
 
-/// Returns which part of the present executor's cost another one must cost, so that two equal ones do not alternate. Calls
-/// return in place as soon as that costs less; for a small gain, they take no time of other cores.
+/// Returns which part of the present executor's cost another one must cost, so that two equal ones do not alternate.
+/// Calls return in place as soon as that costs less; for a small gain, they take no time of other cores.
 fn switch_below(executor: Executor) -> f32 {
     match executor {
         Executor::InPlace => 1.0,
@@ -117,10 +117,6 @@ struct Costs {
     /// The batch, and whether it is to be measured.
     batch: u32,
     batch_measured: bool,
-    /// The time of a measured batch, which its last call has, and the calls of this row that share it.
-    batch_ns: f32,
-    batch_calls: u32,
-    batch_by: Executor,
     until_measured: u32,
     calls_since_trial: u32,
     trial_every: u32,
@@ -173,8 +169,8 @@ impl Choices {
         self.costs.len() - 1
     }
 
-    /// Counts a call that is a batch of its own if it is to be made in place, and neither measured nor on trial. Returns
-    /// whether it was counted; otherwise the caller chooses.
+    /// Counts a call that is a batch of its own if it is to be made in place, and neither measured nor on trial.
+    /// Returns whether it was counted; otherwise the caller chooses.
     #[inline]
     pub(crate) fn pass_in_place(&mut self, row: Row) -> bool {
         self.costs(row, Depth(0)).pass(1)
@@ -221,7 +217,7 @@ impl Choices {
         time_ns as f32 > MAX_IN_PLACE_NS
     }
 
-    /// Reports the time of a measured call of another executor; on threads, the time since the batch began.
+    /// Reports the time of a measured batch by another executor, for each call.
     pub(crate) fn report(&mut self, row: Row, depth: Depth, executor: Executor, time_ns: u64) {
         self.costs(row, depth).report(executor, time_ns.max(1) as f32);
     }
@@ -265,9 +261,6 @@ impl Costs {
         raised: false,
         batch: 0,
         batch_measured: false,
-        batch_ns: 0.0,
-        batch_calls: 0,
-        batch_by: Executor::InPlace,
         until_measured: 1,
         calls_since_trial: 0,
         trial_every: TRIAL_EVERY.0,
@@ -300,11 +293,6 @@ impl Costs {
 
     /// Decides it, for so many calls since the last decision.
     fn decide(&mut self, calls: u32) {
-        if self.batch_calls > 0 {
-            let calls = std::mem::take(&mut self.batch_calls) as f32;
-            let batch_ns = std::mem::take(&mut self.batch_ns);
-            self.learn(self.batch_by, batch_ns / calls);
-        }
         self.calls_since_trial = self.calls_since_trial.saturating_add(calls);
         if self.trial_left == 0 && self.calls_since_trial >= self.trial_every {
             self.begin_trial();
@@ -345,27 +333,15 @@ impl Costs {
         executor != Executor::Shared || !is_slow
     }
 
-    /// Notes the cost of a call. That of a batch in the ring is the largest of its calls. That of a batch on threads is the
-    /// largest time, shared out to the calls that have ended: others of the batch may have been made in place.
+    /// Notes the cost of a call.
     fn report(&mut self, executor: Executor, ns: f32) {
-        if executor != Executor::InPlace || ns > MAX_IN_PLACE_NS {
-            // The next batch learns from it.
-            self.due = 0;
-        }
-        match executor {
-            Executor::InPlace | Executor::Shared => {
-                self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
-                self.learn(executor, ns);
-            }
-            _ => {
-                if self.batch_by != executor {
-                    (self.batch_ns, self.batch_calls) = (0.0, 0);
-                }
-                (self.batch_by, self.batch_ns) = (executor, self.batch_ns.max(ns));
-                self.batch_calls =
-                    if executor == Executor::Ring { 1 } else { self.batch_calls + 1 };
+        if matches!(executor, Executor::InPlace | Executor::Shared) {
+            self.slow = if ns > MAX_IN_PLACE_NS { self.slow.saturating_add(1) } else { 0 };
+            if self.slow > 0 {
+                self.due = 0;
             }
         }
+        self.learn(executor, ns);
     }
 
     fn learn(&mut self, executor: Executor, ns: f32) {
@@ -460,31 +436,23 @@ mod tests {
             let depth = Depth::of(calls as usize);
             for _ in 0..batches {
                 self.batch += 1;
+                let mut batch_measured = None;
                 for _ in 0..calls {
                     let Choice { executor, measured, .. } =
                         self.choices.choose(self.row, depth, self.batch, calls);
                     made[executor as usize] += 1;
-                    if measured {
-                        self.report(depth, executor, calls);
+                    if measured && executor == Executor::InPlace {
+                        let ns = self.ns[executor as usize];
+                        self.choices.report_in_place(self.row, depth, ns);
+                    } else if measured {
+                        batch_measured = Some(executor);
                     }
+                }
+                if let Some(executor) = batch_measured {
+                    self.choices.report(self.row, depth, executor, self.ns[executor as usize]);
                 }
             }
             made
-        }
-
-        /// Reports a call in a batch of so many.
-        fn report(&mut self, depth: Depth, executor: Executor, calls: u32) {
-            let ns = self.reported(executor, calls);
-            match executor {
-                Executor::InPlace => _ = self.choices.report_in_place(self.row, depth, ns),
-                _ => self.choices.report(self.row, depth, executor, ns),
-            }
-        }
-
-        /// Returns the time that is reported for a call in a batch of so many.
-        fn reported(&self, executor: Executor, calls: u32) -> u64 {
-            let shared_out = if executor == Executor::Threads { calls.into() } else { 1 };
-            self.ns[executor as usize].saturating_mul(shared_out)
         }
     }
 
@@ -629,20 +597,6 @@ mod tests {
     }
 
     #[test]
-    fn time_of_threads_is_shared_out_to_the_calls_of_the_row() {
-        let mut costs = Costs::UNKNOWN;
-        for time_ns in [1_000.0, 3_000.0, 2_000.0] {
-            costs.report(Executor::Threads, time_ns);
-        }
-        costs.begin_batch(64);
-        assert_eq!(costs.ns[Executor::Threads as usize], 1_000.0);
-        // The next batch has one.
-        costs.report(Executor::Threads, 900.0);
-        costs.begin_batch(64);
-        assert_eq!(costs.ns[Executor::Threads as usize], 950.0);
-    }
-
-    #[test]
     fn depths_learn_apart() {
         let mut run = Run::new(100, 5_000, 60);
         run.batches(1 << 10, 64);
@@ -701,7 +655,8 @@ mod tests {
                     refused += 1;
                     run.choices.report_refused(run.row, Depth::of(64), Executor::Ring);
                 } else if choice.measured {
-                    run.report(Depth::of(64), choice.executor, 64);
+                    let ns = run.ns[choice.executor as usize];
+                    run.choices.report(run.row, Depth::of(64), choice.executor, ns);
                 }
             }
         }

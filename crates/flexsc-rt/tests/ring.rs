@@ -265,6 +265,17 @@ fn choice_gives_the_ring_no_call_that_it_has_no_operation_for() {
 }
 
 #[test]
+fn ring_that_refuses_a_measured_batch_gets_no_other_one() {
+    let mut pages = register_with_ring(Config::default());
+    // The ring is set up.
+    let fsync = Call::bounded(libc::SYS_fsync, [usize::MAX, 0, 0, 0, 0, 0]);
+    let id = post(&mut pages, &fsync.pinned(Executor::Ring));
+    assert_eq!(errno(&complete(&mut pages, id)), Some(libc::EBADF));
+    run_batches(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]), 400, 64);
+    assert_eq!((pages.counters().on_ring, pages.counters().ring_refused), (1, 64));
+}
+
+#[test]
 fn configuration_turns_the_ring_off() {
     let mut config = Config::default();
     config.uses_ring = false;

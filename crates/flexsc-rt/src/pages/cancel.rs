@@ -20,10 +20,13 @@ impl Pages {
     /// `EINTR` if the cancellation came in time, else with the call's result. Without effect on a
     /// call that has completed. An id of other pages names a call of these, or none.
     pub fn cancel(&mut self, id: EntryId) {
-        let Some(slot) = self.slots.get_mut(id.index()) else { return };
+        let Some(slot) = self.slots.get(id.index()) else { return };
         if slot.generation != id.generation || slot.uncancellable || !self.process.is_current() {
             return;
         }
+        // The time until it is cancelled is not its cost.
+        self.abandon_measurement(id.index);
+        let slot = &mut self.slots[id.index()];
         match slot.place {
             Place::Free
             | Place::Done
@@ -51,8 +54,6 @@ impl Pages {
             Place::Thread => self.cancel_on_thread(id.index),
             Place::Ring => {
                 slot.place = Place::CancelledRing;
-                // The time until it is cancelled is not its cost.
-                slot.measured = None;
                 self.counters.interrupted += 1;
                 let name = self.ring_name(id.index);
                 self.ring.cancel(name);

@@ -116,6 +116,7 @@ impl Pages {
             while let Some(place) = self.shared.submitted[page].claim() {
                 let index = (page * ENTRIES + place) as u32;
                 self.counters.on_threads -= 1;
+                self.abandon_measurement(index);
                 match self.slots[index as usize].waits {
                     Waits::Bounded => self.execute_in_place(index),
                     _ => self.finish(index, NO_THREAD),

@@ -72,9 +72,8 @@ impl Pages {
             }
         }
         // Those that are measured are bounded, and wait for nothing else.
-        let mut now = None;
         for place in first..self.done.len() {
-            self.report(self.done[place], &mut now);
+            self.count_out(self.done[place]);
         }
         self.publish();
         has_any
@@ -206,12 +205,9 @@ impl Pages {
                     return refused.map(drop);
                 }
             }
-            let slot = &mut self.slots[index as usize];
-            slot.place = Place::Ring;
+            self.slots[index as usize].place = Place::Ring;
             // The owner makes those in place later.
-            if let Some(measured) = &mut slot.measured {
-                measured.calls = calls;
-            }
+            self.note_ring_batch(index, calls);
             self.counters.on_ring += 1;
         }
         Ok(())

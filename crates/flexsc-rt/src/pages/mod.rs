@@ -7,6 +7,7 @@ mod counters;
 mod execute;
 mod files;
 mod in_ring;
+mod measurements;
 mod post;
 mod room;
 mod routing;
@@ -24,7 +25,6 @@ use shared_ring::author::Process;
 use shared_ring::uring::SetupError;
 
 // A simulated machine includes this file with modules of its own.
-use super::clock::Instant;
 use super::readiness::Readiness;
 use super::ring::Ring;
 use super::threads::Threads;
@@ -39,6 +39,7 @@ use crate::shared::Shared;
 
 pub use config::Config;
 pub use counters::Counters;
+use measurements::{MeasurementId, Measurements};
 pub(crate) use room::Room;
 pub use take::Completion;
 
@@ -122,31 +123,8 @@ struct Slot {
     /// The place of its file in the table of the ring, or [`NO_PLACE`].
     file: u32,
     row: Row,
-    /// A call on a thread or in the ring whose time is to be reported.
-    measured: Option<Measured>,
-}
-
-/// A call whose time is to be reported.
-#[derive(Clone, Copy, Debug)]
-struct Measured {
-    depth: Depth,
-    executor: Executor,
-    /// The calls of the ring that share the time.
-    calls: u32,
-    since: Instant,
-}
-
-/// A batch whose time is to be reported when owner and threads have made it.
-#[derive(Clone, Copy, Debug)]
-struct MeasuredBatch {
-    row: Row,
-    depth: Depth,
-    /// The calls of the row, and those of them that threads have.
-    calls: u32,
-    on_threads: u32,
-    /// The number of the batch.
-    batch: u32,
-    since: Instant,
+    /// The measurement that counts it, if a thread or the ring has it.
+    measured: Option<MeasurementId>,
 }
 
 /// Syscall pages, registered by one thread, their owner.
@@ -179,8 +157,6 @@ pub struct Pages {
     done: VecDeque<u32>,
     /// Entries of the batch that the owner shares with threads, and takes back.
     given: Vec<u32>,
-    /// The shared batch that is measured.
-    measured_batch: Option<MeasuredBatch>,
     /// Pages of a shared batch in turn: one of the owner, the others of the active threads.
     lanes: usize,
     /// The owner's end of the queue of completions.
@@ -193,10 +169,10 @@ pub struct Pages {
     /// Turns in which a completion was there at once.
     busy_turns: u32,
     choices: Choices,
-    /// The choice for the calls of a row in this batch, and when the first measured one was given away.
+    measurements: Measurements,
+    /// The choice for the calls of a row in this batch.
     chosen: Option<(Row, Choice)>,
     depth: Depth,
-    batch_since: Option<Instant>,
     /// Calls that are not bounded.
     unreserved: usize,
     /// Calls that may wait indefinitely on a thread: those in flight of which that is known, and of others those on a
@@ -257,7 +233,6 @@ impl Pages {
             choices: Choices::new(if threads.is_some() { lanes } else { 0 }),
             threads,
             given: Vec::with_capacity(entries),
-            measured_batch: None,
             lanes,
             max_indefinite: usize::from(config.threads).saturating_sub(1).max(1),
             max_unreserved: entries - (config.reserve as usize).min(entries - 1),
@@ -279,9 +254,9 @@ impl Pages {
             registered_files: config.registered_files,
             files: None,
             busy_turns: 0,
+            measurements: Measurements::new(),
             chosen: None,
             depth: Depth::of(0),
-            batch_since: None,
             unreserved: 0,
             indefinite: 0,
             ready: EntryQueue::default(),

@@ -47,7 +47,7 @@ impl Pages {
         slot.file = self.files.as_ref().map_or(NO_PLACE, |files| files.place(call.file));
         let object = if slot.file == NO_PLACE { call.object } else { call.object.registered() };
         slot.row = self.choices.row(call.number, object);
-        slot.measured = None;
+        debug_assert_eq!(slot.measured, None, "the last call of the entry has ended");
         self.batch.push(index);
         self.counters.posted += 1;
         Ok(EntryId { index, generation: slot.generation })

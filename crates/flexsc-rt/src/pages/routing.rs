@@ -2,7 +2,7 @@
 
 use super::super::clock::Instant;
 use super::super::raw::INTERRUPTED;
-use super::{MEASURED, Measured, MeasuredBatch, Pages, Place, RING_BATCH, Slot};
+use super::{MEASURED, Pages, Place, RING_BATCH, Slot};
 use crate::call::{Executor, Waits};
 use crate::choice::{Choice, Choices, Depth, Row};
 use crate::error::Error;
@@ -26,7 +26,8 @@ impl Pages {
     fn begin_batch(&mut self) -> Depth {
         self.batch_number = self.batch_number.wrapping_add(1);
         self.depth = Depth::of(self.batch.len());
-        (self.chosen, self.batch_since) = (None, None);
+        self.chosen = None;
+        self.measurements.begin_batch();
         self.depth
     }
 
@@ -174,9 +175,7 @@ impl Pages {
                 }
                 let executor = choice.executor;
                 if choice.measured {
-                    let since = *self.batch_since.get_or_insert_with(Instant::now);
-                    let measured = Measured { depth, executor, calls: 1, since };
-                    self.slots[index as usize].measured = Some(measured);
+                    self.measure(index, executor);
                 }
                 executor
             }
@@ -203,47 +202,13 @@ impl Pages {
             return Some(false);
         }
         if executor == Executor::Shared {
-            let is_owners = (index as usize / ENTRIES).is_multiple_of(self.lanes);
-            if self.slots[index as usize].measured.is_some() {
-                self.measure_shared(index, is_owners);
-            }
-            if is_owners {
+            if self.is_owners(index) {
                 return Some(false);
             }
             self.given.push(index);
         }
         self.assign_thread(index);
         None
-    }
-
-    /// Counts a measured call of a shared batch, of which one row is measured.
-    #[inline(never)]
-    fn measure_shared(&mut self, index: u32, is_owners: bool) {
-        let slot = &mut self.slots[index as usize];
-        let Some(Measured { depth, since, .. }) = slot.measured else { return };
-        let (row, batch) = (slot.row, self.batch_number);
-        // An earlier one ends too late.
-        let former = self.measured_batch.take_if(|former| former.batch == batch);
-        let first = MeasuredBatch { row, depth, calls: 0, on_threads: 0, batch, since };
-        let mut measured = former.unwrap_or(first);
-        if measured.row == row {
-            measured.calls += 1;
-            measured.on_threads += u32::from(!is_owners);
-        }
-        if measured.row != row || is_owners {
-            slot.measured = None;
-        }
-        self.measured_batch = Some(measured);
-    }
-
-    /// Reports the time of a measured batch that was shared, if no thread has a call of it any more.
-    fn end_shared(&mut self) {
-        if let Some(MeasuredBatch { row, depth, calls, since, .. }) =
-            self.measured_batch.take_if(|batch| batch.on_threads == 0)
-        {
-            let time_ns = since.elapsed().as_nanos() as u64 / u64::from(calls);
-            self.choices.report(row, depth, Executor::Shared, time_ns);
-        }
     }
 
     /// Chooses an executor for the calls of a row in this batch, or for the first of them.
@@ -266,17 +231,11 @@ impl Pages {
             let submitted = &self.shared.submitted[index as usize / ENTRIES];
             if !submitted.is_empty() && submitted.withdraw(index as usize % ENTRIES) {
                 self.counters.on_threads -= 1;
-                if self.slots[index as usize].measured.take().is_some()
-                    && let Some(measured) = &mut self.measured_batch
-                {
-                    measured.on_threads -= 1;
-                }
+                self.count_out(index);
                 self.execute_in_place(index);
             }
         }
-        if self.measured_batch.is_some() {
-            self.end_shared();
-        }
+        self.end_owners_part();
     }
 
     /// Returns whether the ring can make a posted call, which it was chosen for, and counts it if not.
@@ -295,39 +254,9 @@ impl Pages {
     /// Notes that the ring has no operation for a call.
     #[cold]
     pub(super) fn ring_refuses(&mut self, index: u32) {
-        let slot = &mut self.slots[index as usize];
-        slot.measured = None;
-        let row = slot.row;
+        self.abandon_measurement(index);
+        let row = self.slots[index as usize].row;
         self.choices.report_refused(row, self.depth, Executor::Ring);
         self.chosen = None;
-    }
-
-    /// Reports the time of a call that has ended, if it is measured. The clock is read once for completions that are
-    /// taken together.
-    #[inline]
-    pub(super) fn report(&mut self, index: u32, now: &mut Option<Instant>) {
-        if self.slots[index as usize].measured.is_some() {
-            self.report_measured(index, now);
-        }
-    }
-
-    #[inline(never)]
-    fn report_measured(&mut self, index: u32, now: &mut Option<Instant>) {
-        let slot = &mut self.slots[index as usize];
-        if let Some(Measured { depth, executor, calls, since }) = slot.measured.take() {
-            if executor == Executor::Shared {
-                // Of an earlier batch, it is not waited for.
-                if let Some(batch) = &mut self.measured_batch
-                    && batch.since == since
-                {
-                    batch.on_threads -= 1;
-                    self.end_shared();
-                }
-                return;
-            }
-            let now = *now.get_or_insert_with(Instant::now);
-            let time_ns = now.saturating_duration_since(since).as_nanos() as u64 / u64::from(calls);
-            self.choices.report(slot.row, depth, executor, time_ns);
-        }
     }
 }

@@ -51,7 +51,7 @@ impl Pages {
                 return None;
             }
             let index = self.shared.completions.pop(&mut self.head)?;
-            self.report(index, &mut None);
+            self.count_out(index);
             // SAFETY: the completion says that the entry is done.
             let result = unsafe { self.shared.entry(index).peek() };
             if is_not_ready(result) {
