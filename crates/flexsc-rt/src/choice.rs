@@ -110,6 +110,8 @@ struct Costs {
     on_trial: bool,
     /// A measurement of the trial was reported.
     trial_known: bool,
+    /// The executor that was left as its own cost had risen. It gets the next trial.
+    left: Option<Executor>,
     /// Slow calls in place in a row.
     slow: u8,
     /// The last measurement has raised a cost.
@@ -257,6 +259,7 @@ impl Costs {
         trial_left: 0,
         on_trial: false,
         trial_known: false,
+        left: None,
         slow: 0,
         raised: false,
         batch: 0,
@@ -314,23 +317,29 @@ impl Costs {
 
     fn begin_trial(&mut self) {
         self.calls_since_trial = 0;
-        // If this one changes nothing, the next one comes later.
-        self.trial_every = (self.trial_every * 2).min(TRIAL_EVERY.1);
-        let last = EXECUTORS.iter().position(|other| *other == self.trial).unwrap_or(0);
-        let others = EXECUTORS.iter().cycle().skip(last + 1).take(EXECUTORS.len());
-        let possible =
-            |other: &&Executor| self.ns[**other as usize] != IMPOSSIBLE && self.may_try(**other);
-        if let Some(trial) = others.filter(possible).find(|other| **other != self.best) {
-            (self.trial, self.trial_known) = (*trial, false);
+        let left = self.left.take().filter(|left| self.may_try(*left));
+        if let Some(trial) = left.or_else(|| self.next_trial()) {
+            (self.trial, self.trial_known) = (trial, false);
             self.trial_left = TRIAL_BATCHES;
         }
     }
 
-    /// Returns whether a trial does not keep the owner for long.
+    /// Returns the executor whose turn it is, if there is another one.
+    fn next_trial(&mut self) -> Option<Executor> {
+        // If this one changes nothing, the next one comes later.
+        self.trial_every = (self.trial_every * 2).min(TRIAL_EVERY.1);
+        let last = EXECUTORS.iter().position(|other| *other == self.trial).unwrap_or(0);
+        let mut others = EXECUTORS.into_iter().cycle().skip(last + 1).take(EXECUTORS.len());
+        others.find(|other| self.may_try(*other))
+    }
+
+    /// Returns whether an executor is another one that can make the calls, and does not keep the owner for long.
     fn may_try(&self, executor: Executor) -> bool {
         let is_slow =
             self.slow >= MAX_SLOW_CALLS || self.ns[Executor::InPlace as usize] > MAX_IN_PLACE_NS;
-        executor != Executor::Shared || !is_slow
+        executor != self.best
+            && self.ns[executor as usize] != IMPOSSIBLE
+            && (executor != Executor::Shared || !is_slow)
     }
 
     /// Notes the cost of a call.
@@ -367,11 +376,16 @@ impl Costs {
         }
         let best = self.cheapest();
         if best != self.best {
-            self.best = best;
-            self.until_measured = 1;
-            (self.trial_left, self.raised) = (0, false);
             self.trial_every = (self.trial_every / 8).max(TRIAL_EVERY.0);
-            (self.calls_since_trial, self.due) = (0, 0);
+            self.calls_since_trial = 0;
+            if executor == self.best && self.slow < MAX_SLOW_CALLS {
+                // Perhaps other programs were in its way, and are no more.
+                self.left = Some(executor);
+                self.calls_since_trial = self.trial_every - TRIAL_EVERY.0;
+            }
+            self.best = best;
+            (self.until_measured, self.due) = (1, 0);
+            (self.trial_left, self.raised) = (0, false);
         }
     }
 
@@ -540,6 +554,18 @@ mod tests {
         // Calls that keep the owner for long are not shared.
         let mut run = Run::with_shared(1_000_000, 1_000_000, 2_000_000, Some(1));
         assert_eq!(run.batches(1 << 10, 32)[3], 0);
+    }
+
+    #[test]
+    fn executor_that_was_left_after_a_disturbance_waited_for_the_trials_of_all_others() {
+        let mut run = Run::with_shared(130, 5_000, 158, Some(1_000));
+        run.batches(1 << 10, 32);
+        // Another program is in the way for two measurements in a row.
+        run.ns[0] = 1_000;
+        run.batches(4, 32);
+        run.ns[0] = 130;
+        let [in_place, _, ring, _] = run.batches(1 << 10, 32);
+        assert!(ring > 0 && ring <= 2 * TRIAL_EVERY.0, "{in_place} {ring}");
     }
 
     #[test]
