@@ -18,7 +18,7 @@ mod bell;
 mod call;
 #[path = "../../../crates/flexsc-rt/src/simulated/call_ring.rs"]
 mod call_ring;
-#[path = "../../../crates/flexsc-rt/src/choice.rs"]
+#[path = "../../../crates/flexsc-rt/src/choice/mod.rs"]
 mod choice;
 #[path = "../../../crates/flexsc-rt/src/simulated/clock.rs"]
 mod clock;
