@@ -18,10 +18,8 @@ pub(crate) struct Outcome {
     /// Identifier of the experiment.
     pub(crate) id: String,
     /// Whether it was a quick run, with less precision.
-    #[serde(default)]
     pub(crate) quick: bool,
     /// Time of its end, as an HTTP date.
-    #[serde(default)]
     pub(crate) date: String,
     pub(crate) machine: Machine,
     /// The seed of the order of contestants and of the load; `lab run ID --seed` repeats both.
@@ -31,10 +29,8 @@ pub(crate) struct Outcome {
     /// The ratios by name, with their goals.
     pub(crate) ratios: BTreeMap<String, Ratio>,
     /// The findings, as sentences, including those where a mechanism loses.
-    #[serde(default)]
     pub(crate) shows: Vec<String>,
     /// The corresponding result of a paper, by figure.
-    #[serde(default)]
     pub(crate) papers: BTreeMap<String, String>,
     /// Notes on the method and the conditions.
     pub(crate) notes: Vec<String>,

@@ -2,29 +2,31 @@
 
 use std::fmt;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::say::number;
-use crate::statistics::{median_interval, spread};
+use crate::statistics::{infinite_if_null, median_interval, spread};
 
 /// Fewer rounds do not decide whether a goal was met.
 pub(crate) const MIN_ROUNDS: usize = 5;
 
 /// A ratio, or another figure that may have a goal, of a mechanism that was named before the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(from = "Stored")]
 pub(crate) struct Ratio {
     /// The median of the rounds. An infinite value, such as the time of a recovery that never
     /// happened, is `null` in a file.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub(crate) value: f64,
     /// The 95 % bootstrap interval of the median.
+    #[serde(deserialize_with = "infinite_if_null")]
     pub(crate) low: f64,
+    #[serde(deserialize_with = "infinite_if_null")]
     pub(crate) high: f64,
-    /// The value of each round; none in files written before this field existed.
+    /// The value of each round.
+    #[serde(deserialize_with = "rounds")]
     pub(crate) per_round: Vec<f64>,
     /// The mechanism, or the server, that the figure is about.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) mechanism: Option<String>,
+    pub(crate) mechanism: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) goal: Option<Goal>,
     /// Whether the goal was met, if there is one.
@@ -67,14 +69,14 @@ impl Ratio {
             MIN_ROUNDS.. => goal.judge(low, high),
             _ => Met::Open,
         });
-        let mechanism = Some(mechanism.to_owned());
+        let mechanism = mechanism.to_owned();
         Some(Ratio { value, low, high, per_round, mechanism, goal, met })
     }
 
     /// Returns a figure that one measurement determines, such as a count.
     pub(crate) fn exact(value: f64, mechanism: &str, goal: Option<Goal>) -> Self {
         let met = goal.map(|goal| goal.judge(value, value));
-        let mechanism = Some(mechanism.to_owned());
+        let mechanism = mechanism.to_owned();
         Ratio { value, low: value, high: value, per_round: vec![value], mechanism, goal, met }
     }
 
@@ -125,49 +127,10 @@ impl fmt::Display for Met {
     }
 }
 
-/// A ratio in a file. Files used to hold the median alone.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Stored {
-    Median(f64),
-    Ratio {
-        value: Option<f64>,
-        low: Option<f64>,
-        high: Option<f64>,
-        per_round: Vec<Option<f64>>,
-        #[serde(default)]
-        mechanism: Option<String>,
-        #[serde(default)]
-        goal: Option<Goal>,
-        #[serde(default)]
-        met: Option<Met>,
-    },
-}
-
-impl From<Stored> for Ratio {
-    fn from(stored: Stored) -> Self {
-        let number = |value: Option<f64>| value.unwrap_or(f64::INFINITY);
-        match stored {
-            Stored::Median(value) => Ratio {
-                value,
-                low: value,
-                high: value,
-                per_round: Vec::new(),
-                mechanism: None,
-                goal: None,
-                met: None,
-            },
-            Stored::Ratio { value, low, high, per_round, mechanism, goal, met } => Ratio {
-                value: number(value),
-                low: number(low),
-                high: number(high),
-                per_round: per_round.into_iter().map(number).collect(),
-                mechanism,
-                goal,
-                met,
-            },
-        }
-    }
+/// Reads the values of rounds.
+fn rounds<'de, D: Deserializer<'de>>(values: D) -> Result<Vec<f64>, D::Error> {
+    let values = Vec::<Option<f64>>::deserialize(values)?;
+    Ok(values.into_iter().map(|value| value.unwrap_or(f64::INFINITY)).collect())
 }
 
 #[cfg(test)]
@@ -208,12 +171,5 @@ mod tests {
         let text = serde_json::to_string(&ratio).unwrap();
         assert!(text.contains("\"value\":null") && text.contains("{\"at_most\":1.0}"), "{text}");
         assert_eq!(serde_json::from_str::<Ratio>(&text).unwrap(), ratio);
-    }
-
-    #[test]
-    fn ratio_that_was_stored_as_a_number_is_read() {
-        let ratio: Ratio = serde_json::from_str("1.07").unwrap();
-        assert_eq!((ratio.value, ratio.per_round.len(), ratio.met), (1.07, 0, None));
-        assert_eq!(ratio.interval(), "");
     }
 }

@@ -1,7 +1,7 @@
 //! Medians and ratios of repeated measurements.
 
 use fastrand::Rng;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Resamples of a bootstrap interval.
 const RESAMPLES: usize = 2_000;
@@ -14,6 +14,11 @@ pub(crate) struct Spread {
     pub(crate) median: f64,
     pub(crate) low: f64,
     pub(crate) high: f64,
+}
+
+/// Reads a number of a file, where an infinite one is `null`.
+pub(crate) fn infinite_if_null<'de, D: Deserializer<'de>>(value: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(value)?.unwrap_or(f64::INFINITY))
 }
 
 /// The value of a round in which nothing was measured. It keeps the place of the round.

@@ -249,10 +249,12 @@ fn changed_results_are_noticed_and_written() {
     for (name, text) in [("Cargo.lock", ""), ("README.md", page), ("BENCHMARKS.md", page)] {
         std::fs::write(file(name), text).unwrap();
     }
-    // A file written before ratios had rounds.
-    let old = r#"{"id": "preempt", "machine": {"cpu": "", "cores": 2, "kernel": "6.18", "versions": {}},
-        "series": [], "ratios": {"wait_mode_over_send": 11.5}, "notes": []}"#;
-    std::fs::write(file("docs/results/preempt.json"), old).unwrap();
+    // The goal is newer.
+    let result = r#"{"id": "preempt", "quick": false, "date": "Fri, 27 Nov 2026 16:14:19 GMT",
+        "machine": {"cpu": "", "cores": 2, "kernel": "6.18", "versions": {}}, "series": [],
+        "ratios": {"wait_mode_over_send": {"value": 11.5, "low": 11.5, "high": 11.5,
+        "per_round": [11.5, 11.5, 11.5], "mechanism": "send"}}, "shows": [], "papers": {}, "notes": []}"#;
+    std::fs::write(file("docs/results/preempt.json"), result).unwrap();
     let output = tables(checkout.path(), &["--check"]);
     assert_eq!(output.status.code(), Some(1));
     let text = String::from_utf8(output.stderr).unwrap();
@@ -260,7 +262,7 @@ fn changed_results_are_noticed_and_written() {
     assert!(tables(checkout.path(), &[]).status.success());
     assert!(tables(checkout.path(), &["--check"]).status.success());
     let table = std::fs::read_to_string(file("README.md")).unwrap();
-    let row = "| `preempt` | `wait_mode_over_send` | 11.500 | unknown | at least 10 | open |";
+    let row = "| `preempt` | `wait_mode_over_send` | 11.500 | 3 | at least 10 | open |";
     assert!(table.contains(row), "{table}");
 }
 

@@ -131,16 +131,13 @@ fn ratios(page: &mut String, run: &Outcome) {
 fn ratio_table(page: &mut String, ratios: &[(&String, &Ratio)]) {
     *page += "<table><tr><th>ratio<th>of<th>median<th>95 % interval<th>rounds<th>goal<th>met\n";
     for (name, ratio) in ratios {
-        let rounds = match ratio.per_round.len() {
-            0 => "unknown".to_owned(),
-            rounds => rounds.to_string(),
-        };
+        let rounds = ratio.per_round.len();
         let met =
             ratio.met.map_or(String::new(), |met| format!("<span class=\"{met}\">{met}</span>"));
         *page += &format!(
             "<tr><td>{}<td>{}<td>{}<td>{}<td>{rounds}<td>{}<td>{met}\n",
             escape(name),
-            escape(ratio.mechanism.as_deref().unwrap_or("")),
+            escape(&ratio.mechanism),
             number(ratio.value),
             ratio.interval(),
             ratio.goal.map_or(String::new(), |goal| goal.to_string()),

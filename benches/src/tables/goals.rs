@@ -14,7 +14,7 @@ pub(super) fn table(results: &[Outcome]) -> String {
         let run = of(results, experiment.id);
         let id = format!("`{}`", experiment.id);
         for (name, ratio) in run.iter().flat_map(|run| &run.ratios) {
-            // Older results have no goals. Without rounds, none was met or missed.
+            // A goal may be newer than the results; it is neither met nor missed then.
             let Some(goal) = ratio.goal.or_else(|| goals::of(experiment.id, name)) else {
                 continue;
             };
@@ -32,10 +32,7 @@ pub(super) fn table(results: &[Outcome]) -> String {
                 interval if interval.is_empty() => interval,
                 interval => format!(" ({interval})"),
             };
-            let rounds = match ratio.per_round.len() {
-                0 => "unknown".to_owned(),
-                rounds => rounds.to_string(),
-            };
+            let rounds = ratio.per_round.len().to_string();
             let value = number(ratio.value) + &interval;
             let name = format!("`{name}`");
             text += &row(&[&id, &name, &value, &rounds, &goal.to_string(), &met]);
@@ -61,8 +58,7 @@ fn over_shipped(run: &Outcome, name: &str, goal: Goal) -> Option<(String, Ratio)
         Goal::AtLeast(_) => ratio.value < tuned.value,
         Goal::AtMost(_) | Goal::Within(..) => ratio.value > tuned.value,
     };
-    let mechanism = ratio.mechanism.as_deref().unwrap_or_default();
-    let judged = Ratio::of_rounds(ratio.per_round.clone(), mechanism, Some(goal));
+    let judged = Ratio::of_rounds(ratio.per_round.clone(), &ratio.mechanism, Some(goal));
     judged.filter(|_| is_harder).map(|ratio| (shipped, ratio))
 }
 

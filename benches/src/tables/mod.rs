@@ -116,10 +116,9 @@ fn sources(results: &[Outcome]) -> String {
     let mut text = row(&["experiment", "date", "commit", "machine", "disturbed by"]) + &rule(5);
     for run in results {
         let m = &run.machine;
-        let date = if run.date.is_empty() { "unknown" } else { &run.date };
         let machine = format!("{}, {} cores, Linux {}", m.cpu, m.cores, m.kernel);
         let id = format!("`{}`", run.id);
-        text += &row(&[&id, date, run.commit(), &machine, &run.disturbances()]);
+        text += &row(&[&id, &run.date, run.commit(), &machine, &run.disturbances()]);
     }
     text
 }
@@ -132,10 +131,12 @@ mod tests {
     fn tables_are_made_between_their_marks() {
         let page = "before\n<!-- table: sources -->\n\nold\n\n<!-- end of table -->\nafter\n";
         let mut run = Outcome::new("floors");
+        run.date = "Thu, 26 Nov 2026".to_owned();
         run.machine.versions.insert("commit".to_owned(), "abc123".to_owned());
         let new = filled(page, &[run]).unwrap();
         assert!(new.starts_with("before\n<!-- table: sources -->\n\n| experiment |"), "{new}");
-        assert!(new.contains("| `floors` | unknown | abc123 |") && !new.contains("old"), "{new}");
+        assert!(new.contains("| `floors` | Thu, 26 Nov 2026 | abc123 |"), "{new}");
+        assert!(!new.contains("old"), "{new}");
         assert!(new.ends_with(" |  |\n\n<!-- end of table -->\nafter\n"), "{new}");
     }
 

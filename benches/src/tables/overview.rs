@@ -122,9 +122,7 @@ fn goodput(run: &Outcome) -> Vec<(String, f64)> {
     let ratio = |(name, ratio): (&String, &crate::ratio::Ratio)| {
         let name = name.strip_suffix("_r2")?;
         let is_usual = !name.contains("no_admission") && !name.contains("spin");
-        // Older results have no mechanism, but names that are made of it.
-        let server = ratio.mechanism.clone().unwrap_or_else(|| name.replace('_', "-"));
-        is_usual.then_some((server, ratio.value))
+        is_usual.then(|| (ratio.mechanism.clone(), ratio.value))
     };
     run.ratios.iter().filter_map(ratio).collect()
 }
