@@ -11,8 +11,11 @@ const SEED: u64 = 1979;
 /// A median with the range of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Spread {
+    #[serde(deserialize_with = "infinite_if_null")]
     pub(crate) median: f64,
+    #[serde(deserialize_with = "infinite_if_null")]
     pub(crate) low: f64,
+    #[serde(deserialize_with = "infinite_if_null")]
     pub(crate) high: f64,
 }
 

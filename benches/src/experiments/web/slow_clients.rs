@@ -218,7 +218,7 @@ fn report(all: &[Observed], outcome: &mut Outcome) {
 
 #[cfg(test)]
 mod tests {
-    use super::percentile_99;
+    use super::*;
 
     #[test]
     fn percentile_is_the_time_that_one_in_a_hundred_exceeds() {
@@ -226,5 +226,18 @@ mod tests {
         assert_eq!(percentile_99((1..=200).map(f64::from).rev().collect()), 198.0);
         assert_eq!(percentile_99(vec![7.0]), 7.0);
         assert_eq!(percentile_99(Vec::new()), f64::INFINITY);
+    }
+
+    #[test]
+    fn result_with_a_client_that_got_no_reply_could_not_be_read() {
+        let mut observed = Observed { mechanism: "epoll", ..Observed::default() };
+        observed.p99_ms = [vec![2.0, f64::INFINITY, f64::INFINITY], vec![3.0; 3]];
+        let mut outcome = Outcome::new(EXPERIMENT.id);
+        report(&[observed], &mut outcome);
+        let text = serde_json::to_string(&outcome).unwrap();
+        let read: Outcome = serde_json::from_str(&text).unwrap();
+        let y = read.series[0].points[0].y;
+        assert_eq!((y.low, y.median, y.high), (2.0, f64::INFINITY, f64::INFINITY));
+        assert_eq!(read.median("probe_p99_ms_worst"), Some(f64::INFINITY));
     }
 }
