@@ -121,12 +121,12 @@ impl Settings {
             // Those of a service manager, or else one at the default address.
             listeners += inherited.given.max(1);
         }
-        listeners += inherited.further(*workers);
         let host_logs = hosts.iter().filter_map(|host| host.access_log.as_ref()?.as_ref());
         let host_logs: HashSet<_> = host_logs.filter_map(|log| log.path.as_ref()).collect();
         DescriptorDemand {
             workers: *workers,
             listeners: (listeners + hosts.len()) as u64,
+            inherited: inherited.clone(),
             host_logs: host_logs.len() as u64,
             has_metrics: self.0.metrics_listen.is_some(),
             connections: connections.max_connections,
@@ -163,7 +163,9 @@ mod tests {
             Settings(Arguments::parse_from(arguments).into_options())
         };
         let listeners = |flags: &[&str], given: &[SocketAddr], taken_over: &[SocketAddr]| {
-            settings(flags).descriptor_demand(&InheritedSockets::new(given, taken_over)).listeners
+            let inherited = InheritedSockets::new(given, taken_over);
+            let demand = settings(flags).descriptor_demand(&inherited);
+            demand.listeners + inherited.further(demand.workers)
         };
         let at = |port| SocketAddr::from(([127, 0, 0, 1], port));
         let addresses = ["--listen", "127.0.0.1:1", "--listen", "127.0.0.1:2"];

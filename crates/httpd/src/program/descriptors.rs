@@ -34,17 +34,19 @@ impl InheritedSockets {
     }
 
     /// Returns the number of sockets that a worker has beside one for each address, if these are shared out.
-    pub(crate) fn further(&self, workers: u16) -> usize {
-        self.for_address.iter().map(|sockets| (sockets - 1) / usize::from(workers)).sum()
+    pub(crate) fn further(&self, workers: u16) -> u64 {
+        let further = |sockets: &usize| (sockets - 1) / usize::from(workers);
+        self.for_address.iter().map(further).sum::<usize>() as u64
     }
 }
 
 /// The descriptors that the flags ask for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct DescriptorDemand {
     pub(crate) workers: u16,
     /// Listening addresses and roots of virtual hosts, per worker.
     pub(crate) listeners: u64,
+    pub(crate) inherited: InheritedSockets,
     /// Access logs of virtual hosts.
     pub(crate) host_logs: u64,
     /// Whether there is a listener for metrics.
@@ -109,19 +111,23 @@ impl DescriptorDemand {
     /// Distributes `limit` descriptors, of which `open` are in use. Files get a quarter of each
     /// worker's descriptors; connections never use that part.
     pub(crate) fn budget(
-        self,
+        &self,
         limit: u64,
         open: u64,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
-        let fixed = WORKER_RESERVE + self.listeners;
         let of_metrics = if self.has_metrics { OF_METRICS.min(limit / 8) } else { 0 };
         let reserve = open + PROCESS_RESERVE + PER_HOST_LOG * self.host_logs + of_metrics;
         let available = limit.saturating_sub(reserve);
-        let workers = (available / (fixed + MIN_PER_WORKER)).min(self.workers.into());
-        if workers == 0 {
-            return Err(TooFewDescriptors { limit, needed: reserve + fixed + MIN_PER_WORKER });
-        }
-        let per_worker = available / workers - fixed;
+        let is_enough = |workers: &u16| {
+            available / u64::from(*workers) >= self.fixed(*workers) + MIN_PER_WORKER
+        };
+        let Some(workers) = (1..=self.workers).rev().find(is_enough) else {
+            return Err(TooFewDescriptors {
+                limit,
+                needed: reserve + self.fixed(1) + MIN_PER_WORKER,
+            });
+        };
+        let per_worker = available / u64::from(workers) - self.fixed(workers);
         let max_files = u64::from(self.open_files) + 2 * MAX_FILE_OPS;
         // Files also get the descriptors that connections do not need.
         let files = (per_worker / 4)
@@ -133,17 +139,22 @@ impl DescriptorDemand {
         let file_ops = (files / 4).clamp(1, MAX_FILE_OPS);
         let open_files = files.saturating_sub(2 * file_ops).clamp(1, self.open_files.into());
         Ok(DescriptorBudget {
-            workers: workers as u16,
+            workers,
             connections: connections as u32,
             open_files: open_files as u32,
             max_file_ops: file_ops as u32,
         })
     }
 
+    /// Returns the number of descriptors of each of so many workers that are not for its connections and files.
+    fn fixed(&self, workers: u16) -> u64 {
+        WORKER_RESERVE + self.listeners + self.inherited.further(workers)
+    }
+
     /// Raises the limit and distributes this process' descriptors, of which `open` are not those of the new workers.
     /// Logs it if the demand is not met, and until when.
     pub(crate) fn budget_of_process(
-        self,
+        &self,
         open: u64,
         until: &str,
     ) -> Result<DescriptorBudget, TooFewDescriptors> {
@@ -186,6 +197,7 @@ mod tests {
     const DEMAND: DescriptorDemand = DescriptorDemand {
         workers: 1,
         listeners: 1,
+        inherited: InheritedSockets { given: 0, for_address: Vec::new() },
         host_logs: 0,
         has_metrics: false,
         connections: 10_000,
@@ -227,6 +239,20 @@ mod tests {
                 assert!(budget.workers >= 1 && budget.workers <= workers);
                 assert!(u64::from(budget.connections) > MIN_PER_WORKER / 2, "{limit} {budget:?}");
             }
+        }
+    }
+
+    #[test]
+    fn further_sockets_of_fewer_workers_than_requested_were_not_counted() {
+        let mut demand = DescriptorDemand { workers: 64, ..DEMAND };
+        demand.inherited.for_address = vec![64];
+        for limit in 100..2_000 {
+            let budget = demand.budget(limit, 6).unwrap();
+            let further = (64 - 1) / u64::from(budget.workers);
+            let files = u64::from(budget.open_files + 2 * budget.max_file_ops);
+            let each = WORKER_RESERVE + 1 + further + u64::from(budget.connections) + files;
+            let all = 6 + PROCESS_RESERVE + u64::from(budget.workers) * each;
+            assert!(all <= limit, "{limit} {budget:?}");
         }
     }
 
