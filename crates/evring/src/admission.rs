@@ -334,6 +334,15 @@ mod tests {
         period(load, now, (each, wait))
     }
 
+    /// Returns an estimator after the first limits of an overload.
+    fn overloaded(admission: Admission, scans: bool) -> (LoadEstimator, Instant) {
+        let (mut load, mut now) = (LoadEstimator::new(Some(admission), scans), Instant::now());
+        while !load.is_overloaded() {
+            period(&mut load, &mut now, (16, 60));
+        }
+        (load, now)
+    }
+
     fn estimator() -> (LoadEstimator, Instant) {
         (LoadEstimator::new(Some(Admission::default()), false), Instant::now())
     }
@@ -377,11 +386,7 @@ mod tests {
 
     #[test]
     fn scanning_mechanism_accepts_many_per_turn() {
-        let (mut load, mut now) =
-            (LoadEstimator::new(Some(Admission::default()), true), Instant::now());
-        while !load.is_overloaded() {
-            period(&mut load, &mut now, (16, 60));
-        }
+        let (mut load, mut now) = overloaded(Admission::default(), true);
         let limits = period(&mut load, &mut now, (16, 60));
         assert_eq!((limits.per_turn, limits.waiting.is_some()), (Some(ACCEPTS_SCANNING), true));
     }
@@ -390,10 +395,7 @@ mod tests {
     fn newest_first_accepts_more_than_it_admits() {
         for scans in [false, true] {
             let newest = Admission { order: Order::Newest, ..Admission::default() };
-            let (mut load, mut now) = (LoadEstimator::new(Some(newest), scans), Instant::now());
-            while !load.is_overloaded() {
-                period(&mut load, &mut now, (16, 60));
-            }
+            let (mut load, mut now) = overloaded(newest, scans);
             let limits = period(&mut load, &mut now, (16, 60));
             let (accepted, admitted) =
                 (limits.per_turn.unwrap().get(), load.admit_per_turn().unwrap());
@@ -445,14 +447,7 @@ mod tests {
 
     #[test]
     fn overload_lasted_as_long_as_the_server_was_full() {
-        let (mut load, mut now) = estimator();
-        while !load.is_overloaded() {
-            load.admitted();
-            load.first_service(now);
-            load.sample_wait(now, DELAY * 2);
-            load.end_turn(now, 0, false);
-            now += DELAY / 10;
-        }
+        let (mut load, mut now) = overloaded(Admission::default(), false);
         // Another client waits for a place all the time.
         for _ in 0..30 {
             load.end_turn(now, 1, true);
