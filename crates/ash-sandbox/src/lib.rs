@@ -82,7 +82,7 @@
 //! | voluntary and involuntary abort | 3.3 | `sandbox::Pass`, `sandbox::Abort` | counted; a few involuntary ones disable the handler |
 //! | sandboxing of floating point | 4.1 | `sandbox::Policy::allows_floats` | off by default |
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
-//! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::hooks::Landing`, `evring::hooks::Upcalls` and `httpd` then pass all messages to the application |
+//! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::hooks::Landing`, `evring::hooks::Upcalls` and `httpd` then pass all messages to the application; the load is that of new connections, as admission control measures it: messages that are late on connections that last do not count, and `tokio` measures none; UDP measures each datagram |
 //! | data after an abort | 5.4.1 | | the memory is as the handler left it; mutable globals, such as the pointer to the stack, are as before the message |
 //! | turning handlers off and on | 6.4.2 | `evring::hooks::Tenant::set_on` | one store, from any thread; a `Tenant` also says whether the handler is disabled, which strategy its governor prefers, and what was counted |
 //!

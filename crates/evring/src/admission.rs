@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 
 /// Admission control under overload. The default assumes clients that time out after one second.
 ///
-/// The driver detects overload by queueing delay: even the shortest delay in a period exceeds the limit.
+/// The driver detects overload by queueing delay: even the shortest delay in a period exceeds the limit. The delay is that of
+/// the first bytes of an accepted connection: where no connection is new, there is no overload, however late messages are.
 /// During overload, and for a short time after it, the driver limits the listen backlogs to what it can
 /// serve within [`max_queue_delay`](Self::max_queue_delay) and accepts few connections per turn. Mechanisms
 /// that scan all descriptors in each turn, such as `poll` and `select`, accept more. Without overload

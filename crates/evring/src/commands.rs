@@ -213,7 +213,8 @@ pub trait Commands {
     fn lateness(&self, id: ConnId) -> Lateness;
 
     /// Returns whether the server is overloaded, as far as [`Config::admission`](crate::Config::admission)
-    /// measures it. Makes no system call.
+    /// measures it: by the time for which the first bytes of accepted connections have waited. So it says nothing about
+    /// messages on connections that last, and on `tokio` it is always false. Makes no system call.
     fn is_overloaded(&self) -> bool {
         false
     }

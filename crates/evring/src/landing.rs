@@ -33,7 +33,8 @@ use crate::{Bindings, Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook
 /// [`Bindings`] bind handlers to other connections, and to messages with certain first bytes, while the server runs, and
 /// [add](Bindings::add) handlers.
 /// Such a message has landed elsewhere and is copied to the handler. While the server is
-/// [overloaded](Commands::is_overloaded), the application gets all messages (section 2.4).
+/// [overloaded](Commands::is_overloaded), the application gets all messages (section 2.4). Late messages on connections that
+/// last do not count as overload, and `tokio` measures none: there the budget of the tenant is the only bound.
 ///
 /// ```no_run
 /// use ash_sandbox::sandbox::{Policy, Sandboxer};
