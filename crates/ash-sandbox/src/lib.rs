@@ -54,6 +54,8 @@
 //! | concept | section | here | what differs |
 //! |---|---|---|---|
 //! | handler | 3.2.1, 5.4 | `sandbox::Handler` | a WebAssembly module instead of MIPS code; one instance for each tenant and thread |
+//! | form: check, data, commit or abort | 3.2.1, figure 3-1 | a module, which may apply a pipe list | two of the three types: static handlers, and those with dynamic ILP; none with protocol composition |
+//! | protocol composition: layers with body, commit and abort | 3.2.3 | | not built: in the thesis a prototype that it does not evaluate, and the kernel has TCP and UDP here, so a handler has the message of one protocol; one that handles several layers does so in its own code |
 //! | entry, and its result | 5.4.1 | `ash_handle`, `sandbox::Outcome` | the connection instead of the circuit; 2 discards the message, as figure 3-1 does |
 //! | demultiplexing | 3.1 | `evring::hooks::Binding`: a connection, a listener, or a filter on the first bytes | a filter is one range of bytes; messages that it chooses were received elsewhere, and are copied once |
 //! | the identifier that downloading returns | 3.1, 5.5 | `evring::hooks::Tenant`, `evring::hooks::Bindings` | names the handler when it is bound again, from any thread; another handler takes its place while the server runs |
@@ -99,8 +101,7 @@
 //! | | | [`model::Governor`] | an addition: measures the abort probability, and applies the model at run time; with `evring::hooks::Landing`, messages move to the application, or to upcalls behind it |
 //!
 //! This crate receives no messages: `evring::hooks::Landing`, `evring::datagrams::DatagramThread` and
-//! `evring::hooks::Upcalls` do. It does not compose protocols (3.2.3), and it authenticates nothing:
-//! [`ilp::chacha20`] is the cipher alone.
+//! `evring::hooks::Upcalls` do. It authenticates nothing: [`ilp::chacha20`] is the cipher alone.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
