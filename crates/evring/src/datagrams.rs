@@ -94,7 +94,13 @@ pub enum DatagramNotification {
 /// The ring receives each datagram into the memory of the handler, which is called once for it, with a number that
 /// stands for the source in the place of the connection. Its replies go to that source, from where they lie. Datagrams
 /// that it leaves go to the application through a [`DatagramRing`], which loses datagrams when it is full, as a socket
-/// does. The kernel chooses the address from which a socket sends that is bound to all addresses (ip(7)); bind one
+/// does.
+///
+/// The thread has one handler, for all datagrams and as long as it lives: [`Bindings`](crate::hooks::Bindings), filters and other
+/// hooks are for connections only. Without a hook for upcalls, a datagram for one goes to the application, whether the handler
+/// chose it or its governor did.
+///
+/// The kernel chooses the address from which a socket sends that is bound to all addresses (ip(7)); bind one
 /// socket to each address if a machine has several.
 ///
 /// ```no_run
