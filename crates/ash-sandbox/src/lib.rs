@@ -74,7 +74,7 @@
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::hooks::Landing, evring::hooks::Upcalls)` | |
 //! | handler of a web server | 6.4.3 | `evring_httpd::handlers::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with its head: a copy, or in place for a handler of an address (`SandboxedHandler::listener`); HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there, and `keep` returns an error |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch and memory of a handler; it is charged for its host calls only |
-//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `post`, `upcall`, `count`, `reply`, `keep`, `table`, `lock` and `store` are additions |
+//! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `key`, `post`, `upcall`, `count`, `reply`, `keep`, `table`, `lock`, `store`, `memory.copy` and `memory.fill` are additions |
 //! | the call that gives receive buffers back | table 5-1 | the calls `keep` and `give_back`, `sandbox::MAX_KEPT` | a buffer goes back by itself when its message is consumed and its last reply has left; a handler gives back those that it keeps beyond that |
 //! | a handler starts an upcall | 2.1 | the call `upcall`, `evring::hooks::Landing::starting_upcalls` | the upcall gets the message, which the handler passes on |
 //! | sandboxer, downloading | 5.5 | `sandbox::Sandboxer`, `sandbox::Ash` | checks and rewrites the module; wasmtime compiles it |
