@@ -94,7 +94,7 @@
 //! |---|---|---|---|
 //! | ASH, upcall, interrupt, poll | 7.2 | [`model::Strategy`] | |
 //! | process state | table 7-1 | [`model::ProcessState`] | |
-//! | parameters of machine and system | tables 7-2, 7-5 | [`model::Machine`] | `cargo lab run ash-model` in the repository measures those of a machine |
+//! | parameters of machine and system | tables 7-2, 7-5 | [`model::Machine`] | `cargo lab run ash-model` in the repository measures those of a machine; `t_i,i` and `t_p,i` contain the way of the application's reply to the thread of the ring, as `t_u,s` has that of an upcall's: in the thesis a process sends by a system call; nine are measured, `t_a,s` and `t_u,c` are parts of the set-up, and `t_u,a` is `t_u,s` |
 //! | parameters of application and workload | table 7-3 | [`model::Workload`] | |
 //! | outputs | table 7-4, equations 7.1 to 7.14 | [`model::Machine::time_us`] | `None` for the three that are not meaningful |
 //! | the best strategy | 7.5 | [`model::Machine::recommend`] | `cargo lab recommend` in the repository measures a handler, too |

@@ -1,6 +1,5 @@
 //! The model's predictions against measurement: ASH, tables 7-6 and 7-7.
 
-use std::cell::RefCell;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
@@ -22,9 +21,8 @@ use crate::statistics::{Spread, spread};
 const COMPARISON: &str = "Time beyond that of an ASH";
 const HANDLERS: &str = "Handlers";
 
-/// Round trips of a server in a round, and timed messages after them.
+/// Round trips of a server in a round.
 const COMPARED: usize = 300;
-const TIMED: usize = 100;
 const QUICK: usize = 5;
 const FULL: usize = 15;
 
@@ -38,14 +36,10 @@ const STATES: [(&str, ProcessState, Strategy); 2] = [
     (", polling", ProcessState::Spinning, Strategy::Poll),
 ];
 
-pub(super) const NOTES: [&str; 3] = [
+pub(super) const NOTES: [&str; 2] = [
     "Predicted and measured (table 7-6): round trips beyond those of an ASH. A busy process shares the core, the thread of the \
      ring and the upcall process are real-time where that is permitted, and the application sleeps and is normal; `polling`: it \
      polls, and no other process is busy. What all have in common, such as TCP, is in neither.",
-    "The model has no parameter for the reply of the application: in the thesis a process sends by a system call, which is \
-     the `message transmission` that figure 7-3 leaves out and that is subtracted from the measurement. Here the reply goes \
-     through a mailbox to the thread of the ring, which a wake-up and a switch back to it precede. So the measured times at \
-     user level are without that way, which is measured in the same round; `measured, with its reply` have it.",
     "Table 7-7: the time of a handler without a sandbox and its sandboxing factor, both without those of an empty handler. The \
      probability of aborts of the pages is that of table 6-12, in `ash-web`; the others never abort. TCP is the kernel's here, \
      so the handler of TCP latency has no counterpart; the computations of 2,000 and 8,000 steps are as long as handlers \
@@ -100,7 +94,6 @@ fn compare_state(
     outcome: &mut Outcome,
 ) -> Result<(), Failure> {
     let polls = state == ProcessState::Spinning;
-    let replies = RefCell::new(Vec::new());
     let mut all = Vec::new();
     for (name, placement) in [
         ("ash", Placement::Ash),
@@ -108,42 +101,25 @@ fn compare_state(
         ("user level", Placement::User),
     ] {
         let setup = Setup { computes: true, ..Setup::new(placement, owner, polls) };
-        let replies = &replies;
         all.push(Contestant::new(name, move || {
             let mut server = Server::with(setup)?;
             // The application that polls is busy itself.
             let _busy = Busy::start(usize::from(!polls))?;
             server.computations(steps, COMPARED / 10, Duration::ZERO)?;
-            let all = median(&server.computations(steps, COMPARED, Duration::ZERO)?);
-            if placement == Placement::User {
-                let times = (0..TIMED).map(|_| Ok(server.times()?.out_us));
-                let times = times.collect::<Result<Vec<_>, Failure>>()?;
-                replies.borrow_mut().push(spread(&times).map_or(f64::NAN, |us| us.median));
-            }
-            Ok(all)
+            Ok(median(&server.computations(steps, COMPARED, Duration::ZERO)?))
         }));
     }
     run_rounds(cx, rounds, &mut all)?;
     let predicted = |strategy| machine.time_us(strategy, workload, state).unwrap_or(f64::NAN);
-    let replies = replies.borrow();
-    for (name, strategy, reply) in
-        [("upcall", Strategy::Upcall, None), ("user level", of_user, Some(&replies))]
-    {
+    for (name, strategy) in [("upcall", Strategy::Upcall), ("user level", of_user)] {
         let more = predicted(strategy) - predicted(Strategy::Ash);
         let pairs = values(&all, name).iter().zip(values(&all, "ash"));
-        let whole: Vec<_> = pairs.map(|(other, ash)| other - ash).collect();
-        let mut measured = whole.clone();
-        for (us, reply) in measured.iter_mut().zip(reply.into_iter().flat_map(|all| all.iter())) {
-            *us -= reply;
-        }
+        let measured: Vec<_> = pairs.map(|(other, ash)| other - ash).collect();
         let exact = Spread { median: more, low: more, high: more };
         let row = format!("{name}, {length}{suffix}");
         outcome.point(COMPARISON, "us", "predicted", X::Name(row.clone()), exact);
         if let Some(y) = spread(&measured) {
-            outcome.point(COMPARISON, "us", "measured", X::Name(row.clone()), y);
-        }
-        if let Some(y) = spread(&whole).filter(|_| reply.is_some()) {
-            outcome.point(COMPARISON, "us", "measured, with its reply", X::Name(row.clone()), y);
+            outcome.point(COMPARISON, "us", "measured", X::Name(row), y);
         }
         // A longer handler in the sandbox loses what it gains by its place: the difference may be near 0.
         if steps == 0 {

@@ -23,6 +23,7 @@ pub(crate) const EXPERIMENT: Experiment = Experiment {
 };
 
 const PARAMETERS: &str = "Machine parameters";
+const REPLIES: &str = "Replies of the application, in t_i,i and t_p,i";
 const NOT_MODELLED: &str = "Times that the model has no parameter for";
 const FASTEST: &str = "Time of the fastest strategy";
 const QUICK: usize = 5;
@@ -46,10 +47,10 @@ fn run(cx: &Context) -> Result<Outcome, Failure> {
         (0..rounds).map(|round| machine(|name| values(&all, name)[round])).collect();
     let typical = machine(|name| spread(values(&all, name)).map_or(0.0, |all| all.median));
     table(&machines, &mut outcome);
-    for name in [REPLY, POLL_REPLY, OTHER_CORE] {
+    for (figure, name) in [(REPLIES, REPLY), (REPLIES, POLL_REPLY), (NOT_MODELLED, OTHER_CORE)] {
         let us: Vec<_> = values(&all, name).iter().map(|ns| ns / 1e3).collect();
         if let Some(y) = spread(&us) {
-            outcome.point(NOT_MODELLED, "us", "measured", X::Name(name.to_owned()), y);
+            outcome.point(figure, "us", "measured", X::Name(name.to_owned()), y);
         }
     }
     outcome.shows.push(format!("The machine, in us, for `Governor::new`: {typical}."));

@@ -24,11 +24,12 @@ pub struct Machine {
     pub upcall_abort_us: f64,
     /// `t_u,s`: cleans up after a successful upcall.
     pub upcall_success_us: f64,
-    /// `t_i,i`: interrupts a process that is scheduled.
+    /// `t_i,i`: interrupts a process that is scheduled. There is no parameter for its clean-up: what its reply takes more than
+    /// that of an ASH belongs to it, too.
     pub interrupt_setup_us: f64,
     /// `t_c`: switches to another process.
     pub context_switch_us: f64,
-    /// `t_p,i`: returns to a process that runs and polls.
+    /// `t_p,i`: returns to a process that runs and polls; with its reply, as above.
     pub poll_setup_us: f64,
     /// `t_q`: the time quantum of the scheduler.
     pub quantum_us: f64,
