@@ -34,7 +34,9 @@ const HANDLERS_US: [f64; 4] = [0.1, 1.0, 5.0, 20.0];
 /// Sandboxing factors of the maps, in percent.
 const FACTORS: std::ops::RangeInclusive<i32> = 100..=400;
 
-const MAPS: &str = "Maps: n_p = 1 and f = 1/8, as in the study.";
+const MAPS: &str = "Maps: n_p = 1 and f = 1/8, as in the study, for this machine only. The study's handlers take 20, 50, 125 and \
+     200 us on a processor of 40 MHz, where an ASH's set-up takes 5.4 us and a switch 24.5. Here these take 0.02 and 2.0, compared \
+     with which handlers of 0.1, 1 and 5 us are about as long as those of the study; one of 20 us is the study's shortest.";
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
     pin(&[SERVER_CORE])?;

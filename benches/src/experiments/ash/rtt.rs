@@ -90,7 +90,8 @@ const NOTES: [&str; 9] = [
     "Dispatch: a handler that does nothing is called and returns, with the accounting of its budget; the \
      message lies in its memory.",
     "Table 6-1, the round trip of a raw message by an application in the kernel and by a user of it, is not reproduced, \
-     for TCP or for UDP: this kernel runs no handler of a program but BPF.",
+     for TCP or for UDP: this kernel runs no handler of a program but BPF. Without that half, the user's raw messages would have \
+     nothing to be compared with; the user level over UDP is the nearest to them.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {

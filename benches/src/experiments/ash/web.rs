@@ -32,7 +32,8 @@ const FULL: (usize, u64) = (25, 40_000);
 const NOTES: [&str; 1] = [
     "Server on core 0, client on core 1, 64 connections with one request each at a time. Requests land in the \
      memory of the handler, which has the whole reply there, and compares the beginning of the request; the reply \
-     is that of the file server, byte for byte.",
+     is that of the file server, byte for byte, in one send. Its Date stays as it is, while the file server writes the \
+     present one.",
 ];
 
 fn run(cx: &Context) -> Result<Outcome, Failure> {
