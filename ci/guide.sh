@@ -23,7 +23,10 @@ sed "s|/path/to/evring|$repository|g" docs/handlers.md | awk -v work="$work" '
         system("mkdir -p " directory)
     }
     { first = 0; print >> file }'
-grep -v '^cargo install' "$work/commands" >"$work/script"
+# The server is that of the tests. Of its installation, cargo checks the path, the features and the lock file.
+sed 's|^cargo install --locked --path \([^ ]*\)|cargo tree --quiet --locked --manifest-path \1/Cargo.toml|' \
+    "$work/commands" >"$work/script"
+if grep '^cargo install' "$work/script"; then exit 1; fi
 
 # Each command with a comment prints it.
 cd "$work"
