@@ -66,9 +66,10 @@ const NOTES: [&str; 6] = [
     "A round's value is the median of its round trips.",
     "Runaway: every 10 ms, another tenant hands the server a fresh endless handler, and sends it a message on a connection of \
      its own, right before a message of the tenant that is measured. Both clients are one thread: two would compete for \
-     the core. The server drops the handler when it has stopped it. Each handler is loaded, compiled and instantiated by \
-     itself, before the round: with two cores, a compiler would compete with the client or with the server. \
-     `runaway_stopped_ms` is the longest time of such a handler.",
+     the core. A hook of the experiment's own copies the message to the handler, and drops it when it was stopped: a \
+     `Landing` keeps the handlers that were added to it, and disables one after a few aborts. Each handler is loaded, compiled \
+     and instantiated by itself, before the round: with two cores, a compiler would compete with the client or with the \
+     server. `runaway_stopped_ms` is the longest time of such a handler.",
     "`runaway_delayed_us` is the median of the round trips that follow such a message. Of some 150 round trips in 10 ms one \
      does, so the 99th percentile has what a handler that was stopped costs the others, and not the delay itself.",
     "The thread of the server has what an `OwnerThread` has: the policy, the handlers in front of the application, and a \
