@@ -13,9 +13,9 @@ use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::sandbox::{Policy, Sandboxer};
 use rustix::process::Signal;
 
-#[cfg(feature = "tls")]
-use crate::sandbox::root;
 use crate::sandbox::{compiled, counter, handler, serve_at_two};
+#[cfg(feature = "tls")]
+use crate::sandbox::{root, without_admission};
 use crate::serving;
 use crate::serving::available;
 use crate::serving::program::{Serving, httpd, with_sockets};
@@ -101,7 +101,8 @@ fn handler_of_an_address_with_tls_gets_what_is_decrypted() {
     let ash = sandboxer.load(&fs::read(handler("hello.wasm")).unwrap()).unwrap();
     let at: SocketAddr = "127.0.0.1:0".parse().unwrap();
     available().for_each(|backend| {
-        let server = Server::builder().listen(at).backend(backend).files(root.path());
+        let server = Server::builder().config(without_admission()).listen(at).backend(backend);
+        let server = server.files(root.path());
         let server = server.tls(authority.options("localhost", &["localhost"]));
         let hello = SandboxedHandler::new("hello", ash.clone()).listener(at);
         let server = server.sandbox(hello).start().unwrap();

@@ -11,6 +11,8 @@ use std::fs;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
+use evring_httpd::Config;
+
 use crate::serving::program::Serving;
 
 fn handler(name: &str) -> PathBuf {
@@ -25,10 +27,19 @@ fn root() -> tempfile::TempDir {
     root
 }
 
+/// A machine with other work may be overloaded at any time, and then handlers are off.
+const NO_ADMISSION: [&str; 2] = ["--max-queue-delay", "0"];
+
+/// The same for a server of the library.
+fn without_admission() -> Config {
+    Config::default().with(|c| c.admission = None)
+}
+
 fn serve(backend: &str, handlers: &[String]) -> (Serving, tempfile::TempDir) {
     let root = root();
     let mut arguments = vec!["--listen", "127.0.0.1:0", "--backend", backend, "--status", "--root"];
     arguments.push(root.path().to_str().unwrap());
+    arguments.extend(NO_ADMISSION);
     for handler in handlers {
         arguments.extend(["--handler", handler]);
     }
@@ -51,7 +62,7 @@ fn serve_at_two(backend: &str, arguments: &[&str]) -> (Serving, SocketAddr, temp
     let root = root();
     let of_root = ["--status", "--root", root.path().to_str().unwrap(), "--backend", backend];
     let listen = ["--listen", "127.0.0.1:0", "--listen", "127.0.0.2:0"];
-    let serving = Serving::start(&[&listen[..], &of_root, arguments].concat());
+    let serving = Serving::start(&[&listen[..], &of_root, &NO_ADMISSION, arguments].concat());
     let second = &serving.line[serving.line.find("127.0.0.2:").unwrap()..];
     let end = second.find(|c: char| !matches!(c, '0'..='9' | '.' | ':')).unwrap();
     let second = second[..end].parse().unwrap();

@@ -9,7 +9,7 @@ use evring_httpd::Server;
 use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::sandbox::{Policy, Sandboxer};
 
-use crate::sandbox::{compiled, counter, handler, root, serve};
+use crate::sandbox::{NO_ADMISSION, compiled, counter, handler, root, serve};
 use crate::serving::program::{Serving, httpd};
 
 #[test]
@@ -159,7 +159,8 @@ fn compiled_handlers_are_kept_in_a_directory_of_this_user() {
     let (cache, root) = (tempfile::tempdir().unwrap(), root());
     let hello = handler("hello.wasm").display().to_string();
     let directory = cache.path().to_str().unwrap();
-    let arguments = ["--listen", "127.0.0.1:0", "--handler", &hello, "--handler-cache", directory];
+    let of_cache = ["--listen", "127.0.0.1:0", "--handler", &hello, "--handler-cache", directory];
+    let arguments = [&of_cache[..], &NO_ADMISSION].concat();
     let mut kept = Vec::new();
     for _ in 0..2 {
         let serving = Serving::start(&arguments);
