@@ -72,7 +72,7 @@
 //! | upcalls are batched | 5.6.1, 5.6.2 | `upcall::Peer::serve` | the process takes all messages that arrived until it runs; a wake-up only if it sleeps |
 //! | an upcall ends after two clock ticks | 5.6.2 | `upcall::Policy::timeout` | the message goes to the application; the process is not ended, and a few time-outs disable it |
 //! | ASHs are tested first | 5.6.2 | the hook `(evring::hooks::Landing, evring::hooks::Upcalls)` | |
-//! | handler of a web server | 6.4.3 | `evring_httpd::handlers::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with its head: a copy, or in place for a handler of an address (`SandboxedHandler::listener`); HEAD and requests with a body never reach one; `post`, `upcall` and `count` have no effect there, and `keep` returns an error |
+//! | handler of a web server | 6.4.3 | `evring_httpd::handlers::SandboxedHandler` | in `httpd`, a handler is called when the request has been parsed, routed to its host and admitted by password, with its head: a copy, or in place for a handler of an address (`SandboxedHandler::listener`); HEAD and requests with a body never reach one; what it sends is copied; `post`, `upcall` and `count` have no effect there, and `keep` returns an error; it has no governor |
 //! | unsafe ASH | 6.2, 6.3 | `sandbox::Sandboxer::trust` | native code with the dispatch and memory of a handler; it is charged for its host calls only |
 //! | calls | table 5-1 | `sandbox` lists them | bounded and charged; `key`, `post`, `upcall`, `count`, `reply`, `keep`, `table`, `lock`, `store`, `memory.copy` and `memory.fill` are additions |
 //! | the call that gives receive buffers back | table 5-1 | the calls `keep` and `give_back`, `sandbox::MAX_KEPT` | a buffer goes back by itself when its message is consumed and its last reply has left; a handler gives back those that it keeps beyond that |
@@ -86,7 +86,7 @@
 //! | receive livelock | 2.4 | `sandbox::Policy::operations_per_second` | a budget for each tenant and second, which its handlers on all threads share |
 //! | handlers are off when the load is high | 2.4 | `evring::Commands::is_overloaded` | `evring::hooks::Landing`, `evring::hooks::Upcalls` and `httpd` then pass all messages to the application; the load is that of new connections, as admission control measures it: messages that are late on connections that last do not count, and `tokio` measures none; UDP measures each datagram |
 //! | data after an abort | 5.4.1 | | the memory is as the handler left it; mutable globals, such as the pointer to the stack, are as before the message |
-//! | turning handlers off and on | 6.4.2 | `evring::hooks::Tenant::set_on` | one store, from any thread; a `Tenant` also says whether the handler is disabled, which strategy its governor prefers, and what was counted |
+//! | turning handlers off and on | 6.4.2 | `evring::hooks::Tenant::set_on`, `evring_httpd::handlers::HandlerSwitch` | one store, from any thread; both also enable a handler that aborts have disabled; a `Tenant` also says whether it is disabled, which strategy its governor prefers, and what was counted |
 //!
 //! The model, in the module [`model`]:
 //!

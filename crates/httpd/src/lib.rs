@@ -147,7 +147,7 @@ pub mod handlers {
     pub use crate::site::params::{PathParams, param};
     pub use crate::site::pool::{Pool, PoolError};
     #[cfg(feature = "sandbox")]
-    pub use crate::site::sandbox::SandboxedHandler;
+    pub use crate::site::sandbox::{HandlerSwitch, SandboxedHandler};
     #[cfg(feature = "tower")]
     pub use crate::site::service::ServiceKind;
     pub use crate::site::shed::shed_if_late;

@@ -322,6 +322,7 @@ impl Builder {
     /// Adds a handler in a sandbox, which sees requests before the site and may answer them: an
     /// application-specific safe handler. Of several handlers, the first that answers does. Each worker
     /// has an instance with a memory of its own. Events that handlers post are dropped.
+    /// [`SandboxedHandler::switch`] turns a handler off and on while the server runs.
     #[cfg(feature = "sandbox")]
     pub fn sandbox(mut self, handler: SandboxedHandler) -> Self {
         self.sandbox.push(handler);

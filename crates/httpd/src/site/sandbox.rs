@@ -3,6 +3,8 @@
 use std::borrow::Cow;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ash_sandbox::sandbox::{Ash, Handler, Outcome, Pass, Rejection};
 use evring::hooks::{BindError, LandingArea};
@@ -33,6 +35,34 @@ pub struct SandboxedHandler {
     addresses: Vec<Vec<SocketAddr>>,
     /// The numbers of these addresses among those of the server.
     positions: Vec<usize>,
+    switch: HandlerSwitch,
+}
+
+/// Switches a handler in a sandbox off and on while servers run, from any thread, in all their workers.
+#[derive(Clone, Debug)]
+pub struct HandlerSwitch(Arc<SwitchState>);
+
+#[derive(Debug)]
+struct SwitchState {
+    is_on: AtomicBool,
+    /// How often the handler was enabled.
+    enables: AtomicU32,
+}
+
+impl HandlerSwitch {
+    fn new() -> Self {
+        HandlerSwitch(Arc::new(SwitchState { is_on: true.into(), enables: 0.into() }))
+    }
+
+    /// Switches the handler off or on, by one store. While it is off, the site gets all requests.
+    pub fn set_on(&self, is_on: bool) {
+        self.0.is_on.store(is_on, Ordering::Relaxed);
+    }
+
+    /// Enables the handler from its next request on, in the workers where aborts have disabled it.
+    pub fn enable(&self) {
+        self.0.enables.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Number and size in bytes of the receive buffers in the memory of a handler with listeners: half of its message area. The
@@ -60,6 +90,7 @@ impl SandboxedHandler {
             tenant: 0,
             addresses: Vec::new(),
             positions: Vec::new(),
+            switch: HandlerSwitch::new(),
         }
     }
 
@@ -89,6 +120,11 @@ impl SandboxedHandler {
     pub(crate) fn listener_at_one_of(mut self, addresses: &[SocketAddr]) -> Self {
         self.addresses.push(addresses.to_vec());
         self
+    }
+
+    /// Returns what switches the handler off and on, and enables it again. Clones of a handler have the same one.
+    pub fn switch(&self) -> HandlerSwitch {
+        self.switch.clone()
     }
 
     /// Returns the lists of its addresses, of each of which the server has at least one.
@@ -128,6 +164,10 @@ struct Bound {
     name: String,
     path: Option<Vec<u8>>,
     handler: Handler,
+    switch: HandlerSwitch,
+    /// How often the switch had enabled the handler at the last request.
+    enables: u32,
+    /// The log says that aborts have disabled it.
     is_disabled: bool,
     /// The numbers of its listeners; with none, it is for all.
     listeners: Vec<u16>,
@@ -140,6 +180,18 @@ impl Bound {
     fn is_for(&self, name: &[u8], listener: u16) -> bool {
         self.path.as_ref().is_some_and(|prefix| name.starts_with(prefix))
             && (self.listeners.is_empty() || self.listeners.contains(&listener))
+    }
+
+    /// Does what the switch says.
+    fn obey_switch(&mut self) {
+        let state = &*self.switch.0;
+        self.handler.set_on(state.is_on.load(Ordering::Relaxed));
+        let enables = state.enables.load(Ordering::Relaxed);
+        if enables != self.enables {
+            self.enables = enables;
+            self.handler.enable();
+            self.is_disabled = false;
+        }
     }
 }
 
@@ -165,6 +217,8 @@ impl Sandbox {
                 name: handler.name.clone(),
                 path: handler.path.clone(),
                 handler: instance,
+                switch: handler.switch(),
+                enables: handler.switch.0.enables.load(Ordering::Relaxed),
                 is_disabled: false,
                 listeners: handler.positions.iter().flat_map(of_position).collect(),
                 area: None,
@@ -245,7 +299,9 @@ impl Sandbox {
         let listener = x.state.listener;
         let bound = bound.iter_mut().filter(|bound| bound.is_for(&name, listener));
         let mut has_passed = false;
-        for Bound { name, handler, is_disabled, area, .. } in bound {
+        for bound in bound {
+            bound.obey_switch();
+            let Bound { name, handler, is_disabled, area, .. } = bound;
             let slot = area.as_ref().and_then(|area| area.slot_of(&head));
             let has_landed = slot.is_some();
             let mut outcome = match slot {

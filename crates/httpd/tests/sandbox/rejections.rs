@@ -2,14 +2,15 @@
 
 use std::fs;
 use std::io::BufRead as _;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt as _;
 
 use evring_httpd::Server;
 use evring_httpd::handlers::SandboxedHandler;
 use evring_httpd::sandbox::{Policy, Sandboxer};
 
-use crate::sandbox::{NO_ADMISSION, compiled, counter, handler, root, serve};
+use crate::sandbox::{NO_ADMISSION, compiled, counter, handler, root, serve, without_admission};
+use crate::serving;
 use crate::serving::program::{Serving, httpd};
 
 #[test]
@@ -34,6 +35,44 @@ fn hostile_handlers_are_disabled_and_the_site_serves_on() {
         serving.errors.read_line(&mut line).unwrap();
         let expected = format!("the handler {module} is disabled after too many aborts: {reason}");
         assert!(line.contains(&expected), "{line}");
+    }
+}
+
+/// Answers everything, but traps where the path begins with `t`.
+const TRAP: &str = r#"(module
+    (import "ash" "send" (func $send (param i32 i32) (result i32)))
+    (memory (export "memory") 1 1)
+    (data (i32.const 0) "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nhandler")
+    (func (export "ash_handle") (param i32 i32 i64 i32) (result i32)
+        (if (i32.eq (i32.load8_u (i32.add (local.get 0) (i32.const 5))) (i32.const 116))
+            (then unreachable))
+        (drop (call $send (i32.const 0) (i32.const 45)))
+        (i32.const 1)))"#;
+
+#[test]
+fn disabled_handler_came_back_with_new_workers_only() {
+    let (root, policy) = (root(), Policy::default());
+    let max_aborts = policy.max_aborts;
+    let ash = Sandboxer::new(policy).unwrap().load(&wat::parse_str(TRAP).unwrap()).unwrap();
+    let handler = SandboxedHandler::new("trap", ash);
+    let switch = handler.switch();
+    let server = Server::builder().config(without_admission()).workers(1).files(root.path());
+    let server = server.listen(SocketAddr::from(([127, 0, 0, 1], 0)));
+    let server = server.sandbox(handler).start().unwrap();
+    let mut client = serving::Client::new(TcpStream::connect(server.addresses()[0]).unwrap());
+    let mut get = |path| client.get(path).body;
+    assert_eq!(get("/file"), b"handler");
+    switch.set_on(false);
+    assert_eq!(get("/file"), b"of the site");
+    switch.set_on(true);
+    assert_eq!(get("/file"), b"handler");
+    for _ in 0..2 {
+        for _ in 0..max_aborts {
+            assert_ne!(get("/trap"), b"handler");
+        }
+        assert_eq!(get("/file"), b"of the site");
+        switch.enable();
+        assert_eq!(get("/file"), b"handler");
     }
 }
 
