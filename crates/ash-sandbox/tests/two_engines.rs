@@ -1,23 +1,32 @@
 //! Generated modules in the sandbox, whose compiler is wasmtime's, and in another engine, an interpreter: both
-//! give the same results and leave the same memory, whatever the sandboxer rewrites and instruments.
+//! give the same results and leave the same memory, whatever the sandboxer rewrites and instruments. Both have the same
+//! messages and, behind the module's own memory, the same areas.
 
 #![cfg(feature = "sandbox")]
 
 use crate::generated;
 
 use std::collections::BTreeMap;
-use std::slice::from_raw_parts;
+use std::convert::Infallible;
+use std::ops::Range;
+use std::slice::{from_raw_parts, from_raw_parts_mut};
 use std::time::{Duration, Instant};
 
 use arbitrary::Unstructured;
 use ash_sandbox::sandbox::{Abort, Loops, Outcome, Pass, Policy, Sandboxer};
+use wasm_encoder::reencode::{self, Reencode, utils};
+use wasm_encoder::{BlockType, CodeSection, Instruction};
 use wasm_smith::{Config, Module};
 use wasmi::{Engine, Instance, Linker, Store, TrapCode, TypedFunc};
 
 const MODULES: u64 = 600;
 /// Invocations of each module, which keeps its memory and globals between them.
 const INVOCATIONS: usize = 4;
+/// The size of the module's own memory, of the message area, and of the reply area.
 const PAGE: usize = 1 << 16;
+const OWN: Range<usize> = 0..PAGE;
+const MESSAGE: Range<usize> = PAGE..2 * PAGE;
+const REPLIES: Range<usize> = 2 * PAGE..3 * PAGE;
 
 /// A handler that makes no calls: what they do is the host's, and the other engine has none.
 const SHAPE: &str = r#"(module
@@ -34,6 +43,55 @@ fn generate(seed: u64) -> Option<Vec<u8>> {
     };
     let bytes = generated::bytes(seed);
     Some(Module::new(config, &mut Unstructured::new(&bytes)).ok()?.to_bytes())
+}
+
+/// Gives a module the areas as a part of its memory, of which it sees its own page only.
+struct WithAreas;
+
+impl Reencode for WithAreas {
+    type Error = Infallible;
+
+    fn memory_type(
+        &mut self,
+        ty: wasmparser::MemoryType,
+    ) -> Result<wasm_encoder::MemoryType, reencode::Error> {
+        let pages = (REPLIES.end / PAGE) as u64;
+        let ty = utils::memory_type(self, ty);
+        Ok(wasm_encoder::MemoryType { minimum: pages, maximum: Some(pages), ..ty })
+    }
+
+    fn parse_function_body(
+        &mut self,
+        code: &mut CodeSection,
+        body: wasmparser::FunctionBody<'_>,
+    ) -> Result<(), reencode::Error> {
+        let mut function = self.new_function_with_parsed_locals(&body)?;
+        for operator in body.get_operators_reader()? {
+            let instructions = match operator? {
+                wasmparser::Operator::MemorySize { .. } => vec![Instruction::I32Const(1)],
+                wasmparser::Operator::MemoryGrow { .. } => vec![
+                    Instruction::I32Eqz,
+                    Instruction::If(BlockType::Result(wasm_encoder::ValType::I32)),
+                    Instruction::I32Const(1),
+                    Instruction::Else,
+                    Instruction::I32Const(-1),
+                    Instruction::End,
+                ],
+                other => vec![utils::instruction(self, other)?],
+            };
+            instructions.iter().for_each(|instruction| {
+                function.instruction(instruction);
+            });
+        }
+        code.function(&function);
+        Ok(())
+    }
+}
+
+fn with_areas(wasm: &[u8]) -> Vec<u8> {
+    let mut module = wasm_encoder::Module::new();
+    WithAreas.parse_core_module(&mut module, wasmparser::Parser::new(0), wasm).unwrap();
+    module.finish()
 }
 
 /// The result of an invocation, in the words of both engines.
@@ -106,8 +164,8 @@ impl Interpreted {
         }
     }
 
-    fn memory(&self) -> &[u8] {
-        self.instance.get_memory(&self.store, "memory").unwrap().data(&self.store)
+    fn memory(&mut self) -> &mut [u8] {
+        self.instance.get_memory(&self.store, "memory").unwrap().data_mut(&mut self.store)
     }
 }
 
@@ -118,6 +176,9 @@ fn generated_modules_do_the_same_in_two_engines() {
         p.max_aborts = u32::MAX;
         p.max_operations = 1_000_000;
         p.operations_per_second = 1 << 40;
+        p.message_area_bytes = MESSAGE.len();
+        p.reply_slots = 16;
+        p.reply_slot_bytes = REPLIES.len() / 16;
     });
     let epochs = policy.clone().with(|p| p.loops = Loops::Epoch(Duration::from_millis(20)));
     let sandboxers = [policy, epochs].map(|policy| Sandboxer::new(policy).unwrap());
@@ -126,40 +187,50 @@ fn generated_modules_do_the_same_in_two_engines() {
         let Some(wasm) = generate(seed) else { continue };
         let sandboxer = &sandboxers[(seed / 4) as usize % 2];
         let Ok(ash) = sandboxer.load(&wasm) else { continue };
-        let (ours, theirs) = (ash.instantiate(1), Interpreted::new(&wasm));
+        let theirs = Interpreted::new(&wasm).and_then(|_| Interpreted::new(&with_areas(&wasm)));
+        let ours = ash.instantiate(1);
         let (mut handler, mut other) = match (ours, theirs) {
             (Ok(handler), Ok(other)) => (handler, other),
             // Elements that do not fit their table.
             (Err(_), Err(_)) => continue,
             (ours, theirs) => panic!("seed {seed}: {:?}, {:?}", ours.err(), theirs.err()),
         };
-        let offset = handler.memory().message_area().start;
+        assert_eq!(handler.memory().message_area(), MESSAGE);
+        assert_eq!(handler.memory().reply_area(), REPLIES);
+        let start = handler.memory().host_pointer(0);
+        let mut random = fastrand::Rng::with_seed(seed);
         for n in 0..INVOCATIONS {
-            // Without a message, as it would lie outside of the other engine's memory.
-            // SAFETY: no bytes.
-            let nothing = unsafe { from_raw_parts(handler.memory().host_pointer(offset), 0) };
-            let outcome = handler.handle(nothing, n as u64, n as u32, Instant::now());
+            // SAFETY: the area is in the memory, and no handler runs.
+            let message = unsafe { from_raw_parts_mut(start.add(MESSAGE.start), MESSAGE.len()) };
+            random.fill(message);
+            other.memory()[MESSAGE].copy_from_slice(message);
+            // SAFETY: as above; the handler only reads it.
+            let message = unsafe { from_raw_parts(start.add(MESSAGE.start), MESSAGE.len()) };
+            let outcome = handler.handle(message, n as u64, n as u32, Instant::now());
             let ours = Ended::of(&outcome);
-            let theirs = other.invoke((offset as i32, 0, n as i64, n as i32)).as_outcome();
-            let areas_were_read = theirs == Ended::Memory && ours != Ended::Memory;
-            if areas_were_read
+            let (at, len) = (MESSAGE.start as i32, MESSAGE.len() as i32);
+            let theirs = other.invoke((at, len, n as i64, n as i32)).as_outcome();
+            // Only the handler cannot write to the message.
+            let message_was_changed = other.memory()[MESSAGE] != *message;
+            if message_was_changed && ours == Ended::Memory
                 || [ours, theirs].iter().any(|end| matches!(end, Ended::OutOfFuel | Ended::Stack))
             {
-                // The message and reply areas lie behind the memory here, and the engines count fuel and stack
-                // differently. What follows in this module is not comparable.
+                // The engines count fuel and stack differently. What follows in this module is not comparable.
                 *given_up.entry((ours, theirs)).or_insert(0) += 1;
                 break;
             }
             assert_eq!(ours, theirs, "the module of seed {seed}, invocation {n}");
-            let start = handler.memory().host_pointer(0);
-            // SAFETY: the range is in the memory, and no handler runs.
-            let memory = unsafe { std::slice::from_raw_parts(start, PAGE) };
-            assert!(memory == other.memory(), "memories differ: seed {seed}, invocation {n}");
+            for range in [OWN, MESSAGE, REPLIES] {
+                // SAFETY: the range is in the memory, and no handler runs.
+                let area = unsafe { from_raw_parts(start.add(range.start), range.len()) };
+                let is_same = area == &other.memory()[range.clone()];
+                assert!(is_same, "{range:?} differs: seed {seed}, invocation {n}");
+            }
             compared += 1;
             *ends.entry(ours).or_insert(0) += 1;
         }
     }
     println!("{compared} invocations compared: {ends:?}; given up: {given_up:?}");
-    assert!(compared > 500, "{compared} invocations were compared");
+    assert!(compared > 1000, "{compared} invocations were compared");
     assert!(ends.len() > 2, "{ends:?}");
 }
