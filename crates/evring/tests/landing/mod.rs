@@ -8,6 +8,7 @@ mod counters;
 pub(crate) mod kept;
 mod late_readers;
 mod messages;
+mod owner_thread;
 mod replacement;
 mod simulated;
 
