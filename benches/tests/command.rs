@@ -142,7 +142,7 @@ fn ash_web_compares_a_handler_with_a_file() {
 }
 
 #[test]
-fn ash_model_measures_twelve_parameters() {
+fn ash_model_shows_twelve_parameters() {
     let outcome = quick_run("ash-model", &["predicted_user_over_ash"]);
     let series = outcome["series"].as_array().unwrap();
     let parameters = series.iter().find(|s| s["figure"] == "Machine parameters").unwrap();

@@ -321,10 +321,27 @@ mod tests {
     }
 
     #[test]
-    fn every_parameter_is_measured() {
+    fn every_contestant_measures_a_time() {
         let mut all = contestants().unwrap();
         for contestant in &mut all {
             assert!((contestant.measure)().unwrap() > 0.0, "{}", contestant.name);
+        }
+    }
+
+    #[test]
+    fn all_parameters_but_parts_of_others_follow_from_a_contestant() {
+        let names: Vec<_> = contestants().unwrap().into_iter().map(|all| all.name).collect();
+        let follows = |name: &str, parameter: &Parameter| {
+            parameter.1(&machine(|other| if other == name { 1_000.0 } else { 0.0 })) > 0.0
+        };
+        let without: Vec<_> = TABLE
+            .iter()
+            .filter(|parameter| !names.iter().any(|name| follows(name, parameter)))
+            .map(|(name, _)| *name)
+            .collect();
+        assert_eq!(without, ["t_a,s", "t_u,c"]);
+        for name in names.iter().filter(|name| *name != OTHER_CORE) {
+            assert!(TABLE.iter().any(|parameter| follows(name, parameter)), "{name}");
         }
     }
 }
