@@ -31,7 +31,9 @@ Exit status: 0 if no goal was missed, 3 if one was, 2 for invalid options, 1 if 
 const PLACEMENTS: &str = "\
 The model is that of ASH, chapter 7: times from the arrival of a message until it is handled. An ASH runs in the \
 sandbox, an upcall in another process; an interrupt wakes or interrupts the application, and a poll finds it at work. \
-The handler has no table of an application, and no pipe lists. An empty handler's time is subtracted from its time.";
+The handler has no table of an application, and no pipe lists. An empty handler's time is subtracted from its time. \
+Its time without a sandbox is not measured: it follows from the factor. The column `ASH up to` has the factor up to which an \
+ASH is the fastest.";
 
 /// Measures the mechanisms on this machine
 #[derive(Parser)]
@@ -226,9 +228,9 @@ pub(crate) struct Recommend {
     /// A message; several are handled in turn, and their mix decides how often the handler passes one on
     #[arg(long, value_name = "FILE", required = true)]
     pub(crate) message: Vec<PathBuf>,
-    /// How much longer the handler takes in the sandbox than as native code; `lab run ash-sandbox` measures it
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.25, value_parser = factor)]
-    pub(crate) sandboxing_factor: f64,
+    /// How much longer the handler takes in the sandbox than as native code [default: 1.25, as an assumption]
+    #[arg(long, value_name = "FACTOR", value_parser = factor)]
+    pub(crate) sandboxing_factor: Option<f64>,
     /// The probability that the handler passes a message on [default: as measured]
     #[arg(long, value_name = "0..1", value_parser = share)]
     pub(crate) abort_probability: Option<f64>,

@@ -19,6 +19,10 @@ use crate::statistics::spread;
 /// Measurements of each parameter of the machine, and invocations of the handler.
 const ROUNDS: usize = 5;
 const INVOCATIONS: usize = 20_000;
+/// The sandboxing factor, if no option names it.
+const ASSUMED_FACTOR: f64 = 1.25;
+/// The factors up to which an ASH may be the fastest, in percent.
+const FACTORS: std::ops::RangeInclusive<u32> = 100..=1_000;
 
 /// Measures a handler and the machine, and prints what the model recommends.
 pub(crate) fn recommend(options: &Recommend) -> Result<(), Failure> {
@@ -28,10 +32,11 @@ pub(crate) fn recommend(options: &Recommend) -> Result<(), Failure> {
     let measured = Measured::of(&mut measured, &messages)?;
     let workload = workload(&measured, options);
     say(format!(
-        "Handler: {:.2} us in the sandbox, {:.2} us without (factor {}); passes on {:.0} % of the messages, after {:.0} % \
+        "Handler: {:.2} us in the sandbox, {:.2} us without ({} factor {}); passes on {:.0} % of the messages, after {:.0} % \
          of its time.",
         workload.handler_us * workload.sandboxing_factor,
         workload.handler_us,
+        if options.sandboxing_factor.is_some() { "given" } else { "assumed" },
         workload.sandboxing_factor,
         workload.ash_abort_probability * 100.0,
         workload.share_before_abort * 100.0,
@@ -115,7 +120,7 @@ fn times(
 
 /// Returns the workload of a handler: what was measured, unless an option says otherwise.
 fn workload(measured: &Measured, options: &Recommend) -> Workload {
-    let factor = options.sandboxing_factor;
+    let factor = options.sandboxing_factor.unwrap_or(ASSUMED_FACTOR);
     let Measured { handled_us, passed_us, passed } = *measured;
     let share = passed_us.filter(|_| passed < 1.0 && handled_us > 0.0);
     let share = share.map(|passed_us| (passed_us / handled_us).min(1.0));
@@ -140,11 +145,11 @@ fn this_machine() -> Result<Machine, Failure> {
     Ok(machine(|name| medians.get(name).copied().unwrap_or(f64::NAN)))
 }
 
-/// Returns the lines with the time of each strategy, and the fastest.
+/// Returns the lines with the time of each strategy, the sandboxing factor up to which an ASH is the fastest, and the fastest.
 fn table(machine: &Machine, workload: &Workload, state: Option<State>) -> Vec<String> {
     let names = ["ASH", "upcall", "interrupt", "poll"];
     let header = names.map(|name| format!("{name:>12}")).concat();
-    let mut lines = vec![format!("{:16}{header}   fastest, in us", "process")];
+    let mut lines = vec![format!("{:16}{header}   ASH up to   fastest, in us", "process")];
     for (name, of) in [
         ("spinning", ProcessState::Spinning),
         ("busy", ProcessState::Busy),
@@ -160,9 +165,25 @@ fn table(machine: &Machine, workload: &Workload, state: Option<State>) -> Vec<St
         };
         let fastest = machine.recommend(workload, of);
         let at = Strategy::ALL.iter().position(|strategy| *strategy == fastest).unwrap_or(0);
-        lines.push(format!("{name:16}{}   {}", Strategy::ALL.map(time).concat(), names[at]));
+        let times = Strategy::ALL.map(time).concat();
+        let factor = match factor_of_ash(machine, workload, of) {
+            Some(factor) => format!("{factor:.2}"),
+            None => "-".to_owned(),
+        };
+        lines.push(format!("{name:16}{times}{factor:>12}   {}", names[at]));
     }
     lines
+}
+
+/// Returns the highest sandboxing factor with which an ASH is the fastest, of a handler whose time in the sandbox stays.
+fn factor_of_ash(machine: &Machine, workload: &Workload, state: ProcessState) -> Option<f64> {
+    let sandboxed_us = workload.handler_us * workload.sandboxing_factor;
+    let is_best = |factor: &f64| {
+        let (handler_us, sandboxing_factor) = (sandboxed_us / factor, *factor);
+        let workload = Workload { handler_us, sandboxing_factor, ..*workload };
+        machine.recommend(&workload, state) == Strategy::Ash
+    };
+    FACTORS.map(|percent| f64::from(percent) / 100.0).take_while(is_best).last()
 }
 
 #[cfg(test)]
@@ -173,7 +194,7 @@ mod tests {
         let mut options = Recommend {
             handler: Default::default(),
             message: Vec::new(),
-            sandboxing_factor: 1.25,
+            sandboxing_factor: None,
             abort_probability: None,
             share_before_abort: None,
             state: None,
@@ -206,6 +227,35 @@ mod tests {
         assert_eq!(fastest, ["poll", "interrupt", "interrupt", "interrupt"]);
         let lines = table(&Machine::ULTRIX, &workload, Some(State::Blocked));
         assert!(lines.len() == 2 && lines[1].ends_with("ASH"), "{lines:?}");
+    }
+
+    #[test]
+    fn recommendation_hid_that_it_depends_on_an_assumed_factor() {
+        // 20 us in the sandbox, in a process that an upcall or interrupt reaches in 5 and 8 us.
+        let machine = Machine {
+            ash_setup_us: 0.0,
+            ash_success_us: 0.0,
+            upcall_setup_us: 5.0,
+            upcall_success_us: 0.0,
+            interrupt_setup_us: 8.0,
+            ..Machine::AEGIS
+        };
+        let of = |factor| {
+            let workload = Workload {
+                handler_us: 20.0 / factor,
+                sandboxing_factor: factor,
+                ..Workload::default()
+            };
+            (
+                machine.recommend(&workload, ProcessState::Busy),
+                factor_of_ash(&machine, &workload, ProcessState::Busy),
+            )
+        };
+        // 20 us are less than 5 and 20 / 1.33 us.
+        assert_eq!(of(1.25), (Strategy::Ash, Some(1.33)));
+        assert_eq!(of(1.5), (Strategy::Upcall, Some(1.33)));
+        let aborts = Workload::default().aborting(1.0);
+        assert_eq!(factor_of_ash(&Machine::ULTRIX, &aborts, ProcessState::Busy), None);
     }
 
     #[test]
