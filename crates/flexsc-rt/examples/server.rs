@@ -3,21 +3,27 @@
 //!
 //! The first line of a connection names a file below a directory; the server sends it and closes the
 //! connection. A call that finds no entry is delayed; so while all entries are busy, connections wait
-//! to be accepted. As in the figure, nothing limits the time of a client (see section 4.2).
+//! to be accepted. The read of a client that names no file in time is cancelled (section 4.2). As in the figure, nothing
+//! limits the time in which a client takes the file.
 
+use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ffi::CString;
 use std::io;
 use std::net::TcpListener;
-use std::time::Duration;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
 
 use flexsc_rt::operations::{PathAt, accept, close, open, receive, sendfile, sleep};
-use flexsc_rt::{Config, Descriptor, Error, EventLoop};
+use flexsc_rt::{CallId, Config, Descriptor, Error, EventLoop};
 use rustix::fs::{Mode, OFlags};
 
 /// Accepts that are outstanding.
 const ACCEPTS: usize = 4;
 /// The time after an accept that has failed, as there is no free descriptor.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The time in which a client has to name a file.
+pub(crate) const READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most bytes of a file that are sent.
 const FILE_LEN: usize = 1 << 30;
 
@@ -29,13 +35,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let master = TcpListener::bind(&address)?;
     let root = std::fs::File::open(directory)?;
     println!("listening on {}", master.local_addr()?);
-    Ok(serve(master, root)?)
+    serve(Server::new(Descriptor::new(master), Descriptor::new(root), READ_TIMEOUT))?;
+    Ok(())
 }
 
-pub(crate) fn serve(master: TcpListener, root: std::fs::File) -> Result<(), Error> {
+pub(crate) fn serve(server: Server) -> Result<(), Error> {
     // Initializes the library and registers with the executors.
     let mut events = EventLoop::new(&Config::default())?;
-    let server = Server { master: Descriptor::new(master), root: Descriptor::new(root) };
+    cancel_late_reads(&mut events, server.clone());
     for _ in 0..ACCEPTS {
         accept_next(&mut events, server.clone());
     }
@@ -45,8 +52,32 @@ pub(crate) fn serve(master: TcpListener, root: std::fs::File) -> Result<(), Erro
 
 #[derive(Clone)]
 pub(crate) struct Server {
-    pub(crate) master: Descriptor,
-    pub(crate) root: Descriptor,
+    master: Descriptor,
+    root: Descriptor,
+    read_timeout: Duration,
+    /// When each read is cancelled, in order. The id of one that has ended names no other call.
+    reads: Rc<RefCell<VecDeque<(Instant, CallId)>>>,
+}
+
+impl Server {
+    pub(crate) fn new(master: Descriptor, root: Descriptor, read_timeout: Duration) -> Self {
+        Server { master, root, read_timeout, reads: Rc::default() }
+    }
+}
+
+/// Cancels the reads whose time is over. It needs one timer for all connections.
+fn cancel_late_reads(events: &mut EventLoop, server: Server) {
+    let now = Instant::now();
+    let mut reads = server.reads.borrow_mut();
+    while let Some((deadline, read)) = reads.front()
+        && *deadline <= now
+    {
+        events.cancel(*read);
+        reads.pop_front();
+    }
+    let pause = reads.front().map_or(server.read_timeout, |(deadline, _)| *deadline - now);
+    drop(reads);
+    let _ = events.post_or_delay(sleep(pause), |events, _| cancel_late_reads(events, server));
 }
 
 pub(crate) fn accept_next(events: &mut EventLoop, server: Server) {
@@ -63,10 +94,14 @@ fn conn_accepted(events: &mut EventLoop, server: Server, ret: io::Result<Descrip
     };
     // Posts another accept on the master socket.
     accept_next(events, server.clone());
+    let (reads, deadline) = (Rc::clone(&server.reads), Instant::now() + server.read_timeout);
     let read = receive(&conn, Vec::with_capacity(4096));
-    let _ = events.post_or_delay(read, move |events, (ret, buf)| {
+    let posted = events.post_or_delay(read, move |events, (ret, buf)| {
         data_read(events, &server, conn, ret, &buf);
     });
+    if let Ok(read) = posted {
+        reads.borrow_mut().push_back((deadline, read));
+    }
 }
 
 fn data_read(
@@ -76,7 +111,7 @@ fn data_read(
     ret: io::Result<usize>,
     buf: &[u8],
 ) {
-    // A read of 0 means that the connection is closed.
+    // A read of 0 means that the connection is closed. One that was cancelled has the error EINTR.
     let reply_file = if matches!(ret, Ok(0) | Err(_)) { None } else { parse_request(buf) };
     let Some(reply_file) = reply_file else {
         let _ = events.post_silently(close(conn));

@@ -1,14 +1,15 @@
 //! libflexsc: an event loop in which each call has a callback (section 4).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 use std::{fmt, io, mem};
 
+// A simulated machine includes this file with modules of its own.
+use super::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 use crate::descriptor::Descriptor;
 use crate::error::{Busy, Error};
-use crate::operation::Operation;
-use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
+use crate::operation::{NOT_POSTED, Operation};
 
 /// Posts operations, and calls their callbacks when they have completed.
 ///
@@ -17,12 +18,28 @@ use crate::pages::{Config, Counters, EntryId, Pages, Room, Scratch};
 pub struct EventLoop {
     pages: Pages,
     posted: Box<[Option<Box<dyn Posted>>]>,
-    /// Calls that wait for room: for each kind of [`Room`] a queue of as many as there are entries at most, with their
-    /// numbers. So a call that needs a thread keeps none waiting that needs only an entry.
-    delayed: [VecDeque<(u64, Box<dyn Delayed>)>; Room::ALL.len()],
+    /// Calls that wait for room: for each kind of [`Room`] as many as there are entries at most, by number. So a call
+    /// that needs a thread keeps none waiting that needs only an entry.
+    delayed: [BTreeMap<u64, Box<dyn Delayed>>; Room::ALL.len()],
     /// The number of the next delayed call.
     next_delayed: u64,
+    /// Posted calls that were delayed, by number.
+    no_longer_delayed: BTreeMap<u64, EntryId>,
+    /// Delayed calls that were cancelled, and whose callbacks have not run.
+    cancelled: VecDeque<Box<dyn Delayed>>,
     stopped: bool,
+}
+
+/// Identifies a call of an event loop, delayed or posted. It is not reused before 2^32 calls of its entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CallId(Id);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Id {
+    /// It was posted at once.
+    Posted(EntryId),
+    /// It was delayed, and has this number.
+    Delayed(u64),
 }
 
 /// An operation that was not posted, as the pages are full. It is given back.
@@ -57,13 +74,18 @@ trait Posted {
 
 /// An operation that waits for room.
 trait Delayed {
-    /// Posts it. Returns whether there was an entry.
-    fn post(&mut self, events: &mut EventLoop) -> bool;
+    /// Posts it, with its number. Returns whether there was an entry.
+    fn post(&mut self, events: &mut EventLoop, number: u64) -> bool;
+
+    /// Ends it with `EINTR`.
+    fn interrupt(self: Box<Self>, events: &mut EventLoop);
 }
 
 struct WithCallback<O, F> {
     operation: O,
     callback: F,
+    /// Its number, if it was delayed.
+    number: Option<u64>,
 }
 
 impl<O, F> Posted for WithCallback<O, F>
@@ -72,7 +94,10 @@ where
     F: FnOnce(&mut EventLoop, O::Output),
 {
     fn complete(self: Box<Self>, events: &mut EventLoop, result: io::Result<usize>, index: usize) {
-        let WithCallback { operation, callback } = *self;
+        let WithCallback { operation, callback, number } = *self;
+        if let Some(number) = number {
+            events.no_longer_delayed.remove(&number);
+        }
         // SAFETY: the call has ended, and no other was posted since.
         let output = operation.finish(result, unsafe { &*events.pages.scratch(index) });
         callback(events, output);
@@ -88,15 +113,22 @@ where
     O: Operation,
     F: FnOnce(&mut EventLoop, O::Output) + 'static,
 {
-    fn post(&mut self, events: &mut EventLoop) -> bool {
-        let Some(WithCallback { operation, callback }) = self.take() else { return true };
-        match events.post(operation, callback) {
+    fn post(&mut self, events: &mut EventLoop, number: u64) -> bool {
+        let Some(WithCallback { operation, callback, .. }) = self.take() else { return true };
+        let number = Some(number);
+        match events.post_numbered(operation, callback, number) {
             Ok(_) => true,
             Err(Refused { operation, callback }) => {
-                *self = Some(WithCallback { operation, callback });
+                *self = Some(WithCallback { operation, callback, number });
                 false
             }
         }
+    }
+
+    fn interrupt(self: Box<Self>, events: &mut EventLoop) {
+        let Some(WithCallback { operation, callback, .. }) = *self else { return };
+        let interrupted = Err(io::Error::from_raw_os_error(libc::EINTR));
+        callback(events, operation.finish(interrupted, &NOT_POSTED));
     }
 }
 
@@ -108,8 +140,15 @@ impl EventLoop {
     pub fn new(config: &Config) -> Result<Self, Error> {
         let pages = Pages::register(config)?;
         let posted = (0..pages.entries()).map(|_| None).collect();
-        let delayed = Room::ALL.map(|_| VecDeque::with_capacity(pages.entries()));
-        Ok(EventLoop { pages, posted, delayed, next_delayed: 0, stopped: false })
+        Ok(EventLoop {
+            pages,
+            posted,
+            delayed: Room::ALL.map(|_| BTreeMap::new()),
+            next_delayed: 0,
+            no_longer_delayed: BTreeMap::new(),
+            cancelled: VecDeque::new(),
+            stopped: false,
+        })
     }
 
     /// Registers a file or socket with the ring: [`Pages::register_file`].
@@ -123,20 +162,34 @@ impl EventLoop {
     /// If every entry that it may use is busy.
     pub fn post<O: Operation, F>(
         &mut self,
+        operation: O,
+        callback: F,
+    ) -> Result<CallId, Refused<O, F>>
+    where
+        F: FnOnce(&mut EventLoop, O::Output) + 'static,
+    {
+        let id = self.post_numbered(operation, callback, None)?;
+        Ok(CallId(Id::Posted(id)))
+    }
+
+    /// Posts an operation; one that was delayed has a number.
+    fn post_numbered<O: Operation, F>(
+        &mut self,
         mut operation: O,
         callback: F,
+        number: Option<u64>,
     ) -> Result<EntryId, Refused<O, F>>
     where
         F: FnOnce(&mut EventLoop, O::Output) + 'static,
     {
         // SAFETY: the loop keeps the operation until it has completed, or forgets it.
-        match unsafe { self.pages.post_operation(&mut operation) } {
-            Ok(id) => {
-                self.posted[id.index()] = Some(Box::new(WithCallback { operation, callback }));
-                Ok(id)
-            }
-            Err(_) => Err(Refused { operation, callback }),
+        let posted = unsafe { self.pages.post_operation(&mut operation) };
+        let Ok(id) = posted else { return Err(Refused { operation, callback }) };
+        self.posted[id.index()] = Some(Box::new(WithCallback { operation, callback, number }));
+        if let Some(number) = number {
+            self.no_longer_delayed.insert(number, id);
         }
+        Ok(id)
     }
 
     /// Posts an operation, or delays it until there is room (section 7): an entry that it may use and, for one that
@@ -144,12 +197,13 @@ impl EventLoop {
     /// [`EventLoop::post`] does. Delayed operations that need the same are posted in order.
     ///
     /// # Errors
-    /// If as many operations that need the same are delayed as there are entries.
+    /// If as many operations that need the same are delayed as there are entries. One that was cancelled counts until its
+    /// callback has run.
     pub fn post_or_delay<O: Operation, F>(
         &mut self,
         operation: O,
         callback: F,
-    ) -> Result<(), Refused<O, F>>
+    ) -> Result<CallId, Refused<O, F>>
     where
         F: FnOnce(&mut EventLoop, O::Output) + 'static,
     {
@@ -157,37 +211,48 @@ impl EventLoop {
             Refused { operation, callback }
         } else {
             match self.post(operation, callback) {
-                Ok(_) => return Ok(()),
+                Ok(id) => return Ok(id),
                 Err(refused) => refused,
             }
         };
         let room = self.pages.room_for(&mut refused.operation);
         if self.may_post(room, self.next_delayed) {
-            return self.post(refused.operation, refused.callback).map(drop);
+            return self.post(refused.operation, refused.callback);
         }
         let delayed = &mut self.delayed[room as usize];
-        if delayed.len() >= self.posted.len() {
+        if delayed.len() + self.cancelled.len() >= self.posted.len() {
             return Err(refused);
         }
-        let Refused { operation, callback } = refused;
-        delayed
-            .push_back((self.next_delayed, Box::new(Some(WithCallback { operation, callback }))));
+        let (Refused { operation, callback }, number) = (refused, self.next_delayed);
+        let call = WithCallback { operation, callback, number: Some(number) };
+        delayed.insert(number, Box::new(Some(call)));
         self.next_delayed += 1;
-        Ok(())
+        Ok(CallId(Id::Delayed(number)))
     }
 
     /// Posts or delays an operation whose output is of no interest.
     ///
     /// # Errors
     /// As [`EventLoop::post_or_delay`].
-    pub fn post_silently<O: Operation>(&mut self, operation: O) -> Result<(), O> {
+    pub fn post_silently<O: Operation>(&mut self, operation: O) -> Result<CallId, O> {
         self.post_or_delay(operation, |_, _| {}).map_err(|refused| refused.operation)
     }
 
-    /// Requests cancellation of a call (section 4.2). Its callback follows in any case: with the
-    /// error `EINTR`, or with the call's result, if that came first.
-    pub fn cancel(&mut self, id: EntryId) {
-        self.pages.cancel(id);
+    /// Requests cancellation of a call (section 4.2), delayed or posted. Its callback follows in any case: with the
+    /// error `EINTR`, or with the call's result, if that came first. Without effect on a call that has completed. An id
+    /// of another loop names a call of this one, or none.
+    pub fn cancel(&mut self, id: CallId) {
+        match id.0 {
+            Id::Posted(id) => self.pages.cancel(id),
+            Id::Delayed(number) => {
+                let mut delayed = self.delayed.iter_mut();
+                if let Some(call) = delayed.find_map(|delayed| delayed.remove(&number)) {
+                    self.cancelled.push_back(call);
+                } else if let Some(id) = self.no_longer_delayed.get(&number) {
+                    self.pages.cancel(*id);
+                }
+            }
+        }
     }
 
     /// Runs callbacks until no call is outstanding, or [`EventLoop::stop`] was called
@@ -196,7 +261,7 @@ impl EventLoop {
     /// # Errors
     /// As [`Pages::wait`].
     pub fn run(&mut self) -> Result<(), Error> {
-        while self.pages.outstanding() > 0 || self.has_delayed() {
+        while self.pages.outstanding() > 0 || self.has_delayed() || !self.cancelled.is_empty() {
             self.turn(None)?;
             if self.stopped {
                 break;
@@ -213,7 +278,16 @@ impl EventLoop {
     pub fn turn(&mut self, timeout: Option<Duration>) -> Result<(), Error> {
         self.stopped = false;
         self.post_delayed();
+        let timeout = if self.cancelled.is_empty() { timeout } else { Some(Duration::ZERO) };
         self.pages.wait(timeout)?;
+        // Calls that these callbacks cancel follow in the next turn.
+        for _ in 0..self.cancelled.len() {
+            if !self.stopped
+                && let Some(cancelled) = self.cancelled.pop_front()
+            {
+                cancelled.interrupt(self);
+            }
+        }
         while !self.stopped
             && let Some(completion) = self.pages.next()
         {
@@ -231,7 +305,7 @@ impl EventLoop {
 
     /// Returns whether a call of this number that needs this may be posted.
     fn may_post(&self, room: Room, number: u64) -> bool {
-        let first = |other: Room| self.delayed[other as usize].front();
+        let first = |other: Room| self.delayed[other as usize].first_key_value();
         let older = |other| first(other).is_some_and(|(first, _)| *first < number);
         self.pages.may_post(room, &[0; Room::ALL.len()], older)
     }
@@ -239,14 +313,16 @@ impl EventLoop {
     /// Posts the delayed calls for which there is room, in the order in which they came.
     fn post_delayed(&mut self) {
         while self.has_delayed() {
-            let of_room = |room: Room| Some((room, self.delayed[room as usize].front()?.0));
+            let of_room =
+                |room: Room| Some((room, *self.delayed[room as usize].first_key_value()?.0));
             let mut first = Room::ALL.into_iter().filter_map(of_room);
             let next = first.find(|(room, number)| self.may_post(*room, *number));
             let Some((room, _)) = next else { return };
             // If its preparation panics, the others stay.
-            let Some((number, mut first)) = self.delayed[room as usize].pop_front() else { return };
-            if !first.post(self) {
-                return self.delayed[room as usize].push_front((number, first));
+            let Some((number, mut first)) = self.delayed[room as usize].pop_first() else { return };
+            if !first.post(self, number) {
+                self.delayed[room as usize].insert(number, first);
+                return;
             }
         }
     }

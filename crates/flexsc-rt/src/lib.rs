@@ -129,7 +129,7 @@
 //! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set, or the ring |
 //! | linear scan | 7 | `completions.rs` | the "outgoing queue" that section 7 proposes: a completion costs the same whatever is outstanding |
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others; no future, and no call of `post_or_delay`, passes an older one that needs only an entry |
-//! | cancel | 4.2 | [`Pages::cancel`] | the same status and signal; a call that no executor has begun is withdrawn |
+//! | cancel | 4.2 | [`Pages::cancel`], [`EventLoop::cancel`] | the same status and signal; a call that no executor has begun, or that is delayed, is withdrawn |
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
 //! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
 //! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the ring, without io_uring in the epoll set |
@@ -227,7 +227,7 @@ mod watch;
 pub use call::{Call, Direction, Executor, Waits};
 pub use descriptor::Descriptor;
 pub use error::{Busy, Error};
-pub use event_loop::{EventLoop, Refused};
+pub use event_loop::{CallId, EventLoop, Refused};
 pub use future::{CallFuture, Runtime};
 pub use object::Kind;
 pub use operation::Operation;

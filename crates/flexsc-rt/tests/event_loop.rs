@@ -173,6 +173,107 @@ fn cancelled_call_has_its_callback() {
     assert!(ended.get());
 }
 
+/// Notes the error of a receive that ends with its buffer.
+fn interrupted(
+    count: &Rc<Cell<usize>>,
+) -> impl FnOnce(&mut EventLoop, (std::io::Result<usize>, Vec<u8>)) + use<> {
+    let count = Rc::clone(count);
+    move |_, (result, buffer)| {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINTR));
+        assert_eq!((buffer.len(), buffer.capacity()), (0, 8));
+        count.set(count.get() + 1);
+    }
+}
+
+#[test]
+fn delayed_call_could_not_be_cancelled() {
+    let mut config = Config::with_entries(64);
+    config.reserve = 0;
+    let mut events = events(config);
+    let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let socket = Descriptor::new(ours);
+    let read = || receive(&socket, Vec::with_capacity(8));
+    let ended = Rc::new(Cell::new(0));
+    let ids: Vec<_> =
+        (0..67).map(|_| events.post_or_delay(read(), interrupted(&ended)).unwrap()).collect();
+    events.turn(Some(Duration::ZERO)).unwrap();
+    assert_eq!((events.outstanding(), ended.get()), (64, 0));
+
+    // Its callback runs in a turn, as that of any call, and the turn does not sleep.
+    events.cancel(ids[65]);
+    assert_eq!(ended.get(), 0);
+    events.turn(None).unwrap();
+    assert_eq!((events.outstanding(), ended.get()), (64, 1));
+    // Once.
+    events.cancel(ids[65]);
+    events.turn(Some(Duration::ZERO)).unwrap();
+    assert_eq!((events.outstanding(), ended.get()), (64, 1));
+
+    // The other delayed ones take the entries of posted ones, and keep their ids.
+    events.cancel(ids[0]);
+    events.cancel(ids[1]);
+    while ended.get() < 3 || events.outstanding() < 64 {
+        events.turn(Some(Duration::ZERO)).unwrap();
+    }
+    events.cancel(ids[64]);
+    events.cancel(ids[66]);
+    while ended.get() < 5 {
+        events.turn(None).unwrap();
+    }
+    assert_eq!(events.outstanding(), 62);
+
+    // An old id does not name the next call of its entry.
+    let received = Rc::new(Cell::new(0));
+    for _ in 0..2 {
+        let note = Rc::clone(&received);
+        let receives = move |_: &mut EventLoop, (len, _): (std::io::Result<usize>, _)| {
+            note.set(note.get() + len.unwrap());
+        };
+        events.post_or_delay(read(), receives).unwrap();
+    }
+    ids.iter().for_each(|id| events.cancel(*id));
+    theirs.write_all(b"x").unwrap();
+    theirs.shutdown(std::net::Shutdown::Write).unwrap();
+    events.run().unwrap();
+    assert_eq!((received.get(), ended.get()), (1, 67));
+}
+
+#[test]
+fn cancelled_calls_count_as_delayed_until_their_callbacks_run() {
+    let mut config = Config::with_entries(64);
+    (config.threads, config.reserve) = (2, 0);
+    let mut events = events(config);
+    let long = || sleep(Duration::from_secs(1_000));
+    let first = events.post_or_delay(long(), |_, _| {}).unwrap();
+    let ended = Rc::new(Cell::new(0));
+    for _ in 0..64 {
+        let ended = Rc::clone(&ended);
+        let stop = move |events: &mut EventLoop, result: std::io::Result<()>| {
+            assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EINTR));
+            ended.set(ended.get() + 1);
+            assert_ne!(ended.get(), 3, "the callback's defect");
+            events.stop();
+        };
+        let id = events.post_or_delay(long(), stop).unwrap();
+        events.cancel(id);
+    }
+    assert!(events.post_or_delay(long(), |_, _| {}).is_err());
+    events.cancel(first);
+    for turn in 1..=2 {
+        events.run().unwrap();
+        assert_eq!(ended.get(), turn);
+    }
+    assert!(catch_unwind(AssertUnwindSafe(|| events.run())).is_err());
+    // One more, and no other is lost.
+    let last = events.post_or_delay(long(), |_, _| {}).unwrap();
+    events.cancel(last);
+    while ended.get() < 64 {
+        events.run().unwrap();
+    }
+    events.run().unwrap();
+    assert_eq!(events.outstanding(), 0);
+}
+
 #[test]
 fn stop_leaves_calls_for_the_next_run() {
     let mut events = events(Config::default());

@@ -15,10 +15,16 @@ mod server;
 
 /// Starts the server for the directory of a test. It ends with the process.
 fn start(root: &std::path::Path) -> SocketAddr {
+    start_with(root, server::READ_TIMEOUT)
+}
+
+fn start_with(root: &std::path::Path, read_timeout: Duration) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    let root = File::open(root).unwrap();
-    thread::spawn(move || server::serve(listener, root).unwrap());
+    let (master, root) = (Descriptor::new(listener), Descriptor::new(File::open(root).unwrap()));
+    thread::spawn(move || {
+        server::serve(server::Server::new(master, root, read_timeout)).unwrap();
+    });
     address
 }
 
@@ -97,13 +103,22 @@ fn clients_that_name_no_file_get_nothing_and_affect_no_other() {
 }
 
 #[test]
+fn silent_client_kept_its_connection_without_end() {
+    let root = tempfile::tempdir().unwrap();
+    let address = start_with(root.path(), Duration::from_millis(1));
+    for _ in 0..3 {
+        assert_eq!(reply_of(TcpStream::connect(address).unwrap()), b"");
+    }
+}
+
+#[test]
 fn accept_that_failed_was_posted_again_at_once() {
     const TURNS: u64 = 200;
     // Nothing listens, so each accept fails.
     let listener = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     rustix::io::ioctl_fionbio(&listener, true).unwrap();
-    let root = File::open("/").unwrap();
-    let server = server::Server { master: Descriptor::new(listener), root: Descriptor::new(root) };
+    let (master, root) = (Descriptor::new(listener), Descriptor::new(File::open("/").unwrap()));
+    let server = server::Server::new(master, root, server::READ_TIMEOUT);
     let mut events = EventLoop::new(&Config::default()).unwrap();
     server::accept_next(&mut events, server);
     for _ in 0..TURNS {
