@@ -188,6 +188,7 @@ impl EventLoop {
         self.posted[id.index()] = Some(Box::new(WithCallback { operation, callback, number }));
         if let Some(number) = number {
             self.no_longer_delayed.insert(number, id);
+            debug_assert!(self.no_longer_delayed.len() <= self.posted.len());
         }
         Ok(id)
     }
@@ -301,6 +302,13 @@ impl EventLoop {
 
     fn has_delayed(&self) -> bool {
         self.delayed.iter().any(|delayed| !delayed.is_empty())
+    }
+
+    /// Returns whether a call waits for room.
+    #[cfg(all(test, not(loom)))]
+    #[allow(dead_code, reason = "the simulation asks")]
+    pub(crate) fn is_delayed(&self, id: CallId) -> bool {
+        matches!(id.0, Id::Delayed(number) if self.delayed.iter().any(|all| all.contains_key(&number)))
     }
 
     /// Returns whether a call of this number that needs this may be posted.

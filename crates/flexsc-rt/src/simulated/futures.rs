@@ -32,10 +32,10 @@ fn count(counter: &Cell<u64>) {
 }
 
 /// The memory of a call. The machine panics if a call is made whose memory was dropped.
-struct Memory(usize);
+pub(super) struct Memory(pub(super) usize);
 
 impl Memory {
-    fn lend(call: usize, waits: Waits) -> Self {
+    pub(super) fn lend(call: usize, waits: Waits) -> Self {
         machine(|machine| {
             machine.lend(call);
             machine.makes_no_call(call, waits);

@@ -1,6 +1,6 @@
 //! Pages on a simulated machine, whose steps follow from a seed: what the owner and the syscall threads do is the code of
 //! the crate, and what the kernel does happens between their steps. `futures.rs` has tasks that wait for calls, and drop
-//! them.
+//! them; `events.rs` has callbacks, and calls that are delayed.
 //!
 //! The ring (`call_ring.rs`), the epoll set and the clock are also those of `benches/flexsc-sim`, where another machine
 //! makes calls of a server. The module `machine` of each has what differs.
@@ -18,6 +18,9 @@ mod clock;
 #[path = "../cores.rs"]
 mod cores;
 mod epoll_set;
+#[path = "../event_loop.rs"]
+mod event_loop;
+mod events;
 #[path = "../future/mod.rs"]
 mod future;
 mod futures;
