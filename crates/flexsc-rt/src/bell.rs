@@ -27,6 +27,11 @@ impl Sleep {
         self.0.store(false, Ordering::Relaxed);
     }
 
+    /// Returns whether the owner sleeps, or is about to.
+    pub(crate) fn is_sleeping(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
     /// Returns whether the caller, which has completed a call, must wake the owner.
     pub(crate) fn must_ring(&self) -> bool {
         fence(Ordering::SeqCst);

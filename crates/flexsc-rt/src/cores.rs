@@ -2,13 +2,14 @@
 //! and 6.1: "dynamic core specialization").
 //!
 //! The heartbeat looks at windows of 64 beats. The threads leave the core of the pages' owner if, in two windows in a
-//! row, a syscall thread was active in three beats of four, and no more threads were runnable than the process may use
-//! cores. Then the caches of this core keep the program, those of the other cores the kernel. The threads may use all
-//! cores again if, in two windows in a row, they were active in less than one beat of four, or more threads were runnable
+//! row, a syscall thread was active and the owner awake in three beats of four, and no more threads were runnable than the process
+//! may use cores. Then the caches of this core keep the program, those of the other cores the kernel. The threads may use all
+//! cores again if, in two windows in a row, that was so in less than one beat of four, or more threads were runnable
 //! than there are cores. They may also use them when the heartbeat finds nothing to do. The heartbeat does not count itself, so with
 //! two cores a busy owner and one busy thread have a core each. The owner is never moved. While the owner has a core, one
 //! thread fewer is active, so that it is still one for each core. With one core there is nothing to give: the owner and
-//! the threads take turns, in batches. [`Specialization::WhileBusy`] ignores how many threads of the machine are runnable.
+//! the threads take turns, in batches. The core of an owner that waits would be idle. [`Specialization::WhileBusy`] ignores
+//! whether the owner is awake, and how many threads of the machine are runnable.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -28,7 +29,7 @@ const WINDOWS: u32 = 2;
 /// The observations of a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Beats with an active thread.
+    /// Beats with an active thread, for which cores may be given.
     pub(crate) active: u32,
     /// Threads of the machine that run or could, without the heartbeat that looks.
     pub(crate) runnable: usize,
@@ -95,6 +96,11 @@ impl Cores {
     /// Returns whether there are cores to give.
     pub(crate) fn are_several(&self) -> bool {
         self.allowed.is_some()
+    }
+
+    /// Returns whether cores may be given for a busy thread while the owner sleeps, or does not.
+    pub(crate) fn may_be_given(&self, owner_sleeps: bool) -> bool {
+        !owner_sleeps || self.specialization == Specialization::WhileBusy
     }
 
     /// Returns how many threads may be active, of so many at most: one for each core that they may use.

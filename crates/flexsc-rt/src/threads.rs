@@ -484,7 +484,9 @@ impl Pool {
             }
             let waited = self.beat.wait_timeout(state, self.period);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
-            if self.cores.are_several() && beats.beat(state.active > 0) {
+            let is_active =
+                state.active > 0 && self.cores.may_be_given(self.shared.bell.sleep.is_sleeping());
+            if self.cores.are_several() && beats.beat(is_active) {
                 drop(state);
                 let decision = beats.end_window(&self.cores, processors::runnable);
                 state = self.lock();

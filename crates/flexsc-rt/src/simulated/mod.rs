@@ -49,6 +49,7 @@ use crate::call::{Call, Direction, Executor, Waits};
 use crate::descriptor::Descriptor;
 use crate::error::Busy;
 use crate::registered::FilePlace;
+use crate::specialization::Specialization;
 use machine::{
     CLOSED, DESCRIPTORS, DIES, SAYS_CANCELLED, STANDSTILL, Starts, WITH_ERRORS, machine, step,
 };
@@ -337,21 +338,26 @@ impl Run {
         machine(|machine| machine.stands_still = false);
     }
 
+    /// Posts calls that compute on threads until so many are outstanding.
+    fn fill(&mut self, calls: usize) {
+        while self.pages.outstanding() < calls {
+            let number = self.next_call;
+            let call = Call::bounded(1_001, [number, 0, 0, 0, 0, 0]).pinned(Executor::Threads);
+            machine(|machine| machine.lend(number));
+            self.next_call += 1;
+            // SAFETY: the machine has no memory.
+            let id = unsafe { self.pages.post(&call) }.unwrap();
+            self.live.insert(id, Posted::new(number, id, &call, None));
+        }
+    }
+
     /// Keeps so many calls that compute outstanding on threads, until something is so.
     fn keep_busy(&mut self, calls: usize, is_so: impl Fn(&Counters) -> bool) {
         for _ in 0..STANDSTILL {
             if is_so(&self.pages.counters()) {
                 return;
             }
-            while self.pages.outstanding() < calls {
-                let number = self.next_call;
-                let call = Call::bounded(1_001, [number, 0, 0, 0, 0, 0]).pinned(Executor::Threads);
-                machine(|machine| machine.lend(number));
-                self.next_call += 1;
-                // SAFETY: the machine has no memory.
-                let id = unsafe { self.pages.post(&call) }.unwrap();
-                self.live.insert(id, Posted::new(number, id, &call, None));
-            }
+            self.fill(calls);
             self.pages.submit().unwrap();
             step();
             self.take(u64::MAX);
@@ -547,6 +553,34 @@ fn threads_get_cores_while_the_load_justifies_it() {
     run.keep_busy(0, |counters| given(counters) == 0);
     assert_eq!(run.pages.counters().cores_given, 2);
     run.end();
+}
+
+#[test]
+fn owner_that_slept_had_a_core_of_its_own() {
+    let mut config = Config::with_entries(64);
+    (config.threads, config.active_threads, config.uses_ring) = (3, 2, false);
+    config.heartbeat = Duration::from_micros(3);
+    for (specialization, has_core) in
+        [(Specialization::Adaptive, false), (Specialization::WhileBusy, true)]
+    {
+        config.specialization = specialization;
+        prepare(2, &config);
+        processors::set(2, 2);
+        let mut run = Run::started(&config);
+        let mut given = 0;
+        // Several times as many as the threads need to get cores.
+        for _ in 0..8_000 {
+            run.fill(32);
+            run.pages.wait(None).unwrap();
+            run.take(u64::MAX);
+            given = run.pages.counters().cores_given;
+            if given > 0 {
+                break;
+            }
+        }
+        assert_eq!(given > 0, has_core, "{specialization:?}");
+        run.end();
+    }
 }
 
 /// The same for more seeds: `FLEXSC_SEEDS=10000 cargo test -p flexsc-rt --lib more_seeds -- --ignored`.
