@@ -8,7 +8,7 @@ use super::super::call_ring::{CallRing, Pushed};
 use super::super::raw::{self, INTERRUPTED};
 use super::super::ring::CANCELLED;
 use super::{NO_END, POLL, Pages, Place, is_not_ready};
-use crate::call::{Direction, Waits};
+use crate::call::{Direction, Executor, Waits};
 use crate::error::Error;
 
 impl Pages {
@@ -195,9 +195,7 @@ impl Pages {
             match pushed {
                 Ok(Pushed::Queued) => {}
                 Ok(Pushed::NoOperation) => {
-                    self.counters.ring_refused += 1;
-                    self.ring_refuses(index);
-                    self.execute_in_place(index);
+                    self.make_without_ring(index);
                     continue;
                 }
                 refused => {
@@ -211,6 +209,22 @@ impl Pages {
             self.counters.on_ring += 1;
         }
         Ok(())
+    }
+
+    /// Has a call made for which the ring has no operation: by a thread if it is pinned, else by the owner.
+    #[cold]
+    fn make_without_ring(&mut self, index: u32) {
+        self.counters.ring_refused += 1;
+        let slot = &self.slots[index as usize];
+        let is_pinned = slot.pinned == Some(Executor::Ring) && slot.waits == Waits::Bounded;
+        if !is_pinned {
+            self.ring_refuses(index);
+        }
+        if is_pinned && self.threads.is_some() {
+            self.assign_thread(index);
+            return self.publish();
+        }
+        self.execute_in_place(index);
     }
 
     /// Returns the name of a call in the ring: generation and number of its entry.

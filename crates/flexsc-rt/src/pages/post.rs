@@ -103,13 +103,21 @@ impl Pages {
         if pinned == Some(Executor::Shared) && !bounded {
             return Some(Executor::Threads);
         }
-        if pinned == Some(Executor::Ring) && !self.ring_can_make(call.number, &call.args) {
+        // A bounded call needs an entry only, whether the ring or a thread makes it. The ring shows that when it is to take it.
+        let is_checked = pinned == Some(Executor::Ring) && !(bounded && self.has_ring());
+        if is_checked && !self.ring_can_make(call.number, &call.args) {
             self.counters.ring_refused += 1;
             // A call that waits for a descriptor needs no thread.
             let on_thread = matches!(call.waits, Waits::Bounded | Waits::Indefinitely);
             return on_thread.then_some(Executor::Threads);
         }
         pinned
+    }
+
+    /// Returns whether there is a ring to which calls may be given.
+    #[inline]
+    fn has_ring(&self) -> bool {
+        self.may_use_ring && self.ring.is_set_up() && self.process.is_current()
     }
 
     /// Returns whether the ring can make a call.
