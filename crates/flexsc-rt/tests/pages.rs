@@ -78,6 +78,7 @@ fn shared_batch_is_made_by_the_owner_and_threads() {
     assert_eq!(bytes, [b'x'; 32]);
     let counters = pages.counters();
     assert_eq!(counters.in_place + counters.on_threads, 64, "{counters:?}");
+    assert_eq!(counters.shared, 64);
     assert!(counters.in_place >= 32 && counters.threads_started >= 1, "{counters:?}");
     // One active thread at most is the owner.
     config.active_threads = 1;

@@ -13,6 +13,8 @@ pub struct Counters {
     pub in_place: u64,
     /// Calls submitted to syscall threads.
     pub on_threads: u64,
+    /// Calls shared by the owner and syscall threads; each is also one of those in place or on threads.
+    pub shared: u64,
     /// Calls submitted to the ring.
     pub on_ring: u64,
     /// Calls pinned to the ring, or given to it by the choice, that another executor made: the ring or

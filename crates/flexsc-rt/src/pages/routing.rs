@@ -202,6 +202,7 @@ impl Pages {
             return Some(false);
         }
         if executor == Executor::Shared {
+            self.counters.shared += 1;
             if self.is_owners(index) {
                 return Some(false);
             }
