@@ -7,7 +7,7 @@
 //! - [`Pages`] are the entries: post, wait, take completions, cancel. For authors of libraries.
 //! - [`operations`] are typed system calls that own their memory.
 //! - [`EventLoop`] is the paper's libflexsc: each call has a callback.
-//! - [`Runtime`] makes each call a future, under any executor.
+//! - [`Runtime`] makes each call a future, under any executor of one thread.
 //! - `green`, with the feature `green-threads`, has threads that switch where a call waits.
 //! - [`kernel`] runs the servers of the crates `evring` and `evring-httpd` on pages (`--backend flexsc`).
 //!
@@ -40,6 +40,9 @@
 //! of three sorts: calls that need only an entry, calls to which the reserved entries are not open ([`Config::reserve`]), and
 //! those of them that also need a thread. Beyond that it gives a call back: post it in a callback, or use [`Runtime`], whose
 //! futures wait for room.
+//!
+//! It needs Linux 5.12, which has `RESOLVE_CACHED` of openat2(2): [`kernel`] opens cached files by it. Calls can be pinned
+//! to io_uring from Linux 6.1 on.
 //!
 //! # Executors
 //!
@@ -91,9 +94,11 @@
 //! | open, one read and close of 10,000 small files | cached: 0.85 times as many per second as `std::fs`, 3.2 times as many as `tokio::fs`; not cached: 2.9 times and as many |
 //! | 10,000 connections, each a thread | green threads: 0.63 times the CPU time of threads of the kernel |
 //! | web server that opens a file for each request, 256 connections | open connections: 1.09 times the requests per second of CPU time of epoll, 0.97 times those of io_uring; 1.03 system calls per request, epoll 7.0. A connection for each request: as many as with epoll, 0.91 times those of io_uring |
+//! | memcached server (`examples/kv`), 256 connections, nine `get` and one `set` | as many replies per second of CPU time as with epoll, 0.93 times those of io_uring |
+//! | reads of 4 KiB on syscall threads, 512 at a time | with the owner's core left to it 1.6 times the time of threads on both cores, see [`Specialization`] |
 //! | one call without work at a time | 1.2 times the time of the call |
 //! | batches of 64 calls without work | 1.2 times the time of the calls |
-//! | batches of 64 opens and closes; of sends and receives, as bounded calls by [`Pages::post`] | 1.04 times the time of the calls; 1.08 times |
+//! | batches of 64 opens and closes; of sends and receives, as bounded calls by [`Pages::post`] | 0.98 times the time of the calls; 1.06 times |
 //!
 //! Batches gain where it costs more to enter the kernel. On a processor on which getppid(2) took 170 ns, those of 64 opens
 //! and closes took 0.67 times the time of the calls, and those of sends and receives 0.83 times.
@@ -123,7 +128,7 @@
 //! | `flexsc_register` | 3.2 | [`Pages::register`] | threads start on demand, not one for each entry |
 //! | `flexsc_wait` | 3.2 | [`Pages::wait`] | also executes calls in place |
 //! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core, of all registrations; only the first of each is never refused. The workers of a server divide them ([`FlexScKernel::with_workers`](kernel::FlexScKernel::with_workers)) |
-//! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
+//! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy, the owner is awake, and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
 //! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
 //! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set, or the ring |
@@ -133,6 +138,8 @@
 //! | event loop, callbacks | 4, figure 4 | [`EventLoop`] | a callback is a closure, which owns what the stage needs |
 //! | FlexSC-Threads | 1, 2 | `green::Threads` | all green threads of a scheduler run on one OS thread; several programs' threads share nothing |
 //! | several accepts outstanding | 4 | [`kernel::FlexScKernel`] | up to 16 for a listener, which wait in the ring, without io_uring in the epoll set |
+//! | each stage posts the next call | 4, figure 4 | [`kernel::FlexScKernel`] | fstat(2) of a file that was opened, the look whether a part of it is cached, shutdown and socket options are direct calls, which do not wait; lists of directories and writes to files run on other threads |
+//! | several cores for one user thread | 6, figures 5 and 7 | [`Executor::Threads`], [`Executor::Shared`] | those of [`Pages`] (tested, without a figure); in `FlexScKernel` the owner and the ring make what is frequent, so a server needs a worker for each core |
 //! | no completion notification | 4 | | the same: completions are found by polling, after the callbacks |
 //!
 //! # Decisions

@@ -371,7 +371,7 @@ fn turn_for_send(kernel: &mut FlexScKernel, sent: &mut usize) -> bool {
 }
 
 #[test]
-fn files_are_opened_queried_and_read_by_posted_calls() {
+fn files_are_opened_and_read_by_posted_calls() {
     let mut kernel = kernel();
     let directory = tempfile::tempdir().unwrap();
     let content: Vec<u8> = (0..100_000_u32).map(|byte| byte as u8).collect();

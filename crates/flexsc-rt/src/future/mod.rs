@@ -1,4 +1,4 @@
-//! Calls as futures, under any executor.
+//! Calls as futures, under any executor of one thread.
 //!
 //! No thread drives the pages. The first future that is pending becomes the driver: it wakes its own
 //! task, so that it is polled again after all tasks that are ready. By then these have posted their
