@@ -79,6 +79,28 @@ fn threads_make_calls_that_the_ring_has_no_operation_for() {
     assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
     let counters = pages.counters();
     assert_eq!((counters.ring_refused, counters.on_threads, counters.on_ring), (1, 1, 0));
+    // The same, once there is a ring.
+    let pipe = Pipe::new();
+    let id = post(&mut pages, &pipe.write_of(b"x").pinned(Executor::Ring));
+    assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    let id = post(&mut pages, &call);
+    assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
+    let counters = pages.counters();
+    assert_eq!((counters.ring_refused, counters.on_threads, counters.on_ring), (2, 2, 1));
+}
+
+#[test]
+fn owner_without_threads_makes_calls_that_the_ring_has_no_operation_for() {
+    let mut config = Config::default();
+    (config.threads, config.executor) = (0, Some(Executor::Ring));
+    let mut pages = register_with_ring(config);
+    let pipe = Pipe::new();
+    let id = post(&mut pages, &pipe.write_of(b"x"));
+    assert_eq!(complete(&mut pages, id).unwrap(), 1);
+    let id = post(&mut pages, &Call::bounded(libc::SYS_getpid, [0; 6]));
+    assert_eq!(complete(&mut pages, id).unwrap(), std::process::id() as usize);
+    let counters = pages.counters();
+    assert_eq!((counters.ring_refused, counters.in_place, counters.on_ring), (1, 1, 1));
 }
 
 #[test]
