@@ -66,8 +66,8 @@ impl Workloads {
             file.set_len(4096)?;
             works.transfers(place, kind, file.into());
         }
-        let null = File::options().write(true).open("/dev/null")?;
-        works.write("64 B write, /dev/null", Kind::Device, &null.into(), 64);
+        let null = File::options().read(true).write(true).open("/dev/null")?;
+        works.transfers("/dev/null", Kind::Device, null.into());
         works.paths(on_disk)?;
         works.sockets()?;
         Ok(works)
