@@ -71,24 +71,18 @@ passes() {
 }
 suite() {
     case $1:$2 in
-        shared-ring:own) echo "--package shared-ring --lib $(for_each --test cached_parts \
-            calls counters datagrams interest memory refusals regressions)" ;;
-        # All except every_instruction.
-        send-core:own) echo "--package send-core --lib $(for_each --test broken_rules critical descriptors \
-            faults forks kernel masks notifier regressions sockets wrong)" ;;
+        shared-ring:own) echo "--package shared-ring --lib $(all_except shared-ring "${kernels[@]}")" ;;
+        send-core:own) echo "--package send-core --lib $(all_except send-core every_instruction)" ;;
         evring:own) echo "--package evring --lib --test mechanisms --test suite" ;;
         httpd:own) echo "--package evring-httpd --features sandbox --lib --test site" ;;
         # The library has the simulation of the pages; the kernel's is one of the next pass.
-        flexsc-rt:own) echo "--package flexsc-rt --features green-threads --lib $(for_each --test bounds \
-            descriptors event_loop futures green kernel kernel_limits operations pages reentry ring)" ;;
-        flexsc-rt:slow) echo "--package flexsc-rt --features green-threads $(for_each --test broken_ring cores \
-            forks parallel races server signals)" ;;
-        ecem:own) echo "--package ecem --lib $(for_each --test descriptors figures manager pairs)" ;;
+        flexsc-rt:own) echo "--package flexsc-rt --features green-threads --lib $(all_except flexsc-rt "${slow[@]}")" ;;
+        flexsc-rt:slow) echo "--package flexsc-rt --features green-threads $(for_each --test "${slow[@]}")" ;;
+        ecem:own) echo "--package ecem --lib $(all_except ecem)" ;;
         kv:own) echo "--package kv --lib $(for_each --test handler memory session)" ;;
         walk:own) echo "--package walk --lib --test trees" ;;
         *:simulation) echo "--package simulate --test simulation" ;;
-        shared-ring:kernels) echo "--package shared-ring $(for_each --test full_table kernels \
-            signal_overflow signals)" ;;
+        shared-ring:kernels) echo "--package shared-ring $(for_each --test "${kernels[@]}")" ;;
         *:sockets) echo "--package examples --test suite" ;;
         *:server) echo "--package evring-httpd --test suite" ;;
     esac
@@ -101,6 +95,17 @@ modules() {
     esac
 }
 for_each() { local option=$1; shift; printf -- "$option %s " "$@"; }
+# all_except CRATE TEST...: the other test programs of the crate.
+all_except() {
+    local crate=$1 file name; shift
+    for file in "$(directory "$crate")"/tests/*.rs; do
+        name=$(basename "$file" .rs)
+        [[ " $* " == *" $name "* ]] || printf -- '--test %s ' "$name"
+    done
+}
+# Tests of a pass of their own, after the faster ones.
+kernels=(full_table kernels signal_overflow signals)
+slow=(broken_ring cores forks parallel races server signals)
 
 command -v cargo-mutants >/dev/null || cargo install --quiet --locked cargo-mutants
 

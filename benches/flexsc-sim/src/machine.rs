@@ -147,11 +147,11 @@ impl Machine {
         self.calls.enter()?;
         let until = timeout.and_then(|timeout| now().checked_add(timeout));
         loop {
-            let goes_on = self.process();
+            let continues = self.process();
             if is_so(self) {
                 return Ok(true);
             }
-            if timeout == Some(Duration::ZERO) || !goes_on && !self.calls.wait(until)? {
+            if timeout == Some(Duration::ZERO) || !continues && !self.calls.wait(until)? {
                 self.process();
                 return Ok(is_so(self));
             }

@@ -267,7 +267,7 @@ impl fmt::Display for CertificateWarning {
 /// Maximum bytes of a file.
 const MAX_FILE_BYTES: usize = 16 << 20;
 
-/// What tells that a key is encrypted: in the form of PKCS #8 (RFC 7468, section 11), and in that before (RFC 1421,
+/// The marks of an encrypted key: in the form of PKCS #8 (RFC 7468, section 11), and in that before (RFC 1421,
 /// section 4.6.1.1).
 const ENCRYPTED: [&[u8]; 2] = [b"-----BEGIN ENCRYPTED PRIVATE KEY-----", b"Proc-Type: 4,ENCRYPTED"];
 

@@ -23,6 +23,7 @@ pub enum Scheduling {
 
 /// A policy that the kernel rejects.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct SchedulingError {
     /// The policy.
     pub scheduling: Scheduling,

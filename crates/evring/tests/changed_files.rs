@@ -250,18 +250,18 @@ fn longer_file_with_the_bytes_of_one_client_was_continued_for_another() {
 
 /// A write(2) that adds bytes sets mtime first. Here more time is between the two.
 #[test]
-fn reply_goes_on_after_the_pause_if_bytes_were_added() {
+fn reply_is_resumed_after_the_pause_if_bytes_were_added() {
     for len in [FILE_BYTES, ONE_BLOCK] {
         for policy in FileDelivery::ALL {
             side_by_side(|name| {
-                in_time(name, || goes_on(name, len, policy));
+                in_time(name, || is_resumed(name, len, policy));
             });
         }
     }
 }
 
 /// Adds bytes to a file of which a client receives nothing more. Returns false if this took too long.
-fn goes_on(name: &'static str, len: usize, policy: FileDelivery) -> bool {
+fn is_resumed(name: &'static str, len: usize, policy: FileDelivery) -> bool {
     let (served, reasons) = Served::sends(name, len, policy);
     let (mut client, mut got) = served.begin();
     set_modified(&served.path, 2);

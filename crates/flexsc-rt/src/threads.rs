@@ -77,7 +77,7 @@ impl Thread {
     }
 }
 
-/// What is decided under the lock, once for a page of calls.
+/// The state under the lock, which is taken once for a page of calls.
 #[derive(Debug)]
 struct PoolState {
     pages: Box<[PageState]>,

@@ -112,9 +112,9 @@ fn panic_in_a_callback_loses_no_other_call() {
 }
 
 /// Notes that it is dropped.
-struct Noted(Rc<Cell<bool>>);
+struct SetsOnDrop(Rc<Cell<bool>>);
 
-impl Drop for Noted {
+impl Drop for SetsOnDrop {
     fn drop(&mut self) {
         self.0.set(true);
     }
@@ -134,11 +134,11 @@ fn panic_of_a_destructor_freed_the_memory_of_a_call_in_flight() {
     let mut events = events(Config::default());
     let (reads, writes) = rustix::pipe::pipe().unwrap();
     let freed = Rc::new(Cell::new(false));
-    let memory = (vec![0_u8; 1], Noted(Rc::clone(&freed)));
+    let memory = (vec![0_u8; 1], SetsOnDrop(Rc::clone(&freed)));
     let fd = reads.as_raw_fd() as usize;
     // SAFETY: the operation owns the byte; the pipe is open until the read has ended.
     let read = unsafe {
-        let prepare = move |(byte, _): &mut (Vec<u8>, Noted), _: &mut Scratch| {
+        let prepare = move |(byte, _): &mut (Vec<u8>, SetsOnDrop), _: &mut Scratch| {
             let args = [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
             Call::new(libc::SYS_read, args).uncancellable()
         };

@@ -287,9 +287,9 @@ fn entries_kept_for_bounded_calls_woke_futures_that_cannot_use_them() {
 }
 
 /// Notes that it is dropped.
-struct Noted(Arc<AtomicUsize>);
+struct SetsOnDrop(Arc<AtomicUsize>);
 
-impl Drop for Noted {
+impl Drop for SetsOnDrop {
     fn drop(&mut self) {
         self.0.fetch_add(1, Relaxed);
     }
@@ -309,11 +309,11 @@ fn panic_of_a_destructor_freed_the_memory_of_a_call_in_flight() {
     let runtime = runtime(Config::default());
     let (reads, writes) = rustix::pipe::pipe().unwrap();
     let freed = Arc::new(AtomicUsize::new(0));
-    let memory = (vec![0_u8; 1], Noted(Arc::clone(&freed)));
+    let memory = (vec![0_u8; 1], SetsOnDrop(Arc::clone(&freed)));
     let fd = reads.as_raw_fd() as usize;
     // SAFETY: the operation owns the byte; the pipe is open until the read has ended.
     let read = unsafe {
-        let prepare = move |(byte, _): &mut (Vec<u8>, Noted), _: &mut Scratch| {
+        let prepare = move |(byte, _): &mut (Vec<u8>, SetsOnDrop), _: &mut Scratch| {
             let args = [fd, byte.as_mut_ptr() as usize, 1, 0, 0, 0];
             Call::new(libc::SYS_read, args).uncancellable()
         };

@@ -516,31 +516,34 @@ fn slow_readers_of_equivalent_paths_used_all_descriptors() {
 
 #[test]
 fn blocked_reader_of_stderr_blocked_a_worker() {
-    let mut serving = Serving::start(&["--listen", "127.0.0.1:0", "--log-level", "debug"]);
-    let mut client = serving.connect();
-    // Far more than the capacity of pipe and queue.
-    let target = format!("/{}", "x".repeat(4000));
-    for _ in 0..1000 {
-        assert_eq!(client.get(&target).status, 404);
-    }
-    // Lost lines are reported to a late reader.
-    let mut lines = 0;
-    let lost: usize = loop {
-        serving.line.clear();
-        assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0);
-        if let Some((lost, _)) = serving.line.split_once(" log lines were lost") {
-            break lost.parse().unwrap();
+    for backend in available() {
+        let arguments = ["--listen", "127.0.0.1:0", "--log-level", "debug", "--backend", backend];
+        let mut serving = Serving::start(&arguments);
+        let mut client = serving.connect();
+        // Far more than the capacity of pipe and queue.
+        let target = format!("/{}", "x".repeat(4000));
+        for _ in 0..1000 {
+            assert_eq!(client.get(&target).status, 404);
         }
-        assert!(serving.line.contains("404 for GET \"/xxx"), "{}", serving.line);
-        lines += 1;
-    };
-    assert!(lines > 0 && lost > 0 && lines + lost <= 1000, "{lines} {lost}");
-    // Unread output does not prevent the exit, either.
-    for _ in 0..1000 {
-        assert_eq!(client.get(&target).status, 404);
+        // Lost lines are reported to a late reader.
+        let mut lines = 0;
+        let lost: usize = loop {
+            serving.line.clear();
+            assert!(serving.errors.read_line(&mut serving.line).unwrap() > 0);
+            if let Some((lost, _)) = serving.line.split_once(" log lines were lost") {
+                break lost.parse().unwrap();
+            }
+            assert!(serving.line.contains("404 for GET \"/xxx"), "{}", serving.line);
+            lines += 1;
+        };
+        assert!(lines > 0 && lost > 0 && lines + lost <= 1000, "{lines} {lost}");
+        // Unread output does not prevent the exit, either.
+        for _ in 0..1000 {
+            assert_eq!(client.get(&target).status, 404);
+        }
+        serving.signal(Signal::TERM);
+        assert_eq!(serving.child.wait().unwrap().code(), Some(0));
     }
-    serving.signal(Signal::TERM);
-    assert_eq!(serving.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
@@ -640,7 +643,7 @@ fn clients_that_had_shut_down_their_side_and_did_not_read_delayed_others_that_re
     }
 }
 
-/// Returns the processor time of a process, in ticks of 10 ms (proc_pid_stat(5)).
+/// Returns the CPU time of a process, in ticks of 10 ms (proc_pid_stat(5)).
 fn cpu_ticks(serving: &Serving) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", serving.child.id())).unwrap();
     let fields: Vec<_> = stat.rsplit(") ").next().unwrap().split(' ').collect();

@@ -837,7 +837,7 @@ fn flood_of_handshakes_does_not_keep_others_from_being_served() {
     });
 }
 
-/// Returns the processor time of the only worker of a server, which it stops.
+/// Returns the CPU time of the only worker of a server, which it stops.
 fn processor_time(server: Server) -> (Duration, Stats) {
     server.handle().stop();
     let stats = server.wait().unwrap().remove(0);

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::Metadata;
 
-/// What is known of the contents of a file since some of it was sent.
+/// The contents of a file, compared with those of which some was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// The same, perhaps with bytes added.
@@ -19,7 +19,7 @@ pub enum Contents {
     Written,
 }
 
-/// What one client knows of the contents of a file, of which it gets several pieces.
+/// The version of a file of which one client gets several pieces.
 ///
 /// The kernel says that a file was written to, but not whether bytes were added or replaced. So a few of the bytes that
 /// were sent are kept. A file that has become longer counts as one with added bytes as long as these are the same.

@@ -27,7 +27,7 @@ pub enum Bound {
     Cyclic,
 }
 
-/// What the sandboxer knows of a module.
+/// The facts that the sandboxer derives from a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Analysis {
     pub(crate) bound: Bound,

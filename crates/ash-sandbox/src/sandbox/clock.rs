@@ -75,7 +75,7 @@ fn run_above_others() {
 /// so that shorter invocations need no system call.
 #[derive(Debug, Default)]
 pub(crate) struct OwnTime {
-    /// What the thread had used at the first tick of the invocation.
+    /// The CPU time of the thread at the first tick of the invocation.
     at_first_tick: Option<Duration>,
 }
 
@@ -102,7 +102,7 @@ impl OwnTime {
     }
 }
 
-/// Returns the processor time that this thread has used.
+/// Returns the CPU time that this thread has used.
 fn of_this_thread() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

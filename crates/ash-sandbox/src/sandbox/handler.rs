@@ -18,11 +18,11 @@ use super::{Area, Bound, HandlerMemory, Loops, NativeCalls, Policy};
 use crate::ilp::{Ilp, PipeId, Register};
 use crate::model::{Governor, Strategy};
 
-/// What the entry of a handler returns if it has handled the message (section 5.4.1).
+/// The result of a handler's entry if it has handled the message (section 5.4.1).
 pub const HANDLED: i32 = 1;
-/// What it returns if the message is useless, for instance as its checksum is wrong (figure 3-1).
+/// The result if the message is useless, for instance as its checksum is wrong (figure 3-1).
 pub const DISCARDED: i32 = 2;
-/// What it returns if the application has to handle the message.
+/// The result if the application has to handle the message.
 pub const PASSED: i32 = 0;
 
 /// The outcome of a message.
@@ -74,7 +74,7 @@ pub enum Abort {
     Stack,
     /// Any other trap, such as a division by zero.
     Trap,
-    /// What it sent [was rejected](Handler::reject).
+    /// Its reply [was rejected](Handler::reject).
     Reply,
 }
 
@@ -157,7 +157,7 @@ impl Instance {
     }
 }
 
-/// What runs when a message arrives.
+/// The code that runs when a message arrives.
 pub(crate) enum HandlerCode {
     /// An instance of a module, in the sandbox.
     Module(Instance),

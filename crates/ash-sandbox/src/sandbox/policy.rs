@@ -1,4 +1,4 @@
-//! What a sandboxer accepts, and how far a handler may go.
+//! The limits of the modules that a sandboxer accepts and of their handlers.
 
 use std::time::Duration;
 

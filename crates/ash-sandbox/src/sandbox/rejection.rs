@@ -4,6 +4,7 @@ use std::fmt::{self, Write};
 
 /// The reason why the sandboxer rejects a module, with the function in which it was found.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Rejection {
     /// Name of the function, or its number; none if the reason is not in a function.
     pub function: Option<String>,
@@ -17,9 +18,9 @@ pub struct Rejection {
 pub enum Reason {
     /// The module is larger than the policy permits: its size and the maximum, in bytes.
     TooLarge(usize, usize),
-    /// What was loaded is no binary module of WebAssembly.
+    /// The file is no binary module of WebAssembly.
     NoModule,
-    /// What was loaded seems to be a module in WebAssembly text.
+    /// The file seems to be a module in WebAssembly text.
     Text,
     /// The module is no valid WebAssembly, or uses a feature that handlers do not have.
     Invalid(String),
@@ -77,7 +78,7 @@ impl From<Reason> for Rejection {
     }
 }
 
-/// What a module names, or a text that may contain it. Modules may be hostile: it is printed without control characters, and
+/// A name from a module, or a text that may contain one. Modules may be hostile: it is printed without control characters, and
 /// without what is beyond this number of characters.
 struct Printed<'a>(&'a str, usize);
 

@@ -15,7 +15,7 @@ const SENDS: u32 = 4;
 /// Maximum number of bytes of a piece of a file, so that progress is visible.
 const MAX_FILE_BYTES: u32 = GatherList::MAX_BYTES as u32;
 
-/// What a connection does next to send its queue.
+/// The next step of a connection that sends its queue.
 enum Next {
     /// Submits this operation.
     Submit(Op),

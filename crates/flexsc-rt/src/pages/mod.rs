@@ -109,7 +109,7 @@ struct Slot {
     place: Place,
     pinned: Option<Executor>,
     uncancellable: bool,
-    /// What it needed when it was posted.
+    /// The room that it needed when it was posted.
     room: Room,
     /// It is on a thread, and was posted without one that may wait indefinitely.
     is_indefinite: bool,

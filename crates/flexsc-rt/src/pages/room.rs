@@ -1,4 +1,4 @@
-//! What a call needs to be posted.
+//! The room that a call needs to be posted.
 
 use crate::call::{Executor, Waits};
 

@@ -399,8 +399,8 @@ impl Run {
             let is_watched = machine(|machine| machine.is_watched());
             let is_woken = self.tasks.iter().any(Task::is_woken);
             let has_timer = self.tasks.iter().any(|task| matches!(task.wait, Wait::Timer));
-            let goes_on = self.tasks.is_empty() || is_watched || is_woken || has_timer;
-            assert!(goes_on, "nothing waits for the calls of tasks");
+            let continues = self.tasks.is_empty() || is_watched || is_woken || has_timer;
+            assert!(continues, "nothing waits for the calls of tasks");
             steps = if self.tasks.len() < before { 0 } else { steps + 1 };
             assert!(steps < STANDSTILL, "tasks wait and nothing happens");
         }

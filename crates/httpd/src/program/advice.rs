@@ -1,4 +1,4 @@
-//! What a user can do about an error.
+//! Advice to the user about an error.
 
 use std::fmt;
 use std::io::{self, ErrorKind};

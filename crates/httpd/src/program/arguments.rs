@@ -13,7 +13,7 @@ use crate::backends;
 use crate::descriptors::{DescriptorBudget, DescriptorDemand, InheritedSockets};
 use crate::positions::Positions;
 
-/// What stands below the help.
+/// The text below the help.
 const EXAMPLES: &str = "\
 Examples:
   httpd public -p 8000                    serves ./public at http://127.0.0.1:8000

@@ -1,4 +1,4 @@
-//! What ends the process: a signal to stop the service, or a successor that serves in its place.
+//! The end of the process: a signal to stop the service, or a successor that serves in its place.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 

@@ -49,7 +49,7 @@ impl Deferral {
     }
 }
 
-/// What a reload needs, and settings of the program rather than the server.
+/// The parts that a reload needs, and the settings of the program rather than the server.
 #[derive(Clone)]
 pub(crate) struct Reload {
     /// The command line.
@@ -66,7 +66,7 @@ pub(crate) struct Reload {
     pub(crate) end: Arc<End>,
     /// Time after which a deferred reload stops the oldest workers.
     pub(crate) timeout: Duration,
-    /// What the service manager shows while no reload is deferred; each reload makes it anew.
+    /// The status that the service manager shows while no reload is deferred; each reload makes it anew.
     pub(crate) status: String,
 }
 

@@ -46,13 +46,13 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// Time for a successor that has failed to say why, and to end.
 const END_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What a successor reports that waits for an answer. One of before does not, and reports `1`.
+/// The report of a successor that waits for an answer. Older versions do not wait, and report `1`.
 const READY: u8 = b'2';
 
 /// The answer: the successor serves.
 const SERVE: &[u8] = b"1";
 
-/// What this process got from another one.
+/// The state that this process got from its predecessor.
 #[derive(Default)]
 pub(crate) struct Inheritance {
     /// Those of a service manager.

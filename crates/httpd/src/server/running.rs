@@ -60,7 +60,7 @@ pub(crate) struct ServerState {
     state: Mutex<Generations>,
     /// A worker has ended.
     ended: Condvar,
-    /// What the workers have returned whose threads have ended. Held while a thread is joined.
+    /// The results of workers whose threads have ended. Held while a thread is joined.
     outcomes: Mutex<Vec<Result<Stats, Error>>>,
 }
 

@@ -1,4 +1,4 @@
-//! What handlers learn about their clients.
+//! The client of a request, for its handler.
 
 use std::net::SocketAddr;
 

@@ -23,7 +23,7 @@ pub(crate) const TAG: u64 = u64::from_be_bytes(*b"compress");
 /// Files of a worker that are compressed, or wait for it, at a time. Clients get further ones plain.
 const MAX_PENDING: usize = 16;
 
-/// What the workers share: threads, and the memory of compressed files.
+/// The part that the workers share: threads, and the memory of compressed files.
 #[derive(Clone, Debug)]
 pub(crate) struct CompressorThreads {
     pool: Pool,

@@ -1,4 +1,4 @@
-//! What all parts of a site use.
+//! The state that all parts of a site use.
 
 use std::cell::Cell;
 use std::mem::take;

@@ -34,7 +34,7 @@ pub(crate) struct Exchange {
     pub(crate) is_upgraded: bool,
 }
 
-/// What is polled.
+/// The future or body that is polled.
 pub(crate) enum Stage {
     /// The handler's future.
     Handler(Guarded<ResponseFuture>),
@@ -42,7 +42,7 @@ pub(crate) enum Stage {
     Body(StreamedBody),
 }
 
-/// What an exchange waits for, which determines the connection's deadline.
+/// The event that an exchange waits for, which determines the connection's deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitsFor {
     /// It was not polled yet.

@@ -77,7 +77,7 @@ impl Realms {
     }
 }
 
-/// What the workers share: realms, and threads that verify passwords.
+/// The part that the workers share: realms, and threads that verify passwords.
 #[derive(Clone, Debug)]
 pub(crate) struct LoginThreads {
     realms: Arc<Realms>,
@@ -140,7 +140,7 @@ impl Known {
     }
 }
 
-/// What becomes of a request.
+/// The outcome of a request's login.
 enum Access {
     Granted,
     /// The number of the realm.

@@ -90,7 +90,7 @@ macro_rules! counts {
 /// A metric, summed over all threads.
 pub(crate) struct Sum {
     pub(crate) name: &'static str,
-    /// What it counts.
+    /// The text of its line `# HELP`.
     #[cfg_attr(not(feature = "metrics"), expect(dead_code, reason = "only /metrics has it"))]
     pub(crate) help: &'static str,
     pub(crate) value: u64,

@@ -259,7 +259,7 @@ impl fmt::Debug for Pool {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, any(feature = "basic-auth", feature = "compression")))]
 impl Pool {
     /// Keeps all `threads` threads busy until what it returns is dropped.
     pub(crate) fn hold(&self, threads: usize) -> Vec<std::sync::mpsc::Sender<()>> {

@@ -21,7 +21,7 @@ pub struct State {
     pub(crate) work: Option<Box<PendingWork>>,
     /// Unsent bytes when the deadline was set, or [`State::NOT_MEASURED`]; 0 if there were none or they do not matter.
     pub(crate) unsent: u64,
-    /// What handlers, the log and the metrics need.
+    /// The data for handlers, the log and the metrics.
     pub(crate) observed: Option<Box<Observed>>,
     /// Bytes of the last response's body, and its status; 0 once counted.
     pub(crate) last_body_bytes: u64,
@@ -48,7 +48,7 @@ pub struct State {
     pub(crate) listener: u16,
 }
 
-/// What handlers, the log and the metrics know of a connection.
+/// The data of a connection for handlers, the log and the metrics.
 #[derive(Debug, Default)]
 pub(crate) struct Observed {
     /// The client's address.
@@ -57,7 +57,7 @@ pub(crate) struct Observed {
     pub(crate) since: Option<Instant>,
     /// The head of a request whose response is being sent, for the log.
     pub(crate) head: Option<KeptHead>,
-    /// What wakes the connection's handlers.
+    /// The waker of the connection's handlers.
     pub(crate) task: Option<Task>,
     /// The details of the connection's TLS.
     #[cfg(feature = "tls")]
@@ -123,7 +123,7 @@ impl State {
     }
 }
 
-/// What a request waits for.
+/// The event that a request waits for.
 #[derive(Debug, Default)]
 pub(crate) enum PendingWork {
     /// Nothing: the box is kept for reuse.

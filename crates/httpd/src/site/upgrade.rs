@@ -73,7 +73,7 @@ where
 type Run = Box<dyn FnOnce(Upgraded) -> Running + Send>;
 type Running = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a connection switches to, in the extensions of a response.
+/// The protocol that a connection switches to, in the extensions of a response.
 #[derive(Clone)]
 pub(crate) struct Protocol(Arc<Mutex<Option<Run>>>);
 
@@ -136,7 +136,7 @@ impl fmt::Debug for Protocol {
 #[derive(Debug)]
 pub struct Upgraded {
     reader: Reader,
-    /// What was received and not yet read.
+    /// The bytes that were received and not yet read.
     #[cfg_attr(not(feature = "futures-io"), expect(dead_code))]
     unread: Bytes,
     writer: Writer,

@@ -23,7 +23,7 @@ pub(crate) struct Wakers {
     woken: Vec<ConnId>,
 }
 
-/// What all wakers of a worker share.
+/// The state that all wakers of a worker share.
 #[derive(Debug)]
 struct Target {
     sender: Sender<ConnId>,
