@@ -208,14 +208,25 @@ impl Paces {
 }
 
 /// Minimum and maximum time until a connection sends again. For other times it waits for room: a short pause costs more
-/// than it saves, and a client that becomes faster meanwhile waits for the rest of a long one.
-const PAUSES: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_millis(250);
+/// than it saves.
+const PAUSES: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_secs(4);
+
+/// Minimum time of a step of a pause, and maximum number of its steps.
+const STEP: Duration = Duration::from_millis(250);
+const MAX_STEPS: u32 = 4;
 
 /// How fast a client takes a file.
 ///
 /// The kernel reports that a socket has room when a third of it is free: often, and for each socket alone. If a client
 /// takes bytes at a steady rate, it is known when half of what the socket holds will be gone. A connection pauses until
 /// then, and many continue at once.
+///
+/// A client may become faster in a pause. So a long pause has steps, and ends after a step if half of the socket is empty.
+/// At the beginning of each step, the socket holds more than that half. Only a client that has become at least twice as fast
+/// empties it in a step, and in one of four steps only if it is four times as fast. It then waits for less than the step:
+/// 250 ms, or a quarter of the pause, 1 s at most. It waits once, because the send that fills an empty socket is not followed
+/// by a pause. A client that becomes slower or stops does not prolong a pause: at its end the connection sends, and waits
+/// for room if there is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     generation: u32,
@@ -233,6 +244,34 @@ struct Pace {
     taken: u64,
     /// Bytes per second before that; 0 if unknown.
     rate: f64,
+    /// The pause that has begun.
+    pause: Option<Pause>,
+}
+
+/// A pause until half of a socket is empty.
+#[derive(Clone, Copy, Debug)]
+struct Pause {
+    end: Instant,
+    /// Number of steps that have not begun.
+    steps: u32,
+    /// Half of the bytes that the socket held.
+    half: u64,
+}
+
+impl Pause {
+    /// Returns a pause of `time`, as the socket holds `held` bytes.
+    fn new(now: Instant, time: Duration, held: u64) -> Self {
+        let steps = time.as_nanos().div_ceil(STEP.as_nanos()).min(MAX_STEPS.into()) as u32;
+        Pause { end: now + time, steps, half: held / 2 }
+    }
+
+    /// Begins the next step, and returns its time; `None` after the last one.
+    fn next_step(&mut self, now: Instant) -> Option<Duration> {
+        let left = self.end.checked_duration_since(now).filter(|left| !left.is_zero())?;
+        let step = left.checked_div(self.steps)?;
+        self.steps -= 1;
+        Some(step)
+    }
 }
 
 impl Pace {
@@ -265,14 +304,24 @@ impl Pace {
         self.left = self.left.saturating_sub(n.into());
     }
 
-    /// Returns the pause of a connection whose socket is full.
+    /// Returns the pause of a connection whose socket is full, or the next step of the one that it is in.
     fn pause(&mut self, state: &SendState<'_>) -> Option<SendStep> {
-        let time = state.is_full.then(|| self.full(state.now, || (state.unacked_bytes)()));
-        time.flatten().map(SendStep::Pause)
+        let held_bytes = || (state.unacked_bytes)();
+        if state.is_full {
+            self.pause = self.full(state.now, held_bytes);
+        }
+        let pause = self.pause.as_mut()?;
+        // In the last step it was the time that decided.
+        let is_over = !state.is_full && (pause.steps == 0 || held_bytes() <= pause.half);
+        let step = if is_over { None } else { pause.next_step(state.now) };
+        if step.is_none() {
+            self.pause = None;
+        }
+        step.map(SendStep::Pause)
     }
 
-    /// Returns how long to pause, as the socket is full; `None` to wait for room.
-    fn full(&mut self, now: Instant, held_bytes: impl FnOnce() -> u64) -> Option<Duration> {
+    /// Returns the pause that begins as the socket is full; `None` to wait for room.
+    fn full(&mut self, now: Instant, held_bytes: impl FnOnce() -> u64) -> Option<Pause> {
         let Some(full_at) = self.full_at else {
             // The bytes that filled the socket say nothing about the client.
             self.taken = 0;
@@ -301,7 +350,7 @@ impl Pace {
             return None;
         }
         let time = Duration::try_from_secs_f64(held as f64 / 2.0 / rate).ok()?;
-        PAUSES.contains(&time).then_some(time)
+        PAUSES.contains(&time).then(|| Pause::new(now, time, held))
     }
 }
 
@@ -317,7 +366,7 @@ mod tests {
         taken.map(|n| {
             now += step;
             pace.taken = n;
-            pace.full(now, || 100_000)
+            pace.full(now, || 100_000).map(|pause| pause.end - now)
         })
     }
 
@@ -351,7 +400,8 @@ mod tests {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let mut full = |at, taken| {
             pace.taken += taken;
-            pace.full(start + at * MILLIS, || 100_000)
+            let now = start + at * MILLIS;
+            pace.full(now, || 100_000).map(|pause| pause.end - now)
         };
         assert_eq!([full(0, 90_000), full(0, 5_000)], [None, None]);
         assert_eq!([full(10, 20_000), full(10, 5_000)], [None, None]);
@@ -501,7 +551,7 @@ mod tests {
     #[test]
     fn pauses_are_neither_short_nor_long() {
         assert_eq!(pauses([9, 70_000, 70_000], Duration::from_micros(100))[2], None);
-        assert_eq!(pauses([9, 40_000, 40_000], 200 * MILLIS)[2], Some(*PAUSES.end()));
+        assert_eq!(pauses([9, 40_000, 40_000], 3_200 * MILLIS)[2], Some(*PAUSES.end()));
         assert_eq!(pauses([9, 0, 0], 250 * MILLIS)[2], None, "nothing was taken");
     }
 
@@ -509,13 +559,13 @@ mod tests {
     fn socket_of_a_client_that_is_too_slow_to_pause_was_queried() {
         let (mut pace, start) = (Pace::default(), Instant::now());
         let mut queries = 0;
-        for (millis, expected) in [(0, 0), (376, 0), (752, 0), (1127, 1)] {
+        for (millis, expected) in [(0, 0), (6_001, 0), (12_002, 0), (18_002, 1)] {
             pace.taken = 1_000;
             let held = || {
                 queries += 1;
                 4_000
             };
-            assert_eq!(pace.full(start + millis * MILLIS, held), None);
+            assert!(pace.full(start + millis * MILLIS, held).is_none());
             assert_eq!(queries, expected, "after {millis} ms");
         }
     }
@@ -523,7 +573,77 @@ mod tests {
     #[test]
     fn slow_client_was_sent_a_few_bytes_at_a_time() {
         // After the longest pause, the socket would have room for less than it has when the kernel reports room.
-        assert_eq!(pauses([9, 39_000, 39_000], 200 * MILLIS)[2], None);
+        assert_eq!(pauses([9, 39_000, 39_000], 3_200 * MILLIS)[2], None);
         assert_eq!(pauses([9, 1, 1], 250 * MILLIS)[2], None);
+    }
+
+    /// Returns the steps of a client of 48,000 bytes per second, whose socket has held 131,072 bytes. After each step, it holds
+    /// `held`.
+    fn steps_of_a_long_pause<const N: usize>(held: [u64; N]) -> Vec<Option<Duration>> {
+        let (mut pace, mut now) = (Pace::default(), Instant::now());
+        let ask = |pace: &mut Pace, now, is_full, held| {
+            let step = pace.pause(&SendState {
+                id: ConnId::new(0, 0),
+                queued_bytes: 0,
+                file_bytes: Some(1 << 20),
+                is_full,
+                now,
+                can_read: &|| false,
+                unacked_bytes: &|| held,
+            });
+            match step {
+                Some(SendStep::Pause(time)) => Some(time),
+                _ => None,
+            }
+        };
+        for _ in 0..2 {
+            assert_eq!(ask(&mut pace, now, true, 131_072), None);
+            pace.note_sent(48_000);
+            now += Duration::from_secs(1);
+        }
+        let mut steps = vec![ask(&mut pace, now, true, 131_072)];
+        for held in held {
+            // The driver ends a step early, with others.
+            now += steps.last().unwrap().expect("another step") * 9 / 10;
+            steps.push(ask(&mut pace, now, false, held));
+        }
+        steps
+    }
+
+    #[test]
+    fn clients_that_take_more_than_250_ms_for_half_of_their_sockets_never_paused() {
+        let steps = steps_of_a_long_pause([115_000, 100_000, 83_000, 69_000]);
+        let total = Duration::from_secs_f64(65_536.0 / 48_000.0);
+        let times: Vec<Duration> = steps.iter().flatten().copied().collect();
+        assert_eq!((steps.len(), times.len()), (5, 4), "{steps:?}");
+        assert!(times.iter().all(|step| (total / 4..total / 3).contains(step)), "{steps:?}");
+        let sum: Duration = times.iter().map(|step| *step * 9 / 10).sum();
+        assert!(sum > total * 15 / 16 && sum < total, "{sum:?} of {total:?}");
+    }
+
+    #[test]
+    fn client_that_becomes_faster_in_a_long_pause_is_sent_to_after_a_step() {
+        assert_eq!(steps_of_a_long_pause([0])[1], None);
+        assert_eq!(steps_of_a_long_pause([115_000, 65_536])[2], None);
+        assert!(steps_of_a_long_pause([115_000, 65_537])[2].is_some());
+    }
+
+    #[test]
+    fn pause_of_a_client_that_has_stopped_ends() {
+        let steps = steps_of_a_long_pause([131_072; 4]);
+        assert_eq!(steps[4], None, "{steps:?}");
+    }
+
+    #[test]
+    fn pause_of_at_most_250_ms_is_one_step_and_the_longest_step_is_1_s() {
+        let now = Instant::now();
+        let steps = |millis: u32| Pause::new(now, millis * MILLIS, 2).steps;
+        assert_eq!([1, 250, 251, 500, 501, 1_000, 4_000].map(steps), [1, 1, 2, 2, 3, 4, 4]);
+        assert_eq!(*PAUSES.end() / MAX_STEPS, Duration::from_secs(1));
+        let mut pause = Pause::new(now, 250 * MILLIS, 2);
+        assert_eq!(pause.next_step(now), Some(250 * MILLIS));
+        assert_eq!(pause.next_step(now + MILLIS), None);
+        // The worker was late.
+        assert_eq!(Pause::new(now, MILLIS, 2).next_step(now + MILLIS), None);
     }
 }

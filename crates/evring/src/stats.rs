@@ -42,6 +42,10 @@ pub struct Stats {
     pub deferred_reads: u64,
     /// Pieces of files read into memory to be sent ([`SendStep::Read`](crate::send_policy::SendStep::Read)).
     pub read_ahead: u64,
+    /// Pieces of files sent from the page cache.
+    pub file_sends: u64,
+    /// Pauses for which the policy asked ([`SendStep::Pause`](crate::send_policy::SendStep::Pause)).
+    pub send_pauses: u64,
     /// Completions for closed connections.
     pub stale_completions: u64,
     /// CPU time of the mechanism's thread, including the kernel's part.

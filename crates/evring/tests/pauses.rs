@@ -1,4 +1,4 @@
-//! Pauses of sends on the simulated machine: of many connections that end at once, and during a read.
+//! Pauses of sends on the simulated machine: of many connections that end at once, during a read, and of a slow client.
 
 use crate::cold_files::By;
 use crate::disk_file::contents;
@@ -9,12 +9,15 @@ use std::collections::HashSet;
 use std::io;
 use std::mem;
 use std::net::SocketAddr;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, MAX_READ_BYTES, WriteAt};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::send_policy::{SendPolicy, SendState, SendStep};
-use evring::{Application, Chunk, Close, Commands, Config, ConnId, Cx, Root, Rx};
+use evring::{
+    Application, Chunk, Close, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx, Stats,
+};
 use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
 
 const CLIENTS: usize = 64;
@@ -291,5 +294,104 @@ fn pause_in_a_pause_shortened_the_next_one() {
     assert_eq!((stats.read_ahead, paused.len()), (3, 2), "{paused:?}");
     for (time, waited) in paused {
         assert!(waited >= time * 3 / 4, "{waited:?} instead of {time:?}");
+    }
+}
+
+/// Size of the buffers of both sockets of a slow client.
+const SLOW_ROOM: usize = 131_072;
+const SLOW_FILE_BYTES: u64 = 1_500_000;
+/// Number of bytes that it takes slowly: each time so many.
+const SLOW_BYTES: usize = 1_000_000;
+const SLOW_STEP_BYTES: usize = 4_800;
+const SLOW_STEP: Duration = Duration::from_millis(100);
+
+/// A client that takes 48,000 bytes per second at first, and then all that arrives.
+struct BecomesFaster {
+    line: Option<PeerConn>,
+    received: Vec<u8>,
+    next_at: Duration,
+    ended_at: Rc<Cell<Duration>>,
+}
+
+impl Peer for BecomesFaster {
+    fn step(&mut self, net: &mut Net<'_>) -> Next {
+        let Some(line) = &self.line else {
+            self.line = net.connect(at());
+            if let Some(line) = &self.line {
+                net.send(line, b"x");
+            }
+            return Next::After(SLOW_STEP);
+        };
+        // It is called for bytes that have arrived, too.
+        let early = self.next_at.saturating_sub(net.now());
+        if !early.is_zero() {
+            return Next::After(early);
+        }
+        let is_slow = self.received.len() < SLOW_BYTES;
+        let max = if is_slow { SLOW_STEP_BYTES } else { SLOW_ROOM };
+        match net.receive(line, max, &mut self.received) {
+            ReceiveResult::Nothing | ReceiveResult::Bytes(_) if is_slow => {
+                self.next_at = net.now() + SLOW_STEP;
+                return Next::After(SLOW_STEP);
+            }
+            ReceiveResult::Bytes(_) => return Next::Ready,
+            ReceiveResult::Nothing => return Next::Wait,
+            _ if self.received == contents(SLOW_FILE_BYTES) => {}
+            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
+        }
+        self.ended_at.set(net.now());
+        net.close(self.line.take().expect("just used"));
+        Next::Done
+    }
+
+    fn waits_for(&self) -> String {
+        "a file".to_owned()
+    }
+}
+
+/// Returns the time of a download by a client that becomes faster, and the statistics of its server.
+fn download_that_becomes_faster(by: By, policy: FileDelivery) -> (Duration, Stats) {
+    let machine = Machine::new(&Plan::default().with(|p| {
+        p.faults = Faults::NONE;
+        p.room = Some(SLOW_ROOM);
+        p.steps = 10_000_000;
+    }));
+    machine.add_file("site/file", contents(SLOW_FILE_BYTES));
+    let config = Config::default().with(|c| {
+        c.listen = vec![at()];
+        c.roots = vec!["/site".into()];
+        c.send_policy = policy.send_policy();
+    });
+    let ended_at = Rc::new(Cell::new(Duration::ZERO));
+    machine.add_peer(BecomesFaster {
+        line: None,
+        received: Vec::new(),
+        next_at: Duration::ZERO,
+        ended_at: Rc::clone(&ended_at),
+    });
+    let app = SendsFile {
+        send: |io: &mut dyn Commands, id, file| {
+            io.send(id, Chunk::File(file, 0..SLOW_FILE_BYTES));
+            io.close(id, Close::Flush);
+        },
+        closed: |_| {},
+    };
+    let stats = by.serve(&machine, &config, app, |_| {});
+    assert_eq!(machine.verdict().failure, None, "{by:?}, {policy}");
+    (ended_at.get(), stats.unwrap())
+}
+
+#[test]
+fn client_of_48_kb_per_second_was_sent_to_as_without_a_policy() {
+    for by in By::ALL {
+        let (plain_time, plain) = download_that_becomes_faster(by, FileDelivery::Plain);
+        let (time, dns) = download_that_becomes_faster(by, FileDelivery::Dns);
+        assert_eq!(plain.send_pauses, 0, "{by:?}");
+        assert!(dns.send_pauses > 10, "{by:?}: {} pauses", dns.send_pauses);
+        let (sends, before) = (dns.file_sends, plain.file_sends);
+        assert!(sends < before, "{by:?}: {sends} instead of {before} sends");
+        // Once it is faster, it waits for one step of a pause at most.
+        let max = plain_time + Duration::from_millis(350);
+        assert!(time < max, "{by:?}: {time:?} instead of {plain_time:?}");
     }
 }

@@ -141,6 +141,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             SendStep::WaitForRoom => return Next::Submit(Op::Writable { fd }),
             SendStep::Pause(time) => {
+                self.io.stats.send_pauses += 1;
                 self.io.pause_send(slot, time);
                 return Next::Wait;
             }
@@ -222,6 +223,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     pub(super) fn sent_file(&mut self, slot: u32, bytes: u32, is_full: bool) {
+        self.io.stats.file_sends += 1;
         self.note_send(slot, SendResult::File(bytes));
         let connection = self.io.connection(slot);
         if connection.phase == Phase::Ending {

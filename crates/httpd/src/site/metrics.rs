@@ -187,6 +187,10 @@ counts! {
         cold_file_reads,
         /// Pieces of files that were read ahead.
         files_read_ahead,
+        /// Pieces of files sent from the page cache.
+        file_sends,
+        /// Pauses of sends to clients that receive steadily, so that many are sent to together.
+        send_pauses,
         /// Reads of files held back until their socket had room.
         deferred_reads,
         /// Idle connections closed to make room for others.
@@ -357,6 +361,8 @@ impl WorkerMetrics {
         self.workers_masked.set(held.is_masked.into());
         self.cold_file_reads.set(kernel.cold_file_reads);
         self.files_read_ahead.set(stats.read_ahead);
+        self.file_sends.set(stats.file_sends);
+        self.send_pauses.set(stats.send_pauses);
         self.deferred_reads.set(stats.deferred_reads);
         self.idle_closed.set(stats.idle_closed);
     }
