@@ -17,10 +17,8 @@
 //! part that is not cached is read before, and sent from the page cache, too.
 //!
 //! The policies leave `TCP_NOTSENT_LOWAT` alone ([`Config::max_unsent_bytes`](crate::Config::max_unsent_bytes)).
-//! `cargo lab run file-delivery`, in the repository, measures what limits cost. By hand, with a send buffer that the kernel
-//! sizes, and a client that takes 64 KiB at a time, sendfile(2) waited 0.7 times per megabyte. With a limit of 16 KiB it
-//! waited 16.5 times, with 128 KiB 10.9 times, for more than twice the CPU time. With a fixed send buffer of 64 KiB the
-//! limit made no difference.
+//! For fast clients, limits of 16 to 128 KiB cost 1.7 to 2 times the CPU time; `docs/file-delivery.md`, in the repository, has
+//! the figures.
 
 use std::ops::RangeInclusive;
 use std::str::FromStr;
@@ -40,8 +38,8 @@ pub enum FileDelivery {
     Plain,
     /// Deferred event delivery: files are read into memory, 64 KiB at a time, once what was read before is sent. If a read had
     /// to wait for the disk, the next ones begin while what was read last is being sent. Parts are
-    /// sent when the socket has room, or half of it is empty, as with [`Dns`](FileDelivery::Dns). The reads of the application are
-    /// held back until there is room.
+    /// sent when the socket has room, or half of it is empty, as with [`Dns`](FileDelivery::Dns), which also sends what cannot
+    /// be read now ([`SendState::can_read`]). The reads of the application are held back until there is room.
     Ded,
     /// Disk-to-network splicing: files are sent from the page cache when the socket has room, or, for a client that
     /// receives at a steady rate, when half of the socket is empty, together with others. A part that is not cached is
@@ -105,9 +103,6 @@ const MAX_FRONT: usize = READ as usize / 4;
 /// all of them were cached, the reads of Linux are ahead of the client: it reads up to twice 128 KiB ahead by default.
 const EARLY_READS: u8 = 4;
 
-/// Number of bytes of a piece that is sent from the file by [`Ded`], as memory for reads is short.
-const SMALL_PIECE: u32 = 16 * 1024;
-
 /// Deferred event delivery.
 #[derive(Default)]
 struct Ded {
@@ -133,7 +128,7 @@ impl SendPolicy for Ded {
         if pace.reads_early(state.queued_bytes) && state.can_read() {
             return SendStep::Read { max_bytes: READ };
         }
-        pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: SMALL_PIECE })
+        pace.pause(state).unwrap_or(SendStep::Send { max_file_bytes: PIECE })
     }
 
     fn completed(&mut self, id: ConnId, result: SendResult) {
@@ -441,7 +436,7 @@ mod tests {
     fn client_waited_for_the_disk_at_each_part_that_is_not_cached() {
         let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
         let (read_step, send) =
-            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: SMALL_PIECE });
+            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: PIECE });
         let part = READ as usize;
         assert_eq!(step_with(&mut policy, 100, 0), read_step);
         policy.completed(id, is_read_cold(READ));
@@ -482,14 +477,14 @@ mod tests {
     fn first_bytes_of_a_file_are_read_behind_a_head_of_at_most_16_kib() {
         let step_behind = |bytes| step_with(&mut Ded::default(), bytes, 0);
         assert_eq!(step_behind(16 * 1024), SendStep::Read { max_bytes: READ });
-        assert_eq!(step_behind(16 * 1024 + 1), SendStep::Send { max_file_bytes: SMALL_PIECE });
+        assert_eq!(step_behind(16 * 1024 + 1), SendStep::Send { max_file_bytes: PIECE });
     }
 
     #[test]
     fn buffer_of_a_read_was_held_while_the_next_one_was_filled() {
         let (mut policy, id) = (Ded::default(), ConnId::new(0, 0));
         let (read, send) =
-            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: SMALL_PIECE });
+            (SendStep::Read { max_bytes: READ }, SendStep::Send { max_file_bytes: PIECE });
         // Behind the file, the head of the next response does not count.
         for behind in [0, 100, MAX_FRONT + 1] {
             assert_eq!(step_with(&mut policy, 0, behind), read);

@@ -91,10 +91,20 @@ struct Download {
 
 /// Has a slow client download a file by `ded`, from the page cache or from the disk.
 fn download(by: By, is_cached: bool, max_buffered_bytes: usize) -> Download {
+    downloads(by, is_cached, (1, ROOM), |c| c.max_buffered_bytes = max_buffered_bytes)
+}
+
+/// Has slow clients download a file by `ded`. Their sockets have `room`.
+fn downloads(
+    by: By,
+    is_cached: bool,
+    (clients, room): (usize, usize),
+    change: impl FnOnce(&mut Config),
+) -> Download {
     let machine = Machine::new(&Plan::default().with(|p| {
         p.seed = 1;
         p.faults = Faults::NONE;
-        p.room = Some(ROOM);
+        p.room = Some(room);
         p.steps = 10_000_000;
     }));
     machine.add_file("site/file", contents(FILE_BYTES));
@@ -107,21 +117,22 @@ fn download(by: By, is_cached: bool, max_buffered_bytes: usize) -> Download {
         c.listen = vec![at()];
         c.roots = vec!["/site".into()];
         c.send_policy = FileDelivery::Ded.send_policy();
-        c.max_buffered_bytes = max_buffered_bytes;
+        change(c);
     });
     let ended_at = Rc::new(Cell::new(Duration::ZERO));
-    let client = SlowClient {
-        line: None,
-        received: Vec::new(),
-        next_at: Duration::ZERO,
-        ended_at: Rc::clone(&ended_at),
-    };
-    machine.add_peer(client);
+    for _ in 0..clients {
+        machine.add_peer(SlowClient {
+            line: None,
+            received: Vec::new(),
+            next_at: Duration::ZERO,
+            ended_at: Rc::clone(&ended_at),
+        });
+    }
     let (mut queued, mut with_read) = (0, 0);
     let stats = by.serve(&machine, &config, sends_file(), |usage| {
         queued = queued.max(usage.queued);
         with_read = with_read.max(usage.queued + usage.read_ahead_bytes);
-        assert!(usage.read_ahead_bytes <= max_buffered_bytes / 2);
+        assert!(usage.read_ahead_bytes <= config.max_buffered_bytes / 2);
     });
     assert_eq!(machine.verdict().failure, None, "{by:?}");
     Download { time: ended_at.get(), queued, with_read, stats: stats.unwrap() }
@@ -159,6 +170,27 @@ fn part_is_not_read_early_beyond_the_bound_of_all_connections() {
     for by in By::ALL {
         let cold = download(by, false, 3 * PART_BYTES as usize);
         assert!(cold.with_read as u64 <= PART_BYTES, "{by:?}: {} bytes", cold.with_read);
+    }
+}
+
+#[test]
+fn file_was_read_from_the_disk_16_kib_at_a_time_as_memory_was_short() {
+    for by in By::ALL {
+        let is_short = |c: &mut Config| c.max_buffered_bytes = PART_BYTES as usize;
+        let Download { stats, .. } = downloads(by, false, (1, 32 * ROOM), is_short);
+        let disk_reads = stats.kernel.cold_file_reads;
+        assert!(stats.file_sends > 0 && stats.read_ahead == 0, "{by:?}");
+        assert!(disk_reads < 2 * PARTS, "{by:?}: {disk_reads} reads from the disk");
+    }
+}
+
+#[test]
+fn part_is_sent_from_the_page_cache_while_the_file_operations_are_at_their_maximum() {
+    for by in By::ALL {
+        let is_short = |c: &mut Config| c.max_file_ops = 1;
+        let Download { stats, .. } = downloads(by, false, (4, ROOM), is_short);
+        let (reads, sends) = (stats.read_ahead, stats.file_sends);
+        assert!(reads > 0 && sends > 0, "{by:?}: {reads} reads, {sends} sends");
     }
 }
 

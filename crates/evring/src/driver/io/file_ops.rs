@@ -149,8 +149,8 @@ impl<K: Submit> Io<K> {
         wanted.then_some(work)
     }
 
-    /// Returns whether a part of the first queued file can be read ahead: none is being read, and all
-    /// connections together hold at most half of the maximum.
+    /// Returns whether a part of the first queued file can be read ahead: none is being read, all connections
+    /// together hold at most half of the maximum, and no file operation has to wait.
     pub(crate) fn can_read_ahead(&self, slot: u32) -> bool {
         let connection = &self.connections[slot as usize];
         let is_due = connection.queue.files() > 0
