@@ -47,8 +47,9 @@ impl Positions {
     }
 
     /// Adds file, line, column and name of the setting that causes an error to its message, if the file has it. Settings
-    /// that contradict each other are all named; the position is that of the last.
+    /// that contradict each other are all named, and those of which one is the cause; the position is that of the last.
     pub(crate) fn locate(&self, error: &Error, message: String) -> String {
+        let mut are_all_causes = true;
         let (found, message) = match error {
             Error::Conflict(reason) => (self.find_conflict(None, reason), message),
             Error::HostConflict(host, reason) => {
@@ -56,12 +57,20 @@ impl Positions {
                 let message = if found.is_empty() { message } else { (*reason).to_owned() };
                 (found, message)
             }
-            _ => (self.find(error).into_iter().collect(), message),
+            _ => {
+                let found;
+                (found, are_all_causes) = self.find(error);
+                (found, message)
+            }
         };
         let Some(((name, at), others)) = found.split_last() else { return message };
         let mut reason = format!("`{name}`");
         for (n, (name, (line, column))) in others.iter().enumerate() {
-            let joint = if n == 0 { ", with" } else { " and" };
+            let joint = match (are_all_causes, n) {
+                (true, 0) => ", with",
+                (true, _) => " and",
+                (false, _) => ", or",
+            };
             reason += &format!("{joint} `{name}` at {line}:{column}");
         }
         self.message_at(*at, format!("{reason}: {message}"))
@@ -107,9 +116,9 @@ impl Positions {
         found
     }
 
-    /// Returns name and position of the setting that causes an error. None is better than a wrong one: if several have
-    /// the same value, only one of them may be the cause.
-    fn find(&self, error: &Error) -> Option<Found<'_>> {
+    /// Returns names and positions of the settings that cause an error, and whether all of them do: if several have the
+    /// same value, only one of them may be the cause.
+    fn find(&self, error: &Error) -> (Vec<Found<'_>>, bool) {
         let (names, value) = cause(error);
         let named = |is_cause: &dyn Fn(&str) -> bool| -> Vec<_> {
             let causes =
@@ -131,11 +140,7 @@ impl Positions {
             found = named(&|of_flag| is_part(of_flag, &value));
         }
         found.dedup();
-        let are_all_causes = value.is_empty() || matches!(error, Error::Duplicate(_));
-        if found.len() > 1 && !are_all_causes {
-            return None;
-        }
-        found.pop()
+        (found, value.is_empty() || matches!(error, Error::Duplicate(_)))
     }
 }
 
@@ -204,14 +209,14 @@ fn cause(error: &Error) -> (&'static [&'static str], String) {
 mod tests {
     use super::*;
 
+    /// Returns the settings of a file that has each in a line.
+    fn flags(all: &[&str]) -> Positions {
+        let lines = all.iter().zip(1..).map(|(flag, line)| ((*flag).to_owned(), (line, 1)));
+        Positions { path: PathBuf::from("FILE"), tables: vec![lines.collect()] }
+    }
+
     #[test]
     fn another_setting_was_named_as_the_cause() {
-        let flags = |all: &[&str]| Positions {
-            path: PathBuf::from("FILE"),
-            tables: vec![
-                all.iter().zip(1..).map(|(flag, line)| ((*flag).to_owned(), (line, 1))).collect(),
-            ],
-        };
         let in_use = |at: &str| {
             let error = std::io::Error::from(std::io::ErrorKind::AddrInUse);
             Error::Start(StartError::Listen(at.parse().unwrap(), error))
@@ -220,30 +225,44 @@ mod tests {
         let log = |path: &str| Error::Log(path.into(), std::io::ErrorKind::NotFound.into());
         let twice = Error::Duplicate("127.0.0.1:80".parse().unwrap());
         for (all, error, expected) in [
-            (&["--listen=0.0.0.0:8080", "--tls-redirect=:80"][..], in_use("0.0.0.0:8080"), Some(1)),
-            (&["--listen=:8080", "--tls-redirect=:80"], in_use("0.0.0.0:8080"), Some(1)),
+            (
+                &["--listen=0.0.0.0:8080", "--tls-redirect=:80"][..],
+                in_use("0.0.0.0:8080"),
+                &[1][..],
+            ),
+            (&["--listen=:8080", "--tls-redirect=:80"], in_use("0.0.0.0:8080"), &[1]),
             (
                 &["--listen=localhost:80", "--tls-redirect=127.0.0.1:81"],
                 in_use("127.0.0.1:80"),
-                Some(1),
+                &[1],
             ),
-            (
-                &["--listen=[::1]:80", "--metrics-listen=127.0.0.1:80"],
-                in_use("127.0.0.1:80"),
-                Some(2),
-            ),
-            (&["--listen=[0::1]:80", "--metrics-listen=:80"], in_use("[::1]:80"), Some(1)),
-            (&["--metrics-listen=127.0.0.1:80"], in_use("0.0.0.0:80"), None),
-            (&["--access-log=/a", "--access-log=/a"], log("/a"), None),
-            (&["--access-log=/b/a", "--access-log=/a"], log("/b/a"), Some(1)),
-            (&["--access-log=a"], log("/b/a"), None),
-            (&["--error-page=404=/e.html", "--fallback=c/e.html"], page("/root/c/e.html"), None),
-            (&["--error-page=404=/e.html", "--fallback=f.html"], page("/root/e.html"), Some(1)),
-            (&["--fallback=f.html"], page("/root/af.html"), None),
-            (&["--listen=127.0.0.1:80", "--metrics-listen=127.0.0.1:80"], twice, Some(2)),
+            (&["--listen=[::1]:80", "--metrics-listen=127.0.0.1:80"], in_use("127.0.0.1:80"), &[2]),
+            (&["--listen=[0::1]:80", "--metrics-listen=:80"], in_use("[::1]:80"), &[1]),
+            (&["--metrics-listen=127.0.0.1:80"], in_use("0.0.0.0:80"), &[]),
+            (&["--access-log=/a", "--access-log=/a"], log("/a"), &[1, 2]),
+            (&["--access-log=/b/a", "--access-log=/a"], log("/b/a"), &[1]),
+            (&["--access-log=a"], log("/b/a"), &[]),
+            (&["--error-page=404=/e.html", "--fallback=c/e.html"], page("/root/c/e.html"), &[1, 2]),
+            (&["--error-page=404=/e.html", "--fallback=f.html"], page("/root/e.html"), &[1]),
+            (&["--fallback=f.html"], page("/root/af.html"), &[]),
+            (&["--listen=127.0.0.1:80", "--metrics-listen=127.0.0.1:80"], twice, &[1, 2]),
         ] {
-            let found = flags(all).find(&error).map(|(_, (line, _))| line);
-            assert_eq!(found, expected, "{all:?} {error}");
+            let positions = flags(all);
+            let (found, _) = positions.find(&error);
+            let lines: Vec<usize> = found.iter().map(|(_, (line, _))| *line).collect();
+            assert_eq!(lines, expected, "{all:?} {error}");
         }
+    }
+
+    #[test]
+    fn settings_with_the_same_value_were_not_named() {
+        let log = Error::Log("/a".into(), std::io::ErrorKind::NotFound.into());
+        let message = flags(&["--access-log=/a", "--root=/", "--access-log=/a"])
+            .locate(&log, "no such file".to_owned());
+        assert_eq!(message, "FILE:3:1: `access-log`, or `access-log` at 1:1: no such file");
+        let twice = Error::Duplicate("127.0.0.1:80".parse().unwrap());
+        let message = flags(&["--listen=127.0.0.1:80", "--metrics-listen=127.0.0.1:80"])
+            .locate(&twice, "twice".to_owned());
+        assert_eq!(message, "FILE:2:1: `metrics-listen`, with `listen` at 1:1: twice");
     }
 }
