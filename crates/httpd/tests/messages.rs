@@ -125,6 +125,21 @@ fn passwords_without_tls_were_asked_for_silently() {
 }
 
 #[test]
+fn directory_without_an_index_is_reported_with_the_flag_that_lists_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().to_str().unwrap();
+    let has_hint = |arguments: &[&str]| {
+        let serving = Serving::start(&[&[root, "-p", "0"], arguments].concat());
+        let before = &serving.before;
+        before.contains("has no index.html") && before.contains("with --listing")
+    };
+    assert!(has_hint(&[]));
+    assert!(!has_hint(&["--listing"]));
+    fs::write(dir.path().join("index.html"), "").unwrap();
+    assert!(!has_hint(&[]));
+}
+
+#[test]
 fn redirects_that_lead_to_each_other_were_accepted() {
     let dir = tempfile::tempdir().unwrap();
     for (redirects, loops) in [
