@@ -3,6 +3,7 @@
 //! A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`.
 
 mod cells;
+mod file_delivery;
 mod floors;
 mod goals;
 mod overview;
@@ -21,7 +22,7 @@ use crate::say::say;
 use cells::{row, rule};
 
 /// The pages with tables.
-const PAGES: [&str; 2] = ["README.md", "BENCHMARKS.md"];
+const PAGES: [&str; 3] = ["README.md", "BENCHMARKS.md", "docs/file-delivery.md"];
 /// The directory of the results: the file of an experiment is `ID.json`.
 const RESULTS: &str = "docs/results";
 
@@ -32,13 +33,16 @@ const END: &str = "<!-- end of table -->";
 type Table = fn(&[Outcome]) -> String;
 
 /// Every table, by name.
-const TABLES: [(&str, Table); 6] = [
+const TABLES: [(&str, Table); 9] = [
     ("overview", overview::table),
     ("goals", goals::table),
     ("floors", floors::table),
     ("peers", peers::table),
     ("slow-clients", slow_clients::table),
     ("sources", sources),
+    ("file-policies", file_delivery::policies),
+    ("file-ways", file_delivery::ways),
+    ("unsent-limits", file_delivery::limits),
 ];
 
 /// Writes the tables into the pages, and the plot, or compares them.
