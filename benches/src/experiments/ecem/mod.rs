@@ -45,7 +45,7 @@ const LIMIT_OF_ALL: u32 = 48_000_000;
 /// How much clients with a limited rate receive in a valid run, over what they are to receive.
 const VALID: RangeInclusive<f64> = 0.85..=1.15;
 
-const NOTES: [&str; 9] = [
+const NOTES: [&str; 10] = [
     "A closed loop: each client downloads a file of 10 MB again and again. The server runs on core 0, the load \
      generator on core 1. Rates are those of the bytes that arrive in the measurement period, also of downloads that \
      end later. The cases of the ratios have five rounds, the others one, which is shorter.",
@@ -72,6 +72,7 @@ const NOTES: [&str; 9] = [
     "Memory is the growth of the resident memory of all processes of a server to its peak, without the pages of programs and \
      libraries, over the number of clients. Of `process` it is that of pages that they do not share, after the run; an idle \
      process does not count.",
+    "System calls are those that begin in the period. A blocking call that began before it, and sends a large part of a file to a      client, is missing: with 1,000 clients, nearly all calls of `process` by sendfile(2) are.",
 ];
 
 /// Where the files are.
