@@ -360,8 +360,8 @@ mod tests {
     use super::*;
     use crate::measure::Peer;
 
-    #[test]
-    fn processes_of_the_paper_were_killed_before_their_parent_had_waited_for_them() {
+    /// Starts the blocking server with three processes beside their parent. Returns their ids, too.
+    fn server_of_the_paper() -> (Site, Server, Vec<u32>) {
         let site = Site::bare(b"").unwrap();
         let conditions = Conditions { processes: Some(3), ..Conditions::default() };
         let subject = Peer::Plain("sendfile").subject();
@@ -369,6 +369,12 @@ mod tests {
         server.check_reply("/1k.txt", 1 << 10).unwrap();
         let family = server.family().to_vec();
         assert_eq!(family.len(), 4);
+        (site, server, family)
+    }
+
+    #[test]
+    fn processes_of_the_paper_were_killed_before_their_parent_had_waited_for_them() {
+        let (_site, mut server, family) = server_of_the_paper();
         server.end(TIMEOUT);
         // No signal has ended it.
         assert_eq!(server.child.wait().unwrap().code(), Some(0));
@@ -389,13 +395,7 @@ mod tests {
 
     #[test]
     fn paper_has_a_process_for_each_connection_and_threads_were_measured() {
-        let site = Site::bare(b"").unwrap();
-        let conditions = Conditions { processes: Some(3), ..Conditions::default() };
-        let subject = Peer::Plain("sendfile").subject();
-        let mut server = Server::start_under(&subject, &site, &conditions).unwrap();
-        server.check_reply("/1k.txt", 1 << 10).unwrap();
-        let family = server.family().to_vec();
-        assert_eq!(family.len(), 4);
+        let (_site, server, family) = server_of_the_paper();
         // While the others are open, each connection has a reply.
         let mut clients = [(); 3].map(|()| TcpStream::connect(server.address()).unwrap());
         for client in &mut clients {
