@@ -2,10 +2,8 @@
 //! batches before.
 
 use super::super::clock::Instant;
-use super::Pages;
 use crate::call::Executor;
 use crate::choice::{Depth, Row};
-use crate::page::ENTRIES;
 
 /// Measurements at a time. A further one replaces the oldest.
 const MAX_MEASUREMENTS: usize = 64;
@@ -15,16 +13,16 @@ pub(super) type MeasurementId = u32;
 
 /// The calls of one row in a batch, which have the same executor.
 #[derive(Clone, Copy, Debug)]
-struct Measurement {
-    id: MeasurementId,
-    row: Row,
-    depth: Depth,
-    executor: Executor,
-    since: Instant,
+pub(super) struct Measurement {
+    pub(super) id: MeasurementId,
+    pub(super) row: Row,
+    pub(super) depth: Depth,
+    pub(super) executor: Executor,
+    pub(super) since: Instant,
     /// The calls that share the time.
-    calls: u32,
+    pub(super) calls: u32,
     /// Those that have not ended; of a shared batch, all that the owner makes count as one.
-    open: u32,
+    pub(super) open: u32,
 }
 
 /// The measurements that have not ended.
@@ -49,7 +47,7 @@ impl Measurements {
     }
 
     /// Counts a call of the present batch. Returns the measurement of its row.
-    fn count(&mut self, row: Row, depth: Depth, executor: Executor) -> &mut Measurement {
+    pub(super) fn count(&mut self, row: Row, depth: Depth, executor: Executor) -> &mut Measurement {
         let mut of_batch = self.of_batch();
         let known = of_batch.find(|id| self.get(*id).is_some_and(|own| own.row == row));
         let id = known.unwrap_or(self.next);
@@ -68,18 +66,18 @@ impl Measurements {
     }
 
     /// Returns the measurements of the present batch.
-    fn of_batch(&self) -> impl Iterator<Item = MeasurementId> + use<> {
+    pub(super) fn of_batch(&self) -> impl Iterator<Item = MeasurementId> + use<> {
         let next = self.next;
         (1..=self.in_batch).map(move |before| next.wrapping_sub(before))
     }
 
-    fn get(&mut self, id: MeasurementId) -> Option<&mut Measurement> {
+    pub(super) fn get(&mut self, id: MeasurementId) -> Option<&mut Measurement> {
         let place = self.places[id as usize % MAX_MEASUREMENTS].as_mut();
         place.filter(|measurement| measurement.id == id)
     }
 
     /// Counts a call out. Returns the measurement if it was the last one.
-    fn end(&mut self, id: MeasurementId) -> Option<Measurement> {
+    pub(super) fn end(&mut self, id: MeasurementId) -> Option<Measurement> {
         let measurement = self.get(id)?;
         measurement.open -= 1;
         if measurement.open > 0 {
@@ -89,78 +87,8 @@ impl Measurements {
     }
 
     /// Ends a measurement without a result.
-    fn abandon(&mut self, id: MeasurementId) {
+    pub(super) fn abandon(&mut self, id: MeasurementId) {
         self.places[id as usize % MAX_MEASUREMENTS].take_if(|measurement| measurement.id == id);
-    }
-}
-
-impl Pages {
-    /// Counts a call of a measured batch, which has an executor other than in place.
-    #[inline(never)]
-    pub(super) fn measure(&mut self, index: u32, executor: Executor) {
-        let is_owners = executor == Executor::Shared && self.is_owners(index);
-        let slot = &mut self.slots[index as usize];
-        let measurement = self.measurements.count(slot.row, self.depth, executor);
-        if !is_owners {
-            measurement.open += 1;
-            slot.measured = Some(measurement.id);
-        }
-    }
-
-    /// Returns whether the owner makes a call of a shared batch.
-    #[inline]
-    pub(super) fn is_owners(&self, index: u32) -> bool {
-        (index as usize / ENTRIES).is_multiple_of(self.lanes)
-    }
-
-    /// Notes how many calls the ring makes at once, if one of them is measured.
-    #[inline]
-    pub(super) fn note_ring_batch(&mut self, index: u32, calls: u32) {
-        if let Some(id) = self.slots[index as usize].measured
-            && let Some(measurement) = self.measurements.get(id)
-        {
-            measurement.calls = measurement.calls.max(calls);
-        }
-    }
-
-    /// Notes that a call has ended.
-    #[inline]
-    pub(super) fn count_out(&mut self, index: u32) {
-        if self.slots[index as usize].measured.is_some() {
-            self.count_out_measured(index);
-        }
-    }
-
-    #[inline(never)]
-    fn count_out_measured(&mut self, index: u32) {
-        if let Some(id) = self.slots[index as usize].measured.take() {
-            self.end_one(id);
-        }
-    }
-
-    /// Notes that the owner has made its part of a shared batch.
-    #[inline]
-    pub(super) fn end_owners_part(&mut self) {
-        for id in self.measurements.of_batch() {
-            if self.measurements.get(id).is_some_and(|own| own.executor == Executor::Shared) {
-                self.end_one(id);
-            }
-        }
-    }
-
-    /// Notes that a call of a measurement has ended. Reports the time after the last one.
-    fn end_one(&mut self, id: MeasurementId) {
-        let Some(ended) = self.measurements.end(id) else { return };
-        let time_ns = ended.since.elapsed().as_nanos() as u64 / u64::from(ended.calls);
-        self.choices.report(ended.row, ended.depth, ended.executor, time_ns);
-    }
-
-    /// Ends the measurement of a call that does not end as others do.
-    #[inline]
-    pub(super) fn abandon_measurement(&mut self, index: u32) {
-        if let Some(id) = self.slots[index as usize].measured.take() {
-            self.measurements.abandon(id);
-        }
     }
 }
 

@@ -7,6 +7,7 @@ mod counters;
 mod execute;
 mod files;
 mod in_ring;
+mod measure;
 mod measurements;
 mod post;
 mod room;
