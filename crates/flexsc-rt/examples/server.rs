@@ -7,10 +7,11 @@
 //! limits the time in which a client takes the file.
 
 use std::cell::RefCell;
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::io;
 use std::net::TcpListener;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -35,19 +36,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let master = TcpListener::bind(&address)?;
     let root = std::fs::File::open(directory)?;
     println!("listening on {}", master.local_addr()?);
-    serve(Server::new(Descriptor::new(master), Descriptor::new(root), READ_TIMEOUT))?;
+    let server = Server::new(Descriptor::new(master), Descriptor::new(root), READ_TIMEOUT);
+    serve(&server, &Config::default())?;
     Ok(())
 }
 
-pub(crate) fn serve(server: Server) -> Result<(), Error> {
+pub(crate) fn serve(server: &Server, config: &Config) -> Result<(), Error> {
     // Initializes the library and registers with the executors.
-    let mut events = EventLoop::new(&Config::default())?;
-    cancel_late_reads(&mut events, server.clone());
+    let mut events = EventLoop::new(config)?;
     for _ in 0..ACCEPTS {
         accept_next(&mut events, server.clone());
     }
-    // The event loop.
-    events.run()
+    // The event loop. A timer that is a call would wait for an entry behind the reads that it has to cancel.
+    loop {
+        let pause = cancel_late_reads(&mut events, server);
+        events.turn(pause)?;
+    }
 }
 
 #[derive(Clone)]
@@ -55,8 +59,8 @@ pub(crate) struct Server {
     master: Descriptor,
     root: Descriptor,
     read_timeout: Duration,
-    /// When each read is cancelled, in order. The id of one that has ended names no other call.
-    reads: Rc<RefCell<VecDeque<(Instant, CallId)>>>,
+    /// The reads that have not ended, by the time at which they are cancelled, and their connection.
+    reads: Rc<RefCell<BTreeMap<(Instant, RawFd), CallId>>>,
 }
 
 impl Server {
@@ -65,19 +69,18 @@ impl Server {
     }
 }
 
-/// Cancels the reads whose time is over. It needs one timer for all connections.
-fn cancel_late_reads(events: &mut EventLoop, server: Server) {
+/// Cancels the reads whose time is over. Returns the time that the next one has.
+fn cancel_late_reads(events: &mut EventLoop, server: &Server) -> Option<Duration> {
     let now = Instant::now();
     let mut reads = server.reads.borrow_mut();
-    while let Some((deadline, read)) = reads.front()
-        && *deadline <= now
-    {
-        events.cancel(*read);
-        reads.pop_front();
+    loop {
+        let next = reads.first_entry()?;
+        let (deadline, _) = *next.key();
+        if deadline > now {
+            return Some(deadline - now);
+        }
+        events.cancel(next.remove());
     }
-    let pause = reads.front().map_or(server.read_timeout, |(deadline, _)| *deadline - now);
-    drop(reads);
-    let _ = events.post_or_delay(sleep(pause), |events, _| cancel_late_reads(events, server));
 }
 
 pub(crate) fn accept_next(events: &mut EventLoop, server: Server) {
@@ -94,19 +97,21 @@ fn conn_accepted(events: &mut EventLoop, server: Server, ret: io::Result<Descrip
     };
     // Posts another accept on the master socket.
     accept_next(events, server.clone());
-    let (reads, deadline) = (Rc::clone(&server.reads), Instant::now() + server.read_timeout);
+    let reads = Rc::clone(&server.reads);
+    let key = (Instant::now() + server.read_timeout, conn.as_fd().as_raw_fd());
     let read = receive(&conn, Vec::with_capacity(4096));
     let posted = events.post_or_delay(read, move |events, (ret, buf)| {
-        data_read(events, &server, conn, ret, &buf);
+        server.reads.borrow_mut().remove(&key);
+        data_read(events, &server.root, conn, ret, &buf);
     });
     if let Ok(read) = posted {
-        reads.borrow_mut().push_back((deadline, read));
+        reads.borrow_mut().insert(key, read);
     }
 }
 
 fn data_read(
     events: &mut EventLoop,
-    server: &Server,
+    root: &Descriptor,
     conn: Descriptor,
     ret: io::Result<usize>,
     buf: &[u8],
@@ -117,7 +122,7 @@ fn data_read(
         let _ = events.post_silently(close(conn));
         return;
     };
-    let call = open(PathAt::new(&server.root, reply_file), OFlags::RDONLY, Mode::empty());
+    let call = open(PathAt::new(root, reply_file), OFlags::RDONLY, Mode::empty());
     let _ = events.post_or_delay(call, |events, ret| file_opened(events, conn, ret));
 }
 

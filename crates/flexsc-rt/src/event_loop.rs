@@ -195,7 +195,8 @@ impl EventLoop {
 
     /// Posts an operation, or delays it until there is room (section 7): an entry that it may use and, for one that
     /// waits indefinitely, a thread. It does not pass a delayed operation that only needs an entry, while
-    /// [`EventLoop::post`] does. Delayed operations that need the same are posted in order.
+    /// [`EventLoop::post`] does. Delayed operations that need the same are posted in order. So a timer that has to end
+    /// calls is none of them, as it could be delayed until these end: [`EventLoop::turn`] has a timeout.
     ///
     /// # Errors
     /// If as many operations that need the same are delayed as there are entries. One that was cancelled counts until its

@@ -1,7 +1,7 @@
 //! The example of figure 4 serves files.
 
 use std::fs::{self, File};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
@@ -15,15 +15,15 @@ mod server;
 
 /// Starts the server for the directory of a test. It ends with the process.
 fn start(root: &std::path::Path) -> SocketAddr {
-    start_with(root, server::READ_TIMEOUT)
+    start_with(root, server::READ_TIMEOUT, Config::default())
 }
 
-fn start_with(root: &std::path::Path, read_timeout: Duration) -> SocketAddr {
+fn start_with(root: &std::path::Path, read_timeout: Duration, config: Config) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (master, root) = (Descriptor::new(listener), Descriptor::new(File::open(root).unwrap()));
     thread::spawn(move || {
-        server::serve(server::Server::new(master, root, read_timeout)).unwrap();
+        server::serve(&server::Server::new(master, root, read_timeout), &config).unwrap();
     });
     address
 }
@@ -105,10 +105,37 @@ fn clients_that_name_no_file_get_nothing_and_affect_no_other() {
 #[test]
 fn silent_client_kept_its_connection_without_end() {
     let root = tempfile::tempdir().unwrap();
-    let address = start_with(root.path(), Duration::from_millis(1));
+    let address = start_with(root.path(), Duration::from_millis(1), Config::default());
     for _ in 0..3 {
         assert_eq!(reply_of(TcpStream::connect(address).unwrap()), b"");
     }
+}
+
+/// Waits for the end of a stream, or its reset.
+fn wait_for_end(mut stream: TcpStream) {
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let ended = stream.read_to_end(&mut Vec::new());
+    let has_ended = ended.map_err(|error| error.kind()) != Err(ErrorKind::WouldBlock);
+    assert!(has_ended, "the connection does not end");
+}
+
+#[test]
+fn timer_waited_for_an_entry_behind_the_reads_that_it_cancels() {
+    let root = tempfile::tempdir().unwrap();
+    fs::write(root.path().join("file"), "file").unwrap();
+    let mut config = Config::with_entries(64);
+    config.reserve = 4;
+    let address = start_with(root.path(), Duration::from_millis(400), config);
+    let other = start(root.path());
+    // More silent clients than entries. Another server serves files between two of them, so that few are due at once.
+    let mut silent = Vec::new();
+    for _ in 0..90 {
+        silent.push(TcpStream::connect(address).unwrap());
+        for _ in 0..20 {
+            assert_eq!(request(other, b"file\n"), b"file");
+        }
+    }
+    silent.into_iter().for_each(wait_for_end);
 }
 
 #[test]
