@@ -157,7 +157,15 @@ impl Pages {
         }
     }
 
+    /// Gives the ring what it is to make. Calls that it refuses go to threads together.
     pub(super) fn push_to_ring(&mut self) -> Result<(), Errno> {
+        let pushed = self.push_queued();
+        self.publish();
+        pushed
+    }
+
+    #[inline]
+    fn push_queued(&mut self) -> Result<(), Errno> {
         // The next wait of a call has the name of the one before, which may be cancelled.
         if !self.ring.push_cancels()? {
             return Ok(());
@@ -221,8 +229,7 @@ impl Pages {
             self.ring_refuses(index);
         }
         if is_pinned && self.threads.is_some() {
-            self.assign_thread(index);
-            return self.publish();
+            return self.assign_thread(index);
         }
         self.execute_in_place(index);
     }

@@ -531,6 +531,23 @@ fn cancellation_that_the_ring_refused_after_the_end_of_its_call_was_not_offered_
     run.end();
 }
 
+#[test]
+fn pinned_calls_that_the_ring_refused_were_given_to_threads_one_at_a_time() {
+    for config in &configurations()[..2] {
+        let mut run = Run::new(0, config);
+        // One that the ring makes, too.
+        for number in 0..=32 {
+            let of = if number == 0 { 1_000 } else { 1_002 };
+            let call = Call::bounded(of, [number, 0, 0, 0, 0, 0]).pinned(Executor::Ring);
+            run.post_call(call, None);
+        }
+        run.pages.submit().unwrap();
+        assert_eq!(run.pages.counters().ring_refused, 32);
+        assert_eq!((run.pages.counters().on_threads, processors::submitted()), (32, 1));
+        run.end();
+    }
+}
+
 /// A busy owner and a busy thread of two cores have one each, while no other thread of the machine could run.
 #[test]
 fn threads_get_cores_while_the_load_justifies_it() {

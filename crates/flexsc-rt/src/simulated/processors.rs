@@ -12,6 +12,8 @@ thread_local! {
     static RUNNABLE: Cell<Option<usize>> = const { Cell::new(None) };
     /// The cores to which a thread was moved last.
     static ALLOWED: RefCell<Option<CpuSet>> = const { RefCell::new(None) };
+    /// How often the owner has submitted calls to threads: it asks for its core then.
+    static SUBMITTED: Cell<u64> = const { Cell::new(0) };
 }
 
 /// Begins a run.
@@ -19,6 +21,12 @@ pub(super) fn reset() {
     CORES.set(3);
     RUNNABLE.set(None);
     ALLOWED.set(None);
+    SUBMITTED.set(0);
+}
+
+/// Returns how often the owner has submitted calls to threads.
+pub(super) fn submitted() -> u64 {
+    SUBMITTED.get()
 }
 
 /// Sets the number of cores, and how many threads could run beside one that looks.
@@ -34,6 +42,7 @@ pub(crate) fn allowed() -> Option<CpuSet> {
 }
 
 pub(crate) fn current() -> u32 {
+    SUBMITTED.set(SUBMITTED.get() + 1);
     0
 }
 
