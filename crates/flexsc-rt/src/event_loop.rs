@@ -25,8 +25,10 @@ pub struct EventLoop {
     next_delayed: u64,
     /// Posted calls that were delayed, by number.
     no_longer_delayed: BTreeMap<u64, EntryId>,
-    /// Delayed calls that were cancelled, and whose callbacks have not run.
-    cancelled: VecDeque<Box<dyn Delayed>>,
+    /// Delayed calls that were cancelled, and whose callbacks have not run, with what they needed.
+    cancelled: VecDeque<(Room, Box<dyn Delayed>)>,
+    /// How many of them there are for each kind of [`Room`].
+    cancelled_of: [usize; Room::ALL.len()],
     stopped: bool,
 }
 
@@ -147,6 +149,7 @@ impl EventLoop {
             next_delayed: 0,
             no_longer_delayed: BTreeMap::new(),
             cancelled: VecDeque::new(),
+            cancelled_of: [0; Room::ALL.len()],
             stopped: false,
         })
     }
@@ -222,7 +225,7 @@ impl EventLoop {
             return self.post(refused.operation, refused.callback);
         }
         let delayed = &mut self.delayed[room as usize];
-        if delayed.len() + self.cancelled.len() >= self.posted.len() {
+        if delayed.len() + self.cancelled_of[room as usize] >= self.posted.len() {
             return Err(refused);
         }
         let (Refused { operation, callback }, number) = (refused, self.next_delayed);
@@ -247,9 +250,11 @@ impl EventLoop {
         match id.0 {
             Id::Posted(id) => self.pages.cancel(id),
             Id::Delayed(number) => {
-                let mut delayed = self.delayed.iter_mut();
-                if let Some(call) = delayed.find_map(|delayed| delayed.remove(&number)) {
-                    self.cancelled.push_back(call);
+                let of_room =
+                    |room: Room| Some((room, self.delayed[room as usize].remove(&number)?));
+                if let Some((room, call)) = Room::ALL.into_iter().find_map(of_room) {
+                    self.cancelled_of[room as usize] += 1;
+                    self.cancelled.push_back((room, call));
                 } else if let Some(id) = self.no_longer_delayed.get(&number) {
                     self.pages.cancel(*id);
                 }
@@ -285,8 +290,9 @@ impl EventLoop {
         // Calls that these callbacks cancel follow in the next turn.
         for _ in 0..self.cancelled.len() {
             if !self.stopped
-                && let Some(cancelled) = self.cancelled.pop_front()
+                && let Some((room, cancelled)) = self.cancelled.pop_front()
             {
+                self.cancelled_of[room as usize] -= 1;
                 cancelled.interrupt(self);
             }
         }

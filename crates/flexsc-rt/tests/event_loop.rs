@@ -275,6 +275,38 @@ fn cancelled_calls_count_as_delayed_until_their_callbacks_run() {
 }
 
 #[test]
+fn cancelled_calls_counted_as_delayed_ones_of_another_sort() {
+    let mut config = Config::with_entries(64);
+    (config.threads, config.reserve) = (2, 0);
+    let mut events = events(config);
+    let file = Descriptor::new(tempfile::tempfile().unwrap());
+    for _ in 0..64 {
+        events.post(stat_file(&file), |_, _| {}).unwrap();
+    }
+    for _ in 0..64 {
+        let id = events.post_or_delay(stat_file(&file), |_, _| {}).unwrap();
+        events.cancel(id);
+    }
+    let ended = Rc::new(Cell::new(0));
+    let end = || {
+        let ended = Rc::clone(&ended);
+        move |_: &mut EventLoop, _| ended.set(ended.get() + 1)
+    };
+    // As many again that need a thread, and no further one of either sort.
+    for _ in 0..64 {
+        let id = events.post_or_delay(sleep(Duration::from_secs(1_000)), end()).unwrap();
+        events.cancel(id);
+    }
+    assert!(events.post_or_delay(sleep(Duration::ZERO), end()).is_err());
+    assert!(events.post_or_delay(stat_file(&file), |_, _| {}).is_err());
+    events.run().unwrap();
+    assert_eq!(ended.get(), 64);
+    events.post_or_delay(sleep(Duration::ZERO), end()).unwrap();
+    events.run().unwrap();
+    assert_eq!(ended.get(), 65);
+}
+
+#[test]
 fn stop_leaves_calls_for_the_next_run() {
     let mut events = events(Config::default());
     let file = Descriptor::new(tempfile::tempfile().unwrap());
