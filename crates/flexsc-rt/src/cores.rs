@@ -1,15 +1,16 @@
 //! Core specialization: syscall threads get cores of their own while load and idle cores justify it (sections 3
 //! and 6.1: "dynamic core specialization").
 //!
-//! The heartbeat looks at windows of 64 beats. The threads leave the core of the pages' owner if, in two windows in a
-//! row, a syscall thread was active and the owner awake in three beats of four, and no more threads were runnable than the process
-//! may use cores. Then the caches of this core keep the program, those of the other cores the kernel. The threads may use all
-//! cores again if, in two windows in a row, that was so in less than one beat of four, or more threads were runnable
-//! than there are cores. They may also use them when the heartbeat finds nothing to do. The heartbeat does not count itself, so with
-//! two cores a busy owner and one busy thread have a core each. The owner is never moved. While the owner has a core, one
-//! thread fewer is active, so that it is still one for each core. With one core there is nothing to give: the owner and
-//! the threads take turns, in batches. The core of an owner that waits would be idle. [`Specialization::WhileBusy`] ignores
-//! whether the owner is awake, and how many threads of the machine are runnable.
+//! The heartbeat looks at windows of 64 beats. In a busy beat, a syscall thread is active and the owner awake. The
+//! threads leave the core of the pages' owner after two windows in a row with at least three busy beats of four, and no
+//! more runnable threads than cores that the process may use. Then the caches of this core keep the program, those of
+//! the other cores the kernel. The threads may use all cores again after two windows in a row with less than one busy
+//! beat of four, or with more runnable threads than cores. They may also use them when the heartbeat finds nothing to
+//! do. The heartbeat does not count itself, so with two cores a busy owner and one busy thread have a core each. The
+//! owner is never moved. While the owner has a core, one thread fewer is active, so that it is still one for each core.
+//! With one core there is nothing to give: the owner and the threads take turns, in batches. The core of an owner that
+//! waits would be idle. [`Specialization::WhileBusy`] ignores whether the owner is awake, and how many threads of the
+//! machine are runnable.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
@@ -18,7 +19,7 @@ use rustix::thread::CpuSet;
 use super::processors;
 use crate::specialization::Specialization;
 
-/// Beats of a window; of these, those with an active thread that give cores, and those that keep them.
+/// Beats of a window, and from how many busy ones on cores are given, and kept.
 const WINDOW: u32 = 64;
 const GIVE_FROM: u32 = 48;
 const KEEP_FROM: u32 = 16;
@@ -29,7 +30,7 @@ const WINDOWS: u32 = 2;
 /// The observations of a window.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Window {
-    /// Beats with an active thread, for which cores may be given.
+    /// Busy beats.
     pub(crate) active: u32,
     /// Threads of the machine that run or could, without the heartbeat that looks.
     pub(crate) runnable: usize,
@@ -98,7 +99,7 @@ impl Cores {
         self.allowed.is_some()
     }
 
-    /// Returns whether cores may be given for a busy thread while the owner sleeps, or does not.
+    /// Returns whether a beat with an active thread is busy, as the owner sleeps or does not.
     pub(crate) fn may_be_given(&self, owner_sleeps: bool) -> bool {
         !owner_sleeps || self.specialization == Specialization::WhileBusy
     }

@@ -24,7 +24,7 @@ impl Pages {
         (index as usize / ENTRIES).is_multiple_of(self.lanes)
     }
 
-    /// Notes how many calls the ring makes at once, if one of them is measured.
+    /// Notes how many calls the ring makes at once, if this one is measured.
     #[inline]
     pub(super) fn note_ring_batch(&mut self, index: u32, calls: u32) {
         if let Some(id) = self.slots[index as usize].measured
