@@ -206,9 +206,8 @@ impl Paces {
 /// than it saves.
 const PAUSES: RangeInclusive<Duration> = Duration::from_micros(500)..=Duration::from_secs(4);
 
-/// Minimum time of a step of a pause, and maximum number of its steps.
+/// Longest step of a pause.
 const STEP: Duration = Duration::from_millis(250);
-const MAX_STEPS: u32 = 4;
 
 /// How fast a client takes a file.
 ///
@@ -218,10 +217,9 @@ const MAX_STEPS: u32 = 4;
 ///
 /// A client may become faster in a pause. So a long pause has steps, and ends after a step if half of the socket is empty.
 /// At the beginning of each step, the socket holds more than that half. Only a client that has become at least twice as fast
-/// empties it in a step, and in one of four steps only if it is four times as fast. It then waits for less than the step:
-/// 250 ms, or a quarter of the pause, 1 s at most. It waits once, because the send that fills an empty socket is not followed
-/// by a pause. A client that becomes slower or stops does not prolong a pause: at its end the connection sends, and waits
-/// for room if there is none.
+/// empties it before the pause ends. It then waits for the rest of a step, less than 250 ms. It waits once, because the send
+/// that fills an empty socket is not followed by a pause. A client that becomes slower or stops does not prolong a pause: at
+/// its end the connection sends, and waits for room if there is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pace {
     generation: u32,
@@ -247,25 +245,15 @@ struct Pace {
 #[derive(Clone, Copy, Debug)]
 struct Pause {
     end: Instant,
-    /// Number of steps that have not begun.
-    steps: u32,
     /// Half of the bytes that the socket held.
     half: u64,
 }
 
 impl Pause {
-    /// Returns a pause of `time`, as the socket holds `held` bytes.
-    fn new(now: Instant, time: Duration, held: u64) -> Self {
-        let steps = time.as_nanos().div_ceil(STEP.as_nanos()).min(MAX_STEPS.into()) as u32;
-        Pause { end: now + time, steps, half: held / 2 }
-    }
-
-    /// Begins the next step, and returns its time; `None` after the last one.
-    fn next_step(&mut self, now: Instant) -> Option<Duration> {
-        let left = self.end.checked_duration_since(now).filter(|left| !left.is_zero())?;
-        let step = left.checked_div(self.steps)?;
-        self.steps -= 1;
-        Some(step)
+    /// Returns whether it is over after a step: half of the socket is empty, or no more time is left than that by which the
+    /// driver may end a step early.
+    fn is_over(&self, now: Instant, held_bytes: impl FnOnce() -> u64) -> bool {
+        self.end.saturating_duration_since(now) <= STEP / 4 || held_bytes() <= self.half
     }
 }
 
@@ -304,15 +292,11 @@ impl Pace {
         let held_bytes = || (state.unacked_bytes)();
         if state.is_full {
             self.pause = self.full(state.now, held_bytes);
-        }
-        let pause = self.pause.as_mut()?;
-        // In the last step it was the time that decided.
-        let is_over = !state.is_full && (pause.steps == 0 || held_bytes() <= pause.half);
-        let step = if is_over { None } else { pause.next_step(state.now) };
-        if step.is_none() {
+        } else if self.pause.is_some_and(|pause| pause.is_over(state.now, held_bytes)) {
             self.pause = None;
         }
-        step.map(SendStep::Pause)
+        let left = self.pause?.end.saturating_duration_since(state.now);
+        Some(SendStep::Pause(left.min(STEP)))
     }
 
     /// Returns the pause that begins as the socket is full; `None` to wait for room.
@@ -345,7 +329,7 @@ impl Pace {
             return None;
         }
         let time = Duration::try_from_secs_f64(held as f64 / 2.0 / rate).ok()?;
-        PAUSES.contains(&time).then(|| Pause::new(now, time, held))
+        PAUSES.contains(&time).then(|| Pause { end: now + time, half: held / 2 })
     }
 }
 
@@ -572,9 +556,9 @@ mod tests {
         assert_eq!(pauses([9, 1, 1], 250 * MILLIS)[2], None);
     }
 
-    /// Returns the steps of a client of 48,000 bytes per second, whose socket has held 131,072 bytes. After each step, it holds
+    /// Returns the steps of a client of `rate` bytes per second, whose socket has held 131,072 bytes. After each step, it holds
     /// `held`.
-    fn steps_of_a_long_pause<const N: usize>(held: [u64; N]) -> Vec<Option<Duration>> {
+    fn steps_of_a_pause<const N: usize>(rate: u32, held: [u64; N]) -> Vec<Option<Duration>> {
         let (mut pace, mut now) = (Pace::default(), Instant::now());
         let ask = |pace: &mut Pace, now, is_full, held| {
             let step = pace.pause(&SendState {
@@ -594,7 +578,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(ask(&mut pace, now, true, 131_072), None);
             pace.note_sent(48_000);
-            now += Duration::from_secs(1);
+            now += Duration::from_secs(48_000) / rate;
         }
         let mut steps = vec![ask(&mut pace, now, true, 131_072)];
         for held in held {
@@ -605,15 +589,20 @@ mod tests {
         steps
     }
 
+    /// Returns the steps of a client of 48,000 bytes per second.
+    fn steps_of_a_long_pause<const N: usize>(held: [u64; N]) -> Vec<Option<Duration>> {
+        steps_of_a_pause(48_000, held)
+    }
+
     #[test]
     fn clients_that_take_more_than_250_ms_for_half_of_their_sockets_never_paused() {
-        let steps = steps_of_a_long_pause([115_000, 100_000, 83_000, 69_000]);
+        let steps = steps_of_a_long_pause([120_000, 109_000, 98_000, 88_000, 77_000, 66_000]);
         let total = Duration::from_secs_f64(65_536.0 / 48_000.0);
         let times: Vec<Duration> = steps.iter().flatten().copied().collect();
-        assert_eq!((steps.len(), times.len()), (5, 4), "{steps:?}");
-        assert!(times.iter().all(|step| (total / 4..total / 3).contains(step)), "{steps:?}");
+        assert_eq!((steps.len(), times.len()), (7, 6), "{steps:?}");
+        assert!(times[..5].iter().all(|step| *step == STEP) && times[5] < STEP, "{steps:?}");
         let sum: Duration = times.iter().map(|step| *step * 9 / 10).sum();
-        assert!(sum > total * 15 / 16 && sum < total, "{sum:?} of {total:?}");
+        assert!(sum >= total - STEP / 4 && sum < total, "{sum:?} of {total:?}");
     }
 
     #[test]
@@ -625,20 +614,20 @@ mod tests {
 
     #[test]
     fn pause_of_a_client_that_has_stopped_ends() {
-        let steps = steps_of_a_long_pause([131_072; 4]);
-        assert_eq!(steps[4], None, "{steps:?}");
+        let steps = steps_of_a_long_pause([131_072; 6]);
+        assert_eq!(steps[6], None, "{steps:?}");
     }
 
     #[test]
-    fn pause_of_at_most_250_ms_is_one_step_and_the_longest_step_is_1_s() {
-        let now = Instant::now();
-        let steps = |millis: u32| Pause::new(now, millis * MILLIS, 2).steps;
-        assert_eq!([1, 250, 251, 500, 501, 1_000, 4_000].map(steps), [1, 1, 2, 2, 3, 4, 4]);
-        assert_eq!(*PAUSES.end() / MAX_STEPS, Duration::from_secs(1));
-        let mut pause = Pause::new(now, 250 * MILLIS, 2);
-        assert_eq!(pause.next_step(now), Some(250 * MILLIS));
-        assert_eq!(pause.next_step(now + MILLIS), None);
+    fn no_step_is_longer_than_250_ms_and_a_pause_of_at_most_250_ms_is_one_step() {
+        // This client takes 65,536 bytes in 247.3 ms, and the next one in 3.3 s.
+        let [Some(step), None] = steps_of_a_pause(265_000, [131_072])[..] else {
+            panic!("one step")
+        };
+        assert!(step > 247 * MILLIS && step < 248 * MILLIS, "{step:?}");
+        assert_eq!(steps_of_a_pause(20_000, [131_072; 3]), [Some(250 * MILLIS); 4]);
         // The worker was late.
-        assert_eq!(Pause::new(now, MILLIS, 2).next_step(now + MILLIS), None);
+        let now = Instant::now();
+        assert!(Pause { end: now, half: 0 }.is_over(now + MILLIS, || 1));
     }
 }

@@ -300,13 +300,13 @@ fn pause_in_a_pause_shortened_the_next_one() {
 /// Size of the buffers of both sockets of a slow client.
 const SLOW_ROOM: usize = 131_072;
 const SLOW_FILE_BYTES: u64 = 1_500_000;
-/// Number of bytes that it takes slowly: each time so many.
-const SLOW_BYTES: usize = 1_000_000;
-const SLOW_STEP_BYTES: usize = 4_800;
 const SLOW_STEP: Duration = Duration::from_millis(100);
 
-/// A client that takes 48,000 bytes per second at first, and then all that arrives.
+/// A client that is slow at first, and then takes all that arrives.
 struct BecomesFaster {
+    /// Number of bytes that it takes slowly, and of those of a step.
+    slow_bytes: usize,
+    step_bytes: usize,
     line: Option<PeerConn>,
     received: Vec<u8>,
     next_at: Duration,
@@ -327,8 +327,8 @@ impl Peer for BecomesFaster {
         if !early.is_zero() {
             return Next::After(early);
         }
-        let is_slow = self.received.len() < SLOW_BYTES;
-        let max = if is_slow { SLOW_STEP_BYTES } else { SLOW_ROOM };
+        let is_slow = self.received.len() < self.slow_bytes;
+        let max = if is_slow { self.step_bytes } else { SLOW_ROOM };
         match net.receive(line, max, &mut self.received) {
             ReceiveResult::Nothing | ReceiveResult::Bytes(_) if is_slow => {
                 self.next_at = net.now() + SLOW_STEP;
@@ -349,8 +349,14 @@ impl Peer for BecomesFaster {
     }
 }
 
-/// Returns the time of a download by a client that becomes faster, and the statistics of its server.
-fn download_that_becomes_faster(by: By, policy: FileDelivery) -> (Duration, Stats) {
+/// Returns the time of a download by a client that takes `step_bytes` each 100 ms and becomes faster after `slow_bytes`,
+/// and the statistics of its server.
+fn download_that_becomes_faster(
+    by: By,
+    policy: FileDelivery,
+    (slow_bytes, step_bytes): (usize, usize),
+    progress_interval: Duration,
+) -> (Duration, Stats) {
     let machine = Machine::new(&Plan::default().with(|p| {
         p.faults = Faults::NONE;
         p.room = Some(SLOW_ROOM);
@@ -361,9 +367,12 @@ fn download_that_becomes_faster(by: By, policy: FileDelivery) -> (Duration, Stat
         c.listen = vec![at()];
         c.roots = vec!["/site".into()];
         c.send_policy = policy.send_policy();
+        c.progress_interval = progress_interval;
     });
     let ended_at = Rc::new(Cell::new(Duration::ZERO));
     machine.add_peer(BecomesFaster {
+        slow_bytes,
+        step_bytes,
         line: None,
         received: Vec::new(),
         next_at: Duration::ZERO,
@@ -377,15 +386,19 @@ fn download_that_becomes_faster(by: By, policy: FileDelivery) -> (Duration, Stat
         closed: |_| {},
     };
     let stats = by.serve(&machine, &config, app, |_| {});
-    assert_eq!(machine.verdict().failure, None, "{by:?}, {policy}");
+    assert_eq!(machine.verdict().failure, None, "{by:?}, {policy}, {slow_bytes}");
     (ended_at.get(), stats.unwrap())
 }
 
 #[test]
 fn client_of_48_kb_per_second_was_sent_to_as_without_a_policy() {
     for by in By::ALL {
-        let (plain_time, plain) = download_that_becomes_faster(by, FileDelivery::Plain);
-        let (time, dns) = download_that_becomes_faster(by, FileDelivery::Dns);
+        let download = |policy| {
+            let interval = Config::default().progress_interval;
+            download_that_becomes_faster(by, policy, (1_000_000, 4_800), interval)
+        };
+        let (plain_time, plain) = download(FileDelivery::Plain);
+        let (time, dns) = download(FileDelivery::Dns);
         assert_eq!(plain.send_pauses, 0, "{by:?}");
         assert!(dns.send_pauses > 10, "{by:?}: {} pauses", dns.send_pauses);
         let (sends, before) = (dns.file_sends, plain.file_sends);
@@ -393,5 +406,18 @@ fn client_of_48_kb_per_second_was_sent_to_as_without_a_policy() {
         // Once it is faster, it waits for one step of a pause at most.
         let max = plain_time + Duration::from_millis(350);
         assert!(time < max, "{by:?}: {time:?} instead of {plain_time:?}");
+    }
+}
+
+#[test]
+fn client_that_became_faster_in_a_pause_was_reset_as_too_slow() {
+    // A client of 18,000 bytes per second, whose pauses are 3.6 s long. It becomes faster at different times of them.
+    let interval = Duration::from_millis(300);
+    for by in By::ALL {
+        for steps in (300..336).step_by(3) {
+            let slow = (steps * 1_800, 1_800);
+            let (_, stats) = download_that_becomes_faster(by, FileDelivery::Dns, slow, interval);
+            assert!(stats.send_pauses > 10, "{by:?}: {} pauses", stats.send_pauses);
+        }
     }
 }
