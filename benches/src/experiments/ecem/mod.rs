@@ -72,7 +72,8 @@ const NOTES: [&str; 10] = [
     "Memory is the growth of the resident memory of all processes of a server to its peak, without the pages of programs and \
      libraries, over the number of clients. Of `process` it is that of pages that they do not share, after the run; an idle \
      process does not count.",
-    "System calls are those that begin in the period. A blocking call that began before it, and sends a large part of a file to a      client, is missing: with 1,000 clients, nearly all calls of `process` by sendfile(2) are.",
+    "System calls are those that begin in the period. A blocking call that began before it, and sends a large part of a \
+     file to a client, is missing: with 1,000 clients, nearly all calls of `process` by sendfile(2) are.",
 ];
 
 /// Where the files are.
@@ -419,6 +420,13 @@ mod tests {
         assert_eq!(limited.invalid(46.7), None);
         assert_eq!(case(10, Speed::Limited).invalid(4.1), None);
         assert_eq!(case(10, Speed::Fast).invalid(2.6), None);
+    }
+
+    #[test]
+    fn note_had_a_gap_in_a_sentence() {
+        for note in NOTES {
+            assert!(!note.contains("  "), "{note}");
+        }
     }
 
     #[test]
