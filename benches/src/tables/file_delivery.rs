@@ -1,5 +1,7 @@
 //! The ways and the policies for sending files, and the limits of a socket's unsent bytes.
 
+use std::iter;
+
 use super::cells::{median, names, of, row, rule, short};
 use crate::outcome::Outcome;
 
@@ -12,26 +14,48 @@ const ONE_SENDER: [(&str, &str); 2] = [
 ];
 const CLIENTS: [&str; 2] = ["fast clients", "clients with a limited rate"];
 
-/// Returns the CPU time and the rate of each policy.
-pub(super) fn policies(results: &[Outcome]) -> String {
-    let heads = POLICIES.map(|policy| format!("`{policy}`"));
-    let heads: Vec<_> =
-        ["files, clients"].into_iter().chain(heads.iter().map(String::as_str)).collect();
+/// A column of a table. A cell has a value of each figure.
+struct Column<'a> {
+    head: String,
+    figures: Vec<&'a str>,
+    series: &'a str,
+}
+
+/// Returns a table with a row for each point of the first figure.
+fn table(
+    results: &[Outcome],
+    first_head: &str,
+    label: fn(&str) -> String,
+    columns: &[Column<'_>],
+) -> String {
+    let heads = columns.iter().map(|column| column.head.as_str());
+    let heads: Vec<_> = iter::once(first_head).chain(heads).collect();
     let mut text = row(&heads) + &rule(heads.len());
     let Some(run) = of(results, EXPERIMENT) else { return text };
-    let series = POLICIES.map(|policy| {
-        let suffix = format!(" {policy}");
-        run.series.iter().find(|s| s.name.ends_with(&suffix)).map_or("", |s| s.name.as_str())
-    });
-    for case in names(run, "Server CPU") {
-        let mut cells = vec![files_and_clients(&case)];
-        cells.extend(series.map(|series| {
-            let figures = ["Server CPU", "Rate"].map(|figure| median(run, figure, series, &case));
-            figures.into_iter().flatten().map(short).collect::<Vec<_>>().join("; ")
+    for point in names(run, columns[0].figures[0]) {
+        let mut cells = vec![label(&point)];
+        cells.extend(columns.iter().map(|Column { figures, series, .. }| {
+            let values = figures.iter().filter_map(|figure| median(run, figure, series, &point));
+            values.map(short).collect::<Vec<_>>().join("; ")
         }));
         text += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
     }
     text
+}
+
+/// Returns the CPU time and the rate of each policy.
+pub(super) fn policies(results: &[Outcome]) -> String {
+    let series_of = |policy| {
+        let suffix = format!(" {policy}");
+        let mut series = of(results, EXPERIMENT).into_iter().flat_map(|run| &run.series);
+        series.find(|s| s.name.ends_with(&suffix)).map_or("", |s| s.name.as_str())
+    };
+    let columns = POLICIES.map(|policy| Column {
+        head: format!("`{policy}`"),
+        figures: vec!["Server CPU", "Rate"],
+        series: series_of(policy),
+    });
+    table(results, "files, clients", files_and_clients, &columns)
 }
 
 /// Describes a case: the files, whether they are cached, and the clients.
@@ -45,22 +69,14 @@ fn files_and_clients(case: &str) -> String {
 
 /// Returns the CPU time of each way of one sender.
 pub(super) fn ways(results: &[Outcome]) -> String {
-    let columns = ONE_SENDER.map(|(figure, state)| WAYS.map(|way| (figure, way, state)));
-    let columns = columns.as_flattened();
-    let heads: Vec<_> = columns.iter().map(|(_, way, state)| format!("{way}, {state}")).collect();
-    let heads: Vec<_> = ["file"].into_iter().chain(heads.iter().map(String::as_str)).collect();
-    let mut text = row(&heads) + &rule(heads.len());
-    let Some(run) = of(results, EXPERIMENT) else { return text };
-    for file in names(run, ONE_SENDER[0].0) {
-        let mut cells = vec![file.clone()];
-        cells.extend(
-            columns.iter().map(|(figure, way, _)| {
-                median(run, figure, way, &file).map_or(String::new(), short)
-            }),
-        );
-        text += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
-    }
-    text
+    let columns = ONE_SENDER.map(|(figure, state)| {
+        WAYS.map(|series| Column {
+            head: format!("{series}, {state}"),
+            figures: vec![figure],
+            series,
+        })
+    });
+    table(results, "file", str::to_owned, columns.as_flattened())
 }
 
 /// Returns the context switches and the CPU time with each limit of unsent bytes.
@@ -69,21 +85,14 @@ pub(super) fn limits(results: &[Outcome]) -> String {
         ("Context switches by the limit of unsent bytes", "context switches per MB"),
         ("Server CPU by the limit of unsent bytes", "us per MB"),
     ];
-    let columns = CLIENTS.map(|clients| figures.map(|(figure, unit)| (figure, clients, unit)));
-    let columns = columns.as_flattened();
-    let heads: Vec<_> =
-        columns.iter().map(|(_, clients, unit)| format!("{clients}: {unit}")).collect();
-    let heads: Vec<_> = ["limit"].into_iter().chain(heads.iter().map(String::as_str)).collect();
-    let mut text = row(&heads) + &rule(heads.len());
-    let Some(run) = of(results, EXPERIMENT) else { return text };
-    for limit in names(run, figures[0].0) {
-        let mut cells = vec![limit.clone()];
-        cells.extend(columns.iter().map(|(figure, clients, _)| {
-            median(run, figure, clients, &limit).map_or(String::new(), short)
-        }));
-        text += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
-    }
-    text
+    let columns = CLIENTS.map(|series| {
+        figures.map(|(figure, unit)| Column {
+            head: format!("{series}: {unit}"),
+            figures: vec![figure],
+            series,
+        })
+    });
+    table(results, "limit", str::to_owned, columns.as_flattened())
 }
 
 #[cfg(test)]
