@@ -218,7 +218,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         let has_turn = ready.contains(Readiness::READ) && !socket.notes.unread;
         let reader = socket.reader.filter(|_| has_turn);
         let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
-        // An edge may be older than what is in the socket now, as may the report of a wait before the writer's.
+        // A report says that the writer has room if the wait began after the writer. An edge, and a report of an earlier
+        // wait, may be older than bytes that fill the socket now.
         let has_room = !by_edges && socket.notes.writer_after < waits;
         let read = reader.and_then(|token| self.read(fd, token));
         if let Some(token) = writer {
