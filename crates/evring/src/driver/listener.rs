@@ -175,11 +175,15 @@ impl ListenerState {
         }
     }
 
-    /// Limits the backlog; `None` lifts the limit. A change of at most a fifth is skipped.
+    /// Limits the backlog; `None` lifts the limit. A change of at most a fifth is skipped. The limit of an adopted socket
+    /// is set again if the process that retired has lifted it, as its own was the same.
     pub(crate) fn fit_backlog<K: Submit>(&mut self, max: Option<u32>, kernel: &mut K) {
         let length = max.map_or(self.configured_backlog, |max| max.min(self.configured_backlog));
         let is_near = length.abs_diff(self.length) <= self.length / 5 && max.is_some();
-        if length != self.length && !is_near {
+        let socket = self.socket.as_ref().filter(|_| self.is_adopted && max.is_some());
+        let set = socket.and_then(|socket| kernel.host().backlog_length(socket));
+        let was_lifted = set.is_some_and(|set| set > self.length);
+        if was_lifted || length != self.length && !is_near {
             self.set_length(length, kernel);
         }
     }
@@ -348,17 +352,26 @@ mod tests {
         let length = |kernel: &Engine<Poll>, listener: &ListenerState| {
             kernel.host().backlog_length(listener.socket().unwrap())
         };
-        // The length that a successor sets, and the last one.
-        for (successor, last) in [(None, 100), (Some(64), 64)] {
+        // The length and the limit that a successor sets, and the last length.
+        for (successor, limit, last) in
+            [(None, None, 100), (Some(64), None, 64), (Some(64), Some(10), 10)]
+        {
             let mut adopt = || kernel.host_mut().adopt(socket.clone()).unwrap();
             let mut listener = ListenerState::new(0, adopt(), 100);
             let mut next = ListenerState::adopted(0, adopt(), successor.unwrap_or(0), false);
             listener.fit_backlog(Some(10), &mut kernel);
             if successor.is_some() {
                 next.set_adopted_backlog(&mut kernel);
+                next.fit_backlog(limit, &mut kernel);
             }
-            assert_eq!(length(&kernel, &listener), Some(successor.unwrap_or(10)));
+            let before = limit.or(successor).unwrap_or(10);
+            assert_eq!(length(&kernel, &listener), Some(before));
             listener.lift_limit(&mut kernel);
+            if limit.is_some() {
+                // It was the limit of both.
+                assert_eq!(length(&kernel, &next), Some(100));
+                next.fit_backlog(limit, &mut kernel);
+            }
             assert_eq!(length(&kernel, &next), Some(last));
             for socket in [listener.take(), next.take()].into_iter().flatten() {
                 kernel.host_mut().close_unused(socket);
