@@ -2,6 +2,7 @@
 
 use crate::stage;
 
+use std::future::pending;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -9,7 +10,7 @@ use std::time::Duration;
 
 use evring_httpd::body::{Body, BodySink};
 use evring_httpd::bytes::Bytes;
-use evring_httpd::evring::{Close, HIGH_WATER, Lateness};
+use evring_httpd::evring::{AnyMechanism, Close, Config, HIGH_WATER, Lateness};
 use evring_httpd::handlers::{Answer, Handler, constant, shed_if_late};
 use evring_httpd::http::request::Parts;
 use evring_httpd::http::{HeaderMap, Method, StatusCode, Version};
@@ -594,4 +595,19 @@ fn body_that_waits_hung_at_a_site_without_a_handle() {
     }));
     assert_eq!(one(&mut stage, "GET / HTTP/1.1|Host: a||").0, 500);
     assert!(stage.io.close.is_some());
+}
+
+#[test]
+fn handler_of_a_client_that_had_left_after_an_empty_line_was_not_cancelled() {
+    let mechanism = AnyMechanism::new("auto", &Config::default()).unwrap();
+    let site = Site::new(None).route("/", |_: Request| async { pending::<&str>().await });
+    let mut stage = stage(site.remote(&mechanism.remote()));
+    for (behind, is_cancelled) in [("", true), ("\r\n", true), ("G", false)] {
+        stage.connect();
+        let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nabc";
+        stage.feed(format!("{head}{behind}").as_bytes());
+        assert_eq!(stage.io.close, None);
+        stage.end();
+        assert_eq!(stage.io.close.is_some(), is_cancelled, "{behind:?}");
+    }
 }

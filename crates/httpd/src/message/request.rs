@@ -273,6 +273,11 @@ fn split<'a>(
     Some((line, at + b"\r\n".len(), num_fields))
 }
 
+/// Returns whether bytes behind a request begin the next one: an empty line alone does not (RFC 9112, section 2.2).
+pub(crate) fn begins_request(bytes: &[u8]) -> bool {
+    !bytes.is_empty() && bytes != b"\r\n"
+}
+
 /// Returns whether an incomplete head, of which `scanned` bytes were parsed, still is, as no further
 /// line has ended. This avoids parsing the head again for each byte of a slow client.
 pub(crate) fn is_still_partial(bytes: &[u8], scanned: usize, limits: &Limits) -> bool {

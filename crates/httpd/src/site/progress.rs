@@ -10,7 +10,7 @@ use tracing::error;
 use crate::limits::Limits;
 use crate::message::body::{BodyDecoder, BodyPiece};
 use crate::message::conversion::{HttpConversion, trailers};
-use crate::message::request::KeptHead;
+use crate::message::request::{KeptHead, begins_request};
 use crate::message::status::Status;
 use crate::response::sent::Sent;
 use crate::site::any_response::AnyResponse;
@@ -347,7 +347,7 @@ pub(crate) fn receive(
             }
         };
         exchange.next_bytes = if exchange.open_incoming().is_none() { rx.bytes().len() } else { 0 };
-        exchange.at_end |= rx.eof() && exchange.next_bytes > 0;
+        exchange.at_end |= rx.eof() && exchange.next_bytes > 0 && begins_request(rx.bytes());
         let is_full = !exchange.paused && !exchange.receives_next();
         if (fed != Fed::Nothing || is_full)
             && let Progress::Ended(proceed) = proceed(context, conversion, x)
@@ -370,7 +370,8 @@ pub(crate) fn receive(
         // A client that has sent another request still gets this response, and so does one whose response does not wait
         // for a handler. Without `half_close`, the handler of the last request is cancelled if it waits.
         let is_made = matches!(&exchange.stage, Stage::Body(body) if !body.waits());
-        let is_permitted = context.limits.half_close || exchange.next_bytes > 0 || is_made;
+        let has_next = exchange.next_bytes > 0 && begins_request(rx.bytes());
+        let is_permitted = context.limits.half_close || has_next || is_made;
         if is_permitted && exchange.open_incoming().is_none() {
             exchange.at_end = true;
             if exchange.waits_for == WaitsFor::Piece {

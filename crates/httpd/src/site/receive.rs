@@ -5,7 +5,7 @@ use evring::{Commands, Cx, Rx};
 use crate::decision::options::ResponseOptions;
 use crate::message::body::BodyPiece;
 use crate::message::head_errors::{NoRequest, start_of_line};
-use crate::message::request::{HeadMemory, KeptHead, is_still_partial, parse};
+use crate::message::request::{HeadMemory, KeptHead, begins_request, is_still_partial, parse};
 use crate::message::status::Status;
 use crate::site::Site;
 use crate::site::log::LoggedRequest;
@@ -91,9 +91,8 @@ impl Site {
             if bytes.is_empty() {
                 return Received::All;
             }
-            // An empty line after a request does not begin the next one (RFC 9112, section 2.2). It is not consumed: a
-            // second one does, so that a client cannot stay by sending them.
-            if bytes == b"\r\n" && x.state.requests > 0 {
+            // An empty line is not consumed: a second one begins a request, so that a client cannot stay by sending them.
+            if !begins_request(bytes) && x.state.requests > 0 {
                 (x.state.scanned, x.state.read_deadline_armed) = (0, false);
                 return Received::All;
             }
