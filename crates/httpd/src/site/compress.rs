@@ -1,8 +1,8 @@
 //! Requests for files that are compressed on the fly.
 
-use std::io;
+use std::io::{self, ErrorKind};
 
-use evring::files::{File, Metadata};
+use evring::files::{File, FileChanged, Metadata};
 use evring::{Commands, Cx, Others};
 use tracing::error;
 
@@ -17,6 +17,11 @@ use crate::site::state::{PendingWork, State};
 
 /// Bytes that one operation reads.
 const READ_BYTES: u64 = evring::files::MAX_READ_BYTES as u64;
+
+/// Returns whether a read failed because of the file, not because it changes, or too many operations wait.
+fn is_of_the_file(error: &io::Error) -> bool {
+    !FileChanged::is_reason_of(error) && error.kind() != ErrorKind::ResourceBusy
+}
 
 impl FileLookup {
     /// Returns the coding in which the server compresses the file for this request.
@@ -89,7 +94,9 @@ impl<C: Commands> StepContext<'_, '_, C> {
 
     /// Sends the plain file, as the read of one that is to be compressed has failed.
     pub(super) fn collect_failed(&mut self, error: &io::Error) -> LookupResult {
-        error!("cannot read {:?} to compress it: {error}", self.file.paths.plain.as_path());
+        if is_of_the_file(error) {
+            error!("cannot read {:?} to compress it: {error}", self.file.paths.plain.as_path());
+        }
         self.context.metrics.own().uncompressed_files.add(1);
         self.file.send_plain()
     }

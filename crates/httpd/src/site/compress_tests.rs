@@ -1,8 +1,12 @@
+use std::io::{self, ErrorKind};
+
+use evring::files::FileChanged;
 use evring::{AnyMechanism, Config, Root};
 use tempfile::TempDir;
 
 use crate::compression::Compression;
 use crate::site::Site;
+use crate::site::compress::is_of_the_file;
 use crate::site::compressor::{Compressor, CompressorThreads};
 use stage::{ParsedResponse, Stage, response};
 
@@ -59,4 +63,11 @@ fn file_was_compressed_for_a_response_without_content() {
     assert_eq!(failed.status, 412);
     assert_eq!(stage.io.file_ops.2, before);
     assert_eq!(stage.app.context.metrics.own().compressed_files.get(), 0);
+}
+
+#[test]
+fn file_that_had_changed_was_logged_as_one_that_cannot_be_read() {
+    assert!(!is_of_the_file(&FileChanged.into()));
+    assert!(!is_of_the_file(&ErrorKind::ResourceBusy.into()));
+    assert!(is_of_the_file(&io::Error::from_raw_os_error(libc::EIO)));
 }
