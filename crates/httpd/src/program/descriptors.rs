@@ -135,7 +135,7 @@ impl DescriptorDemand {
             .max(per_worker.saturating_sub(self.connections.into()))
             .min(max_files);
         let connections = (per_worker - files).min(self.connections.into());
-        // Listing a directory takes a second descriptor.
+        // A directory that is listed takes a second descriptor, and so does a look at a sibling of an open file.
         let file_ops = (files / 4).clamp(1, MAX_FILE_OPS);
         let open_files = files.saturating_sub(2 * file_ops).clamp(1, self.open_files.into());
         Ok(DescriptorBudget {
