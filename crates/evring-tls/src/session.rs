@@ -81,7 +81,7 @@ impl Records {
 
 impl ServerSession {
     /// Maximum bytes of memory of a session, in addition to those that wait to be sent: its keys, a handshake
-    /// message or a record that is incomplete, and a record that is being encrypted. Clients have no certificates.
+    /// message or a record that is incomplete, and a record that is being encrypted. For clients without certificates.
     pub const MAX_BYTES: usize = 100 * 1024;
 
     /// The same if clients have certificates, as [`server_config`](crate::server_config) accepts them: then the session

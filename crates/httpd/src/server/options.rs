@@ -80,9 +80,9 @@ pub struct Options {
 
     /// How files that are not in the server's cache are sent. `plain`: as soon as the client has room. `ded`: read into
     /// memory; the next part is read when the client has taken the previous one, or already while it is being sent if the
-    /// disk is slow (deferred event delivery). `dns`: from the page cache, without waiting for the disk; to steady clients
-    /// when half of their socket is empty, to many at once (disk-to-network splicing). `auto`: `dns`, and `ded` for files that
-    /// TLS encrypts. The page docs/file-delivery.md has measurements
+    /// disk is slow (deferred event delivery). `dns`: from the page cache, without waiting for the disk; steady clients
+    /// get more when half of their socket is empty, many at once (disk-to-network splicing). `auto`: `dns`, and `ded` for
+    /// files that TLS encrypts. The page docs/file-delivery.md has measurements
     #[cfg_attr(feature = "cli", arg(help_heading = "Files", long, value_name = "POLICY", default_value_t = Options::default().file_delivery))]
     pub file_delivery: FileDelivery,
 

@@ -48,9 +48,9 @@ pub struct TlsOptions {
     #[cfg_attr(feature = "cli", arg(long = "tls-client-ca", value_name = "FILE"))]
     pub client_ca: Option<PathBuf>,
 
-    /// Address to listen on without TLS, where requests are redirected to https; can be repeated. They are sent to the
-    /// port of the first address with TLS, or 443 if any has it; and to 443 if the client names another port than those
-    /// that redirect, as a mapping of ports lies between
+    /// Address to listen on without TLS, where requests are redirected to https; can be repeated. Requests go to the port
+    /// of the first address with TLS (443 if one has it). If the client names a port at which httpd does not redirect,
+    /// they go to 443: ports are mapped
     #[cfg_attr(feature = "cli", arg(long = "tls-redirect", value_name = "ADDR:PORT"))]
     pub redirect_from: Vec<Addresses>,
 }

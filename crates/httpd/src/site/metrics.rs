@@ -189,7 +189,7 @@ counts! {
         files_read_ahead,
         /// Pieces of files sent from the page cache.
         file_sends,
-        /// Pauses of sends to clients that receive steadily, so that many are sent to together.
+        /// Pauses of sends to clients that receive steadily, which make it possible to send to many together.
         send_pauses,
         /// Reads of files held back until their socket had room.
         deferred_reads,
