@@ -306,7 +306,7 @@ impl Io {
                 self.file_ops.2 += 1;
                 if self.failing_reads > 0 {
                     self.failing_reads -= 1;
-                    return Err(io::Error::from_raw_os_error(libc::EIO));
+                    return Err(io::Error::other("the read of the stage failed"));
                 }
                 let max = (range.end - range.start).min(MAX_READ_BYTES.into());
                 Ok(FileOutcome::Read(RxBuf::from(read(&file, range.start, max)?)))
