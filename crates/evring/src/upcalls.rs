@@ -45,6 +45,7 @@ use crate::{Chunk, Commands, ConnId, HIGH_WATER, Listener, ReceiveHook, RemoteHa
 /// let mut process = Command::new("./handlers").stdin(OwnedFd::from(theirs)).spawn()?;
 /// let server = AnyMechanism::new("auto", &Config::default())?;
 /// let channel = Channel::new(ours, Policy::default())?;
+/// // Wake-ups with tag 1 and timer 0 are the hook's. A site of `evring_httpd` has the last timer.
 /// let (upcalls, handle) = Upcalls::new(channel, &server.remote(), 1, 0)?;
 /// server.run(Hooked::new(Site, upcalls))?;
 /// println!("{:?}", handle.counters());

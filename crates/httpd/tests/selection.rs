@@ -5,6 +5,7 @@ use crate::stage;
 use std::fs;
 use std::time::Duration;
 
+use evring_httpd::evring::{Application as _, Others};
 use evring_httpd::options::Limits;
 use evring_httpd::{Root, Site};
 use stage::{ParsedResponse, Stage, response};
@@ -292,16 +293,45 @@ fn each_coding_has_its_own_entity_tag() {
     assert_eq!(distinct.len(), 4, "{tags:?}");
 }
 
+/// Returns the number of open files below a directory.
+fn open_below(root: &TempDir) -> usize {
+    let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    let ours = links.filter_map(|link| fs::read_link(link.path()).ok());
+    ours.filter(|path| path.starts_with(root.path())).count()
+}
+
+#[test]
+fn timer_of_a_hook_was_that_of_the_site() {
+    let root = site();
+    let mut stage = Stage::new(root.path());
+    get(&mut stage, "/70000.txt", "");
+    let (now, set) = (stage.io.now, stage.io.timer.unwrap());
+    stage.io.now = set;
+    // Other timers are not the site's.
+    for timer in [0, stage.io.max_timers - 2, stage.io.max_timers - 1] {
+        assert_eq!((open_below(&root), stage.io.timer), (1, Some(set)), "{timer}");
+        stage.app.timer(&mut stage.io, Others::none(), timer);
+    }
+    assert_eq!((open_below(&root), stage.io.timer), (0, None));
+
+    // Without timers, an event closes it.
+    let mut stage = Stage::new(root.path());
+    stage.io.max_timers = 0;
+    stage.app = Site::new(Some(Root(0)));
+    stage.connect();
+    stage.io.now = now;
+    get(&mut stage, "/70000.txt", "");
+    stage.io.now = set;
+    get(&mut stage, "/1000.txt", "");
+    assert_eq!((open_below(&root), stage.io.timer), (0, None));
+}
+
 #[test]
 fn unused_large_file_stayed_open_until_the_next_event() {
     const MILLISECOND: Duration = Duration::from_millis(1);
     let root = site();
     let mut stage = Stage::new(root.path());
-    let open = || {
-        let links = fs::read_dir("/proc/self/fd").unwrap().flatten();
-        let ours = links.filter_map(|link| fs::read_link(link.path()).ok());
-        ours.filter(|path| path.starts_with(root.path())).count()
-    };
+    let open = || open_below(&root);
     let time = Limits::default().cache_ttl + Duration::from_secs(10);
     for _ in 0..2 {
         let bytes = b"GET /70000.txt HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n";

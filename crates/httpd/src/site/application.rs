@@ -18,6 +18,7 @@ use crate::site::client_info;
 #[cfg(feature = "compression")]
 use crate::site::compressor;
 use crate::site::context::Context;
+use crate::site::files::last_timer;
 #[cfg(feature = "basic-auth")]
 use crate::site::login;
 use crate::site::metrics::COPY_TAG;
@@ -43,6 +44,7 @@ impl Application for Site {
         }
         if !self.seeded {
             self.files.cache.seed(x.io.random());
+            self.files.close_timer = last_timer(x.io);
             self.seeded = true;
             self.context.metrics.set_started(x.io.now());
         }
@@ -185,8 +187,10 @@ impl Application for Site {
         }
     }
 
-    fn timer(&mut self, io: &mut impl Commands, _: Others<'_, State>, _: u32) {
-        self.files.close_unused(io);
+    fn timer(&mut self, io: &mut impl Commands, _: Others<'_, State>, timer: u32) {
+        if Some(timer) == self.files.close_timer {
+            self.files.close_unused(io);
+        }
     }
 
     fn stopping(&mut self, mut x: Cx<'_, impl Commands, State>) {
@@ -214,6 +218,9 @@ fn tick(site: &mut Site, io: &mut impl Commands) -> Instant {
     let now = io.now();
     if site.context.responder.clock.tick(now, io) {
         site.context.metrics.own().copy_stats(&io.stats());
+        if site.files.close_timer.is_none() {
+            site.files.close_unused(io);
+        }
     }
     now
 }

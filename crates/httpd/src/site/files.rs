@@ -26,9 +26,6 @@ use crate::site::log::LoggedRequest;
 use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
 use crate::site::state::{PendingWork, State};
 
-/// The timer of the site's own, which closes unused files.
-const CLOSE_TIMER: u32 = 0;
-
 /// A slot for an open file, released on drop.
 struct OpenFileSlot(Rc<Cell<usize>>);
 
@@ -50,7 +47,9 @@ pub(crate) struct Files {
     spare: Vec<Box<PendingWork>>,
     /// Open files that are too large for the cache.
     open_files: Rc<Cell<usize>>,
-    /// Whether the timer that closes unused ones is set.
+    /// The timer that closes unused ones; `None` without timers.
+    pub(crate) close_timer: Option<u32>,
+    /// Whether it is set.
     closes_unused: bool,
     /// Compresses files of which there is no precompressed one.
     #[cfg(feature = "compression")]
@@ -69,6 +68,7 @@ impl Files {
             key: Vec::with_capacity(256),
             spare: (0..Self::INITIAL_SPARE).map(|_| Box::default()).collect(),
             open_files: Rc::default(),
+            close_timer: None,
             closes_unused: false,
             #[cfg(feature = "compression")]
             compressor: None,
@@ -316,16 +316,21 @@ impl Files {
         file.put_key(&mut self.key);
         let source = CachedFile { paths: Arc::clone(&file.paths), meta, codings, is_dated };
         self.cache.insert(&self.key, prepared, Some(source), io.now());
-        if is_open && !self.closes_unused {
+        if is_open && !self.closes_unused && self.close_timer.is_some() {
             self.close_unused(io);
         }
     }
 
-    /// Closes unused files, and sets the timer to do so again while a file is open.
+    /// Closes unused files, and sets the timer to do so again while a file is open. Without timers, it is called each second.
     pub(crate) fn close_unused(&mut self, io: &mut impl Commands) {
         let next = self.cache.close_idle(io.now());
-        // Without timers, unused files are closed when another one is opened.
-        let is_set = io.set_timer(CLOSE_TIMER, next).is_ok();
+        let is_set = self.close_timer.is_some_and(|timer| io.set_timer(timer, next).is_ok());
         self.closes_unused = is_set && next.is_some();
     }
+}
+
+/// Returns the last timer of the configuration, as applications and hooks around the site have the first ones.
+pub(crate) fn last_timer(io: &mut impl Commands) -> Option<u32> {
+    // No configuration has this one: the error says how many there are.
+    io.set_timer(u32::MAX, None).err()?.max_timers.checked_sub(1)
 }

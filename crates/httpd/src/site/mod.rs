@@ -83,7 +83,8 @@ use crate::site::wakers::Wakers;
 ///
 /// A cached small file is served with one lookup and one copy. Other files require file operations
 /// of the mechanism. The connection does not receive meanwhile, so responses are in the order
-/// of their requests without a queue. The site uses timer 0 of [`Config::max_timers`](evring::Config::max_timers).
+/// of their requests without a queue. The site uses the last timer of
+/// [`Config::max_timers`](evring::Config::max_timers), if there is one; an application or a hook around it uses others.
 #[derive(Debug)]
 pub struct Site {
     pub(crate) context: Context,

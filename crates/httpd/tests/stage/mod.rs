@@ -37,8 +37,9 @@ pub(crate) struct Io {
     /// Bytes that the kernel holds.
     held: u64,
     pub(crate) deadline: Option<Instant>,
-    /// When the timer of the site's own expires.
+    /// When the timer of the site's own, the last one, expires.
     pub(crate) timer: Option<Instant>,
+    pub(crate) max_timers: u32,
     pub(crate) close: Option<Close>,
     /// A layer around the site has closed the connection: sends have no effect.
     pub(crate) refuses: bool,
@@ -98,6 +99,7 @@ impl Stage {
             held: 0,
             deadline: None,
             timer: None,
+            max_timers: 16,
             close: None,
             refuses: false,
             stopping: false,
@@ -170,7 +172,7 @@ impl Stage {
             let Stage { app, io, state, .. } = self;
             if io.timer == due {
                 io.timer = None;
-                app.timer(io, Others::none(), 0);
+                app.timer(io, Others::none(), io.max_timers - 1);
             } else {
                 io.deadline = None;
                 app.expired(Cx { io, id: ID, state, others: Others::none() });
@@ -430,7 +432,11 @@ impl Commands for Io {
     }
 
     fn set_timer(&mut self, timer: u32, at: Option<Instant>) -> Result<(), NoTimer> {
-        assert_eq!(timer, 0, "a site has one timer");
+        let max_timers = self.max_timers;
+        if timer >= max_timers {
+            return Err(NoTimer { timer, max_timers });
+        }
+        assert_eq!(timer, max_timers - 1, "a site has the last timer only");
         self.timer = at;
         Ok(())
     }
