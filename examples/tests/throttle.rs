@@ -6,6 +6,8 @@ use crate::support;
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::net::TcpStream;
+#[cfg(feature = "programs")]
+use std::os::unix::fs::symlink;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -201,12 +203,16 @@ fn client_of_a_missing_file_got_an_empty_reply() {
 #[cfg(feature = "programs")]
 #[test]
 fn program_served_a_file_that_does_not_exist() {
-    let root = tempfile::tempdir().unwrap();
-    let absolute = root.path().join("file");
+    let dir = tempfile::tempdir().unwrap();
+    let root = dir.path().join("public");
+    fs::create_dir(&root).unwrap();
+    let absolute = root.join("file");
     fs::write(&absolute, "x").unwrap();
-    for file in ["none", ".", absolute.to_str().unwrap()] {
+    fs::write(dir.path().join("outside"), "x").unwrap();
+    symlink("../outside", root.join("link")).unwrap();
+    for file in ["none", ".", "../outside", "link", absolute.to_str().unwrap()] {
         let mut program = Command::new(env!("CARGO_BIN_EXE_throttle"));
-        program.arg("--root").arg(root.path()).arg(file);
+        program.arg("--root").arg(&root).arg(file);
         let mut program = program.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         BufReader::new(program.stdout.take().unwrap()).read_line(&mut line).unwrap();

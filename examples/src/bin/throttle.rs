@@ -22,9 +22,17 @@ struct Options {
     file: String,
 }
 
+/// Returns whether there is a file of this path, which no link leads out of the directory.
+fn is_file_below(root: &Path, file: &str) -> bool {
+    let (Ok(path), Ok(root)) = (root.join(file).canonicalize(), root.canonicalize()) else {
+        return false;
+    };
+    path.is_file() && path.starts_with(root)
+}
+
 fn main() -> Result<(), Box<dyn Error>> {
     let Options { listen, root, rate, file } = Options::parse();
-    if Path::new(&file).is_absolute() || !root.join(&file).is_file() {
+    if Path::new(&file).is_absolute() || !is_file_below(&root, &file) {
         return Err(format!(
             "cannot stream {file}: there is no such file below {}",
             root.display()
