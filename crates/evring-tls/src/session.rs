@@ -85,7 +85,9 @@ impl ServerSession {
     pub const MAX_BYTES: usize = 100 * 1024;
 
     /// The same if clients have certificates, as [`server_config`](crate::server_config) accepts them: then the session
-    /// also keeps these, and all messages of the handshake until the client has signed them.
+    /// also keeps these, and all messages of the handshake until the client has signed them. Between calls: a call that
+    /// processes a long message may take more, as the buffer of the messages exists twice while it grows. A thread makes
+    /// one call at a time.
     pub const MAX_BYTES_WITH_CLIENT_CERTIFICATES: usize = 320 * 1024;
 
     /// Returns the session of rustls: its version, cipher suite, protocol, and the client's certificates.
