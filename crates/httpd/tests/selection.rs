@@ -14,6 +14,8 @@ use tempfile::TempDir;
 /// Sizes of files that are sent inline, from memory, and from the file.
 const SIZES: [usize; 3] = [1_000, 40_000, 70_000];
 
+const MILLISECOND: Duration = Duration::from_millis(1);
+
 fn contents(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
 }
@@ -279,6 +281,23 @@ fn changed_coded_file_lacked_vary() {
 }
 
 #[test]
+fn file_that_was_changing_at_its_open_was_kept_as_stats_took_time() {
+    const APPENDED: usize = 100;
+    let root = site();
+    for size in [1_000, 70_000] {
+        let mut stage = Stage::new(root.path());
+        let path = root.path().join(format!("{size}.txt"));
+        fs::write(&path, contents(size - APPENDED)).unwrap();
+        stage.io.wall = fs::metadata(&path).unwrap().modified().unwrap() + MILLISECOND;
+        stage.io.stat_time = 25 * MILLISECOND;
+        let target = format!("/{size}.txt");
+        assert_eq!(get(&mut stage, &target, "").body, contents(size - APPENDED));
+        fs::write(&path, contents(size)).unwrap();
+        assert_eq!(get(&mut stage, &target, "").body, contents(size));
+    }
+}
+
+#[test]
 fn each_coding_has_its_own_entity_tag() {
     let root = site();
     for name in ["1000.txt.gz", "1000.txt.br", "1000.txt.zst"] {
@@ -328,7 +347,6 @@ fn timer_of_a_hook_was_that_of_the_site() {
 
 #[test]
 fn unused_large_file_stayed_open_until_the_next_event() {
-    const MILLISECOND: Duration = Duration::from_millis(1);
     let root = site();
     let mut stage = Stage::new(root.path());
     let open = || open_below(&root);

@@ -14,7 +14,7 @@ use crate::message::request::RequestHead;
 /// ticks, so two changes within [`Validators::TICK`] may have the same change time. A path may
 /// also lead to another file later, which the inode shows.
 ///
-/// If the change time of an open file was at least a tick ago before it is read, its entity tag
+/// If the change time of a file was at least a tick ago when it was opened, its entity tag
 /// identifies one state. The bytes read are either of the last state with that change
 /// time, or of a later state with another one. Otherwise the tag is unique to one response and never
 /// equals a later one.
@@ -61,7 +61,7 @@ impl Validators {
     /// Longer than a tick of the kernel's clock for file times, which is 1 to 10 ms.
     const TICK: Duration = Duration::from_millis(20);
 
-    /// Returns the validators of a file in a coding; it was opened before `wall` and not read yet.
+    /// Returns the validators of a file in a coding; it was opened at `wall`, with this metadata, and not read before.
     pub(crate) fn of(meta: &Metadata, coding: Option<Coding>, wall: SystemTime) -> Self {
         let stable_at = meta.changed() + Self::TICK;
         let is_stable = stable_at <= wall;

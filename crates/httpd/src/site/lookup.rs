@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use evring::files::{File, FilePath, Metadata};
 
@@ -38,6 +39,9 @@ pub(crate) struct FileLookup {
     pub(crate) step: LookupStep,
 }
 
+/// An open file with its metadata, and the time of the open.
+pub(crate) type OpenedAt = (Box<(File, Metadata)>, SystemTime);
+
 #[derive(Debug, Default)]
 pub(crate) enum LookupStep {
     /// Stats the file, to revalidate a cached response.
@@ -48,7 +52,7 @@ pub(crate) enum LookupStep {
     /// response.
     Sibling {
         at: usize,
-        opened: Option<Box<(File, Metadata)>>,
+        opened: Option<OpenedAt>,
     },
     /// Opens the file, whose codings are known.
     #[default]

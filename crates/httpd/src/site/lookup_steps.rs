@@ -1,6 +1,7 @@
 //! The steps of a lookup: what the outcome of each file operation leads to.
 
 use std::io::{self, ErrorKind};
+use std::time::SystemTime;
 
 use evring::files::{File, FileKind, FileOutcome, Listing, Metadata};
 use evring::{Commands, Cx};
@@ -19,7 +20,7 @@ use crate::site::cache::{CacheLookup, CachedFile};
 use crate::site::context::Context;
 use crate::site::files::Files;
 use crate::site::listing;
-use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep};
+use crate::site::lookup::{FileContent, FileLookup, LookupResult, LookupStep, OpenedAt};
 use crate::site::state::State;
 
 /// Returns the metadata that a stat has found.
@@ -66,7 +67,8 @@ impl<C: Commands> StepContext<'_, '_, C> {
             (LookupStep::Find, Ok(FileOutcome::Opened(opened)))
                 if opened.1.kind == FileKind::Regular && self.looks_for_siblings() =>
             {
-                self.file.step = LookupStep::Sibling { at: 0, opened: Some(opened) };
+                let opened = Some((opened, self.x.io.wall_time()));
+                self.file.step = LookupStep::Sibling { at: 0, opened };
                 LookupResult::NextStep
             }
             (LookupStep::Find | LookupStep::Open, Ok(FileOutcome::Opened(opened))) => {
@@ -125,14 +127,14 @@ impl<C: Commands> StepContext<'_, '_, C> {
 
     /// Looks for the next precompressed file; after the last one, continues with the open file, answers from the cache or
     /// opens the file.
-    fn after_sibling(&mut self, at: usize, opened: Option<Box<(File, Metadata)>>) -> LookupResult {
+    fn after_sibling(&mut self, at: usize, opened: Option<OpenedAt>) -> LookupResult {
         if at + 1 < Coding::ALL.len() {
             self.file.step = LookupStep::Sibling { at: at + 1, opened };
             return LookupResult::NextStep;
         }
-        if let Some(opened) = opened {
+        if let Some((opened, wall)) = opened {
             let (from, meta) = *opened;
-            return self.opened_file(from, meta);
+            return self.opened_file(from, meta, wall);
         }
         let codings = self.file.codings;
         let same = |source: &CachedFile| source.codings.precompressed() == codings;
@@ -150,7 +152,7 @@ impl<C: Commands> StepContext<'_, '_, C> {
             FileKind::Regular if self.file.compresses().is_some() => {
                 self.begin_compression(from, meta)
             }
-            FileKind::Regular => self.opened_file(from, meta),
+            FileKind::Regular => self.opened_file(from, meta, self.x.io.wall_time()),
             _ if self.file.coding.is_some() => {
                 self.file.fall_back();
                 LookupResult::NextStep
@@ -165,11 +167,11 @@ impl<C: Commands> StepContext<'_, '_, C> {
         }
     }
 
-    /// Reads a small file whole; answers with a large one, whose descriptor stays open.
-    fn opened_file(&mut self, from: File, meta: Metadata) -> LookupResult {
+    /// Reads a small file whole; answers with a large one, whose descriptor stays open. It was opened at `wall`.
+    fn opened_file(&mut self, from: File, meta: Metadata, wall: SystemTime) -> LookupResult {
         #[cfg(feature = "compression")]
         self.files.add_codings(self.file, meta.len);
-        let validators = Validators::of(&meta, self.file.coding, self.x.io.wall_time());
+        let validators = Validators::of(&meta, self.file.coding, wall);
         if meta.len <= u64::from(self.context.limits.max_cached_file_bytes) {
             self.file.step = LookupStep::Read(meta, validators);
             // One byte more than the expected length shows whether the file has grown.

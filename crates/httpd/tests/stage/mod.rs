@@ -53,6 +53,8 @@ pub(crate) struct Io {
     pub(crate) files: Vec<File>,
     /// The disk hangs: file operations do not end.
     pub(crate) hangs: bool,
+    /// Time that each stat takes.
+    pub(crate) stat_time: Duration,
     /// So many further reads fail.
     pub(crate) failing_reads: u32,
     /// File operations so far, by kind: opens, stats and listings, reads.
@@ -109,6 +111,7 @@ impl Stage {
             slow: false,
             files: Vec::new(),
             hangs: false,
+            stat_time: Duration::ZERO,
             failing_reads: 0,
             file_ops: (0, 0, 0),
             root: root.to_owned(),
@@ -297,6 +300,7 @@ impl Io {
             }
             FileOp::Stat((_, path)) => {
                 self.file_ops.1 += 1;
+                self.wall += self.stat_time;
                 let meta = fs::metadata(self.locate(path.as_path()))?;
                 Ok(FileOutcome::Stat(describe(&meta, self.tick_ns)))
             }
