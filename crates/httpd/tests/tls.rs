@@ -7,6 +7,7 @@ use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::iter;
 use std::net::{SocketAddr, TcpStream};
+use std::num::NonZeroU16;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
@@ -443,6 +444,24 @@ fn requests_without_tls_are_redirected_at_their_listener_only() {
         let text = String::from_utf8(response.body).unwrap();
         assert!(text.contains("expects TLS"), "{text}");
         client.expect_end();
+    });
+}
+
+#[test]
+fn redirects_behind_a_mapping_of_ports_had_no_setting_for_the_port_of_https() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    on_every_backend(|backend| {
+        let mut options = authority.options("a", &["localhost"]);
+        options.redirect_from = vec!["127.0.0.1:0".parse().unwrap()];
+        options.redirect_port = NonZeroU16::new(8443);
+        let server = start(backend, dir.path(), options);
+        let redirecting = server.redirecting_addresses()[0];
+        let mut client = Client::new(tcp(redirecting));
+        for named in ["a".to_owned(), "a:9080".to_owned(), format!("a:{}", redirecting.port())] {
+            client.send(format!("GET / HTTP/1.1\r\nHost: {named}\r\n\r\n").as_bytes());
+            let response = client.response(true);
+            assert_eq!(response.field("Location"), Some("https://a:8443/"), "{named}");
+        }
     });
 }
 

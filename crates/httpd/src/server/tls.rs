@@ -1,6 +1,7 @@
 //! TLS of a server.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
@@ -53,6 +54,10 @@ pub struct TlsOptions {
     /// they go to 443: ports are mapped
     #[cfg_attr(feature = "cli", arg(long = "tls-redirect", value_name = "ADDR:PORT"))]
     pub redirect_from: Vec<Addresses>,
+
+    /// Port of https to which --tls-redirect sends all requests, if ports are mapped to another one than 443
+    #[cfg_attr(feature = "cli", arg(long = "tls-redirect-port", value_name = "PORT"))]
+    pub redirect_port: Option<NonZeroU16>,
 }
 
 impl TlsOptions {

@@ -1,5 +1,7 @@
 //! The start of a worker: a thread with a mechanism, and a site with the settings.
 
+#[cfg(feature = "tls")]
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, channel};
@@ -99,7 +101,8 @@ impl Builder {
         #[cfg(feature = "tls")]
         {
             let redirected = self.loaded_tls.as_ref().map(|tls| tls.first_redirecting);
-            site.redirect = redirected.map(|first| redirect(&sockets, first));
+            site.redirect =
+                redirected.map(|first| redirect(&sockets, first, self.tls.redirect_port));
         }
         Ok((mechanism, site))
     }
@@ -161,16 +164,25 @@ fn serve(
     Ok(stats)
 }
 
-/// Returns what a site needs to redirect to https, from its listeners at the addresses from number `first`.
+/// Returns what a site needs to redirect to https, from its listeners at the addresses from number `first`, to `port` if it
+/// is set.
 #[cfg(feature = "tls")]
-fn redirect(sockets: &[Vec<ListeningSocket>], first: usize) -> HttpsRedirect {
+fn redirect(
+    sockets: &[Vec<ListeningSocket>],
+    first: usize,
+    port: Option<NonZeroU16>,
+) -> HttpsRedirect {
     let ports = |sockets: &[Vec<ListeningSocket>]| -> Vec<u16> {
         sockets.iter().flatten().map(|socket| socket.address().port()).collect()
     };
     let (tls, redirecting) = (ports(&sockets[..first]), ports(&sockets[first..]));
     let listeners = tls.len() as u16..(tls.len() + redirecting.len()) as u16;
-    let tls_port = if tls.contains(&HTTPS) { HTTPS } else { tls[0] };
-    HttpsRedirect { listeners, ports: redirecting, tls_port }
+    let (tls_port, mapped_port) = match port {
+        Some(port) => (port.get(), port.get()),
+        None if tls.contains(&HTTPS) => (HTTPS, HTTPS),
+        None => (tls[0], HTTPS),
+    };
+    HttpsRedirect { listeners, ports: redirecting, tls_port, mapped_port }
 }
 
 /// Reports the end of a worker, also by a panic. Stops the server if the worker was a current one.

@@ -20,6 +20,8 @@ pub(crate) struct HttpsRedirect {
     pub(crate) ports: Vec<u16>,
     /// The port of the listener with TLS.
     pub(crate) tls_port: u16,
+    /// The port for clients that came by a mapping of ports.
+    pub(crate) mapped_port: u16,
 }
 
 impl HttpsRedirect {
@@ -36,7 +38,7 @@ impl HttpsRedirect {
         }
         // A client that names another port came by a mapping of ports, and those of the server may not be reachable.
         let is_mapped = port.is_none_or(|port| !self.ports.contains(&port));
-        let tls_port = if is_mapped { HTTPS } else { self.tls_port };
+        let tls_port = if is_mapped { self.mapped_port } else { self.tls_port };
         let mut location = b"Location: https://".to_vec();
         location.extend_from_slice(host);
         if tls_port != HTTPS {
@@ -72,7 +74,8 @@ mod tests {
         let head = format!("{head}\r\n\r\n");
         let mut memory = HeadMemory::new();
         let request = parse(head.as_bytes(), &mut memory, &Limits::default()).unwrap();
-        let redirect = HttpsRedirect { listeners: 0..1, ports: vec![port], tls_port };
+        let redirect =
+            HttpsRedirect { listeners: 0..1, ports: vec![port], tls_port, mapped_port: HTTPS };
         Some(String::from_utf8(redirect.location(&request)?).unwrap())
     }
 
