@@ -62,11 +62,11 @@ fn check_accepted_what_no_server_starts_with() {
         ),
         (
             "listen = ['127.0.0.1:1']\nmetrics-listen = '127.0.0.1:1'",
-            "DIR/httpd.toml:2:18: `metrics-listen`: there are two listeners on 127.0.0.1:1;",
+            "DIR/httpd.toml:2:18: `metrics-listen`, with `listen` at 1:10: there are two listeners on 127.0.0.1:1;",
         ),
         (
             "tls-self-signed = true\nlisten = [':1']\ntls-redirect = [':1']\nworkers = 2",
-            "DIR/httpd.toml:3:16: `tls-redirect`: there are two listeners on 0.0.0.0:1;",
+            "DIR/httpd.toml:3:16: `tls-redirect`, with `listen` at 2:10: there are two listeners on 0.0.0.0:1;",
         ),
         (
             "listen = [':1', '127.0.0.1:1']",
