@@ -48,7 +48,7 @@ impl Pages {
         every: u32,
     ) -> Result<bool, Error> {
         self.execute()?;
-        if self.take_from_threads() {
+        if self.has_completion() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
             self.look_while_busy(every)?;
             return Ok(true);
@@ -68,7 +68,7 @@ impl Pages {
             if self.has_released_places() {
                 self.empty_released_places();
             }
-            if self.take_from_threads() {
+            if self.has_completion() {
                 return Ok(true);
             }
             if remaining.is_some_and(|remaining| remaining.is_zero()) {
