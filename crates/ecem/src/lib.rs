@@ -1,6 +1,6 @@
-//! Event correlation: events of two subsystems, such as disk and network, that know of each other.
-//! After S. S. Lim and K. H. Park, *ECEM: an event correlation based event manager for an
-//! I/O-intensive application* (Journal of Systems and Software, 2004).
+//! Event correlation: pairs of events of two subsystems, such as disk and network. After S. S. Lim
+//! and K. H. Park, *ECEM: an event correlation based event manager for an I/O-intensive application*
+//! (Journal of Systems and Software, 2004).
 //!
 //! An event pair `pre => post` says that one event happens before another: a file's data is read
 //! before it is sent. Each of the two is ready, or waits. An ordinary event loop delivers the
@@ -30,11 +30,11 @@
 //!
 //! # Pairs of descriptors, and of other objects
 //!
-//! [`Correlations`] is the paper's interface, for programs that name events by descriptors: it makes two system calls for
-//! each pair, to look at the types of the descriptors, and the program reports the states. The crate `evring` and its example
-//! proxy have their pairs in the same table ([`EventManager`], [`PairTable`]), but by connection: many connections share the
-//! descriptor of a file, so a pair of descriptors would not tell whose read it is, and a system call for each read would cost
-//! more than the table saves.
+//! [`Correlations`] is the paper's interface, for programs that name events by descriptors. It makes two system calls
+//! for each pair, which return the types of the descriptors, and the program reports the states. The crate `evring`
+//! and its example proxy have their pairs in the same table ([`EventManager`], [`PairTable`]), but by connection.
+//! Many connections share the descriptor of a file, so a pair of descriptors would not say which connection a read
+//! belongs to, and a system call for each read would cost more than the table saves.
 //!
 //! # Concepts and differences
 //!

@@ -108,8 +108,9 @@
 //! # Not simulated
 //!
 //! Threads, except those of a kernel's offload; Unix sockets; a network for datagrams, which a test
-//! [delivers](Machine::deliver_datagram) and [takes](Machine::take_sent_datagrams) itself; symbolic links; system calls
-//! by number, except getrandom, read and pread64.
+//! [delivers](Machine::deliver_datagram) and [takes](Machine::take_sent_datagrams) itself; symbolic links; most
+//! system calls by number. A machine makes accept4, close, connect, getrandom, openat2, pread64, preadv2, read,
+//! recvfrom, sendfile, sendmsg, sendto and write; others fail with `ENOSYS`.
 
 mod calls;
 mod check;

@@ -52,8 +52,8 @@
 //! | `datagrams` | such a thread for a UDP socket, with the feature `sandbox` |
 //! | `interest` | declared interests and hints, as functions, with the feature `interest` |
 //!
-//! This crate does not run workers in threads (run one mechanism in each, with
-//! [`Config::reuse_port`] and [`Config::workers`]), TLS (wrap the application), protocols (write the application).
+//! Not in this crate: worker threads (run one mechanism in each thread, with [`Config::reuse_port`] and
+//! [`Config::workers`]), TLS (wrap the application), and protocols (write the application).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 // Code shared by some mechanisms is unused in a build without them.

@@ -61,9 +61,10 @@
 //! - **Shared** ([`Executor::Shared`]): owner and syscall threads make the calls of a batch at a time, each from
 //!   pages of its own; the owner takes back what no thread has begun. So one user thread keeps several cores
 //!   busy, if these have nothing else to do.
-//! - Calls that wait for a descriptor need no thread meanwhile. They wait in an epoll set, and are made in
-//!   place when it is ready, or by a syscall thread if the descriptor is in blocking mode. Or they wait in the ring
-//!   ([`Config::sleep_in_ring`]), where one entry into the kernel submits a batch, waits and takes completions. So 10,000 reads of idle sockets occupy no thread.
+//! - Calls that wait for a descriptor need no thread meanwhile, so 10,000 reads of idle sockets occupy no thread.
+//!   They wait in an epoll set. When the descriptor is ready, the owner makes the call in place, or a syscall thread
+//!   makes it if the descriptor is in blocking mode. With [`Config::sleep_in_ring`] they wait in the ring instead:
+//!   one entry into the kernel submits a batch, waits and takes completions.
 //!
 //! Which of the four makes a bounded call ([`Waits::Bounded`]) is learnt from measured costs, for each number, kind of
 //! object and batch depth: calls begin in place, and from time to time one batch tries another
@@ -144,10 +145,11 @@
 //!
 //! # Decisions
 //!
-//! - **Full pages**: [`Busy`]; [`EventLoop::post_or_delay`] delays the call, up to as many that need the same as there are
-//!   entries, and gives back further ones; futures wait. Neither passes an older one that needs only an entry, but for a
-//!   future that was woken for an entry and has not used it within two turns. [`Pages::post`] and [`EventLoop::post`] pass
-//!   all that wait.
+//! - **Full pages**: a post returns [`Busy`]. [`EventLoop::post_or_delay`] delays the call: of each of the three
+//!   sorts, as many as there are entries. Beyond that it gives the call back. Futures wait. No delayed call and no
+//!   future passes an older one that needs only an entry, with one exception: a future that was woken for an entry,
+//!   and has not used it within two turns, can be passed. [`Pages::post`] and [`EventLoop::post`] pass all calls that
+//!   wait.
 //! - **A panic in a callback** passes through [`EventLoop::run`], which can be called again.
 //! - **fork(2)**: in a child, the parent's pages execute nothing and return [`Error::InChild`].
 //! - **A closed descriptor**: a [`Descriptor`] stays open until the calls on it have ended. For a
@@ -157,9 +159,9 @@
 //!   missed while the kernel has given its number to another thread of the program.
 //! - **No thread can be started**, as at a limit of pids(7): the threads that run go on. While all of them are blocked, or
 //!   there is none, the owner makes bounded calls in place; those that would block a thread end with `EAGAIN`.
-//! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all others, and the
-//!   further threads of this crate all, but those for an error of the thread itself, such as `SIGSEGV`. So other handlers
-//!   run in the program's own threads.
+//! - **Signals**: cancellation uses the signal `SIGRTMAX - 3`. Syscall threads block all other signals, and the other
+//!   threads of this crate block all signals, except those for an error of the thread itself, such as `SIGSEGV`. So
+//!   other handlers run in the program's own threads.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(

@@ -5,11 +5,11 @@
 //! kernel may access, until its last completion. A [`Token`] identifies the operation by kind,
 //! slot and generation. There are two kernels:
 //!
-//! - `UringKernel`, in the module `uring`, uses io_uring (feature `uring`, on by default). One system call per turn submits, waits and reaps; a
-//!   lone send is one of its own.
-//! - [`Engine`] uses non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll or
-//!   select. Offload threads do file operations that would block. [`PortableKernel`] is the engine
-//!   over epoll, for machines without io_uring.
+//! - `UringKernel`, in the module `uring`, uses io_uring (feature `uring`, on by default). One system call per turn
+//!   submits, waits and reaps; a lone send is a system call of its own.
+//! - [`Engine`] uses non-blocking system calls over any [`Poller`](poller::Poller): epoll, poll, select, real-time
+//!   signals, an emulation of /dev/poll, or declared interests. Offload threads do file operations that would block.
+//!   [`PortableKernel`] is the engine over epoll, for machines without io_uring.
 //!
 //! Both make the system calls of a [`System`]; `UringKernel` also uses the queues of a `Ring`.
 //! These belong to this machine ([`Linux`]) or, in tests, to the simulated machine of the crate
