@@ -1,11 +1,12 @@
 //! The costs of one kind of call at one depth, and the executor that they choose.
 //!
 //! A cost is the time that passes for the owner, for each call; that of a batch on threads, in the ring or on owner and
-//! threads is shared out when the owner takes the last call that has ended (`pages/measurements.rs`), so callbacks that
-//! run before count, too. All calls of one row in one batch have the same executor. Of the calls in place one in 64 is measured, with those of its row that follow it in the batch, of
-//! the other batches one in 16. A trial gives a few batches to another executor, and takes the least of its costs: other
-//! programs make costs larger, not smaller. For the same reason one measurement raises a known cost by little, and an
-//! executor whose cost has risen is soon tried again.
+//! threads is shared out when the owner has seen that the last call has ended (`pages/measurements.rs`). The owner looks
+//! before it runs callbacks, so only callbacks of calls that it saw before the last one count. All calls of one row in one
+//! batch have the same executor. Of the calls in place one in 64 is measured, with those of its row that follow it in the
+//! batch, of the other batches one in 16. A trial gives a few batches to another executor, and takes the least of its
+//! costs: other programs make costs larger, not smaller. For the same reason one measurement raises a known cost by
+//! little, and an executor whose cost has risen is soon tried again.
 
 use crate::call::Executor;
 

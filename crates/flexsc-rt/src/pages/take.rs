@@ -36,21 +36,33 @@ impl Pages {
         if let Some(index) = next {
             self.ended(index);
         }
-        // A call that was not ready is a thread's again.
+        // Another call may be a thread's now.
         self.publish();
         next
     }
 
     #[inline]
     fn find_done(&mut self) -> Option<u32> {
-        loop {
-            if let Some(index) = self.done.pop_front() {
-                return Some(index);
-            }
-            if !self.process.is_current() {
-                return None;
-            }
-            let index = self.shared.completions.pop(&mut self.head)?;
+        if self.done.is_empty() && self.process.is_current() {
+            self.take_from_threads();
+        }
+        self.done.pop_front()
+    }
+
+    /// Takes over the calls that have ended on threads: before callbacks, whose time is not that of the calls. Returns
+    /// whether there is a completion, or a call has left its thread to wait again.
+    #[inline]
+    pub(super) fn take_from_threads(&mut self) -> bool {
+        if self.shared.completions.is_empty(self.head) {
+            return !self.done.is_empty();
+        }
+        self.take_all_from_threads();
+        true
+    }
+
+    #[inline(never)]
+    fn take_all_from_threads(&mut self) {
+        while let Some(index) = self.shared.completions.pop(&mut self.head) {
             self.count_out(index);
             // SAFETY: the completion says that the entry is done.
             let result = unsafe { self.shared.entry(index).peek() };
@@ -67,8 +79,10 @@ impl Pages {
                 }
             }
             self.slots[index as usize].place = Place::Done;
-            return Some(index);
+            self.done.push_back(index);
         }
+        // A call that was not ready is a thread's again.
+        self.publish();
     }
 
     /// Returns the result of an entry that [`Pages::next_done`] has returned.

@@ -32,7 +32,8 @@ enum Stop {
 
 impl Pages {
     /// Has all posted calls executed. Sleeps while no completion is there to take, and calls are
-    /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion.
+    /// outstanding (`flexsc_wait`); at most for a timeout. Returns whether there is a completion, or a syscall thread has
+    /// become free, as its call waits for a descriptor again.
     ///
     /// # Errors
     /// In a child of fork(2), or if the kernel refuses to wait.
@@ -48,7 +49,7 @@ impl Pages {
         every: u32,
     ) -> Result<bool, Error> {
         self.execute()?;
-        if self.has_completion() {
+        if self.take_from_threads() {
             self.busy_turns = self.busy_turns.wrapping_add(1);
             self.look_while_busy(every)?;
             return Ok(true);
@@ -68,7 +69,7 @@ impl Pages {
             if self.has_released_places() {
                 self.empty_released_places();
             }
-            if self.has_completion() {
+            if self.take_from_threads() {
                 return Ok(true);
             }
             if remaining.is_some_and(|remaining| remaining.is_zero()) {

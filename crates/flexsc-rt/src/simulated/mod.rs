@@ -652,6 +652,55 @@ fn call_in_a_batch_of_cheaper_ones_went_to_threads() {
     run.end();
 }
 
+/// Returns the counters after batches of calls, after each of which a callback takes so long. Each batch has ended before
+/// the owner looks.
+fn run_with_callbacks(callback_ns: u64) -> Counters {
+    let mut config = Config::with_entries(64);
+    (config.threads, config.active_threads, config.uses_ring) = (2, 1, false);
+    config.heartbeat = Duration::from_secs(1_000);
+    prepare(0, &config);
+    machine(|machine| machine.call_ns = [(110, 10_000), (111, 10)].into());
+    let mut run = Run::started(&config);
+    for _ in 0..200 {
+        for number in 0..64 {
+            machine(|machine| machine.lend(number));
+            // Those that the owner makes are taken first.
+            let call = match number {
+                0..32 => Call::bounded(111, [number; 6]).pinned(Executor::InPlace),
+                _ => Call::bounded(110, [number; 6]),
+            };
+            // SAFETY: the machine has no memory.
+            unsafe { run.pages.post(&call) }.unwrap();
+        }
+        run.pages.submit().unwrap();
+        while (0..64).any(|number| machine(|machine| machine.effects(number)) == Some(0)) {
+            step();
+        }
+        // The thread of the last one notes its end.
+        (0..200).for_each(|_| step());
+        while run.pages.outstanding() > 0 {
+            run.pages.wait(None).unwrap();
+            while let Some(ended) = run.pages.next() {
+                machine(|machine| {
+                    machine.take_back(ended.result.unwrap());
+                    machine.now_ns += callback_ns;
+                });
+            }
+        }
+    }
+    let counters = run.pages.counters();
+    run.end();
+    counters
+}
+
+#[test]
+fn callbacks_counted_as_costs_of_calls_that_had_ended_on_threads() {
+    let without = run_with_callbacks(0);
+    // A trial has several batches, unless the first one costs too much.
+    assert!(without.on_threads > 2 * 32, "{without:?}");
+    assert_eq!(run_with_callbacks(100_000), without);
+}
+
 /// One call of a batch in place shows the cost of the others, unless it is slow.
 #[test]
 fn clock_is_read_for_few_calls_of_a_batch() {
