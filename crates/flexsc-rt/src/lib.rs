@@ -131,7 +131,7 @@
 //! | syscall thread | 3.2.1 | [`Executor::Threads`] | a thread of the process. One is active per core, of all registrations; only the first of each is never refused. The workers of a server divide them ([`FlexScKernel::with_workers`](kernel::FlexScKernel::with_workers)) |
 //! | core specialization | 3, 6.1 | [`Specialization`] | syscall threads leave the owner's core while they are busy, the owner is awake, and no more threads are runnable than there are cores, and return; one less is active meanwhile; the owner is not moved |
 //! | a thread that blocks wakes the next | 3.2.1 | [`Config::heartbeat`] | by time, as user space is not notified |
-//! | lock of a page | 3.2.1 | `threads.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
+//! | lock of a page | 3.2.1 | `threads/mod.rs` | a thread holds the page until its submitted calls are issued, or until it has blocked |
 //! | many syscall threads | 3.2.1, 7 | [`Waits::Ready`] | calls that wait for a descriptor share one epoll set, or the ring |
 //! | linear scan | 7 | `completions.rs` | the "outgoing queue" that section 7 proposes: a completion costs the same whatever is outstanding |
 //! | throttling, standstill | 7 | [`Busy`], [`Config::reserve`] | entries and one thread are kept for calls that do not wait for others; no future, and no call of `post_or_delay`, passes an older one that needs only an entry |

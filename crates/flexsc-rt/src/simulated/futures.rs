@@ -13,7 +13,10 @@ use std::task::{Context, Poll, Wake, Waker};
 use super::future::{CallFuture, Runtime};
 use super::machine::{STANDSTILL, machine, step};
 use super::pages::{Config, Scratch};
-use super::{configurations, has_no_thread, needs_the_closed_one, prepare, random, random_call};
+use super::{
+    configurations, has_no_thread, more_seeds, needs_the_closed_one, prepare, random, random_call,
+    run_seeds,
+};
 use crate::call::{Call, Waits};
 use crate::operation::Operation;
 
@@ -417,24 +420,17 @@ impl Run {
     }
 }
 
-fn run_seeds(seeds: std::ops::Range<u64>, steps: u64) {
-    for (n, config) in configurations().iter().enumerate() {
-        let mut total = [0; 4];
-        for seed in seeds.clone() {
-            let mut run = Run::new(seed, config);
-            (0..steps).for_each(|_| run.step());
-            run.end().iter().zip(&mut total).for_each(|(count, total)| *total += count);
-        }
-        // Each outcome has occurred.
-        assert!(total.iter().all(|count| *count > seeds.end - seeds.start), "{n}: {total:?}");
-    }
+fn run_futures(seed: u64, config: &Config) -> [u64; 4] {
+    let mut run = Run::new(seed, config);
+    (0..20_000).for_each(|_| run.step());
+    run.end()
 }
 
 /// The future of a call gets its result once; a call whose future was dropped is made once or not at all, and its memory
 /// is kept until then; each task ends, also while pages are full and without a notifier.
 #[test]
 fn dropped_futures_race_with_completions() {
-    run_seeds(0..10, 20_000);
+    run_seeds(0..10, run_futures);
 }
 
 /// A call took the place of one that had ended, and ended at once, as there was no thread for it: the driver slept on. And
@@ -452,6 +448,5 @@ fn driver_slept_while_calls_had_ended_or_were_held_back() {
 #[test]
 #[ignore = "runs until all of FLEXSC_SEEDS are done; dropped_futures_race_with_completions runs by default"]
 fn more_seeds_of_futures() {
-    let seeds = std::env::var("FLEXSC_SEEDS").ok().and_then(|seeds| seeds.parse().ok());
-    run_seeds(1_000..1_000 + seeds.unwrap_or(100), 20_000);
+    run_seeds(more_seeds(), run_futures);
 }
