@@ -6,7 +6,7 @@ use std::time::Instant;
 use foldhash::fast::FixedState;
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, GatherList};
 use shared_ring::calls::Executor;
-use shared_ring::files::FileOp;
+use shared_ring::files::{File, FileOp};
 use shared_ring::{
     Completion, Counters, Errno, Fd, Kernel, KernelError, Occupancy, Op, OpKind, Outcome, Submit,
     SubmitError, Submitted, Token, Waker,
@@ -139,7 +139,7 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
             self.machine.state().usage.note_send(data);
         }
         if let Op::SendFile { len, .. } = &op
-            && *len as usize > GatherList::MAX_BYTES
+            && u64::from(*len) > File::MAX_PIECE_BYTES
         {
             self.machine.fail(format!("{token:?} sends {len} bytes of a file at once"));
         }

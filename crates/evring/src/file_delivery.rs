@@ -25,6 +25,8 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 use std::{fmt, mem};
 
+use shared_ring::files::File;
+
 use crate::{ConnId, SendPolicy, SendResult, SendState, SendStep};
 
 /// A policy for sending files.
@@ -88,8 +90,9 @@ impl FromStr for FileDelivery {
     }
 }
 
-/// Number of bytes of a piece that is sent from the page cache.
-const PIECE: u32 = 256 * 1024;
+/// Number of bytes of a piece that is sent from the page cache: all that a connection sends per turn. Pieces of a quarter took
+/// 1.09 times the CPU time for a file of 1 MiB.
+const PIECE: u32 = File::MAX_PIECE_BYTES as u32;
 
 /// Number of bytes read at a time. A send of half as many took up to 1.4 times the CPU time per byte, as it woke the client
 /// twice as often.

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use shared_ring::files::File;
+
 use crate::ConnId;
 
 /// Decides when the driver sends the front of a connection's queue, how it sends a file, and how much of it at a
@@ -85,13 +87,13 @@ pub enum SendStep {
     /// Send the bytes in memory at the front of the queue, or a piece of the file that is there. A piece that
     /// is not in the page cache is read first.
     Send {
-        /// Maximum number of bytes of the piece, from 1 to 256 KiB.
+        /// Maximum number of bytes of the piece, from 1 to 1 MiB ([`File::MAX_PIECE_BYTES`]).
         max_file_bytes: u32,
     },
     /// The same, but the result is [`SendResult::Cold`] if the piece is not in the page cache. It never waits
     /// for the disk.
     SendCached {
-        /// Maximum number of bytes of the piece, from 1 to 256 KiB.
+        /// Maximum number of bytes of the piece, from 1 to 1 MiB ([`File::MAX_PIECE_BYTES`]).
         max_file_bytes: u32,
     },
     /// Read a piece of the first queued file into memory, and send it from there. A piece that is not in the page cache is
@@ -133,13 +135,14 @@ pub enum SendResult {
     HasRoom,
 }
 
-/// Sends at once, and at most 256 KiB of a file at a time, so that progress is visible.
+/// Sends at once, and at most 1 MiB of a file at a time, so that progress is visible.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct DefaultSendPolicy;
 
 impl DefaultSendPolicy {
     /// Each step.
-    pub(crate) const STEP: SendStep = SendStep::Send { max_file_bytes: 256 * 1024 };
+    pub(crate) const STEP: SendStep =
+        SendStep::Send { max_file_bytes: File::MAX_PIECE_BYTES as u32 };
 }
 
 impl SendPolicy for DefaultSendPolicy {

@@ -13,6 +13,7 @@ mod disk_errors;
 mod disk_file;
 mod early_reads;
 mod failures;
+mod fair_sends;
 mod figures;
 mod file_operations;
 #[cfg(feature = "sandbox")]

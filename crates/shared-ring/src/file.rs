@@ -48,6 +48,9 @@ impl File {
     /// block need fewer system calls.
     pub const BLOCK_BYTES: u64 = 256 * 1024;
 
+    /// Maximum number of bytes of a file that one operation sends: so many blocks.
+    pub const MAX_PIECE_BYTES: u64 = 4 * File::BLOCK_BYTES;
+
     /// Returns the open file of another machine. `owner` closes the descriptor when dropped.
     pub fn of(opened: Socket, owner: impl Any) -> Self {
         File(Handle::new(opened.number(), FdOwner::Other(Box::new(owner))))

@@ -140,7 +140,7 @@ pub const MAX_EXACT_READ_BYTES: u32 = 32 * 1024;
 
 const _: () = assert!(MAX_EXACT_READ_BYTES <= MAX_READ_BYTES);
 
-/// Sends up to `len` bytes of a file, [`File::BLOCK_BYTES`] at most. Returns their number: 0 if the file ends before
+/// Sends up to `len` bytes of a file, [`File::MAX_PIECE_BYTES`] at most. Returns their number: 0 if the file ends before
 /// `offset`. They must be cached ([`must_read`]) or `was_read`: then this does not look, and blocks only if the kernel has
 /// evicted them since. Cuts `len` to what is cached. SIGPIPE must be ignored, as it is in Rust programs.
 ///
@@ -152,7 +152,7 @@ pub fn send_file(
     (file, offset, len): (&File, u64, &mut u32),
     was_read: bool,
 ) -> Result<u32, SendFileError> {
-    *len = (*len).min(File::BLOCK_BYTES as u32);
+    *len = (*len).min(File::MAX_PIECE_BYTES as u32);
     if !was_read && must_read(system, file, offset, len) {
         return Err(SendFileError::Cold);
     }
@@ -165,19 +165,21 @@ pub(crate) fn sent_file(sent: u32, len: u32) -> Outcome {
     Outcome::SentFile { bytes: sent, is_full: sent < len }
 }
 
-/// Returns whether a part of a file, of a block at most, must be read before it is sent, as it is cold
-/// ([`System::is_cold`]), now or a second ago. If its first bytes are cached, cuts its `len` to these.
+/// Returns whether a part of a file, of a piece at most, must be read before it is sent, as it is cold
+/// ([`System::is_cold`]), now or a second ago. If its first bytes are cached, cuts its `len` to these: to a
+/// block, or to what is read at a time.
 pub fn must_read(system: &mut impl System, file: &File, offset: u64, len: &mut u32) -> bool {
+    const BLOCK: u32 = File::BLOCK_BYTES as u32;
+    const { assert!(BLOCK > MAX_READ_BYTES) };
     let part = FileRange { file: file.fd(), offset, len: *len };
-    if !is_part_cold(system, file, part) {
-        return false;
+    for len_found in [*len, BLOCK, MAX_READ_BYTES] {
+        let first = FileRange { len: len_found, ..part };
+        if len_found <= *len && !is_part_cold(system, file, first) {
+            *len = len_found;
+            return false;
+        }
     }
-    let first = FileRange { len: MAX_READ_BYTES, ..part };
-    if part.len <= first.len || is_part_cold(system, file, first) {
-        return true;
-    }
-    *len = first.len;
-    false
+    true
 }
 
 /// Begins to wait for the disk, as a send to a socket found its part cold. Cuts the `len` of the send to what can be sent

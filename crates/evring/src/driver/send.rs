@@ -12,8 +12,9 @@ use crate::{Application, Close, CloseReason, DefaultSendPolicy, SendResult, Send
 /// Maximum number of steps per connection and turn if they complete at once.
 const SENDS: u32 = 4;
 
-/// Maximum number of bytes of a piece of a file, so that progress is visible.
-const MAX_FILE_BYTES: u32 = GatherList::MAX_BYTES as u32;
+/// Maximum number of bytes of a piece of a file. A connection sends so many of files per turn, and less than as many more, so
+/// that others wait for less than the time of two pieces.
+const MAX_FILE_BYTES: u32 = File::MAX_PIECE_BYTES as u32;
 
 /// The next step of a connection that sends its queue.
 enum Next {
@@ -25,6 +26,13 @@ enum Next {
     Wait,
 }
 
+/// Returns the length of a piece of at most `max` bytes. If the piece leaves a block, it ends with a block.
+fn piece_at(start: u64, max: u32) -> u64 {
+    let end = start.saturating_add(max.into());
+    let past_block = end % File::BLOCK_BYTES;
+    if end - start > past_block { end - past_block - start } else { end - start }
+}
+
 /// Takes the next item to send from the queue. A file stays there until it is sent.
 fn next_send(
     connection: &mut Connection,
@@ -33,10 +41,9 @@ fn next_send(
     when_cold: WhenCold,
 ) -> Option<Op> {
     if let SendItem::File(QueuedFile { file, left, .. }) = connection.queue.front()? {
-        let max = u64::from(max_file_bytes.clamp(1, MAX_FILE_BYTES));
-        let max = max.min(File::BLOCK_BYTES - left.start % File::BLOCK_BYTES);
+        let max = max_file_bytes.clamp(1, MAX_FILE_BYTES);
         let bytes_left = left.end - left.start;
-        let len = bytes_left.min(max) as u32;
+        let len = bytes_left.min(piece_at(left.start, max)) as u32;
         let (file, offset, is_last) = (file.clone(), left.start, bytes_left == u64::from(len));
         let op = Op::SendFile { fd, file, offset, len, is_last, when_cold };
         return Some(op);
@@ -77,6 +84,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// Sends queued bytes while sends complete at once; the remaining ones when the socket is writable, or
     /// in the next turn.
     pub(super) fn send(&mut self, slot: u32) {
+        let mut file_bytes = 0;
         for _ in 0..SENDS {
             let policy_decides_memory = self.io.policy_decides_memory;
             let connection = self.io.connection(slot);
@@ -84,6 +92,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let (false, Some(fd)) = (waits, connection.fd()) else { return };
             if connection.queue.is_empty() {
                 return self.all_sent(slot);
+            }
+            if file_bytes >= MAX_FILE_BYTES {
+                break;
             }
             let token = Token::new(OpKind::Send, slot, connection.generation);
             let op = if !policy_decides_memory
@@ -106,6 +117,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 Ok(Submitted::Done(Outcome::Sent(list, n))) => self.sent(slot, list, n),
                 Ok(Submitted::Done(Outcome::SentFile { bytes, is_full })) => {
                     self.sent_file(slot, bytes, is_full);
+                    file_bytes += bytes;
                 }
                 Ok(Submitted::Done(Outcome::Cold)) => self.note_send(slot, SendResult::Cold),
                 Ok(Submitted::Done(Outcome::Writable)) => self.has_room(slot),
@@ -349,5 +361,16 @@ mod tests {
         assert!(!has_filled(1, &list(&[long, long])), "the second part may not have been offered");
         assert!(has_filled(GatherList::MAX_BYTES - 1, &list(&[long])));
         assert!(!has_filled(GatherList::MAX_BYTES, &list(&[long])), "no more was offered");
+    }
+
+    #[test]
+    fn piece_that_leaves_a_block_ends_with_one() {
+        const BLOCK: u64 = File::BLOCK_BYTES;
+        assert_eq!(piece_at(0, MAX_FILE_BYTES), 4 * BLOCK);
+        assert_eq!(piece_at(1, MAX_FILE_BYTES), 4 * BLOCK - 1);
+        assert_eq!(piece_at(BLOCK - 1, MAX_FILE_BYTES), 3 * BLOCK + 1);
+        assert_eq!(piece_at(BLOCK - 10, 20), 10);
+        assert_eq!(piece_at(BLOCK, 20), 20);
+        assert_eq!(piece_at(u64::MAX - 5, 20), 5);
     }
 }

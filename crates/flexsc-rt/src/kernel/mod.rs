@@ -282,7 +282,7 @@ unsafe impl Submit for FlexScKernel {
                 return Ok(Submitted::Done(op.fail(Errno::OPNOTSUPP)));
             }
             // To find out whether a part is cached may take a copy of all of it.
-            Op::SendFile { len, .. } => *len = (*len).min(File::BLOCK_BYTES as u32),
+            Op::SendFile { len, .. } => *len = (*len).min(File::MAX_PIECE_BYTES as u32),
             Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
             // It fails there.
             Op::File(file) if !Self::posts(file) || file.check().is_err() => {

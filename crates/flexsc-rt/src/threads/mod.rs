@@ -432,7 +432,6 @@ impl Pool {
             self.shared.complete(index);
         }
     }
-
 }
 
 #[cfg(all(test, not(loom)))]
