@@ -368,8 +368,9 @@ bugs! {
 
     /// More bytes of a file that has grown are sent than promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
-        "let len = bytes_left.min(max) as u32;" =>
-        "let len = if PLANTED { max } else { bytes_left.min(max) } as u32;
+        "let len = bytes_left.min(piece_at(left.start, max)) as u32;" =>
+        "let piece = piece_at(left.start, max);
+        let len = if PLANTED { piece } else { bytes_left.min(piece) } as u32;
         let bytes_left = bytes_left.max(len.into());";
 
     /// A file that ends before the promised length is taken for complete.

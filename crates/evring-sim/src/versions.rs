@@ -24,10 +24,11 @@ pub struct FileVersions {
 
 impl FileVersions {
     /// Returns whether a server may send `byte` at offset `at` of a file with initial content `original`, after the bytes
-    /// before. A server that looks at a file between its blocks continues a block with a newer version, but sends no
-    /// further block.
+    /// before. A server that looks at a file before each piece continues a piece with a newer version, but sends no further
+    /// one. A piece ends with a block, if it has bytes of several.
     pub fn accepts(&mut self, original: &[u8], at: usize, byte: u8) -> bool {
         const BLOCK_BYTES: usize = File::BLOCK_BYTES as usize;
+        const PIECE_BYTES: usize = File::MAX_PIECE_BYTES as usize;
         let difference = byte ^ byte_of(0, original, at);
         if self.last.is_none_or(|last| last * 0x1d != difference) {
             let Some(version) = (0..VERSIONS).find(|version| version * 0x1d == difference) else {
@@ -42,7 +43,7 @@ impl FileVersions {
             self.found |= 1 << version;
             self.last = Some(version);
         }
-        self.switched_at.is_none_or(|from| from / BLOCK_BYTES == at / BLOCK_BYTES)
+        self.switched_at.is_none_or(|from| at / BLOCK_BYTES < (from + PIECE_BYTES) / BLOCK_BYTES)
     }
 }
 
@@ -51,6 +52,7 @@ mod tests {
     use super::*;
 
     const BLOCK: usize = File::BLOCK_BYTES as usize;
+    const PIECE: usize = File::MAX_PIECE_BYTES as usize;
 
     /// Returns whether bytes of these versions at these offsets are accepted one after another.
     fn accepts(parts: &[(u32, usize)]) -> bool {
@@ -61,12 +63,13 @@ mod tests {
     }
 
     #[test]
-    fn block_continues_with_a_newer_version_and_the_next_block_does_not() {
-        assert!(accepts(&[(0, 0), (0, BLOCK), (0, 2 * BLOCK)]));
-        assert!(accepts(&[(3, 0), (3, BLOCK)]));
-        assert!(accepts(&[(0, 0), (1, 1), (2, BLOCK - 1)]));
-        assert!(!accepts(&[(0, 0), (1, 1), (1, BLOCK)]));
-        assert!(!accepts(&[(0, 0), (1, BLOCK), (1, 2 * BLOCK)]));
+    fn piece_continues_with_a_newer_version_and_the_next_piece_does_not() {
+        assert!(accepts(&[(0, 0), (0, PIECE), (0, 2 * PIECE)]));
+        assert!(accepts(&[(3, 0), (3, PIECE)]));
+        assert!(accepts(&[(0, 0), (1, 1), (2, PIECE - 1)]));
+        assert!(!accepts(&[(0, 0), (1, 1), (1, PIECE)]));
+        assert!(accepts(&[(0, 0), (1, BLOCK), (1, PIECE + BLOCK - 1)]));
+        assert!(!accepts(&[(0, 0), (1, BLOCK), (1, PIECE + BLOCK)]));
         assert!(!accepts(&[(1, 0), (2, 1), (1, 2)]), "an old version does not come back");
     }
 

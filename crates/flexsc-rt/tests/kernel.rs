@@ -347,7 +347,7 @@ fn long_part_of_a_file_was_copied_to_find_out_whether_it_is_cached() {
             panic!("not sent")
         };
         assert!(
-            u64::from(len) <= File::MAX_PIECE_BYTES,
+            u64::from(len) <= File::BLOCK_BYTES,
             "{len} bytes were sent, and looked for before"
         );
         sent += len;

@@ -183,7 +183,7 @@ pub fn must_read(system: &mut impl System, file: &File, offset: u64, len: &mut u
 }
 
 /// Begins to wait for the disk, as a send to a socket found its part cold. Cuts the `len` of the send to what can be sent
-/// after the wait, which then `is_last` no longer, and returns the range to read.
+/// after the wait, within a block, which then `is_last` no longer, and returns the range to read.
 pub fn read_first(
     system: &mut impl System,
     ahead: &mut ReadAhead,
@@ -195,10 +195,20 @@ pub fn read_first(
     if file.note_read_ahead(reads_ahead) {
         system.set_read_ahead(file.fd(), reads_ahead);
     }
+    cut_to_block(offset, (len, is_last));
     let max = if reads_ahead { MAX_READ_BYTES } else { MAX_EXACT_READ_BYTES };
     *is_last &= *len <= max;
     *len = (*len).min(max);
     FileRange { file: file.fd(), offset, len: *len }.range()
+}
+
+/// Cuts the `len` of a part that is not sent at once to the rest of its block; then the part `is_last` no longer. The file may
+/// change before it is sent, and its sender looks for changes before each block.
+pub fn cut_to_block(offset: u64, (len, is_last): (&mut u32, &mut bool)) {
+    let rest = File::BLOCK_BYTES - offset % File::BLOCK_BYTES;
+    if u64::from(*len) > rest {
+        (*len, *is_last) = (rest as u32, false);
+    }
 }
 
 /// Returns whether a part of a file is cold, as found now or a second ago.
@@ -279,6 +289,20 @@ mod tests {
         let mut len = 1;
         assert!(must_read(&mut Linux::default(), &file, 0, &mut len));
         assert_eq!(len, 1);
+    }
+
+    #[test]
+    fn part_that_waits_ends_with_its_block() {
+        const BLOCK: u64 = File::BLOCK_BYTES;
+        let cut = |offset, mut len: u32| {
+            let mut is_last = true;
+            cut_to_block(offset, (&mut len, &mut is_last));
+            (u64::from(len), is_last)
+        };
+        assert_eq!(cut(0, BLOCK as u32), (BLOCK, true));
+        assert_eq!(cut(0, BLOCK as u32 + 1), (BLOCK, false));
+        assert_eq!(cut(BLOCK - 1, 1), (1, true));
+        assert_eq!(cut(2 * BLOCK - 1, 2), (1, false));
     }
 
     #[test]

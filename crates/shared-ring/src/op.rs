@@ -52,7 +52,8 @@ pub enum Op {
         /// Bytes to send.
         data: Box<GatherList>,
     },
-    /// Sends at most `len` bytes of a file, as soon as the socket has room.
+    /// Sends at most `len` bytes of a file, as soon as the socket has room. If it has to wait, it sends none beyond the
+    /// [block](File::BLOCK_BYTES) in which they begin.
     SendFile {
         /// A connected socket.
         fd: Fd,

@@ -254,7 +254,12 @@ impl<S: System, N: Default> Operations<S, N> {
             SendAttempt::Full(op @ Op::SendTo { .. }) if self.socket(fd).writer.is_some() => {
                 Ok(Submitted::Done(op.fail(Errno::AGAIN)))
             }
-            SendAttempt::Full(op) => self.wait(fd, token, op),
+            SendAttempt::Full(mut op) => {
+                if let Op::SendFile { offset, len, is_last, .. } = &mut op {
+                    nonblocking::cut_to_block(*offset, (len, is_last));
+                }
+                self.wait(fd, token, op)
+            }
             SendAttempt::Cold(op) => self.read_first(fd, token, op),
             SendAttempt::Done(outcome) => {
                 if let Outcome::SentFile { bytes, .. } = outcome

@@ -25,7 +25,7 @@ use shared_ring::author::{
 };
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
 use shared_ring::calls::Executor as By;
-use shared_ring::files::File;
+use shared_ring::nonblocking;
 use shared_ring::{
     Completion, Counters, EngineConfig, Host, Kernel, KernelError, Occupancy, Op, OpKind, Outcome,
     Socket, Submit, SubmitError, SubmitErrorKind, Submitted, Token, Waker,
@@ -281,8 +281,9 @@ unsafe impl Submit for FlexScKernel {
             Op::ReceiveFrom { .. } | Op::SendTo { .. } => {
                 return Ok(Submitted::Done(op.fail(Errno::OPNOTSUPP)));
             }
-            // To find out whether a part is cached may take a copy of all of it.
-            Op::SendFile { len, .. } => *len = (*len).min(File::MAX_PIECE_BYTES as u32),
+            Op::SendFile { offset, len, is_last, .. } => {
+                nonblocking::cut_to_block(*offset, (len, is_last));
+            }
             Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
             // It fails there.
             Op::File(file) if !Self::posts(file) || file.check().is_err() => {

@@ -220,6 +220,7 @@ impl<R: Ring> UringKernel<R> {
                 nonblocking::sent_file(n, cached)
             }
             Err(SendFileError::Failed(Errno::AGAIN)) => {
+                nonblocking::cut_to_block(offset, (len, is_last));
                 self.arm(token);
                 return Submitted::InFlight;
             }
