@@ -3,6 +3,7 @@
 //! A table stands between the lines `<!-- table: NAME -->` and `<!-- end of table -->`.
 
 mod cells;
+mod ecem;
 mod file_delivery;
 mod floors;
 mod goals;
@@ -33,7 +34,7 @@ const END: &str = "<!-- end of table -->";
 type Table = fn(&[Outcome]) -> String;
 
 /// Every table, by name.
-const TABLES: [(&str, Table); 9] = [
+const TABLES: [(&str, Table); 11] = [
     ("overview", overview::table),
     ("goals", goals::table),
     ("floors", floors::table),
@@ -43,6 +44,8 @@ const TABLES: [(&str, Table); 9] = [
     ("file-policies", file_delivery::policies),
     ("file-ways", file_delivery::ways),
     ("unsent-limits", file_delivery::limits),
+    ("file-senders", ecem::senders),
+    ("file-readers", ecem::readers),
 ];
 
 /// Writes the tables into the pages, and the plot, or compares them.

@@ -40,6 +40,8 @@ struct PostedOp {
     fd: Option<Fd>,
     /// The file or directory that it accesses.
     file: Option<Fd>,
+    /// The offset of the part that it sends of a file.
+    sends_from: Option<u64>,
     /// Several completions are possible.
     is_multishot: bool,
     cancelled: bool,
@@ -70,7 +72,11 @@ impl PostedOp {
         };
         let is_multishot =
             matches!(op, Op::Accept { .. } | Op::Receive { .. } | Op::ReceiveFrom { .. });
-        PostedOp { fd, file, is_multishot, cancelled: false }
+        let sends_from = match op {
+            Op::SendFile { offset, .. } => Some(*offset),
+            _ => None,
+        };
+        PostedOp { fd, file, sends_from, is_multishot, cancelled: false }
     }
 }
 
@@ -119,6 +125,7 @@ impl<K> Drop for CheckedKernel<K> {
 // SAFETY: every call is passed on to the inner kernel; descriptors are kept only to be compared.
 unsafe impl<K: Submit> Submit for CheckedKernel<K> {
     type Host = K::Host;
+    const MAX_PIECE_BYTES: u64 = K::MAX_PIECE_BYTES;
 
     fn scans_all_fds(&self) -> bool {
         self.kernel.scans_all_fds()
@@ -235,7 +242,14 @@ impl<K: Kernel> Kernel for CheckedKernel<K> {
             {
                 self.machine.fail(format!("{token:?} ended as cancelled without a cancel"));
             }
-            Some(_) if completion.is_last => {
+            Some(posted) if completion.is_last => {
+                // The file may have changed since it was looked at.
+                if let (Some(from), Outcome::SentFile { bytes, .. }) =
+                    (posted.sends_from, &completion.outcome)
+                    && from % File::BLOCK_BYTES + u64::from(*bytes) > File::BLOCK_BYTES
+                {
+                    self.machine.fail(format!("{token:?} waited, and sent bytes of two blocks"));
+                }
                 self.in_flight.remove(&token);
                 let usage = &mut self.machine.state().usage;
                 usage.operations -= 1;

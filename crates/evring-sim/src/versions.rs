@@ -25,9 +25,8 @@ pub struct FileVersions {
 impl FileVersions {
     /// Returns whether a server may send `byte` at offset `at` of a file with initial content `original`, after the bytes
     /// before. A server that looks at a file before each piece continues a piece with a newer version, but sends no further
-    /// one. A piece ends with a block, if it has bytes of several.
+    /// one. A piece ends at a multiple of its maximum length, or before.
     pub fn accepts(&mut self, original: &[u8], at: usize, byte: u8) -> bool {
-        const BLOCK_BYTES: usize = File::BLOCK_BYTES as usize;
         const PIECE_BYTES: usize = File::MAX_PIECE_BYTES as usize;
         let difference = byte ^ byte_of(0, original, at);
         if self.last.is_none_or(|last| last * 0x1d != difference) {
@@ -43,7 +42,7 @@ impl FileVersions {
             self.found |= 1 << version;
             self.last = Some(version);
         }
-        self.switched_at.is_none_or(|from| at / BLOCK_BYTES < (from + PIECE_BYTES) / BLOCK_BYTES)
+        self.switched_at.is_none_or(|from| from / PIECE_BYTES == at / PIECE_BYTES)
     }
 }
 
@@ -51,7 +50,6 @@ impl FileVersions {
 mod tests {
     use super::*;
 
-    const BLOCK: usize = File::BLOCK_BYTES as usize;
     const PIECE: usize = File::MAX_PIECE_BYTES as usize;
 
     /// Returns whether bytes of these versions at these offsets are accepted one after another.
@@ -68,8 +66,7 @@ mod tests {
         assert!(accepts(&[(3, 0), (3, PIECE)]));
         assert!(accepts(&[(0, 0), (1, 1), (2, PIECE - 1)]));
         assert!(!accepts(&[(0, 0), (1, 1), (1, PIECE)]));
-        assert!(accepts(&[(0, 0), (1, BLOCK), (1, PIECE + BLOCK - 1)]));
-        assert!(!accepts(&[(0, 0), (1, BLOCK), (1, PIECE + BLOCK)]));
+        assert!(!accepts(&[(0, 0), (1, PIECE), (1, 2 * PIECE)]));
         assert!(!accepts(&[(1, 0), (2, 1), (1, 2)]), "an old version does not come back");
     }
 

@@ -42,7 +42,7 @@ pub enum Chunk<'a> {
     Received(RxBuf),
     /// A range of a file. If the file is shorter, the driver sends up to its end and closes the connection
     /// with [`CloseReason::Truncated`](crate::CloseReason::Truncated). It does the same if the contents have changed
-    /// before it sends the next [`File::BLOCK_BYTES`] or the last part, for a file that a
+    /// before it sends the next [`File::MAX_PIECE_BYTES`] or the last part, for a file that a
     /// [`FileOp::Open`](crate::files::FileOp::Open) has opened.
     File(File, Range<u64>),
 }

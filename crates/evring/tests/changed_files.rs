@@ -27,6 +27,9 @@ const FILE_BYTES: usize = 4 << 20;
 /// Less than a block, and more than the buffers of a connection take.
 const ONE_BLOCK: usize = 250_000;
 
+/// Less than the longest piece, and of several blocks.
+const ONE_PIECE: usize = 900_000;
+
 /// A server whose root has `file`, in a directory that is removed with it.
 struct Served {
     server: Server,
@@ -170,6 +173,16 @@ fn file_overwritten_by_a_longer_one_counted_as_grown() {
     change_while_sent(FILE_BYTES, |path| fs::write(path, vec![2; FILE_BYTES + 1]).unwrap(), is_cut);
 }
 
+/// The bytes that were noted were at the end of a piece, of which the socket had taken a part.
+#[test]
+fn beginning_that_was_overwritten_was_not_noticed_as_the_file_has_grown() {
+    let change = |path: &Path| {
+        overwrite(path, 512 * 1024);
+        append(path);
+    };
+    change_while_sent(FILE_BYTES, change, is_cut);
+}
+
 #[test]
 fn file_of_one_block_was_not_looked_at_again() {
     change_while_sent(ONE_BLOCK, |path| overwrite(path, ONE_BLOCK), is_cut);
@@ -178,7 +191,7 @@ fn file_of_one_block_was_not_looked_at_again() {
 
 #[test]
 fn file_that_is_appended_to_is_sent_to_its_promised_length() {
-    for len in [FILE_BYTES, ONE_BLOCK] {
+    for len in [FILE_BYTES, ONE_PIECE, ONE_BLOCK] {
         change_while_sent(len, append, |name, got, reason| {
             assert!(matches!(reason, CloseReason::Closed), "{name}: {reason:?}");
             assert!(got.iter().all(|byte| *byte == 1), "{name}");
@@ -251,7 +264,7 @@ fn longer_file_with_the_bytes_of_one_client_was_continued_for_another() {
 /// A write(2) that adds bytes sets mtime first. Here more time is between the two.
 #[test]
 fn reply_is_resumed_after_the_pause_if_bytes_were_added() {
-    for len in [FILE_BYTES, ONE_BLOCK] {
+    for len in [FILE_BYTES, ONE_PIECE, ONE_BLOCK] {
         for policy in FileDelivery::ALL {
             side_by_side(|name| {
                 in_time(name, || is_resumed(name, len, policy));

@@ -134,6 +134,7 @@ struct FailingKernel<K> {
 // SAFETY: forwards to the inner kernel.
 unsafe impl<K: Kernel> Submit for FailingKernel<K> {
     type Host = K::Host;
+    const MAX_PIECE_BYTES: u64 = K::MAX_PIECE_BYTES;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         self.kernel.submit(token, op)

@@ -12,19 +12,22 @@ use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
 use crate::beneath;
 use crate::descriptor::borrow;
 use crate::discard::DiscardBuffer;
-use crate::{Access, Blocking, Fd, FileRange, Listing, Metadata, PathAt, WriteAt};
+use crate::{Access, Blocking, Fd, File, FileRange, Listing, Metadata, PathAt, WriteAt};
 
 /// Returns whether reading a part of a file would block, as far as the file system reports it.
 ///
-/// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` finds for the first and the last byte whether their
-/// reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page, alone.
-/// Where cachestat(2) is not permitted, preadv2(2) reads all of the part. Overlayfs supports neither, so there every
-/// part counts as cold.
+/// cachestat(2) finds a missing page. preadv2(2) with `RWF_NOWAIT` finds for a byte of each block and the last one
+/// whether their reads have ended, which cachestat(2) does not. It comes second, because it begins to read a missing page,
+/// alone. Where cachestat(2) is not permitted, preadv2(2) reads all of the part, and one that is longer than a block counts
+/// as cold. Overlayfs supports neither, so there every part counts as cold.
 pub(crate) fn is_cold(part: FileRange) -> bool {
     match has_gap(part) {
         Some(true) => true,
-        Some(false) => is_byte_cold(part.file, part.offset) || is_byte_cold(part.file, part.last()),
-        None => would_read_block(part),
+        Some(false) => {
+            let mut ends = (part.offset..part.last()).step_by(File::BLOCK_BYTES as usize);
+            ends.any(|at| is_byte_cold(part.file, at)) || is_byte_cold(part.file, part.last())
+        }
+        None => u64::from(part.len) > File::BLOCK_BYTES || would_read_block(part),
     }
 }
 

@@ -25,6 +25,9 @@ pub unsafe trait Submit {
     /// The machine of the descriptors.
     type Host: Host;
 
+    /// Maximum number of bytes of a file that one operation sends: of longer ones it sends as many.
+    const MAX_PIECE_BYTES: u64 = File::MAX_PIECE_BYTES;
+
     /// Returns whether each turn scans all descriptors, so that its cost grows with their number.
     fn scans_all_fds(&self) -> bool {
         false

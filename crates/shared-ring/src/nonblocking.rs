@@ -171,15 +171,12 @@ pub(crate) fn sent_file(sent: u32, len: u32) -> Outcome {
 pub fn must_read(system: &mut impl System, file: &File, offset: u64, len: &mut u32) -> bool {
     const BLOCK: u32 = File::BLOCK_BYTES as u32;
     const { assert!(BLOCK > MAX_READ_BYTES) };
-    let part = FileRange { file: file.fd(), offset, len: *len };
-    for len_found in [*len, BLOCK, MAX_READ_BYTES] {
-        let first = FileRange { len: len_found, ..part };
-        if len_found <= *len && !is_part_cold(system, file, first) {
-            *len = len_found;
-            return false;
-        }
-    }
-    true
+    let shorter = [BLOCK, MAX_READ_BYTES].into_iter().filter(|shorter| shorter < len);
+    let lens = std::iter::once(*len).chain(shorter);
+    let mut parts = lens.map(|len| FileRange { file: file.fd(), offset, len });
+    let Some(cached) = parts.find(|part| !is_part_cold(system, file, *part)) else { return true };
+    *len = cached.len;
+    false
 }
 
 /// Begins to wait for the disk, as a send to a socket found its part cold. Cuts the `len` of the send to what can be sent

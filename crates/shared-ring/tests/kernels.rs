@@ -168,6 +168,7 @@ impl<K: Kernel> Tested<K> {
 // SAFETY: it forwards to its kernel.
 unsafe impl<K: Kernel> Submit for Tested<K> {
     type Host = K::Host;
+    const MAX_PIECE_BYTES: u64 = K::MAX_PIECE_BYTES;
 
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         if let Submitted::Done(outcome) = self.kernel.submit(token, op)? {

@@ -26,24 +26,27 @@ enum Next {
     Wait,
 }
 
-/// Returns the length of a piece of at most `max` bytes. If the piece leaves a block, it ends with a block.
-fn piece_at(start: u64, max: u32) -> u64 {
-    let end = start.saturating_add(max.into());
-    let past_block = end % File::BLOCK_BYTES;
-    if end - start > past_block { end - past_block - start } else { end - start }
+/// Returns the length of a piece of at most `max` bytes, of a kernel that sends up to `longest` at a time. A piece that begins
+/// with a block has several, and another one, behind what a socket has taken, ends with its block: a slow client takes
+/// less than that, and the file is looked at, and the end of it waited for, at each piece that could be longer.
+fn piece_at(start: u64, max: u32, longest: u64) -> u64 {
+    const BLOCK: u64 = File::BLOCK_BYTES;
+    let aligned_to = if start.is_multiple_of(BLOCK) { longest } else { BLOCK };
+    let len = u64::from(max).min(aligned_to - start % aligned_to);
+    if len > BLOCK { len - len % BLOCK } else { len }
 }
 
 /// Takes the next item to send from the queue. A file stays there until it is sent.
 fn next_send(
     connection: &mut Connection,
     fd: Fd,
-    max_file_bytes: u32,
+    (max_file_bytes, longest): (u32, u64),
     when_cold: WhenCold,
 ) -> Option<Op> {
     if let SendItem::File(QueuedFile { file, left, .. }) = connection.queue.front()? {
         let max = max_file_bytes.clamp(1, MAX_FILE_BYTES);
         let bytes_left = left.end - left.start;
-        let len = bytes_left.min(piece_at(left.start, max)) as u32;
+        let len = bytes_left.min(piece_at(left.start, max, longest)) as u32;
         let (file, offset, is_last) = (file.clone(), left.start, bytes_left == u64::from(len));
         let op = Op::SendFile { fd, file, offset, len, is_last, when_cold };
         return Some(op);
@@ -163,7 +166,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
         };
         let connection = self.io.connection(slot);
-        let Some(op) = next_send(connection, fd, max_file_bytes, when_cold) else {
+        let Some(op) = next_send(connection, fd, (max_file_bytes, K::MAX_PIECE_BYTES), when_cold)
+        else {
             return Next::Wait;
         };
         if let Op::SendFile { offset, len, is_last, .. } = op {
@@ -364,13 +368,17 @@ mod tests {
     }
 
     #[test]
-    fn piece_that_leaves_a_block_ends_with_one() {
+    fn piece_of_several_blocks_begins_and_ends_with_one() {
         const BLOCK: u64 = File::BLOCK_BYTES;
-        assert_eq!(piece_at(0, MAX_FILE_BYTES), 4 * BLOCK);
-        assert_eq!(piece_at(1, MAX_FILE_BYTES), 4 * BLOCK - 1);
-        assert_eq!(piece_at(BLOCK - 1, MAX_FILE_BYTES), 3 * BLOCK + 1);
-        assert_eq!(piece_at(BLOCK - 10, 20), 10);
-        assert_eq!(piece_at(BLOCK, 20), 20);
-        assert_eq!(piece_at(u64::MAX - 5, 20), 5);
+        let at = |start, max| piece_at(start, max, 4 * BLOCK);
+        assert_eq!(at(0, MAX_FILE_BYTES), 4 * BLOCK);
+        assert_eq!(at(BLOCK, MAX_FILE_BYTES), 3 * BLOCK);
+        assert_eq!(at(7 * BLOCK, MAX_FILE_BYTES), BLOCK);
+        assert_eq!(at(1, MAX_FILE_BYTES), BLOCK - 1);
+        assert_eq!(at(BLOCK - 10, 20), 10);
+        assert_eq!(at(BLOCK, 20), 20);
+        assert_eq!(at(0, 2 * BLOCK as u32 + 1), 2 * BLOCK);
+        assert_eq!(at(u64::MAX - 5, 20), 6);
+        assert_eq!(piece_at(0, MAX_FILE_BYTES, BLOCK), BLOCK);
     }
 }

@@ -25,6 +25,7 @@ use shared_ring::author::{
 };
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
 use shared_ring::calls::Executor as By;
+use shared_ring::files::File;
 use shared_ring::nonblocking;
 use shared_ring::{
     Completion, Counters, EngineConfig, Host, Kernel, KernelError, Occupancy, Op, OpKind, Outcome,
@@ -274,6 +275,8 @@ impl FlexScKernel {
 // that hang use only numbers of operations that are leaked.
 unsafe impl Submit for FlexScKernel {
     type Host = Machine;
+    /// A posted call may wait, and then sends all that it was posted for: see [`nonblocking::cut_to_block`].
+    const MAX_PIECE_BYTES: u64 = File::BLOCK_BYTES;
 
     fn submit(&mut self, token: Token, mut op: Op) -> Result<Submitted, SubmitError> {
         match &mut op {

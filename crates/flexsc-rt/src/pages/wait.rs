@@ -48,8 +48,10 @@ impl Pages {
         timeout: Option<Duration>,
         every: u32,
     ) -> Result<bool, Error> {
+        // Before calls in place, whose time is not that of calls that have ended.
+        let has_ended = !self.is_in_child() && self.take_from_threads();
         self.execute()?;
-        if self.take_from_threads() {
+        if self.take_from_threads() || has_ended {
             self.busy_turns = self.busy_turns.wrapping_add(1);
             self.look_while_busy(every)?;
             return Ok(true);

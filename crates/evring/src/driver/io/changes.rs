@@ -74,6 +74,8 @@ impl<K: Submit> Io<K> {
         }
         versions.forget(slot);
         if !is_last && let Some(version) = versions.of(slot, file) {
+            // The socket may take less than the piece.
+            let end = end.min(left.start + File::BLOCK_BYTES);
             version.note_bytes(kernel.host(), file, end, Blocking::NoBlock);
         }
         Contents::Same
