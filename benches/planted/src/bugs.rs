@@ -368,8 +368,8 @@ bugs! {
 
     /// More bytes of a file that has grown are sent than promised.
     GrowthSent, "crates/evring/src/driver/send.rs":
-        "let len = bytes_left.min(piece_at(left.start, max)) as u32;" =>
-        "let piece = piece_at(left.start, max);
+        "let len = bytes_left.min(piece_at(left.start, max, longest)) as u32;" =>
+        "let piece = piece_at(left.start, max, longest);
         let len = if PLANTED { piece } else { bytes_left.min(piece) } as u32;
         let bytes_left = bytes_left.max(len.into());";
 

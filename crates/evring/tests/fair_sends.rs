@@ -13,8 +13,7 @@ use evring::send_policy::{SendPolicy, SendResult, SendState, SendStep};
 use evring::{Chunk, Close, Commands, Config, ConnId};
 use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
 
-const PIECES: u64 = 3;
-const FILE_BYTES: u64 = PIECES * File::MAX_PIECE_BYTES;
+const FILE_BYTES: u64 = 3 * File::MAX_PIECE_BYTES;
 
 thread_local! {
     /// The pieces of files that were sent, in order.
@@ -106,8 +105,12 @@ fn connection_sends_one_long_piece_of_a_file_per_turn() {
         by.serve(&machine, &config, app, |_| {}).unwrap();
         assert_eq!(machine.verdict().failure, None, "{by:?}");
         let sent = SENT.take();
-        assert_eq!(sent.len() as u64, 2 * PIECES, "{by:?}: {sent:?}");
-        assert!(sent.iter().all(|(_, bytes)| u64::from(*bytes) == File::MAX_PIECE_BYTES));
+        let longest = match by {
+            By::FlexSc => File::BLOCK_BYTES,
+            By::Ring | By::Engine => File::MAX_PIECE_BYTES,
+        };
+        assert_eq!(sent.len() as u64, 2 * FILE_BYTES / longest, "{by:?}: {sent:?}");
+        assert!(sent.iter().all(|(_, bytes)| u64::from(*bytes) == longest));
         assert!(sent.windows(2).all(|pair| pair[0].0 != pair[1].0), "{by:?}: {sent:?}");
     }
 }
