@@ -95,7 +95,7 @@ impl Pool {
 
     /// Looks at the threads: interrupts calls that are cancelled, and takes pages over from threads in the calls in
     /// which they were seen before. Returns whether there is a call to interrupt.
-    fn beat(&self, state: &mut PoolState, seen: &mut [ThreadCall]) -> bool {
+    pub(super) fn beat(&self, state: &mut PoolState, seen: &mut [ThreadCall]) -> bool {
         let mut cancelling = false;
         for (number, seen) in seen.iter_mut().enumerate() {
             let thread = &self.threads[number];
