@@ -24,9 +24,10 @@ pub struct FileVersions {
 
 impl FileVersions {
     /// Returns whether a server may send `byte` at offset `at` of a file with initial content `original`, after the bytes
-    /// before. A server that looks at a file before each piece continues a piece with a newer version, but sends no further
-    /// one. A piece ends at a multiple of its maximum length, or before.
+    /// before. A server that looks at a file between its blocks continues a block with a newer version, but sends no
+    /// further block. A piece of several blocks, which begins with one, may be all of a newer version.
     pub fn accepts(&mut self, original: &[u8], at: usize, byte: u8) -> bool {
+        const BLOCK_BYTES: usize = File::BLOCK_BYTES as usize;
         const PIECE_BYTES: usize = File::MAX_PIECE_BYTES as usize;
         let difference = byte ^ byte_of(0, original, at);
         if self.last.is_none_or(|last| last * 0x1d != difference) {
@@ -42,7 +43,10 @@ impl FileVersions {
             self.found |= 1 << version;
             self.last = Some(version);
         }
-        self.switched_at.is_none_or(|from| from / PIECE_BYTES == at / PIECE_BYTES)
+        self.switched_at.is_none_or(|from| {
+            let max = if from.is_multiple_of(BLOCK_BYTES) { PIECE_BYTES } else { BLOCK_BYTES };
+            from / max == at / max
+        })
     }
 }
 
@@ -50,6 +54,7 @@ impl FileVersions {
 mod tests {
     use super::*;
 
+    const BLOCK: usize = File::BLOCK_BYTES as usize;
     const PIECE: usize = File::MAX_PIECE_BYTES as usize;
 
     /// Returns whether bytes of these versions at these offsets are accepted one after another.
@@ -61,12 +66,13 @@ mod tests {
     }
 
     #[test]
-    fn piece_continues_with_a_newer_version_and_the_next_piece_does_not() {
-        assert!(accepts(&[(0, 0), (0, PIECE), (0, 2 * PIECE)]));
+    fn block_or_piece_continues_with_a_newer_version_and_the_next_one_does_not() {
+        assert!(accepts(&[(0, 0), (0, BLOCK), (0, 2 * PIECE)]));
         assert!(accepts(&[(3, 0), (3, PIECE)]));
-        assert!(accepts(&[(0, 0), (1, 1), (2, PIECE - 1)]));
-        assert!(!accepts(&[(0, 0), (1, 1), (1, PIECE)]));
-        assert!(!accepts(&[(0, 0), (1, PIECE), (1, 2 * PIECE)]));
+        assert!(accepts(&[(0, 0), (1, 1), (2, BLOCK - 1)]));
+        assert!(!accepts(&[(0, 0), (1, 1), (1, BLOCK)]));
+        assert!(accepts(&[(0, 0), (1, BLOCK), (1, PIECE - 1)]));
+        assert!(!accepts(&[(0, 0), (1, BLOCK), (1, PIECE)]));
         assert!(!accepts(&[(1, 0), (2, 1), (1, 2)]), "an old version does not come back");
     }
 

@@ -98,26 +98,31 @@ impl Machine {
     }
 
     pub(crate) fn read(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
-        let len = self.load(part)?;
+        let len = self.load(part, true)?;
         let len = self.shorten(len, Fault::ShortRead);
         self.copy(part, len)
     }
 
     /// Reads all bytes that the file has of a part.
     pub(crate) fn read_part(&self, part: FileRange) -> Result<Vec<u8>, Errno> {
-        let len = self.load(part)?;
+        let len = self.load(part, true)?;
         self.copy(part, len)
     }
 
     /// Sends a piece of a file that fits into a pipe.
-    pub(super) fn send_piece(&self, fd: Fd, piece: FileRange) -> Result<usize, Errno> {
+    pub(super) fn send_piece(
+        &self,
+        fd: Fd,
+        piece: FileRange,
+        may_change: bool,
+    ) -> Result<usize, Errno> {
         let mut state = self.state();
         let node = state.file(piece.file, "sendfile")?;
         let end = state.connected(fd, "sendfile")?;
         let is_cold = state.page_cache.is_cold(node, piece) == Some(true);
         state.page_cache.blocking_sends += u64::from(is_cold);
         drop(state);
-        let len = self.load(piece)?;
+        let len = self.load(piece, may_change)?;
         if len == 0 {
             return Ok(0);
         }
@@ -135,15 +140,15 @@ impl Machine {
         Ok(state.disk.read(node, part.offset, len as u32)?.to_vec())
     }
 
-    /// Reads a part of a file into memory. Returns how many bytes the file has of it.
-    fn load(&self, part: FileRange) -> Result<usize, Errno> {
+    /// Reads a part of a file into memory. Returns how many bytes the file has of it, which may change then.
+    fn load(&self, part: FileRange, may_change: bool) -> Result<usize, Errno> {
         let mut state = self.state();
         let node = state.file(part.file, "read")?;
         if !state.page_cache.read(node, part) || state.file_fault(Fault::DiskError, Some(node)) {
             return Err(Errno::IO);
         }
         state.page_cache.read_ahead(node, part);
-        if state.file_fault(Fault::FileChanges, Some(node)) {
+        if may_change && state.file_fault(Fault::FileChanges, Some(node)) {
             state.change(node);
         }
         Ok(state.disk.read(node, part.offset, part.len)?.len())

@@ -104,10 +104,13 @@ impl System for Machine {
         self.may_be_signalled(true);
         self.interrupted()?;
         let mut sent = 0;
+        // No server can notice that a file changes during a call. Clients accept it within a block.
+        let first = part.offset % File::BLOCK_BYTES;
+        let may_change = first + u64::from(part.len) <= File::BLOCK_BYTES;
         loop {
             let (offset, remaining) = (part.offset + u64::from(sent), part.len - sent);
             let len = remaining.min(PIPE_BYTES);
-            let n = match self.send_piece(fd, FileRange { offset, len, ..part }) {
+            let n = match self.send_piece(fd, FileRange { offset, len, ..part }, may_change) {
                 Ok(n) => n as u32,
                 Err(_) if sent > 0 => 0,
                 Err(errno) => return Err(errno),

@@ -55,8 +55,8 @@ fn looks_at(start: u64, end: u64, is_last: bool) -> bool {
 }
 
 impl<K: Submit> Io<K> {
-    /// Returns the contents of the file at the front of a queue before its bytes up to `end` are sent. Of a file that is not
-    /// sent in one piece, notes some bytes before.
+    /// Returns the contents of the file at the front of a queue before its bytes up to `end` are sent. Of a file of which more
+    /// than a block is sent, notes some bytes before.
     pub(crate) fn contents_before(&mut self, slot: u32, end: u64) -> Contents {
         let Io { kernel, connections, sent_versions: versions, .. } = self;
         let Some(SendItem::File(queued)) = connections[slot as usize].queue.front() else {
@@ -73,10 +73,11 @@ impl<K: Submit> Io<K> {
             };
         }
         versions.forget(slot);
-        if !is_last && let Some(version) = versions.of(slot, file) {
-            // The socket may take less than the piece.
-            let end = end.min(left.start + File::BLOCK_BYTES);
-            version.note_bytes(kernel.host(), file, end, Blocking::NoBlock);
+        // The socket may take less than the piece.
+        let first_end = end.min(left.start + File::BLOCK_BYTES);
+        let has_more = !is_last || end > first_end;
+        if has_more && let Some(version) = versions.of(slot, file) {
+            version.note_bytes(kernel.host(), file, first_end, Blocking::NoBlock);
         }
         Contents::Same
     }
