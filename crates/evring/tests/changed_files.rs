@@ -1,6 +1,6 @@
 //! Files that are written to while they are sent, on every mechanism.
 
-use crate::sends_file::SendsFile;
+use crate::sends_file::sends_whole_file;
 use crate::server;
 
 use std::fs;
@@ -116,14 +116,8 @@ fn in_time(name: &str, test: impl Fn() -> bool) {
 
 /// Returns an application that sends a file of this length to each client, and reports why connections closed.
 fn sends_file(len: usize, reasons: Sender<CloseReason>) -> impl Application {
-    SendsFile {
-        send: move |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..len as u64));
-            io.close(id, Close::Flush);
-        },
-        // The receiver may be gone.
-        closed: move |reason| drop(reasons.send(reason)),
-    }
+    // The receiver may be gone.
+    sends_whole_file(len as u64, move |reason| drop(reasons.send(reason)))
 }
 
 /// Changes a file of `len` bytes after its first bytes have arrived, with each policy on each mechanism. Calls `check` with

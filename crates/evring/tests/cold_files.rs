@@ -1,7 +1,7 @@
 //! Files that are not in the page cache of a simulated machine, sent by the ring, by the engine and by posted calls.
 
 use crate::disk_file::{DiskFile, contents};
-use crate::sends_file::SendsFile;
+use crate::sends_file::{SendsFile, sends_whole_file};
 use crate::server::{Server, listening, one_by_one};
 
 use std::cell::Cell;
@@ -350,13 +350,7 @@ fn cold_reads_on(name: &'static str, policy: FileDelivery, file: &DiskFile) -> u
         c.roots = vec![file.root.path().to_owned()];
         c.send_policy = policy.send_policy();
     });
-    let server = Server::start(name, config, || SendsFile {
-        send: |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..FILE_BYTES));
-            io.close(id, Close::Flush);
-        },
-        closed: |_| {},
-    });
+    let server = Server::start(name, config, || sends_whole_file(FILE_BYTES, |_| {}));
     let mut client = server.connect();
     client.write_all(b"x").unwrap();
     let mut got = Vec::new();

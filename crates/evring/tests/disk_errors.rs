@@ -1,8 +1,8 @@
 //! A disk error (EIO) in the middle of a file that is sent: the reply is cut and the connection closed, on the
 //! simulated machine and with a real file.
 
-use crate::disk_file::contents;
-use crate::sends_file::SendsFile;
+use crate::downloader::{Downloader, config, machine};
+use crate::sends_file::sends_whole_file;
 use crate::server;
 
 use std::ffi::c_void;
@@ -11,15 +11,12 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::ptr::null_mut;
 use std::sync::mpsc::{self, Sender};
-use std::time::Duration;
 
 use evring::files::File;
 use evring::mechanisms::{EventLoop, Mode};
 use evring::sockets::BufferSizes;
-use evring::{Application, Chunk, Close, CloseReason, Commands, Config, Cx, FileDelivery, Rx};
-use evring_sim::{
-    Fault, Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel,
-};
+use evring::{Application, Chunk, Close, CloseReason, Commands, Cx, FileDelivery, Rx};
+use evring_sim::{Fault, Faults, SimKernel};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -36,73 +33,27 @@ fn errno_of(reason: &CloseReason) -> Option<i32> {
     }
 }
 
-/// A client that receives the file, or a part of it.
-#[derive(Default)]
-struct Client {
-    line: Option<PeerConn>,
-    received: Vec<u8>,
-    result: Option<Sender<usize>>,
-}
-
-impl Peer for Client {
-    fn step(&mut self, net: &mut Net<'_>) -> Next {
-        let Some(line) = &self.line else {
-            let Some(line) = net.connect("10.0.0.1:7".parse().unwrap()) else {
-                return Next::After(Duration::from_millis(1));
-            };
-            net.send(&line, b"x");
-            self.line = Some(line);
-            return Next::Ready;
-        };
-        match net.receive(line, 10_000, &mut self.received) {
-            ReceiveResult::Bytes(_) => return Next::Ready,
-            ReceiveResult::Nothing => return Next::Wait,
-            _ if contents(FILE_BYTES as u64).starts_with(&self.received) => {}
-            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
-        }
-        net.close(self.line.take().expect("just used"));
-        self.result.take().unwrap().send(self.received.len()).unwrap();
-        Next::Done
-    }
-
-    fn waits_for(&self) -> String {
-        "a file".to_owned()
-    }
-}
-
 /// Returns the number of bytes that arrived, and the error with which the connection ended.
 fn simulated(policy: FileDelivery, seed: u64) -> (usize, Option<i32>) {
-    let plan = Plan::default().with(|p| {
+    let machine = machine(FILE_BYTES as u64, |p| {
         p.seed = seed;
         p.faults = Faults::NONE.with(Fault::DiskError);
         // Every other run has an error, unless it ends before.
         p.max_faults = seed % 2;
         p.room = Some(20_000);
-        p.steps = 1_000_000;
     });
-    let machine = Machine::new(&plan);
-    machine.add_file("site/file", contents(FILE_BYTES as u64));
-    let config = Config::default().with(|c| {
-        c.listen = vec!["10.0.0.1:7".parse().unwrap()];
-        c.roots = vec!["/site".into()];
-        c.send_policy = policy.send_policy();
-    });
+    let config = config(|c| c.send_policy = policy.send_policy());
     let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
     let server = EventLoop::new(kernel, &config).unwrap();
     let remote = server.remote();
-    let ((length, arrived), (reason, closed)) = (mpsc::channel(), mpsc::channel());
-    machine.add_peer(Client { result: Some(length), ..Client::default() });
+    let (reason, closed) = mpsc::channel();
+    let end = Downloader::add(&machine, FILE_BYTES as u64, None);
     machine.on_end(move || remote.stop());
-    let result = server.run(SendsFile {
-        send: |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..FILE_BYTES as u64));
-            io.close(id, Close::Flush);
-        },
-        closed: |closed| reason.send(errno_of(&closed)).unwrap(),
-    });
+    let closed_by = |closed: CloseReason| reason.send(errno_of(&closed)).unwrap();
+    let result = server.run(sends_whole_file(FILE_BYTES as u64, closed_by));
     assert_eq!(machine.verdict().failure, None, "{policy}, seed {seed}");
     result.unwrap();
-    (arrived.recv().unwrap(), closed.recv().unwrap())
+    (end.get().unwrap().bytes as usize, closed.recv().unwrap())
 }
 
 #[test]

@@ -2,20 +2,17 @@
 
 use crate::cold_files::By;
 use crate::disk_file::{DiskFile, contents};
-use crate::sends_file::SendsFile;
+use crate::downloader::{Downloader, Pace, config, machine};
+use crate::sends_file::sends_whole_file;
 use crate::server::{Server, listening, one_by_one};
 
-use std::cell::Cell;
 use std::io::{Read, Write};
-use std::net::SocketAddr;
 use std::path::Path;
-use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use evring::send_policy::{SendPolicy, SendResult, SendState, SendStep};
-use evring::{Chunk, Close, Commands, Config, ConnId, FileDelivery, Stats};
-use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult};
+use evring::{Config, ConnId, FileDelivery, Stats};
 
 const PARTS: u64 = 32;
 const PART_BYTES: u64 = 64 * 1024;
@@ -27,58 +24,6 @@ const DISK_TIME: Duration = Duration::from_millis(10);
 /// Size of the buffers of a socket, and number of bytes that the client takes at a time.
 const ROOM: usize = 4096;
 const STEP_TIME: Duration = Duration::from_micros(625);
-
-fn at() -> SocketAddr {
-    "10.0.0.1:7".parse().unwrap()
-}
-
-/// A client that takes bytes at a limited rate.
-struct SlowClient {
-    line: Option<PeerConn>,
-    received: Vec<u8>,
-    next_at: Duration,
-    ended_at: Rc<Cell<Duration>>,
-}
-
-impl Peer for SlowClient {
-    fn step(&mut self, net: &mut Net<'_>) -> Next {
-        let Some(line) = &self.line else {
-            self.line = net.connect(at());
-            if let Some(line) = &self.line {
-                net.send(line, b"x");
-            }
-            return Next::After(STEP_TIME);
-        };
-        // It is called for bytes that have arrived, too.
-        let early = self.next_at.saturating_sub(net.now());
-        if !early.is_zero() {
-            return Next::After(early);
-        }
-        self.next_at = net.now() + STEP_TIME;
-        match net.receive(line, ROOM, &mut self.received) {
-            ReceiveResult::Nothing | ReceiveResult::Bytes(_) => return Next::After(STEP_TIME),
-            _ if self.received == contents(FILE_BYTES) => {}
-            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
-        }
-        self.ended_at.set(net.now());
-        net.close(self.line.take().expect("just used"));
-        Next::Done
-    }
-
-    fn waits_for(&self) -> String {
-        "a file".to_owned()
-    }
-}
-
-fn sends_file() -> impl evring::Application {
-    SendsFile {
-        send: |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..FILE_BYTES));
-            io.close(id, Close::Flush);
-        },
-        closed: |_| {},
-    }
-}
 
 /// The results of a download.
 struct Download {
@@ -101,41 +46,31 @@ fn downloads(
     (clients, room): (usize, usize),
     change: impl FnOnce(&mut Config),
 ) -> Download {
-    let machine = Machine::new(&Plan::default().with(|p| {
-        p.seed = 1;
-        p.faults = Faults::NONE;
-        p.room = Some(room);
-        p.steps = 10_000_000;
-    }));
-    machine.add_file("site/file", contents(FILE_BYTES));
+    let machine = machine(FILE_BYTES, |p| p.room = Some(room));
     machine.read_nothing_ahead();
     machine.set_disk_time(DISK_TIME);
     if !is_cached {
         machine.evict("site/file", false);
     }
-    let config = Config::default().with(|c| {
-        c.listen = vec![at()];
-        c.roots = vec!["/site".into()];
+    let config = config(|c| {
         c.send_policy = FileDelivery::Ded.send_policy();
         change(c);
     });
-    let ended_at = Rc::new(Cell::new(Duration::ZERO));
-    for _ in 0..clients {
-        machine.add_peer(SlowClient {
-            line: None,
-            received: Vec::new(),
-            next_at: Duration::ZERO,
-            ended_at: Rc::clone(&ended_at),
-        });
-    }
+    let pace = Pace { bytes: ROOM, interval: STEP_TIME, until: FILE_BYTES as usize };
+    let add = |_| Downloader::add(&machine, FILE_BYTES, Some(pace));
+    let ends: Vec<_> = (0..clients).map(add).collect();
     let (mut queued, mut with_read) = (0, 0);
-    let stats = by.serve(&machine, &config, sends_file(), |usage| {
+    let app = sends_whole_file(FILE_BYTES, |_| {});
+    let stats = by.serve(&machine, &config, app, |usage| {
         queued = queued.max(usage.queued);
         with_read = with_read.max(usage.queued + usage.read_ahead_bytes);
         assert!(usage.read_ahead_bytes <= config.max_buffered_bytes / 2);
     });
     assert_eq!(machine.verdict().failure, None, "{by:?}");
-    Download { time: ended_at.get(), queued, with_read, stats: stats.unwrap() }
+    let ends: Vec<_> = ends.iter().map(|end| end.get().unwrap()).collect();
+    assert!(ends.iter().all(|end| end.bytes == FILE_BYTES), "{by:?}");
+    let time = ends.iter().map(|end| end.ended_at).max().unwrap();
+    Download { time, queued, with_read, stats: stats.unwrap() }
 }
 
 #[test]
@@ -240,7 +175,8 @@ fn policy_did_not_know_whether_a_read_waited_for_the_disk() {
         })
     };
     one_by_one(|name| {
-        let server = Server::start(name, config(file.root.path()), sends_file);
+        let server =
+            Server::start(name, config(file.root.path()), || sends_whole_file(FILE_BYTES, |_| {}));
         reads_of_download(&server);
         assert_eq!(reads_of_download(&server), [PARTS, 0], "{name}: the file is cached");
         if file.evict() {

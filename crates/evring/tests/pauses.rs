@@ -2,30 +2,23 @@
 
 use crate::cold_files::By;
 use crate::disk_file::contents;
-use crate::sends_file::SendsFile;
+use crate::downloader::{Downloader, Pace, at, config, machine};
+use crate::sends_file::{SendsFile, sends_whole_file};
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::io;
 use std::mem;
-use std::net::SocketAddr;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath, MAX_READ_BYTES, WriteAt};
 use evring::mechanisms::{EventLoop, Mode};
 use evring::send_policy::{SendPolicy, SendState, SendStep};
-use evring::{
-    Application, Chunk, Close, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx, Stats,
-};
-use evring_sim::{Faults, Machine, Net, Next, Peer, PeerConn, Plan, ReceiveResult, SimKernel};
+use evring::{Application, Chunk, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx, Stats};
+use evring_sim::{Net, Next, Peer, PeerConn, SimKernel};
 
 const CLIENTS: usize = 64;
 const FILE_BYTES: u64 = 500;
-
-fn at() -> SocketAddr {
-    "10.0.0.1:7".parse().unwrap()
-}
 
 thread_local! {
     /// Number of connections that were continued since the driver has last looked at completions.
@@ -51,67 +44,22 @@ impl SendPolicy for PausesOnce {
     }
 }
 
-/// A client that receives the file, or only a part of it.
-#[derive(Default)]
-struct Client {
-    gets_part: bool,
-    line: Option<PeerConn>,
-    received: Vec<u8>,
-}
-
-impl Peer for Client {
-    fn step(&mut self, net: &mut Net<'_>) -> Next {
-        let Some(line) = &self.line else {
-            self.line = net.connect(at());
-            if let Some(line) = &self.line {
-                net.send(line, b"x");
-            }
-            return Next::After(Duration::from_millis(1));
-        };
-        match net.receive(line, 1_000, &mut self.received) {
-            ReceiveResult::Bytes(_) => return Next::Ready,
-            ReceiveResult::Nothing => return Next::Wait,
-            _ if self.gets_part || self.received == contents(FILE_BYTES) => {}
-            got => net.fail(format!("{got:?} after {} bytes", self.received.len())),
-        }
-        net.close(self.line.take().expect("just used"));
-        Next::Done
-    }
-
-    fn waits_for(&self) -> String {
-        "a file".to_owned()
-    }
-}
-
 #[test]
 fn all_pauses_that_had_ended_came_before_what_had_arrived_meanwhile() {
-    let machine = Machine::new(&Plan::default().with(|p| {
-        p.faults = Faults::NONE;
-        p.steps = 1_000_000;
-    }));
-    machine.add_file("site/file", contents(FILE_BYTES));
-    let config = Config::default().with(|c| {
-        c.listen = vec![at()];
-        c.roots = vec!["/site".into()];
-        c.send_policy = Some(|| Box::<PausesOnce>::default());
-    });
-    (0..CLIENTS).for_each(|_| machine.add_peer(Client::default()));
+    let machine = machine(FILE_BYTES, |_| {});
+    let config = config(|c| c.send_policy = Some(|| Box::<PausesOnce>::default()));
+    let ends = [(); CLIENTS].map(|()| Downloader::add(&machine, FILE_BYTES, None));
     let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
     let server = EventLoop::new(kernel, &config).unwrap();
     let remote = server.remote();
     machine.on_end(move || remote.stop());
     let numbers = RefCell::new(Vec::new());
-    let app = SendsFile {
-        send: |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..FILE_BYTES));
-            io.close(id, Close::Flush);
-        },
-        closed: |_| {},
-    };
+    let app = sends_whole_file(FILE_BYTES, |_| {});
     // It is called after each completion and each turn.
     let inspect = |_: &_| numbers.borrow_mut().push(CONTINUED.replace(0));
     server.run_inspected(app, inspect).unwrap();
     assert_eq!(machine.verdict().failure, None);
+    assert!(ends.iter().all(|end| end.get().unwrap().bytes == FILE_BYTES));
     let numbers = numbers.into_inner();
     assert_eq!(numbers.iter().sum::<usize>(), CLIENTS);
     let max = *numbers.iter().max().unwrap();
@@ -163,16 +111,8 @@ impl Peer for Resets {
 #[test]
 fn entries_of_pauses_of_closed_connections_are_removed() {
     for by in By::ALL {
-        let machine = Machine::new(&Plan::default().with(|p| {
-            p.faults = Faults::NONE;
-            p.steps = 1_000_000;
-        }));
-        machine.add_file("site/file", contents(FILE_BYTES));
-        let config = Config::default().with(|c| {
-            c.listen = vec![at()];
-            c.roots = vec!["/site".into()];
-            c.send_policy = Some(|| Box::new(AlwaysPauses));
-        });
+        let machine = machine(FILE_BYTES, |_| {});
+        let config = config(|c| c.send_policy = Some(|| Box::new(AlwaysPauses)));
         machine.add_peer(Resets { line: None, left: 20, next_at: Duration::ZERO });
         let app = SendsFile {
             send: |io: &mut dyn Commands, id, file| {
@@ -269,21 +209,15 @@ impl Application for WritesAndSends {
 /// with that one.
 #[test]
 fn pause_in_a_pause_shortened_the_next_one() {
-    let machine = Machine::new(&Plan::default().with(|p| {
-        p.faults = Faults::NONE;
-        p.steps = 1_000_000;
-    }));
-    machine.add_file("site/file", contents(WRITTEN_BYTES));
+    let machine = machine(WRITTEN_BYTES, |_| {});
     // A read of what is cached completes at once.
     machine.evict("site/file", false);
     machine.read_nothing_ahead();
-    let config = Config::default().with(|c| {
-        c.listen = vec![at()];
-        c.roots = vec!["/site".into()];
+    let config = config(|c| {
         c.writable_roots = vec![Root(0)];
         c.send_policy = Some(|| Box::<PausesWhileReading>::default());
     });
-    machine.add_peer(Client { gets_part: true, ..Client::default() });
+    Downloader::add(&machine, WRITTEN_BYTES, None);
     let kernel = SimKernel::new(&machine, &config.uring_config(Mode::Deferred).unwrap()).unwrap();
     let server = EventLoop::new(kernel, &config).unwrap();
     let remote = server.remote();
@@ -302,53 +236,6 @@ const SLOW_ROOM: usize = 131_072;
 const SLOW_FILE_BYTES: u64 = 1_500_000;
 const SLOW_STEP: Duration = Duration::from_millis(100);
 
-/// A client that is slow at first, and then takes all that arrives.
-struct BecomesFaster {
-    /// Number of bytes that it takes slowly, and of those of a step.
-    slow_bytes: usize,
-    step_bytes: usize,
-    line: Option<PeerConn>,
-    received: Vec<u8>,
-    next_at: Duration,
-    ended_at: Rc<Cell<Duration>>,
-}
-
-impl Peer for BecomesFaster {
-    fn step(&mut self, net: &mut Net<'_>) -> Next {
-        let Some(line) = &self.line else {
-            self.line = net.connect(at());
-            if let Some(line) = &self.line {
-                net.send(line, b"x");
-            }
-            return Next::After(SLOW_STEP);
-        };
-        // It is called for bytes that have arrived, too.
-        let early = self.next_at.saturating_sub(net.now());
-        if !early.is_zero() {
-            return Next::After(early);
-        }
-        let is_slow = self.received.len() < self.slow_bytes;
-        let max = if is_slow { self.step_bytes } else { SLOW_ROOM };
-        match net.receive(line, max, &mut self.received) {
-            ReceiveResult::Nothing | ReceiveResult::Bytes(_) if is_slow => {
-                self.next_at = net.now() + SLOW_STEP;
-                return Next::After(SLOW_STEP);
-            }
-            ReceiveResult::Bytes(_) => return Next::Ready,
-            ReceiveResult::Nothing => return Next::Wait,
-            _ if self.received == contents(SLOW_FILE_BYTES) => {}
-            got => net.fail(format!("{got:?} after {} other bytes", self.received.len())),
-        }
-        self.ended_at.set(net.now());
-        net.close(self.line.take().expect("just used"));
-        Next::Done
-    }
-
-    fn waits_for(&self) -> String {
-        "a file".to_owned()
-    }
-}
-
 /// Returns the time of a download by a client that takes `step_bytes` each 100 ms and becomes faster after `slow_bytes`,
 /// and the statistics of its server.
 fn download_that_becomes_faster(
@@ -357,37 +244,19 @@ fn download_that_becomes_faster(
     (slow_bytes, step_bytes): (usize, usize),
     progress_interval: Duration,
 ) -> (Duration, Stats) {
-    let machine = Machine::new(&Plan::default().with(|p| {
-        p.faults = Faults::NONE;
-        p.room = Some(SLOW_ROOM);
-        p.steps = 10_000_000;
-    }));
-    machine.add_file("site/file", contents(SLOW_FILE_BYTES));
-    let config = Config::default().with(|c| {
-        c.listen = vec![at()];
-        c.roots = vec!["/site".into()];
+    let machine = machine(SLOW_FILE_BYTES, |p| p.room = Some(SLOW_ROOM));
+    let config = config(|c| {
         c.send_policy = policy.send_policy();
         c.progress_interval = progress_interval;
     });
-    let ended_at = Rc::new(Cell::new(Duration::ZERO));
-    machine.add_peer(BecomesFaster {
-        slow_bytes,
-        step_bytes,
-        line: None,
-        received: Vec::new(),
-        next_at: Duration::ZERO,
-        ended_at: Rc::clone(&ended_at),
-    });
-    let app = SendsFile {
-        send: |io: &mut dyn Commands, id, file| {
-            io.send(id, Chunk::File(file, 0..SLOW_FILE_BYTES));
-            io.close(id, Close::Flush);
-        },
-        closed: |_| {},
-    };
+    let pace = Pace { bytes: step_bytes, interval: SLOW_STEP, until: slow_bytes };
+    let end = Downloader::add(&machine, SLOW_FILE_BYTES, Some(pace));
+    let app = sends_whole_file(SLOW_FILE_BYTES, |_| {});
     let stats = by.serve(&machine, &config, app, |_| {});
     assert_eq!(machine.verdict().failure, None, "{by:?}, {policy}, {slow_bytes}");
-    (ended_at.get(), stats.unwrap())
+    let end = end.get().unwrap();
+    assert_eq!(end.bytes, SLOW_FILE_BYTES, "{by:?}, {policy}, {slow_bytes}");
+    (end.ended_at, stats.unwrap())
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::io;
 
 use evring::files::{Access, File, FileOp, FileOutcome, FilePath};
-use evring::{Application, Close, CloseReason, Commands, ConnId, Cx, Root, Rx};
+use evring::{Application, Chunk, Close, CloseReason, Commands, ConnId, Cx, Root, Rx};
 
 /// Opens `file` for each client that sends something.
 pub(crate) struct SendsFile<S, C> {
@@ -11,6 +11,18 @@ pub(crate) struct SendsFile<S, C> {
     pub(crate) send: S,
     /// Gets the reason why a connection closed.
     pub(crate) closed: C,
+}
+
+/// Returns an application that sends all of a file, after which the connection ends.
+pub(crate) fn sends_whole_file(
+    len: u64,
+    closed: impl FnMut(CloseReason),
+) -> SendsFile<impl FnMut(&mut dyn Commands, ConnId, File), impl FnMut(CloseReason)> {
+    let send = move |io: &mut dyn Commands, id, file| {
+        io.send(id, Chunk::File(file, 0..len));
+        io.close(id, Close::Flush);
+    };
+    SendsFile { send, closed }
 }
 
 impl<S, C> Application for SendsFile<S, C>

@@ -11,6 +11,7 @@ mod datagrams;
 mod deferred_reads;
 mod disk_errors;
 mod disk_file;
+mod downloader;
 mod early_reads;
 mod failures;
 mod fair_sends;
