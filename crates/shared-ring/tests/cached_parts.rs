@@ -95,6 +95,11 @@ fn all_of_a_long_part_was_looked_for_before_its_first_block_was_sent() {
     assert_eq!(send_part(&file, LEN, LEN) == Err(SendFileError::Cold), !is_cached);
     let sent = send_part(&file, 0, 2 * LEN).unwrap() as usize;
     assert!((1..=LEN).contains(&sent), "{sent}");
+    // Not less than the block that is cached.
+    let file = shared_ring::files::File::from(OwnedFd::from(file));
+    let mut len = 2 * LEN as u32;
+    assert!(!nonblocking::must_read(&mut Linux::default(), &file, 0, &mut len));
+    assert_eq!(len as usize, if is_cached { 2 * LEN } else { LEN });
 }
 
 #[test]
