@@ -137,15 +137,16 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return Some(io.kernel.now());
         }
         let search = (!io.deferred.is_empty() && !io.stopping).then_some(io.next_search);
-        let retries = io.listeners.iter().filter_map(ListenerState::retry);
-        retries
-            .chain(search)
-            .chain(io.wheel.next())
-            .chain(io.pauses.next())
-            .chain(io.file_ops.next_look())
-            .chain(drain_ends)
-            .chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()))
-            .chain(io.load.overload_ends())
-            .min()
+        let deadlines = [
+            search,
+            io.wheel.next(),
+            io.pauses.next(),
+            io.file_ops.next_look(),
+            drain_ends,
+            io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()),
+            io.load.overload_ends(),
+        ];
+        let retries = io.listeners.iter().map(ListenerState::retry);
+        retries.chain(deadlines).flatten().min()
     }
 }

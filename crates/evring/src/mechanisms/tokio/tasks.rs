@@ -32,6 +32,8 @@ pub(super) struct TokioServer<A: Application, I> {
     pub(super) driver: RefCell<Driver<TokioSubmit, A>>,
     /// Notifies the main task of an earlier deadline, or of the end.
     changed: Notify,
+    /// When the main task wakes up, at the latest.
+    wakes_at: Cell<Option<Instant>>,
     /// Panic of the application in another task.
     pub(super) panic: Cell<Option<Box<dyn Any + Send>>>,
     /// Called after each completion and each step.
@@ -50,16 +52,22 @@ enum AfterRead {
 
 impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioServer<A, I> {
     pub(super) fn new(driver: Driver<TokioSubmit, A>, inspect: I) -> Rc<Self> {
-        let (driver, changed, panic) = (RefCell::new(driver), Notify::new(), Cell::new(None));
-        Rc::new(TokioServer { driver, changed, panic, inspect })
+        Rc::new(TokioServer {
+            driver: RefCell::new(driver),
+            changed: Notify::new(),
+            wakes_at: Cell::new(None),
+            panic: Cell::new(None),
+            inspect,
+        })
     }
 
-    /// Executes a step in the task of a socket and notifies the main task of changes.
+    /// Executes a step in the task of a socket, and notifies the main task if that has to wake up earlier.
     fn with<T>(self: &Rc<Self>, step: impl FnOnce(&mut Driver<TokioSubmit, A>) -> T) -> T {
-        let before = self.driver.borrow().until(None);
         let result = self.step(step);
         let driver = self.driver.borrow();
-        if driver.io.is_ending() || driver.until(None) != before {
+        let wakes_at = self.wakes_at.get();
+        let is_earlier = |until| wakes_at.is_none_or(|wakes_at| until < wakes_at);
+        if driver.io.is_ending() || driver.until(None).is_some_and(is_earlier) {
             self.changed.notify_one();
         }
         result
@@ -125,6 +133,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
                 }
                 driver.until(drain_ends)
             };
+            self.wakes_at.set(until);
             tokio::select! {
                 () = sleep_until(until) => {}
                 () = self.changed.notified() => {
