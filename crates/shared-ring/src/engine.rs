@@ -39,6 +39,8 @@ impl EngineConfig {
 /// A kernel over a poller and non-blocking system calls.
 pub struct Engine<P, S: System = Linux> {
     poller: P,
+    /// The poller is edge-triggered.
+    by_edges: bool,
     operations: Operations<S, Polled>,
     offload: S::Offload,
     /// Completions of this turn.
@@ -105,6 +107,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// # Errors
     /// If there is no descriptor for the waker.
     pub fn on(mut system: S, mut poller: P, config: &EngineConfig) -> std::io::Result<Self> {
+        let by_edges = poller.is_edge_triggered();
         let signal =
             if poller.needs_signals() { WakeSignal::Signalled } else { WakeSignal::Polled };
         let waker = system.waker(signal)?;
@@ -115,6 +118,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         let pool = BufferPool::new(config.buffers, config.buffer_size);
         Ok(Engine {
             poller,
+            by_edges,
             operations: Operations::new(system, config.operations, pool),
             done: Batch::new(),
             later: Batch::new(),
@@ -156,7 +160,7 @@ impl<P: Poller, S: System> Engine<P, S> {
 
     /// Lets an operation wait until its socket is ready.
     fn wait_until_ready(&mut self, fd: Fd, token: Token) {
-        let (by_edges, waits) = (self.poller.is_edge_triggered(), self.waits);
+        let (by_edges, waits) = (self.by_edges, self.waits);
         let socket = self.socket(fd);
         let reads = socket.reader == Some(token);
         if !reads {
@@ -175,7 +179,7 @@ impl<P: Poller, S: System> Engine<P, S> {
     /// Registers with the poller the readiness that a socket's operations wait for. With edges the
     /// registration never changes.
     fn update_interest(&mut self, fd: Fd) -> std::io::Result<()> {
-        let by_edges = self.poller.is_edge_triggered();
+        let by_edges = self.by_edges;
         let socket = self.operations.socket(fd);
         let mut want = Readiness::empty();
         want.set(Readiness::READ, by_edges || socket.reader.is_some());
@@ -211,23 +215,19 @@ impl<P: Poller, S: System> Engine<P, S> {
         if fd == self.waker_fd {
             return Some(self.on_wake());
         }
-        let (by_edges, waits) = (self.poller.is_edge_triggered(), self.waits);
         let socket = self.socket(fd);
         socket.notes.ready |= ready;
         // A socket to be read again has its turn behind the events.
         let has_turn = ready.contains(Readiness::READ) && !socket.notes.unread;
         let reader = socket.reader.filter(|_| has_turn);
         let writer = socket.writer.filter(|_| ready.contains(Readiness::WRITE));
-        // A report says that the writer has room if the wait began after the writer. An edge, and a report of an earlier
-        // wait, may be older than bytes that fill the socket now.
-        let has_room = !by_edges && socket.notes.writer_after < waits;
         let read = reader.and_then(|token| self.read(fd, token));
         if let Some(token) = writer {
-            let written = self.write(fd, token, has_room);
+            let written = self.write(fd, token);
             self.done.extend(written);
         }
         let has_more = ready == Readiness::READ && matches!(&read, Some(c) if !c.is_last);
-        if !by_edges && !has_more {
+        if !self.by_edges && !has_more {
             // Without a waiter there is nothing to ask for. A set that shrinks has room.
             let _ = self.update_interest(fd);
         }
@@ -242,7 +242,7 @@ impl<P: Poller, S: System> Engine<P, S> {
         }
         match self.operations.read(fd, token) {
             Read::Completed(completion) => {
-                if self.poller.is_edge_triggered() {
+                if self.by_edges {
                     match &completion.outcome {
                         Outcome::Received(bytes) => self.note_remaining(fd, bytes.fills_buffer()),
                         // Its length says nothing about the next one.
@@ -252,7 +252,7 @@ impl<P: Poller, S: System> Engine<P, S> {
                 }
                 return Some(completion);
             }
-            Read::NoBuffer if self.poller.is_edge_triggered() => self.queue_reread(fd),
+            Read::NoBuffer if self.by_edges => self.queue_reread(fd),
             Read::NoBuffer | Read::Aborted => {}
             // What ends the stream, or follows an urgent byte, is reported when it arrives.
             Read::Empty => {
@@ -262,7 +262,10 @@ impl<P: Poller, S: System> Engine<P, S> {
         None
     }
 
-    fn write(&mut self, fd: Fd, token: Token, has_room: bool) -> Option<Completion> {
+    fn write(&mut self, fd: Fd, token: Token) -> Option<Completion> {
+        // A report says that the writer has room if the wait began after the writer. An edge, and a report of an earlier
+        // wait, may be older than bytes that fill the socket now.
+        let has_room = !self.by_edges && self.socket(fd).notes.writer_after < self.waits;
         if has_room && let Some(completion) = self.operations.found_room(fd, token) {
             return Some(completion);
         }
@@ -285,7 +288,7 @@ impl<P: Poller, S: System> Engine<P, S> {
                 Read::Aborted | Read::NoBuffer => {}
             }
         }
-        if self.poller.is_edge_triggered() {
+        if self.by_edges {
             self.queue_reread(fd);
         }
     }
