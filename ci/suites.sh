@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that no file of tests is forgotten: in a package without `autotests`, each is named in Cargo.toml, or is
-# a module of such a file.
+# a module of such a file. And that no list of files for cargo-mutants names one that is not there.
 . "$(dirname "$0")/setup.sh"
 
 status=0
@@ -14,4 +14,11 @@ for manifest in $manifests; do
         grep -qx "$(basename "$file" .rs)" <<<"$named"$'\n'"$modules" || { echo "$file does not run" >&2; status=1; }
     done
 done
+shopt -s globstar
+while read -r list; do
+    # Without expansion of names, only that of braces.
+    for file in $(set -f && eval "echo $list"); do
+        compgen -G "$file" >/dev/null || { echo ".cargo/mutants.toml: there is no $file" >&2; status=1; }
+    done
+done < <(sed -n '/^examine_globs/,/^]/s/^ *"\(.*\)",$/\1/p' .cargo/mutants.toml)
 exit $status

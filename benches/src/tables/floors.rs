@@ -33,7 +33,8 @@ pub(super) fn table(results: &[Outcome]) -> String {
         cells.push(cell(calls, "app", |calls| format!("{calls:.2}")));
         let instructions = |work| cell(format!("Instructions per request, {work}"), "app", grouped);
         let both = [instructions("file"), instructions("echo")];
-        cells.push(both.into_iter().filter(|one| !one.is_empty()).collect::<Vec<_>>().join(", "));
+        let or_none = |one: &String| if one.is_empty() { "-".to_owned() } else { one.clone() };
+        cells.push(both.each_ref().map(or_none).join(", "));
         text += &row(&cells.iter().map(String::as_str).collect::<Vec<_>>());
     }
     text

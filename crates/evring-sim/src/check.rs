@@ -50,17 +50,9 @@ struct PostedOp {
 impl PostedOp {
     fn of(op: &Op) -> Self {
         let fd = match op {
-            Op::Accept { listener: fd, .. }
-            | Op::Receive { fd, .. }
-            | Op::ReceiveFrom { fd, .. }
-            | Op::Send { fd, .. }
-            | Op::SendTo { fd, .. }
-            | Op::SendFile { fd, .. }
-            | Op::Writable { fd }
-            | Op::Connect { fd, .. } => Some(*fd),
             Op::Close { socket } => Some(number::of(socket)),
-            Op::Call(call, Executor::WhenReadable | Executor::WhenWritable) => call.fd(),
-            Op::File(_) | Op::Call(..) => None,
+            Op::Call(_, Executor::InPlace | Executor::Ring | Executor::Thread) => None,
+            op => op.fd(),
         };
         let file = match op {
             Op::File(FileOp::Open(at, _) | FileOp::Stat(at) | FileOp::List(at)) => {

@@ -174,7 +174,7 @@ impl Call {
     /// Returns whether the call is on the list of those that read or change state of the calling
     /// thread.
     #[inline]
-    pub fn acts_on_the_calling_thread(&self) -> bool {
+    pub(crate) fn acts_on_the_calling_thread(&self) -> bool {
         is_about_the_calling_thread(self.number, &self.args)
     }
 

@@ -20,7 +20,7 @@
 //! ```
 
 pub use crate::block::EventControl;
-pub use crate::gate::Counts;
+pub use crate::gate::Counters;
 pub use crate::group::{Group, Groups};
 pub use crate::handler::{Actions, Events, Handler, SetFlag, Trigger};
 pub use crate::limits::{MAX_EVENTS, MAX_SOCKETS};
@@ -172,8 +172,8 @@ impl<S: Source> ControlBlock<S> {
     }
 
     /// Returns the counters.
-    pub fn counts(&self) -> Counts {
-        self.gate().counts()
+    pub fn counters(&self) -> Counters {
+        self.gate().counters()
     }
 
     /// Sets the handler. Without one, nothing interrupts.

@@ -106,7 +106,7 @@ pub(crate) struct Gate {
     /// The pointer with which it was installed, or null.
     installed: AtomicPtr<Gate>,
     posts: Arc<PostQueue>,
-    counters: Counters,
+    counters: AtomicCounters,
     process: Process,
 }
 
@@ -123,15 +123,16 @@ pub(crate) struct Hooks {
 macro_rules! counters {
     ($($(#[$doc:meta])* $name:ident,)*) => {
         #[derive(Debug, Default)]
-        struct Counters { $($name: AtomicU64,)* }
+        struct AtomicCounters { $($name: AtomicU64,)* }
 
         /// Event counters of a thread's control block.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-        pub struct Counts { $($(#[$doc])* pub $name: u64,)* }
+        #[non_exhaustive]
+        pub struct Counters { $($(#[$doc])* pub $name: u64,)* }
 
-        impl Counters {
-            fn counts(&self) -> Counts {
-                Counts { $($name: self.$name.load(Ordering::Relaxed),)* }
+        impl AtomicCounters {
+            fn load(&self) -> Counters {
+                Counters { $($name: self.$name.load(Ordering::Relaxed),)* }
             }
         }
     };
@@ -192,7 +193,7 @@ impl Gate {
             hooks,
             installed: AtomicPtr::new(ptr::null_mut()),
             posts,
-            counters: Counters::default(),
+            counters: AtomicCounters::default(),
             process: Process::current(),
         }
     }
@@ -237,8 +238,8 @@ impl Gate {
         self.process.is_current()
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        self.counters.counts()
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters.load()
     }
 
     /// Begins a critical section.

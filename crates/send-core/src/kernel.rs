@@ -20,7 +20,7 @@ use shared_ring::{
     SubmitError, Submitted, Token, Waker,
 };
 
-use crate::control_block::{Counts, Events, Handler};
+use crate::control_block::{Counters as NotificationCounters, Events, Handler};
 use crate::ring::{RingSource, raw};
 use crate::{ControlBlock, Event, EventType, Group, Groups, Trigger};
 
@@ -184,8 +184,8 @@ impl<R: Ring<System: Clone> + 'static> SendKernel<R> {
     }
 
     /// Returns the counters of the control block.
-    pub fn counts(&self) -> Counts {
-        self.ecb.counts()
+    pub fn notification_counters(&self) -> NotificationCounters {
+        self.ecb.counters()
     }
 
     /// Returns the number of new connections in their queue.
@@ -297,7 +297,8 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
 
     fn counters(&self) -> Counters {
         let mut counters = self.ecb.query(|source| source.kernel.counters());
-        let Counts { interrupts, unmasked, mask_rechecks, .. } = self.counts();
+        let NotificationCounters { interrupts, unmasked, mask_rechecks, .. } =
+            self.notification_counters();
         counters.system_calls += unmasked + mask_rechecks;
         counters.interruptions = interrupts;
         counters

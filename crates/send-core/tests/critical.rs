@@ -51,11 +51,11 @@ fn event_is_deferred_to_the_end_of_a_critical_section() {
         }
     };
     // Not a critical section yet.
-    assert_eq!((raise(), send.counts().deferred), (1, 0));
+    assert_eq!((raise(), send.counters().deferred), (1, 0));
     let (begin, end) =
         (send_core_test_leaf as *const () as usize, send_core_test_leaf_end as *const () as usize);
     send.set_critical_section(begin..end).unwrap();
-    assert_eq!((raise(), send.counts().deferred), (1, 1));
+    assert_eq!((raise(), send.counters().deferred), (1, 1));
     assert_eq!(count.load(Ordering::Relaxed), 1);
     // The code that left it polls.
     send.poll_pending();
@@ -63,5 +63,5 @@ fn event_is_deferred_to_the_end_of_a_critical_section() {
     // Any other operation that opens the gate polls too.
     assert_eq!(raise(), 2);
     send.with_notifications_blocked(|_| ());
-    assert_eq!((count.load(Ordering::Relaxed), send.counts().deferred), (3, 2));
+    assert_eq!((count.load(Ordering::Relaxed), send.counters().deferred), (3, 2));
 }

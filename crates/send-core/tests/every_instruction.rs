@@ -290,7 +290,7 @@ fn at_each_instruction_of_a_first_use() {
         if !POSTED.load(Ordering::Acquire) {
             return;
         }
-        assert_eq!(send.counts().masked, 1, "instruction {at}");
+        assert_eq!(send.counters().masked, 1, "instruction {at}");
         send.set_notify(Groups::ALL).unwrap();
         change_mask(Some(libc::SIG_BLOCK));
         for _ in 0..=64 {

@@ -59,7 +59,7 @@ fn notification_overrides_delivery_and_interrupts() {
     send.set_notify(Groups::ALL).unwrap();
     post(&poster, 1..=5);
     assert_eq!((send.next_event(), load(&handled)), (None, 5));
-    assert!(send.counts().interrupts > 0);
+    assert!(send.counters().interrupts > 0);
 }
 
 #[test]
@@ -133,7 +133,7 @@ fn full_buffer_raises_overflow_and_loses_no_event() {
     post(&poster, 5..=6);
     assert!(poster.post(7).is_err());
     assert_eq!((send.block().num_queued(), load(&handled)), (2, 0));
-    assert!(send.counts().overflows > 0);
+    assert!(send.counters().overflows > 0);
     send.set_notify(overflow.into()).unwrap();
     send.poll_pending();
     // The handler was notified of the overflow and emptied the buffer; further events are
@@ -183,7 +183,7 @@ fn a_handler_that_takes_one_event_at_a_time_is_called_for_each() {
 fn signals_while_notification_is_off_interrupt_once() {
     let (send, poster, handled) = block(8);
     send.set_deliver(Groups::ALL);
-    let before = send.counts();
+    let before = send.counters();
     // SAFETY: passes numbers; this is the calling thread.
     let thread = unsafe { libc::gettid() };
     thread::scope(|scope| {
@@ -195,14 +195,14 @@ fn signals_while_notification_is_off_interrupt_once() {
         });
     });
     post(&poster, [1]);
-    let counts = send.counts();
+    let counts = send.counters();
     assert_eq!((counts.interrupts - before.interrupts, counts.masked), (1, 1));
     // Raising the mask costs one system call, this time only.
     send.set_notify(Groups::ALL).unwrap();
-    assert_eq!((load(&handled), send.counts().unmasked), (1, 1));
+    assert_eq!((load(&handled), send.counters().unmasked), (1, 1));
     send.set_notify(Groups::NONE).unwrap();
     send.set_notify(Groups::ALL).unwrap();
-    assert_eq!(send.counts().unmasked, 1);
+    assert_eq!(send.counters().unmasked, 1);
     post(&poster, [1]);
     assert_eq!(load(&handled), 2);
 }

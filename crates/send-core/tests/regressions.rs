@@ -101,7 +101,7 @@ fn formerly_full_buffer_ran_the_handler_for_another_group() {
     send.poll_pending();
     post(&poster, 8);
     send.poll_pending();
-    assert_eq!(send.counts().overflows, 1);
+    assert_eq!(send.counters().overflows, 1);
     // The events that filled the buffer are taken, and another is put.
     while send.next_event().is_some() {}
     post(&poster, 9);
@@ -202,7 +202,7 @@ fn thread_with_unblocked_signal_makes_no_mask_system_calls() {
 }
 
 fn mask_counts(counted: &CountingBlock) -> (u64, u64) {
-    let counts = counted.send.counts();
+    let counts = counted.send.counters();
     (counts.masked, counts.unmasked)
 }
 

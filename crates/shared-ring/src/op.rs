@@ -103,6 +103,23 @@ pub enum WhenCold {
 }
 
 impl Op {
+    /// Returns the socket of the operation, or the descriptor of its system call. `None` for file operations and closes.
+    #[must_use]
+    pub fn fd(&self) -> Option<Fd> {
+        match self {
+            Op::Accept { listener: fd, .. }
+            | Op::Receive { fd, .. }
+            | Op::ReceiveFrom { fd, .. }
+            | Op::Send { fd, .. }
+            | Op::SendTo { fd, .. }
+            | Op::SendFile { fd, .. }
+            | Op::Writable { fd }
+            | Op::Connect { fd, .. } => Some(*fd),
+            Op::Call(call, _) => call.fd(),
+            Op::File(_) | Op::Close { .. } => None,
+        }
+    }
+
     /// Returns the outcome of the operation, which has failed. It returns the operation's memory.
     #[must_use]
     pub fn fail(self, errno: Errno) -> Outcome {

@@ -540,18 +540,7 @@ impl<S: System, N: Default> Operations<S, N> {
             let entry = self.in_flight.remove(token)?;
             return Some(Completion::last(token, entry.op.fail(Errno::CANCELED)));
         }
-        let fd = match *op {
-            Op::Call(ref call, _) => call.fd()?,
-            Op::Accept { listener: fd, .. }
-            | Op::Receive { fd, .. }
-            | Op::ReceiveFrom { fd, .. }
-            | Op::Send { fd, .. }
-            | Op::SendTo { fd, .. }
-            | Op::SendFile { fd, .. }
-            | Op::Writable { fd }
-            | Op::Connect { fd, .. } => fd,
-            _ => unreachable!("it does not wait for a socket: {op:?}"),
-        };
+        let fd = op.fd()?;
         Some(self.fail(fd, token, Errno::CANCELED))
     }
 

@@ -70,9 +70,9 @@
 //! | `memory.copy`, `memory.fill` | an addition | the sandboxer puts them in the place of these instructions |
 //! | `abort()` | the `aborts` of 5.5 | ends the handler from any depth of calls |
 //!
-//! All ranges to which one invocation applies a list are one message for the list: its registers have their initial
-//! values, and its keystreams no keys, when the invocation begins; all ranges but the last, or but one where all pipes are
-//! commutative, have a multiple of eight bytes. Applying is charged as a copy where vectors of AVX2 do it
+//! An invocation applies a list to one message, which may be in several ranges. At the beginning of the invocation the
+//! registers of the list have their initial values, and its keystreams no keys. Each range but the last has a multiple of
+//! eight bytes; if all pipes are commutative, each range but one. Applying is charged as a copy where vectors of AVX2 do it
 //! ([`Ilp::execution`](crate::ilp::Ilp::execution)), elsewhere also by the instructions of the pipes, with more for a CRC32C, and
 //! where they are interpreted.
 //!

@@ -8,9 +8,9 @@ use crate::{Config, Family, Mechanism, StartError};
 
 /// /dev/poll by Provos and Lever, with epoll's edges as hints.
 #[derive(Debug)]
-pub struct Devpoll;
+pub struct DevPoll;
 
-impl Mechanism for Devpoll {
+impl Mechanism for DevPoll {
     const NAME: &'static str = "devpoll";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "/dev/poll, an interest set scanned for hints";

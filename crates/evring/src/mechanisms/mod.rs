@@ -263,13 +263,13 @@ macro_rules! mechanisms {
     };
 }
 mechanisms! {
-    "devpoll" => devpoll::Devpoll, MechanismLoop<Devpoll>;
+    "devpoll" => devpoll::DevPoll, MechanismLoop<DevPoll>;
     "epoll" => epoll::Epoll, MechanismLoop<Epoll>;
     "epoll-edge" => epoll_edge::EpollEdge, MechanismLoop<EpollEdge>;
     "flexsc" => flexsc::FlexSc, MechanismLoop<FlexSc>;
     "interest" => interest::Interest, MechanismLoop<Interest>;
     "poll" => poll::Poll, MechanismLoop<Poll>;
-    "rtsig" => rtsig::Rtsig, MechanismLoop<Rtsig>;
+    "rtsig" => rtsig::RtSig, MechanismLoop<RtSig>;
     "select" => select::Select, MechanismLoop<Select>;
     "send" => send::Send, MechanismLoop<Send>;
     "send-ps1" => send_ps1::SendPs1, MechanismLoop<SendPs1>;

@@ -9,9 +9,9 @@ use crate::{Config, Family, Mechanism, StartError, Unavailable};
 
 /// Real-time signals, taken by sigtimedwait(2). They stay blocked in the thread until this is dropped.
 #[derive(Debug)]
-pub struct Rtsig;
+pub struct RtSig;
 
-impl Mechanism for Rtsig {
+impl Mechanism for RtSig {
     const NAME: &'static str = "rtsig";
     const FAMILY: Family = Family::Readiness;
     const SUMMARY: &'static str = "real-time signals, taken one at a time while idle";

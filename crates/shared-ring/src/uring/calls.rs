@@ -105,15 +105,9 @@ pub(super) fn sqe(job: &CallJob) -> Option<Sqe> {
 /// first argument.
 #[inline]
 pub(super) fn takes_registered_file(number: u32) -> bool {
-    matches!(
+    let uses_other_operation = matches!(
         i64::from(number),
-        libc::SYS_read
-            | libc::SYS_write
-            | libc::SYS_pread64
-            | libc::SYS_pwrite64
-            | libc::SYS_readv
-            | libc::SYS_writev
-            | libc::SYS_preadv2
+        libc::SYS_preadv2
             | libc::SYS_fsync
             | libc::SYS_fdatasync
             | libc::SYS_fallocate
@@ -126,7 +120,8 @@ pub(super) fn takes_registered_file(number: u32) -> bool {
             | libc::SYS_recvfrom
             | libc::SYS_sendmsg
             | libc::SYS_recvmsg
-    )
+    );
+    uses_other_operation || may_use_file(number)
 }
 
 /// Returns whether a call reads or writes, perhaps a file. A preadv2(2) may fail because it is not to block (`RWF_NOWAIT`).
