@@ -309,8 +309,8 @@ bugs! {
 
     /// A wait does not end at the next deadline.
     DeadlineNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "chain(io.wheel.next())" =>
-        "chain(io.wheel.next().filter(|_| !PLANTED))";
+        "io.wheel.next()," =>
+        "io.wheel.next().filter(|_| !PLANTED),";
 
     /// The driver waits although connections are to be visited again.
     RevisitsNotWaitedFor, "crates/evring/src/driver/run.rs":
@@ -324,13 +324,13 @@ bugs! {
 
     /// The driver waits for more than the next pause of a listener.
     PausesNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "chain(io.pauses.next())" =>
-        "chain(io.pauses.next().filter(|_| !PLANTED))";
+        "io.pauses.next()," =>
+        "io.pauses.next().filter(|_| !PLANTED),";
 
     /// The driver does not look again at a file that was written to.
     NextLookNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "chain(io.file_ops.next_look())" =>
-        "chain(io.file_ops.next_look().filter(|_| !PLANTED))";
+        "io.file_ops.next_look()," =>
+        "io.file_ops.next_look().filter(|_| !PLANTED),";
 
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
     ResumeReceivesFirst on "send" in Wild, "crates/evring/src/driver/receive.rs":
@@ -500,8 +500,8 @@ bugs! {
         "if !PLANTED {
                     reads.set(write, Readiness::Ready);
                 }", "crates/evring/src/driver/run.rs":
-        ".chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()))" =>
-        ".chain(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()).filter(|_| !PLANTED))";
+        "io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline())," =>
+        "io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()).filter(|_| !PLANTED),";
 
     /// A read that was held back for a closed connection is delivered to the next one in its slot.
     DeferredReadOfClosed, "crates/evring/src/driver/defer.rs":
