@@ -449,6 +449,13 @@ bugs! {
         "if *count.get() >= self.max =>" =>
         "if *count.get() >= self.max + u32::from(PLANTED) =>";
 
+    /// A server whose application panics closes its descriptors before the kernel has finished.
+    ClosedBeforeFinish, "crates/evring/src/driver/io.rs":
+        "self.kernel.finish();" =>
+        "if !PLANTED {
+            self.kernel.finish();
+        }";
+
     /// A stop waits for file operations that hang.
     StopWaitsForHungFileOps, "crates/evring/src/driver/mod.rs":
         "io.kernel.now() >= at + FILE_OP_GRACE" =>

@@ -8,6 +8,8 @@ use evring::FileDelivery;
 pub struct Choices {
     /// The way in which the server ends before its clients, if it does.
     pub end: End,
+    /// The number of callbacks after which the application panics, if it does.
+    pub panics_after: Option<u32>,
     /// A peer wakes the server from time to time.
     pub wakes: bool,
     /// io_uring has multishot accepts and receives.
@@ -58,6 +60,10 @@ impl Choices {
                 2 => End::Retire,
                 _ => End::None,
             },
+            panics_after: one_in("panic", 16).then(|| {
+                let most = [4, 40, 400][below("callbacks", 3)];
+                1 + below("callback", most) as u32
+            }),
             wakes: one_in("wake", 2),
             has_multishot: !one_in("multishot", 4),
             delivery: match below("hold back", 4) {

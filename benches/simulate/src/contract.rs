@@ -24,6 +24,15 @@ const LOST_AFTER: Duration = Duration::from_millis(100);
 /// Number of callbacks between two checks for lost deadlines.
 const CHECK_INTERVAL: u32 = 16;
 
+/// Number of callbacks within which the application panics if no submission is queued.
+const PANIC_WINDOW: u32 = 16;
+
+/// The planned panic of an application.
+pub(super) struct ApplicationPanic {
+    /// Number of submissions that were queued in a ring.
+    pub(super) queued: usize,
+}
+
 /// An application whose callbacks are checked; the run fails if one violates the contract.
 pub(super) struct Contract<A> {
     inner: A,
@@ -42,6 +51,9 @@ struct Records {
     /// The application wakes itself, too.
     has_own_tags: bool,
     calls: u32,
+    /// The number of callbacks after which the application panics, if it does.
+    panics_after: Option<u32>,
+    callbacks: u32,
 }
 
 /// The record of the connection in a slot.
@@ -73,6 +85,7 @@ impl<A> Contract<A> {
         group: BufferGroup,
         shared: &Shared,
         has_own_tags: bool,
+        panics_after: Option<u32>,
     ) -> Self {
         let records = Records {
             machine: machine.clone(),
@@ -82,6 +95,8 @@ impl<A> Contract<A> {
             shared: shared.clone(),
             has_own_tags,
             calls: 0,
+            panics_after,
+            callbacks: 0,
         };
         Contract { inner, records }
     }
@@ -211,6 +226,20 @@ impl Records {
         }
     }
 
+    /// Panics if it is time: if submissions are queued, or soon. No message is printed.
+    fn panic_if_due(&mut self) {
+        self.callbacks += 1;
+        let Some(late) = self.panics_after.and_then(|at| self.callbacks.checked_sub(at)) else {
+            return;
+        };
+        let queued = self.machine.queued_submissions();
+        if queued > 0 || late >= PANIC_WINDOW {
+            // Clients expect nothing more.
+            self.shared.stopping.set(true);
+            std::panic::resume_unwind(Box::new(ApplicationPanic { queued }));
+        }
+    }
+
     fn expired(&mut self, id: ConnId, io: &impl Commands) {
         let now = io.now();
         let entry = self.open_entry(id, io);
@@ -288,6 +317,7 @@ impl<A: Application> Contract<A> {
     /// Calls the inner application.
     fn call<C: Commands>(&mut self, io: &mut C, f: impl FnOnce(&mut A, &mut Recorder<'_, C>)) {
         f(&mut self.inner, &mut Recorder { io, records: &mut self.records });
+        self.records.panic_if_due();
     }
 }
 

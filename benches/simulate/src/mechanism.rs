@@ -11,6 +11,7 @@ use shared_ring::Kernel;
 use shared_ring::uring::{Mode, UringKernel};
 
 use super::choices::Choices;
+use super::contract::ApplicationPanic;
 
 /// The mechanism that a server runs on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,6 +110,8 @@ pub(super) trait Server {
 pub(super) enum RunError {
     KernelError(KernelError),
     Start(StartError),
+    /// The application has panicked, as planned.
+    Panicked(ApplicationPanic),
 }
 
 impl Mechanism {

@@ -42,6 +42,8 @@ pub struct Report {
     pub stats: Stats,
     /// Number of requests of its clients; 0 for a script.
     pub requests: u64,
+    /// Number of submissions that were queued when the application panicked, if it did.
+    pub queued_at_panic: Option<usize>,
 }
 
 /// The addresses of the server and of the origin behind a proxy.
@@ -116,7 +118,7 @@ const LONG_ROOM: usize = 70_000;
 pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
     let (mut case, config, script) = Script::read(bytes);
     case.plan.trace_steps = trace_steps;
-    let choices = Choices::of(case.plan.seed);
+    let choices = Choices { panics_after: None, ..Choices::of(case.plan.seed) };
     let machine = Machine::new(&plan(&case, &choices));
     let config = config.with(|c| {
         c.listen = vec![SERVER];
@@ -139,8 +141,13 @@ pub fn run_script(bytes: &[u8], trace_steps: bool) -> Report {
 
 /// Completes the report of a run.
 fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, RunError>, String>) -> Report {
+    let mut queued_at_panic = None;
     let stats = match outcome {
         Ok(Ok(stats)) => stats,
+        Ok(Err(RunError::Panicked(panic))) => {
+            queued_at_panic = Some(panic.queued);
+            Stats::default()
+        }
         // If a rule was broken, the machine has already recorded it.
         Ok(Err(RunError::KernelError(fault))) => {
             machine.fail(fault.to_string());
@@ -157,7 +164,7 @@ fn end(case: &Case, machine: &Machine, outcome: Result<Result<Stats, RunError>, 
             Stats::default()
         }
     };
-    Report { verdict: machine.verdict(), stats, requests: 0 }
+    Report { verdict: machine.verdict(), stats, requests: 0, queued_at_panic }
 }
 
 fn plan(case: &Case, choices: &Choices) -> Plan {
@@ -311,8 +318,15 @@ impl Setup<'_> {
             false => BufferGroup::DEFAULT,
         };
         let has_own_tags = case.program == Program::Httpd;
-        let app = Contract::new(app(&server.remote()), machine, group, shared, has_own_tags);
-        let stats = server.run_inspected(app, inspect).map_err(RunError::KernelError)?;
+        let app = app(&server.remote());
+        let panics_after = choices.panics_after;
+        let app = Contract::new(app, machine, group, shared, has_own_tags, panics_after);
+        let served = panic::catch_unwind(AssertUnwindSafe(|| server.run_inspected(app, inspect)));
+        let served = served.or_else(|panic| match panic.downcast() {
+            Ok(planned) => Err(RunError::Panicked(*planned)),
+            Err(other) => panic::resume_unwind(other),
+        });
+        let stats = served?.map_err(RunError::KernelError)?;
         bounds::check_end(machine, config, &stop_time, &stats);
         Ok(stats)
     }

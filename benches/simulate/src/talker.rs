@@ -90,7 +90,7 @@ pub(super) type Tags = Rc<RefCell<VecDeque<(u64, Duration)>>>;
 /// State shared by all clients of a run.
 #[derive(Clone, Default)]
 pub(super) struct Shared {
-    /// The server is stopping while clients are connected.
+    /// The server is stopping, or has panicked, while clients are connected.
     pub(super) stopping: Rc<Cell<bool>>,
     /// The server accepts no further connections, and those that it has served go on.
     pub(super) retiring: Rc<Cell<bool>>,

@@ -20,7 +20,7 @@ fn seeds_with(are_made: impl Fn(&Choices) -> bool) -> impl Iterator<Item = u64> 
 /// They were residues of the seed, so that some excluded each other.
 #[test]
 fn choices_of_a_run_occur_in_all_pairs() {
-    const KINDS: usize = 6;
+    const KINDS: usize = 7;
     let mut values: [HashSet<String>; KINDS] = Default::default();
     let mut pairs = HashSet::new();
     for seed in 1..=2_000 {
@@ -32,6 +32,7 @@ fn choices_of_a_run_occur_in_all_pairs() {
             format!("{:?}", choices.delivery),
             format!("{:?}", choices.has_second_group),
             format!("{:?}", choices.has_layer),
+            format!("{:?}", choices.panics_after.is_some()),
         ];
         for (kind, value) in each.iter().enumerate() {
             values[kind].insert(value.clone());
@@ -39,7 +40,7 @@ fn choices_of_a_run_occur_in_all_pairs() {
         }
     }
     let counts = values.map(|values| values.len());
-    assert_eq!(counts, [Mechanism::ALL.len(), 3, 2, 5, 2, 2]);
+    assert_eq!(counts, [Mechanism::ALL.len(), 3, 2, 5, 2, 2, 2]);
     let all: usize =
         (0..KINDS).map(|kind| counts[kind] * counts[..kind].iter().sum::<usize>()).sum();
     assert_eq!(pairs.len(), all);
@@ -80,6 +81,26 @@ fn memory_of_all_connections_together_is_bounded() {
             overruns += report.stats.overruns;
         }
         assert!(overruns > 0, "{mechanism:?}");
+    }
+}
+
+/// What its kernel has queued would reach the next owners of its descriptors.
+#[test]
+fn panic_of_the_application_leaves_nothing_open_or_queued() {
+    for mechanism in Mechanism::ALL {
+        let (mut panics, mut with_queued) = (0, 0);
+        let programs = Program::ALL.iter().cycle();
+        for (program, seed) in programs.zip(seeds_with(|c| c.panics_after.is_some())).take(20) {
+            let case = Case { program: *program, mechanism, ..Case::of(seed, 1_000) };
+            let report = run(&case);
+            assert_eq!(report.verdict.failure, None, "{case}");
+            panics += usize::from(report.queued_at_panic.is_some());
+            with_queued += usize::from(report.queued_at_panic.is_some_and(|queued| queued > 0));
+        }
+        assert!(panics > 10, "{mechanism:?}: {panics}");
+        // FlexSC posts calls to its pages instead.
+        let has_ring = !matches!(mechanism, Mechanism::Polling(_) | Mechanism::FlexSc);
+        assert!(!has_ring || with_queued > panics / 2, "{mechanism:?}: {with_queued} of {panics}");
     }
 }
 
@@ -180,7 +201,8 @@ fn operations_of_the_cache_agree_with_a_model() {
 #[test]
 fn run_is_reproducible() {
     let mut lines = 0;
-    for seed in 1..=25 {
+    let panicking = seeds_with(|c| c.panics_after.is_some()).take(5);
+    for seed in (1..=25).chain(panicking) {
         let mut case = Case::of(seed, 600);
         case.plan.trace_steps = true;
         let (one, other) = (run(&case), run(&case));
@@ -189,6 +211,7 @@ fn run_is_reproducible() {
         assert_eq!(differ, None, "{case}");
         assert_eq!(one.verdict.trace.len(), other.verdict.trace.len(), "{case}");
         assert_eq!(one.stats.kernel, other.stats.kernel, "{case}");
+        assert_eq!(one.queued_at_panic, other.queued_at_panic, "{case}");
     }
     assert!(lines > 10_000, "too few events: {lines}");
 }

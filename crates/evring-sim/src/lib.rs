@@ -9,7 +9,7 @@
 //!
 //! The machine checks these rules during a run:
 //! - The program neither writes nor frees the memory of an operation before the operation ends.
-//! - It closes each descriptor once, and not while an operation uses it.
+//! - It closes each descriptor once, and not while an operation uses it, or a submission for it is queued.
 //! - Tokens are unique among operations in flight.
 //! - The program does not wait forever, and releases everything at its end.
 //!

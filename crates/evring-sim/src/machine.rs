@@ -142,8 +142,8 @@ impl Machine {
         state.failure().map(str::to_owned)
     }
 
-    /// Ends a run. It fails if the program has left descriptors open or operations in flight, except
-    /// file operations that hang, those queued behind them, and their files.
+    /// Ends a run. It fails if the program has left descriptors open, receive buffers in use or operations in
+    /// flight, except file operations that hang, those queued behind them, and their files.
     pub fn verdict(&self) -> RunReport {
         let mut state = self.state();
         state.check_freed();
@@ -154,6 +154,10 @@ impl Machine {
         let open = state.open_descriptors();
         if !open.is_empty() {
             state.fail(format!("descriptors were left open: {}", open.join(", ")));
+        }
+        let lent = state.in_use().lent;
+        if lent > 0 && state.abandoned_files.is_empty() {
+            state.fail(format!("{lent} receive buffers of a group were leaked"));
         }
         if !state.unfinished.is_empty() {
             let unfinished = state.unfinished.join(", ");
@@ -190,6 +194,11 @@ impl Machine {
     /// Returns the same for networks: the /24 of an IPv4 address, and the /64 of an IPv6 address.
     pub fn connections_of_networks(&self) -> [usize; 2] {
         self.state().connections_of(network)
+    }
+
+    /// Returns the number of submissions that are queued in rings.
+    pub fn queued_submissions(&self) -> usize {
+        self.state().usage.queued
     }
 
     /// Returns the program's current use.

@@ -33,8 +33,8 @@ use task::{RingOp, Task};
 pub struct SimRing {
     machine: Machine,
     mode: Mode,
-    /// Submissions not yet taken, and the memory that they pass to the kernel.
-    submissions: VecDeque<(Submission, Vec<MemoryHold>)>,
+    /// Submissions not yet taken, and what they pass to the kernel.
+    submissions: VecDeque<(Submission, Passed)>,
     max_submissions: usize,
     completions: VecDeque<Cqe>,
     max_completions: usize,
@@ -53,6 +53,13 @@ impl std::fmt::Debug for SimRing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SimRing").field("in_flight", &self.in_flight.len()).finish_non_exhaustive()
     }
+}
+
+/// What a submission passes to the kernel.
+struct Passed {
+    memory: Vec<MemoryHold>,
+    /// Distinguishes its descriptor from a later one with the same number.
+    opening: Option<u32>,
 }
 
 /// Usual maximum time of a worker's file operation, in microseconds.
@@ -74,9 +81,17 @@ impl SimRing {
         }
     }
 
-    fn issue(&mut self, sqe: &Submission, mut holds: Vec<MemoryHold>) {
+    fn issue(&mut self, sqe: &Submission, passed: Passed) {
+        let Passed { memory: mut holds, opening } = passed;
         let token = Token::from_bits(sqe.user_data);
-        self.machine.state().note(|| format!("issue {token:?} on fd {}", sqe.fd));
+        let mut state = self.machine.state();
+        state.usage.queued -= 1;
+        state.note(|| format!("issue {token:?} on fd {}", sqe.fd));
+        if state.opening(sqe.fd) != opening {
+            let fd = sqe.fd;
+            state.fail(format!("{token:?} was queued on fd {fd}, which was closed before"));
+        }
+        drop(state);
         if holds.iter().any(|hold| !hold.is_untouched()) {
             self.fail(format!("{token:?}: the memory of the submission has changed"));
         }
@@ -176,7 +191,8 @@ impl SimRing {
         let is_inline = matches!(task, Task::Send { .. } | Task::Poll { .. });
         let part = if let Task::Read { part, .. } = task { Some(part) } else { None };
         let user_data = sqe.user_data;
-        self.in_flight.push(RingOp { serial, user_data, fd, task, started: false });
+        let opening = self.machine.state().opening(sqe.fd);
+        self.in_flight.push(RingOp { serial, user_data, fd, opening, task, started: false });
         if is_timed {
             let mut state = self.machine.state();
             let is_cold = state.rng.fault(Fault::Cold)
@@ -446,7 +462,11 @@ impl Ring for SimRing {
         let sqe = Submission::read(sqe);
         // SAFETY: by the caller's promise.
         let holds = unsafe { sqe.holds() };
-        self.submissions.push_back((sqe, holds));
+        let mut state = self.machine.state();
+        state.usage.queued += 1;
+        let opening = state.opening(sqe.fd);
+        drop(state);
+        self.submissions.push_back((sqe, Passed { memory: holds, opening }));
         // In other modes completions are posted while the program runs.
         if self.mode != Mode::Deferred && self.machine.state().rng.once_in(8) {
             self.process();
@@ -489,8 +509,8 @@ impl Ring for SimRing {
         drop(state);
         self.flush();
         for _ in 0..takes {
-            if let Some((sqe, holds)) = self.submissions.pop_front() {
-                self.issue(&sqe, holds);
+            if let Some((sqe, passed)) = self.submissions.pop_front() {
+                self.issue(&sqe, passed);
             }
         }
         self.process();
@@ -534,6 +554,7 @@ impl Ring for SimRing {
 
 impl Drop for SimRing {
     fn drop(&mut self) {
+        self.machine.state().usage.queued -= self.submissions.len();
         if self.machine.state().failure().is_none() {
             for op in std::mem::take(&mut self.in_flight) {
                 if self.machine.state().is_blocked(Event::Operation(op.serial)) {
@@ -550,6 +571,57 @@ impl Drop for SimRing {
                 let token = Token::from_bits(op.user_data);
                 self.fail(format!("{token:?} is still in flight when the ring is closed"));
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use io_uring::types;
+    use shared_ring::sockets::ListenOptions;
+    use shared_ring::{Host, OpKind};
+
+    use super::*;
+    use crate::{Faults, Plan};
+
+    /// Polls a socket. Closes it when the ring has taken the poll, or before, and opens another one with its number.
+    fn poll_and_close(is_taken: bool, closes: bool) -> Option<String> {
+        let plan = Plan { faults: Faults::NONE, ..Plan::default() };
+        let mut machine = Machine::new(&plan);
+        let entries = Entries { submissions: 4, completions: 4 };
+        let mut ring = SimRing::setup(&machine, Mode::Deferred, entries).unwrap();
+        let at = ([127, 0, 0, 1], 0).into();
+        let (listener, at) = machine.listen(at, &ListenOptions::new(4)).unwrap();
+        let peer = machine.manual_peer();
+        let accept = |machine: &mut Machine| {
+            peer.with(|net| net.connect(at)).expect("the listener has room");
+            machine.accept(&listener).unwrap()
+        };
+        let socket = accept(&mut machine);
+        let fd = number::of(&socket);
+        let poll = opcode::PollAdd::new(types::Fd(fd.raw()), libc::POLLIN as u32).build();
+        // SAFETY: a poll has no memory.
+        assert!(unsafe { ring.push(&poll.user_data(Token::new(OpKind::Send, 0, 0).bits())) });
+        assert_eq!(machine.queued_submissions(), 1);
+        if is_taken {
+            assert_eq!(ring.enter(0, None), Ok(1));
+        }
+        if closes {
+            machine.close_unused(socket);
+            assert_eq!(number::of(&accept(&mut machine)), fd, "the number is in use again");
+        }
+        machine.state().mark_changed(fd.raw() as u32);
+        let _ = ring.enter(0, None);
+        assert_eq!(machine.queued_submissions(), 0);
+        machine.failure()
+    }
+
+    #[test]
+    fn operation_reached_the_next_socket_with_its_number() {
+        for (is_taken, message) in [(false, "was queued on"), (true, "was in flight on it")] {
+            assert_eq!(poll_and_close(is_taken, false), None);
+            let failure = poll_and_close(is_taken, true);
+            assert!(failure.is_some_and(|failure| failure.contains(message)), "{message}");
         }
     }
 }

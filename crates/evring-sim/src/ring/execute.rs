@@ -22,6 +22,7 @@ impl SimRing {
     pub(super) fn advance(&mut self, serial: u64) {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let fd = self.in_flight[at].fd;
+        self.check_descriptor(at);
         match &self.in_flight[at].task {
             Task::Accept { multishot } => self.accept(serial, fd, *multishot),
             Task::Receive { multishot, group } => self.receive(serial, fd, *multishot, *group),
@@ -36,6 +37,16 @@ impl SimRing {
             Task::Poll { events, .. } => self.poll(at, *events),
             Task::Counter { .. } => self.read_counter(at),
             Task::Open { .. } | Task::Read { .. } | Task::Write { .. } => {}
+        }
+    }
+
+    /// Fails the run if the descriptor of an operation was closed.
+    fn check_descriptor(&self, at: usize) {
+        let RingOp { user_data, fd, opening, .. } = self.in_flight[at];
+        let mut state = self.machine.state();
+        if state.opening(fd.raw()) != opening {
+            let token = Token::from_bits(user_data);
+            state.fail(format!("{fd:?} was closed while {token:?} was in flight on it"));
         }
     }
 
@@ -199,6 +210,7 @@ impl SimRing {
     pub(super) fn complete_due(&mut self, serial: u64) {
         let Some(at) = self.in_flight.iter().position(|op| op.serial == serial) else { return };
         let (fd, user_data) = (self.in_flight[at].fd, self.in_flight[at].user_data);
+        self.check_descriptor(at);
         match &mut self.in_flight[at].task {
             Task::Open { path, access } => {
                 let path = path.bytes().strip_suffix(b"\0").unwrap_or_default();

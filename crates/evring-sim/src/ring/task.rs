@@ -89,6 +89,8 @@ pub(super) struct RingOp {
     pub(super) serial: u64,
     pub(super) user_data: u64,
     pub(super) fd: Fd,
+    /// Distinguishes its descriptor from a later one with the same number.
+    pub(super) opening: Option<u32>,
     pub(super) task: Task,
     /// A worker has started it.
     pub(super) started: bool,

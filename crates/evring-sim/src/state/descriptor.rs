@@ -33,4 +33,6 @@ pub(super) struct Descriptor {
     /// Is in the list of changed descriptors.
     pub(super) is_changed: bool,
     pub(super) resets: bool,
+    /// Number of times that a descriptor with this number was opened.
+    pub(super) openings: u32,
 }

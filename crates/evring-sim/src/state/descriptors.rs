@@ -1,5 +1,6 @@
 //! The program's descriptors.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,14 +32,22 @@ impl SimState {
         if free.is_none() {
             self.descriptors.push(Descriptor::default());
         }
-        let is_changed = self.descriptors[at].is_changed;
-        self.descriptors[at] = Descriptor { kind: Some(kind), is_changed, resets: false };
+        let Descriptor { is_changed, openings, .. } = self.descriptors[at];
+        let openings = openings + 1;
+        self.descriptors[at] = Descriptor { kind: Some(kind), is_changed, resets: false, openings };
         Ok(fd_at(at))
     }
 
     pub(super) fn at(&mut self, fd: Fd) -> Option<&mut Descriptor> {
         let at = (fd.raw() as u32).checked_sub(FIRST)?;
         self.descriptors.get_mut(at as usize).filter(|d| d.kind.is_some())
+    }
+
+    /// Returns a number that distinguishes an open descriptor from others with its number.
+    pub(crate) fn opening(&self, fd: RawFd) -> Option<u32> {
+        let at = (fd as u32).checked_sub(FIRST)?;
+        let descriptor = self.descriptors.get(at as usize)?;
+        descriptor.kind.as_ref().map(|_| descriptor.openings)
     }
 
     /// Returns the object behind a descriptor. The run fails if the descriptor is not open.

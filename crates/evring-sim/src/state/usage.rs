@@ -41,6 +41,8 @@ pub(crate) struct UsageTracker {
     pub(super) largest_send: usize,
     /// Number of accepted connections, except those that a kernel closed when it finished.
     pub(crate) accepted: u64,
+    /// Number of submissions that rings have not taken.
+    pub(crate) queued: usize,
     /// A kernel is finishing.
     pub(crate) is_finishing: bool,
     /// The client's address of the connection that was closed last.
