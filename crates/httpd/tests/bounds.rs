@@ -445,6 +445,38 @@ fn unread_listings_count_as_buffered_bytes() {
     });
 }
 
+#[test]
+fn idle_connections_at_the_maximum_kept_a_new_client_waiting() {
+    const MAX: usize = 20;
+    const NEW: usize = 7;
+    // The time between searches for idle connections, each of which closes one for a client that waits.
+    const INTERVAL: Duration = Duration::from_millis(10);
+    on_every_backend(&["--max-connections", &MAX.to_string(), "--status"], |name, serving| {
+        let served = || {
+            let mut client = serving.connect();
+            assert_eq!(client.get("/none").status, 404, "{name}");
+            client
+        };
+        let mut idle: Vec<_> = (1..MAX).map(|_| served()).collect();
+        let start = Instant::now();
+        idle.push(served());
+        let mut new: Vec<_> = (0..NEW).map(|_| served()).collect();
+        // If a close takes longer than the interval, another one is closed.
+        let max_closed = 1 + (start.elapsed().as_millis() / INTERVAL.as_millis()) as usize;
+        let is_complete = |status: &Value| status["idle_closed"].as_u64() >= Some(NEW as u64);
+        let status = new[NEW - 1].status_when(is_complete);
+        assert_eq!(status["connections_accepted"], MAX + NEW, "{name}");
+        let closed = status["idle_closed"].as_u64().unwrap() as usize;
+        assert!(closed <= max_closed, "{name}: {closed} were closed, more than {max_closed}");
+        // The others are served, and the new ones go on.
+        idle.retain(|client| !client.has_more());
+        assert_eq!(idle.len(), MAX - closed, "{name}");
+        for client in idle.iter_mut().chain(&mut new) {
+            assert_eq!(client.get("/none").status, 404, "{name}");
+        }
+    });
+}
+
 /// A client at another loopback address.
 fn connect_from(last: u8, serving: &Serving) -> Client {
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
