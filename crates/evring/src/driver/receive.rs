@@ -26,7 +26,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Passes a buffer to the application, which may intercept it.
-    #[inline]
+    // Inlined, so that the buffer is not copied from call to call.
+    #[inline(always)]
     fn offer(&mut self, slot: u32, bytes: RxBuf) {
         if !A::INTERCEPTS {
             self.deliver(slot, bytes);
@@ -52,7 +53,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         rx.into_buffer().filter(|rest| !rest.is_empty() && self.io.connection(slot).app_reads())
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, slot: u32, bytes: RxBuf) {
         let connection = self.io.connection(slot);
         if connection.is_paused() {
@@ -67,7 +68,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
     }
 
     /// Passes a buffer to the application in place and keeps the unconsumed bytes.
-    // Inlined, so that the buffer is not copied from call to call.
     #[inline(always)]
     pub(super) fn offer_buffer(&mut self, slot: u32, bytes: RxBuf) {
         self.io.stats.received += 1;
@@ -81,12 +81,18 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
     }
 
+    /// The same as `offer`, for bytes behind those that the application has taken at last.
+    #[cold]
+    fn offer_again(&mut self, slot: u32, bytes: RxBuf) {
+        self.offer(slot, bytes);
+    }
+
     /// Appends to the unconsumed bytes, as much as fits at a time, and passes them.
     pub(super) fn offer_with_tail(&mut self, slot: u32, mut bytes: RxBuf) {
         while !bytes.is_empty() && self.io.connection(slot).app_reads() {
             let connection = self.io.connection(slot);
             if connection.tail.is_empty() && !connection.is_paused() {
-                return self.offer(slot, bytes);
+                return self.offer_again(slot, bytes);
             }
             let room = match connection.is_paused() {
                 true => bytes.len(),
