@@ -25,18 +25,21 @@ const STOP_MARGIN: Duration = Duration::from_millis(1_100);
 /// a ring, and its own.
 const DROP_MARGIN: Duration = Duration::from_millis(2_000 + 5_000 + 200);
 
-/// Maximum number of files that a server keeps open itself.
-const MAX_OPEN_FILES: usize = 256;
+/// Maximum number of files that a server without a limit of open files has open besides those that are queued.
+const MAX_OTHER_FILES: usize = 256;
 
 /// Returns a function that fails the run if a server exceeds a bound.
 ///
 /// Before a pause takes effect, a connection receives at most one buffer. With a ring, it
 /// receives everything that has landed by then: at most all buffers twice, as they are returned
 /// before the kernel processes the cancel. A posted receive of FlexSC holds a buffer as the program does, for a turn.
+///
+/// `max_open_files` is the maximum number of open files of a server that limits them itself.
 pub(super) fn check(
     machine: &Machine,
     config: &Config,
     mechanism: Mechanism,
+    max_open_files: Option<usize>,
     stop_time: &StopTime,
 ) -> impl FnMut(&Usage) + use<> {
     let (machine, config) = (machine.clone(), config.clone());
@@ -63,7 +66,7 @@ pub(super) fn check(
         refused = (usage.rejected_addresses, usage.rejected_networks);
         let exceeded = usage
             .exceeded(&config, landed)
-            .or_else(|| exceeded(usage, &used, &config, posts_receives));
+            .or_else(|| exceeded(usage, &used, &config, posts_receives, max_open_files));
         if let Some((subject, value, max)) = exceeded {
             machine.fail(format!("bound exceeded: {subject}: {value}, at most {max}"));
         }
@@ -135,14 +138,15 @@ fn exceeded(
     used: &MachineUsage,
     config: &Config,
     posts_receives: bool,
+    max_open_files: Option<usize>,
 ) -> Option<(&'static str, usize, usize)> {
+    let unlimited = usage.all_queued_files + MAX_OTHER_FILES;
     let files = config.roots.len()
         + usage.file_ops
         + usage.completed_file_ops
         + usage.deferred_file_ops
-        + usage.all_queued_files
         + usage.connections
-        + MAX_OPEN_FILES;
+        + max_open_files.unwrap_or(unlimited);
     let all_buffers = usize::from(used.buffers);
     let buffers = if posts_receives { all_buffers } else { all_buffers * 3 / 4 };
     let operations = 3 * usage.connections + usage.file_ops + usage.listeners;

@@ -22,10 +22,14 @@ pub(super) const FILES: [(&str, usize); 6] = [
     ("large.bin", 300_000),
 ];
 
+/// Maximum number of files that the server keeps open.
+pub(super) const MAX_OPEN_FILES: usize = 4;
+
 /// Adds the site's handlers.
 pub(super) fn site(site: Site) -> Site {
     let mut limits = Limits::default();
     limits.half_close = true;
+    limits.max_open_files = MAX_OPEN_FILES;
     site.limits(limits)
         .route("/hello", |_: Request| "Hello, World!\n")
         .route("/echo", |request: Request| request.into_body())

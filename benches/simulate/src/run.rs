@@ -309,7 +309,8 @@ impl Setup<'_> {
         let Setup { case, choices, machine, config, shared, clients } = *self;
         let mut server = EventLoop::new(kernel, config).map_err(RunError::Start)?;
         let stop_time = bounds::StopTime::default();
-        let inspect = bounds::check(machine, config, case.mechanism, &stop_time);
+        let max_open_files = (case.program == Program::Httpd).then_some(http::MAX_OPEN_FILES);
+        let inspect = bounds::check(machine, config, case.mechanism, max_open_files, &stop_time);
         clients(server.remote());
         let remote = server.remote();
         machine.on_end(move || remote.stop());
