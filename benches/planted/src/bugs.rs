@@ -309,8 +309,8 @@ bugs! {
 
     /// A wait does not end at the next deadline.
     DeadlineNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "io.wheel.next()," =>
-        "io.wheel.next().filter(|_| !PLANTED),";
+        "note(io.wheel.next());" =>
+        "note(io.wheel.next().filter(|_| !PLANTED));";
 
     /// The driver waits although connections are to be visited again.
     RevisitsNotWaitedFor, "crates/evring/src/driver/run.rs":
@@ -324,13 +324,13 @@ bugs! {
 
     /// The driver waits for more than the next pause of a listener.
     PausesNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "io.pauses.next()," =>
-        "io.pauses.next().filter(|_| !PLANTED),";
+        "note(io.pauses.next());" =>
+        "note(io.pauses.next().filter(|_| !PLANTED));";
 
     /// The driver does not look again at a file that was written to.
     NextLookNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "io.file_ops.next_look()," =>
-        "io.file_ops.next_look().filter(|_| !PLANTED),";
+        "note(io.file_ops.next_look());" =>
+        "note(io.file_ops.next_look().filter(|_| !PLANTED));";
 
     /// After a pause, new bytes are received before the application gets the unconsumed ones.
     ResumeReceivesFirst on "send" in Wild, "crates/evring/src/driver/receive.rs":
@@ -507,8 +507,8 @@ bugs! {
         "if !PLANTED {
                     reads.set(write, Readiness::Ready);
                 }", "crates/evring/src/driver/run.rs":
-        "io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline())," =>
-        "io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()).filter(|_| !PLANTED),";
+        "note(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()));" =>
+        "note(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()).filter(|_| !PLANTED));";
 
     /// A read that was held back for a closed connection is delivered to the next one in its slot.
     DeferredReadOfClosed, "crates/evring/src/driver/defer.rs":

@@ -13,10 +13,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
         let connection = self.io.connection(slot);
-        if connection.has(ConnFlags::UNSERVED) {
+        let (is_unserved, app_reads) =
+            (connection.has(ConnFlags::UNSERVED), connection.app_reads());
+        if is_unserved {
             self.io.note_first_service(slot);
         }
-        if !self.io.connection(slot).app_reads() {
+        if !app_reads {
             return;
         }
         self.offer(slot, bytes);
