@@ -104,8 +104,8 @@ pub struct Call {
 impl Call {
     /// Describes a call that may wait for anything. An unknown number gives `ENOSYS`.
     ///
-    /// Calls that act on the calling thread are executed in place, whatever they wait for; see
-    /// [`Call::acts_on_the_calling_thread`].
+    /// Calls that read or change state of the calling thread, such as its signal mask, are executed in place, whatever
+    /// they wait for.
     #[inline]
     pub fn new(number: libc::c_long, args: [usize; 6]) -> Self {
         // The kernel knows no number beyond 32 bits, and has none for the highest.
