@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Checks that no file of tests is forgotten: in a package without `autotests`, each is named in Cargo.toml, or is
-# a module of such a file. And that no list of files for cargo-mutants names one that is not there.
+# a module of such a file. Also checks that each file that .cargo/mutants.toml names exists.
 . "$(dirname "$0")/setup.sh"
 
 status=0

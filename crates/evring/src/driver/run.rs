@@ -138,7 +138,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         let search = (!io.deferred.is_empty() && !io.stopping).then_some(io.next_search);
         let mut earliest = drain_ends;
-        // An iterator over all of them takes three times as many instructions.
         let mut note = |deadline: Option<Instant>| {
             if let Some(at) = deadline {
                 earliest = Some(earliest.map_or(at, |earliest| earliest.min(at)));
