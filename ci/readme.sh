@@ -5,7 +5,8 @@
 . "$(dirname "$0")/setup.sh"
 need curl curl
 
-pages=(README.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md)
+# Other scripts run the commands of docs/handlers.md and docs/production.md.
+pages=(README.md ARCHITECTURE.md BENCHMARKS.md CONTRIBUTING.md crates/*/README.md docs/features.md docs/file-delivery.md)
 repository=$(sed -n 's/^repository = "\(.*\)"/\1/p' Cargo.toml)
 work=$(mktemp -d)
 pid=
@@ -107,6 +108,11 @@ check() {
         "cargo lab tables" | "cargo lab") ;; # ci/lab.sh
         "cargo lab load "*) lab load --help >/dev/null ;; # ci/lab.sh
         "cargo lab report"*) lab report --help >/dev/null ;;
+        "cargo lab recommend"*) lab recommend --help >/dev/null ;;
+        "cargo +nightly fuzz run "*) # ci/fuzz.sh
+            local target_name=${1#* run }
+            [ -f "fuzz/fuzz_targets/${target_name%% *}.rs" ] || { echo "${target_name%% *}: no fuzz target" >&2; return 1; }
+            ;;
         "cargo lab run simulate --trace FILE" | "cargo lab run ID"*) ;; # tests of the lab
         "cargo lab run "*)
             local name=${1#cargo lab run }

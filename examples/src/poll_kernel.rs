@@ -181,10 +181,6 @@ unsafe impl Submit for PollKernel {
         self.waker.clone()
     }
 
-    fn landed(&self) -> u32 {
-        0
-    }
-
     fn counters(&self) -> Counters {
         self.operations.counters
     }

@@ -324,8 +324,8 @@ bugs! {
 
     /// The driver waits for more than the next pause of a listener.
     PausesNotWaitedFor, "crates/evring/src/driver/run.rs":
-        "note(io.pauses.next());" =>
-        "note(io.pauses.next().filter(|_| !PLANTED));";
+        "note(io.pause_ends.next());" =>
+        "note(io.pause_ends.next().filter(|_| !PLANTED));";
 
     /// The driver does not look again at a file that was written to.
     NextLookNotWaitedFor, "crates/evring/src/driver/run.rs":

@@ -196,10 +196,6 @@ unsafe impl<K: Submit> Submit for CheckedKernel<K> {
         self.kernel.waker()
     }
 
-    fn landed(&self) -> u32 {
-        self.kernel.landed()
-    }
-
     fn counters(&self) -> Counters {
         self.kernel.counters()
     }

@@ -88,9 +88,11 @@ pub mod mechanisms;
 mod multiplexer;
 mod others;
 pub mod owner;
+mod remote;
 mod rx;
 mod scheduling;
 pub mod send_policy;
+mod start_error;
 mod stats;
 mod tail;
 #[cfg(feature = "sandbox")]
@@ -148,16 +150,17 @@ pub mod sockets {
 pub use admission::{Admission, Lateness, Order};
 pub use application::{Application, CloseReason, Cx};
 pub use commands::{AcceptPolicy, Chunk, Close, Commands, HIGH_WATER, LOW_WATER, NoTimer};
-pub use config::{Config, StartError};
+pub use config::Config;
 pub use file_delivery::FileDelivery;
 pub use ids::{ConnId, Listener, Root};
 pub use mechanisms::AnyMechanism;
-pub use multiplexer::RemoteHandle;
 pub use others::Others;
+pub use remote::RemoteHandle;
 pub use rx::Rx;
 pub use shared_ring::KernelError;
 #[cfg(feature = "interest")]
 pub use shared_ring::interest;
+pub use start_error::StartError;
 pub use stats::Stats;
 
 use files::*;

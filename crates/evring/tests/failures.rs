@@ -172,10 +172,6 @@ unsafe impl<K: Kernel> Submit for FailingKernel<K> {
         self.kernel.waker()
     }
 
-    fn landed(&self) -> u32 {
-        self.kernel.landed()
-    }
-
     fn counters(&self) -> Counters {
         self.kernel.counters()
     }

@@ -289,12 +289,6 @@ unsafe impl<R: Ring<System: Clone> + 'static> Submit for SendKernel<R> {
         self.waker.clone()
     }
 
-    fn landed(&self) -> u32 {
-        // Otherwise those in the queue belong to the batch being processed.
-        let arrived = if self.delivery == Delivery::Preemptive { self.arrived() } else { 0 };
-        arrived + u32::from(self.ecb.block().has_events())
-    }
-
     fn counters(&self) -> Counters {
         let mut counters = self.ecb.query(|source| source.kernel.counters());
         let NotificationCounters { interrupts, unmasked, mask_rechecks, .. } =

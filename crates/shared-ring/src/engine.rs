@@ -455,10 +455,6 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
         self.waker.clone()
     }
 
-    fn landed(&self) -> u32 {
-        self.later.len() as u32
-    }
-
     fn counters(&self) -> Counters {
         let mut counters = self.operations.counters;
         counters.system_calls += self.poller.system_calls();

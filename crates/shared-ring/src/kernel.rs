@@ -74,10 +74,6 @@ pub unsafe trait Submit {
     /// Returns a handle with which other threads end a wait.
     fn waker(&self) -> Waker;
 
-    /// Returns the number of known completions beyond this turn's, without a system call. There may
-    /// be more.
-    fn landed(&self) -> u32;
-
     /// Returns the counters since the start.
     fn counters(&self) -> Counters;
 

@@ -111,7 +111,7 @@ fn dropping_a_ring_in_a_child_reaped_the_parents_completions() {
     let Some(mut kernel) = ring(Mode::Immediate) else { return };
     let (_ours, mut theirs) = receiving(&mut kernel);
     theirs.write_all(b"landed").unwrap();
-    while kernel.landed() == 0 {
+    while kernel.raw_pending() == 0 {
         std::thread::yield_now();
     }
     let mut kernel = Some(kernel);

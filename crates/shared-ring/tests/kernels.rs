@@ -205,10 +205,6 @@ unsafe impl<K: Kernel> Submit for Tested<K> {
         self.kernel.waker()
     }
 
-    fn landed(&self) -> u32 {
-        self.kernel.landed()
-    }
-
     fn counters(&self) -> Counters {
         self.kernel.counters()
     }

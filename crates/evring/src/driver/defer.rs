@@ -38,16 +38,9 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Has the reads of a connection delivered that has nothing left to send.
-    #[inline]
-    pub(super) fn release_reads(&mut self, slot: u32) {
-        if self.connections[slot as usize].defers_reads {
-            self.release_deferred(slot);
-        }
-    }
-
+    /// Has the deferred reads of a connection delivered, which has nothing left to send.
     #[cold]
-    fn release_deferred(&mut self, slot: u32) {
+    pub(super) fn release_reads(&mut self, slot: u32) {
         let (_, write) = pair_of(self.conn(slot));
         if let Some(reads) = &mut self.deferred_reads {
             reads.set(write, Readiness::Ready);

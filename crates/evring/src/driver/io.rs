@@ -18,7 +18,7 @@ use shared_ring::{Host, OpKind, Socket, Submit, Token};
 use super::connection::{ConnFlags, Connection, Phase, SendItem};
 use super::deferred_reads::{DeferredReads, deferred_reads};
 use super::listener::ListenerState;
-use super::pauses::Pauses;
+use super::pause_ends::PauseEnds;
 use super::shares::{Rejected, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
@@ -56,7 +56,7 @@ pub(crate) struct Io<K: Submit> {
     /// Connections to revisit in this turn.
     pub(crate) revisits: VecDeque<ConnId>,
     /// Connections that the policy has pause.
-    pub(crate) pauses: Pauses,
+    pub(crate) pause_ends: PauseEnds,
     /// Receives bytes reserved for a closed connection.
     scratch: Vec<u8>,
     /// Accepted connections that are not admitted yet, oldest first: the server is full, or newer ones come
@@ -162,7 +162,7 @@ impl<K: Submit> Io<K> {
             held: 0,
             dirty: Vec::with_capacity(PREALLOCATED),
             revisits: VecDeque::with_capacity(PREALLOCATED),
-            pauses: Pauses::default(),
+            pause_ends: PauseEnds::default(),
             scratch: Vec::new(),
             deferred: VecDeque::new(),
             shares: Shares::new(config.max_per_address, config.max_per_network),

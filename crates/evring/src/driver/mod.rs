@@ -21,7 +21,7 @@ mod io;
 mod listener;
 mod memory;
 mod pause;
-mod pauses;
+mod pause_ends;
 mod quiesce;
 mod receive;
 mod run;
@@ -275,7 +275,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
         let mut at = 0;
         while let Some(&slot) = self.io.dirty.get(at) {
             at += 1;
-            self.io.connection(slot).flags -= ConnFlags::DIRTY;
             self.service(slot);
         }
         self.io.dirty.clear();
@@ -285,12 +284,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     fn service(&mut self, slot: u32) {
         let connection = self.io.connection(slot);
+        connection.flags -= ConnFlags::DIRTY;
+        let mut phase = connection.phase;
         if connection.close.is_some()
             || connection.flags.intersects(ConnFlags::QUIESCING | ConnFlags::OVERRUN)
         {
             self.continue_ending(slot);
+            phase = self.io.connection(slot).phase;
         }
-        match self.io.connection(slot).phase {
+        match phase {
             Phase::Vacant | Phase::Connecting => {}
             Phase::Ending => self.finish(slot),
             Phase::Open | Phase::Flushing | Phase::Lingering => {

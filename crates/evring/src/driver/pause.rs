@@ -21,11 +21,11 @@ impl<K: Submit> Io<K> {
         }
         self.connection(slot).flags |= ConnFlags::SEND_PAUSED;
         let (id, now) = (self.conn(slot), self.kernel.now());
-        let end = self.pauses.end(now, time);
-        self.pauses.ends.push(Reverse((end, id.slot(), id.generation())));
-        if self.pauses.ends.len() > 2 * self.connections.len() {
+        let end = self.pause_ends.end(now, time);
+        self.pause_ends.ends.push(Reverse((end, id.slot(), id.generation())));
+        if self.pause_ends.ends.len() > 2 * self.connections.len() {
             let connections = &self.connections;
-            self.pauses.ends.retain(|Reverse((_, slot, generation))| {
+            self.pause_ends.ends.retain(|Reverse((_, slot, generation))| {
                 let connection = &connections[*slot as usize];
                 connection.generation == *generation && connection.has(ConnFlags::SEND_PAUSED)
             });
@@ -38,7 +38,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
     pub(super) fn end_pauses(&mut self) {
         let now = self.io.kernel.now();
         for _ in 0..MAX_ENDS_PER_TURN {
-            let Some(id) = self.io.pauses.ended(now) else { return };
+            let Some(id) = self.io.pause_ends.ended(now) else { return };
             let slot = id.slot();
             if self.io.conn(slot) == id {
                 let connection = self.io.connection(slot);

@@ -13,17 +13,15 @@ impl<K: Submit, A: Application> Driver<K, A> {
     #[inline]
     pub(super) fn received(&mut self, slot: u32, bytes: RxBuf) {
         let connection = self.io.connection(slot);
-        let (is_unserved, app_reads) =
-            (connection.has(ConnFlags::UNSERVED), connection.app_reads());
-        if is_unserved {
+        let (flags, app_reads) = (connection.flags, connection.app_reads());
+        if flags.contains(ConnFlags::UNSERVED) {
             self.io.note_first_service(slot);
         }
-        if !app_reads {
-            return;
-        }
-        self.offer(slot, bytes);
-        if self.io.connection(slot).has(ConnFlags::QUIESCING) {
-            self.io.mark_dirty(slot);
+        if app_reads {
+            if flags.contains(ConnFlags::QUIESCING) {
+                self.io.mark_dirty(slot);
+            }
+            self.offer(slot, bytes);
         }
     }
 

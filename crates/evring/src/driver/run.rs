@@ -145,7 +145,7 @@ impl<K: Submit, A: Application> Driver<K, A> {
         };
         note(search);
         note(io.wheel.next());
-        note(io.pauses.next());
+        note(io.pause_ends.next());
         note(io.file_ops.next_look());
         note(io.deferred_reads.as_ref().and_then(|reads| reads.next_deadline()));
         note(io.load.overload_ends());

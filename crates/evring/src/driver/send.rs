@@ -217,12 +217,14 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         let connection = self.io.connection(slot);
         connection.note_sent(n);
-        self.progress(slot);
-        let connection = self.io.connection(slot);
+        let has_drained = connection.has_drained();
         if connection.phase == Phase::Ending || list.is_empty() {
             self.io.recycle(list);
         } else {
             connection.queue.push_front(SendItem::Memory(list));
+        }
+        if has_drained {
+            self.io.schedule_revisit(slot);
         }
     }
 
@@ -306,9 +308,12 @@ impl<K: Submit, A: Application> Driver<K, A> {
 
     /// Continues a close that waited for the empty queue.
     pub(super) fn all_sent(&mut self, slot: u32) {
-        self.io.release_reads(slot);
         let connection = self.io.connection(slot);
-        if let Some(how) = connection.close {
+        let close = connection.close;
+        if connection.defers_reads {
+            self.io.release_reads(slot);
+        }
+        if let Some(how) = close {
             self.continue_closing(slot, how);
         }
     }

@@ -28,9 +28,9 @@ mod tokio;
 #[cfg(feature = "uring")]
 mod uring;
 
-pub use crate::config::Unavailable;
 pub use crate::event_loop::{EventLoop, Mechanism, MechanismLoop};
 pub use crate::multiplexer::{Family, Multiplexer};
+pub use crate::start_error::Unavailable;
 pub use shared_ring::Counters;
 #[cfg(feature = "io-uring")]
 pub use shared_ring::uring::Mode;

@@ -400,10 +400,6 @@ unsafe impl Submit for FlexScKernel {
         self.waker.clone()
     }
 
-    fn landed(&self) -> u32 {
-        0
-    }
-
     fn counters(&self) -> Counters {
         let mut counters = self.operations.counters;
         let of_pages = self.pages.counters();

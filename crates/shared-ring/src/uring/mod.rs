@@ -509,10 +509,6 @@ unsafe impl<R: Ring> Submit for UringKernel<R> {
         self.waker.clone()
     }
 
-    fn landed(&self) -> u32 {
-        self.ring.landed() + self.later.len() as u32
-    }
-
     fn counters(&self) -> Counters {
         self.counters
     }
@@ -539,7 +535,7 @@ impl<R: Ring> Kernel for UringKernel<R> {
         let starved =
             self.owned.groups.iter().any(|group| !group.starved.is_empty() && group.held() > 0);
         let pending =
-            self.landed() > 0 || !self.done.is_empty() || !self.landed.is_empty() || starved;
+            self.raw_pending() > 0 || !self.done.is_empty() || !self.later.is_empty() || starved;
         let wait = submitted && self.wake_in_flight && !pending;
         let timeout = match until {
             Some(at) if wait => Some(at.saturating_duration_since(self.system.clock())),

@@ -121,7 +121,7 @@ impl<K: Submit> Io<K> {
             held: self.held,
             read_ahead_bytes: self.file_ops.read_ahead_bytes,
             write_bytes: self.file_ops.write_bytes,
-            pauses: self.pauses.ends.len(),
+            pauses: self.pause_ends.ends.len(),
             slots: self.connections.len(),
             ..Usage::default()
         };

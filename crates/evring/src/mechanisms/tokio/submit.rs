@@ -260,10 +260,6 @@ unsafe impl Submit for TokioSubmit {
         self.waker.clone()
     }
 
-    fn landed(&self) -> u32 {
-        self.done.len() as u32
-    }
-
     fn counters(&self) -> Counters {
         self.operations.counters
     }

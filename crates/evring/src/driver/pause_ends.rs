@@ -12,12 +12,12 @@ const MAX_PAUSE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// The connections that pause, by the end of the pause. There are at most twice as many as connections: those of
 /// closed ones are removed when there are more.
 #[derive(Debug, Default)]
-pub(crate) struct Pauses {
+pub(crate) struct PauseEnds {
     pub(super) ends: BinaryHeap<Reverse<(Instant, u32, u32)>>,
     epoch: Option<Instant>,
 }
 
-impl Pauses {
+impl PauseEnds {
     /// Returns the end of a pause: at most a quarter earlier than requested, together with others.
     pub(super) fn end(&mut self, now: Instant, time: Duration) -> Instant {
         // Later than now, as the policy is asked once for each pause, and within what an `Instant` holds.
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn pauses_end_together_and_never_late() {
-        let (mut pauses, start) = (Pauses::default(), Instant::now());
+        let (mut pauses, start) = (PauseEnds::default(), Instant::now());
         let at = |us| start + Duration::from_micros(us);
         assert_eq!(pauses.end(at(0), Duration::from_micros(4_000)), at(3_584));
         // A quarter is 1,000 us, so ends are multiples of 512 us.
@@ -61,7 +61,7 @@ mod tests {
 
     #[test]
     fn pause_of_no_time_ends_later_and_the_longest_does_not_overflow() {
-        let (mut pauses, start) = (Pauses::default(), Instant::now());
+        let (mut pauses, start) = (PauseEnds::default(), Instant::now());
         for time in [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999)] {
             assert!(pauses.end(start, time) > start, "{time:?}");
         }
