@@ -105,7 +105,7 @@ check() {
         "cargo build --profile dist -p evring-httpd") ;; # takes minutes
         "cargo install --locked --git $repository evring-httpd" | "httpd DIR") ;; # ci/packages.sh
         "cargo lab list") lab list >"$work/experiments" ;;
-        "cargo lab tables" | "cargo lab") ;; # ci/lab.sh
+        "cargo lab tables" | "cargo lab" | "cargo lab run") ;; # ci/lab.sh
         "cargo lab load "*) lab load --help >/dev/null ;; # ci/lab.sh
         "cargo lab report"*) lab report --help >/dev/null ;;
         "cargo lab recommend"*) lab recommend --help >/dev/null ;;

@@ -35,8 +35,10 @@ impl RemoteHandle {
         }))
     }
 
-    /// Requests a call of [`Application::woken`](crate::Application::woken) with `tag`. If [`RemoteHandle::MAX_TAGS`] wake-ups are
+    /// Requests a call of [`Application::woken`] with `tag`. If [`RemoteHandle::MAX_TAGS`] wake-ups are
     /// pending, does nothing and returns false.
+    ///
+    /// [`Application::woken`]: crate::Application::woken
     #[must_use = "without room there is no wake-up"]
     pub fn wake(&self, tag: u64) -> bool {
         let mut tags = self.0.tags.lock().unwrap_or_else(PoisonError::into_inner);
@@ -49,16 +51,23 @@ impl RemoteHandle {
         true
     }
 
-    /// Stops [`Multiplexer::run`](crate::mechanisms::Multiplexer::run): listeners and idle connections close. The others get up to
-    /// [`Config::drain_timeout`](crate::Config::drain_timeout), then they are reset. May be called repeatedly and from several threads.
+    /// Stops [`Multiplexer::run`]: listeners and idle connections close. The others get up to
+    /// [`Config::drain_timeout`], then they are reset. May be called repeatedly and from several threads.
+    ///
+    /// [`Multiplexer::run`]: crate::mechanisms::Multiplexer::run
+    /// [`Config::drain_timeout`]: crate::Config::drain_timeout
     pub fn stop(&self) {
         self.0.stop.store(true, Ordering::Release);
         self.0.waker.wake();
     }
 
-    /// Closes the listeners. [`Multiplexer::run`](crate::mechanisms::Multiplexer::run) returns when the last connection has closed: none is closed
-    /// for it, and there is no time limit. File operations that hang delay the return by a few seconds at most. Connections in the backlogs are accepted while there is room; further
-    /// ones stay there, for other owners of the sockets ([`Config::inherited`](crate::Config::inherited)). [`RemoteHandle::stop`] may follow.
+    /// Closes the listeners. [`Multiplexer::run`] returns when the last connection has closed: none is closed
+    /// for it, and there is no time limit. File operations that hang delay the return by a few seconds at
+    /// most. Connections in the backlogs are accepted while there is room; further ones stay there, for other
+    /// owners of the sockets ([`Config::inherited`]). [`RemoteHandle::stop`] may follow.
+    ///
+    /// [`Multiplexer::run`]: crate::mechanisms::Multiplexer::run
+    /// [`Config::inherited`]: crate::Config::inherited
     pub fn retire(&self) {
         self.0.retire.store(true, Ordering::Release);
         self.0.waker.wake();

@@ -38,7 +38,7 @@ impl<K: Submit> Io<K> {
         }
     }
 
-    /// Has the deferred reads of a connection delivered, which has nothing left to send.
+    /// Has the deferred reads delivered of a connection that has nothing left to send.
     #[cold]
     pub(super) fn release_reads(&mut self, slot: u32) {
         let (_, write) = pair_of(self.conn(slot));

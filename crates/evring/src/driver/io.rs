@@ -55,7 +55,7 @@ pub(crate) struct Io<K: Submit> {
     pub(crate) dirty: Vec<u32>,
     /// Connections to revisit in this turn.
     pub(crate) revisits: VecDeque<ConnId>,
-    /// Connections that the policy has pause.
+    /// When the connections that send nothing for a time continue.
     pub(crate) pause_ends: PauseEnds,
     /// Receives bytes reserved for a closed connection.
     scratch: Vec<u8>,
