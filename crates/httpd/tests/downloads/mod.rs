@@ -107,7 +107,7 @@ impl Files {
                     let mut random =
                         Random(salt.wrapping_mul(0x9e37_79b9_7f4a_7c15) + client as u64);
                     for _ in 0..number.div_ceil(CLIENTS) {
-                        self.download_one(connect(), &mut random);
+                        self.download_one(connect, &mut random);
                     }
                 });
             }
@@ -115,7 +115,7 @@ impl Files {
     }
 
     /// Downloads a random range of a random file with random reads, or a part of it before a reset.
-    fn download_one(&self, mut stream: impl Read + Write, random: &mut Random) {
+    fn download_one<S: Read + Write>(&self, connect: &impl Fn() -> S, random: &mut Random) {
         let which = random.below(SIZES.len());
         let len = SIZES[which];
         if random.below(3) == 0 {
@@ -134,6 +134,8 @@ impl Files {
             false => format!("Range: bytes={}-{}\r\n", range.start, range.end - 1),
         };
         let request = format!("GET /{} HTTP/1.1\r\nHost: localhost\r\n{field}\r\n", name(len));
+        // It may take the disk longer to evict a file than the server waits for a request.
+        let mut stream = connect();
         stream.write_all(request.as_bytes()).unwrap();
         let expected = &contents(len)[range];
         // The bytes of the body after which the client closes. Unread bytes make that a reset.
