@@ -68,8 +68,8 @@ fn client_that_never_reads_does_not_delay_others() {
         let server = Server::start(backend, config, limits);
         let request = format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", name(LARGE));
         let connect = |_| connect_with_small_buffer(server.address);
-        let mut silent: Vec<_> = (0..SILENT).map(connect).collect();
         evict(&file);
+        let mut silent: Vec<_> = (0..SILENT).map(connect).collect();
         silent.iter_mut().for_each(|client| client.send(request.as_bytes()));
         silent.iter().for_each(Client::wait_readable);
         let response = server.connect().get(&format!("/{}", name(LARGE)));
@@ -98,9 +98,9 @@ fn client_that_reads_a_byte_at_a_time_is_reset_and_does_not_delay_others() {
         limits.max_cached_file_bytes = 0;
         limits.progress_interval = Duration::from_millis(300);
         let server = Server::start(backend, config(policy, root.path()), limits);
+        evict(&file);
         let mut slow = server.connect();
         set_socket_recv_buffer_size(&slow.stream, 4_096).unwrap();
-        evict(&file);
         slow.send(format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", name(LARGE)).as_bytes());
         let mut byte = [0];
         slow.stream.read_exact(&mut byte).unwrap();
