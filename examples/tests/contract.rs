@@ -580,7 +580,8 @@ fn connect_reports_its_result_and_sends_queued_bytes() {
         assert_eq!(log.next(), end_of_stream());
         assert_eq!(log.next(), Event::Closed(Ended::Closed));
 
-        drop(listener);
+        // It keeps its address, so that no other server gets it.
+        rustix::net::shutdown(&listener, rustix::net::Shutdown::Both).unwrap();
         assert!(server.remote.wake(1));
         assert_eq!(log.next(), Event::Woken(1));
         let refused = Err(std::io::ErrorKind::ConnectionRefused);

@@ -4,7 +4,6 @@ mod support;
 
 use std::fs;
 use std::io::Read;
-use std::net::TcpStream;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use evring_tls::{Certificates, Layer, Tls, TlsConfig, server_config};
 use examples::{Echo, Proxy, Timeouts, Xor};
 use kv::Kv;
 use support::client::Client;
-use support::{Server, config, on_each, pattern};
+use support::{Server, config, on_each, pattern, refuse};
 
 /// Returns the open descriptors of this process.
 fn open_descriptors() -> Vec<PathBuf> {
@@ -67,9 +66,8 @@ fn connect_broken_clients(server: &Server) -> Vec<Client> {
 /// Connects clients that are rejected.
 fn connect_rejected_clients(server: &Server) -> Vec<Client> {
     for _ in 0..10 {
-        // A reset may arrive before the client notices that it was connected.
-        if let Ok(stream) = TcpStream::connect(server.address) {
-            Client(stream).read_to_end();
+        if let Ok(mut client) = Client::try_connect(server.address) {
+            client.read_to_end();
         }
     }
     Vec::new()
@@ -118,6 +116,8 @@ fn no_descriptor_and_no_connection_leaks() {
         // The upstream server is notified slightly later than the proxy.
         drop((peers, echo.stop()));
         assert_eq!(open_descriptors(), before, "proxy and echo left descriptors open");
+        let (_socket, refused) = refuse();
+        let proxy = move || Proxy::new(refused, Timeouts::default());
         run(backend, "proxy without upstream", proxy, connect_rejected_clients);
     });
 }

@@ -5,15 +5,13 @@ use crate::support;
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
 use evring::Config;
 use evring_sim::{Net, Next, Peer, PeerConn, ReceiveResult};
 use examples::{Echo, Proxy, Timeouts};
-use rustix::net::{self, AddressFamily, SocketType};
 use support::client::{Client, End};
-use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, tiny};
+use support::{Server, TIMEOUT, config, on_each, on_each_at_once, pattern, refuse, tiny};
 
 fn proxy(backend: &'static str, config: Config, upstream: SocketAddr) -> Server {
     Server::start(backend, config, move || Proxy::new(upstream, Timeouts::default()))
@@ -30,14 +28,6 @@ fn take(listener: &TcpListener) -> TcpStream {
     let (stream, _) = listener.accept().unwrap();
     stream.set_read_timeout(Some(TIMEOUT)).unwrap();
     stream
-}
-
-/// A socket that does not listen, whose address thus refuses connections.
-fn refuse() -> (OwnedFd, SocketAddr) {
-    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
-    net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
-    let address = net::getsockname(&socket).unwrap().try_into().unwrap();
-    (socket, address)
 }
 
 #[test]
@@ -201,9 +191,8 @@ fn refused_upstream_resets_the_client() {
         let (_socket, address) = refuse();
         let server = proxy(backend, config(), address);
         for _ in 0..3 {
-            // A reset may arrive before the client notices that it was connected.
-            match TcpStream::connect(server.address) {
-                Ok(stream) => assert_eq!(Client(stream).read_to_end(), (Vec::new(), End::Reset)),
+            match Client::try_connect(server.address) {
+                Ok(mut client) => assert_eq!(client.read_to_end(), (Vec::new(), End::Reset)),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::ConnectionReset),
             }
         }

@@ -21,7 +21,12 @@ pub struct Client(pub TcpStream);
 
 impl Client {
     pub fn connect(to: SocketAddr) -> Client {
-        Self::prepared(TcpStream::connect_timeout(&to, TIMEOUT).expect("the server accepts"))
+        Self::try_connect(to).expect("the server accepts")
+    }
+
+    /// Connects to a server that may reset the connection before the client notices that it has one.
+    pub fn try_connect(to: SocketAddr) -> io::Result<Client> {
+        TcpStream::connect_timeout(&to, TIMEOUT).map(Self::prepared)
     }
 
     /// Connects with the minimum receive buffer.

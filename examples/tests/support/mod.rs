@@ -10,6 +10,7 @@ pub mod script;
 
 use std::io::Write as _;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Once;
 use std::sync::mpsc::{self, Receiver};
 use std::thread::{self, JoinHandle};
@@ -17,6 +18,7 @@ use std::time::Duration;
 
 use evring::sockets::BufferSizes;
 use evring::{AnyMechanism, Application, Config, RemoteHandle, Stats};
+use rustix::net::{self, AddressFamily, SocketType};
 
 /// Longer than any step takes on a busy machine.
 pub const TIMEOUT: Duration = Duration::from_secs(20);
@@ -66,6 +68,15 @@ impl Drop for NameOnPanic {
             eprintln!("this was on the mechanism `{}`", self.0);
         }
     }
+}
+
+/// A socket that does not listen, whose address refuses connections as long as it is open. The address of a closed
+/// listener may be that of the next one.
+pub fn refuse() -> (OwnedFd, SocketAddr) {
+    let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0))).unwrap();
+    let address = net::getsockname(&socket).unwrap().try_into().unwrap();
+    (socket, address)
 }
 
 /// A configuration for tests: one address, little memory, short timeouts.
