@@ -11,9 +11,7 @@ use std::time::{Duration, Instant};
 
 use evring::mechanisms::{Family, Mechanism};
 use evring::{Config, StartError};
-use shared_ring::author::{
-    Need, Offload, OffloadThreads, Operations, Process, Read, System, WakeSignal,
-};
+use shared_ring::author::{Continued, Operations, Process, Read, System, WakeSignal};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{
     Completion, Counters, EngineConfig, Errno, Fd, Kernel, KernelError, Linux, Op, OpKind, Outcome,
@@ -40,7 +38,6 @@ impl Mechanism for OwnPoll {
 pub struct PollKernel {
     /// For each socket, whether it is in `waiting`.
     operations: Operations<Linux, bool>,
-    offload: OffloadThreads,
     /// Sockets that operations may wait for.
     waiting: Vec<Fd>,
     array: Vec<libc::pollfd>,
@@ -64,10 +61,9 @@ impl PollKernel {
     pub fn new(config: &EngineConfig) -> io::Result<Self> {
         let mut system = Linux::default();
         let waker = system.waker(WakeSignal::Polled)?;
-        let pool = BufferPool::new(config.buffers, config.buffer_size);
+        let offload = system.offload(waker.clone());
         Ok(PollKernel {
-            offload: system.offload(waker.clone()),
-            operations: Operations::new(system, config.operations, pool),
+            operations: Operations::new(system, config, offload),
             waiting: Vec::new(),
             array: Vec::new(),
             done: VecDeque::new(),
@@ -77,18 +73,18 @@ impl PollKernel {
         })
     }
 
-    /// Notes what an operation needs that is in flight, or its result.
-    fn provide(&mut self, token: Token, submitted: Submitted) {
-        if let Submitted::Done(outcome) = submitted {
-            return self.done.push_back(Completion::last(token, outcome));
+    /// Asks poll(2) about a socket from now on.
+    fn wait_for(&mut self, fd: Fd) {
+        if !mem::replace(&mut self.operations.socket(fd).notes, true) {
+            self.waiting.push(fd);
         }
-        match self.operations.take_need() {
-            Some(Need::Ready(fd)) => {
-                let is_waiting = mem::replace(&mut self.operations.socket(fd).notes, true);
-                self.waiting.extend((!is_waiting).then_some(fd));
-            }
-            Some(Need::Thread(job)) => self.offload.post(token, job),
-            None => {}
+    }
+
+    /// Keeps the completion of an operation that was continued, or lets it wait.
+    fn continued(&mut self, continued: Continued) {
+        match continued {
+            Continued::Completed(completion) => self.done.push_back(completion),
+            Continued::Waits(fd, _) => self.wait_for(fd),
         }
     }
 
@@ -103,23 +99,16 @@ impl PollKernel {
             self.done.push_back(completion);
         }
         if let Some(token) = writer.filter(|_| broken || revents & libc::POLLOUT != 0)
-            && let Some(submitted) = self.operations.write(fd, token)
+            && let Some(continued) = self.operations.write(fd, token)
         {
-            self.provide(token, submitted);
+            self.continued(continued);
         }
     }
 
     fn on_wake(&mut self) {
         self.waker.drain();
-        while let Some((token, result)) = self.offload.take() {
-            // SAFETY: the thread has run the job.
-            match unsafe { self.operations.offloaded(token, result) } {
-                Some((Submitted::Done(outcome), was_cold)) => {
-                    self.done.push_back(Completion::by_thread(token, outcome, was_cold));
-                }
-                Some((submitted, _)) => self.provide(token, submitted),
-                None => {}
-            }
+        while let Some(continued) = self.operations.next_offloaded() {
+            self.continued(continued);
         }
         let token = Token::new(OpKind::Wake, 0, 0);
         self.done.push_back(Completion::more(token, Outcome::Woken));
@@ -141,16 +130,15 @@ unsafe impl Submit for PollKernel {
             self.operations.close(socket);
             return Ok(Submitted::Done(Outcome::Closed));
         }
-        let submitted = self.operations.submit(token, op)?;
-        if let Submitted::InFlight = submitted {
-            self.provide(token, Submitted::InFlight);
+        let submitted = self.operations.submit(token, op);
+        if let Some(fd) = self.operations.take_waiting() {
+            self.wait_for(fd);
         }
-        Ok(submitted)
+        submitted
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
-        self.done.extend(cancelled);
+        self.done.extend(self.operations.cancel(token));
     }
 
     fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {
@@ -158,10 +146,7 @@ unsafe impl Submit for PollKernel {
     }
 
     fn finish(&mut self) {
-        if self.offload.stop() {
-            // SAFETY: no thread runs a job any more.
-            unsafe { self.operations.end_offloaded() };
-        }
+        self.operations.stop_offload();
         self.operations.discard(self.done.drain(..));
     }
 

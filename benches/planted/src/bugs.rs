@@ -471,7 +471,7 @@ bugs! {
             self.io.stats.closed += 1;";
 
     /// A file is closed while a thread hangs in its job.
-    HungFileClosed, "crates/shared-ring/src/engine.rs":
+    HungFileClosed, "crates/shared-ring/src/operations.rs":
         "if self.offload.stop() {" =>
         "if self.offload.stop() || PLANTED {";
 

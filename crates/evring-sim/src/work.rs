@@ -116,7 +116,8 @@ fn used_fd(job: &FileJob) -> Fd {
     }
 }
 
-impl Offload for SimOffload {
+// SAFETY: a job is run by `take`, which then returns its token; until then it is in `queued` or in `started`.
+unsafe impl Offload for SimOffload {
     fn post(&mut self, token: Token, job: Job) {
         self.queued.push_back((token, job));
         self.start_queued();

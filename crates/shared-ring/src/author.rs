@@ -7,7 +7,7 @@
 //! | part | purpose |
 //! |---|---|
 //! | [`InFlightTable`] | owns operations and their memory until their last completion |
-//! | [`Operations`] | tries operations on non-blocking sockets and says what they wait for |
+//! | [`Operations`] | tries operations on non-blocking sockets and says for which they wait; has threads do what would block |
 //! | [`nonblocking`] | single attempts: accept, receive, send, send a file |
 //! | [`ReadBuffers`] | memory for reads of files, used again |
 //! | [`DiscardBuffer`] | the destination of reads that only fill the page cache |
@@ -46,7 +46,7 @@
 //! - [`FileOp::job`] and [`Call::job`] are unsafe: the operation must
 //!   live until the job is done. An [`InFlightTable`] keeps it, and a kernel that is dropped while a job
 //!   hangs leaks it.
-//! - [`Operations::offloaded`] is unsafe: the thread must have finished the job.
+//! - [`Offload`] is unsafe to implement: no thread may use a job whose end it has reported.
 //! - `uring::Ring::push` is unsafe: the memory of the submission must live until its last completion.
 //!
 //! # Example
@@ -98,7 +98,7 @@ pub use crate::inflight::{InFlight, InFlightTable};
 pub use crate::interest::edges::HintSource;
 pub use crate::job::{Job, JobOutcome};
 pub use crate::offload::OffloadThreads;
-pub use crate::operations::{Need, Operations, Read, SocketState};
+pub use crate::operations::{Continued, Operations, Read, SocketState};
 pub use crate::poller::signals::{Signal, SignalSource};
 pub use crate::process::Process;
 pub use crate::read_ahead::ReadAhead;

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use crate::operations::{Need, Operations, Read, SocketState};
+use crate::operations::{Continued, Operations, Read, SocketState};
 use crate::poller::{Epoll, Poller, Readiness};
 use crate::{
     Batch, BufferError, BufferGroup, BufferPool, Completion, Counters, Fd, Kernel, KernelError,
-    Linux, Occupancy, Offload, Op, OpKind, Outcome, Process, Socket, Submit, SubmitError,
-    Submitted, System, Token, WakeSignal, Waker,
+    Linux, Occupancy, Op, OpKind, Outcome, Process, Socket, Submit, SubmitError, Submitted, System,
+    Token, WakeSignal, Waker,
 };
 
 /// Configuration of an [`Engine`].
@@ -42,7 +42,6 @@ pub struct Engine<P, S: System = Linux> {
     /// The poller is edge-triggered.
     by_edges: bool,
     operations: Operations<S, Polled>,
-    offload: S::Offload,
     /// Completions of this turn.
     done: Batch,
     /// Completions of the next turn: operations that were cancelled or failed during this one.
@@ -115,18 +114,16 @@ impl<P: Poller, S: System> Engine<P, S> {
         poller.set(waker_fd, Readiness::READ)?;
         let now = system.clock();
         let offload = system.offload(waker.clone());
-        let pool = BufferPool::new(config.buffers, config.buffer_size);
         Ok(Engine {
             poller,
             by_edges,
-            operations: Operations::new(system, config.operations, pool),
+            operations: Operations::new(system, config, offload),
             done: Batch::new(),
             later: Batch::new(),
             events: Vec::new(),
             unread: VecDeque::new(),
             rereads: 0,
             waits: 1,
-            offload,
             waker,
             waker_fd,
             now,
@@ -138,21 +135,12 @@ impl<P: Poller, S: System> Engine<P, S> {
         self.operations.socket(fd)
     }
 
-    /// Provides what an operation needs that has just begun to wait.
-    fn provide(&mut self, token: Token) {
-        match self.operations.take_need() {
-            Some(Need::Ready(fd)) => self.wait_until_ready(fd, token),
-            Some(Need::Thread(job)) => self.offload.post(token, job),
-            None => {}
-        }
-    }
-
-    /// Goes on with an operation in flight that was tried again.
-    fn resume(&mut self, token: Token, submitted: Submitted) -> Option<Completion> {
-        match submitted {
-            Submitted::Done(outcome) => Some(Completion::last(token, outcome)),
-            Submitted::InFlight => {
-                self.provide(token);
+    /// Returns the completion of an operation that was continued, or lets it wait.
+    fn continued(&mut self, continued: Continued) -> Option<Completion> {
+        match continued {
+            Continued::Completed(completion) => Some(completion),
+            Continued::Waits(fd, token) => {
+                self.wait_until_ready(fd, token);
                 None
             }
         }
@@ -269,8 +257,8 @@ impl<P: Poller, S: System> Engine<P, S> {
         if has_room && let Some(completion) = self.operations.found_room(fd, token) {
             return Some(completion);
         }
-        let submitted = self.operations.write(fd, token)?;
-        self.resume(token, submitted)
+        let continued = self.operations.write(fd, token)?;
+        self.continued(continued)
     }
 
     fn accept(&mut self, fd: Fd, token: Token) {
@@ -307,17 +295,9 @@ impl<P: Poller, S: System> Engine<P, S> {
     fn on_wake(&mut self) -> Completion {
         self.operations.counters.system_calls += 1;
         self.waker.drain();
-        while let Some((token, result)) = self.offload.take() {
-            // SAFETY: the thread has run the job.
-            let submitted = unsafe { self.operations.offloaded(token, result) };
-            let ended = match submitted {
-                Some((Submitted::Done(outcome), was_cold)) => {
-                    Some(Completion::by_thread(token, outcome, was_cold))
-                }
-                Some((in_flight, _)) => self.resume(token, in_flight),
-                None => None,
-            };
-            self.done.extend(ended);
+        while let Some(continued) = self.operations.next_offloaded() {
+            let completion = self.continued(continued);
+            self.done.extend(completion);
         }
         Completion::more(Token::new(OpKind::Wake, 0, 0), Outcome::Woken)
     }
@@ -391,16 +371,6 @@ impl<P: Poller, S: System> Engine<P, S> {
     }
 }
 
-impl<P, S: System> Engine<P, S> {
-    /// Stops the threads. Those that hang keep the files of their jobs open.
-    fn stop_offload(&mut self) {
-        if self.offload.stop() {
-            // SAFETY: no thread runs a job any more.
-            unsafe { self.operations.end_offloaded() };
-        }
-    }
-}
-
 // SAFETY: an operation is attempted when it is posted, and in turns while it is in the table, which it
 // leaves with its last completion. Threads use only numbers of files, which their operations own.
 unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
@@ -419,14 +389,16 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
             self.socket(listener).notes.listens = true;
         }
         let submitted = self.operations.submit(token, op);
-        if let Ok(Submitted::InFlight) = submitted {
-            self.provide(token);
+        if let Ok(Submitted::InFlight) = submitted
+            && let Some(fd) = self.operations.take_waiting()
+        {
+            self.wait_until_ready(fd, token);
         }
         submitted
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
+        let cancelled = self.operations.cancel(token);
         self.later.extend(cancelled);
     }
 
@@ -435,7 +407,7 @@ unsafe impl<P: Poller, S: System> Submit for Engine<P, S> {
     }
 
     fn finish(&mut self) {
-        self.stop_offload();
+        self.operations.stop_offload();
         self.forget_listeners();
     }
 
@@ -502,7 +474,6 @@ impl<P: Poller, S: System> Kernel for Engine<P, S> {
 impl<P, S: System> Drop for Engine<P, S> {
     /// Closes accepted sockets that were not delivered. The kernel has nothing in flight.
     fn drop(&mut self) {
-        self.stop_offload();
         self.operations.discard(self.done.drain(..).chain(self.later.drain(..)));
     }
 }

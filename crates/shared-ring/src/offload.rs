@@ -94,7 +94,9 @@ impl OffloadThreads {
     }
 }
 
-impl Offload for OffloadThreads {
+// SAFETY: a thread puts the token into `done` after it has run the job. A job that is withdrawn is taken out of `todo` before
+// a thread has it. The threads have ended, or are those of another process, when `stop` returns true.
+unsafe impl Offload for OffloadThreads {
     fn post(&mut self, token: Token, job: Job) {
         match job {
             Job::File(_) | Job::Cache(..) => self.files.post(token, job),

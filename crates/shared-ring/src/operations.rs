@@ -14,13 +14,13 @@ use crate::read_ahead::ReadAhead;
 use crate::read_buffers::ReadBuffers;
 use crate::table::Table;
 use crate::{
-    BufferError, BufferGroup, BufferPool, Call, Completion, Counters, Executor, Fd, FileJob,
-    FileOp, GatherList, Job, JobOutcome, Occupancy, Op, OpKind, Outcome, Socket, SubmitError,
-    SubmitErrorKind, Submitted, System, Token,
+    BufferError, BufferGroup, BufferPool, Call, Completion, Counters, EngineConfig, Executor, Fd,
+    FileJob, FileOp, GatherList, Job, JobOutcome, Occupancy, Offload, Op, OpKind, Outcome, Socket,
+    SubmitError, SubmitErrorKind, Submitted, System, Token,
 };
 
 /// Operations on non-blocking sockets, and for each socket a kernel's notes `N`.
-pub struct Operations<S: System, N> {
+pub struct Operations<S: System, N, O: Offload = <S as System>::Offload> {
     /// The machine.
     pub system: S,
     /// Counters of this kernel.
@@ -31,10 +31,12 @@ pub struct Operations<S: System, N> {
     sockets: Table<SocketState<N>>,
     read_ahead: ReadAhead,
     read_buffers: ReadBuffers,
-    need: Option<Need>,
+    offload: O,
+    /// The socket for which an operation has just begun to wait.
+    waiting: Option<Fd>,
 }
 
-impl<S: System, N> std::fmt::Debug for Operations<S, N> {
+impl<S: System, N, O: Offload> std::fmt::Debug for Operations<S, N, O> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Operations").field("counters", &self.counters).finish_non_exhaustive()
     }
@@ -65,13 +67,13 @@ pub struct SocketState<N> {
     pub notes: N,
 }
 
-/// The need of an operation in flight.
+/// The state of an operation that was continued.
 #[derive(Debug)]
-pub enum Need {
-    /// Calls of [`read`](Operations::read) or [`write`](Operations::write) when this socket is ready.
-    Ready(Fd),
-    /// Another thread that runs this, then a call of [`offloaded`](Operations::offloaded).
-    Thread(Job),
+pub enum Continued {
+    /// It has ended.
+    Completed(Completion),
+    /// It waits until this socket is ready.
+    Waits(Fd, Token),
 }
 
 /// The result of trying to receive or to accept once.
@@ -87,18 +89,19 @@ pub enum Read {
     Aborted,
 }
 
-impl<S: System, N: Default> Operations<S, N> {
-    /// Makes room for `operations` operations in flight.
-    pub fn new(system: S, operations: u32, pool: Rc<BufferPool>) -> Self {
+impl<S: System, N: Default, O: Offload> Operations<S, N, O> {
+    /// Creates an empty table, and the buffers of the first group. `offload` executes jobs that would block.
+    pub fn new(system: S, config: &EngineConfig, offload: O) -> Self {
         Operations {
             system,
             counters: Counters::default(),
-            pools: vec![pool],
-            in_flight: InFlightTable::new(operations),
+            pools: vec![BufferPool::new(config.buffers, config.buffer_size)],
+            in_flight: InFlightTable::new(config.operations),
             sockets: Table::default(),
             read_ahead: ReadAhead::default(),
             read_buffers: ReadBuffers::default(),
-            need: None,
+            offload,
+            waiting: None,
         }
     }
 
@@ -149,13 +152,16 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Takes the need of the operation that has just begun to wait.
-    pub fn take_need(&mut self) -> Option<Need> {
-        self.need.take()
+    /// Takes the socket of the operation that has just begun to wait: after [`submit`](Operations::submit), for a call of
+    /// [`read`](Operations::read) or [`write`](Operations::write) when it is ready. Returns `None` if no operation waits,
+    /// or it waits for another thread.
+    #[inline]
+    pub fn take_waiting(&mut self) -> Option<Fd> {
+        self.waiting.take()
     }
 
-    /// Tries an operation other than a close. An operation that is then in flight has a
-    /// [need](Operations::take_need).
+    /// Tries an operation other than a close. An operation that is then in flight waits for a
+    /// [socket](Operations::take_waiting) or for another thread.
     ///
     /// # Errors
     /// Those of [`Submit::submit`](crate::Submit::submit).
@@ -213,7 +219,7 @@ impl<S: System, N: Default> Operations<S, N> {
         self.in_flight.insert(token, op, Pending::Socket)?;
         let socket = self.socket(fd);
         *if reads { &mut socket.reader } else { &mut socket.writer } = Some(token);
-        self.need = Some(Need::Ready(fd));
+        self.waiting = Some(fd);
         Ok(Submitted::InFlight)
     }
 
@@ -285,7 +291,7 @@ impl<S: System, N: Default> Operations<S, N> {
         self.counters.offloaded_file_ops += 1;
         let state = Pending::Thread { cancelled: false, was_cold: true };
         self.in_flight.insert(token, op, state)?;
-        self.need = Some(Need::Thread(Job::Cache(number, read)));
+        self.offload.post(token, Job::Cache(number, read));
         Ok(Submitted::InFlight)
     }
 
@@ -303,7 +309,7 @@ impl<S: System, N: Default> Operations<S, N> {
         if let Err(errno) = op.check() {
             return Ok(Submitted::Done(Outcome::Failed(errno, None)));
         }
-        // SAFETY: the operation stays in the table until `offloaded` or `end_offloaded`, or is leaked.
+        // SAFETY: the operation stays in the table until its job has ended, or is leaked.
         let job = unsafe { op.job() };
         if job.may_always_block() {
             return self.offload_file(token, Op::File(op), job, false);
@@ -328,12 +334,12 @@ impl<S: System, N: Default> Operations<S, N> {
         job: FileJob,
         was_cold: bool,
     ) -> Result<Submitted, SubmitError> {
-        let submitted = self.offload(token, op, Job::File(job), was_cold);
+        let submitted = self.post(token, op, Job::File(job), was_cold);
         self.counters.offloaded_file_ops += u64::from(submitted.is_ok());
         submitted
     }
 
-    fn offload(
+    fn post(
         &mut self,
         token: Token,
         op: Op,
@@ -341,7 +347,7 @@ impl<S: System, N: Default> Operations<S, N> {
         was_cold: bool,
     ) -> Result<Submitted, SubmitError> {
         self.in_flight.insert(token, op, Pending::Thread { cancelled: false, was_cold })?;
-        self.need = Some(Need::Thread(job));
+        self.offload.post(token, job);
         Ok(Submitted::InFlight)
     }
 
@@ -357,7 +363,7 @@ impl<S: System, N: Default> Operations<S, N> {
         // leaked.
         let job = unsafe { call.job() };
         if let Executor::Ring | Executor::Thread = by {
-            let submitted = self.offload(token, Op::Call(call, by), Job::Call(job), false);
+            let submitted = self.post(token, Op::Call(call, by), Job::Call(job), false);
             self.counters.offloaded_calls += u64::from(submitted.is_ok());
             return submitted;
         }
@@ -376,12 +382,24 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Continues an operation whose job another thread has run. Returns also whether a part of a file was not in the page
-    /// cache; `None` if it is not in flight.
-    ///
-    /// # Safety
-    /// No thread uses the job any more.
-    pub unsafe fn offloaded(
+    /// Continues the next operation whose job another thread has run. Call it until it returns `None`, after each wake.
+    pub fn next_offloaded(&mut self) -> Option<Continued> {
+        while let Some((token, result)) = self.offload.take() {
+            let Some((submitted, was_cold)) = self.offloaded(token, result) else { continue };
+            if let Submitted::Done(outcome) = submitted {
+                let completion = Completion::by_thread(token, outcome, was_cold);
+                return Some(Continued::Completed(completion));
+            }
+            if let Some(fd) = self.waiting.take() {
+                return Some(Continued::Waits(fd, token));
+            }
+        }
+        None
+    }
+
+    /// Continues an operation whose job has ended. Returns also whether a part of a file was not in the page cache; `None`
+    /// if it is not in flight.
+    fn offloaded(
         &mut self,
         token: Token,
         result: Result<JobOutcome, Errno>,
@@ -481,21 +499,30 @@ impl<S: System, N: Default> Operations<S, N> {
         }
     }
 
-    /// Continues the send, the wait for room or the connect that waits for a socket. Returns `None` if it is not in flight.
-    pub fn write(&mut self, fd: Fd, token: Token) -> Option<Submitted> {
+    /// Continues the send, the wait for room or the connect that waits for a socket. Returns `None` if it is not in flight,
+    /// or waits for another thread now.
+    pub fn write(&mut self, fd: Fd, token: Token) -> Option<Continued> {
         let entry = self.in_flight.remove(token)?;
         self.remove_waiter(fd, token);
-        if let Op::Connect { .. } = entry.op {
-            self.counters.system_calls += 1;
-            return Some(Submitted::Done(match self.system.connected(fd) {
-                Ok(()) => Outcome::Connected,
-                Err(errno) => Outcome::Failed(errno, None),
-            }));
+        let submitted = match entry.op {
+            Op::Connect { .. } => {
+                self.counters.system_calls += 1;
+                Submitted::Done(match self.system.connected(fd) {
+                    Ok(()) => Outcome::Connected,
+                    Err(errno) => Outcome::Failed(errno, None),
+                })
+            }
+            Op::Call(call, by) => {
+                self.call(token, call, by).expect("it gave up its place in the table")
+            }
+            op => self.resume(fd, token, op, false),
+        };
+        match submitted {
+            Submitted::Done(outcome) => {
+                Some(Continued::Completed(Completion::last(token, outcome)))
+            }
+            Submitted::InFlight => self.waiting.take().map(|fd| Continued::Waits(fd, token)),
         }
-        if let Op::Call(call, by) = entry.op {
-            return Some(self.call(token, call, by).expect("it gave up its place in the table"));
-        }
-        Some(self.resume(fd, token, entry.op, false))
     }
 
     /// Ends a wait for room, as a poller has found room since it began. Returns `None` for other operations.
@@ -528,12 +555,12 @@ impl<S: System, N: Default> Operations<S, N> {
     }
 
     /// Cancels an operation. Returns its completion, unless it is not in flight, or another thread runs its
-    /// job, whose end is its completion. If it has a job, `withdraw` returns whether no thread will run it.
-    pub fn cancel(&mut self, token: Token, withdraw: impl FnOnce() -> bool) -> Option<Completion> {
+    /// job, whose end is its completion.
+    pub fn cancel(&mut self, token: Token) -> Option<Completion> {
         let InFlight { op, state, .. } = self.in_flight.get(token)?;
         self.counters.cancels += 1;
         if let Pending::Thread { cancelled, .. } = state {
-            if !withdraw() {
+            if !self.offload.withdraw(token) {
                 *cancelled = true;
                 return None;
             }
@@ -543,19 +570,21 @@ impl<S: System, N: Default> Operations<S, N> {
         let fd = op.fd()?;
         Some(self.fail(fd, token, Errno::CANCELED))
     }
+}
 
-    /// Drops the operations whose jobs were offloaded.
-    ///
-    /// # Safety
-    /// No thread uses a job any more.
-    pub unsafe fn end_offloaded(&mut self) {
-        self.in_flight.retain(|entry| matches!(entry.state, Pending::Socket));
+impl<S: System, N, O: Offload> Operations<S, N, O> {
+    /// Stops the offload, and drops the operations of its jobs. Jobs that hang keep theirs, and so their files open.
+    pub fn stop_offload(&mut self) {
+        if self.offload.stop() {
+            self.in_flight.retain(|entry| matches!(entry.state, Pending::Socket));
+        }
     }
 }
 
-impl<S: System, N> Drop for Operations<S, N> {
+impl<S: System, N, O: Offload> Drop for Operations<S, N, O> {
     /// Leaks the operations of jobs that other threads may still run: they use the numbers of files.
     fn drop(&mut self) {
+        self.stop_offload();
         for entry in self.in_flight.drain() {
             if let Pending::Thread { .. } = entry.state {
                 mem::forget(entry.op);

@@ -151,7 +151,11 @@ pub enum WakeSignal {
 }
 
 /// Executes jobs that would block, outside the event loop.
-pub trait Offload {
+///
+/// # Safety
+/// No thread uses a job after [`take`](Offload::take) has returned its token, [`withdraw`](Offload::withdraw) has returned
+/// true for it, or [`stop`](Offload::stop) has returned true.
+pub unsafe trait Offload {
     /// Posts a job. The waker wakes the kernel when a job is done.
     fn post(&mut self, token: Token, job: Job);
 

@@ -9,7 +9,7 @@ use shared_ring::author::{FileJob, InFlight, System};
 use shared_ring::buffers::RxBuf;
 use shared_ring::files::{FileOp, FileOutcome};
 use shared_ring::nonblocking::Blocking;
-use shared_ring::{Completion, Fd, Op, Outcome, Token};
+use shared_ring::{Completion, Fd, Op, Outcome, Submitted, Token};
 
 use super::super::raw::OwnedFile;
 use super::{FlexScKernel, Stage, calls};
@@ -180,8 +180,9 @@ impl FlexScKernel {
     #[cold]
     fn open_without_openat2(&mut self, token: Token) {
         let Some(InFlight { op, .. }) = self.in_flight.remove(token) else { return };
-        match self.submit_to_offload(token, op) {
-            Ok(submitted) => self.provide(token, submitted),
+        match self.operations.submit(token, op) {
+            Ok(Submitted::Done(outcome)) => self.done.push_back(Completion::last(token, outcome)),
+            Ok(Submitted::InFlight) => {}
             Err(refused) => {
                 self.done.push_back(Completion::last(token, refused.op.fail(Errno::BUSY)));
             }

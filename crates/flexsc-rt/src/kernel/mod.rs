@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use shared_ring::author::{
-    DiscardBuffer, InFlightTable, Need, Offload, Operations, Process, ReadAhead, System, WakeSignal,
+    Continued, DiscardBuffer, InFlightTable, Operations, Process, ReadAhead, System, WakeSignal,
 };
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool, RxBuf};
 use shared_ring::calls::Executor as By;
@@ -60,7 +60,6 @@ pub struct FlexScKernel {
     in_flight: InFlightTable<State>,
     /// Receive buffers and counters; file operations.
     operations: Operations<Machine, ()>,
-    offload: <Machine as System>::Offload,
     closes: Closes,
     read_ahead: ReadAhead,
     /// Each send that waits for the disk keeps it, too.
@@ -144,13 +143,11 @@ impl FlexScKernel {
         let pages = Pages::register(&of_pages(config, workers))?;
         let offload = system.offload(waker.clone());
         let now = system.clock();
-        let pool = BufferPool::new(config.buffers, config.buffer_size);
         let mut kernel = FlexScKernel {
             owners: vec![WAKE; pages.entries()].into_boxed_slice(),
             pages,
             in_flight: InFlightTable::new(config.operations),
-            operations: Operations::new(system, config.operations, pool),
-            offload,
+            operations: Operations::new(system, config, offload),
             closes: Closes::new(),
             read_ahead: ReadAhead::default(),
             discarded: Rc::default(),
@@ -205,10 +202,10 @@ impl FlexScKernel {
     fn on_wake(&mut self) {
         self.waker.drain();
         self.operations.counters.system_calls += 1;
-        while let Some((token, result)) = self.offload.take() {
-            // SAFETY: the thread has run the job.
-            if let Some((submitted, _)) = unsafe { self.operations.offloaded(token, result) } {
-                self.provide(token, submitted);
+        while let Some(continued) = self.operations.next_offloaded() {
+            match continued {
+                Continued::Completed(completion) => self.done.push_back(completion),
+                Continued::Waits(..) => unreachable!("no operation of sockets is submitted to it"),
             }
         }
         self.done.push_back(Completion::more(WAKE, Outcome::Woken));
@@ -228,24 +225,6 @@ impl FlexScKernel {
                 Err(Busy) => self.closes.closed(),
             }
         }
-    }
-
-    /// Notes what a file operation needs that is in flight, or its result.
-    fn provide(&mut self, token: Token, submitted: Submitted) {
-        if let Submitted::Done(outcome) = submitted {
-            self.done.push_back(Completion::last(token, outcome));
-        } else if let Some(Need::Thread(job)) = self.operations.take_need() {
-            self.offload.post(token, job);
-        }
-    }
-
-    /// Submits an operation that has no posted call.
-    fn submit_to_offload(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
-        let submitted = self.operations.submit(token, op)?;
-        if let Submitted::InFlight = submitted {
-            self.provide(token, Submitted::InFlight);
-        }
-        Ok(submitted)
     }
 
     /// Gives free buffers to the receives that wait for one.
@@ -287,10 +266,10 @@ unsafe impl Submit for FlexScKernel {
             Op::SendFile { offset, len, is_last, .. } => {
                 nonblocking::cut_to_block(*offset, (len, is_last));
             }
-            Op::Call(_, By::InPlace) => return self.submit_to_offload(token, op),
+            Op::Call(_, By::InPlace) => return self.operations.submit(token, op),
             // It fails there.
             Op::File(file) if !Self::posts(file) || file.check().is_err() => {
-                return self.submit_to_offload(token, op);
+                return self.operations.submit(token, op);
             }
             _ => {}
         }
@@ -334,7 +313,7 @@ unsafe impl Submit for FlexScKernel {
                 let op = self.in_flight.remove(token).expect("it is in the table").op;
                 match op {
                     // Every thread that may wait indefinitely does.
-                    Op::Call(..) => self.submit_to_offload(token, op),
+                    Op::Call(..) => self.operations.submit(token, op),
                     _ => Err(SubmitError::new(op, SubmitErrorKind::Full)),
                 }
             }
@@ -343,7 +322,7 @@ unsafe impl Submit for FlexScKernel {
 
     fn cancel(&mut self, token: Token) {
         let Some(entry) = self.in_flight.get(token) else {
-            let cancelled = self.operations.cancel(token, || self.offload.withdraw(token));
+            let cancelled = self.operations.cancel(token);
             return self.done.extend(cancelled);
         };
         self.operations.counters.cancels += 1;
@@ -377,10 +356,7 @@ unsafe impl Submit for FlexScKernel {
             in_flight.drain().for_each(drop);
         }
         self.starved.iter_mut().for_each(VecDeque::clear);
-        if self.offload.stop() {
-            // SAFETY: no thread runs a job any more.
-            unsafe { self.operations.end_offloaded() };
-        }
+        self.operations.stop_offload();
         self.operations.discard(self.done.drain(..));
     }
 

@@ -1,8 +1,10 @@
 //! tokio: a task for each socket on a current-thread runtime.
 //!
 //! The task of a socket waits for readiness, executes the operations posted for the socket and calls the
-//! application in place, like a hand-written tokio server. `submit.rs` has the operations, `tasks.rs` the tasks.
+//! application in place, like a hand-written tokio server. `submit.rs` has the operations, `tasks.rs` the tasks, `jobs.rs` the
+//! jobs for other threads.
 
+mod jobs;
 mod submit;
 mod tasks;
 
@@ -248,7 +250,7 @@ mod tests {
         assert!(matches!(done.outcome, Outcome::Failed(Errno::CANCELED, None)));
         // No job uses the file, so it was closed.
         assert_eq!(write.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
-        assert!(kernel.jobs.run(token).is_none());
+        assert!(kernel.jobs.queue().run(token).is_none());
     }
 
     /// Lists a directory for each client, then panics in the main task.

@@ -1,51 +1,31 @@
 //! The operations of sockets and files, which their tasks make.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker as TaskWaker;
 use std::time::Instant;
 
-use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Need, Operations, Read, SocketState};
+use shared_ring::author::{Continued, Operations, Read, SocketState};
 use shared_ring::buffers::{BufferError, BufferGroup, BufferPool};
 use shared_ring::{
-    Completion, Counters, EngineConfig, Errno, Fd, Host, Linux, Occupancy, Op, Outcome, Socket,
-    Submit, SubmitError, Submitted, Token, Waker,
+    Completion, Counters, Errno, Fd, Host, Linux, Occupancy, Op, Outcome, Socket, Submit,
+    SubmitError, Submitted, Token, Waker,
 };
 
+use super::jobs::Jobs;
 use crate::{Config, StartError};
 
 /// Operations on sockets, each of which has a task.
 pub(super) struct TokioSubmit {
-    pub(super) operations: Operations<Linux, TaskState>,
+    pub(super) operations: Operations<Linux, TaskState, Jobs>,
     pub(super) done: VecDeque<Completion>,
-    pub(super) spawn_requests: Vec<SpawnRequest>,
+    /// Sockets without a task whose operations wait.
+    pub(super) without_task: Vec<Fd>,
     pub(super) jobs: Jobs,
     /// For each buffer group, the sockets whose tasks wait for a buffer, in order.
     starved: Vec<VecDeque<Fd>>,
     pub(super) waker: Waker,
     pub(super) now: Instant,
-}
-
-/// Jobs that no thread has started.
-#[derive(Clone, Default)]
-pub(super) struct Jobs(Arc<Mutex<HashMap<Token, Job>>>);
-
-impl Jobs {
-    fn lock(&self) -> MutexGuard<'_, HashMap<Token, Job>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Runs a job, unless it was withdrawn.
-    pub(super) fn run(&self, token: Token) -> Option<Result<JobOutcome<FileJobOutcome>, Errno>> {
-        let job = self.lock().remove(&token)?;
-        Some(job.run())
-    }
-
-    /// Withdraws a job. Returns false if a thread has started it.
-    fn withdraw(&self, token: Token) -> bool {
-        self.lock().remove(&token).is_some()
-    }
 }
 
 /// The task of a socket.
@@ -68,21 +48,14 @@ pub(super) enum ReadAttempt {
     Later,
 }
 
-/// A task to be spawned.
-pub(super) enum SpawnRequest {
-    Socket(Fd),
-    Job(Token),
-}
-
 impl TokioSubmit {
     pub(super) fn new(config: &Config) -> Result<Self, StartError> {
-        let EngineConfig { operations, buffers, buffer_size, .. } = config.engine_config()?;
-        let pool = BufferPool::new(buffers, buffer_size);
+        let jobs = Jobs::default();
         Ok(TokioSubmit {
-            operations: Operations::new(Linux::default(), operations, pool),
+            operations: Operations::new(Linux::default(), &config.engine_config()?, jobs.clone()),
             done: VecDeque::new(),
-            spawn_requests: Vec::new(),
-            jobs: Jobs::default(),
+            without_task: Vec::new(),
+            jobs,
             starved: vec![VecDeque::new()],
             waker: Waker::new().map_err(system_error)?,
             now: Instant::now(),
@@ -97,46 +70,23 @@ impl TokioSubmit {
         self.done.push_back(Completion::last(token, outcome));
     }
 
-    /// Provides what an operation needs that has just begun to wait.
-    fn provide(&mut self, token: Token) {
-        match self.operations.take_need() {
-            Some(Need::Ready(fd)) => self.notify_task(fd),
-            Some(Need::Thread(job)) => self.spawn_job(token, job),
-            None => {}
-        }
-    }
-
-    fn spawn_job(&mut self, token: Token, job: Job) {
-        self.jobs.lock().insert(token, job);
-        self.spawn_requests.push(SpawnRequest::Job(token));
-    }
-
     /// Has a socket's task look for what it has to wait for.
     fn notify_task(&mut self, fd: Fd) {
         let TaskState { task, is_spawned, .. } = &mut self.operations.socket(fd).notes;
         if let Some(task) = task {
             task.wake_by_ref();
         } else if !mem::replace(is_spawned, true) {
-            self.spawn_requests.push(SpawnRequest::Socket(fd));
+            self.without_task.push(fd);
         }
     }
 
-    /// Uses the result of a job that another thread has run.
-    ///
-    /// # Safety
-    /// No thread uses the job any more.
-    pub(super) unsafe fn offloaded(
-        &mut self,
-        token: Token,
-        result: Result<JobOutcome<FileJobOutcome>, Errno>,
-    ) {
-        // SAFETY: as above.
-        match unsafe { self.operations.offloaded(token, result.map(JobOutcome::from)) } {
-            Some((Submitted::Done(outcome), was_cold)) => {
-                self.done.push_back(Completion::by_thread(token, outcome, was_cold));
+    /// Continues the operations whose jobs have ended.
+    pub(super) fn continue_offloaded(&mut self) {
+        while let Some(continued) = self.operations.next_offloaded() {
+            match continued {
+                Continued::Completed(completion) => self.done.push_back(completion),
+                Continued::Waits(fd, _) => self.notify_task(fd),
             }
-            Some((Submitted::InFlight, _)) => self.provide(token),
-            None => {}
         }
     }
 
@@ -185,13 +135,9 @@ impl TokioSubmit {
     pub(super) fn try_to_write(&mut self, fd: Fd) -> bool {
         let Some(token) = self.socket(fd).writer else { return true };
         match self.operations.write(fd, token) {
-            Some(Submitted::Done(outcome)) => self.complete(token, outcome),
-            Some(Submitted::InFlight) => match self.operations.take_need() {
-                // The task waits for it anyway.
-                Some(Need::Ready(_)) => return false,
-                Some(Need::Thread(job)) => self.spawn_job(token, job),
-                None => {}
-            },
+            Some(Continued::Completed(completion)) => self.done.push_back(completion),
+            // The task waits for it anyway.
+            Some(Continued::Waits(..)) => return false,
             None => {}
         }
         true
@@ -206,8 +152,8 @@ unsafe impl Submit for TokioSubmit {
     fn submit(&mut self, token: Token, op: Op) -> Result<Submitted, SubmitError> {
         let Op::Close { socket } = op else {
             let submitted = self.operations.submit(token, op);
-            if let Ok(Submitted::InFlight) = submitted {
-                self.provide(token);
+            if let Some(fd) = self.operations.take_waiting() {
+                self.notify_task(fd);
             }
             return submitted;
         };
@@ -224,8 +170,7 @@ unsafe impl Submit for TokioSubmit {
     }
 
     fn cancel(&mut self, token: Token) {
-        let cancelled = self.operations.cancel(token, || self.jobs.withdraw(token));
-        self.done.extend(cancelled);
+        self.done.extend(self.operations.cancel(token));
     }
 
     fn add_buffers(&mut self, buffers: BufferPool) -> Result<BufferGroup, BufferError> {

@@ -17,7 +17,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 use tokio::task::{spawn_blocking, spawn_local};
 
-use super::submit::{ReadAttempt, SpawnRequest, TokioSubmit};
+use super::submit::{ReadAttempt, TokioSubmit};
 use crate::Application;
 use crate::driver::Driver;
 
@@ -87,13 +87,14 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
         }
         (self.inspect)(&driver);
         driver.io.kernel.wake_starved();
-        let spawn_requests = mem::take(&mut driver.io.kernel.spawn_requests);
+        let sockets = mem::take(&mut driver.io.kernel.without_task);
+        let jobs = driver.io.kernel.jobs.take_posted();
         drop(driver);
-        for request in spawn_requests {
-            match request {
-                SpawnRequest::Socket(fd) => self.spawn(Rc::clone(self).socket(fd)),
-                SpawnRequest::Job(token) => self.spawn(Rc::clone(self).job(token)),
-            }
+        for fd in sockets {
+            self.spawn(Rc::clone(self).socket(fd));
+        }
+        for token in jobs {
+            self.spawn(Rc::clone(self).job(token));
         }
         result
     }
@@ -216,11 +217,14 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
 
     /// Waits for a job on another thread.
     async fn job(self: Rc<Self>, token: Token) {
-        let jobs = self.driver.borrow().io.kernel.jobs.clone();
-        let result = spawn_blocking(move || jobs.run(token)).await;
+        let queue = self.driver.borrow().io.kernel.jobs.queue();
+        let result = spawn_blocking(move || queue.run(token)).await;
         let Some(result) = result.unwrap_or(Some(Err(Errno::IO))) else { return };
-        // SAFETY: the thread has ended the job. If this task is dropped before, the operation stays in the table.
-        self.with(|driver| unsafe { driver.io.kernel.offloaded(token, result) });
+        self.with(|driver| {
+            // SAFETY: the thread has ended the job.
+            unsafe { driver.io.kernel.jobs.ended(token, result) };
+            driver.io.kernel.continue_offloaded();
+        });
     }
 }
 
