@@ -95,7 +95,7 @@ impl<A: Application, T: Transform> Layer<A, T> {
         let Some(session) = self.sessions.get(x.id) else { return };
         let (mut plain, eof) = (mem::take(&mut session.plain), session.eof);
         session.eof_notified = false;
-        let mut rx = Rx::borrowed(plain.bytes_mut(), eof);
+        let mut rx = Rx::borrowed(plain.bytes_mut(), eof).partial(session.has_partial_record());
         self.call(x.io, |app, io| {
             app.received(Cx { io, id: x.id, state: x.state, others: x.others }, &mut rx)
         });

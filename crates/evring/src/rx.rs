@@ -10,6 +10,7 @@ pub struct Rx<'a> {
     memory: Memory<'a>,
     consumed: usize,
     eof: bool,
+    is_partial: bool,
 }
 
 enum Memory<'a> {
@@ -22,12 +23,18 @@ enum Memory<'a> {
 impl<'a> Rx<'a> {
     /// Wraps `bytes` that stay in place.
     pub fn borrowed(bytes: &'a mut [u8], eof: bool) -> Self {
-        Rx { memory: Memory::Borrowed(bytes), consumed: 0, eof }
+        Rx { memory: Memory::Borrowed(bytes), consumed: 0, eof, is_partial: false }
     }
 
     /// Wraps a whole buffer, which can be [taken](Rx::take) without a copy.
     pub fn buffer(buffer: RxBuf, eof: bool) -> Self {
-        Rx { memory: Memory::Buffer(buffer), consumed: 0, eof }
+        Rx { memory: Memory::Buffer(buffer), consumed: 0, eof, is_partial: false }
+    }
+
+    /// Says whether a layer has a part of further bytes, such as an incomplete record of TLS.
+    pub fn partial(mut self, is_partial: bool) -> Self {
+        self.is_partial = is_partial;
+        self
     }
 
     /// Returns the unconsumed bytes.
@@ -51,6 +58,13 @@ impl<'a> Rx<'a> {
     /// later calls.
     pub fn eof(&self) -> bool {
         self.eof
+    }
+
+    /// Returns whether the peer has sent a part of further bytes, which a layer below the application cannot decode yet. The
+    /// application is called when that becomes true, without bytes if there are none: a connection on which a message has
+    /// begun to arrive is not idle.
+    pub fn is_partial(&self) -> bool {
+        self.is_partial
     }
 
     /// Returns where the unconsumed bytes lie: the buffer group, and the offset in its memory. `None` if

@@ -1,6 +1,7 @@
 //! Idle connections that make room for new ones, on every mechanism.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use evring::sockets::BufferSizes;
@@ -56,6 +57,34 @@ fn new_client_is_served_within_100_ms_while_idle_ones_fill_the_server() {
         assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
         // If a close takes longer than the interval of searches, another one is closed.
         assert!(server.stop().idle_closed >= ROUNDS as u64, "{name}");
+    });
+}
+
+/// The bound is as above.
+#[test]
+fn clients_that_came_together_waited_for_a_search_each() {
+    const CLIENTS: usize = 50;
+    const ROUNDS: usize = 5;
+    one_by_one(|name| {
+        let config = listening(1).with(|c| c.max_connections = CLIENTS as u32);
+        let (server, ..) = answers(name, config);
+        let mut times = Vec::new();
+        let mut idle: Vec<TcpStream> = Vec::new();
+        for round in 0..=ROUNDS {
+            let start = Instant::now();
+            let mut clients: Vec<_> = (0..CLIENTS).map(|_| server.connect()).collect();
+            for client in &mut clients {
+                client.write_all(b"x").unwrap();
+            }
+            for client in &mut clients {
+                expect_ok(name, client);
+            }
+            times.extend((round > 0).then(|| start.elapsed()));
+            idle.extend(clients);
+        }
+        times.sort_unstable();
+        assert!(times[ROUNDS / 2] < Duration::from_millis(100), "{name}: {times:?}");
+        assert!(server.stop().idle_closed >= (CLIENTS * ROUNDS) as u64, "{name}");
     });
 }
 

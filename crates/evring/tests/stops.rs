@@ -157,6 +157,34 @@ fn connections_reset_at_a_stop_were_not_counted() {
 }
 
 #[test]
+fn stop_reset_clients_though_idle_connections_gave_up_their_places() {
+    const IDLE: usize = 7;
+    side_by_side(|name| {
+        let (server, is_waiting, resume) =
+            answers(name, listening(1).with(|c| c.max_connections = 1 + IDLE as u32));
+        let mut idle: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
+        for client in &mut idle {
+            client.write_all(b"x").unwrap();
+            expect_ok(name, client);
+        }
+        let mut blocked = server.connect();
+        blocked.write_all(b"wait").unwrap();
+        next(&is_waiting);
+        let mut new: Vec<_> = (0..IDLE).map(|_| server.connect()).collect();
+        for client in &mut new {
+            client.write_all(b"x").unwrap();
+        }
+        server.remote.stop();
+        resume.send(()).unwrap();
+        for client in &mut new {
+            expect_ok(name, client);
+        }
+        let stats = server.stop();
+        assert_eq!((stats.accepted, stats.reset_at_stop), (1 + 2 * IDLE as u64, 0), "{name}");
+    });
+}
+
+#[test]
 fn stop_reset_connections_that_other_owners_of_the_socket_could_accept() {
     const CLIENTS: usize = 10;
     side_by_side(|name| {

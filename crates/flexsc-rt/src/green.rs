@@ -50,6 +50,7 @@ use std::{fmt, io, mem, thread};
 
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
+use shared_ring::__private::discard_panic;
 
 use crate::error::Error;
 use crate::future::Runtime;
@@ -393,7 +394,9 @@ impl Scheduler {
             of_result.set(Some(outcome));
             of_thread.ended.set(true);
             // A result that nothing joins is dropped here; its panic, too.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(of_result)));
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(of_result))) {
+                discard_panic(panic);
+            }
             if let Some(joiner) = of_thread.joiner.take() {
                 joiner.wake();
             }

@@ -477,6 +477,25 @@ fn idle_connections_at_the_maximum_kept_a_new_client_waiting() {
     });
 }
 
+#[test]
+fn empty_line_kept_an_idle_connection_from_making_room() {
+    const MAX: usize = 4;
+    on_every_backend(&["--max-connections", &MAX.to_string(), "--status"], |name, serving| {
+        let served = || {
+            let mut client = serving.connect();
+            assert_eq!(client.get("/none").status, 404, "{name}");
+            client
+        };
+        let mut idle: Vec<_> = (0..MAX).map(|_| served()).collect();
+        for client in &mut idle {
+            client.send(b"\r\n");
+        }
+        // It would wait for the keep-alive timeout, which is longer than a client waits here.
+        let new: Vec<_> = (0..MAX).map(|_| served()).collect();
+        drop((idle, new));
+    });
+}
+
 /// A client at another loopback address.
 fn connect_from(last: u8, serving: &Serving) -> Client {
     let socket = net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();

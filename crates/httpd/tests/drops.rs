@@ -3,6 +3,7 @@
 use crate::stage;
 
 use std::iter;
+use std::panic::panic_any;
 use std::sync::Arc;
 
 use evring_httpd::body::{Body, BodySender};
@@ -84,6 +85,19 @@ fn panic_in_drop_of_a_handlers_value_ended_the_worker() {
     let mut stage = self::stage(extended);
     let response = text(&stage.exchange(GET));
     assert!(response.ends_with("text"), "{response}");
+}
+
+#[test]
+fn payloads_of_a_handlers_panics_leaked() {
+    let count = Arc::new(());
+    let payload = Arc::clone(&count);
+    let mut stage = stage(move |_: Request| -> &'static str { panic_any(Arc::clone(&payload)) });
+    for _ in 0..3 {
+        assert_eq!(response_status(&stage.exchange(GET)), 500);
+        stage.connect();
+    }
+    // The test and the handler have one each.
+    assert_eq!(Arc::strong_count(&count), 2);
 }
 
 #[test]

@@ -1100,6 +1100,39 @@ fn clients_without_a_request_after_the_handshake_kept_all_places() {
 }
 
 #[test]
+fn part_of_a_record_kept_a_connection_open_until_the_keep_alive_timeout() {
+    let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
+    fs::write(dir.path().join("a"), "a").unwrap();
+    let tls = authority.options("a", &["localhost"]);
+    let config = Arc::new(authority.trusting(BOTH));
+    on_every_backend_at_once(|backend| {
+        let mut limits = Limits::default();
+        limits.header_timeout = Duration::from_millis(200);
+        limits.keep_alive_timeout = Duration::from_secs(6000);
+        let server = Server::builder().listen("127.0.0.1:0").backend(backend).files(dir.path());
+        let server = server.tls(tls.clone()).limits(limits).start().unwrap();
+        for whole in [false, true] {
+            let mut client = connect(&server, &config, "localhost");
+            head(&mut client);
+            let mut bytes = Vec::new();
+            if whole {
+                // Behind a whole request.
+                let request = b"HEAD /a HTTP/1.1\r\nHost: localhost\r\n\r\n";
+                client.conn.writer().write_all(request).unwrap();
+                bytes = wire(&mut client.conn);
+            }
+            bytes.extend(b"\x17\x03\x03");
+            client.sock.write_all(&bytes).unwrap();
+            // The time for the head of a request ends.
+            let mut response = Vec::new();
+            client.read_to_end(&mut response).unwrap();
+            let response = String::from_utf8(response).unwrap();
+            assert_eq!(response.starts_with("HTTP/1.1 200 "), whole, "{backend}: {response}");
+        }
+    });
+}
+
+#[test]
 fn idle_connection_ends_with_a_close_notify() {
     let (authority, dir) = (Authority::new(), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("a"), "a").unwrap();

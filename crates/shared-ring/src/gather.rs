@@ -12,6 +12,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use bytes::{Buf, Bytes};
 
 use crate::RxBuf;
+use crate::panics::discard_panic;
 
 /// Bytes to send, in order: copies, constants, shared and received memory.
 ///
@@ -54,8 +55,7 @@ impl Drop for SharedBytes {
 #[inline]
 pub fn discard(bytes: Bytes) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(bytes))) {
-        // Dropping the payload may panic too.
-        mem::forget(panic);
+        discard_panic(panic);
     }
 }
 

@@ -155,6 +155,12 @@ pub trait Host {
     /// tell it.
     fn backlog_length(&self, listener: &Socket) -> Option<u32>;
 
+    /// Returns the number of connections in a listener's queue; `None` if the kernel does not tell it.
+    fn queue_length(&self, listener: &Socket) -> Option<u32> {
+        let _ = listener;
+        None
+    }
+
     /// Creates a socket to connect to `peer`, optionally bound to a local address.
     ///
     /// # Errors

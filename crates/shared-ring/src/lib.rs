@@ -66,6 +66,7 @@ pub mod nonblocking;
 mod offload;
 mod op;
 mod operations;
+mod panics;
 pub mod poller;
 mod process;
 mod read_ahead;

@@ -113,6 +113,11 @@ impl Host for Linux {
         tcp_info(lend(listener)).map(|info| info.tcpi_sacked)
     }
 
+    fn queue_length(&self, listener: &Socket) -> Option<u32> {
+        // So has this one.
+        tcp_info(lend(listener)).map(|info| info.tcpi_unacked)
+    }
+
     fn socket(
         &mut self,
         peer: SocketAddr,

@@ -57,6 +57,15 @@ impl Host for Machine {
         }
     }
 
+    fn queue_length(&self, listener: &Socket) -> Option<u32> {
+        self.may_be_signalled(false);
+        let mut state = self.state();
+        match *state.kind(number::of(listener), "getsockopt").ok()? {
+            DescriptorKind::Listener(listener) => Some(state.queue_length(listener) as u32),
+            _ => None,
+        }
+    }
+
     fn socket(
         &mut self,
         _peer: SocketAddr,

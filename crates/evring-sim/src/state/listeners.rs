@@ -41,6 +41,10 @@ impl SimState {
         self.listeners[listener as usize].max
     }
 
+    pub(crate) fn queue_length(&self, listener: u32) -> usize {
+        self.listeners[listener as usize].queue.len()
+    }
+
     /// Sets the limit of unsent bytes of a connection, or of those that a listener accepts; 0 for none.
     pub(crate) fn set_unsent_limit(&mut self, fd: Fd, bytes: usize) -> Result<(), Errno> {
         if let DescriptorKind::Listener(listener) = *self.kind(fd, "setsockopt")? {

@@ -59,6 +59,8 @@ pub(super) struct Session<T> {
     pub eof: bool,
     /// The application was notified of the end. Not set during the callback.
     pub eof_notified: bool,
+    /// The application was notified of a part of a record.
+    partial_notified: bool,
     /// The application has paused receiving.
     paused: bool,
     /// The application has resumed receiving and has not been called since.
@@ -110,6 +112,7 @@ impl<T: Transform> Session<T> {
             plain: Tail::default(),
             eof: false,
             eof_notified: false,
+            partial_notified: false,
             paused: false,
             resumed: false,
             queue: VecDeque::new(),
@@ -168,7 +171,10 @@ impl<T: Transform> Session<T> {
             self.plain.clear();
             return false;
         }
-        let has_news = self.plain.len() > had || self.eof != had_eof || self.resumed;
+        let is_partial = self.has_partial_record();
+        let begins_record = !mem::replace(&mut self.partial_notified, is_partial) && is_partial;
+        let has_news =
+            self.plain.len() > had || self.eof != had_eof || self.resumed || begins_record;
         let call = has_news && !self.paused;
         self.resumed &= !call;
         call
@@ -199,6 +205,11 @@ impl<T: Transform> Session<T> {
     /// Returns whether the peer has sent a part of something.
     fn is_partial(&self) -> bool {
         self.reason.is_none() && !self.eof && self.transform.is_partial()
+    }
+
+    /// Returns whether the peer has sent a part of a record for the application, after the handshake.
+    pub(super) fn has_partial_record(&self) -> bool {
+        self.transform.ready() && self.is_partial()
     }
 
     /// Returns whether bytes for the application follow what the peer has sent: the rest of a part, or the first ones

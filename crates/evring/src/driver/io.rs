@@ -23,7 +23,7 @@ use super::shares::{Rejected, Shares, Source};
 use super::timers::Timers;
 use crate::admission::LoadEstimator;
 use crate::wheel::after;
-use crate::{Config, ConnId, Listener, SendPolicy, Stats, Tail};
+use crate::{Close, Config, ConnId, Listener, SendPolicy, Stats, Tail};
 use changes::Versions;
 use file_requests::{FileOps, MAX_FILE_OPS};
 
@@ -237,6 +237,25 @@ impl<K: Submit> Io<K> {
     /// Returns how many connections can be accepted and admitted.
     pub(crate) fn room(&self) -> u32 {
         self.config.max_connections.saturating_sub(self.open + self.deferred.len() as u32)
+    }
+
+    /// Returns the number of connections that wait at a listener to be accepted.
+    pub(crate) fn queued_at(&self, listener: &Socket) -> usize {
+        self.kernel.host().queue_length(listener).unwrap_or(0) as usize
+    }
+
+    /// Returns whether a place becomes free before the time for the stop is over, as a connection is closing.
+    pub(crate) fn gets_room(&self) -> bool {
+        let has_time = self.drain_deadline.is_none_or(|at| self.kernel.now() < at);
+        let is_closing = |connection: &Connection| match connection.phase {
+            Phase::Flushing | Phase::Lingering | Phase::Ending => true,
+            Phase::Open => {
+                let closes = connection.close.is_some_and(|how| how != Close::Half);
+                closes || connection.has(ConnFlags::QUIESCING)
+            }
+            Phase::Vacant | Phase::Connecting => false,
+        };
+        has_time && self.connections.iter().any(is_closing)
     }
 
     /// Counts an accepted connection for its source address and network, if they are limited. Fails if one

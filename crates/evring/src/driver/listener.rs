@@ -34,6 +34,8 @@ pub(crate) struct ListenerState {
     /// An accept is in flight.
     pub(crate) accepting: bool,
     cancelled: bool,
+    /// Number of connections taken from the queue since the server began to close its listeners.
+    pub(super) taken_at_end: u32,
     /// Earliest time of the next accept after a failure, unless a connection closes first.
     retry: Option<Instant>,
     closed: bool,
@@ -59,6 +61,7 @@ impl ListenerState {
             length,
             accepting: false,
             cancelled: false,
+            taken_at_end: 0,
             retry: None,
             closed: false,
         }

@@ -6,7 +6,7 @@ use shared_ring::nonblocking::is_aborted_accept;
 use shared_ring::{Errno, Host, Submit};
 
 use super::Driver;
-use super::connection::{ConnFlags, Phase};
+use super::connection::{ConnFlags, Connection, Phase};
 use super::io::Io;
 use super::listener::ListenerState;
 use crate::{Application, Close, Commands, Cx, Listener};
@@ -48,8 +48,8 @@ impl<K: Submit, A: Application> Driver<K, A> {
             let Io { listeners, kernel, .. } = &mut self.io;
             // Other owners of the socket have no part in this server's overload.
             listeners[listener].lift_limit(kernel);
-            if !listeners[listener].is_accepting() {
-                self.accept_waiting(listener);
+            if !listeners[listener].is_accepting() && !self.accept_waiting(listener) {
+                continue;
             }
             let Io { listeners, kernel, .. } = &mut self.io;
             listeners[listener].close(kernel);
@@ -63,16 +63,23 @@ impl<K: Submit, A: Application> Driver<K, A> {
     /// has the socket, too, it was not woken for those that woke an accept that was being cancelled (as io_uring
     /// wakes one accept of a socket). If there is no room, a server that stops resets and counts them; one that
     /// retires, or whose socket another process keeps open, leaves them to other owners of the socket.
-    fn accept_waiting(&mut self, listener: usize) {
-        let length = self.io.listeners[listener].length();
-        // The kernel queues one more connection than the backlog.
-        for _ in 0..=length {
+    ///
+    /// Returns false if some wait for the places of connections that are closing; they are accepted later.
+    fn accept_waiting(&mut self, listener: usize) -> bool {
+        // The kernel queues one more connection than the backlog. Clients that come later do not keep the listener open.
+        while self.io.listeners[listener].taken_at_end <= self.io.listeners[listener].length() {
             let state = &self.io.listeners[listener];
             let has_room = !state.is_off() && self.io.accepts();
             let resets = self.io.stopping && !self.io.retiring && !state.is_shared();
             let Some(socket) = state.socket().filter(|_| has_room || resets) else {
-                return;
+                return true;
             };
+            if !has_room && !state.is_off() && self.io.queued_at(socket) > 0 && self.io.gets_room()
+            {
+                return false;
+            }
+            self.io.listeners[listener].taken_at_end += 1;
+            let Some(socket) = self.io.listeners[listener].socket() else { return true };
             match self.io.kernel.host_mut().accept(socket) {
                 Ok(peer) if !has_room => {
                     self.io.stats.reset_at_stop += 1;
@@ -80,10 +87,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
                 }
                 Ok(peer) => self.accepted(Listener(listener as u16), peer),
                 Err(errno) if errno == Errno::INTR || is_aborted_accept(errno) => {}
-                Err(_) => return,
+                Err(_) => return true,
             }
             self.flush();
         }
+        true
     }
 
     /// Asks the application whether a connection may close, once it has received all bytes.
@@ -145,12 +153,18 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return;
         }
         self.io.next_search = now + SEARCH_INTERVAL;
-        let wanted = self.io.deferred.len().min(MAX_ENDED);
+        let sockets = self.io.listeners.iter().filter_map(ListenerState::socket);
+        let queued: usize = sockets.map(|socket| self.io.queued_at(socket)).sum();
+        let is_ending = |connection: &&Connection| {
+            connection.phase == Phase::Ending || connection.has(ConnFlags::QUIESCING)
+        };
+        let ending = self.io.connections.iter().filter(is_ending).count();
+        let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(ending);
         // Applications set deadlines from the time when a connection became idle. Connections without a
         // request yet come last.
         let mut idle: Vec<(bool, Option<Instant>, u32)> = Vec::new();
         for slot in 0..self.io.connections.len() as u32 {
-            if self.is_idle(slot) {
+            if self.is_idle(slot) && !self.io.connection(slot).has(ConnFlags::QUIESCING) {
                 idle.push((self.is_unserved(slot), self.io.wheel.deadline(slot), slot));
             }
         }

@@ -24,7 +24,7 @@ use crate::site::login;
 use crate::site::metrics::COPY_TAG;
 use crate::site::progress;
 use crate::site::receive::Received;
-use crate::site::state::{PendingWork, State};
+use crate::site::state::{Arrival, PendingWork, State};
 use crate::site::wakers;
 use crate::site::{DRAIN_TAG, RETIRE_TAG};
 
@@ -51,7 +51,7 @@ impl Application for Site {
         if self.context.measures {
             self.context.client_addr(&mut x);
         }
-        x.state.read_deadline_armed = true;
+        x.state.arrival = Arrival::Part { after_line: false };
         x.io.set_deadline(x.id, Some(x.io.now() + self.context.limits.header_timeout));
     }
 
@@ -77,7 +77,7 @@ impl Application for Site {
         }
         if take(&mut x.state.paused) {
             x.io.set_receiving(x.id, true);
-        } else if was_full && !x.state.read_deadline_armed {
+        } else if was_full && !x.state.arrival.is_part() {
             let now = x.io.now();
             set_deadline(&self.context, &mut x, now, Received::All);
         }
@@ -236,9 +236,9 @@ fn set_deadline(
     match next {
         Received::All => context.await_request(x),
         // The deadline stays, so that single bytes do not extend it.
-        Received::Partial if x.state.read_deadline_armed => {}
+        Received::Partial if x.state.arrival.is_part() => {}
         Received::Partial => {
-            x.state.read_deadline_armed = true;
+            x.state.arrival = Arrival::Part { after_line: x.state.arrival.has_line() };
             x.state.stop_watching();
             let time = match x.state.body() {
                 Some(_) => context.limits.progress_interval,

@@ -1,10 +1,10 @@
 //! Panic guards: a panic in handler code fails one response, not the server.
 
 use std::fmt;
-use std::mem;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use evring::__private::discard_panic;
 use tracing::error;
 
 use crate::message::status::Status;
@@ -15,8 +15,7 @@ use crate::message::status::Status;
 /// 500 if it panics.
 pub(crate) fn guard<T>(call: impl FnOnce() -> T) -> Result<T, Status> {
     catch_unwind(AssertUnwindSafe(call)).map_err(|panic| {
-        // Dropping the payload may panic, too.
-        mem::forget(panic);
+        discard_panic(panic);
         error!("handler panicked");
         Status::INTERNAL
     })

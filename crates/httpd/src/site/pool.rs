@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
+use evring::__private::discard_panic;
 use http::StatusCode;
 use http::header::{HeaderValue, RETRY_AFTER};
 
@@ -135,8 +136,7 @@ impl Queue {
             calls.idle -= 1;
             drop(calls);
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| call.run())) {
-                // Dropping the payload may panic, too.
-                std::mem::forget(panic);
+                discard_panic(panic);
             }
             calls = self.lock();
             calls.idle += 1;

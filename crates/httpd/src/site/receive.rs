@@ -11,7 +11,7 @@ use crate::site::Site;
 use crate::site::log::LoggedRequest;
 #[cfg(feature = "basic-auth")]
 use crate::site::login::Login;
-use crate::site::state::{AfterBody, BodyReceipt, PendingWork, State};
+use crate::site::state::{AfterBody, Arrival, BodyReceipt, PendingWork, State};
 
 impl Site {
     /// Processes received bytes of a request's body. Returns false if processing stops here.
@@ -37,7 +37,7 @@ impl Site {
                     }
                 }
                 BodyPiece::End(n) => {
-                    x.state.read_deadline_armed = false;
+                    x.state.arrival = Arrival::Nothing;
                     let proceed = self.end_body(x, &rx.bytes()[..n]);
                     rx.consume(n);
                     return Ok(proceed);
@@ -89,12 +89,14 @@ impl Site {
             }
             let bytes = rx.bytes();
             if bytes.is_empty() {
-                return Received::All;
+                return if rx.is_partial() { Received::Partial } else { Received::All };
             }
-            // An empty line is not consumed: a second one begins a request, so that a client cannot stay by sending them.
-            if !begins_request(bytes) && x.state.requests > 0 {
-                (x.state.scanned, x.state.read_deadline_armed) = (0, false);
-                return Received::All;
+            // A second empty line begins a request, so that a client cannot stay by sending them.
+            if !begins_request(bytes) && x.state.requests > 0 && !x.state.arrival.has_line() {
+                (x.state.scanned, x.state.arrival) = (0, Arrival::EmptyLine);
+                // Left unconsumed, it would keep the connection from being idle.
+                rx.consume(rx.bytes().len());
+                return if rx.is_partial() { Received::Partial } else { Received::All };
             }
             if x.state.full {
                 return Received::Full;
@@ -107,8 +109,7 @@ impl Site {
             match parse(bytes, memory, limits) {
                 Ok(request) => {
                     let len = request.head.len();
-                    x.state.scanned = 0;
-                    x.state.read_deadline_armed = false;
+                    (x.state.scanned, x.state.arrival) = (0, Arrival::Nothing);
                     self.context.begin(x.state, x.io.now());
                     let (for_host, remaining) =
                         ((&request, self.files.hosts.of(&request)), bytes.len() - len);

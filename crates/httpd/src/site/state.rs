@@ -35,8 +35,8 @@ pub struct State {
     pub(crate) full: bool,
     /// Receiving is paused because of that.
     pub(crate) paused: bool,
-    /// The deadline is that of a request being received.
-    pub(crate) read_deadline_armed: bool,
+    /// What has arrived of the request being received.
+    pub(crate) arrival: Arrival,
     /// The password of the request that arrives again is wrong.
     #[cfg(feature = "basic-auth")]
     pub(crate) has_wrong_password: bool,
@@ -46,6 +46,28 @@ pub struct State {
     /// The number of the listener that has accepted the connection.
     #[cfg(feature = "sandbox")]
     pub(crate) listener: u16,
+}
+
+/// What has arrived of a request that is not complete.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    #[default]
+    Nothing,
+    /// An empty line behind the last request. It was skipped.
+    EmptyLine,
+    /// A part, perhaps behind such a line. The deadline of the connection is that of the request.
+    Part { after_line: bool },
+}
+
+impl Arrival {
+    pub(crate) fn is_part(self) -> bool {
+        matches!(self, Arrival::Part { .. })
+    }
+
+    /// Returns whether an empty line was skipped.
+    pub(crate) fn has_line(self) -> bool {
+        matches!(self, Arrival::EmptyLine | Arrival::Part { after_line: true })
+    }
 }
 
 /// The data of a connection for handlers, the log and the metrics.
