@@ -79,6 +79,7 @@ impl ProcessWide {
                 Err(error) => return Err(Error::in_call("epoll_ctl")(error)),
             }
         }
+        shared.forget_ended();
         shared.joined += 1;
         let id = shared.joined;
         shared.threads.push(Thread { id, epoll: Arc::downgrade(epoll), reused: Table::default() });
@@ -115,7 +116,7 @@ impl ProcessWide {
             Ok(()) | Err(Errno::EXIST) => {}
             Err(error) => return Err(Error::of("epoll_ctl")(error)),
         }
-        shared.threads.retain(|thread| thread.epoll.strong_count() > 0);
+        shared.forget_ended();
         for thread in &mut shared.threads {
             let Some(epoll) = thread.epoll.upgrade() else { continue };
             let is_new =
@@ -182,11 +183,35 @@ impl ProcessWide {
 }
 
 impl Shared {
+    /// Removes the threads that have ended.
+    fn forget_ended(&mut self) {
+        self.threads.retain(|thread| thread.epoll.strong_count() > 0);
+    }
+
     fn interest(&mut self, fd: Fd, id: u64) -> (i16, bool) {
         let interest = self.interested.get(fd.index()).copied().unwrap_or_default();
         let thread = self.threads.iter_mut().find(|thread| thread.id == id);
         let is_reused =
             thread.and_then(|thread| thread.reused.get_mut(fd.index())).is_some_and(std::mem::take);
         (interest, is_reused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_that_had_ended_were_kept_until_the_next_processwide_declaration() {
+        let process = Arc::new(ProcessWide::new().unwrap());
+        let lives = process.join(4).unwrap();
+        for _ in 0..100 {
+            drop(process.join(4).unwrap());
+        }
+        let threads = process.shared().threads.len();
+        assert!(threads <= 2, "{threads}, one of which has ended since the last one joined");
+        drop(lives);
+        let _last = process.join(4).unwrap();
+        assert_eq!(process.shared().threads.len(), 1);
     }
 }
