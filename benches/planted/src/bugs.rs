@@ -412,8 +412,8 @@ bugs! {
 
     /// The number of file operations of a connection is not limited.
     FileOpsUnbounded, "crates/evring/src/driver/io/file_ops.rs":
-        "connection.files - connection.layer_files >= MAX_FILE_OPS_PER_CONNECTION" =>
-        "connection.files - connection.layer_files >= MAX_FILE_OPS_PER_CONNECTION && !PLANTED";
+        "connection.application_files() >= MAX_FILE_OPS_PER_CONNECTION" =>
+        "connection.application_files() >= MAX_FILE_OPS_PER_CONNECTION && !PLANTED";
 
     /// File operations that have completed are not counted until they are delivered.
     CompletedFileOpsIgnored, "crates/evring/src/driver/io/file_requests.rs":

@@ -6,13 +6,17 @@ use crate::downloader::{Downloader, Pace, config, machine};
 use crate::sends_file::sends_whole_file;
 use crate::server::{Server, listening, one_by_one};
 
-use std::io::{Read, Write};
+use std::cell::Cell;
+use std::io::{self, Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use evring::files::{Access, FileOp, FileOutcome, FilePath};
 use evring::send_policy::{SendPolicy, SendResult, SendState, SendStep};
-use evring::{Config, ConnId, FileDelivery, Stats};
+use evring::{
+    Application, Chunk, Close, Commands, Config, ConnId, Cx, FileDelivery, Root, Rx, Stats,
+};
 
 const PARTS: u64 = 32;
 const PART_BYTES: u64 = 64 * 1024;
@@ -126,6 +130,70 @@ fn part_is_sent_from_the_page_cache_while_the_file_operations_are_at_their_maxim
         let Download { stats, .. } = downloads(by, false, (4, ROOM), is_short);
         let (reads, sends) = (stats.read_ahead, stats.file_sends);
         assert!(reads > 0 && sends > 0, "{by:?}: {reads} reads, {sends} sends");
+    }
+}
+
+/// Maximum number of file operations of an application per connection.
+const OPS_PER_CONNECTION: u32 = 16;
+
+/// Sends a file and begins all its file operations while a part of it is being read. Counts those that failed.
+struct UsesAllFileOps<'a> {
+    ended: u32,
+    failed: &'a Cell<u32>,
+}
+
+impl Application for UsesAllFileOps<'_> {
+    type State = ();
+    const MAX_UNCONSUMED: usize = 1;
+
+    fn received(&mut self, x: Cx<'_, impl Commands, ()>, rx: &mut Rx<'_>) {
+        if !rx.take().is_empty() {
+            x.io.file_op(x.id, 0, FileOp::Open((Root(0), FilePath::new("file")), Access::Read));
+        }
+    }
+
+    fn file(&mut self, x: Cx<'_, impl Commands, ()>, tag: u32, done: io::Result<FileOutcome>) {
+        let stat = || FileOp::Stat((Root(0), FilePath::new("file")));
+        match (tag, done) {
+            (0, Ok(FileOutcome::Opened(opened))) => {
+                x.io.send(x.id, Chunk::File(opened.0, 0..FILE_BYTES));
+                // The read begins after this call, and takes longer.
+                x.io.file_op(x.id, 1, stat());
+            }
+            (1, Ok(_)) => (0..OPS_PER_CONNECTION).for_each(|n| x.io.file_op(x.id, 2 + n, stat())),
+            (0 | 1, done) => panic!("{tag}: {done:?}"),
+            (_, done) => {
+                self.failed.update(|n| n + u32::from(done.is_err()));
+                self.ended += 1;
+                if self.ended == OPS_PER_CONNECTION {
+                    x.io.close(x.id, Close::Flush);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn read_of_the_send_queue_took_the_place_of_a_file_operation_of_the_application() {
+    for by in By::ALL {
+        let machine = machine(FILE_BYTES, |p| p.room = Some(ROOM));
+        machine.read_nothing_ahead();
+        machine.set_disk_time(DISK_TIME);
+        machine.evict("site/file", false);
+        let config = config(|c| c.send_policy = FileDelivery::Ded.send_policy());
+        let end = Downloader::add(&machine, FILE_BYTES, None);
+        let (failed, mut together) = (Cell::new(0), 0);
+        let app = UsesAllFileOps { ended: 0, failed: &failed };
+        by.serve(&machine, &config, app, |usage| {
+            if usage.read_ahead_bytes > 0 {
+                together = together.max(usage.file_ops_per_connection);
+            }
+        })
+        .unwrap();
+        assert_eq!(machine.verdict().failure, None, "{by:?}");
+        assert_eq!(end.get().unwrap().bytes, FILE_BYTES, "{by:?}");
+        assert_eq!(failed.get(), 0, "{by:?}");
+        assert_eq!(together, OPS_PER_CONNECTION as usize, "{by:?}: while a part was being read");
     }
 }
 

@@ -362,6 +362,11 @@ impl Connection {
         self.layer_files += u32::from(tag == FILE_TAG);
     }
 
+    /// Returns the number of file operations of the application, in flight or deferred.
+    pub(crate) fn application_files(&self) -> u32 {
+        self.files - self.layer_files - u32::from(self.is_reading_ahead)
+    }
+
     /// Adds the connection to the list of connections to service.
     #[inline]
     pub(crate) fn mark_dirty(&mut self, slot: u32, dirty: &mut Vec<u32>) {

@@ -16,7 +16,8 @@ use crate::{ConnId, FILE_TAG, FileOp};
 /// Maximum number of bytes that are read at a time for a send queue.
 const MAX_READ_AHEAD_BYTES: u32 = 64 * 1024;
 
-/// Maximum number of file operations per connection, in flight or deferred, without the one of a layer.
+/// Maximum number of file operations per connection, in flight or deferred, without the one of a layer and the one that
+/// reads ahead for the send queue.
 const MAX_FILE_OPS_PER_CONNECTION: u32 = 16;
 
 /// Returns the file and the range of a read after which the file is looked at. A read of the whole file is not followed
@@ -38,7 +39,7 @@ impl<K: Submit> Io<K> {
         let Some(connection) = self.alive_mut(on) else { return };
         let is_crowded = match tag {
             FILE_TAG => connection.layer_files > 0,
-            _ => connection.files - connection.layer_files >= MAX_FILE_OPS_PER_CONNECTION,
+            _ => connection.application_files() >= MAX_FILE_OPS_PER_CONNECTION,
         };
         connection.note_file_op(tag);
         let is_list = matches!(op, FileOp::List(_));
