@@ -329,11 +329,33 @@ struct ParsedHeaders {
 enum TransferCoding {
     #[default]
     None,
+    /// Fields without a coding.
+    Empty,
+    /// Codings, `chunked` not yet.
+    Others,
     Chunked,
     /// Other codings, then `chunked`.
     Unknown,
-    /// `chunked` is not last, or not once: the length of the body is undefined.
+    /// `chunked` is not last, or not once.
     Undefined,
+}
+
+impl TransferCoding {
+    /// Adds the members of a list, which repeated fields continue. Empty ones are none (RFC 9110, section 5.6.1.2).
+    fn add(&mut self, value: &[u8]) {
+        if *self == TransferCoding::None {
+            *self = TransferCoding::Empty;
+        }
+        let members = value.split(|b| *b == b',').map(<[u8]>::trim_ascii);
+        for coding in members.filter(|member| !member.is_empty()) {
+            *self = match (*self, coding.eq_ignore_ascii_case(b"chunked")) {
+                (TransferCoding::Empty, true) => TransferCoding::Chunked,
+                (TransferCoding::Others, true) => TransferCoding::Unknown,
+                (TransferCoding::Empty | TransferCoding::Others, false) => TransferCoding::Others,
+                _ => TransferCoding::Undefined,
+            };
+        }
+    }
 }
 
 impl ParsedHeaders {
@@ -360,17 +382,7 @@ impl ParsedHeaders {
                 self.is_invalid |= self.length.is_some() || length.is_none();
                 self.length = length;
             }
-            17 if is_name(name, b"transfer-encoding") => {
-                // Repeated fields form one list.
-                self.coding = match (self.coding, coding(value)) {
-                    (TransferCoding::None, coding) => coding,
-                    (
-                        TransferCoding::Undefined,
-                        TransferCoding::Chunked | TransferCoding::Unknown,
-                    ) => TransferCoding::Unknown,
-                    _ => TransferCoding::Undefined,
-                };
-            }
+            17 if is_name(name, b"transfer-encoding") => self.coding.add(value),
             17 if is_name(name, b"if-modified-since") => self.conditional = true,
             _ => {}
         }
@@ -417,7 +429,10 @@ impl ParsedHeaders {
             _ if is_http10 || self.length.is_some() => Err(Status::BAD_REQUEST),
             TransferCoding::Chunked => Ok(Framing::Chunked),
             TransferCoding::Unknown => Err(Status::NOT_IMPLEMENTED),
-            TransferCoding::Undefined => Err(Status::BAD_REQUEST),
+            // The length of the body is undefined.
+            TransferCoding::Empty | TransferCoding::Others | TransferCoding::Undefined => {
+                Err(Status::BAD_REQUEST)
+            }
         }
     }
 }
@@ -459,17 +474,6 @@ fn number(value: &[u8]) -> Option<u64> {
         let digit = digit.is_ascii_digit().then(|| u64::from(digit - b'0'))?;
         sum.checked_mul(10)?.checked_add(digit)
     })
-}
-
-fn coding(value: &[u8]) -> TransferCoding {
-    let is_chunked = |coding: &&[u8]| coding.trim_ascii().eq_ignore_ascii_case(b"chunked");
-    let mut codings = value.rsplit(|b| *b == b',');
-    match codings.next().filter(is_chunked) {
-        None => TransferCoding::Undefined,
-        Some(_) if codings.clone().any(|coding| is_chunked(&coding)) => TransferCoding::Undefined,
-        Some(_) if codings.next().is_some() => TransferCoding::Unknown,
-        Some(_) => TransferCoding::Chunked,
-    }
 }
 
 #[cfg(test)]

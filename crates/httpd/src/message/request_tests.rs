@@ -90,6 +90,59 @@ fn bodies_and_expectations() {
 }
 
 #[test]
+fn empty_members_of_transfer_encoding_were_codings() {
+    let found = |version: &str, fields: &str| {
+        let head = format!("POST / HTTP/{version}\r\nHost: a\r\n{fields}\r\n\r\n");
+        read(&head, |request| request.framing)
+    };
+    let with = |values: &[&str]| {
+        let fields: Vec<_> = values.iter().map(|v| format!("Transfer-Encoding: {v}")).collect();
+        found("1.1", &fields.join("\r\n"))
+    };
+    // Repeated fields form one list, which may have empty members (RFC 9110, section 5.6.1).
+    let one: [&[&str]; 7] = [
+        &[",chunked"],
+        &["chunked,"],
+        &[" , \t,Chunked ,, "],
+        &["", "chunked"],
+        &["chunked", ""],
+        &[",", "chunked", ", ,"],
+        &["", ",chunked", ""],
+    ];
+    for values in one {
+        assert_eq!(with(values), Ok(Framing::Chunked), "{values:?}");
+    }
+    for values in [&["gzip,,chunked,"][..], &["gzip,", "", ",chunked"], &["gzip, br", "chunked"]] {
+        assert_eq!(with(values), Err(501), "{values:?}");
+    }
+    let undefined: [&[&str]; 11] = [
+        &[""],
+        &[","],
+        &["", ", ,"],
+        &["gzip,"],
+        &["chunked,,gzip"],
+        &["chunked", ",", "gzip"],
+        &["chunked,,chunked"],
+        &["chunked,", ",chunked"],
+        &["chunked, gzip", "chunked"],
+        &["gzip, chunked", "chunked"],
+        &["gzip", "chunked", "gzip"],
+    ];
+    for values in undefined {
+        assert_eq!(with(values), Err(400), "{values:?}");
+    }
+    for value in [",chunked", "chunked,", ",", ""] {
+        let field = format!("Transfer-Encoding: {value}");
+        assert_eq!(found("1.0", &field), Err(400), "{value}");
+        for fields in
+            [format!("Content-Length: 5\r\n{field}"), format!("{field}\r\nContent-Length: 5")]
+        {
+            assert_eq!(found("1.1", &fields), Err(400), "{fields}");
+        }
+    }
+}
+
+#[test]
 fn usual_header_fields_are_accepted() {
     const FIELDS: [&str; 12] = [
         "Host: a",
