@@ -73,12 +73,14 @@ impl<T> Future for Receiver<T> {
     type Output = Option<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<T>> {
+        let mut waker = Some(context.waker().clone());
         let mut slot = self.0.lock();
         match slot.value.take() {
             Some(value) => Poll::Ready(Some(value)),
             None if slot.sender_gone => Poll::Ready(None),
             None => {
-                slot.waker = Some(context.waker().clone());
+                // The one before is dropped after the lock: it may be one of the handler and use the sender.
+                std::mem::swap(&mut slot.waker, &mut waker);
                 Poll::Pending
             }
         }
@@ -92,5 +94,40 @@ impl<T> Drop for Receiver<T> {
         let unused = slot.value.take();
         drop(slot);
         drop(unused);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Wake;
+
+    use super::*;
+    use crate::site::pipe::tests::assert_ends;
+
+    /// A waker that uses a sender when it is dropped.
+    struct UsesSender(Arc<Sender<()>>);
+
+    impl Drop for UsesSender {
+        fn drop(&mut self) {
+            self.0.is_closed();
+        }
+    }
+
+    impl Wake for UsesSender {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    #[test]
+    fn waker_that_used_the_sender_when_it_was_replaced_waited_for_itself() {
+        assert_ends(|| {
+            let (sender, mut receiver) = oneshot();
+            let waker = Waker::from(Arc::new(UsesSender(Arc::new(sender))));
+            let mut poll = |waker: &Waker| {
+                Pin::new(&mut receiver).poll(&mut Context::from_waker(waker)).is_pending()
+            };
+            assert!(poll(&waker));
+            drop(waker);
+            assert!(poll(Waker::noop()));
+        });
     }
 }

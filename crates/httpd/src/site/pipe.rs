@@ -82,12 +82,12 @@ pub(crate) struct Writer(Arc<Shared>);
 impl Writer {
     /// Adds a piece. The writer has made sure that there is room.
     pub(crate) fn push(&self, piece: Bytes) {
+        // What is not added is dropped without the lock: its owner may use the pipe.
+        let mut piece = Some(Guarded::new(piece));
         self.0.change(|state| {
-            if state.reader_gone || piece.is_empty() {
-                return None;
-            }
+            let piece = piece.take_if(|piece| !state.reader_gone && !piece.is_empty())?;
             state.queued_bytes += cost(&piece);
-            state.pieces.push_back(Guarded::new(piece));
+            state.pieces.push_back(piece);
             state.reader.take()
         });
     }
@@ -99,8 +99,10 @@ impl Writer {
 
     /// Sets the waker for when there is room. Returns whether there is room already.
     pub(crate) fn wake_at_room(&self, waker: &Waker) -> bool {
+        let mut waker = Some(waker.clone());
         let mut state = self.0.lock();
-        state.writer.get_or_insert_with(|| waker.clone()).clone_from(waker);
+        // The one before is dropped after the lock: it may be one of the handler and use the pipe.
+        std::mem::swap(&mut state.writer, &mut waker);
         state.has_room()
     }
 
@@ -115,8 +117,11 @@ impl Writer {
 
     /// Ends the bytes. Only the first end counts.
     pub(crate) fn end(&self, end: End) {
+        let mut end = Some(end);
         self.0.change(|state| {
-            state.end.get_or_insert(end);
+            if state.end.is_none() {
+                state.end = end.take();
+            }
             state.reader.take()
         });
     }
@@ -159,6 +164,7 @@ impl Reader {
         &mut self,
         context: &Context<'_>,
     ) -> Poll<Option<Result<Bytes, Broken>>> {
+        let mut waker = Some(context.waker().clone());
         let mut state = self.0.lock();
         state.is_wanted = true;
         if let Some(piece) = state.pieces.pop_front() {
@@ -177,8 +183,8 @@ impl Reader {
                 Poll::Ready(Some(Err(broken)))
             }
             None => {
-                let waker = context.waker();
-                state.reader.get_or_insert_with(|| waker.clone()).clone_from(waker);
+                // The one before is dropped after the lock, as in `wake_at_room`.
+                std::mem::swap(&mut state.reader, &mut waker);
                 Poll::Pending
             }
         }
@@ -211,8 +217,74 @@ impl Drop for Reader {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::mpsc;
+    use std::task::Wake;
+    use std::thread;
+    use std::time::Duration;
+
+    use http::HeaderValue;
+
     use super::*;
+
+    /// Runs what deadlocks if values of a handler are dropped under a lock that they need.
+    pub(crate) fn assert_ends(run: impl FnOnce() + Send + 'static) {
+        let (ended, has_ended) = mpsc::channel();
+        thread::spawn(move || {
+            run();
+            let _ = ended.send(());
+        });
+        has_ended.recv_timeout(Duration::from_secs(20)).expect("it waits for its own lock");
+    }
+
+    /// A waker, or the owner of bytes, that uses a pipe when it is dropped.
+    struct UsesPipe(Arc<Writer>);
+
+    impl Drop for UsesPipe {
+        fn drop(&mut self) {
+            self.0.held_bytes();
+        }
+    }
+
+    impl Wake for UsesPipe {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl AsRef<[u8]> for UsesPipe {
+        fn as_ref(&self) -> &[u8] {
+            b"x"
+        }
+    }
+
+    #[test]
+    fn waker_that_used_its_pipe_when_it_was_replaced_waited_for_itself() {
+        assert_ends(|| {
+            let (writer, mut reader) = pipe();
+            let writer = Arc::new(writer);
+            let waker = || Waker::from(Arc::new(UsesPipe(Arc::clone(&writer))));
+            writer.push(Bytes::from_static(&[0; CAPACITY_BYTES]));
+            assert!(!writer.wake_at_room(&waker()));
+            assert!(!writer.wake_at_room(Waker::noop()));
+            let Poll::Ready(Some(Ok(_))) = reader.poll_piece(&context()) else { panic!() };
+            assert_eq!(reader.poll_piece(&Context::from_waker(&waker())), Poll::Pending);
+            assert_eq!(reader.poll_piece(&context()), Poll::Pending);
+        });
+    }
+
+    #[test]
+    fn bytes_that_used_the_pipe_which_dropped_them_waited_for_it() {
+        assert_ends(|| {
+            let (writer, reader) = pipe();
+            let writer = Arc::new(writer);
+            let bytes = || Bytes::from_owner(UsesPipe(Arc::clone(&writer)));
+            writer.end(Ok(HeaderMap::new()));
+            let value = HeaderValue::from_maybe_shared(bytes()).unwrap();
+            writer.end(Ok(HeaderMap::from_iter([(http::header::ETAG, value)])));
+            drop(reader);
+            writer.push(bytes());
+            assert_eq!(writer.held_bytes(), 0);
+        });
+    }
 
     fn context() -> Context<'static> {
         Context::from_waker(Waker::noop())
