@@ -55,3 +55,56 @@ pub struct Stats {
     /// The resources that the kernel holds at the moment.
     pub occupancy: Occupancy,
 }
+
+impl Stats {
+    /// Adds those of another mechanism. What is no sum, [`backlog`](Stats::backlog), [`service_rate`](Stats::service_rate)
+    /// and [`occupancy`](Stats::occupancy), becomes that of the other.
+    pub fn add(&mut self, other: &Self) {
+        // Each field is named, so that none is forgotten.
+        let Stats {
+            accepted,
+            connected,
+            closed,
+            received,
+            accept_pauses,
+            abandoned,
+            backlog,
+            service_rate,
+            rejected_addresses,
+            rejected_networks,
+            reset_at_stop,
+            cut_at_stop,
+            idle_closed,
+            overruns,
+            deferred_reads,
+            read_ahead,
+            file_sends,
+            send_pauses,
+            stale_completions,
+            cpu_time,
+            kernel,
+            occupancy,
+        } = other;
+        self.accepted += *accepted;
+        self.connected += *connected;
+        self.closed += *closed;
+        self.received += *received;
+        self.accept_pauses += *accept_pauses;
+        self.abandoned += *abandoned;
+        self.rejected_addresses += *rejected_addresses;
+        self.rejected_networks += *rejected_networks;
+        self.reset_at_stop += *reset_at_stop;
+        self.cut_at_stop += *cut_at_stop;
+        self.idle_closed += *idle_closed;
+        self.overruns += *overruns;
+        self.deferred_reads += *deferred_reads;
+        self.read_ahead += *read_ahead;
+        self.file_sends += *file_sends;
+        self.send_pauses += *send_pauses;
+        self.stale_completions += *stale_completions;
+        self.cpu_time += *cpu_time;
+        self.kernel.add(kernel);
+        (self.backlog, self.service_rate) = (*backlog, *service_rate);
+        self.occupancy = *occupancy;
+    }
+}

@@ -251,6 +251,11 @@ macro_rules! counters {
             pub fn each(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$((stringify!($name), self.$name)),*].into_iter()
             }
+
+            /// Adds those of another kernel.
+            pub fn add(&mut self, other: &Self) {
+                $(self.$name += other.$name;)*
+            }
         }
     };
 }

@@ -60,8 +60,30 @@ pub(crate) struct ServerState {
     state: Mutex<Generations>,
     /// A worker has ended.
     ended: Condvar,
-    /// The results of workers whose threads have ended. Held while a thread is joined.
-    outcomes: Mutex<Vec<Result<Stats, Error>>>,
+    /// Held while a thread is joined.
+    outcomes: Mutex<Outcomes>,
+}
+
+/// The results of workers whose threads have ended, of all generations together.
+#[derive(Debug, Default)]
+struct Outcomes {
+    /// By position in their generation.
+    stats: Vec<Stats>,
+    /// The first error.
+    error: Option<Error>,
+}
+
+impl Outcomes {
+    /// Adds the result of a worker at a position in its generation.
+    fn add(&mut self, at: usize, outcome: Result<Stats, Error>) {
+        match (outcome, self.stats.get_mut(at)) {
+            (Ok(stats), Some(before)) => before.add(&stats),
+            (Ok(stats), None) => self.stats.push(stats),
+            (Err(error), _) => {
+                self.error.get_or_insert(error);
+            }
+        }
+    }
 }
 
 /// The generations of workers, and what ends with the last of them.
@@ -233,14 +255,16 @@ impl ServerState {
         true
     }
 
-    /// Removes the generations that have ended, waits for their threads, and keeps what these return.
+    /// Removes the generations that have ended, waits for their threads, and adds up what these return.
     fn join_ended(&self) {
         // They are dropped after the lock, as a log may wait for its reader.
         let mut ended = Vec::new();
         let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
         while let Some(mut generation) = self.remove_ended() {
             let threads = generation.workers.iter_mut().filter_map(|worker| worker.thread.take());
-            outcomes.extend(threads.map(|thread| thread.join().unwrap_or(Err(Error::Panic))));
+            for (at, thread) in threads.enumerate() {
+                outcomes.add(at, thread.join().unwrap_or(Err(Error::Panic)));
+            }
             ended.push(generation);
         }
     }
@@ -469,7 +493,7 @@ impl Server {
     }
 
     /// Waits until the server has stopped and all connections are closed. Returns each worker's
-    /// statistics, also of workers that a reload has replaced.
+    /// statistics, with those of the workers that it has replaced in reloads.
     ///
     /// # Errors
     /// If a worker failed; the other workers are stopped, too.
@@ -486,7 +510,8 @@ impl Server {
         server.set_monitor(None);
         // Waits for a reload that joins some.
         let mut outcomes = server.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
-        outcomes.drain(..).collect()
+        let Outcomes { stats, error } = std::mem::take(&mut *outcomes);
+        error.map_or(Ok(stats), Err)
     }
 }
 
