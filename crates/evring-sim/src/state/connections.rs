@@ -134,6 +134,7 @@ impl SimState {
     pub(crate) fn send(&mut self, end: End, bytes: &[u8]) -> Result<usize, Errno> {
         let sent = self.connection_of(end).send(end.side, bytes);
         if sent.is_ok() {
+            self.note_progress();
             self.transmit(end);
         }
         sent
@@ -147,6 +148,7 @@ impl SimState {
     ) -> Result<usize, Errno> {
         let received = self.connection_of(end).receive(end.side, max, take);
         if matches!(received, Ok(1..)) {
+            self.note_progress();
             // The receive made room for bytes in transit.
             self.transmit(end.other());
         }

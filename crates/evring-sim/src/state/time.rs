@@ -12,7 +12,7 @@ use crate::stream::Owner;
 impl SimState {
     /// Maximum number of steps after the planned ones.
     const GRACE: u64 = 1_000_000;
-    /// Maximum number of system calls without a step.
+    /// Maximum number of system calls without a step, and without a byte that is sent or received.
     const MAX_IDLE_CALLS: u64 = 100_000;
     /// Maximum virtual time of a run.
     const MAX_TIME: Duration = Duration::from_secs(24 * 3600);
@@ -163,6 +163,11 @@ impl SimState {
                 }
             }
         }
+    }
+
+    /// Notes that bytes were sent or received, of which there are as many as there is room.
+    pub(super) fn note_progress(&mut self) {
+        self.calls = 0;
     }
 
     /// Begins a system call: a little time passes, and a few peers run.
