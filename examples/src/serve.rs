@@ -12,7 +12,7 @@ pub struct Listen {
     /// Address to listen on; port 0 selects a free port
     #[arg(long, default_value = "127.0.0.1:0")]
     listen: SocketAddr,
-    /// Event mechanism; `auto` selects the fastest one available
+    /// Event mechanism; `auto` selects uring, else epoll, else another one that can run
     #[arg(long, default_value = "auto")]
     backend: String,
 }

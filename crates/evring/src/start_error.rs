@@ -40,7 +40,10 @@ impl fmt::Display for StartError {
             StartError::Unavailable(reason) => reason.fmt(f),
             StartError::Unknown(name, names) => {
                 let names = names.join(", ");
-                write!(f, "unknown mechanism `{name}`; available in this build: auto, {names}")
+                write!(
+                    f,
+                    "unknown mechanism `{name}`; this build has auto, {names}; each mechanism is a feature of its own"
+                )
             }
             StartError::Listen(at, error) => write!(f, "cannot listen on {at}: {error}"),
             StartError::Root(path, error) => {

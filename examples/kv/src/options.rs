@@ -32,7 +32,7 @@ pub(crate) struct Options {
     /// Number of worker threads; they share all values
     #[arg(short, long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
     pub(crate) threads: u16,
-    /// Event mechanism; `auto` selects the fastest one available
+    /// Event mechanism; `auto` selects uring, else epoll, else another one that can run
     #[arg(long, default_value = "auto")]
     pub(crate) backend: String,
     /// A handler in a sandbox that answers `get` from memory shared with it, such as

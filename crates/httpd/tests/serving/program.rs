@@ -66,10 +66,8 @@ impl Serving {
             Serving { child, errors, line: String::new(), before: String::new(), address };
         serving.address = loop {
             serving.line.clear();
-            assert!(
-                serving.errors.read_line(&mut serving.line).unwrap() > 0,
-                "the program has exited"
-            );
+            let n = serving.errors.read_line(&mut serving.line).unwrap();
+            assert!(n > 0, "the program has exited: {}", serving.before);
             let url = serving.line.strip_prefix("listening on http");
             if let Some(text) = url.and_then(|url| url.trim_start_matches('s').strip_prefix("://"))
             {
