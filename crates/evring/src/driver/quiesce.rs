@@ -155,11 +155,9 @@ impl<K: Submit, A: Application> Driver<K, A> {
         self.io.next_search = now + SEARCH_INTERVAL;
         let sockets = self.io.listeners.iter().filter_map(ListenerState::socket);
         let queued: usize = sockets.map(|socket| self.io.queued_at(socket)).sum();
-        let is_ending = |connection: &&Connection| {
-            connection.phase == Phase::Ending || connection.has(ConnFlags::QUIESCING)
-        };
-        let ending = self.io.connections.iter().filter(is_ending).count();
-        let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(ending);
+        let is_chosen = |connection: &&Connection| connection.has(ConnFlags::QUIESCING);
+        let chosen = self.io.connections.iter().filter(is_chosen).count();
+        let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(chosen);
         // Applications set deadlines from the time when a connection became idle. Connections without a
         // request yet come last.
         let mut idle: Vec<(bool, Option<Instant>, u32)> = Vec::new();
