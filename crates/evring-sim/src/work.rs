@@ -170,6 +170,7 @@ unsafe impl Offload for SimOffload {
         if self.abandoned {
             self.started = started;
         } else {
+            self.done.clear();
             started
                 .into_iter()
                 .for_each(|StartedJob { serial, job, .. }| drop(self.run(serial, &job)));

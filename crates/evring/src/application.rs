@@ -67,9 +67,9 @@ pub trait Application: Sized {
     /// get. Not called while there are unconsumed bytes. [`Hooked`](crate::hooks::Hooked) uses this.
     fn intercept(&mut self, io: &mut impl Commands, id: ConnId, rx: &mut Rx<'_>) {}
 
-    /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), or receiving was resumed.
-    /// Unconsumed bytes are passed again, together with new ones; after a resume there may be none. Not
-    /// called while paused. After `close`, called only for [`Close::Half`].
+    /// Bytes arrived, the peer shut down its sending side ([`Rx::eof`]), receiving was resumed, or a part of further bytes
+    /// arrived ([`Rx::is_partial`]). Unconsumed bytes are passed again, together with new ones; in the last two cases there
+    /// may be none. Not called while paused. After `close`, called only for [`Close::Half`].
     fn received(&mut self, x: Cx<'_, impl Commands, Self::State>, rx: &mut Rx<'_>);
 
     /// The send queue has fallen from [`HIGH_WATER`](crate::HIGH_WATER) to [`LOW_WATER`](crate::LOW_WATER).

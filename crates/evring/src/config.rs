@@ -81,7 +81,7 @@ pub struct Config {
     /// Minimum rate, in bytes per second, at which the peer of a closing connection must acknowledge data. A slower
     /// connection is reset. 0 still requires one byte per interval.
     pub min_rate: u32,
-    /// Maximum time that open connections get after a stop.
+    /// Maximum time that open connections get after a stop, and clients that wait for the places of those that close.
     pub drain_timeout: Duration,
 }
 

@@ -109,12 +109,12 @@ impl Host for Linux {
     }
 
     fn backlog_length(&self, listener: &Socket) -> Option<u32> {
-        // The field has this meaning for a listening socket.
+        // Of a listening socket, the field has the length of the backlog (tcp_diag.c).
         tcp_info(lend(listener)).map(|info| info.tcpi_sacked)
     }
 
     fn queue_length(&self, listener: &Socket) -> Option<u32> {
-        // So has this one.
+        // This one has the number of connections that wait to be accepted.
         tcp_info(lend(listener)).map(|info| info.tcpi_unacked)
     }
 

@@ -204,6 +204,7 @@ impl ThreadPool {
             let waited = self.shared.ended.wait_timeout(queues, remaining);
             queues = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
+        queues.done.clear();
         drop(queues);
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -105,6 +105,11 @@ impl<S: System, N: Default, O: Offload> Operations<S, N, O> {
         }
     }
 
+    /// Returns the offload.
+    pub fn offload(&self) -> &O {
+        &self.offload
+    }
+
     /// Adds a group of receive buffers.
     ///
     /// # Errors

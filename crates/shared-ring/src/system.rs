@@ -154,7 +154,8 @@ pub enum WakeSignal {
 ///
 /// # Safety
 /// No thread uses a job after [`take`](Offload::take) has returned its token, [`withdraw`](Offload::withdraw) has returned
-/// true for it, or [`stop`](Offload::stop) has returned true.
+/// true for it, or [`stop`](Offload::stop) has returned true. Each token is returned once for each post, and not after a
+/// withdrawal or such a stop. No method panics.
 pub unsafe trait Offload {
     /// Posts a job. The waker wakes the kernel when a job is done.
     fn post(&mut self, token: Token, job: Job);
@@ -165,7 +166,7 @@ pub unsafe trait Offload {
     /// Takes the result of a job that is done.
     fn take(&mut self) -> Option<(Token, Result<JobOutcome, Errno>)>;
 
-    /// Stops; queued jobs are discarded. Returns whether no job is running any more. If one is, the
+    /// Stops; queued jobs and results that were not taken are discarded. Returns whether no job is running any more. If one is, the
     /// descriptors of all jobs must stay open.
     fn stop(&mut self) -> bool;
 }

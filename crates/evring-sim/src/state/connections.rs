@@ -134,7 +134,9 @@ impl SimState {
     pub(crate) fn send(&mut self, end: End, bytes: &[u8]) -> Result<usize, Errno> {
         let sent = self.connection_of(end).send(end.side, bytes);
         if sent.is_ok() {
-            self.note_progress();
+            if sent != Ok(0) {
+                self.note_progress();
+            }
             self.transmit(end);
         }
         sent

@@ -165,7 +165,8 @@ impl SimState {
         }
     }
 
-    /// Notes that bytes were sent or received, of which there are as many as there is room.
+    /// Notes that bytes were sent or received. Between two steps there are only so many: those that peers have sent, and
+    /// the room in their sockets.
     pub(super) fn note_progress(&mut self) {
         self.calls = 0;
     }

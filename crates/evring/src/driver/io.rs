@@ -239,11 +239,6 @@ impl<K: Submit> Io<K> {
         self.config.max_connections.saturating_sub(self.open + self.deferred.len() as u32)
     }
 
-    /// Returns the number of connections that wait at a listener to be accepted.
-    pub(crate) fn queued_at(&self, listener: &Socket) -> usize {
-        self.kernel.host().queue_length(listener).unwrap_or(0) as usize
-    }
-
     /// Returns whether a place becomes free before the time for the stop is over, as a connection is closing.
     pub(crate) fn gets_room(&self) -> bool {
         let has_time = self.drain_deadline.is_none_or(|at| self.kernel.now() < at);

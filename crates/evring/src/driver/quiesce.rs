@@ -66,21 +66,25 @@ impl<K: Submit, A: Application> Driver<K, A> {
     ///
     /// Returns false if some wait for the places of connections that are closing; they are accepted later.
     fn accept_waiting(&mut self, listener: usize) -> bool {
-        // The kernel queues one more connection than the backlog. Clients that come later do not keep the listener open.
-        while self.io.listeners[listener].taken_at_end <= self.io.listeners[listener].length() {
+        loop {
             let state = &self.io.listeners[listener];
-            let has_room = !state.is_off() && self.io.accepts();
-            let resets = self.io.stopping && !self.io.retiring && !state.is_shared();
-            let Some(socket) = state.socket().filter(|_| has_room || resets) else {
+            // The kernel queues one more connection than the backlog. Clients that come later do not keep the listener open.
+            let Some(socket) = state.socket().filter(|_| state.taken_at_end <= state.length())
+            else {
                 return true;
             };
-            if !has_room && !state.is_off() && self.io.queued_at(socket) > 0 && self.io.gets_room()
-            {
+            let has_room = !state.is_off() && self.io.accepts();
+            let resets = self.io.stopping && !self.io.retiring && !state.is_shared();
+            if !has_room && !resets {
+                return true;
+            }
+            if !has_room && queued(state, &self.io.kernel) > 0 && self.io.gets_room() {
+                self.io.listeners[listener].clear_retry();
                 return false;
             }
+            let accepted = self.io.kernel.host_mut().accept(socket);
             self.io.listeners[listener].taken_at_end += 1;
-            let Some(socket) = self.io.listeners[listener].socket() else { return true };
-            match self.io.kernel.host_mut().accept(socket) {
+            match accepted {
                 Ok(peer) if !has_room => {
                     self.io.stats.reset_at_stop += 1;
                     self.reset(peer, None);
@@ -91,7 +95,6 @@ impl<K: Submit, A: Application> Driver<K, A> {
             }
             self.flush();
         }
-        true
     }
 
     /// Asks the application whether a connection may close, once it has received all bytes.
@@ -153,8 +156,11 @@ impl<K: Submit, A: Application> Driver<K, A> {
             return;
         }
         self.io.next_search = now + SEARCH_INTERVAL;
-        let sockets = self.io.listeners.iter().filter_map(ListenerState::socket);
-        let queued: usize = sockets.map(|socket| self.io.queued_at(socket)).sum();
+        let queued: usize = match self.io.shares {
+            // Those beyond the limits of their addresses would take no place.
+            Some(_) => 0,
+            None => self.io.listeners.iter().map(|state| queued(state, &self.io.kernel)).sum(),
+        };
         let is_chosen = |connection: &&Connection| connection.has(ConnFlags::QUIESCING);
         let chosen = self.io.connections.iter().filter(is_chosen).count();
         let wanted = (self.io.deferred.len() + queued).min(MAX_ENDED).saturating_sub(chosen);
@@ -180,4 +186,10 @@ impl<K: Submit, A: Application> Driver<K, A> {
         }
         self.flush();
     }
+}
+
+/// Returns the number of connections that wait at a listener to be accepted.
+fn queued<K: Submit>(state: &ListenerState, kernel: &K) -> usize {
+    let socket = state.socket().filter(|_| !state.is_off());
+    socket.and_then(|socket| kernel.host().queue_length(socket)).unwrap_or(0) as usize
 }

@@ -124,7 +124,7 @@ impl Application for Site {
         } else if unsent > 0 || x.state.full {
             // If everything is sent, `drained` follows.
             self.context.watch_progress(&mut x, unsent);
-        } else if before > 0 && x.state.is_idle() {
+        } else if before > 0 && x.state.is_idle() && !x.state.arrival.is_part() {
             // The client has everything, and may send its next request.
             x.state.stop_watching();
             self.context.await_request(&mut x);

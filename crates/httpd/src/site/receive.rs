@@ -89,14 +89,18 @@ impl Site {
             }
             let bytes = rx.bytes();
             if bytes.is_empty() {
-                return if rx.is_partial() { Received::Partial } else { Received::All };
+                return match rx.is_partial() {
+                    true if x.state.full => Received::Full,
+                    true => Received::Partial,
+                    false => Received::All,
+                };
             }
             // A second empty line begins a request, so that a client cannot stay by sending them.
             if !begins_request(bytes) && x.state.requests > 0 && !x.state.arrival.has_line() {
                 (x.state.scanned, x.state.arrival) = (0, Arrival::EmptyLine);
                 // Left unconsumed, it would keep the connection from being idle.
                 rx.consume(rx.bytes().len());
-                return if rx.is_partial() { Received::Partial } else { Received::All };
+                continue;
             }
             if x.state.full {
                 return Received::Full;

@@ -3,17 +3,16 @@
 use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::mem;
-use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use shared_ring::author::{FileJobOutcome, Job, JobOutcome, Offload};
 use shared_ring::{Errno, Token};
 
 /// The jobs of operations, each of which has a task that waits for a thread of tokio.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub(super) struct Jobs {
     threads: JobQueue,
-    tasks: Rc<RefCell<Tasks>>,
+    tasks: RefCell<Tasks>,
 }
 
 #[derive(Debug, Default)]
@@ -95,6 +94,10 @@ unsafe impl Offload for Jobs {
     fn stop(&mut self) -> bool {
         let mut unended = self.threads.lock();
         unended.queued.clear();
-        unended.running == 0
+        let has_ended = unended.running == 0;
+        if has_ended {
+            self.tasks.borrow_mut().ended.clear();
+        }
+        has_ended
     }
 }

@@ -250,7 +250,7 @@ mod tests {
         assert!(matches!(done.outcome, Outcome::Failed(Errno::CANCELED, None)));
         // No job uses the file, so it was closed.
         assert_eq!(write.write(b"x").unwrap_err().kind(), ErrorKind::BrokenPipe);
-        assert!(kernel.jobs.queue().run(token).is_none());
+        assert!(kernel.jobs().queue().run(token).is_none());
     }
 
     /// Lists a directory for each client, then panics in the main task.

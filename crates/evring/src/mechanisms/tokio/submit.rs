@@ -21,7 +21,6 @@ pub(super) struct TokioSubmit {
     pub(super) done: VecDeque<Completion>,
     /// Sockets without a task whose operations wait.
     pub(super) without_task: Vec<Fd>,
-    pub(super) jobs: Jobs,
     /// For each buffer group, the sockets whose tasks wait for a buffer, in order.
     starved: Vec<VecDeque<Fd>>,
     pub(super) waker: Waker,
@@ -49,13 +48,19 @@ pub(super) enum ReadAttempt {
 }
 
 impl TokioSubmit {
+    pub(super) fn jobs(&self) -> &Jobs {
+        self.operations.offload()
+    }
+
     pub(super) fn new(config: &Config) -> Result<Self, StartError> {
-        let jobs = Jobs::default();
         Ok(TokioSubmit {
-            operations: Operations::new(Linux::default(), &config.engine_config()?, jobs.clone()),
+            operations: Operations::new(
+                Linux::default(),
+                &config.engine_config()?,
+                Jobs::default(),
+            ),
             done: VecDeque::new(),
             without_task: Vec::new(),
-            jobs,
             starved: vec![VecDeque::new()],
             waker: Waker::new().map_err(system_error)?,
             now: Instant::now(),

@@ -88,7 +88,7 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
         (self.inspect)(&driver);
         driver.io.kernel.wake_starved();
         let sockets = mem::take(&mut driver.io.kernel.without_task);
-        let jobs = driver.io.kernel.jobs.take_posted();
+        let jobs = driver.io.kernel.jobs().take_posted();
         drop(driver);
         for fd in sockets {
             self.spawn(Rc::clone(self).socket(fd));
@@ -217,12 +217,12 @@ impl<A: Application + 'static, I: Fn(&Driver<TokioSubmit, A>) + 'static> TokioSe
 
     /// Waits for a job on another thread.
     async fn job(self: Rc<Self>, token: Token) {
-        let queue = self.driver.borrow().io.kernel.jobs.queue();
+        let queue = self.driver.borrow().io.kernel.jobs().queue();
         let result = spawn_blocking(move || queue.run(token)).await;
         let Some(result) = result.unwrap_or(Some(Err(Errno::IO))) else { return };
         self.with(|driver| {
             // SAFETY: the thread has ended the job.
-            unsafe { driver.io.kernel.jobs.ended(token, result) };
+            unsafe { driver.io.kernel.jobs().ended(token, result) };
             driver.io.kernel.continue_offloaded();
         });
     }
