@@ -55,7 +55,8 @@ pub(crate) enum Arrival {
     Nothing,
     /// An empty line behind the last request. It was skipped.
     EmptyLine,
-    /// A part, perhaps behind such a line. The deadline of the connection is that of the request.
+    /// A part, perhaps behind such a line. The deadline of the connection is that of the request, which the first one has
+    /// from the start.
     Part { after_line: bool },
 }
 
